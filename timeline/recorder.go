@@ -1,0 +1,198 @@
+package timeline
+
+import (
+	"container/list"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// DefaultObjects is how many objects a Recorder remembers unless told otherwise.
+	DefaultObjects = 4096
+	// maxStages bounds one record. A crash-looping container adds three stages a restart, so this keeps the
+	// beginning and the last dozens of attempts.
+	maxStages = 192
+	// keptFirst of them are the object's first stages, which tell how it came up; the rest are the newest.
+	keptFirst = 64
+)
+
+// Recorder keeps the records of the objects touched last. It is safe for concurrent use, and a nil Recorder
+// records nothing.
+type Recorder struct {
+	clock clock.PassiveClock
+	limit int
+
+	mu      sync.Mutex // guards all below, and every record's stages
+	objects map[types.UID]*list.Element
+	recent  *list.List // of *Record, the least recently touched in front
+	watch   map[chan struct{}]struct{}
+}
+
+// New makes a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
+func New(clk clock.PassiveClock, limit int) *Recorder {
+	if limit <= 0 {
+		limit = DefaultObjects
+	}
+	return &Recorder{
+		clock:   clk,
+		limit:   limit,
+		objects: make(map[types.UID]*list.Element),
+		recent:  list.New(),
+		watch:   make(map[chan struct{}]struct{}),
+	}
+}
+
+// Span is a stage that has begun. A nil Span does nothing.
+type Span struct {
+	r       *Recorder
+	uid     types.UID
+	name    string
+	subject string
+	attempt int
+}
+
+// Begin notes that owner starts a stage of the object. End must be called on the result, once.
+func (r *Recorder) Begin(ref Ref, owner, stage, subject string) *Span {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	attempt := r.add(ref, Stage{Name: stage, Subject: subject, Owner: owner, Start: r.clock.Now()})
+	r.notify()
+	return &Span{r: r, uid: ref.UID, name: stage, subject: subject, attempt: attempt}
+}
+
+// End notes the end of the stage; err is nil if it succeeded.
+func (s *Span) End(err error) {
+	if s == nil {
+		return
+	}
+	r := s.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	element, ok := r.objects[s.uid]
+	if !ok {
+		return
+	}
+	stages := element.Value.(*Record).Stages
+	for i := len(stages) - 1; i >= 0; i-- {
+		stage := &stages[i]
+		if stage.Name == s.name && stage.Subject == s.subject && stage.Attempt == s.attempt {
+			stage.End = r.clock.Now()
+			if err != nil {
+				stage.Error = err.Error()
+			}
+			break
+		}
+	}
+	r.notify()
+}
+
+// Mark notes a stage that has no duration. Marking the same stage, subject and error again while it is the
+// newest of its kind changes nothing, so that level-triggered code may mark what it sees.
+func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	mark := Stage{Name: stage, Subject: subject, Owner: owner, Start: now, End: now}
+	if err != nil {
+		mark.Error = err.Error()
+	}
+	if last := r.last(ref.UID, stage, subject); last != nil && last.Done() && last.Error == mark.Error {
+		return
+	}
+	r.add(ref, mark)
+	r.notify()
+}
+
+// Record returns what is known of the object with this UID.
+func (r *Recorder) Record(uid types.UID) (Record, bool) {
+	if r == nil {
+		return Record{}, false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	element, ok := r.objects[uid]
+	if !ok {
+		return Record{}, false
+	}
+	record := *element.Value.(*Record)
+	record.Stages = slices.Clone(record.Stages)
+	return record, true
+}
+
+// Changed returns a channel that gets a value after something was recorded, and a function that ends the
+// subscription. Changes coalesce: a slow reader sees one value for many changes, and never holds up a writer.
+func (r *Recorder) Changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	if r == nil {
+		return ch, func() {}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watch[ch] = struct{}{}
+	return ch, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watch, ch)
+	}
+}
+
+// add appends the stage to the object's record, making room first, and returns its attempt. The caller holds mu.
+func (r *Recorder) add(ref Ref, stage Stage) int {
+	element, ok := r.objects[ref.UID]
+	if !ok {
+		for r.recent.Len() >= r.limit {
+			oldest := r.recent.Front()
+			delete(r.objects, oldest.Value.(*Record).Ref.UID)
+			r.recent.Remove(oldest)
+		}
+		element = r.recent.PushBack(&Record{Ref: ref})
+		r.objects[ref.UID] = element
+	} else {
+		r.recent.MoveToBack(element)
+	}
+	record := element.Value.(*Record)
+	stage.Attempt = 1
+	if last := r.last(ref.UID, stage.Name, stage.Subject); last != nil {
+		stage.Attempt = last.Attempt + 1
+	}
+	if len(record.Stages) >= maxStages {
+		record.Stages = slices.Delete(record.Stages, keptFirst, keptFirst+1)
+		record.Dropped++
+	}
+	record.Stages = append(record.Stages, stage)
+	return stage.Attempt
+}
+
+// last finds the newest stage of that name and subject. The caller holds mu.
+func (r *Recorder) last(uid types.UID, name, subject string) *Stage {
+	element, ok := r.objects[uid]
+	if !ok {
+		return nil
+	}
+	stages := element.Value.(*Record).Stages
+	for i := len(stages) - 1; i >= 0; i-- {
+		if stages[i].Name == name && stages[i].Subject == subject {
+			return &stages[i]
+		}
+	}
+	return nil
+}
+
+// notify tells the subscribers. The caller holds mu.
+func (r *Recorder) notify() {
+	for ch := range r.watch {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

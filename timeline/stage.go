@@ -1,0 +1,83 @@
+package timeline
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The stages of the way of a Pod and its claim, in the order in which they usually begin. Stages of one Pod
+// overlap: its volumes, images and sandbox are prepared at the same time.
+const (
+	StageAccepted     = "Accepted"        // the API server stored the object
+	StageProvisioning = "Provisioning"    // the provisioner's call, for a claim
+	StageSaving       = "SavingVolume"    // writing the PersistentVolume, for a claim
+	StageBound        = "Bound"           // claim and volume are bound
+	StageScheduled    = "Scheduled"       // a node was chosen
+	StageSeen         = "SeenByKubelet"   // the node agent got to know the Pod
+	StageAdmitted     = "Admitted"        // the node agent accepted (or refused) the Pod
+	StageAttach       = "AttachVolume"    // a volume was attached to the node
+	StageVolume       = "MountVolume"     // one volume was set up; the subject is the volume's name in the Pod
+	StageSandbox      = "Sandbox"         // RunPodSandbox, the network included
+	StageImage        = "Image"           // the image is present; the subject is the container
+	StageInit         = "InitContainer"   // an init container ran to its end
+	StageCreate       = "CreateContainer" // CreateContainer over CRI
+	StageStart        = "StartContainer"  // StartContainer over CRI
+	StagePostStart    = "PostStartHook"   // the postStart hook ran
+	StageProbe        = "Probe"           // from the container's start until its startup and readiness probes passed
+	StageReady        = "Ready"           // the Pod became Ready
+	StageStatus       = "StatusWritten"   // a status patch reached the API server
+	StageStop         = "StopContainers"  // containers and sandbox are stopped
+	StageUnmount      = "UnmountVolumes"  // the Pod's volumes are gone from the node
+	StageRemoved      = "RemovedFromAPI"  // the Pod's object is deleted
+	StageReclaim      = "DeletingVolume"  // the provisioner's delete call, for a volume
+	StageReconcile    = "Reconcile"       // a controller worked on the object
+)
+
+// Ref names the object that a record is about. Records are kept by UID, so that an object deleted and created
+// again under the same name has a record of its own.
+type Ref struct {
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+}
+
+// RefOf is the Ref of an API object. The kind is given because decoded objects do not carry it.
+func RefOf(kind string, obj metav1.Object) Ref {
+	return Ref{Kind: kind, Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID()}
+}
+
+// PodRef is the Ref of a Pod.
+func PodRef(pod *corev1.Pod) Ref { return RefOf("Pod", pod) }
+
+// Stage is one step of an object's way. End is zero while the stage goes on.
+type Stage struct {
+	// Name is one of the Stage constants.
+	Name string `json:"name"`
+	// Subject is the part of the object that the stage is about: a container, a volume, a node. It may be empty.
+	Subject string `json:"subject,omitempty"`
+	// Owner is the component that did the work: "kubelet", "provision", "attachdetach", ….
+	Owner string `json:"owner"`
+	// Attempt counts from 1 within one name and subject.
+	Attempt int `json:"attempt"`
+	// Start and End carry Go's monotonic reading inside the process, so End.Sub(Start) is right even if the
+	// clock was stepped.
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end,omitzero"`
+	// Error is the text of the error that ended the stage, empty on success.
+	Error string `json:"error,omitempty"`
+}
+
+// Done reports whether the stage has ended.
+func (s Stage) Done() bool { return !s.End.IsZero() }
+
+// Record is all that is known of one object. It is a copy: the caller owns it.
+type Record struct {
+	Ref    Ref     `json:"ref"`
+	Stages []Stage `json:"stages"`
+	// Dropped counts stages that were forgotten because the object had too many.
+	Dropped int `json:"dropped,omitempty"`
+}

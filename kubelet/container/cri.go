@@ -1,0 +1,171 @@
+package container
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// FromCRI builds the status of one Pod from the runtime's answers about its sandboxes and containers, in any order.
+// All of them have to belong to the Pod with that UID; nil entries are skipped. The slices may be reused by the
+// caller, the messages they point to may not be changed any more.
+func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
+	containers []*runtimeapi.ContainerStatus) *PodStatus {
+	status := &PodStatus{UID: uid}
+	for _, s := range sandboxes {
+		if s == nil {
+			continue
+		}
+		status.Sandboxes = append(status.Sandboxes, s)
+		status.nameFrom(s.Labels)
+	}
+	slices.SortFunc(status.Sandboxes, func(a, b *runtimeapi.PodSandboxStatus) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt),
+			cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()), cmp.Compare(a.Id, b.Id))
+	})
+	for _, c := range containers {
+		if c == nil {
+			continue
+		}
+		status.Containers = append(status.Containers, ContainerFromCRI(c))
+		status.nameFrom(c.Labels)
+	}
+	slices.SortFunc(status.Containers, func(a, b *ContainerStatus) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
+	})
+	if ready := status.ReadySandboxes(); len(ready) > 0 {
+		status.IPs = SandboxIPs(ready[0])
+	}
+	return status
+}
+
+// nameFrom takes the Pod's name from labels, once.
+func (p *PodStatus) nameFrom(labels map[string]string) {
+	if p.Name == "" {
+		p.Name, p.Namespace = labels[PodNameLabel], labels[PodNamespaceLabel]
+	}
+}
+
+// SandboxIPs returns the addresses the runtime gave the sandbox, the primary one first. What is not an address is
+// left out; a sandbox on the host's network has none.
+func SandboxIPs(sandbox *runtimeapi.PodSandboxStatus) []string {
+	network := sandbox.GetNetwork()
+	if network == nil {
+		return nil
+	}
+	var ips []string
+	add := func(ip string) {
+		if _, err := netip.ParseAddr(ip); err == nil {
+			ips = append(ips, ip)
+		}
+	}
+	add(network.Ip)
+	for _, more := range network.AdditionalIps {
+		add(more.GetIp())
+	}
+	return ips
+}
+
+// ContainerFromCRI converts one ContainerStatus of the CRI. Annotations that do not parse are treated as absent:
+// they may come from another program, and a container must be killable whatever stands on it.
+func ContainerFromCRI(c *runtimeapi.ContainerStatus) *ContainerStatus {
+	status := &ContainerStatus{
+		ID:                       c.Id,
+		Name:                     c.Labels[ContainerNameLabel],
+		State:                    stateFromCRI(c.State),
+		CreatedAt:                timeFromCRI(c.CreatedAt),
+		StartedAt:                timeFromCRI(c.StartedAt),
+		FinishedAt:               timeFromCRI(c.FinishedAt),
+		ExitCode:                 c.ExitCode,
+		Reason:                   c.Reason,
+		Message:                  c.Message,
+		Image:                    imageName(c.Image),
+		ImageRef:                 c.ImageRef,
+		ImageID:                  c.ImageId,
+		RuntimeHandler:           c.Image.GetRuntimeHandler(),
+		Attempt:                  attempt(c),
+		LogPath:                  c.LogPath,
+		TerminationMessagePath:   c.Annotations[TerminationMessagePathAnnotation],
+		TerminationMessagePolicy: corev1.TerminationMessagePolicy(c.Annotations[TerminationMessagePolicyAnnotation]),
+		PodGracePeriod:           seconds(c.Annotations[TerminationGracePeriodAnnotation]),
+		DeletionGracePeriod:      seconds(c.Annotations[DeletionGracePeriodAnnotation]),
+		Labels:                   c.Labels,
+		Annotations:              c.Annotations,
+		Mounts:                   c.Mounts,
+		User:                     c.User,
+		Resources:                c.Resources,
+		StopSignal:               c.StopSignal,
+	}
+	if status.Name == "" {
+		status.Name = c.GetMetadata().GetName()
+	}
+	if hash, err := strconv.ParseUint(c.Annotations[HashAnnotation], 16, 64); err == nil {
+		status.SpecHash = hash
+	}
+	if raw, ok := c.Annotations[PreStopAnnotation]; ok {
+		var handler corev1.LifecycleHandler
+		if json.Unmarshal([]byte(raw), &handler) == nil {
+			status.PreStop = &handler
+		}
+	}
+	if raw, ok := c.Annotations[PortsAnnotation]; ok {
+		var ports []corev1.ContainerPort
+		if json.Unmarshal([]byte(raw), &ports) == nil {
+			status.Ports = ports
+		}
+	}
+	return status
+}
+
+func stateFromCRI(state runtimeapi.ContainerState) State {
+	switch state {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return StateCreated
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return StateRunning
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return StateExited
+	default:
+		return StateUnknown
+	}
+}
+
+// timeFromCRI keeps "never" (0, and what the Unix epoch's zero time becomes in nanoseconds) the zero time.
+func timeFromCRI(nanoseconds int64) time.Time {
+	if nanoseconds <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanoseconds)
+}
+
+func imageName(image *runtimeapi.ImageSpec) string {
+	if image.GetImage() != "" {
+		return image.GetImage()
+	}
+	return image.GetUserSpecifiedImage()
+}
+
+// attempt is the annotation's count, or the one in the metadata if that is higher or the only one.
+func attempt(c *runtimeapi.ContainerStatus) uint32 {
+	n := c.GetMetadata().GetAttempt()
+	noted, err := strconv.ParseUint(c.Annotations[RestartCountAnnotation], 10, 32)
+	if err != nil {
+		return n
+	}
+	return max(n, uint32(noted))
+}
+
+func seconds(annotation string) *int64 {
+	n, err := strconv.ParseInt(annotation, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Builds the container runtime that Berth runs on: containerd, its shim, runc and four CNI plugins.
+# Their versions are the ones that go.mod beside this file pins. Go rebuilds only what changed.
+#
+# usage: containers/build.sh BIN_DIR
+set -eu
+
+if [ $# -ne 1 ] || [ -z "$1" ]; then
+	echo "usage: $0 BIN_DIR" >&2
+	exit 2
+fi
+mkdir -p "$1"
+bin=$(CDPATH='' cd -- "$1" && pwd)
+CDPATH='' cd -- "$(dirname -- "$0")"
+
+fail() {
+	echo "containers/build.sh: $*" >&2
+	exit 1
+}
+
+GO=${GO:-go}
+command -v "$GO" >/dev/null || fail "no go command found: install Go (https://go.dev/dl), or set GO to its path"
+[ "$("$GO" env GOOS)" = linux ] || fail "containerd and runc run on Linux only, and this builds for $("$GO" env GOOS)"
+
+# runc is the only program here that needs C: the part that enters namespaces, and libseccomp.
+CC=${CC:-$("$GO" env CC)}
+# shellcheck disable=SC2086 # CC may be a command with arguments.
+set -- $CC
+command -v "$1" >/dev/null ||
+	fail "runc needs a C compiler and $1 is not there: apt-get install gcc libc6-dev (or set CC)"
+PKG_CONFIG=${PKG_CONFIG:-pkg-config}
+command -v "$PKG_CONFIG" >/dev/null || fail "runc needs pkg-config: apt-get install pkg-config"
+"$PKG_CONFIG" --exists libseccomp ||
+	fail "runc needs the libseccomp headers: apt-get install libseccomp-dev"
+
+# The flags are ours alone: what the caller has in GOFLAGS may not change what is built.
+GOFLAGS='-mod=readonly -buildvcs=false'
+GOWORK=off
+export GOFLAGS GOWORK CC PKG_CONFIG
+
+version() {
+	"$GO" list -m -f '{{.Version}}' "$1"
+}
+
+# build NAME PACKAGE CGO TAGS [LDFLAGS]
+build() {
+	started=$(date +%s)
+	CGO_ENABLED=$3 "$GO" build -trimpath -tags "$4" -ldflags "-s -w ${5:-}" -o "$bin/$1" "$2" ||
+		fail "building $1 from $2 failed, see above"
+	echo "$1 $(($(date +%s) - started))s"
+}
+
+containerd=github.com/containerd/containerd/v2
+plugins=github.com/containernetworking/plugins
+containerd_version=$(version "$containerd")
+plugins_version=$(version "$plugins")
+
+# Of containerd, what Berth's node uses: CRI over overlayfs (or native) snapshots.
+build containerd "$containerd/cmd/containerd" 0 \
+	"urfave_cli_no_docs osusergo netgo static_build no_btrfs no_devmapper no_zfs no_tracing" \
+	"-X $containerd/version.Version=$containerd_version"
+build containerd-shim-runc-v2 "$containerd/cmd/containerd-shim-runc-v2" 0 \
+	"urfave_cli_no_docs osusergo netgo static_build no_grpc" \
+	"-X $containerd/version.Version=$containerd_version"
+# runc carries its own version in its sources.
+build runc github.com/opencontainers/runc 1 "seccomp urfave_cli_no_docs"
+for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
+	build "${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \
+		"-X $plugins/pkg/utils/buildversion.BuildVersion=$plugins_version"
+done

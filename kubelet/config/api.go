@@ -1,0 +1,238 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// Handler takes a source's updates. Its methods are called one at a time, in order, and must not block.
+type Handler interface {
+	// HandlePod takes one change.
+	HandlePod(Change)
+	// SourceReady is called once, when all Pods of the source have been delivered for the first time.
+	SourceReady()
+}
+
+// APIConfig says whose Pods to watch.
+type APIConfig struct {
+	// NodeName is the node whose Pods are watched.
+	NodeName string
+}
+
+// Deps are what a source needs from others.
+type Deps struct {
+	// Client reads Pods.
+	Client kubernetes.Interface
+	// Handler takes the updates.
+	Handler Handler
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Clock may be nil.
+	Clock clock.Clock
+}
+
+// API is the source of the Pods that the API server has bound to this node.
+type API struct {
+	cfg  APIConfig
+	deps Deps
+
+	mu    sync.Mutex // guards all below
+	pods  map[types.UID]*corev1.Pod
+	names map[types.NamespacedName]types.UID
+	ready bool
+}
+
+var _ cache.ReflectorStore = (*API)(nil)
+
+// NewAPI makes the source. Start runs it.
+func NewAPI(cfg APIConfig, deps Deps) (*API, error) {
+	if cfg.NodeName == "" {
+		return nil, fmt.Errorf("pod source: the node's name is empty")
+	}
+	if deps.Client == nil || deps.Handler == nil {
+		return nil, fmt.Errorf("pod source of node %q: needs a client and a handler", cfg.NodeName)
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &API{
+		cfg: cfg, deps: deps,
+		pods: map[types.UID]*corev1.Pod{}, names: map[types.NamespacedName]types.UID{},
+	}, nil
+}
+
+// Start lists and watches until ctx ends. A lost API server is waited for, and changes nothing meanwhile.
+func (a *API) Start(ctx context.Context) error {
+	selector := fields.OneTermEqualSelector("spec.nodeName", a.cfg.NodeName).String()
+	pods := a.deps.Client.CoreV1().Pods(metav1.NamespaceAll)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return pods.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return pods.Watch(ctx, o)
+		},
+	}
+	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, a.deps.Client),
+		&corev1.Pod{}, a, cache.ReflectorOptions{Name: "kubelet pods of " + a.cfg.NodeName, Clock: a.deps.Clock})
+	reflector.RunWithContext(ctx)
+	return nil
+}
+
+// Pods are the Pods known now, in no order. They are shared and must not be modified.
+func (a *API) Pods() []*corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make([]*corev1.Pod, 0, len(a.pods))
+	for _, pod := range a.pods {
+		out = append(out, pod)
+	}
+	return out
+}
+
+// Add is the reflector's: a Pod appeared.
+func (a *API) Add(obj any) error { return a.Update(obj) }
+
+// Update is the reflector's: a Pod changed.
+func (a *API) Update(obj any) error {
+	pod, err := asPod(obj)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.set(pod)
+	return nil
+}
+
+// Delete is the reflector's: a Pod is gone.
+func (a *API) Delete(obj any) error {
+	pod, err := asPod(obj)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.remove(pod.UID)
+	return nil
+}
+
+// Replace is the reflector's: these are all the Pods there are.
+func (a *API) Replace(list []any, _ string) error {
+	pods := make([]*corev1.Pod, 0, len(list))
+	for _, obj := range list {
+		pod, err := asPod(obj)
+		if err != nil {
+			return err
+		}
+		pods = append(pods, pod)
+	}
+	// Admission is first come, first served, so older Pods come first.
+	slices.SortStableFunc(pods, func(x, y *corev1.Pod) int {
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.UID, y.UID))
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keep := make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		keep[pod.UID] = true
+	}
+	for uid := range a.pods {
+		if !keep[uid] {
+			a.remove(uid)
+		}
+	}
+	for _, pod := range pods {
+		a.set(pod)
+	}
+	if !a.ready {
+		a.ready = true
+		a.deps.Logger.Info("first list of pods arrived", "node", a.cfg.NodeName, "pods", len(pods))
+		a.deps.Handler.SourceReady()
+	}
+	return nil
+}
+
+// Resync is the reflector's and has nothing to do here.
+func (a *API) Resync() error { return nil }
+
+// set takes a Pod's newest version and tells the handler how it differs. The caller holds mu.
+func (a *API) set(pod *corev1.Pod) {
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if other, ok := a.names[name]; ok && other != pod.UID {
+		// The name was given to a new Pod while we did not look.
+		a.remove(other)
+	}
+	old, known := a.pods[pod.UID]
+	pod = a.annotate(pod, old)
+	a.pods[pod.UID], a.names[name] = pod, pod.UID
+	if !known {
+		a.deps.Handler.HandlePod(Change{Op: Add, Pod: pod})
+		return
+	}
+	if op, changed := compare(old, pod); changed {
+		a.deps.Handler.HandlePod(Change{Op: op, Pod: pod})
+	}
+}
+
+// remove forgets a Pod and tells the handler. The caller holds mu.
+func (a *API) remove(uid types.UID) {
+	pod, ok := a.pods[uid]
+	if !ok {
+		return
+	}
+	delete(a.pods, uid)
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if a.names[name] == uid {
+		delete(a.names, name)
+	}
+	a.deps.Handler.HandlePod(Change{Op: Remove, Pod: pod})
+}
+
+// annotate copies the Pod with our local annotations. The time of first sight is kept from the old version.
+func (a *API) annotate(pod, old *corev1.Pod) *corev1.Pod {
+	seen := a.deps.Clock.Now().Format(time.RFC3339Nano)
+	if old != nil && old.Annotations[SeenAnnotation] != "" {
+		seen = old.Annotations[SeenAnnotation]
+	}
+	out := *pod // the object is the reflector's; only its annotations differ in ours
+	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
+	for key, value := range pod.Annotations {
+		if !local(key) {
+			out.Annotations[key] = value
+		}
+	}
+	out.Annotations[SourceAnnotation], out.Annotations[SeenAnnotation] = SourceAPI, seen
+	return &out
+}
+
+func asPod(obj any) (*corev1.Pod, error) {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("pod source: got a %T, want a Pod", obj)
+	}
+	return pod, nil
+}

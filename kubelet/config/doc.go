@@ -1,0 +1,6 @@
+// Package config tells the node agent which Pods are its own.
+//
+// The API source lists and watches the Pods bound to one node and turns what it sees into typed updates, by
+// UID: a Pod is added, its wanted state changed, its deletion was asked for, only its status changed, or it is
+// gone. The source also says when it has delivered everything once, before which nothing may be cleaned up.
+package config

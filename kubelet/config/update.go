@@ -1,0 +1,94 @@
+package config
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+)
+
+// Annotations that the node agent puts on its own copy of a Pod. They never reach the API.
+const (
+	// SourceAnnotation names where the Pod came from: "api", "file" or "http".
+	SourceAnnotation = "kubernetes.io/config.source"
+	// SeenAnnotation is when the node agent first saw the Pod, RFC 3339 with nanoseconds.
+	SeenAnnotation = "kubernetes.io/config.seen"
+	// HashAnnotation is a static Pod's identity; for a Pod of the API it is absent.
+	HashAnnotation = "kubernetes.io/config.hash"
+)
+
+// SourceAPI is the value of SourceAnnotation for Pods of the API server.
+const SourceAPI = "api"
+
+// Op is what happened to a Pod, seen from the node.
+type Op int
+
+const (
+	// Add is a Pod that was not known.
+	Add Op = iota
+	// Update is a known Pod whose wanted state changed.
+	Update
+	// Delete is a known Pod that is to end gracefully: its deletion timestamp is set.
+	Delete
+	// Reconcile is a known Pod of which only the status changed. No container is touched for it.
+	Reconcile
+	// Remove is a Pod that is no longer in the source. Its containers have to go.
+	Remove
+)
+
+// String is the operation's name as upstream logs it.
+func (o Op) String() string {
+	return [...]string{"ADD", "UPDATE", "DELETE", "RECONCILE", "REMOVE"}[o]
+}
+
+// Change is one update about one Pod. The Pod is shared and must not be modified.
+type Change struct {
+	Op  Op
+	Pod *corev1.Pod
+}
+
+// compare says what kind of change leads from old to next, two versions of one Pod, and false if none.
+func compare(old, next *corev1.Pod) (Op, bool) {
+	switch {
+	case !sameWanted(old, next):
+		if next.DeletionTimestamp != nil {
+			return Delete, true
+		}
+		return Update, true
+	case !apiequality.Semantic.DeepEqual(old.Status, next.Status):
+		return Reconcile, true
+	}
+	return Reconcile, false
+}
+
+// sameWanted reports whether nothing changed that a Pod's worker acts on.
+func sameWanted(old, next *corev1.Pod) bool {
+	return old.Generation == next.Generation &&
+		old.DeletionTimestamp.Equal(next.DeletionTimestamp) &&
+		apiequality.Semantic.DeepEqual(old.DeletionGracePeriodSeconds, next.DeletionGracePeriodSeconds) &&
+		apiequality.Semantic.DeepEqual(old.Labels, next.Labels) &&
+		sameAnnotations(old.Annotations, next.Annotations) &&
+		apiequality.Semantic.DeepEqual(old.Spec, next.Spec)
+}
+
+func sameAnnotations(a, b map[string]string) bool {
+	count := func(m map[string]string) (n int) {
+		for key := range m {
+			if !local(key) {
+				n++
+			}
+		}
+		return n
+	}
+	if count(a) != count(b) {
+		return false
+	}
+	for key, value := range a {
+		if other, ok := b[key]; !local(key) && (!ok || other != value) {
+			return false
+		}
+	}
+	return true
+}
+
+func local(key string) bool {
+	return key == SourceAnnotation || key == SeenAnnotation || key == HashAnnotation
+}

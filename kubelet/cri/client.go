@@ -1,0 +1,159 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// DefaultTimeout bounds a call whose context has no deadline of its own.
+	DefaultTimeout = 2 * time.Minute
+	// maxMessage is the largest answer accepted: lists of a full node run to megabytes.
+	maxMessage = 16 << 20
+	// maxSocketPath is what the kernel takes in a unix socket address, without the final NUL.
+	maxSocketPath = 107
+)
+
+// Config says which runtime to talk to.
+type Config struct {
+	// Endpoint is the runtime's socket: an absolute path, or the same with the prefix "unix://".
+	Endpoint string
+	// Timeout bounds a call whose context has no deadline; DefaultTimeout if zero. Pulling an image,
+	// running a command and waiting for a container to stop are bounded by their caller alone.
+	Timeout time.Duration
+	// Observe, if set, is told of every finished unary call: its CRI method name, how long it took and how
+	// it ended. It is called from the goroutine of the call and must not block.
+	Observe func(method string, took time.Duration, err error)
+}
+
+// Client is a connection to a container runtime. It is safe for concurrent use, connects when it is first used,
+// and reconnects on its own.
+type Client struct {
+	// RuntimeServiceClient and ImageServiceClient are the runtime's own methods.
+	runtimeapi.RuntimeServiceClient
+	runtimeapi.ImageServiceClient
+
+	conn *grpc.ClientConn
+}
+
+// New makes a Client. It does not connect: an absent runtime shows in the first call, or in Watch.
+func New(cfg Config) (*Client, error) {
+	path := strings.TrimPrefix(cfg.Endpoint, "unix://")
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("container runtime endpoint %q: want an absolute socket path", cfg.Endpoint)
+	}
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("container runtime endpoint %q: longer than the %d bytes of a unix socket's address",
+			cfg.Endpoint, maxSocketPath)
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	retry := backoff.DefaultConfig
+	retry.BaseDelay, retry.MaxDelay = 50*time.Millisecond, 2*time.Second
+	conn, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", address)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithUnaryInterceptor(interceptor(cfg)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
+	}
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
+		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
+		conn:                 conn,
+	}, nil
+}
+
+// Close ends the connection. Calls under way fail.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Watch calls changed with true each time the connection to the runtime is made and with false each time it is
+// lost, beginning with what is so now. It blocks until ctx ends; changed is called from its goroutine.
+func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error {
+	var last, told bool
+	for {
+		state := c.conn.GetState()
+		if state == connectivity.Idle {
+			c.conn.Connect()
+		}
+		if connected := state == connectivity.Ready; !told || connected != last {
+			last, told = connected, true
+			changed(connected)
+		}
+		if !c.conn.WaitForStateChange(ctx, state) {
+			return nil
+		}
+	}
+}
+
+// unbounded are the calls whose length is the caller's business.
+var unbounded = map[string]bool{"PullImage": true, "ExecSync": true, "StopContainer": true}
+
+// interceptor gives calls their deadline and shows them to the observer.
+func interceptor(cfg Config) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, full string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		method := full[strings.LastIndexByte(full, '/')+1:]
+		if _, ok := ctx.Deadline(); !ok && !unbounded[method] {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, cfg.Timeout)
+			defer cancel()
+		}
+		start := time.Now()
+		err := invoke(ctx, full, req, reply, conn, opts...)
+		if cfg.Observe != nil {
+			cfg.Observe(method, time.Since(start), err)
+		}
+		return err
+	}
+}
+
+// IsNotFound reports whether the runtime does not know the sandbox, container or image that a call named.
+func IsNotFound(err error) bool { return code(err) == codes.NotFound }
+
+// IsUnavailable reports whether a call failed because the runtime could not be reached.
+func IsUnavailable(err error) bool { return code(err) == codes.Unavailable }
+
+// IsUnimplemented reports whether the runtime does not have the method called.
+func IsUnimplemented(err error) bool { return code(err) == codes.Unimplemented }
+
+// Message is the text of a runtime's error without gRPC's wrapping, as users see it in a Pod's status.
+func Message(err error) string {
+	if err == nil {
+		return ""
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+func code(err error) codes.Code {
+	var g interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &g) {
+		return g.GRPCStatus().Code()
+	}
+	return codes.OK
+}

@@ -1,0 +1,2 @@
+// Package lifecycle runs a container's postStart and preStop hooks.
+package lifecycle

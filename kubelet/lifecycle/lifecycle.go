@@ -1,0 +1,173 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+)
+
+// ReasonHTTPFallback is the event's reason when an HTTPS hook was answered in plain HTTP and sent again so.
+const ReasonHTTPFallback = "LifecycleHTTPFallback"
+
+// maxBody is how much of a hook's HTTP answer is read before the connection is closed, in bytes.
+const maxBody = 10 << 10
+
+// Deps are what a Runner works with. Exec is needed; the rest may be nil.
+type Deps struct {
+	Exec     probe.ExecRunner     // runs exec hooks; the CRI's ExecSync
+	HTTP     http.RoundTripper    // sends httpGet hooks; nil for probe.NewHTTPTransport
+	Recorder record.EventRecorder // gets LifecycleHTTPFallback
+	Clock    clock.Clock          // for the sleep hook
+	Logger   *slog.Logger
+}
+
+// Runner runs hooks. It is safe for concurrent use.
+type Runner struct {
+	exec     probe.ExecRunner
+	http     *http.Client
+	recorder record.EventRecorder
+	clock    clock.Clock
+	log      *slog.Logger
+}
+
+// Target is the container whose hook is to run.
+type Target struct {
+	Pod         *corev1.Pod
+	Container   *corev1.Container
+	ContainerID string // as the runtime knows it
+	PodIP       string // the host of an httpGet hook that names none
+}
+
+// Error is the failure of a hook. Its text is meant for the event FailedPostStartHook or FailedPreStopHook of the
+// caller and never holds the output of the hook's command, which may be confidential; Output has that.
+type Error struct {
+	Step   string // what was run: exec, httpGet, sleep
+	Output string // of the command, for logs only
+	Err    error
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("run %s hook: %v", e.Step, e.Err) }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// NewRunner makes a Runner.
+func NewRunner(deps Deps) (*Runner, error) {
+	if deps.Exec == nil {
+		return nil, errors.New("make hook runner: no ExecRunner given")
+	}
+	if deps.HTTP == nil {
+		deps.HTTP = probe.NewHTTPTransport()
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Runner{
+		exec:     deps.Exec,
+		http:     &http.Client{Transport: deps.HTTP},
+		recorder: deps.Recorder,
+		clock:    deps.Clock,
+		log:      deps.Logger,
+	}, nil
+}
+
+// Run runs the hook to its end or to the end of ctx, which carries the grace that the hook may use: hooks have no
+// timeout of their own. A failure is an *Error. A nil hook succeeds.
+func (r *Runner) Run(ctx context.Context, target Target, hook *corev1.LifecycleHandler) error {
+	switch {
+	case hook == nil:
+		return nil
+	case hook.Exec != nil:
+		return r.runExec(ctx, target, hook.Exec)
+	case hook.HTTPGet != nil:
+		if err := r.runHTTP(ctx, target, hook.HTTPGet); err != nil {
+			return &Error{Step: "httpGet", Err: err}
+		}
+		return nil
+	case hook.Sleep != nil:
+		if err := r.sleep(ctx, time.Duration(hook.Sleep.Seconds)*time.Second); err != nil {
+			return &Error{Step: "sleep", Err: err}
+		}
+		return nil
+	case hook.TCPSocket != nil:
+		// The API keeps the field for old objects only and promises that it fails at run time.
+		return &Error{Step: "tcpSocket", Err: errors.New("tcpSocket is not supported as a lifecycle hook: " +
+			"use exec, httpGet or sleep")}
+	}
+	return &Error{Step: "empty", Err: errors.New("the hook has no handler: set one of exec, httpGet, sleep")}
+}
+
+func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.ExecAction) error {
+	// Zero means no timeout to the runtime; ctx bounds the call.
+	stdout, stderr, err := r.exec.ExecSync(ctx, target.ContainerID, action.Command, 0)
+	if err == nil {
+		return nil
+	}
+	output := string(append(stdout, stderr...))
+	r.log.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
+		"container", target.Container.Name, "command", action.Command, "output", output, "error", err)
+	var exit interface{ ExitStatus() int }
+	if errors.As(err, &exit) {
+		// The runtime client's own text repeats stderr, which must not reach an event.
+		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), exit.ExitStatus())
+	}
+	return &Error{Step: "exec", Output: output, Err: err}
+}
+
+// runHTTP sends the request. Whatever status comes back, the hook was delivered.
+func (r *Runner) runHTTP(ctx context.Context, target Target, action *corev1.HTTPGetAction) error {
+	req, err := probe.NewHTTPRequest(ctx, action, target.Container, target.PodIP, "lifecycle")
+	if err != nil {
+		return err
+	}
+	err = r.do(req)
+	if err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
+		return err
+	}
+	plain := req.Clone(ctx)
+	plain.URL.Scheme = "http"
+	plain.Header.Del("Authorization") // credentials meant for TLS are not sent in the clear
+	if plainErr := r.do(plain); plainErr != nil {
+		return err
+	}
+	if r.recorder != nil {
+		r.recorder.Eventf(target.Pod, corev1.EventTypeWarning, ReasonHTTPFallback,
+			"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host)
+	}
+	return nil
+}
+
+func (r *Runner) do(req *http.Request) error {
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
+	return resp.Body.Close()
+}
+
+func (r *Runner) sleep(ctx context.Context, d time.Duration) error {
+	timer := r.clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return errors.New("container terminated before sleep hook finished")
+	}
+}

@@ -1,0 +1,322 @@
+package prober
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Type is the kind of a probe; its value is the word that events and metrics use.
+type Type string
+
+// The probe types.
+const (
+	Startup   Type = "Startup"
+	Liveness  Type = "Liveness"
+	Readiness Type = "Readiness"
+)
+
+// Looker looks once at a container. *probe.Prober is the real one.
+type Looker interface {
+	Probe(ctx context.Context, handler corev1.ProbeHandler, target probe.Target, timeout time.Duration) (
+		probe.Result, string, error)
+}
+
+var _ Looker = (*probe.Prober)(nil)
+
+// Deps are what a Manager works with. Looker is needed; the rest may be nil.
+type Deps struct {
+	Looker     Looker
+	OnVerdict  func(Verdict)         // told of every change of a verdict; must not block
+	Recorder   record.EventRecorder  // gets Unhealthy and ProbeWarning on the Pod, with the container's field path
+	Timeline   *timeline.Recorder    // gets StageProbe per container
+	Registerer prometheus.Registerer // gets prober_probe_total and prober_probe_duration_seconds
+	Clock      clock.Clock
+	Logger     *slog.Logger
+}
+
+// Container is one started container, as ContainerStarted takes it.
+type Container struct {
+	Name      string    // in the Pod's spec
+	ID        string    // as the runtime knows it, without "containerd://"
+	PodIP     string    // where network probes go unless they name a host
+	StartedAt time.Time // initialDelaySeconds counts from here
+	// Adopted says that the container was running before this kubelet. Its verdicts then begin with WasReady and
+	// WasStarted, as the Pod's status in the API has them, so that a restart of the kubelet flaps nothing.
+	Adopted, WasReady, WasStarted bool
+}
+
+// Verdict is a change that OnVerdict is told of.
+type Verdict struct {
+	PodUID      types.UID
+	Container   string
+	ContainerID string
+	Type        Type
+	Passed      bool
+	Message     string // why it failed
+}
+
+// Failure is a final verdict that asks for the container to be killed and handled by its restart policy.
+type Failure struct {
+	Type    Type // Liveness or Startup
+	Message string
+	// GraceSeconds is the probe's terminationGracePeriodSeconds; nil means the Pod's own.
+	GraceSeconds *int64
+}
+
+// Manager keeps the probes of all Pods of a node. It is safe for concurrent use.
+type Manager struct {
+	deps    Deps
+	metrics *metrics
+
+	mu      sync.Mutex // guards all below, and every containerProbes
+	running context.Context
+	stopped bool
+	pods    map[types.UID]map[string]*containerProbes // by container name
+	byID    map[string]*containerProbes
+	workers sync.WaitGroup
+}
+
+// containerProbes is what is known of one container ID.
+type containerProbes struct {
+	pod       *corev1.Pod
+	spec      *corev1.Container
+	container Container
+	quiet     bool // liveness and startup are over: the Pod terminates
+	started   bool
+	ready     bool
+	failure   *Failure
+	span      *timeline.Span
+	cancels   map[Type]context.CancelFunc
+}
+
+// New makes a Manager. Nothing is probed before Start.
+func New(deps Deps) (*Manager, error) {
+	if deps.Looker == nil {
+		return nil, errors.New("make prober: no Looker given")
+	}
+	if deps.OnVerdict == nil {
+		deps.OnVerdict = func(Verdict) {}
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := newMetrics()
+	if deps.Registerer != nil {
+		if err := m.register(deps.Registerer); err != nil {
+			return nil, err
+		}
+	}
+	return &Manager{
+		deps:    deps,
+		metrics: m,
+		pods:    make(map[types.UID]map[string]*containerProbes),
+		byID:    make(map[string]*containerProbes),
+	}, nil
+}
+
+// Start runs the probes until ctx ends and all workers have returned. It is called once.
+func (m *Manager) Start(ctx context.Context) error {
+	m.mu.Lock()
+	m.running = ctx
+	for _, cp := range m.byID {
+		m.launch(cp)
+	}
+	m.mu.Unlock()
+
+	<-ctx.Done()
+	m.mu.Lock()
+	m.stopped = true
+	m.mu.Unlock()
+	m.workers.Wait()
+	return nil
+}
+
+// ContainerStarted tells of a running container. Call it as soon as StartContainer has returned; calling it again
+// with the same ID only refreshes the address. A new ID under the same name replaces the old one. A container
+// without probes gets verdicts too: it is started and ready.
+func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
+	spec := findContainer(pod, c.Name)
+	if spec == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	containers := m.pods[pod.UID]
+	if containers == nil {
+		containers = make(map[string]*containerProbes)
+		m.pods[pod.UID] = containers
+	}
+	if old := containers[c.Name]; old != nil {
+		if old.container.ID == c.ID {
+			old.container.PodIP = c.PodIP
+			return
+		}
+		m.forget(old)
+	}
+	cp := &containerProbes{pod: pod, spec: spec, container: c, cancels: make(map[Type]context.CancelFunc)}
+	cp.started = spec.StartupProbe == nil || (c.Adopted && c.WasStarted)
+	cp.ready = cp.started && (spec.ReadinessProbe == nil || (c.Adopted && c.WasReady))
+	if !cp.ready {
+		cp.span = m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageProbe, c.Name)
+	}
+	containers[c.Name] = cp
+	m.byID[c.ID] = cp
+	m.launch(cp)
+}
+
+// ContainerStopped ends the probes of a container ID and forgets its verdicts.
+func (m *Manager) ContainerStopped(podUID types.UID, containerID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if cp := m.byID[containerID]; cp != nil && cp.pod.UID == podUID {
+		m.forget(cp)
+		delete(m.pods[podUID], cp.container.Name)
+	}
+}
+
+// StopLivenessAndStartup ends these probes of all containers of a Pod, sidecars included, with success: a Pod that
+// terminates is not to be killed for being slow. Readiness goes on.
+func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, cp := range m.pods[podUID] {
+		cp.quiet = true
+		cp.failure = nil
+		m.cancel(cp, Liveness)
+		m.cancel(cp, Startup)
+		if !cp.started {
+			m.setStarted(cp)
+		}
+	}
+}
+
+// RemovePod ends and forgets all that belongs to a Pod, its metrics included.
+func (m *Manager) RemovePod(podUID types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, cp := range m.pods[podUID] {
+		m.forget(cp)
+		m.metrics.forget(cp.pod, cp.container.Name)
+	}
+	delete(m.pods, podUID)
+}
+
+// Ready tells whether the container counts as ready, and whether it is known here at all.
+func (m *Manager) Ready(containerID string) (ready, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cp := m.byID[containerID]
+	return cp != nil && cp.ready, cp != nil
+}
+
+// Started tells whether the container's startup probe has passed, or there is none, and whether the container is
+// known here at all.
+func (m *Manager) Started(containerID string) (started, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cp := m.byID[containerID]
+	return cp != nil && cp.started, cp != nil
+}
+
+// Failed tells whether the container is to be killed for its liveness or startup probe, and why. The verdict stands
+// until the container ID is gone.
+func (m *Manager) Failed(containerID string) (Failure, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cp := m.byID[containerID]
+	if cp == nil || cp.failure == nil {
+		return Failure{}, false
+	}
+	return *cp.failure, true
+}
+
+// launch starts the workers that this container should have now. The caller holds mu.
+func (m *Manager) launch(cp *containerProbes) {
+	if m.running == nil || m.stopped || cp.failure != nil {
+		return
+	}
+	if !cp.started {
+		m.launchOne(cp, Startup, cp.spec.StartupProbe)
+		return
+	}
+	if !cp.quiet {
+		m.launchOne(cp, Liveness, cp.spec.LivenessProbe)
+	}
+	m.launchOne(cp, Readiness, cp.spec.ReadinessProbe)
+}
+
+func (m *Manager) launchOne(cp *containerProbes, kind Type, spec *corev1.Probe) {
+	if spec == nil || cp.cancels[kind] != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(m.running)
+	cp.cancels[kind] = cancel
+	w := newWorker(m, cp, kind, spec)
+	m.workers.Go(func() { w.run(ctx) })
+}
+
+// cancel ends one worker; it keeps its place so that launch does not start it again. The caller holds mu.
+func (m *Manager) cancel(cp *containerProbes, kind Type) {
+	if stop := cp.cancels[kind]; stop != nil {
+		stop()
+	}
+}
+
+// forget ends a container's workers and drops its verdicts. The caller holds mu.
+func (m *Manager) forget(cp *containerProbes) {
+	for _, stop := range cp.cancels {
+		stop()
+	}
+	if cp.span != nil {
+		cp.span.End(errors.New("the container ended before its probes passed"))
+		cp.span = nil
+	}
+	if m.byID[cp.container.ID] == cp {
+		delete(m.byID, cp.container.ID)
+	}
+}
+
+// setStarted notes that the startup probe is over and lets the others begin. The caller holds mu.
+func (m *Manager) setStarted(cp *containerProbes) {
+	cp.started = true
+	if cp.spec.ReadinessProbe == nil {
+		m.setReady(cp, true)
+	}
+	m.launch(cp)
+}
+
+// setReady notes a readiness verdict. The caller holds mu.
+func (m *Manager) setReady(cp *containerProbes, ready bool) {
+	cp.ready = ready
+	if ready && cp.span != nil {
+		cp.span.End(nil)
+		cp.span = nil
+	}
+}
+
+// findContainer finds a container or init container of the Pod.
+func findContainer(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Result is the verdict of one look.
+type Result int
+
+// The verdicts. A Warning counts as success; its message is worth an event.
+const (
+	Failure Result = iota
+	Success
+	Warning
+)
+
+// maxOutput bounds what is read of a probe's answer, in bytes.
+const maxOutput = 10 << 10
+
+// ExecRunner runs a command inside a container. It is the CRI call ExecSync: a command that ends with a non-zero
+// exit code is reported as an error that has a method ExitStatus() int, one that was cut off as an error whose
+// gRPC code is DeadlineExceeded.
+type ExecRunner interface {
+	ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (
+		stdout, stderr []byte, err error)
+}
+
+// Target is the container to look at.
+type Target struct {
+	ContainerID string            // as the runtime knows it, without a "containerd://" prefix
+	Container   *corev1.Container // for named ports and environment values
+	PodIP       string            // used where the handler names no host
+}
+
+// Prober does looks of every kind. It is safe for concurrent use.
+type Prober struct {
+	exec ExecRunner
+	http *httpProber
+}
+
+// New makes a Prober that runs commands with exec.
+func New(exec ExecRunner) *Prober {
+	return &Prober{exec: exec, http: newHTTPProber()}
+}
+
+// Probe looks once, for at most timeout. The message explains a Failure or a Warning. The error is not a verdict:
+// it says that the look could not be made at all (a port name that no container port has, a runtime that does not
+// answer).
+func (p *Prober) Probe(ctx context.Context, handler corev1.ProbeHandler, target Target, timeout time.Duration) (
+	Result, string, error,
+) {
+	switch {
+	case handler.Exec != nil:
+		return p.probeExec(ctx, handler.Exec.Command, target, timeout)
+	case handler.HTTPGet != nil:
+		req, err := NewHTTPRequest(ctx, handler.HTTPGet, target.Container, target.PodIP, "probe")
+		if err != nil {
+			return Failure, "", err
+		}
+		return p.http.probe(req, timeout)
+	case handler.TCPSocket != nil:
+		port, err := ResolvePort(handler.TCPSocket.Port, target.Container)
+		if err != nil {
+			return Failure, "", err
+		}
+		host := handler.TCPSocket.Host
+		if host == "" {
+			host = target.PodIP
+		}
+		return probeTCP(ctx, host, port, timeout)
+	case handler.GRPC != nil:
+		service := ""
+		if handler.GRPC.Service != nil {
+			service = *handler.GRPC.Service
+		}
+		return probeGRPC(ctx, target.PodIP, int(handler.GRPC.Port), service, timeout)
+	default:
+		return Failure, "", errors.New("probe has no handler: set one of exec, httpGet, tcpSocket, grpc")
+	}
+}
+
+// ResolvePort turns a port of a probe or hook into a number, looking a name up in the container's ports.
+func ResolvePort(port intstr.IntOrString, container *corev1.Container) (int, error) {
+	number := port.IntValue()
+	if port.Type == intstr.String {
+		for i := range container.Ports {
+			if container.Ports[i].Name == port.StrVal {
+				number = int(container.Ports[i].ContainerPort)
+				break
+			}
+		}
+	}
+	if number < 1 || number > 65535 {
+		return 0, fmt.Errorf("resolve port %q of container %q: neither a number from 1 to 65535 nor the name of one "+
+			"of the container's ports", port.String(), container.Name)
+	}
+	return number, nil
+}

@@ -1,0 +1,224 @@
+package prober
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/reference"
+
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+)
+
+const (
+	reasonUnhealthy = "Unhealthy"
+	reasonWarning   = "ProbeWarning"
+
+	// rampNetwork and rampExec are the first distances of early looks. A command costs a process in the container,
+	// so it is tried less eagerly than a connection.
+	rampNetwork = 20 * time.Millisecond
+	rampExec    = 100 * time.Millisecond
+
+	// attempts is how often a look that could not be made is repeated before its result is thrown away.
+	attempts = 3
+)
+
+// worker runs one probe of one container ID. Its fields are its goroutine's own.
+type worker struct {
+	m    *Manager
+	cp   *containerProbes
+	kind Type
+	spec *corev1.Probe
+
+	period, timeout time.Duration
+	first           time.Duration // from now until the first look
+	ramp            time.Duration // distance to the next early look; 0 when early looks are over
+	counted         time.Time     // from here on a failure counts
+	lastPassed      bool
+	streak          int32 // length of the run of equal results
+}
+
+// newWorker plans the first look. The caller holds the Manager's mu.
+func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *worker {
+	w := &worker{m: m, cp: cp, kind: kind, spec: spec}
+	w.period = time.Duration(max(spec.PeriodSeconds, 1)) * time.Second
+	w.timeout = time.Duration(max(spec.TimeoutSeconds, 1)) * time.Second
+	delay := time.Duration(spec.InitialDelaySeconds) * time.Second
+	now := m.deps.Clock.Now()
+	early := kind != Liveness && !cp.ready
+	if early {
+		w.ramp = rampNetwork
+		if spec.Exec != nil {
+			w.ramp = rampExec
+		}
+	} else if delay == 0 && cp.spec.StartupProbe == nil {
+		// A liveness probe has nothing to gain from an early look, and at the very start it could only do harm.
+		delay = w.period
+	}
+	due := cp.container.StartedAt.Add(delay)
+	if due.Before(now) {
+		due = now
+	}
+	if cp.container.Adopted && !early {
+		// After a restart of the kubelet all workers begin at once; spread them over their period.
+		due = due.Add(phase(cp.container.ID, kind, w.period))
+	}
+	w.first = due.Sub(now)
+	w.counted = due
+	if early {
+		w.counted = due.Add(w.period)
+	}
+	return w
+}
+
+// phase spreads workers over a period, always the same way for the same container.
+func phase(containerID string, kind Type, period time.Duration) time.Duration {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(containerID + "/" + string(kind)))
+	return time.Duration(h.Sum64() % uint64(period))
+}
+
+func (w *worker) run(ctx context.Context) {
+	timer := w.m.deps.Clock.NewTimer(w.first)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		}
+		next, more := w.look(ctx)
+		if !more {
+			return
+		}
+		timer.Reset(next)
+	}
+}
+
+// look looks once and tells when to look again, if at all.
+func (w *worker) look(ctx context.Context) (next time.Duration, more bool) {
+	begin := w.m.deps.Clock.Now()
+	result, message, err := w.try(ctx)
+	if ctx.Err() != nil {
+		return 0, false // what was seen of a container that is being stopped is no verdict
+	}
+	counts := w.ramp == 0 || !begin.Before(w.counted)
+	took := w.m.deps.Clock.Since(begin)
+	w.m.metrics.observe(w.cp.pod, w.cp.spec.Name, w.kind, result, err, took)
+	if err == nil && result != probe.Failure {
+		w.ramp = 0
+		if result == probe.Warning {
+			w.event(reasonWarning, fmt.Sprintf("%s probe warning: %s", w.kind, message))
+		}
+		return w.rest(took), w.verdict(true, "")
+	}
+	if !counts {
+		next = min(w.ramp, max(w.counted.Sub(w.m.deps.Clock.Now()), 0))
+		w.ramp *= 2
+		return next, true
+	}
+	w.ramp = 0
+	if err != nil {
+		w.event(reasonUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", w.kind, err))
+		return w.rest(took), true
+	}
+	w.event(reasonUnhealthy, fmt.Sprintf("%s probe failed: %s", w.kind, message))
+	return w.rest(took), w.verdict(false, message)
+}
+
+// rest is what is left of the period after a look, so that a slow look does not stretch it.
+func (w *worker) rest(took time.Duration) time.Duration { return max(w.period-took, 0) }
+
+// try makes one look, repeating it at once if it could not be made.
+func (w *worker) try(ctx context.Context) (result probe.Result, message string, err error) {
+	w.m.mu.Lock()
+	target := probe.Target{
+		ContainerID: w.cp.container.ID,
+		Container:   w.cp.spec,
+		PodIP:       w.cp.container.PodIP,
+	}
+	w.m.mu.Unlock()
+	for range attempts {
+		result, message, err = w.m.deps.Looker.Probe(ctx, w.spec.ProbeHandler, target, w.timeout)
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return result, message, err
+}
+
+// verdict counts a result, settles the state when its threshold is reached, and tells whether to go on.
+func (w *worker) verdict(passed bool, message string) (more bool) {
+	if w.streak == 0 || w.lastPassed != passed {
+		w.lastPassed, w.streak = passed, 0
+	}
+	w.streak++
+	threshold := w.spec.FailureThreshold
+	if passed {
+		threshold = w.spec.SuccessThreshold
+	}
+	if w.streak < threshold {
+		return true
+	}
+	changed, more := w.settle(passed, message)
+	if changed {
+		w.m.deps.Logger.Debug("probe verdict", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "uid", w.cp.pod.UID,
+			"container", w.cp.spec.Name, "probe", w.kind, "passed", passed, "message", message)
+		w.m.deps.OnVerdict(Verdict{
+			PodUID: w.cp.pod.UID, Container: w.cp.spec.Name, ContainerID: w.cp.container.ID,
+			Type: w.kind, Passed: passed, Message: message,
+		})
+	}
+	return more
+}
+
+// settle writes the verdict into the container's state.
+func (w *worker) settle(passed bool, message string) (changed, more bool) {
+	m, cp := w.m, w.cp
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byID[cp.container.ID] != cp {
+		return false, false
+	}
+	switch {
+	case w.kind == Readiness:
+		changed = cp.ready != passed
+		m.setReady(cp, passed)
+		return changed, true
+	case cp.quiet:
+		return false, false
+	case !passed:
+		cp.failure = &Failure{Type: w.kind, Message: message, GraceSeconds: w.spec.TerminationGracePeriodSeconds}
+		for _, stop := range cp.cancels {
+			stop() // the container is about to be killed: nothing more is to be learned of it
+		}
+		m.setReady(cp, false)
+		return true, false
+	case w.kind == Startup:
+		m.setStarted(cp)
+		return true, false
+	}
+	return false, true
+}
+
+// event records an event on the container's field of the Pod.
+func (w *worker) event(reason, message string) {
+	if w.m.deps.Recorder == nil {
+		return
+	}
+	field := "spec.containers{" + w.cp.spec.Name + "}"
+	for i := range w.cp.pod.Spec.InitContainers {
+		if w.cp.pod.Spec.InitContainers[i].Name == w.cp.spec.Name {
+			field = "spec.initContainers{" + w.cp.spec.Name + "}"
+		}
+	}
+	ref, err := reference.GetPartialReference(scheme.Scheme, w.cp.pod, field)
+	if err != nil {
+		w.m.deps.Logger.Error("refer to pod in event", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "error", err)
+		return
+	}
+	w.m.deps.Recorder.Event(ref, corev1.EventTypeWarning, reason, message)
+}

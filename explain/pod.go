@@ -1,0 +1,230 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// finding is what one rule found.
+type finding struct {
+	state    State
+	reason   string
+	verdict  string
+	since    time.Time
+	evidence []Evidence
+	next     string
+}
+
+// The rules, in the order of a Pod's way read backwards: what ends it comes first, then what is missing earliest.
+var podRules = []func(*facts) *finding{
+	podDeleted,
+	podFinished,
+	podUnscheduled,
+	podNodeGone,
+	podVolumes,
+	podSandbox,
+	podContainers,
+	podReady,
+}
+
+func (f *facts) answer() *Answer {
+	answer := &Answer{
+		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
+		Stages: f.stages(), Unseen: f.unseen,
+	}
+	for _, rule := range podRules {
+		found := rule(f)
+		if found == nil {
+			continue
+		}
+		answer.State, answer.Reason, answer.Verdict = found.state, found.reason, found.verdict
+		answer.Since, answer.Evidence, answer.Next = found.since, found.evidence, found.next
+		return answer
+	}
+	answer.State, answer.Reason = Waiting, "Starting"
+	answer.Since = f.pod.CreationTimestamp.Time
+	answer.Verdict = fmt.Sprintf("waiting %s: the kubelet of node %s is starting it", f.ago(answer.Since), f.pod.Spec.NodeName)
+	return answer
+}
+
+func (f *facts) ago(t time.Time) string {
+	if t.IsZero() {
+		return "for an unknown time"
+	}
+	d := f.now.Sub(t)
+	if d < time.Minute {
+		return fmt.Sprintf("%.1f s", max(d, 0).Seconds())
+	}
+	return d.Truncate(time.Second).String()
+}
+
+func (f *facts) kubectl(verb, rest string) string {
+	return fmt.Sprintf("berth kubectl -n %s %s %s", f.pod.Namespace, verb, rest)
+}
+
+// stages joins the stages of the Pod and its claims. Without a record, the API's own times stand in.
+func (f *facts) stages() []Stage {
+	var all []Stage
+	for _, record := range append([]timeline.Record{f.record}, f.records...) {
+		for _, stage := range record.Stages {
+			// What happened to a claim before this Pod was there is not on the Pod's way.
+			if record.Ref.Kind != "Pod" && stage.Done() && stage.End.Before(f.pod.CreationTimestamp.Time) {
+				continue
+			}
+			all = append(all, Stage{Stage: stage, Object: record.Ref.Kind + "/" + record.Ref.Name})
+		}
+	}
+	if len(f.record.Stages) == 0 {
+		all = append(all, f.apiStages()...)
+	}
+	slices.SortStableFunc(all, func(a, b Stage) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
+	for i := range all {
+		end := all[i].End
+		if !all[i].Done() {
+			end = f.now
+		}
+		all[i].OffsetMs = millis(all[i].Start.Sub(all[0].Start))
+		all[i].DurationMs = millis(end.Sub(all[i].Start))
+	}
+	return all
+}
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (f *facts) apiStages() []Stage {
+	mark := func(name string, t time.Time) Stage {
+		return Stage{Object: "Pod/" + f.pod.Name, Stage: timeline.Stage{Name: name, Owner: "api", Attempt: 1, Start: t, End: t}}
+	}
+	stages := []Stage{mark(timeline.StageAccepted, f.pod.CreationTimestamp.Time)}
+	for _, condition := range f.pod.Status.Conditions {
+		if condition.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch condition.Type {
+		case corev1.PodScheduled:
+			stages = append(stages, mark(timeline.StageScheduled, condition.LastTransitionTime.Time))
+		case corev1.PodReadyToStartContainers:
+			stages = append(stages, mark(timeline.StageSandbox, condition.LastTransitionTime.Time))
+		case corev1.PodReady:
+			stages = append(stages, mark(timeline.StageReady, condition.LastTransitionTime.Time))
+		}
+	}
+	return stages
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func podDeleted(f *facts) *finding {
+	if f.pod.DeletionTimestamp == nil {
+		return nil
+	}
+	grace := int64(0)
+	if f.pod.DeletionGracePeriodSeconds != nil {
+		grace = *f.pod.DeletionGracePeriodSeconds
+	}
+	// The timestamp is when the grace ends, so the request came that much earlier.
+	since := f.pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+	found := &finding{state: Terminating, reason: "Deleting", since: since,
+		evidence: []Evidence{{"Pod/" + f.pod.Name, "metadata.deletionTimestamp", f.pod.DeletionTimestamp.Format(time.RFC3339)}}}
+	switch {
+	case len(f.pod.Finalizers) > 0:
+		found.reason = "Finalizer"
+		found.verdict = fmt.Sprintf("deleting for %s: held by finalizer %s", f.ago(since), strings.Join(f.pod.Finalizers, ", "))
+		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "metadata.finalizers", strings.Join(f.pod.Finalizers, ", ")})
+	case f.openStage(timeline.StageUnmount) != nil:
+		found.reason = "Unmounting"
+		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(since))
+		if text := f.openStage(timeline.StageUnmount).Error; text != "" {
+			found.verdict += ": " + text
+		}
+	default:
+		found.verdict = fmt.Sprintf("deleting for %s: its containers have %d s to stop", f.ago(since), grace)
+	}
+	return found
+}
+
+func podFinished(f *facts) *finding {
+	status := f.pod.Status
+	switch status.Phase {
+	case corev1.PodSucceeded:
+		return &finding{state: Succeeded, reason: "Completed", verdict: "all its containers have ended with exit code 0"}
+	case corev1.PodFailed:
+		found := &finding{state: Failed, reason: cmp.Or(status.Reason, "ContainerFailed"), verdict: "failed: " + status.Message,
+			evidence: []Evidence{{"Pod/" + f.pod.Name, "status.reason", status.Reason}}}
+		if status.Message != "" {
+			return found
+		}
+		found.verdict = "failed: " + cmp.Or(status.Reason, "a container ended with an error")
+		for _, container := range status.ContainerStatuses {
+			if ended := container.State.Terminated; ended != nil && ended.ExitCode != 0 {
+				found.verdict = fmt.Sprintf("failed: container %s ended with exit code %d", container.Name, ended.ExitCode)
+				found.next = f.kubectl("logs", f.pod.Name+" -c "+container.Name)
+			}
+		}
+		return found
+	}
+	return nil
+}
+
+func podNodeGone(f *facts) *finding {
+	if f.node == nil {
+		if slices.ContainsFunc(f.unseen, func(s string) bool { return strings.HasPrefix(s, "node ") }) {
+			return nil
+		}
+		return &finding{state: Waiting, reason: "NodeMissing", since: f.pod.CreationTimestamp.Time,
+			verdict: fmt.Sprintf("its node %s is not in the cluster any more", f.pod.Spec.NodeName),
+			next:    f.kubectl("delete pod", f.pod.Name)}
+	}
+	for _, condition := range f.node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			return &finding{state: Waiting, reason: "NodeNotReady", since: condition.LastTransitionTime.Time,
+				verdict: fmt.Sprintf("waiting %s: its node %s is not ready: %s", f.ago(condition.LastTransitionTime.Time), f.node.Name,
+					condition.Message),
+				evidence: []Evidence{{"Node/" + f.node.Name, "status.conditions[Ready]", condition.Reason}},
+				next:     "berth kubectl describe node " + f.node.Name}
+		}
+	}
+	return nil
+}
+
+func podReady(f *facts) *finding {
+	if ready := condition(f.pod, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
+		found := &finding{state: Ready, reason: "Ready", since: ready.LastTransitionTime.Time, verdict: "running and ready"}
+		if took := f.took(); took > 0 {
+			found.verdict = fmt.Sprintf("running and ready, %.0f ms after it was accepted", millis(took))
+		}
+		return found
+	}
+	return nil
+}
+
+// took is the time from the Pod's acceptance until it was first ready, if the record tells both.
+func (f *facts) took() time.Duration {
+	var accepted, ready time.Time
+	for _, stage := range f.record.Stages {
+		switch {
+		case stage.Name == timeline.StageAccepted && accepted.IsZero():
+			accepted = stage.Start
+		case stage.Name == timeline.StageReady && ready.IsZero() && stage.Error == "":
+			ready = stage.Start
+		}
+	}
+	if accepted.IsZero() || ready.IsZero() {
+		return 0
+	}
+	return ready.Sub(accepted)
+}

@@ -1,0 +1,124 @@
+package timeline_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+func ref(uid string) timeline.Ref {
+	return timeline.Ref{Kind: "Pod", Namespace: "default", Name: "web", UID: types.UID(uid)}
+}
+
+func TestStagesHaveAttemptsTimesAndErrors(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
+	rec := timeline.New(clk, 0)
+
+	first := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
+	clk.Step(time.Second)
+	first.End(errors.New("no such claim"))
+	second := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
+	other := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "config")
+	clk.Step(2 * time.Second)
+	second.End(nil)
+
+	record, ok := rec.Record("a")
+	require.True(t, ok)
+	require.Len(t, record.Stages, 3)
+	require.Equal(t, "no such claim", record.Stages[0].Error)
+	require.Equal(t, time.Second, record.Stages[0].End.Sub(record.Stages[0].Start))
+	require.Equal(t, 2, record.Stages[1].Attempt)
+	require.True(t, record.Stages[1].Done())
+	require.Empty(t, record.Stages[1].Error)
+	require.Equal(t, 1, record.Stages[2].Attempt, "another subject counts for itself")
+	require.False(t, record.Stages[2].Done())
+	other.End(nil)
+}
+
+func TestMarkingAgainChangesNothing(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	for range 3 {
+		rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
+	}
+	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", errors.New("probe failed"))
+	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
+	record, _ := rec.Record("a")
+	require.Len(t, record.Stages, 3)
+}
+
+func TestRecorderIsBounded(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 3)
+	for i := range 5 {
+		rec.Mark(ref(fmt.Sprint(i)), "kubelet", timeline.StageSeen, "", nil)
+	}
+	_, ok := rec.Record("1")
+	require.False(t, ok, "the objects touched longest ago are forgotten")
+	_, ok = rec.Record("2")
+	require.True(t, ok)
+
+	for range 1000 {
+		rec.Begin(ref("4"), "kubelet", timeline.StageStart, "main").End(nil)
+	}
+	record, _ := rec.Record("4")
+	require.Less(t, len(record.Stages), 200)
+	require.Equal(t, timeline.StageSeen, record.Stages[0].Name, "the first stages are kept")
+	require.Equal(t, 1000, record.Stages[len(record.Stages)-1].Attempt, "and so are the newest")
+	require.Equal(t, 1001, len(record.Stages)+record.Dropped)
+}
+
+func TestRecordIsACopy(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
+	record, _ := rec.Record("a")
+	record.Stages[0].Name = "changed"
+	again, _ := rec.Record("a")
+	require.Equal(t, timeline.StageSeen, again.Stages[0].Name)
+}
+
+func TestNilRecorderRecordsNothing(t *testing.T) {
+	var rec *timeline.Recorder
+	rec.Begin(ref("a"), "kubelet", timeline.StageSeen, "").End(nil)
+	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
+	_, ok := rec.Record("a")
+	require.False(t, ok)
+	_, stop := rec.Changed()
+	stop()
+}
+
+func TestChangesCoalesceAndStop(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	changed, stop := rec.Changed()
+	for range 10 {
+		rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", errors.New("x"))
+		rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
+	}
+	<-changed
+	select {
+	case <-changed:
+		t.Fatal("many changes must be one value")
+	default:
+	}
+	stop()
+	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
+	select {
+	case <-changed:
+		t.Fatal("a stopped subscription got a value")
+	default:
+	}
+}
+
+func BenchmarkStage(b *testing.B) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		rec.Begin(ref("a"), "kubelet", timeline.StageStart, "main").End(nil)
+	}
+}

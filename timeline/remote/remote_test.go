@@ -1,0 +1,43 @@
+package remote_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/remote"
+)
+
+func TestRecordsCrossTheSocket(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	rec.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageSeen, "", nil)
+	socket := filepath.Join(t.TempDir(), "s")
+	require.NoError(t, os.WriteFile(socket, nil, 0o644), "a socket left by a killed process is replaced")
+	listener, err := remote.Listen(socket)
+	require.NoError(t, err)
+	info, err := os.Stat(socket)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	server := &http.Server{Handler: remote.Handler(rec)}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	client := remote.NewClient(socket)
+	record, found, err := client.Record(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, timeline.StageSeen, record.Stages[0].Name)
+	_, found, err = client.Record(t.Context(), "b")
+	require.NoError(t, err)
+	require.False(t, found)
+
+	require.NoError(t, server.Close())
+	require.ErrorIs(t, <-served, http.ErrServerClosed)
+	_, _, err = client.Record(t.Context(), "a")
+	require.ErrorContains(t, err, "running berth")
+}

@@ -1,0 +1,158 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// sweep removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
+// namespaces of this cluster. It runs after the runtime has stopped, so nothing can make new ones.
+func (l Layout) sweep(ctx context.Context) error {
+	return errors.Join(
+		l.endShims(ctx),
+		unmountBelow(l.RunDir),
+		unmountBelow(filepath.Join(l.DataDir, "containerd")),
+		unmountBelow(l.KubeletDir()),
+		removeCgroups(l.CgroupRoot()),
+		l.removeBridge(),
+		removeTree(l.RunDir),
+	)
+}
+
+// endShims ends the runtime's shims of this cluster, and with them their containers.
+func (l Layout) endShims(ctx context.Context) error {
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range procs {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		argv := strings.Split(string(data), "\x00")
+		if !strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") || !contains(argv, l.ContainerdSocket()) {
+			continue
+		}
+		if pid, err := strconv.Atoi(strings.Split(file, "/")[2]); err == nil {
+			errs = append(errs, endProcess(ctx, pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func contains(argv []string, socket string) bool {
+	for _, arg := range argv {
+		if arg == socket || strings.HasSuffix(arg, "="+socket) {
+			return true
+		}
+	}
+	return false
+}
+
+// unmountBelow unmounts everything mounted below dir, the deepest first.
+func unmountBelow(dir string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return fmt.Errorf("read the mount table: %w", err)
+	}
+	sort.Slice(mounts, func(i, j int) bool { return len(mounts[i].Mountpoint) > len(mounts[j].Mountpoint) })
+	var errs []error
+	for _, mount := range mounts {
+		if mount.Mountpoint == dir {
+			// The kubelet's root may be a mount of itself, made to share what is mounted below it.
+			err = unix.Unmount(mount.Mountpoint, unix.MNT_DETACH)
+		} else if err = unix.Unmount(mount.Mountpoint, 0); errors.Is(err, unix.EBUSY) {
+			err = unix.Unmount(mount.Mountpoint, unix.MNT_DETACH)
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeCgroups removes a cgroup and those below it from every hierarchy. A cgroup is a directory that can be
+// removed once it has no process; its control files go with it.
+func removeCgroups(root string) error {
+	tops, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", root))
+	if err != nil {
+		return err
+	}
+	tops = append(tops, filepath.Join("/sys/fs/cgroup", root))
+	var errs []error
+	for _, top := range tops {
+		var dirs []string
+		err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				dirs = append(dirs, path)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		})
+		errs = append(errs, err)
+		for i := len(dirs) - 1; i >= 0; i-- {
+			if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dirs[i], err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes a directory that has nothing mounted below it, and refuses otherwise: data behind a mount
+// is never ours to delete.
+func removeTree(dir string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return fmt.Errorf("read the mount table: %w", err)
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("%s is still mounted, so %s is left in place", mounts[0].Mountpoint, dir)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Reset ends what runs of the cluster and deletes its data directory. Only a directory that berth made is touched.
+func (l Layout) Reset(ctx context.Context) error {
+	if _, err := os.Stat(l.DataDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, err := os.Stat(l.statePath()); err != nil {
+		foreign, listErr := l.foreignContent()
+		if listErr != nil {
+			return listErr
+		}
+		if foreign != "" {
+			return fmt.Errorf("--reset: %s holds no cluster.json, so it is not a cluster of berth's; delete it yourself", l.DataDir)
+		}
+	}
+	lock, err := l.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if _, err := endStale(ctx, l.RunDir); err != nil {
+		return err
+	}
+	if err := l.sweep(ctx); err != nil {
+		return err
+	}
+	return removeTree(l.DataDir)
+}

@@ -1,0 +1,184 @@
+package up
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Defaults of the flags of `berth up`.
+const (
+	DefaultDataDir     = "/var/lib/berth"
+	DefaultPodCIDR     = "10.85.0.0/16"
+	DefaultServiceCIDR = "10.86.0.0/16"
+	DefaultAPIPort     = 6443
+)
+
+// Config is what a person chooses about a cluster. The zero value of a field means its default.
+type Config struct {
+	// DataDir holds all that outlives the process. It may be relative; Complete makes it absolute.
+	DataDir string
+	// BinDir holds berth-controlplane, containerd and their companions. Default: the directory of this binary.
+	BinDir string
+	// NodeName is the name of this machine's Node. Default: the host name, lower-cased.
+	NodeName string
+	// PodCIDR and ServiceCIDR are IPv4 prefixes that do not overlap. The first address of PodCIDR becomes the
+	// pod bridge's and the Node's.
+	PodCIDR     string
+	ServiceCIDR string
+	// APIPort is the API server's port on loopback and on the pod bridge.
+	APIPort int
+	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power cut may lose the cluster.
+	UnsafeNoFsync bool
+	// Verbosity is the klog verbosity of the control plane.
+	Verbosity int
+}
+
+// Complete fills in the defaults and checks the whole. Its errors name the flag to mend.
+func (c Config) Complete() (Config, error) {
+	if c.DataDir == "" {
+		c.DataDir = DefaultDataDir
+	}
+	dir, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return c, fmt.Errorf("--data-dir %q: %w", c.DataDir, err)
+	}
+	c.DataDir = dir
+	if c.BinDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return c, fmt.Errorf("find the directory of this program: %w", err)
+		}
+		c.BinDir = filepath.Dir(exe)
+	}
+	if c.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("find the host name (or give --node-name): %w", err)
+		}
+		c.NodeName = strings.ToLower(name)
+	}
+	if c.PodCIDR == "" {
+		c.PodCIDR = DefaultPodCIDR
+	}
+	if c.ServiceCIDR == "" {
+		c.ServiceCIDR = DefaultServiceCIDR
+	}
+	if c.APIPort == 0 {
+		c.APIPort = DefaultAPIPort
+	}
+	return c, c.validate()
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
+		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, strings.Join(problems, "; ")))
+	}
+	pods, err := parseCIDR("--pod-cidr", c.PodCIDR, 24)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	services, err := parseCIDR("--service-cidr", c.ServiceCIDR, 28)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if pods.IsValid() && services.IsValid() && pods.Overlaps(services) {
+		errs = append(errs, fmt.Errorf("--pod-cidr %s and --service-cidr %s overlap: choose ranges apart", pods, services))
+	}
+	if c.APIPort < 1 || c.APIPort > 65535 {
+		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
+	}
+	return errors.Join(errs...)
+}
+
+// parseCIDR reads an IPv4 prefix that is at least as wide as /narrowest.
+func parseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("%s %q: not a network such as 10.85.0.0/16", flag, text)
+	case !prefix.Addr().Is4():
+		return netip.Prefix{}, fmt.Errorf("%s %q: only IPv4 is supported", flag, text)
+	case prefix.Masked() != prefix:
+		return netip.Prefix{}, fmt.Errorf("%s %q: has host bits set; did you mean %s?", flag, text, prefix.Masked())
+	case prefix.Bits() > narrowest:
+		return netip.Prefix{}, fmt.Errorf("%s %q: too small, needs /%d or wider", flag, text, narrowest)
+	}
+	return prefix, nil
+}
+
+// Layout says where everything of one cluster lies. All of it follows from the Config.
+type Layout struct {
+	Config
+	// ID tells the clusters of one machine apart: 8 hex digits of the data directory's hash.
+	ID string
+	// RunDir is short, because the path of a unix socket ends at 107 bytes.
+	RunDir string
+	// Gateway is the pod bridge's address, and the Node's.
+	Gateway netip.Addr
+	// Pods is the parsed PodCIDR.
+	Pods netip.Prefix
+}
+
+// NewLayout derives the layout of a completed Config.
+func NewLayout(c Config) (Layout, error) {
+	pods, err := parseCIDR("--pod-cidr", c.PodCIDR, 24)
+	if err != nil {
+		return Layout{}, err
+	}
+	sum := sha256.Sum256([]byte(c.DataDir))
+	id := hex.EncodeToString(sum[:4])
+	return Layout{
+		Config:  c,
+		ID:      id,
+		RunDir:  filepath.Join("/run/berth", id),
+		Gateway: pods.Addr().Next(),
+		Pods:    pods,
+	}, nil
+}
+
+// Bridge is the name of the cluster's pod bridge; a network interface's name has at most 15 bytes.
+func (l Layout) Bridge() string { return "berth" + l.ID }
+
+// CgroupRoot is the cgroup under which all of the cluster's Pods lie.
+func (l Layout) CgroupRoot() string { return "/berth-" + l.ID }
+
+// AdminKubeconfig is the kubeconfig for people.
+func (l Layout) AdminKubeconfig() string { return filepath.Join(l.DataDir, "admin.kubeconfig") }
+
+// Kubeconfig is the kubeconfig of one of Berth's parts.
+func (l Layout) Kubeconfig(part string) string {
+	return filepath.Join(l.DataDir, "kubeconfigs", part+".kubeconfig")
+}
+
+// PKI is a file of the cluster's PKI.
+func (l Layout) PKI(name string) string { return filepath.Join(l.DataDir, "pki", name) }
+
+// KubeletDir is the kubelet's root: Pods' directories and volumes.
+func (l Layout) KubeletDir() string { return filepath.Join(l.DataDir, "kubelet") }
+
+// PodLogsDir holds the containers' logs.
+func (l Layout) PodLogsDir() string { return filepath.Join(l.DataDir, "log", "pods") }
+
+// VolumesDir holds the volumes of class berth-local.
+func (l Layout) VolumesDir() string { return filepath.Join(l.DataDir, "volumes") }
+
+// Log is the log file of one process.
+func (l Layout) Log(process string) string { return filepath.Join(l.DataDir, "log", process+".log") }
+
+// ContainerdSocket is the container runtime's socket.
+func (l Layout) ContainerdSocket() string { return filepath.Join(l.RunDir, "containerd.sock") }
+
+// Socket is where the running cluster answers `berth explain`.
+func (l Layout) Socket() string { return filepath.Join(l.RunDir, "berth.sock") }
+
+// Program is a program that belongs to Berth.
+func (l Layout) Program(name string) string { return filepath.Join(l.BinDir, name) }

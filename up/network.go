@@ -1,0 +1,140 @@
+package up
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ensureBridge makes the pod bridge with the gateway's address, or takes over the one that is there. The bridge
+// comes before everything else, because the API server and the kubelet listen on its address.
+func (l Layout) ensureBridge() error {
+	if err := l.refuseOverlap(); err != nil {
+		return err
+	}
+	name := l.Bridge()
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("create the pod bridge %s: %w", name, err)
+		}
+		link, err = netlink.LinkByName(name)
+	}
+	if err != nil {
+		return fmt.Errorf("look up the pod bridge %s: %w", name, err)
+	}
+	if link.Type() != "bridge" {
+		return fmt.Errorf("the network interface %s is not a bridge: remove it", name)
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: l.Gateway.AsSlice(), Mask: net.CIDRMask(l.Pods.Bits(), 32)}}
+	if err := netlink.AddrReplace(link, addr); err != nil {
+		return fmt.Errorf("give the pod bridge %s the address %s: %w", name, l.Gateway, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up the pod bridge %s: %w", name, err)
+	}
+	const forward = "/proc/sys/net/ipv4/ip_forward"
+	if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
+		return fmt.Errorf("let Pods reach other networks (%s): %w", forward, err)
+	}
+	return nil
+}
+
+// refuseOverlap fails if another interface already has an address in the pod network: two routes to the same
+// addresses would send packets to the wrong cluster.
+func (l Layout) refuseOverlap() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list network interfaces: %w", err)
+	}
+	for _, link := range links {
+		if link.Attrs().Name == l.Bridge() {
+			continue
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		if err != nil {
+			return fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
+		}
+		for _, addr := range addrs {
+			ip, ok := netip.AddrFromSlice(addr.IP.To4())
+			ones, _ := addr.Mask.Size()
+			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(l.Pods) {
+				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s: choose another range", l.Pods, addr.IPNet,
+					link.Attrs().Name)
+			}
+		}
+	}
+	return nil
+}
+
+// removeBridge takes the pod bridge away; a missing one is fine.
+func (l Layout) removeBridge() error {
+	link, err := netlink.LinkByName(l.Bridge())
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up the pod bridge %s: %w", l.Bridge(), err)
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		return fmt.Errorf("remove the pod bridge %s: %w", l.Bridge(), err)
+	}
+	return nil
+}
+
+// checkPort says whether a TCP address is free and, if not, which process has it.
+func checkPort(addr netip.AddrPort, flag string) error {
+	listener, err := net.Listen("tcp", addr.String())
+	if err == nil {
+		return listener.Close()
+	}
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%s: listen on %s: %w", flag, addr, err)
+	}
+	return fmt.Errorf("%s: %s is in use by %s: stop it, or choose another port", flag, addr, portOwner(addr.Port()))
+}
+
+// portOwner names the process that listens on the port, as well as /proc can tell.
+func portOwner(port uint16) string {
+	inodes := make(map[string]bool)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		file, err := os.Open(table)
+		if err != nil {
+			continue // no IPv6, or no /proc: then there is simply less to tell
+		}
+		scanner := bufio.NewScanner(file)
+		for scanner.Scan() {
+			fields := strings.Fields(scanner.Text())
+			const stateListen = "0A"
+			if len(fields) > 9 && fields[3] == stateListen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+				inodes["socket:["+fields[9]+"]"] = true
+			}
+		}
+		_ = file.Close()
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is constant and right
+	for _, fd := range fds {
+		target, err := os.Readlink(fd)
+		if err != nil || !inodes[target] {
+			continue
+		}
+		pid := strings.Split(fd, "/")[2]
+		command, err := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		if err != nil {
+			return "process " + pid
+		}
+		return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(command)), pid)
+	}
+	return "another process (port " + strconv.Itoa(int(port)) + ")"
+}

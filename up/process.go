@@ -1,0 +1,216 @@
+package up
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stopTimeout is how long a program may take to stop after SIGTERM before it is killed.
+const stopTimeout = 20 * time.Second
+
+// program is a child process of the cluster: what to run, and where its traces go.
+type program struct {
+	name string
+	argv []string
+	env  []string
+	// log gets standard error, and standard output unless line is set.
+	log string
+	// pid is the file that names the running process, so that the next start can end one left by a kill -9.
+	pid string
+	// line gets every line of standard output, from one goroutine.
+	line func(line []byte)
+}
+
+// run starts the program and waits until it ends. When ctx ends it is told to stop, and killed if it does not.
+// If this process dies, the kernel tells the program to stop as well.
+func (p program) run(ctx context.Context) error {
+	logFile, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", p.name, err)
+	}
+	defer logFile.Close()
+
+	// The parent-death signal follows the thread that forked, so this thread must live as long as the child.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
+	cmd.Env = append(os.Environ(), p.env...)
+	cmd.Stderr = logFile
+	cmd.Stdout = logFile
+	if p.line != nil {
+		cmd.Stdout = &lineWriter{emit: p.line}
+	}
+	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	if err := writePID(p.pid, cmd.Process.Pid); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	err = cmd.Wait()
+	if removeErr := os.Remove(p.pid); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+		return errors.Join(err, removeErr)
+	}
+	if ctx.Err() != nil {
+		return nil // asked to stop, and it did
+	}
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("%s ended unasked (%w): %s", p.name, err, lastLine(p.log))
+}
+
+// lineWriter cuts what is written into lines.
+type lineWriter struct {
+	emit func(line []byte)
+	rest []byte
+}
+
+func (w *lineWriter) Write(data []byte) (int, error) {
+	w.rest = append(w.rest, data...)
+	for {
+		end := bytes.IndexByte(w.rest, '\n')
+		if end < 0 {
+			return len(data), nil
+		}
+		w.emit(w.rest[:end])
+		w.rest = w.rest[end+1:]
+	}
+}
+
+// lastLine is the end of a log, to tell a person why a program ended.
+func lastLine(path string) string {
+	const tail = 4096
+	file, err := os.Open(path)
+	if err != nil {
+		return "no log: " + err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > tail {
+		if _, err := file.Seek(-tail, io.SeekEnd); err != nil {
+			return "see " + path
+		}
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return "see " + path
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return fmt.Sprintf("%s (see %s)", lines[len(lines)-1], path)
+}
+
+// writePID notes the process in the file, with its start time, because pids are used again.
+func writePID(path string, pid int) error {
+	start, err := startTime(pid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has ended already: there is nothing to find later
+	}
+	if err != nil {
+		return err
+	}
+	return writeFileAtomic(path, fmt.Appendf(nil, "%d %s\n", pid, start))
+}
+
+// startTime is when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).
+func startTime(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", fmt.Errorf("read process %d: %w", pid, err)
+	}
+	// The command's name is in parentheses and may hold anything, so count from the last one.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 {
+		return "", fmt.Errorf("read process %d: short stat", pid)
+	}
+	return fields[19], nil
+}
+
+// endStale ends the processes that an earlier run of this cluster left behind, and says which.
+func endStale(ctx context.Context, runDir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(runDir, "*.pid"))
+	if err != nil {
+		return nil, err
+	}
+	var ended []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return ended, fmt.Errorf("read a pid file of an earlier run: %w", err)
+		}
+		fields := strings.Fields(string(data))
+		if len(fields) == 2 {
+			pid, err := strconv.Atoi(fields[0])
+			if start, startErr := startTime(pid); err == nil && startErr == nil && start == fields[1] {
+				if err := endProcess(ctx, pid); err != nil {
+					return ended, err
+				}
+				ended = append(ended, strings.TrimSuffix(filepath.Base(file), ".pid"))
+			}
+		}
+		if err := os.Remove(file); err != nil {
+			return ended, fmt.Errorf("remove a pid file of an earlier run: %w", err)
+		}
+	}
+	return ended, nil
+}
+
+// endProcess stops a process that is not our child: SIGTERM, and SIGKILL if it does not end in time.
+func endProcess(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil {
+			if errors.Is(err, unix.ESRCH) {
+				return nil
+			}
+			return fmt.Errorf("signal process %d: %w", pid, err)
+		}
+		gone, err := waitGone(ctx, fd, stopTimeout)
+		if err != nil || gone {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d does not end even when killed", pid)
+}
+
+// waitGone waits until the process behind the pidfd has ended, which makes the descriptor readable.
+func waitGone(ctx context.Context, fd int, limit time.Duration) (bool, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(poll, int(limit.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("wait for a process to end: %w", err)
+		}
+		return n > 0, ctx.Err()
+	}
+}

@@ -1,0 +1,179 @@
+package up
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// stateFormat is raised when an older berth could no longer read the data directory.
+const stateFormat = 1
+
+// state is what a data directory remembers of the flags that made it: those that cannot change later, because
+// objects in etcd and certificates depend on them.
+type state struct {
+	Format      int    `json:"format"`
+	NodeName    string `json:"nodeName"`
+	PodCIDR     string `json:"podCIDR"`
+	ServiceCIDR string `json:"serviceCIDR"`
+	APIPort     int    `json:"apiPort"`
+}
+
+func (l Layout) statePath() string { return filepath.Join(l.DataDir, "cluster.json") }
+
+// Recall replaces flags that were not given by what the data directory remembers, so that `berth up` alone
+// brings back the cluster that it made. given tells which flags the person set.
+func Recall(c Config, given func(flag string) bool) (Config, error) {
+	dir := c.DataDir
+	if dir == "" {
+		dir = DefaultDataDir
+	}
+	saved, err := readState(filepath.Join(dir, "cluster.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	if !given("node-name") {
+		c.NodeName = saved.NodeName
+	}
+	if !given("pod-cidr") {
+		c.PodCIDR = saved.PodCIDR
+	}
+	if !given("service-cidr") {
+		c.ServiceCIDR = saved.ServiceCIDR
+	}
+	if !given("api-port") {
+		c.APIPort = saved.APIPort
+	}
+	return c, nil
+}
+
+func readState(path string) (state, error) {
+	var saved state
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return saved, fmt.Errorf("read the cluster's state: %w", err)
+	}
+	if err := json.Unmarshal(data, &saved); err != nil {
+		return saved, fmt.Errorf("%s is damaged (%w): restore it, or start over with --reset, which deletes the cluster", path, err)
+	}
+	if saved.Format > stateFormat {
+		return saved, fmt.Errorf("%s was written by a newer berth (format %d, this one knows %d): use that berth", path,
+			saved.Format, stateFormat)
+	}
+	if saved.Format < 1 || saved.NodeName == "" || saved.PodCIDR == "" || saved.ServiceCIDR == "" || saved.APIPort == 0 {
+		return saved, fmt.Errorf("%s lacks a field: restore it, or start over with --reset, which deletes the cluster", path)
+	}
+	return saved, nil
+}
+
+// remember writes the state of a new data directory, or checks that the flags agree with an old one.
+func (l Layout) remember() error {
+	saved, err := readState(l.statePath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if foreign, err := l.foreignContent(); err != nil {
+			return err
+		} else if foreign != "" {
+			return fmt.Errorf("--data-dir %s holds %q but no cluster.json: it is not berth's, or was half written; "+
+				"choose another directory, or delete it", l.DataDir, foreign)
+		}
+	case err != nil:
+		return err
+	default:
+		for _, fixed := range []struct{ flag, was, now string }{
+			{"node-name", saved.NodeName, l.NodeName},
+			{"pod-cidr", saved.PodCIDR, l.PodCIDR},
+			{"service-cidr", saved.ServiceCIDR, l.ServiceCIDR},
+		} {
+			if fixed.was != fixed.now {
+				return fmt.Errorf("the cluster in %s was made with --%s %s, which cannot become %s: leave the flag out, or "+
+					"start over with --reset", l.DataDir, fixed.flag, fixed.was, fixed.now)
+			}
+		}
+	}
+	data, err := json.MarshalIndent(state{Format: stateFormat, NodeName: l.NodeName, PodCIDR: l.PodCIDR,
+		ServiceCIDR: l.ServiceCIDR, APIPort: l.APIPort}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the cluster's state: %w", err)
+	}
+	return writeFileAtomic(l.statePath(), append(data, '\n'))
+}
+
+// foreignContent names an entry of the data directory that berth did not make before its state, if there is one.
+func (l Layout) foreignContent() (string, error) {
+	entries, err := os.ReadDir(l.DataDir)
+	if err != nil {
+		return "", fmt.Errorf("read --data-dir: %w", err)
+	}
+	for _, entry := range entries {
+		// A crash during the first start may have left these.
+		if entry.Name() != lockName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
+			return entry.Name(), nil
+		}
+	}
+	return "", nil
+}
+
+// writeFileAtomic replaces the file at once and durably: a reader, or a crash, sees the old or the new content.
+func writeFileAtomic(path string, data []byte) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name()) // best effort: the error that matters is the one returned
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	if _, err := file.Write(data); err != nil {
+		_ = file.Close()
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		_ = file.Close()
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+const lockName = "lock"
+
+// lock takes the data directory for this process. The kernel lets it go when the process ends, however it ends.
+func (l Layout) lock() (*os.File, error) {
+	path := filepath.Join(l.DataDir, lockName)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock --data-dir: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder := make([]byte, 32)
+		n, _ := file.Read(holder) // the holder's pid is a courtesy: without it the message is still right
+		_ = file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("a berth is already running on %s (process %s): stop it first, or choose another --data-dir",
+				l.DataDir, strings.TrimSpace(string(holder[:n])))
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := file.Truncate(0); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+	}
+	if _, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+	}
+	return file, nil
+}

@@ -71,9 +71,7 @@ type Actions struct {
 	Attempt       uint32
 	SandboxID     string
 
-	// Start are the containers to be created and started, in that order, one after another. If one of KindInit
-	// fails to start, whatever stands behind it has to wait for the next look. A failure of another kind holds up
-	// nothing.
+	// Start are the containers to be created and started, in that order, one after another.
 	Start []Start
 	// Waiting are the containers that would be started but for their backoff.
 	Waiting []Waiting
@@ -102,12 +100,28 @@ type Start struct {
 	Container *corev1.Container
 	// Attempt is the restart count of the new instance.
 	Attempt uint32
+	// Blocking says that if this container does not come up (postStart hook included), nothing that stands behind
+	// it in Actions.Start may be started before the next look.
+	Blocking bool
 	// TargetID is the runtime id of the container whose PID namespace an ephemeral container joins, or empty.
 	TargetID string
-	// BackoffKey and BackoffSince are to be handed to [Backoff.Started] right before the instance is made. Since is
-	// the zero time if there is nothing to note.
+	// BackoffKey and BackoffSince are for [Backoff.Started], which is to be called right before the instance is
+	// made. BackoffSince is the zero time if there is nothing to note.
 	BackoffKey   string
 	BackoffSince time.Time
+}
+
+// Inputs is what ComputeActions has to know beside the Pod and what the runtime holds of it.
+type Inputs struct {
+	Now time.Time
+	// Backoff holds the crash-loop waits; nil means that nobody ever waits.
+	Backoff *Backoff
+	// Startup and Liveness tell the newest verdict of the container instance with that runtime id; nil functions
+	// know of none. A container without such a probe is never asked for.
+	Startup, Liveness func(containerID string) Verdict
+	// LastAttempt tells the highest restart count known of a container of which the runtime holds no instance any
+	// more (from its log directory, see [LastAttemptInLogs], or from the API status). Nil knows of none.
+	LastAttempt func(containerName string) (uint32, bool)
 }
 
 // Waiting is one container held back by its crash-loop backoff.

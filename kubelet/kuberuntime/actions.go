@@ -1,0 +1,308 @@
+package kuberuntime
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+// ComputeActions says what is to be done for the Pod, given what the runtime holds of it. It changes nothing, so
+// asking twice gives the same answer, and the answer depends on no event: after a crash the same call finds the
+// next step. A nil status is one of a Pod that the runtime has never heard of.
+func ComputeActions(pod *corev1.Pod, status *container.PodStatus, in Inputs) Actions {
+	if status == nil {
+		status = &container.PodStatus{UID: pod.UID}
+	}
+	p := &planner{pod: pod, status: status, in: in}
+	if p.restartAll() {
+		return p.out
+	}
+	if p.newSandbox() {
+		return p.out
+	}
+	p.ephemeral()
+	if p.inits() && !p.out.Finished {
+		p.mains()
+	}
+	return p.out
+}
+
+// planner collects the actions of one call of ComputeActions.
+type planner struct {
+	pod    *corev1.Pod
+	status *container.PodStatus
+	in     Inputs
+	out    Actions
+}
+
+// newSandbox says whether the Pod needs a new sandbox, or has none to look into because it is over, and then has
+// planned all of it. Otherwise the ready sandbox is noted.
+func (p *planner) newSandbox() bool {
+	sandbox := p.status.LatestSandbox()
+	if usable(p.pod, p.status) {
+		p.out.SandboxID, p.out.Attempt = sandbox.Id, sandbox.GetMetadata().GetAttempt()
+		return false
+	}
+	p.out.KillPod = sandbox != nil || len(p.status.Running()) > 0
+	for _, s := range p.status.Sandboxes {
+		p.out.Attempt = max(p.out.Attempt, s.GetMetadata().GetAttempt()+1)
+	}
+	starts := p.mainsForNewSandbox()
+	if p.pod.DeletionTimestamp != nil || p.overWithSandbox(starts) {
+		p.finish()
+		return true
+	}
+	p.out.CreateSandbox = true
+	p.out.SandboxChanged = sandbox != nil
+	for i := range p.pod.Spec.InitContainers {
+		p.out.Remove = append(p.out.Remove, p.status.All(p.pod.Spec.InitContainers[i].Name)...)
+	}
+	if !p.chain(0) {
+		return true
+	}
+	for _, i := range starts {
+		p.start(KindMain, i, p.status.Find(p.pod.Spec.Containers[i].Name), false)
+	}
+	return true
+}
+
+// overWithSandbox says whether losing the sandbox means the end of the Pod, rather than a new sandbox in which the
+// main containers with these indexes would be started.
+func (p *planner) overWithSandbox(starts []int) bool {
+	if len(starts) == 0 && p.anyMain() {
+		return true // all that ever had to run has run
+	}
+	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(p.status.Containers) == 0 || p.out.Attempt == 0 {
+		return false
+	}
+	for i := range p.pod.Spec.Containers {
+		policy := p.pod.Spec.Containers[i].RestartPolicy
+		if policy != nil && *policy != corev1.ContainerRestartPolicyNever {
+			return false
+		}
+	}
+	return true
+}
+
+// mainsForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run for
+// the last time. Those that ran in the old one count as failed, for they end with it.
+func (p *planner) mainsForNewSandbox() []int {
+	var starts []int
+	for i := range p.pod.Spec.Containers {
+		c := &p.pod.Spec.Containers[i]
+		last := p.status.Find(c.Name)
+		succeeded := last != nil && last.State == container.StateExited && last.ExitCode == 0
+		switch policy := policyOf(c, p.pod); {
+		case policy == corev1.RestartPolicyOnFailure && succeeded:
+		case policy == corev1.RestartPolicyNever && c.RestartPolicy != nil && last != nil && !everWillRun(c, last):
+		default:
+			starts = append(starts, i)
+		}
+	}
+	return starts
+}
+
+// everWillRun says whether a container that is never restarted by policy still has a rule that restarts it.
+func everWillRun(c *corev1.Container, last *container.ContainerStatus) bool {
+	if last.State == container.StateCreated {
+		return true
+	}
+	rule := matchingRule(c, last.ExitCode)
+	return last.State == container.StateExited && rule != nil
+}
+
+// anyMain says whether a main container has been made, in whatever sandbox.
+func (p *planner) anyMain() bool {
+	for i := range p.pod.Spec.Containers {
+		if p.status.Find(p.pod.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// usable says whether the newest sandbox is the only ready one and still fits the Pod.
+func usable(pod *corev1.Pod, status *container.PodStatus) bool {
+	latest, ready := status.LatestSandbox(), status.ReadySandboxes()
+	if latest == nil || len(ready) != 1 || ready[0] != latest {
+		return false
+	}
+	if latest.GetLinux().GetNamespaces().GetOptions().GetNetwork() != networkMode(pod) {
+		return false
+	}
+	noAddress := latest.Network != nil && latest.Network.Ip == ""
+	return pod.Spec.HostNetwork || !noAddress
+}
+
+// UsableSandbox returns the sandbox the Pod's containers are to be started in, or nil if it needs a new one.
+func UsableSandbox(pod *corev1.Pod, status *container.PodStatus) *runtimeapi.PodSandboxStatus {
+	if status == nil || !usable(pod, status) {
+		return nil
+	}
+	return status.LatestSandbox()
+}
+
+// ephemeral plans the ephemeral containers that have never run. They need not wait for initialization, and a
+// container that has run once stays ended.
+func (p *planner) ephemeral() {
+	if p.pod.DeletionTimestamp != nil {
+		return
+	}
+	for i := range p.pod.Spec.EphemeralContainers {
+		ec := &p.pod.Spec.EphemeralContainers[i]
+		last := p.status.Find(ec.Name)
+		if last != nil && last.State != container.StateCreated {
+			continue
+		}
+		p.start(KindEphemeral, i, last, false)
+	}
+}
+
+// mains plans the main containers of an initialized Pod, and its end when there is nothing left for them to do.
+func (p *planner) mains() {
+	kept := 0
+	for i := range p.pod.Spec.Containers {
+		c := &p.pod.Spec.Containers[i]
+		last := p.status.Find(c.Name)
+		switch {
+		case last == nil || last.State != container.StateRunning:
+			if !shouldRestart(c, p.pod, last) {
+				continue
+			}
+			if last != nil && last.State == container.StateUnknown {
+				p.kill(last, c, KillUnknown, fmt.Sprintf("Container is in %q state, try killing it before restart", last.State))
+			}
+			p.start(KindMain, i, last, false)
+			kept++
+		default:
+			reason, message := p.unwanted(c, last, "Container")
+			if reason == "" {
+				kept++
+				continue
+			}
+			restart := p.pod.DeletionTimestamp == nil &&
+				(reason == KillDefinitionChanged || policyOf(c, p.pod) != corev1.RestartPolicyNever)
+			if restart {
+				message += ", will be restarted"
+				kept++
+			}
+			p.kill(last, c, reason, message)
+			if restart {
+				p.start(KindMain, i, last, false)
+			}
+		}
+	}
+	if kept == 0 {
+		p.finish()
+	}
+}
+
+// finish ends the Pod: whatever still runs is stopped with it, and nothing is started for its sake.
+func (p *planner) finish() {
+	p.out = Actions{KillPod: true, Finished: true, SandboxID: p.out.SandboxID, Attempt: p.out.Attempt}
+}
+
+// unwanted says why a running container has to be killed; an empty reason keeps it.
+func (p *planner) unwanted(c *corev1.Container, s *container.ContainerStatus, what string) (KillReason, string) {
+	if s.SpecHash != 0 && s.SpecHash != HashContainer(c) {
+		return KillDefinitionChanged, fmt.Sprintf("%s %s definition changed", what, c.Name)
+	}
+	if c.LivenessProbe != nil && verdict(p.in.Liveness, s.ID) == VerdictFailure {
+		return KillLiveness, fmt.Sprintf("%s %s failed liveness probe", what, c.Name)
+	}
+	if c.StartupProbe != nil && verdict(p.in.Startup, s.ID) == VerdictFailure {
+		return KillStartup, fmt.Sprintf("%s %s failed startup probe", what, c.Name)
+	}
+	return "", ""
+}
+
+func verdict(ask func(string) Verdict, id string) Verdict {
+	if ask == nil {
+		return VerdictUnknown
+	}
+	return ask(id)
+}
+
+func (p *planner) kill(s *container.ContainerStatus, c *corev1.Container, reason KillReason, message string) {
+	p.out.Kill = append(p.out.Kill, Kill{Status: s, Container: c, Reason: reason, Message: message})
+}
+
+// start plans one container, or its waiting. last is its newest instance, or nil. It says whether the container is
+// to be started now.
+func (p *planner) start(kind Kind, index int, last *container.ContainerStatus, blocking bool) bool {
+	c := containerAt(p.pod, kind, index)
+	plan := Start{Kind: kind, Index: index, Container: c, Blocking: blocking, BackoffKey: backoffKey(p.pod, c)}
+	if kind == KindEphemeral {
+		target := p.status.Find(p.pod.Spec.EphemeralContainers[index].TargetContainerName)
+		if target != nil {
+			plan.TargetID = target.ID
+		}
+	} else if exited := p.status.FindExited(c.Name); exited != nil {
+		until, delay := p.in.Backoff.Due(p.pod.UID, plan.BackoffKey, exited.FinishedAt)
+		if until.After(p.in.Now) {
+			p.wait(c, until, delay)
+			return false
+		}
+		plan.BackoffSince = exited.FinishedAt
+	}
+	switch {
+	case last == nil:
+		if n, known := p.lastAttempt(c.Name); known {
+			plan.Attempt = n + 1
+		}
+	case last.State == container.StateCreated:
+		// It has never run: whoever made it died before the start. It goes, and its number is taken again.
+		plan.Attempt = last.Attempt
+		p.remove(last)
+	default:
+		plan.Attempt = last.Attempt + 1
+	}
+	p.out.Start = append(p.out.Start, plan)
+	return true
+}
+
+// remove plans a removal, once.
+func (p *planner) remove(s *container.ContainerStatus) {
+	for _, r := range p.out.Remove {
+		if r.ID == s.ID {
+			return
+		}
+	}
+	p.out.Remove = append(p.out.Remove, s)
+}
+
+func (p *planner) lastAttempt(name string) (uint32, bool) {
+	if p.in.LastAttempt == nil {
+		return 0, false
+	}
+	return p.in.LastAttempt(name)
+}
+
+func (p *planner) wait(c *corev1.Container, until time.Time, delay time.Duration) {
+	p.out.Waiting = append(p.out.Waiting, Waiting{
+		Container: c.Name,
+		Until:     until,
+		Delay:     delay,
+		Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
+			delay, c.Name, p.pod.Name, p.pod.Namespace, p.pod.UID),
+	})
+	if p.out.NextLook.IsZero() || until.Before(p.out.NextLook) {
+		p.out.NextLook = until
+	}
+}
+
+// containerAt returns the spec of a container. An ephemeral container's common part has the same fields.
+func containerAt(pod *corev1.Pod, kind Kind, index int) *corev1.Container {
+	switch kind {
+	case KindInit:
+		return &pod.Spec.InitContainers[index]
+	case KindEphemeral:
+		return (*corev1.Container)(&pod.Spec.EphemeralContainers[index].EphemeralContainerCommon)
+	default:
+		return &pod.Spec.Containers[index]
+	}
+}

@@ -1,0 +1,136 @@
+package kuberuntime
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+// IsSidecar says whether a container out of spec.initContainers is a sidecar: one that goes on running beside the
+// main containers.
+func IsSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// policyOf is the restart policy of the container: its own, or else the Pod's, or else Always.
+func policyOf(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
+	if c.RestartPolicy != nil {
+		return corev1.RestartPolicy(*c.RestartPolicy)
+	}
+	if pod.Spec.RestartPolicy == "" {
+		return corev1.RestartPolicyAlways
+	}
+	return pod.Spec.RestartPolicy
+}
+
+// matchingRule returns the first of the container's restart rules that speaks of this exit code, or nil.
+func matchingRule(c *corev1.Container, exitCode int32) *corev1.ContainerRestartRule {
+	for i := range c.RestartPolicyRules {
+		rule := &c.RestartPolicyRules[i]
+		if rule.ExitCodes == nil {
+			continue
+		}
+		listed := slices.Contains(rule.ExitCodes.Values, exitCode)
+		switch rule.ExitCodes.Operator {
+		case corev1.ContainerRestartRuleOnExitCodesOpIn:
+			if listed {
+				return rule
+			}
+		case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
+			if !listed {
+				return rule
+			}
+		}
+	}
+	return nil
+}
+
+// RestartsOnExit says whether a container that ended with this exit code is to be started again, by its restart
+// rules, its own policy and the Pod's, in that order. Whether the Pod is being deleted plays no part.
+func RestartsOnExit(c *corev1.Container, pod *corev1.Pod, exitCode int32) bool {
+	if c.RestartPolicy != nil {
+		if rule := matchingRule(c, exitCode); rule != nil {
+			switch rule.Action {
+			case corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers:
+				return true
+			}
+		}
+	}
+	switch policyOf(c, pod) {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return exitCode != 0
+	default:
+		return true
+	}
+}
+
+// shouldRestart says whether a container that does not run, of which last is the newest instance or nil, has to.
+func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.ContainerStatus) bool {
+	if pod.DeletionTimestamp != nil {
+		return false
+	}
+	if last == nil {
+		return true
+	}
+	switch last.State {
+	case container.StateExited:
+		return RestartsOnExit(c, pod, last.ExitCode)
+	case container.StateRunning:
+		return false
+	default:
+		return true
+	}
+}
+
+// restartAll plans the restart of the whole Pod in its sandbox, if a container has ended in a way that asks for it:
+// everything is stopped without grace and removed. Those whose exit asks for it are removed last, so that a crash in
+// the middle finds the same plan again.
+func (p *planner) restartAll() bool {
+	if p.pod.DeletionTimestamp != nil {
+		return false
+	}
+	var targets, sources []*container.ContainerStatus
+	collect := func(list []corev1.Container) {
+		for i := len(list) - 1; i >= 0; i-- {
+			c := &list[i]
+			instances := p.status.All(c.Name)
+			if len(instances) == 0 {
+				continue
+			}
+			if asksRestartAll(c, instances[0]) {
+				sources = append(sources, instances...)
+				continue
+			}
+			if first := instances[0]; first.State == container.StateRunning || first.State == container.StateUnknown {
+				p.out.Kill = append(p.out.Kill, Kill{Status: first, Container: c, Reason: KillRestartAll,
+					Message: "Container " + c.Name + " is stopped, all containers will be restarted", GracePeriod: ptr.To[int64](0)})
+			}
+			targets = append(targets, instances...)
+		}
+	}
+	collect(p.pod.Spec.Containers)
+	collect(p.pod.Spec.InitContainers)
+	if len(sources) == 0 {
+		p.out = Actions{}
+		return false
+	}
+	p.out.RestartAll = true
+	p.out.Remove = append(targets, sources...)
+	if sandbox := p.status.LatestSandbox(); sandbox != nil {
+		p.out.SandboxID, p.out.Attempt = sandbox.Id, sandbox.GetMetadata().GetAttempt()
+	}
+	return true
+}
+
+func asksRestartAll(c *corev1.Container, last *container.ContainerStatus) bool {
+	if c.RestartPolicy == nil || last.State != container.StateExited {
+		return false
+	}
+	rule := matchingRule(c, last.ExitCode)
+	return rule != nil && rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+}

@@ -1,0 +1,117 @@
+package kuberuntime
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+// MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL, unless the Pod is to be
+// killed without any grace.
+const MinGracePeriod int64 = 2
+
+// Stop is one running container of a Pod that ends.
+type Stop struct {
+	Status *container.ContainerStatus
+	// Container is its part of the spec; nil if the spec has none of that name (then Status.PreStop speaks for it).
+	Container *corev1.Container
+	// After are the indexes in the plan of the stops that have to be over before this container gets its TERM. Its
+	// preStop hook waits for nobody.
+	After []int
+}
+
+// TerminationPlan says how the running containers of a Pod end, all within one budget of grace seconds. The stops
+// run side by side, each beginning with its preStop hook; before TERM each waits for those in After, but at most
+// until the budget is used up, and then has MinGracePeriod left. Main containers wait for none, a sidecar for all
+// main containers and for the sidecars behind it in the spec. Without grace nobody waits.
+func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grace int64) []Stop {
+	var plan []Stop
+	names := map[string][]int{} // container name to the indexes of its stops
+	for _, s := range running {
+		names[s.Name] = append(names[s.Name], len(plan))
+		plan = append(plan, Stop{Status: s, Container: FindContainer(pod, s.Name)})
+	}
+	if pod == nil || grace <= 0 {
+		return plan
+	}
+	var before []int
+	for i := range pod.Spec.Containers {
+		before = append(before, names[pod.Spec.Containers[i].Name]...)
+	}
+	for i := len(pod.Spec.InitContainers) - 1; i >= 0; i-- {
+		c := &pod.Spec.InitContainers[i]
+		if !IsSidecar(c) {
+			continue
+		}
+		for _, at := range names[c.Name] {
+			plan[at].After = append([]int(nil), before...)
+		}
+		before = append(before, names[c.Name]...)
+	}
+	return plan
+}
+
+// FindContainer returns the container of that name from any of the Pod's lists, or nil. A nil Pod has none.
+func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
+	if pod == nil {
+		return nil
+	}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == name {
+			return &pod.Spec.InitContainers[i]
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return containerAt(pod, KindEphemeral, i)
+		}
+	}
+	return nil
+}
+
+// PodGracePeriod is the time in seconds that a Pod has to end: the shorter of what its deletion and the override (of
+// an eviction, or a forced deletion) grant, or else what its spec says; never less than 1.
+func PodGracePeriod(pod *corev1.Pod, override *int64) int64 {
+	grace := int64(0)
+	consider := func(seconds *int64) {
+		if seconds != nil && *seconds > 0 && (grace == 0 || *seconds < grace) {
+			grace = *seconds
+		}
+	}
+	given := override != nil || pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil
+	if pod.DeletionTimestamp != nil {
+		consider(pod.DeletionGracePeriodSeconds)
+	}
+	consider(override)
+	if !given && pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return max(grace, 1)
+}
+
+// KillGracePeriod is the time in seconds that one container has to end while its Pod goes on. A failed probe may
+// have a period of its own. The time includes the preStop hook; what is left for StopContainer is never less than
+// MinGracePeriod, unless the kill says 0.
+func KillGracePeriod(pod *corev1.Pod, kill Kill) int64 {
+	if kill.GracePeriod != nil {
+		return max(*kill.GracePeriod, 0)
+	}
+	if pod.DeletionGracePeriodSeconds != nil {
+		return *pod.DeletionGracePeriodSeconds
+	}
+	if c := kill.Container; c != nil {
+		probe := map[KillReason]*corev1.Probe{KillLiveness: c.LivenessProbe, KillStartup: c.StartupProbe}[kill.Reason]
+		if probe != nil && probe.TerminationGracePeriodSeconds != nil {
+			return *probe.TerminationGracePeriodSeconds
+		}
+	}
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		return *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return MinGracePeriod
+}

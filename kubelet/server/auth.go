@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/client-go/kubernetes"
+)
+
+// How long answers of the API server are trusted. A refusal is asked again sooner, since it is usually being mended.
+const (
+	tokenTTL      = 2 * time.Minute
+	allowTTL      = 5 * time.Minute
+	denyTTL       = 30 * time.Second
+	reviewTimeout = 10 * time.Second
+)
+
+// Auth decides who may ask what. Anonymous callers are never let in.
+type Auth struct {
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+}
+
+// AuthConfig is for NewDelegatedAuth.
+type AuthConfig struct {
+	// ClientCAFile holds the CAs of client certificates, in PEM form. It is read again when it is replaced. Empty
+	// means that only bearer tokens are accepted.
+	ClientCAFile string
+}
+
+// NewDelegatedAuth makes an Auth that knows client certificates of a CA and leaves the rest to the API server:
+// TokenReview says who a token belongs to, SubjectAccessReview what a user may do. Answers are cached.
+func NewDelegatedAuth(cfg AuthConfig, client kubernetes.Interface, log *slog.Logger) (Auth, error) {
+	if client == nil {
+		return Auth{}, errors.New("make node authentication: no client of the API server given")
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	retry := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+	authn := authenticatorfactory.DelegatingAuthenticatorConfig{
+		TokenAccessReviewClient:  client.AuthenticationV1(),
+		TokenAccessReviewTimeout: reviewTimeout,
+		WebhookRetryBackoff:      retry,
+		CacheTTL:                 tokenTTL,
+	}
+	if cfg.ClientCAFile != "" {
+		ca := &clientCA{file: cfg.ClientCAFile, log: log}
+		if err := ca.load(); err != nil {
+			return Auth{}, err
+		}
+		authn.ClientCertificateCAContentProvider = ca
+	}
+	requests, _, err := authn.New()
+	if err != nil {
+		return Auth{}, fmt.Errorf("make node authentication: %w", err)
+	}
+	authz, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: client.AuthorizationV1(),
+		AllowCacheTTL:             allowTTL,
+		DenyCacheTTL:              denyTTL,
+		WebhookRetryBackoff:       retry,
+	}.New()
+	if err != nil {
+		return Auth{}, fmt.Errorf("make node authorisation: %w", err)
+	}
+	return Auth{Authenticator: requests, Authorizer: authz}, nil
+}
+
+// guard lets a request through to next if its sender is known and allowed.
+func (a Auth) guard(nodeName string, log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok, err := a.Authenticator.AuthenticateRequest(r)
+		if err != nil || !ok {
+			if err != nil {
+				log.Info("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
+			}
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		verb, subresources := attributesOf(r)
+		allowed, err := a.allowed(r.Context(), info.User, nodeName, verb, subresources)
+		if err != nil {
+			log.Warn("authorise request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
+				"error", err)
+			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
+				info.User.GetName(), verb, subresources), http.StatusInternalServerError)
+			return
+		}
+		if !allowed {
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
+				info.User.GetName(), verb, subresources), http.StatusForbidden)
+			return
+		}
+		// Handlers pass requests on to the runtime, which has no business with the caller's credentials.
+		r.Header.Del("Authorization")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// allowed asks for each subresource in turn; one that is allowed suffices.
+func (a Auth) allowed(ctx context.Context, u user.Info, nodeName, verb string, subresources []string) (bool, error) {
+	for _, subresource := range subresources {
+		decision, _, err := a.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
+			User:            u,
+			Verb:            verb,
+			APIGroup:        "",
+			APIVersion:      "v1",
+			Resource:        "nodes",
+			Subresource:     subresource,
+			Name:            nodeName,
+			ResourceRequest: true,
+		})
+		if err != nil {
+			return false, fmt.Errorf("authorise %s nodes/%s: %w", verb, subresource, err)
+		}
+		if decision == authorizer.DecisionAllow {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// attributesOf maps a request to the verb and the subresources of "nodes" that stand for it. Paths that can run
+// something or read a container need the wide subresource "proxy"; the harmless ones also have one of their own.
+func attributesOf(r *http.Request) (verb string, subresources []string) {
+	switch r.Method {
+	case http.MethodPost:
+		verb = "create"
+	case http.MethodGet:
+		verb = "get"
+	case http.MethodPut:
+		verb = "update"
+	case http.MethodPatch:
+		verb = "patch"
+	case http.MethodDelete:
+		verb = "delete"
+	}
+	root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	switch root {
+	case "stats", "metrics", "checkpoint", "statusz":
+		return verb, []string{root}
+	case "logs":
+		return verb, []string{"log"}
+	case "flagz":
+		return verb, []string{"configz"}
+	case "pods", "runningpods":
+		return verb, []string{"pods", "proxy"}
+	case "healthz", "configz":
+		return verb, []string{root, "proxy"}
+	}
+	return verb, []string{"proxy"}
+}

@@ -1,0 +1,140 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+)
+
+// fileStamp tells whether a file was replaced. Reading it costs one system call, so it is asked at every handshake
+// instead of being watched: no goroutine, no timer, and never a stale certificate.
+type fileStamp struct {
+	info os.FileInfo
+}
+
+func stampOf(path string) (fileStamp, error) {
+	info, err := os.Stat(path)
+	return fileStamp{info: info}, err
+}
+
+func (s fileStamp) same(other fileStamp) bool {
+	return s.info != nil && other.info != nil && os.SameFile(s.info, other.info) &&
+		s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
+}
+
+// keyPair is a serving certificate in files, read again when they are replaced.
+type keyPair struct {
+	certFile, keyFile string
+	log               *slog.Logger
+
+	mu                  sync.Mutex // guards below
+	certStamp, keyStamp fileStamp
+	cert                *tls.Certificate
+}
+
+// get returns the current certificate. While new files cannot be used (half-written, not matching) the last good
+// certificate serves on.
+func (k *keyPair) get() (*tls.Certificate, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	certStamp, certErr := stampOf(k.certFile)
+	keyStamp, keyErr := stampOf(k.keyFile)
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return k.keep(err)
+	}
+	if k.cert != nil && certStamp.same(k.certStamp) && keyStamp.same(k.keyStamp) {
+		return k.cert, nil
+	}
+	cert, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
+	if err != nil {
+		return k.keep(err)
+	}
+	k.cert, k.certStamp, k.keyStamp = &cert, certStamp, keyStamp
+	return k.cert, nil
+}
+
+func (k *keyPair) keep(err error) (*tls.Certificate, error) {
+	err = fmt.Errorf("load serving certificate %q and key %q: %w", k.certFile, k.keyFile, err)
+	if k.cert == nil {
+		return nil, err
+	}
+	k.log.Warn("serving with the previous certificate", "error", err)
+	return k.cert, nil
+}
+
+// clientCA is a bundle of client CAs in a file, read again when it is replaced.
+type clientCA struct {
+	file string
+	log  *slog.Logger
+
+	mu     sync.Mutex // guards below
+	stamp  fileStamp
+	bundle []byte
+	pool   *x509.CertPool
+}
+
+var _ dynamiccertificates.CAContentProvider = (*clientCA)(nil)
+
+// Name implements dynamiccertificates.CAContentProvider.
+func (c *clientCA) Name() string { return "client-ca::" + c.file }
+
+// AddListener implements dynamiccertificates.CAContentProvider. Nobody needs to be told: the file is looked at
+// whenever a certificate is verified.
+func (c *clientCA) AddListener(dynamiccertificates.Listener) {}
+
+// CurrentCABundleContent implements dynamiccertificates.CAContentProvider.
+func (c *clientCA) CurrentCABundleContent() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refresh(); err != nil {
+		c.log.Warn("verifying clients with the previous CA bundle", "error", err)
+	}
+	return c.bundle
+}
+
+// VerifyOptions implements dynamiccertificates.CAContentProvider; false means that no certificate can be verified.
+func (c *clientCA) VerifyOptions() (x509.VerifyOptions, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refresh(); err != nil {
+		c.log.Warn("verifying clients with the previous CA bundle", "error", err)
+	}
+	if c.pool == nil {
+		return x509.VerifyOptions{}, false
+	}
+	return x509.VerifyOptions{Roots: c.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
+}
+
+// load reads the bundle for the first time.
+func (c *clientCA) load() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refresh()
+}
+
+// refresh reads the bundle if it was replaced. The caller holds mu.
+func (c *clientCA) refresh() error {
+	stamp, err := stampOf(c.file)
+	if err != nil {
+		return fmt.Errorf("load client CA %q: %w", c.file, err)
+	}
+	if stamp.same(c.stamp) {
+		return nil
+	}
+	bundle, err := os.ReadFile(c.file)
+	if err != nil {
+		return fmt.Errorf("load client CA %q: %w", c.file, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return fmt.Errorf("load client CA %q: no certificate in PEM form in it", c.file)
+	}
+	c.stamp, c.bundle, c.pool = stamp, bundle, pool
+	return nil
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/cri-streaming/pkg/streaming"
+)
+
+// routes is the map of the server. Everything here has passed Auth.guard.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	healthz.InstallHandler(mux, append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)...)
+	mux.HandleFunc("GET /pods", s.getPods)
+	mux.HandleFunc("GET /pods/{$}", s.getPods)
+	mux.Handle("GET /metrics", metricsHandler(s.deps.Metrics))
+	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
+	mux.HandleFunc("GET /configz", s.getConfigz)
+	for _, path := range []string{"/stats/", "/metrics/cadvisor", "/metrics/resource", "/checkpoint/", "/logs/"} {
+		mux.HandleFunc(path, unsupported)
+	}
+
+	if s.cfg.DisableDebugging {
+		for _, root := range []string{"run", "exec", "attach", "portForward", "containerLogs", "runningpods"} {
+			mux.HandleFunc("/"+root+"/", debuggingDisabled)
+		}
+		return mux
+	}
+	s.debugRoutes(mux)
+	return mux
+}
+
+// debugRoutes are those that read or run something inside a container.
+func (s *Server) debugRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /runningpods", s.getRunningPods)
+	mux.HandleFunc("GET /runningpods/{$}", s.getRunningPods)
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.getContainerLogs)
+	mux.HandleFunc("POST /run/{namespace}/{pod}/{container}", s.run)
+	mux.HandleFunc("POST /run/{namespace}/{pod}/{uid}/{container}", s.run)
+	for _, method := range []string{"GET", "POST"} { // WebSocket upgrades are GET, SPDY upgrades mostly POST
+		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{container}", s.exec)
+		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{uid}/{container}", s.exec)
+		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{container}", s.attach)
+		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{uid}/{container}", s.attach)
+		mux.HandleFunc(method+" /portForward/{namespace}/{pod}", s.portForward)
+		mux.HandleFunc(method+" /portForward/{namespace}/{pod}/{uid}", s.portForward)
+	}
+}
+
+func metricsHandler(gatherer prometheus.Gatherer) http.Handler {
+	if gatherer == nil {
+		return http.HandlerFunc(unsupported)
+	}
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+}
+
+func unsupported(w http.ResponseWriter, r *http.Request) {
+	http.Error(w, fmt.Sprintf("%s is not served by this version of Berth", r.URL.Path), http.StatusNotFound)
+}
+
+func debuggingDisabled(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "Debug endpoints are disabled.", http.StatusMethodNotAllowed)
+}
+
+func (s *Server) getPods(w http.ResponseWriter, _ *http.Request) {
+	s.writePods(w, s.deps.Host.GetPods())
+}
+
+func (s *Server) getRunningPods(w http.ResponseWriter, r *http.Request) {
+	pods, err := s.deps.Host.GetRunningPods(r.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	s.writePods(w, pods)
+}
+
+func (s *Server) writePods(w http.ResponseWriter, pods []*corev1.Pod) {
+	list := corev1.PodList{
+		TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"},
+		Items:    make([]corev1.Pod, 0, len(pods)),
+	}
+	for _, pod := range pods {
+		list.Items = append(list.Items, *pod)
+	}
+	s.writeJSON(w, list)
+}
+
+func (s *Server) getConfigz(w http.ResponseWriter, r *http.Request) {
+	if s.deps.Configz == nil {
+		unsupported(w, r)
+		return
+	}
+	s.writeJSON(w, s.deps.Configz())
+}
+
+func (s *Server) writeJSON(w http.ResponseWriter, value any) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(data); err != nil {
+		s.log.Debug("write answer", "error", err)
+	}
+}
+
+// writeError answers with the status that fits the error.
+func writeError(w http.ResponseWriter, err error) {
+	if errors.Is(err, ErrNotFound) {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	// Runtime errors carry a gRPC code. An answer that cannot be written has no reader left to be told.
+	_ = streaming.WriteError(err, w)
+}

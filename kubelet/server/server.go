@@ -1,0 +1,262 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"k8s.io/apiserver/pkg/server/healthz"
+)
+
+const (
+	// readHeaderTimeout bounds how long a client may take to say what it wants.
+	readHeaderTimeout = 32 * time.Second
+	// idleTimeout closes kept connections that nobody uses.
+	idleTimeout = 90 * time.Second
+	// stopTimeout is how long requests may go on after the server was told to stop.
+	stopTimeout = 2 * time.Second
+)
+
+// ErrNotFound is wrapped by a Host's errors about a Pod or container that does not exist.
+var ErrNotFound = errors.New("not found")
+
+// Config are the values of a Server.
+type Config struct {
+	NodeName string // whose subresources callers need to be allowed
+	// Addresses to listen on, as host:port. Port 0 takes a free one; Addrs tells which.
+	Addresses []string
+	// CertFile and KeyFile hold the serving certificate, in PEM form. They are read again when replaced.
+	CertFile, KeyFile string
+	// DisableDebugging turns off exec, attach, portForward, run, containerLogs and runningpods (status 405).
+	DisableDebugging bool
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.NodeName == "":
+		return errors.New("make node server: Config.NodeName is empty")
+	case len(c.Addresses) == 0:
+		return errors.New("make node server: Config.Addresses is empty: name at least one host:port")
+	case c.CertFile == "" || c.KeyFile == "":
+		return errors.New("make node server: Config.CertFile and Config.KeyFile are both needed: " +
+			"the server speaks TLS only")
+	}
+	for _, address := range c.Addresses {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("make node server: Config.Addresses %q: %w", address, err)
+		}
+	}
+	return nil
+}
+
+// Deps are what a Server works with. Host and Auth are needed; the rest may be nil.
+type Deps struct {
+	Host Host
+	Auth Auth
+	// Metrics and ProbeMetrics are served at /metrics and /metrics/probes.
+	Metrics, ProbeMetrics prometheus.Gatherer
+	// Configz gives the effective configuration by component name, for /configz.
+	Configz func() map[string]any
+	// Checks are asked for /healthz beside ping.
+	Checks []healthz.HealthChecker
+	Logger *slog.Logger
+}
+
+// Server is the node agent's HTTPS server.
+type Server struct {
+	cfg      Config
+	deps     Deps
+	log      *slog.Logger
+	keys     *keyPair
+	handler  http.Handler
+	ready    chan struct{}
+	handlers sync.WaitGroup // requests being served
+
+	mu    sync.Mutex // guards below
+	addrs []net.Addr
+	conns map[net.Conn]struct{} // all open ones, hijacked ones too
+}
+
+// New makes a Server. It reads no file and opens no port before Start.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if deps.Host == nil || deps.Auth.Authenticator == nil || deps.Auth.Authorizer == nil {
+		return nil, errors.New("make node server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are needed")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg:   cfg,
+		deps:  deps,
+		log:   deps.Logger,
+		keys:  &keyPair{certFile: cfg.CertFile, keyFile: cfg.KeyFile, log: deps.Logger},
+		ready: make(chan struct{}),
+		conns: make(map[net.Conn]struct{}),
+	}
+	s.handler = s.counted(deps.Auth.guard(cfg.NodeName, deps.Logger, s.routes()))
+	return s, nil
+}
+
+// Ready is closed when the server listens on all its addresses.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addrs are the addresses listened on, in the order of Config.Addresses. It is empty before Ready.
+func (s *Server) Addrs() []net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addrs
+}
+
+// Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
+func (s *Server) Start(ctx context.Context) error {
+	if _, err := s.keys.get(); err != nil {
+		return err
+	}
+	listeners, err := s.listen(ctx)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { served <- server.Serve(tls.NewListener(l, s.tlsConfig())) }()
+	}
+	close(s.ready)
+
+	remaining := len(listeners)
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+		remaining--
+		err = fmt.Errorf("serve node API: %w", err)
+	}
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if stopErr := server.Shutdown(stopCtx); stopErr != nil {
+		_ = server.Close()
+	}
+	for range remaining {
+		<-served
+	}
+	// Streams are no longer the http.Server's; cutting their connection ends their handlers.
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	s.handlers.Wait()
+	return err
+}
+
+func (s *Server) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// Streams upgrade the connection, which HTTP/2 cannot.
+		NextProtos: []string{"http/1.1"},
+		// Certificates are asked for, and judged by the authenticator: a caller may bring a token instead.
+		ClientAuth:     tls.RequestClientCert,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.keys.get() },
+	}
+}
+
+// listen opens all addresses or none.
+func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
+	var listeners []net.Listener
+	var addrs []net.Addr
+	for _, address := range s.cfg.Addresses {
+		l, err := s.listenOne(ctx, address)
+		if err != nil {
+			for _, open := range listeners {
+				_ = open.Close()
+			}
+			return nil, fmt.Errorf("listen on %q for the node API: %w", address, err)
+		}
+		listeners = append(listeners, &trackingListener{Listener: l, server: s})
+		addrs = append(addrs, l.Addr())
+	}
+	s.mu.Lock()
+	s.addrs = addrs
+	s.mu.Unlock()
+	return listeners, nil
+}
+
+// listenOne opens one address. The bridge of the pod network, and so its address, may come after us.
+func (s *Server) listenOne(ctx context.Context, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return l, err
+	}
+	s.log.Warn("no interface has this address yet: listening for the time when one has", "address", address)
+	free := &net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var setErr error
+		ctlErr := raw.Control(func(fd uintptr) {
+			setErr = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+		})
+		return errors.Join(ctlErr, setErr)
+	}}
+	return free.Listen(ctx, "tcp", address)
+}
+
+// counted keeps count of the requests being served, so that Start can join them.
+func (s *Server) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handlers.Add(1)
+		defer s.handlers.Done()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// trackingListener notes every connection, since http.Server forgets those that became streams.
+type trackingListener struct {
+	net.Listener
+	server *Server
+}
+
+func (l *trackingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tracked := &trackedConn{Conn: conn, server: l.server}
+	l.server.mu.Lock()
+	l.server.conns[tracked] = struct{}{}
+	l.server.mu.Unlock()
+	return tracked, nil
+}
+
+type trackedConn struct {
+	net.Conn
+	server *Server
+	once   sync.Once
+}
+
+// Close implements net.Conn. It must not be called with the server's mu held by the same goroutine.
+func (c *trackedConn) Close() error {
+	c.once.Do(func() {
+		c.server.mu.Lock()
+		delete(c.server.conns, c)
+		c.server.mu.Unlock()
+	})
+	return c.Conn.Close()
+}

@@ -1,0 +1,178 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	translate "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+)
+
+// target finds the Pod and the container that a request names, or answers it with an error.
+func (s *Server) target(w http.ResponseWriter, r *http.Request) (pod *corev1.Pod, container string, ok bool) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	pod, found := s.deps.Host.GetPodByName(namespace, name)
+	if !found {
+		http.Error(w, fmt.Sprintf("pod %q does not exist in namespace %q on this node", name, namespace),
+			http.StatusNotFound)
+		return nil, "", false
+	}
+	if uid := r.PathValue("uid"); uid != "" && uid != string(pod.UID) {
+		http.Error(w, fmt.Sprintf("pod %q in namespace %q does not have the UID %q", name, namespace, uid),
+			http.StatusNotFound)
+		return nil, "", false
+	}
+	container = r.PathValue("container")
+	if container != "" && !hasContainer(pod, container) {
+		http.Error(w, fmt.Sprintf("container %q not found in pod %q", container, name), http.StatusNotFound)
+		return nil, "", false
+	}
+	return pod, container, true
+}
+
+func hasContainer(pod *corev1.Pod, name string) bool {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return true
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == name {
+			return true
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// exec serves /exec: a command in a container, its streams over SPDY or WebSocket.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	opts, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	cmd := r.URL.Query()["command"]
+	if len(cmd) == 0 {
+		http.Error(w, "you must specify a command (query parameter \"command\")", http.StatusBadRequest)
+		return
+	}
+	pod, container, ok := s.target(w, r)
+	if !ok {
+		return
+	}
+	location, err := s.deps.Host.GetExec(r.Context(), pod, container, cmd, *opts)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	s.remoteCommand(w, r, location, opts)
+}
+
+// attach serves /attach: the streams of a container's own process.
+func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	opts, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	pod, container, ok := s.target(w, r)
+	if !ok {
+		return
+	}
+	location, err := s.deps.Host.GetAttach(r.Context(), pod, container, *opts)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	s.remoteCommand(w, r, location, opts)
+}
+
+// remoteCommand joins the caller's streams with those that the runtime serves at location. The runtime speaks SPDY
+// and the older WebSocket protocols; the newest one, which can close a stream, is translated.
+func (s *Server) remoteCommand(w http.ResponseWriter, r *http.Request, location *url.URL, opts *remotecommand.Options) {
+	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		translate.NewStreamTranslatorHandler(location, nil, 0, translate.Options{
+			Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr, Tty: opts.TTY,
+		}).ServeHTTP(w, r)
+		return
+	}
+	s.upgrade(location).ServeHTTP(w, r)
+}
+
+// portForward serves /portForward: ports of a Pod over SPDY, plain or tunnelled through a WebSocket.
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
+	tunnelled := wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
+	opts := &portforward.V4Options{} // the ports of a tunnel are named inside it
+	if !tunnelled {
+		var err error
+		if opts, err = portforward.NewV4Options(r); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	pod, _, ok := s.target(w, r)
+	if !ok {
+		return
+	}
+	location, err := s.deps.Host.GetPortForward(r.Context(), pod, *opts)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	if tunnelled {
+		translate.NewTunnelingHandler(s.upgrade(location)).ServeHTTP(w, r)
+		return
+	}
+	s.upgrade(location).ServeHTTP(w, r)
+}
+
+// upgrade proxies an upgraded connection to location.
+func (s *Server) upgrade(location *url.URL) http.Handler {
+	return proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{s.log})
+}
+
+// responder answers when the proxy cannot reach the runtime's stream server.
+type responder struct{ log *slog.Logger }
+
+var _ proxy.ErrorResponder = responder{}
+
+// Error implements proxy.ErrorResponder.
+func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {
+	r.log.Warn("proxy stream to the runtime", "path", req.URL.Path, "error", err)
+	http.Error(w, fmt.Sprintf("proxy stream to the container runtime: %v", err), http.StatusInternalServerError)
+}
+
+// run serves /run: a command to its end, answered with what it wrote.
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	cmd := strings.Fields(r.FormValue("cmd"))
+	if len(cmd) == 0 {
+		http.Error(w, "you must specify a command (query parameter \"cmd\", words separated by spaces)",
+			http.StatusBadRequest)
+		return
+	}
+	pod, container, ok := s.target(w, r)
+	if !ok {
+		return
+	}
+	output, err := s.deps.Host.RunInContainer(r.Context(), pod, container, cmd)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if _, err := w.Write(output); err != nil {
+		s.log.Debug("write answer", "error", err)
+	}
+}

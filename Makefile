@@ -1,0 +1,63 @@
+# Berth's own commands. `make` alone lists them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+BIN := $(CURDIR)/bin
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.0-dev)
+COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
+LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
+
+# apt packages that building (runc's seccomp) and running (Pods' networking, the demo's shell image) need.
+PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static
+
+.PHONY: help
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what building and running need (apt; does nothing where it is there)
+	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	command -v apt-get >/dev/null || { echo "install these by hand, there is no apt-get here:$$missing" >&2; exit 1; }; \
+	[ "$$(id -u)" = 0 ] || { echo "run as root (sudo make deps) to install:$$missing" >&2; exit 1; }; \
+	echo "deps: apt-get install$$missing"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null
+
+.PHONY: build
+build: deps ## build everything into bin/ (about 6 minutes the first time, seconds after)
+	@mkdir -p $(BIN)/images
+	@echo "[1/4] berth"
+	@$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/berth ./cmd/berth
+	@echo "[2/4] images: pause, demo"
+	@for i in pause demo; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/$$i ./images/$$i || exit 1; done
+	@echo "[3/4] containers: containerd, shim, runc, CNI plugins"
+	@./containers/build.sh $(BIN)
+	@echo "[4/4] control plane: etcd, API server, controller manager, scheduler"
+	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/berth-controlplane ./cmd/berth-controlplane
+	@echo "built: $(BIN)"
+
+.PHONY: run
+run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
+	@$(BIN)/berth up --demo $(ARGS)
+
+.PHONY: test
+test: build ## run every test: vet, unit tests with the race detector, the whole cluster for real (root)
+	@./hack/test.sh
+
+.PHONY: unit
+unit: ## run the unit tests alone
+	@$(GO) test ./...
+
+.PHONY: integration
+integration: build ## run the tests on a real cluster alone (root)
+	@$(GO) test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/... $(ARGS)
+
+.PHONY: lint
+lint: ## check format and vet, and golangci-lint where it is installed
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@$(GO) vet ./...
+	@if command -v golangci-lint >/dev/null; then golangci-lint run ./...; fi
+
+.PHONY: clean
+clean: ## delete what was built
+	@rm -rf $(BIN)

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func newKubectl() *cobra.Command {
+	return &cobra.Command{
+		Use: "kubectl …", Short: "kubectl, already pointed at the cluster", DisableFlagParsing: true,
+		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
+			"unless --kubeconfig is given.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }) {
+				layout, err := layoutOf(cmd)
+				if err != nil {
+					return err
+				}
+				path := layout.AdminKubeconfig()
+				if _, err := os.Stat(path); err != nil {
+					return fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
+						layout.DataDir, err)
+				}
+				if err := os.Setenv("KUBECONFIG", path); err != nil {
+					return fmt.Errorf("point kubectl at the cluster: %w", err)
+				}
+			}
+			command := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
+				PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
+				Arguments:     append([]string{"kubectl"}, args...),
+				IOStreams:     genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr},
+			})
+			command.SetArgs(args)
+			if err := cli.RunNoErrOutput(command); err != nil {
+				util.CheckErr(err) // prints as kubectl does, and exits with kubectl's code
+			}
+			return nil
+		},
+	}
+}

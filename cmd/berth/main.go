@@ -1,0 +1,108 @@
+// Command berth is a whole Kubernetes on one machine, and its node-and-storage half for any other cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-dev/berth/up"
+)
+
+// The exit codes of berth. kubectl's own commands keep kubectl's.
+const (
+	exitError = 1
+	exitUsage = 2
+)
+
+// usageError is a call whose words are off.
+type usageError struct{ error }
+
+func main() {
+	// The first signal asks for an orderly stop; the second, with the handler gone, ends berth at once.
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, cancel)
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
+	}
+	fmt.Fprintln(os.Stderr, "berth: "+err.Error())
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitError
+}
+
+// exitCode ends the program with this code and says nothing more.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "A whole Kubernetes on one machine, which says why a Pod is not running yet",
+		Long: "Berth takes a Pod and its PersistentVolumeClaim from manifest to a running process with its disk mounted,\n" +
+			"on one machine with one command, and can say at any instant why it is not there yet.",
+		SilenceUsage:     true,
+		SilenceErrors:    true,
+		TraverseChildren: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return usageError{fmt.Errorf("unknown command %q: see berth --help", args[0])}
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	dataDir := os.Getenv("BERTH_DATA_DIR")
+	if dataDir == "" {
+		dataDir = up.DefaultDataDir
+	}
+	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env BERTH_DATA_DIR)")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
+	})
+	root.AddCommand(newUp(), newNode(), newControllers(), newExplain(), newKubectl(), newImages(), newVersion())
+	return root
+}
+
+// layoutOf is the layout of the cluster that --data-dir names.
+func layoutOf(cmd *cobra.Command) (up.Layout, error) {
+	dir, err := cmd.Flags().GetString("data-dir")
+	if err != nil {
+		return up.Layout{}, err
+	}
+	config, err := up.Recall(up.Config{DataDir: dir}, func(string) bool { return false })
+	if err != nil {
+		return up.Layout{}, err
+	}
+	if config, err = config.Complete(); err != nil {
+		return up.Layout{}, err
+	}
+	return up.NewLayout(config)
+}
+
+// noArgs refuses words that a command has no use for.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], cmd.CommandPath())}
+	}
+	return nil
+}

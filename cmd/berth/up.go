@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/up"
+)
+
+func newUp() *cobra.Command {
+	var config up.Config
+	var demo, reset bool
+	cmd := &cobra.Command{
+		Use: "up", Short: "Run a whole Kubernetes on this machine until Ctrl-C", Args: noArgs,
+		Long: "Starts etcd, the API server, the controller manager, the scheduler and containerd, runs berth's controllers and\n" +
+			"kubelet, and stays until Ctrl-C, which stops all in order. The same command brings the cluster back with its Pods\n" +
+			"and their data, however the last run ended.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if config.DataDir, err = cmd.Flags().GetString("data-dir"); err != nil {
+				return err
+			}
+			if !reset {
+				if config, err = up.Recall(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
+					return err
+				}
+			}
+			completed, err := config.Complete()
+			if err != nil {
+				return usageError{err}
+			}
+			layout, err := up.NewLayout(completed)
+			if err != nil {
+				return usageError{err}
+			}
+			if reset {
+				if err := layout.Reset(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			progress := up.NewProgress(os.Stdout, term.IsTerminal(int(os.Stdout.Fd())), clock.RealClock{})
+			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth()}).Run(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&config.BinDir, "bin-dir", "", "where berth-controlplane, containerd and the rest lie (default: beside this program)")
+	flags.StringVar(&config.NodeName, "node-name", "", "the Node's name (default: the host name)")
+	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network")
+	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
+	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge")
+	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power cut may lose the cluster")
+	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, "how much the logs tell, as klog counts")
+	flags.BoolVar(&demo, "demo", false, "run the demo too, and show how it came up")
+	flags.BoolVar(&reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
+	return cmd
+}

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Every test there is, from the cheapest to the dearest. Called by `make test`, which has built bin/.
+set -eu
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s (%s s so far)\n' "$1" "$(($(date +%s) - began))"; }
+began=$(date +%s)
+
+step "format and vet"
+unformatted=$(gofmt -l $(git ls-files '*.go'))
+[ -z "$unformatted" ] || { echo "not formatted: $unformatted" >&2; exit 1; }
+go vet ./...
+go vet -tags integration ./test/...
+
+step "unit tests, with the race detector"
+go test -race -timeout 15m ./...
+
+step "unit tests of the control plane's own packages"
+(cd controlplane && go test -vet=off ./...)
+
+step "the real thing"
+if [ "$(id -u)" = 0 ]; then
+    go test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/...
+else
+    echo "the tests on a real cluster need root: run sudo make test" >&2
+    exit 1
+fi
+step "done"

@@ -1,0 +1,91 @@
+package up
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+// fieldManager is the name under which `berth up` applies its own objects.
+const fieldManager = "berth-up"
+
+// apply brings the objects of a manifest about by server-side apply, so that applying again changes nothing and
+// what a person changed in other fields stays.
+func apply(ctx context.Context, config *rest.Config, namespace string, objects []*unstructured.Unstructured) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make an API client: %w", err)
+	}
+	disco, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make an API client: %w", err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(disco)
+	if err != nil {
+		return fmt.Errorf("ask the API server for its resources: %w", err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	for _, object := range objects {
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return fmt.Errorf("apply %s %q: %w", kind.Kind, object.GetName(), err)
+		}
+		var resource dynamic.ResourceInterface = client.Resource(mapping.Resource)
+		if mapping.Scope.Name() == "namespace" {
+			ns := object.GetNamespace()
+			if ns == "" {
+				ns = namespace
+			}
+			resource = client.Resource(mapping.Resource).Namespace(ns)
+		}
+		if _, err := resource.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+			return fmt.Errorf("apply %s %q: %w", kind.Kind, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// parseManifest reads the objects of a YAML file. Its errors say which document is wrong.
+func parseManifest(data []byte) ([]*unstructured.Unstructured, error) {
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	var objects []*unstructured.Unstructured
+	for number := 1; ; number++ {
+		var raw map[string]any
+		err := decoder.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", number, err)
+		}
+		if len(raw) == 0 {
+			continue
+		}
+		object := &unstructured.Unstructured{Object: raw}
+		if object.GetKind() == "" || object.GetAPIVersion() == "" || object.GetName() == "" {
+			return nil, fmt.Errorf("document %d: needs apiVersion, kind and metadata.name", number)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// toUnstructured turns a typed object, whose TypeMeta is set, into one that apply takes.
+func toUnstructured(object runtime.Object) (*unstructured.Unstructured, error) {
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("convert %T: %w", object, err)
+	}
+	return &unstructured.Unstructured{Object: raw}, nil
+}

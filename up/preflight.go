@@ -1,0 +1,89 @@
+package up
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+)
+
+// programs are what berth runs beside itself; `make build` puts them next to it.
+var programs = []string{
+	"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc",
+	"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
+}
+
+// preflight looks for everything that would make the start fail later and less clearly. All that is wrong is
+// told at once.
+func (l Layout) preflight() error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("berth up runs on Linux only, this is %s: use a Linux machine or a virtual machine", runtime.GOOS)
+	}
+	if uid := os.Geteuid(); uid != 0 {
+		return fmt.Errorf("berth up makes network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
+	}
+	var errs []error
+	for _, name := range programs {
+		path := l.Program(name)
+		if info, err := os.Stat(path); err != nil {
+			errs = append(errs, fmt.Errorf("program %s is missing: run `make build`, or set --bin-dir (%w)", name, err))
+		} else if info.Mode()&0o111 == 0 {
+			errs = append(errs, fmt.Errorf("program %s is not executable: run `make build` again", path))
+		}
+	}
+	if _, err := exec.LookPath("iptables"); err != nil {
+		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
+	}
+	if _, err := os.Stat("/proc/self/cgroup"); err != nil {
+		errs = append(errs, fmt.Errorf("this kernel has no cgroups: %w", err))
+	}
+	if longest := l.ContainerdSocket() + ".ttrpc"; len(longest) > 107 {
+		errs = append(errs, fmt.Errorf("the socket path %s is longer than the 107 bytes that the kernel allows", longest))
+	}
+	return errors.Join(errs...)
+}
+
+// checkPorts fails if something else already listens where the cluster must.
+func (l Layout) checkPorts() error {
+	return errors.Join(
+		checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.APIPort)), "--api-port"),
+		checkPort(netip.AddrPortFrom(l.Gateway, uint16(l.APIPort)), "--api-port"),
+		checkPort(netip.AddrPortFrom(l.Gateway, kubeletPort), "kubelet"),
+	)
+}
+
+// directories makes what must be there before any part starts. Only root may look into them.
+func (l Layout) directories() error {
+	for _, dir := range []string{l.DataDir, l.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the cluster's directories: %w", err)
+		}
+	}
+	return nil
+}
+
+// subdirectories are made once the data directory is known to be ours.
+func (l Layout) subdirectories() error {
+	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), l.VolumesDir()} {
+		// Containers run as other users and must get to their volumes; the data directory itself stays closed.
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the cluster's directories: %w", err)
+		}
+	}
+	return nil
+}
+
+// hint is how to call this berth for this cluster, for the lines that tell a person what to type.
+func (l Layout) hint(command string) string {
+	name := os.Args[0]
+	if !strings.Contains(name, "/") {
+		name = "berth"
+	}
+	if l.DataDir != DefaultDataDir {
+		return fmt.Sprintf("%s --data-dir %s %s", name, l.DataDir, command)
+	}
+	return name + " " + command
+}

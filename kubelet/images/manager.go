@@ -1,0 +1,339 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// Reasons of an Error, as they stand in status.state.waiting.
+const (
+	ReasonPull          = "ErrImagePull"
+	ReasonBackOff       = "ImagePullBackOff"
+	ReasonNeverPull     = "ErrImageNeverPull"
+	ReasonInvalidName   = "InvalidImageName"
+	ReasonInspect       = "ImageInspectError"
+	ReasonUnavailable   = "RegistryUnavailable"
+	ReasonBadSignature  = "SignatureValidationFailed"
+	firstDelay          = 10 * time.Second
+	maxDelay            = 5 * time.Minute
+	eventPulling        = "Pulling"
+	eventPulled         = "Pulled"
+	eventFailed         = "Failed"
+	eventBackOff        = "BackOff"
+	eventInspectFailed  = "InspectFailed"
+	eventNeverPull      = "ErrImageNeverPull"
+	defaultParallelPull = 4
+)
+
+// Service is what is needed of the CRI's image service.
+type Service interface {
+	ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ImageStatusResponse, error)
+	PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.PullImageResponse, error)
+}
+
+// Keyring finds the credentials to try for an image, best first. None means an anonymous pull. It is where pull
+// secrets and credential providers come in.
+type Keyring interface {
+	Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error)
+}
+
+// Config are the values a Manager works with.
+type Config struct {
+	// MaxParallel is how many pulls run at once; 4 if zero.
+	MaxParallel int
+}
+
+// Deps are what a Manager needs from others.
+type Deps struct {
+	Service Service
+	// Keyring may be nil: all pulls are anonymous then.
+	Keyring Keyring
+	// Recorder gets the Pods' events; it may be nil.
+	Recorder record.EventRecorder
+	// Pulled, if set, is told after each pull, so that the node's list of images can be renewed.
+	Pulled func()
+	// Logger and Clock may be nil.
+	Logger *slog.Logger
+	Clock  clock.Clock
+}
+
+// Error is an image that could not be made present.
+type Error struct {
+	// Reason is one of the Reason constants.
+	Reason string
+	// Message is for the user.
+	Message string
+	// RetryAt is when a further Ensure will try again; before that it returns ImagePullBackOff.
+	RetryAt time.Time
+	// Err is the cause, if there is one.
+	Err error
+}
+
+// Error is the message with the reason before it.
+func (e *Error) Error() string { return e.Reason + ": " + e.Message }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Want is the image of one container.
+type Want struct {
+	Pod *corev1.Pod
+	// Ref is what events are about: the Pod with the container's field path.
+	Ref *corev1.ObjectReference
+	// Image and Policy are the container's; an empty policy is IfNotPresent.
+	Image  string
+	Policy corev1.PullPolicy
+	// RuntimeHandler is the handler of the Pod's RuntimeClass, empty for the default.
+	RuntimeHandler string
+	// Sandbox is handed to the runtime with the pull; it may be nil.
+	Sandbox *runtimeapi.PodSandboxConfig
+}
+
+// Manager makes images present. It is safe for concurrent use.
+type Manager struct {
+	deps  Deps
+	slots chan struct{}
+
+	mu    sync.Mutex // guards waits
+	waits map[key]wait
+}
+
+type key struct {
+	uid   types.UID
+	image string
+}
+
+type wait struct {
+	delay time.Duration
+	until time.Time
+	last  string // the message of the failure that began the wait
+}
+
+// New makes a Manager.
+func New(cfg Config, deps Deps) (*Manager, error) {
+	if deps.Service == nil {
+		return nil, errors.New("image manager: needs an image service")
+	}
+	if cfg.MaxParallel <= 0 {
+		cfg.MaxParallel = defaultParallelPull
+	}
+	if deps.Recorder == nil {
+		deps.Recorder = &record.FakeRecorder{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Manager{deps: deps, slots: make(chan struct{}, cfg.MaxParallel), waits: map[key]wait{}}, nil
+}
+
+// Ensure makes the image present according to the policy and returns it as the runtime describes it. The error is
+// an *Error unless ctx ended. It does not retry: the caller comes again at the error's RetryAt.
+func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, error) {
+	if _, err := reference.ParseNormalizedNamed(want.Image); err != nil && !isID(want.Image) {
+		return nil, m.fail(want, &Error{
+			Reason: ReasonInvalidName, Err: err,
+			Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
+				want.Image, want.Image, err),
+		}, eventInspectFailed)
+	}
+	spec := &runtimeapi.ImageSpec{Image: withTag(want.Image), RuntimeHandler: want.RuntimeHandler}
+	if want.Policy == corev1.PullAlways {
+		return m.pull(ctx, want, spec)
+	}
+	present, err := m.inspect(ctx, spec)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, m.fail(want, &Error{
+			Reason: ReasonInspect, Err: err,
+			Message: fmt.Sprintf("Failed to inspect image %q: %s", want.Image, text(err)),
+		}, eventInspectFailed)
+	case present != nil:
+		m.forget(key{want.Pod.UID, want.Image})
+		m.event(want, corev1.EventTypeNormal, eventPulled,
+			fmt.Sprintf("Container image %q already present on machine", want.Image))
+		return present, nil
+	case want.Policy == corev1.PullNever:
+		return nil, m.fail(want, &Error{
+			Reason:  ReasonNeverPull,
+			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", want.Image),
+		}, eventNeverPull)
+	}
+	return m.pull(ctx, want, spec)
+}
+
+// Forget drops what is kept about a Pod's failed pulls.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.waits {
+		if k.uid == uid {
+			delete(m.waits, k)
+		}
+	}
+}
+
+// pull fetches the image unless its backoff lasts.
+func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	k := key{want.Pod.UID, want.Image}
+	m.mu.Lock()
+	w, failed := m.waits[k]
+	m.mu.Unlock()
+	if failed && m.deps.Clock.Now().Before(w.until) {
+		message := fmt.Sprintf("Back-off pulling image %q", want.Image)
+		m.event(want, corev1.EventTypeNormal, eventBackOff, message)
+		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.last, RetryAt: w.until}
+	}
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m.event(want, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", want.Image))
+	start := m.deps.Clock.Now()
+	ref, err := m.try(ctx, want, spec)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, m.failPull(want, k, err)
+	}
+	m.forget(k)
+	image, err := m.inspect(ctx, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: want.RuntimeHandler})
+	if err != nil || image == nil {
+		image = &runtimeapi.Image{Id: ref, Spec: spec}
+	}
+	took := m.deps.Clock.Since(start).Truncate(time.Millisecond)
+	m.event(want, corev1.EventTypeNormal, eventPulled, fmt.Sprintf(
+		"Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+		want.Image, took, took, image.GetSize()))
+	if m.deps.Pulled != nil {
+		m.deps.Pulled()
+	}
+	return image, nil
+}
+
+// try pulls with each of the credentials, and without any if there are none.
+func (m *Manager) try(ctx context.Context, want Want, spec *runtimeapi.ImageSpec) (string, error) {
+	auths := []*runtimeapi.AuthConfig{nil}
+	if m.deps.Keyring != nil {
+		found, err := m.deps.Keyring.Credentials(ctx, want.Pod, want.Image)
+		if err != nil {
+			m.deps.Logger.Warn("looking up pull credentials failed", "image", want.Image, "error", err)
+		}
+		if len(found) > 0 {
+			auths = found
+		}
+	}
+	var errs []error
+	for _, auth := range auths {
+		resp, err := m.deps.Service.PullImage(ctx, &runtimeapi.PullImageRequest{
+			Image: spec, Auth: auth, SandboxConfig: want.Sandbox,
+		})
+		if err == nil {
+			return resp.ImageRef, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+// failPull notes the failure for the backoff and returns it.
+func (m *Manager) failPull(want Want, k key, err error) error {
+	reason := ReasonPull
+	for _, known := range []string{ReasonUnavailable, ReasonBadSignature} {
+		if strings.Contains(text(err), known) {
+			reason = known
+		}
+	}
+	now := m.deps.Clock.Now()
+	m.mu.Lock()
+	w := m.waits[k]
+	w.delay = min(max(2*w.delay, firstDelay), maxDelay)
+	w.until, w.last = now.Add(w.delay), reason+": "+text(err)
+	m.waits[k] = w
+	m.mu.Unlock()
+	m.event(want, corev1.EventTypeWarning, eventFailed,
+		fmt.Sprintf("Failed to pull image %q: %s", want.Image, text(err)))
+	// The RetryAt is now: the next Ensure finds the backoff and says so, with the time of the next pull.
+	return m.fail(want, &Error{Reason: reason, Message: text(err), RetryAt: now, Err: err}, eventFailed)
+}
+
+// fail emits the event of an error and returns it.
+func (m *Manager) fail(want Want, err *Error, event string) error {
+	message := err.Message
+	if event == eventFailed {
+		message = "Error: " + err.Reason
+	}
+	m.event(want, corev1.EventTypeWarning, event, message)
+	if err.RetryAt.IsZero() {
+		err.RetryAt = m.deps.Clock.Now().Add(firstDelay)
+	}
+	return err
+}
+
+func (m *Manager) event(want Want, kind, reason, message string) {
+	m.deps.Recorder.Event(want.Ref, kind, reason, message)
+}
+
+func (m *Manager) forget(k key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.waits, k)
+}
+
+// inspect returns the image, or nil if the runtime does not have it.
+func (m *Manager) inspect(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	resp, err := m.deps.Service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if status.Code(err) == codes.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inspect image %q: %w", spec.Image, err)
+	}
+	return resp.Image, nil
+}
+
+// withTag appends the default tag where neither tag nor digest is given.
+func withTag(image string) string {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil || !reference.IsNameOnly(named) {
+		return image
+	}
+	return image + ":latest"
+}
+
+// isID reports whether the image is named by its id, which is not a reference.
+func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
+
+func text(err error) string {
+	if s, ok := status.FromError(errors.Unwrap(err)); ok && s.Code() != codes.OK {
+		return s.Message()
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}

@@ -1,0 +1,202 @@
+package pleg
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+const podUIDLabel = container.PodUIDLabel
+
+// fingerprint is the state of each sandbox and container of one Pod, by runtime id.
+type fingerprint map[string]int32
+
+// Sandboxes and containers count their states from 0 both; an offset keeps them apart.
+const containerOffset = 100
+
+// Read asks the runtime for all it holds of one Pod. A Pod that it does not know has an empty status.
+func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus, error) {
+	labels := map[string]string{podUIDLabel: string(uid)}
+	sandboxes, containers, err := w.both(ctx, labels)
+	if err != nil {
+		return nil, fmt.Errorf("read runtime state of pod %s: %w", uid, err)
+	}
+	var mu sync.Mutex
+	var boxes []*runtimeapi.PodSandboxStatus
+	var ctrs []*runtimeapi.ContainerStatus
+	boxOf := make(map[string]string, len(containers))
+	group, ctx := errgroup.WithContext(ctx)
+	for _, box := range sandboxes {
+		group.Go(func() error {
+			resp, err := w.deps.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.Id})
+			if status.Code(err) == codes.NotFound {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("status of sandbox %s: %w", box.Id, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			boxes = append(boxes, resp.Status)
+			return nil
+		})
+	}
+	for _, c := range containers {
+		boxOf[c.Id] = c.PodSandboxId
+		group.Go(func() error {
+			resp, err := w.deps.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+			if status.Code(err) == codes.NotFound {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("status of container %s: %w", c.Id, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ctrs = append(ctrs, resp.Status)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("read runtime state of pod %s: %w", uid, err)
+	}
+	print := make(fingerprint, len(boxes)+len(ctrs))
+	for _, box := range boxes {
+		print[box.Id] = int32(box.State)
+	}
+	for _, c := range ctrs {
+		print[c.Id] = int32(c.State) + containerOffset
+	}
+	w.remember(uid, print)
+	out := container.FromCRI(uid, boxes, ctrs)
+	for _, c := range out.Containers {
+		c.SandboxID = boxOf[c.ID]
+	}
+	return out, nil
+}
+
+// remember keeps what was last seen of a Pod.
+func (w *Watcher) remember(uid types.UID, print fingerprint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.touch(uid)
+	if len(print) == 0 {
+		delete(w.prints, uid)
+		return
+	}
+	w.prints[uid] = print
+}
+
+// both lists sandboxes and containers at the same time; labels narrow it to a Pod.
+func (w *Watcher) both(ctx context.Context, labels map[string]string) (
+	sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error,
+) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		resp, err := w.deps.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+			Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels},
+		})
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		sandboxes = resp.Items
+		return nil
+	})
+	group.Go(func() error {
+		resp, err := w.deps.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+			Filter: &runtimeapi.ContainerFilter{LabelSelector: labels},
+		})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		containers = resp.Containers
+		return nil
+	})
+	err = group.Wait()
+	return sandboxes, containers, err
+}
+
+// list compares all that the runtime holds with what was known, and marks the Pods that differ. With count, each
+// difference that no event has announced is counted as drift.
+func (w *Watcher) list(ctx context.Context, count bool) error {
+	w.listing.Lock()
+	defer w.listing.Unlock()
+	w.mu.Lock()
+	w.touched = map[types.UID]struct{}{}
+	w.mu.Unlock()
+	sandboxes, containers, err := w.both(ctx, nil)
+	if err != nil {
+		return err
+	}
+	seen := map[types.UID]fingerprint{}
+	note := func(uid, id string, state int32) {
+		if uid == "" {
+			return // not a kubelet's
+		}
+		if seen[types.UID(uid)] == nil {
+			seen[types.UID(uid)] = fingerprint{}
+		}
+		seen[types.UID(uid)][id] = state
+	}
+	for _, box := range sandboxes {
+		note(box.GetMetadata().GetUid(), box.Id, int32(box.State))
+	}
+	for _, c := range containers {
+		note(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
+	}
+	for _, uid := range w.differing(seen, count) {
+		w.deps.Dirty(uid)
+	}
+	if w.deps.Listed != nil {
+		uids := make([]types.UID, 0, len(seen))
+		for uid := range seen {
+			uids = append(uids, uid)
+		}
+		w.deps.Listed(uids)
+	}
+	return nil
+}
+
+// differing takes a new listing for what is known, and returns the Pods in which it differs from before.
+func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid := range w.touched {
+		if print := w.prints[uid]; print != nil {
+			seen[uid] = print
+		} else {
+			delete(seen, uid)
+		}
+	}
+	w.touched = nil
+	var out []types.UID
+	for uid, print := range seen {
+		if !maps.Equal(print, w.prints[uid]) {
+			out = append(out, uid)
+		}
+	}
+	for uid := range w.prints {
+		if seen[uid] == nil {
+			out = append(out, uid)
+		}
+	}
+	if count {
+		for _, uid := range out {
+			if _, announced := w.dirty[uid]; !announced {
+				w.drift.Add(1)
+				w.deps.Logger.Warn("a slow listing found a pod changed without an event", "uid", uid)
+			}
+		}
+	}
+	w.prints = seen
+	return out
+}

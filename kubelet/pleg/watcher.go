@@ -1,0 +1,255 @@
+package pleg
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// AuditPeriod is how often everything is listed although events flow: a net below a lost event.
+	AuditPeriod = 2 * time.Minute
+	// FallbackPeriod is how often everything is listed if the runtime has no events.
+	FallbackPeriod = time.Second
+	// retryDelay is the first wait before the event stream is opened again; it doubles up to maxRetryDelay.
+	retryDelay    = 50 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
+)
+
+// Runtime is what is needed of the CRI's runtime service.
+type Runtime interface {
+	GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest, opts ...grpc.CallOption,
+	) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error)
+	ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListPodSandboxResponse, error)
+	ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListContainersResponse, error)
+	PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.PodSandboxStatusResponse, error)
+	ContainerStatus(ctx context.Context, in *runtimeapi.ContainerStatusRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ContainerStatusResponse, error)
+}
+
+// Deps are what a Watcher needs from others.
+type Deps struct {
+	Runtime Runtime
+	// Dirty is told of each Pod whose state in the runtime may have changed. It must not block.
+	Dirty func(uid types.UID)
+	// Listed, if set, is told after each full listing which Pods the runtime holds. It must not block.
+	Listed func(uids []types.UID)
+	// Logger and Clock may be nil.
+	Logger *slog.Logger
+	Clock  clock.Clock
+}
+
+// Watcher follows the runtime. It is safe for concurrent use.
+type Watcher struct {
+	deps Deps
+
+	drift atomic.Int64
+	// listing is held while everything is listed, so that one listing runs at a time.
+	listing sync.Mutex
+
+	mu sync.Mutex // guards all below
+	// prints is what was last known of each Pod: from a listing, or from a read.
+	prints map[types.UID]fingerprint
+	// dirty are the Pods to be told of; wake holds a value while it is not empty.
+	dirty map[types.UID]struct{}
+	// relist asks for a listing: an event could not be told to belong to a Pod.
+	relist bool
+	// touched are, while a listing is under way, the Pods that an event or a read was about since it began:
+	// of them the listing may be older than what is known. Nil otherwise.
+	touched map[types.UID]struct{}
+	wake    chan struct{}
+}
+
+// New makes a Watcher. Start runs it; Read works without.
+func New(deps Deps) (*Watcher, error) {
+	if deps.Runtime == nil || deps.Dirty == nil {
+		return nil, fmt.Errorf("runtime watcher: needs a runtime and someone to tell")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Watcher{
+		deps: deps, prints: map[types.UID]fingerprint{}, dirty: map[types.UID]struct{}{},
+		wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// Drift is how many Pods a slow listing found changed without an event having said so. It should stay 0 while the
+// runtime sends events.
+func (w *Watcher) Drift() int64 { return w.drift.Load() }
+
+// Start follows the runtime until ctx ends. A runtime that goes away is waited for.
+func (w *Watcher) Start(ctx context.Context) error {
+	var group errgroup.Group
+	group.Go(func() error { w.tell(ctx); return nil })
+	group.Go(func() error { w.follow(ctx); return nil })
+	return group.Wait()
+}
+
+// follow keeps an event stream open.
+func (w *Watcher) follow(ctx context.Context) {
+	delay := retryDelay
+	for ctx.Err() == nil {
+		opened, err := w.stream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if status.Code(err) == codes.Unimplemented {
+			w.deps.Logger.Warn("the container runtime sends no events; listing its containers instead",
+				"period", FallbackPeriod, "remedy", "use containerd 1.7 or newer")
+			w.poll(ctx)
+			return
+		}
+		if opened {
+			delay = retryDelay
+		}
+		w.deps.Logger.Warn("the container runtime's event stream ended", "error", err, "retry", delay)
+		if !w.sleep(ctx, delay) {
+			return
+		}
+		delay = min(2*delay, maxRetryDelay)
+	}
+}
+
+// stream opens the event stream, lists everything once, and drains the stream until it ends.
+func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := w.deps.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return false, fmt.Errorf("open event stream: %w", err)
+	}
+	var group errgroup.Group
+	defer func() { cancel(); _ = group.Wait() }()
+	// The listing runs beside the drain, so that the stream is read from the first instant.
+	group.Go(func() error { w.audit(ctx); return nil })
+	for {
+		event, err := events.Recv()
+		if err != nil {
+			return opened, err
+		}
+		opened = true
+		uid := uidOf(event)
+		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
+			continue // what is gone tells no name; only its owner removes it, and knows
+		}
+		w.mark(uid)
+	}
+}
+
+// audit lists at once, and then slowly, until ctx ends.
+func (w *Watcher) audit(ctx context.Context) {
+	first := true
+	delay := retryDelay
+	for {
+		wait := AuditPeriod
+		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
+			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+			wait, delay = delay, min(2*delay, maxRetryDelay)
+		} else {
+			first, delay = false, retryDelay
+		}
+		if !w.sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// poll stands in for events.
+func (w *Watcher) poll(ctx context.Context) {
+	for {
+		if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
+			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+		}
+		if !w.sleep(ctx, FallbackPeriod) {
+			return
+		}
+	}
+}
+
+// mark notes a Pod as dirty, or that all have to be listed if the UID is empty.
+func (w *Watcher) mark(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if uid == "" {
+		w.relist = true
+	} else {
+		w.dirty[uid] = struct{}{}
+		w.touch(uid)
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// touch keeps a listing under way from overruling what is newer. The caller holds mu.
+func (w *Watcher) touch(uid types.UID) {
+	if w.touched != nil {
+		w.touched[uid] = struct{}{}
+	}
+}
+
+// tell hands dirty Pods on until ctx ends.
+func (w *Watcher) tell(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		w.mu.Lock()
+		dirty, relist := w.dirty, w.relist
+		w.dirty, w.relist = map[types.UID]struct{}{}, false
+		w.mu.Unlock()
+		for uid := range dirty {
+			w.deps.Dirty(uid)
+		}
+		if relist {
+			if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
+				w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+			}
+		}
+	}
+}
+
+func (w *Watcher) sleep(ctx context.Context, d time.Duration) bool {
+	timer := w.deps.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return true
+	}
+}
+
+// uidOf finds the Pod an event is about, or "" if it does not say.
+func uidOf(event *runtimeapi.ContainerEventResponse) types.UID {
+	if uid := event.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
+		return types.UID(uid)
+	}
+	for _, c := range event.GetContainersStatuses() {
+		if uid := c.GetLabels()[podUIDLabel]; uid != "" {
+			return types.UID(uid)
+		}
+	}
+	return ""
+}

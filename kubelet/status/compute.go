@@ -1,0 +1,189 @@
+package status
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/qos"
+)
+
+// Waiting is why a container is not running.
+type Waiting struct {
+	// Reason and Message are those of status.state.waiting.
+	Reason, Message string
+}
+
+// Failure is why a Pod as a whole has failed, other than by its containers' exit codes.
+type Failure struct {
+	// Reason and Message are those of the Pod's status: DeadlineExceeded, Evicted, OutOfcpu, ….
+	Reason, Message string
+}
+
+// Probes says what is known of a container instance, by runtime id. An instance without such a probe counts as
+// started and ready as soon as it runs.
+type Probes interface {
+	Started(container *corev1.Container, id string) bool
+	Ready(container *corev1.Container, id string) bool
+}
+
+// Input is all that a Pod's status follows from.
+type Input struct {
+	Pod *corev1.Pod
+	// Old is the status as last computed, or as the API server has it if none was computed yet.
+	Old corev1.PodStatus
+	// Runtime is what the runtime holds of the Pod; nil if it was not read yet.
+	Runtime *container.PodStatus
+	// RuntimeName is the scheme of container ids, "containerd" for instance.
+	RuntimeName string
+	// Waiting says, by container name, why a container that should run does not.
+	Waiting map[string]Waiting
+	// Messages are the termination messages of ended instances, by runtime id.
+	Messages map[string]string
+	// Probes may be nil: nothing is probed then.
+	Probes Probes
+	// HostIPs are the node's addresses, the primary one first.
+	HostIPs []string
+	// Prepared says that sandbox, network and volumes are there.
+	Prepared bool
+	// Ended says that the Pod's life on this node is over: everything is stopped and nothing will start again.
+	// Only then may the phase become Succeeded or Failed.
+	Ended bool
+	// Failure, if set, makes the phase Failed once the Pod has ended.
+	Failure *Failure
+	Now     time.Time
+}
+
+// Compute returns the Pod's status. It never modifies its input, and never leaves a terminal phase.
+func Compute(in Input) corev1.PodStatus {
+	pod := in.Pod
+	out := corev1.PodStatus{
+		ObservedGeneration: pod.Generation,
+		QOSClass:           pod.Status.QOSClass,
+		StartTime:          in.Old.StartTime,
+		HostIP:             in.Old.HostIP,
+		HostIPs:            in.Old.HostIPs,
+		PodIP:              in.Old.PodIP,
+		PodIPs:             in.Old.PodIPs,
+		Reason:             in.Old.Reason,
+		Message:            in.Old.Message,
+	}
+	out.ObservedGeneration = max(out.ObservedGeneration, in.Old.ObservedGeneration)
+	if out.QOSClass == "" {
+		out.QOSClass = qos.Class(pod)
+	}
+	if out.StartTime == nil {
+		now := metav1.NewTime(in.Now.Truncate(time.Second))
+		out.StartTime = &now
+	}
+	addresses(&in, &out)
+	containers(&in, &out)
+	phase(&in, &out)
+	conditions(&in, &out)
+	return out
+}
+
+// Rejected is the status of a Pod that the node does not take: it fails before anything was made for it.
+func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus {
+	in := Input{Pod: pod, Old: pod.Status, Now: now}
+	out := corev1.PodStatus{
+		ObservedGeneration: pod.Generation,
+		QOSClass:           pod.Status.QOSClass,
+		StartTime:          pod.Status.StartTime,
+		Phase:              corev1.PodFailed,
+		Reason:             failure.Reason,
+		Message:            failure.Message,
+	}
+	if out.QOSClass == "" {
+		out.QOSClass = qos.Class(pod)
+	}
+	if out.StartTime == nil {
+		t := metav1.NewTime(now.Truncate(time.Second))
+		out.StartTime = &t
+	}
+	conditions(&in, &out)
+	return out
+}
+
+// Terminal reports whether a phase is never left.
+func Terminal(phase corev1.PodPhase) bool { return phase == corev1.PodSucceeded || phase == corev1.PodFailed }
+
+// addresses fills the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
+func addresses(in *Input, out *corev1.PodStatus) {
+	if len(in.HostIPs) > 0 {
+		out.HostIP, out.HostIPs = in.HostIPs[0], nil
+		for _, ip := range in.HostIPs {
+			out.HostIPs = append(out.HostIPs, corev1.HostIP{IP: ip})
+		}
+	}
+	var ips []string
+	switch {
+	case in.Pod.Spec.HostNetwork:
+		if out.PodIP == "" {
+			ips = in.HostIPs
+		}
+	case in.Runtime != nil:
+		ips = in.Runtime.IPs
+	}
+	if len(ips) == 0 {
+		return
+	}
+	out.PodIP, out.PodIPs = ips[0], nil
+	for _, ip := range ips {
+		out.PodIPs = append(out.PodIPs, corev1.PodIP{IP: ip})
+	}
+}
+
+// phase decides the phase from the container statuses in out.
+func phase(in *Input, out *corev1.PodStatus) {
+	old := in.Old.Phase
+	if Terminal(in.Pod.Status.Phase) {
+		old = in.Pod.Status.Phase
+	}
+	if Terminal(old) {
+		out.Phase = old
+		return
+	}
+	next := Phase(&in.Pod.Spec, out.InitContainerStatuses, out.ContainerStatuses)
+	switch {
+	case in.Failure != nil:
+		next = corev1.PodFailed
+	case in.Ended && !Terminal(next):
+		next = ended(out)
+	}
+	if Terminal(next) && !in.Ended {
+		// Something may still run: a sidecar, or a container that is being killed.
+		next = old
+		if next == "" {
+			next = corev1.PodPending
+		}
+		if next == corev1.PodPending && anyStarted(out.ContainerStatuses) {
+			next = corev1.PodRunning
+		}
+	}
+	out.Phase = next
+	if in.Failure != nil && in.Ended {
+		out.Reason, out.Message = in.Failure.Reason, in.Failure.Message
+	}
+}
+
+// ended is the phase of a Pod that was stopped: did all its containers end well?
+func ended(out *corev1.PodStatus) corev1.PodPhase {
+	for _, s := range out.ContainerStatuses {
+		if s.State.Terminated == nil || s.State.Terminated.ExitCode != 0 {
+			return corev1.PodFailed
+		}
+	}
+	return corev1.PodSucceeded
+}
+
+func anyStarted(statuses []corev1.ContainerStatus) bool {
+	for _, s := range statuses {
+		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,158 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Reasons of conditions.
+const (
+	reasonPodCompleted   = "PodCompleted"
+	reasonPodFailed      = "PodFailed"
+	reasonNotInitialized = "ContainersNotInitialized"
+	reasonNotReady       = "ContainersNotReady"
+	reasonGates          = "ReadinessGatesNotReady"
+)
+
+// owned are the conditions that the node agent alone writes. DisruptionTarget is shared with others, and kept.
+var owned = map[corev1.PodConditionType]bool{
+	corev1.PodReadyToStartContainers: true,
+	corev1.PodInitialized:            true,
+	corev1.PodReady:                  true,
+	corev1.ContainersReady:           true,
+	corev1.PodScheduled:              true,
+}
+
+// conditions fills ours and keeps those of others.
+func conditions(in *Input, out *corev1.PodStatus) {
+	ready := containersReady(in, out)
+	ours := []corev1.PodCondition{
+		truth(corev1.PodReadyToStartContainers, in.Prepared && !Terminal(out.Phase)),
+		initialized(in, out),
+		podReady(in, ready),
+		ready,
+		truth(corev1.PodScheduled, true),
+	}
+	for _, c := range ours {
+		c.ObservedGeneration = out.ObservedGeneration
+		c.LastTransitionTime = metav1.NewTime(in.Now.Truncate(1e9))
+		if old := condition(in.Old.Conditions, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		out.Conditions = append(out.Conditions, c)
+	}
+	for _, c := range in.Pod.Status.Conditions {
+		if !owned[c.Type] {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+}
+
+// initialized is the condition Initialized.
+func initialized(in *Input, out *corev1.PodStatus) corev1.PodCondition {
+	c := truth(corev1.PodInitialized, true)
+	if out.Phase == corev1.PodSucceeded {
+		c.Reason = reasonPodCompleted
+		return c
+	}
+	if anyStarted(out.ContainerStatuses) {
+		return c
+	}
+	var open []string
+	for i := range in.Pod.Spec.InitContainers {
+		spec := &in.Pod.Spec.InitContainers[i]
+		s := find(out.InitContainerStatuses, spec.Name)
+		done := s != nil && (s.Ready || IsSidecar(spec) && s.Started != nil && *s.Started)
+		if !done {
+			open = append(open, spec.Name)
+		}
+	}
+	if len(open) > 0 {
+		c.Status, c.Reason = corev1.ConditionFalse, reasonNotInitialized
+		c.Message = fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(open, " "))
+	}
+	return c
+}
+
+// containersReady is the condition ContainersReady.
+func containersReady(in *Input, out *corev1.PodStatus) corev1.PodCondition {
+	c := truth(corev1.ContainersReady, true)
+	switch out.Phase {
+	case corev1.PodSucceeded:
+		c.Status, c.Reason = corev1.ConditionFalse, reasonPodCompleted
+		return c
+	case corev1.PodFailed:
+		c.Status, c.Reason = corev1.ConditionFalse, reasonPodFailed
+		return c
+	}
+	var unready []string
+	note := func(name string, statuses []corev1.ContainerStatus) {
+		if s := find(statuses, name); s == nil || !s.Ready {
+			unready = append(unready, name)
+		}
+	}
+	for i := range in.Pod.Spec.InitContainers {
+		if spec := &in.Pod.Spec.InitContainers[i]; IsSidecar(spec) {
+			note(spec.Name, out.InitContainerStatuses)
+		}
+	}
+	for i := range in.Pod.Spec.Containers {
+		note(in.Pod.Spec.Containers[i].Name, out.ContainerStatuses)
+	}
+	if len(unready) > 0 {
+		c.Status, c.Reason = corev1.ConditionFalse, reasonNotReady
+		c.Message = fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+	}
+	return c
+}
+
+// podReady is the condition Ready: all containers, and all readiness gates.
+func podReady(in *Input, containers corev1.PodCondition) corev1.PodCondition {
+	if containers.Status != corev1.ConditionTrue {
+		containers.Type = corev1.PodReady
+		return containers
+	}
+	c := truth(corev1.PodReady, true)
+	var open []string
+	for _, gate := range in.Pod.Spec.ReadinessGates {
+		got := condition(in.Pod.Status.Conditions, gate.ConditionType)
+		switch {
+		case got == nil:
+			open = append(open, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
+				gate.ConditionType))
+		case got.Status != corev1.ConditionTrue:
+			open = append(open, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v",
+				gate.ConditionType, got.Status))
+		}
+	}
+	if len(open) > 0 {
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, reasonGates, strings.Join(open, ", ")
+	}
+	return c
+}
+
+// IsReady reports whether the status says that the Pod is Ready.
+func IsReady(status *corev1.PodStatus) bool {
+	c := condition(status.Conditions, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func condition(list []corev1.PodCondition, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range list {
+		if list[i].Type == kind {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+func truth(kind corev1.PodConditionType, ok bool) corev1.PodCondition {
+	c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse}
+	if ok {
+		c.Status = corev1.ConditionTrue
+	}
+	return c
+}

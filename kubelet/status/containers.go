@@ -1,0 +1,261 @@
+package status
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+const (
+	reasonCreating     = "ContainerCreating"
+	reasonInitializing = "PodInitializing"
+	reasonCompleted    = "Completed"
+	reasonError        = "Error"
+	reasonUnknown      = "ContainerStatusUnknown"
+	messageVanished    = "The container could not be located when the pod was deleted.  " +
+		"The container used to be Running"
+	messageNeverRan = "The container could not be located when the pod was terminated"
+	// exitUnknown is the exit code given to a container of which nobody knows how it ended.
+	exitUnknown = 137
+)
+
+// containers fills the three lists of container statuses.
+func containers(in *Input, out *corev1.PodStatus) {
+	spec := &in.Pod.Spec
+	mainsExist := false
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		mainsExist = mainsExist || in.Runtime.Find(c.Name) != nil
+		fallback := reasonCreating
+		if len(spec.InitContainers) > 0 {
+			fallback = reasonInitializing
+		}
+		out.ContainerStatuses = append(out.ContainerStatuses,
+			one(in, c, find(in.Old.ContainerStatuses, c.Name), fallback, true))
+	}
+	slices.SortFunc(out.ContainerStatuses, func(a, b corev1.ContainerStatus) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		s := one(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, IsSidecar(c))
+		if !IsSidecar(c) {
+			ended := s.State.Terminated
+			if mainsExist && in.Runtime.Find(c.Name) == nil {
+				// It was collected after it had done its work, or mains would not exist.
+				if ended == nil || ended.Reason == reasonUnknown {
+					ended = &corev1.ContainerStateTerminated{Reason: reasonCompleted}
+				}
+				s.State = corev1.ContainerState{Terminated: ended}
+			}
+			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+		}
+		out.InitContainerStatuses = append(out.InitContainerStatuses, s)
+	}
+	for i := range spec.EphemeralContainers {
+		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
+		s := one(in, &c, find(in.Old.EphemeralContainerStatuses, c.Name), reasonCreating, false)
+		s.Ready = false
+		out.EphemeralContainerStatuses = append(out.EphemeralContainerStatuses, s)
+	}
+	slices.SortFunc(out.EphemeralContainerStatuses, func(a, b corev1.ContainerStatus) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// one is the status of one container. fallback is the waiting reason of one that is merely not there yet, and
+// lasting says that it is meant to stay running, so that it can be started and ready.
+func one(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback string, lasting bool,
+) corev1.ContainerStatus {
+	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
+	all := in.Runtime.All(c.Name)
+	if len(all) == 0 {
+		absent(in, &s, old, fallback)
+	} else {
+		present(in, &s, all, fallback)
+	}
+	if w, ok := in.Waiting[c.Name]; ok && s.State.Running == nil && !in.Ended {
+		if s.State.Terminated != nil {
+			s.LastTerminationState = corev1.ContainerState{Terminated: s.State.Terminated}
+		}
+		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}}
+	}
+	if in.Ended {
+		settle(in, &s)
+	}
+	details(in, c, &s, lasting)
+	return s
+}
+
+// absent is a container of which the runtime has no instance.
+func absent(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, fallback string) {
+	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
+	if old == nil {
+		return
+	}
+	s.RestartCount, s.LastTerminationState = old.RestartCount, old.LastTerminationState
+	switch {
+	case in.Runtime == nil:
+		*s = *old.DeepCopy() // not read yet: what was known holds
+	case old.State.Terminated != nil:
+		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
+		if in.Ended || !restarting(in, s.Name, old.State.Terminated.ExitCode) {
+			s.State = *old.State.DeepCopy()
+		} else {
+			s.LastTerminationState = *old.State.DeepCopy()
+		}
+	case old.State.Running != nil:
+		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
+		gone := &corev1.ContainerStateTerminated{
+			Reason: reasonUnknown, Message: messageVanished, ExitCode: exitUnknown, ContainerID: old.ContainerID,
+		}
+		if in.Ended || in.Pod.DeletionTimestamp != nil {
+			s.State = corev1.ContainerState{Terminated: gone}
+			return
+		}
+		s.LastTerminationState = corev1.ContainerState{Terminated: gone}
+		s.RestartCount++
+	}
+}
+
+// restarting reports whether the named container would be started again after the exit code.
+func restarting(in *Input, name string, code int32) bool {
+	spec := &in.Pod.Spec
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return WillRestart(spec, &list[i], code)
+			}
+		}
+	}
+	return false
+}
+
+// present is a container with instances, the newest first.
+func present(in *Input, s *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
+	now := all[0]
+	s.RestartCount = int32(now.Attempt)
+	s.ContainerID = in.id(now)
+	if now.Image != "" {
+		s.Image = now.Image
+	}
+	s.ImageID = now.ImageRef
+	switch now.State {
+	case container.StateRunning:
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(now.StartedAt)}
+	case container.StateExited:
+		s.State.Terminated = in.terminated(now)
+	case container.StateUnknown:
+		s.State.Terminated = &corev1.ContainerStateTerminated{
+			Reason: reasonUnknown, ExitCode: exitUnknown, ContainerID: s.ContainerID, StartedAt: stamp(now.StartedAt),
+		}
+	default:
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
+	}
+	for _, before := range all[1:] {
+		if before.State == container.StateExited {
+			s.LastTerminationState.Terminated = in.terminated(before)
+			break
+		}
+	}
+	if user := now.User.GetLinux(); user != nil {
+		s.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
+			UID: user.Uid, GID: user.Gid, SupplementalGroups: user.SupplementalGroups,
+		}}
+	}
+}
+
+// settle gives a container of an ended Pod the end that it has or must have had.
+func settle(in *Input, s *corev1.ContainerStatus) {
+	if s.State.Terminated != nil {
+		return
+	}
+	if last := s.LastTerminationState.Terminated; last != nil {
+		s.State, s.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
+		return
+	}
+	if in.Failure != nil && s.State.Waiting != nil && s.ContainerID == "" && !in.Prepared {
+		return // it never came to that
+	}
+	s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		Reason: reasonUnknown, Message: messageNeverRan, ExitCode: exitUnknown, ContainerID: s.ContainerID,
+	}}
+}
+
+// details fills what follows from the state and the spec.
+func details(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting bool) {
+	running := s.State.Running != nil
+	started := running
+	if running && lasting {
+		_, id, _ := strings.Cut(s.ContainerID, "://")
+		if in.Probes != nil {
+			started = in.Probes.Started(c, id)
+			s.Ready = started && in.Probes.Ready(c, id)
+		} else {
+			s.Ready = true
+		}
+	}
+	s.Started = &started
+	if running {
+		s.AllocatedResources = c.Resources.Requests
+		s.Resources = c.Resources.DeepCopy()
+		s.Resources.Claims = nil
+	}
+	for _, m := range c.VolumeMounts {
+		mount := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			disabled := corev1.RecursiveReadOnlyDisabled
+			mount.RecursiveReadOnly = &disabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
+				mount.RecursiveReadOnly = recursive(in.Runtime.Find(c.Name), m.MountPath)
+			}
+		}
+		s.VolumeMounts = append(s.VolumeMounts, mount)
+	}
+}
+
+// recursive says whether the runtime made the mount recursively read-only.
+func recursive(instance *container.ContainerStatus, path string) *corev1.RecursiveReadOnlyMode {
+	mode := corev1.RecursiveReadOnlyDisabled
+	if instance != nil {
+		for _, m := range instance.Mounts {
+			if m.ContainerPath == path && m.RecursiveReadOnly {
+				mode = corev1.RecursiveReadOnlyEnabled
+			}
+		}
+	}
+	return &mode
+}
+
+// terminated is the end of one instance.
+func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerStateTerminated {
+	t := &corev1.ContainerStateTerminated{
+		ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
+		StartedAt: stamp(c.StartedAt), FinishedAt: stamp(c.FinishedAt), ContainerID: in.id(c),
+	}
+	if m, ok := in.Messages[c.ID]; ok && m != "" {
+		t.Message = m
+	}
+	if t.Reason == "" {
+		t.Reason = reasonCompleted
+		if c.ExitCode != 0 {
+			t.Reason = reasonError
+		}
+	}
+	return t
+}
+
+func (in *Input) id(c *container.ContainerStatus) string { return in.RuntimeName + "://" + c.ID }
+
+// stamp has the API's resolution, so that a status read back equals the one written.
+func stamp(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t.Truncate(time.Second))
+}

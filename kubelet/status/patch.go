@@ -1,0 +1,106 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// merge is the API's status with our part of it replaced by want. What others write stays as they wrote it.
+func merge(api *corev1.Pod, want corev1.PodStatus) corev1.PodStatus {
+	out := *api.Status.DeepCopy()
+	if !Terminal(api.Status.Phase) || Terminal(want.Phase) {
+		out.Phase = want.Phase
+	}
+	out.Reason, out.Message = want.Reason, want.Message
+	out.HostIP, out.HostIPs = want.HostIP, want.HostIPs
+	out.PodIP, out.PodIPs = want.PodIP, want.PodIPs
+	out.StartTime, out.QOSClass = want.StartTime, want.QOSClass
+	out.InitContainerStatuses = want.InitContainerStatuses
+	out.ContainerStatuses = want.ContainerStatuses
+	out.EphemeralContainerStatuses = want.EphemeralContainerStatuses
+	out.ObservedGeneration = max(out.ObservedGeneration, want.ObservedGeneration)
+	out.Conditions = mergeConditions(api.Status.Conditions, want.Conditions)
+	return out
+}
+
+func mergeConditions(api, want []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range want {
+		if owned[c.Type] || c.Type == corev1.DisruptionTarget {
+			out = append(out, c)
+		}
+	}
+	for _, c := range api {
+		if condition(out, c.Type) == nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// patch writes the status with the Pod's UID as a precondition, and returns the Pod as it is then.
+func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodStatus) (*corev1.Pod, error) {
+	body, err := difference(api, status)
+	if err != nil {
+		return nil, fmt.Errorf("make status patch of pod %s/%s: %w", api.Namespace, api.Name, err)
+	}
+	ref := timeline.PodRef(api)
+	pod, err := w.deps.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("write status of pod %s/%s: %w", api.Namespace, api.Name, err)
+	}
+	w.deps.Timeline.Mark(ref, owner, timeline.StageStatus, summary(&status), nil)
+	return pod, nil
+}
+
+// summary names a status for the timeline.
+func summary(status *corev1.PodStatus) string {
+	if IsReady(status) {
+		return string(status.Phase) + ", Ready"
+	}
+	return string(status.Phase)
+}
+
+// difference is the patch that leads from the API's status to the given one.
+func difference(api *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+	// Only what is patched is compared; the UID stands on one side alone so that it is in the patch.
+	old, err := json.Marshal(&corev1.Pod{Status: api.Status})
+	if err != nil {
+		return nil, err
+	}
+	next, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: api.UID}, Status: status})
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(old, next, corev1.Pod{})
+}
+
+// remove deletes the Pod's object for good.
+func (w *Writer) remove(ctx context.Context, api *corev1.Pod) error {
+	grace := int64(0)
+	err := w.deps.Client.CoreV1().Pods(api.Namespace).Delete(ctx, api.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &grace,
+		Preconditions:      &metav1.Preconditions{UID: &api.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete pod %s/%s: %w", api.Namespace, api.Name, err)
+	}
+	w.deps.Timeline.Mark(timeline.PodRef(api), owner, timeline.StageRemoved, "", nil)
+	return nil
+}
+
+// isUIDConflict tells the conflict of a Pod made anew under the same name from one that is worth another try.
+func isUIDConflict(err error) bool {
+	return strings.Contains(err.Error(), "UID")
+}

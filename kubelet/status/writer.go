@@ -1,0 +1,241 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+const (
+	defaultWorkers = 8
+	firstRetry     = 50 * time.Millisecond
+	maxRetry       = 10 * time.Second
+	owner          = "kubelet"
+)
+
+// WriterConfig are the values a Writer works with.
+type WriterConfig struct {
+	// Workers is how many statuses are written at once, each Pod's one after another; 8 if zero.
+	Workers int
+}
+
+// WriterDeps are what a Writer needs from others.
+type WriterDeps struct {
+	// Client writes statuses and deletes finished Pods.
+	Client kubernetes.Interface
+	// Timeline, Logger and Clock may be nil.
+	Timeline *timeline.Recorder
+	Logger   *slog.Logger
+	Clock    clock.WithTicker
+}
+
+// Writer brings statuses to the API server. It is safe for concurrent use.
+type Writer struct {
+	deps    WriterDeps
+	workers int
+	queue   workqueue.TypedRateLimitingInterface[types.UID]
+
+	mu   sync.Mutex // guards pods and the entries
+	pods map[types.UID]*entry
+}
+
+// entry is one Pod's status on its way.
+type entry struct {
+	// api is the Pod as the API server had it last, to our knowledge.
+	api *corev1.Pod
+	// want is the status to be written; set says that there is one.
+	want corev1.PodStatus
+	set  bool
+	// finish asks for the Pod's object to be deleted once want is written.
+	finish bool
+}
+
+// NewWriter makes a Writer. Start runs it.
+func NewWriter(cfg WriterConfig, deps WriterDeps) (*Writer, error) {
+	if deps.Client == nil {
+		return nil, errors.New("status writer: needs a client")
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = defaultWorkers
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Writer{deps: deps, workers: cfg.Workers, pods: map[types.UID]*entry{}, queue: newQueue(deps.Clock)}, nil
+}
+
+func newQueue(clk clock.WithTicker) workqueue.TypedRateLimitingInterface[types.UID] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, maxRetry),
+		workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "pod_status", Clock: clk},
+	)
+}
+
+// Start writes statuses until ctx ends. What was not written by then is computed anew by the next process.
+func (w *Writer) Start(ctx context.Context) error {
+	var group errgroup.Group
+	for range w.workers {
+		group.Go(func() error {
+			for {
+				uid, quit := w.queue.Get()
+				if quit {
+					return nil
+				}
+				w.process(ctx, uid)
+			}
+		})
+	}
+	<-ctx.Done()
+	w.queue.ShutDown()
+	return group.Wait()
+}
+
+// Set asks for the status to be written, unless it is what was asked for last. It reports whether it changed.
+func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.entry(pod)
+	if e.set && apiequality.Semantic.DeepEqual(e.want, status) {
+		return false
+	}
+	e.want, e.set = status, true
+	w.queue.Add(pod.UID)
+	return true
+}
+
+// Get returns the status asked for last.
+func (w *Writer) Get(uid types.UID) (corev1.PodStatus, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e, ok := w.pods[uid]; ok && e.set {
+		return *e.want.DeepCopy(), true
+	}
+	return corev1.PodStatus{}, false
+}
+
+// Observe takes note of the Pod as the API server has it. If its status is not the one asked for, somebody has
+// edited it or a write was lost, and it is written again.
+func (w *Writer) Observe(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.entry(pod)
+	if older(pod, e.api) {
+		return
+	}
+	e.api = pod
+	if e.set && !apiequality.Semantic.DeepEqual(pod.Status, merge(pod, e.want)) {
+		w.queue.Add(pod.UID)
+	}
+}
+
+// Finish asks for the Pod's object to be deleted for good, after its last status was written. To be called when
+// nothing of the Pod is left running or mounted on the node, and its deletion was asked for.
+func (w *Writer) Finish(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.entry(pod)
+	if !e.finish {
+		e.finish = true
+		w.queue.Add(pod.UID)
+	}
+}
+
+// Forget drops all that is kept of a Pod.
+func (w *Writer) Forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pods, uid)
+	w.queue.Forget(uid)
+}
+
+// entry finds or makes a Pod's entry. The caller holds mu.
+func (w *Writer) entry(pod *corev1.Pod) *entry {
+	e, ok := w.pods[pod.UID]
+	if !ok {
+		e = &entry{api: pod}
+		w.pods[pod.UID] = e
+	}
+	return e
+}
+
+// process writes one Pod's status, and deletes its object if that was asked for.
+func (w *Writer) process(ctx context.Context, uid types.UID) {
+	defer w.queue.Done(uid)
+	if ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	e, ok := w.pods[uid]
+	var current entry
+	if ok {
+		current = *e
+	}
+	w.mu.Unlock()
+	if !ok {
+		w.queue.Forget(uid)
+		return
+	}
+	err := w.write(ctx, current)
+	switch {
+	case err == nil:
+		w.queue.Forget(uid)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err) && isUIDConflict(err):
+		// The Pod is gone, or its name belongs to another one now; the watch will say so.
+		w.queue.Forget(uid)
+	case ctx.Err() == nil:
+		w.deps.Logger.Warn("writing a pod's status failed", "pod", current.api.Namespace+"/"+current.api.Name,
+			"uid", uid, "error", err)
+		w.queue.AddRateLimited(uid)
+	}
+}
+
+// write brings one entry to the API server.
+func (w *Writer) write(ctx context.Context, e entry) error {
+	if e.set {
+		status := merge(e.api, e.want)
+		if !apiequality.Semantic.DeepEqual(e.api.Status, status) {
+			api, err := w.patch(ctx, e.api, status)
+			if err != nil {
+				return err
+			}
+			w.written(api)
+		}
+	}
+	if e.finish {
+		return w.remove(ctx, e.api)
+	}
+	return nil
+}
+
+// written notes the API server's answer to a patch.
+func (w *Writer) written(api *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e, ok := w.pods[api.UID]; ok && !older(api, e.api) {
+		e.api = api
+	}
+}
+
+// older reports whether a is an older version of the object than b.
+func older(a, b *corev1.Pod) bool {
+	x, errA := strconv.ParseUint(a.ResourceVersion, 10, 64)
+	y, errB := strconv.ParseUint(b.ResourceVersion, 10, 64)
+	return errA == nil && errB == nil && x < y
+}

@@ -1,0 +1,221 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	mount "k8s.io/mount-utils"
+)
+
+// Mounter mounts and unmounts. It is the part of k8s.io/mount-utils' Interface that Berth uses.
+type Mounter interface {
+	// Mount mounts source on target. Options are those of mount(8); "bind" together with "ro" gives a read-only
+	// bind mount.
+	Mount(source, target, fstype string, options []string) error
+	// Unmount unmounts what is on top at target.
+	Unmount(target string) error
+	// IsMountPoint reports whether something is mounted on the path itself. A missing path gives an error for
+	// which os.IsNotExist is true.
+	IsMountPoint(path string) (bool, error)
+}
+
+// Syscalls is a Mounter that calls the kernel directly. The zero value is ready. It is safe for concurrent use.
+type Syscalls struct{}
+
+var (
+	_ Mounter = Syscalls{}
+	_ Mounter = mount.Interface(nil)
+)
+
+// flags are the mount options that are flags of mount(2); every other option is data for the file system.
+var flags = map[string]uintptr{
+	"bind": unix.MS_BIND, "rbind": unix.MS_BIND | unix.MS_REC, "ro": unix.MS_RDONLY, "rw": 0, "defaults": 0,
+	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME,
+	"relatime": unix.MS_RELATIME, "remount": unix.MS_REMOUNT, "nodiratime": unix.MS_NODIRATIME,
+	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC,
+}
+
+// propagations are options that mount(2) wants in a call of their own.
+var propagations = map[string]uintptr{
+	"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED | unix.MS_REC,
+	"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE | unix.MS_REC,
+	"slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE | unix.MS_REC,
+}
+
+// Mount implements Mounter. If a later step of a mount that needs several fails, the mount is undone.
+func (Syscalls) Mount(source, target, fstype string, options []string) error {
+	var flag, propagation uintptr
+	var data []string
+	for _, option := range options {
+		if bit, ok := flags[option]; ok {
+			flag |= bit
+		} else if bit, ok := propagations[option]; ok {
+			propagation |= bit
+		} else {
+			data = append(data, option)
+		}
+	}
+	// The kernel ignores all other flags of a new bind mount: they need a remount of it.
+	rest := flag &^ (unix.MS_BIND | unix.MS_REC | unix.MS_REMOUNT)
+	again := flag&unix.MS_BIND != 0 && flag&unix.MS_REMOUNT == 0 && rest != 0
+	first := flag
+	if again {
+		first &= unix.MS_BIND | unix.MS_REC
+	}
+	if err := unix.Mount(source, target, fstype, first, strings.Join(data, ",")); err != nil {
+		return &os.PathError{Op: "mount " + describe(source, fstype) + " on", Path: target, Err: err}
+	}
+	if again {
+		if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|rest, ""); err != nil {
+			return undo(target, &os.PathError{Op: "remount", Path: target, Err: err})
+		}
+	}
+	if propagation != 0 {
+		if err := unix.Mount("", target, "", propagation, ""); err != nil {
+			return undo(target, &os.PathError{Op: "set propagation of", Path: target, Err: err})
+		}
+	}
+	return nil
+}
+
+// undo unmounts a mount that could not be completed, and returns why.
+func undo(target string, cause error) error {
+	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
+		return errors.Join(cause, &os.PathError{Op: "unmount", Path: target, Err: err})
+	}
+	return cause
+}
+
+func describe(source, fstype string) string {
+	if fstype != "" {
+		return fstype
+	}
+	return source
+}
+
+// Unmount implements Mounter. It does not follow a symbolic link.
+func (Syscalls) Unmount(target string) error {
+	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "unmount", Path: target, Err: err}
+	}
+	return nil
+}
+
+// IsMountPoint implements Mounter. It asks the kernel about this one path (statx, Linux 5.8 and later) and reads the
+// mount table only where that is not known.
+func (Syscalls) IsMountPoint(path string) (bool, error) {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &stat)
+	if err != nil {
+		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	return len(infos) > 0, err
+}
+
+// Under lists the mount points at or below dir, the deepest first, so that unmounting in this order works. A path
+// that has several mounts on top of each other is listed as often. It reads the whole mount table.
+func Under(dir string) ([]string, error) {
+	resolved, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(resolved))
+	if err != nil {
+		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
+	}
+	paths := make([]string, 0, len(infos))
+	for _, info := range infos {
+		paths = append(paths, info.Mountpoint)
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(paths)))
+	return paths, nil
+}
+
+// UnmountAll unmounts everything at or below dir. It goes on after an error and returns all of them.
+func UnmountAll(ctx context.Context, mounter Mounter, dir string) error {
+	paths, err := Under(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range paths {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		if err := mounter.Unmount(path); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// UnmountPoint unmounts whatever is mounted on path itself, all layers of it. A path that is missing or no mount
+// point is fine.
+func UnmountPoint(ctx context.Context, mounter Mounter, path string) error {
+	for {
+		is, err := mounter.IsMountPoint(path)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("check for a mount: %w", err)
+		}
+		if !is {
+			return nil
+		}
+		if err := mounter.Unmount(path); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// Remove takes a volume's directory away whose data dies with it: it unmounts what is mounted on or below dir, then
+// removes the tree. A missing dir is fine.
+func Remove(ctx context.Context, mounter Mounter, dir string) error {
+	if err := UnmountPoint(ctx, mounter, dir); err != nil {
+		return err
+	}
+	err := RemoveTree(dir)
+	if errors.Is(err, ErrMountPoint) {
+		// Somebody, perhaps a container with Bidirectional propagation, mounted below.
+		if err := UnmountAll(ctx, mounter, dir); err != nil {
+			return err
+		}
+		err = RemoveTree(dir)
+	}
+	return err
+}
+
+// Detach takes a volume's directory away whose data must stay: it unmounts what is on dir and removes the empty
+// directory. If the directory is not empty it is left alone, and the error says so.
+func Detach(ctx context.Context, mounter Mounter, dir string) error {
+	if err := UnmountPoint(ctx, mounter, dir); err != nil {
+		return err
+	}
+	err := unix.Rmdir(dir)
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	if err == unix.ENOTEMPTY {
+		return fmt.Errorf("remove volume directory %q: it holds files although nothing is mounted there; "+
+			"move them away by hand: %w", dir, err)
+	}
+	return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+}

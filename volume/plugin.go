@@ -1,0 +1,145 @@
+package volume
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Plugin sets one kind of volume up for a Pod, and takes it down. Every plugin must pass volume/testsuite.
+//
+// # Concurrency
+//
+// Calls for different directories run at the same time. The caller never runs two calls for one directory at once.
+//
+// # Crashes
+//
+// The process may be killed between any two system calls of a plugin. There is no journal: what a call finds on
+// disk and in the mount table is all that is known of what ran before. Hence
+//
+//   - SetUp on a directory that an earlier SetUp left half-made, or complete, must succeed and give the same result.
+//     It must not lose what a Pod has already written there.
+//   - TearDown on a directory that is half-made, complete, or absent must succeed and leave nothing. It gets the
+//     directory only: no Pod and no API object, for both may be gone by then.
+//
+// # Data
+//
+// TearDown never deletes data that outlives the Pod. A plugin whose directory is a mount of something lasting
+// unmounts it and then removes the empty directory with rmdir, never recursively; a plugin whose data dies with
+// the Pod removes its tree without leaving the file system that the directory is on (see mounts.RemoveTree).
+//
+// # Errors
+//
+// A failed SetUp leaves nothing that TearDown could not remove. An error is final unless it is marked with
+// Uncertain: final means that the volume is certainly not set up, uncertain that it may be, so that TearDown must
+// run before the volume may be considered gone, even if the Pod goes away at once. Asking for something that the
+// plugin does not do gives an UnsupportedError that names the field. Errors name the object and the step, and the
+// remedy where the user can act; they never contain the content of a Secret.
+//
+// # Time
+//
+// Calls return soon after ctx ends. SetUp does not wait for an object of the API to appear: it fails, and is called
+// again when the object changes.
+type Plugin interface {
+	// Name is the plugin's qualified name, such as "kubernetes.io/empty-dir". With EscapeName it names the
+	// directory that holds the plugin's volumes on disk, and is thereby part of the format on disk for ever.
+	Name() string
+
+	// CanSupport reports whether this plugin is the one for the volume. It looks only at which source is set.
+	CanSupport(spec Spec) bool
+
+	// SetUp makes the volume ready for the Pod's containers and says where it is. See above for what may have
+	// run before.
+	SetUp(ctx context.Context, req Request) (Mount, error)
+
+	// TearDown undoes SetUp, given the Dir of its Request.
+	TearDown(ctx context.Context, dir string) error
+}
+
+// Refresher is a Plugin whose volumes follow objects of the API. Refresh is called, after a successful SetUp, each
+// time that an object which the Pod refers to, a token of the Pod, or the Pod itself changed. It must swap the
+// content atomically and must write nothing if the content is unchanged. After an error the old content stays.
+type Refresher interface {
+	Plugin
+	Refresh(ctx context.Context, req Request) error
+}
+
+// Attachable is a Plugin whose volumes must be attached to the node, and perhaps staged once a node, before SetUp.
+//
+// DeviceName is the volume's unique name in node.status.volumesInUse and volumesAttached; an empty name means that
+// this volume needs no attachment. Stage makes the volume usable on the node under a directory of the plugin's own
+// and is called once a volume, before the first SetUp; Unstage is called after the last TearDown. Both are
+// idempotent, and their errors are final or Uncertain as those of SetUp.
+type Attachable interface {
+	Plugin
+	DeviceName(spec Spec) (string, error)
+	Stage(ctx context.Context, req StageRequest) error
+	Unstage(ctx context.Context, deviceName string) error
+}
+
+// BlockMapper is a Plugin that can hand a volume to a container as a device instead of a directory. Map returns the
+// device node; Unmap gets what TearDown gets. The rules of SetUp and TearDown hold.
+type BlockMapper interface {
+	Plugin
+	Map(ctx context.Context, req Request) (Mount, error)
+	Unmap(ctx context.Context, dir string) error
+}
+
+// Spec is a volume as a Pod asks for it. Exactly one of Volume and PV decides which plugin is meant: PV if it is
+// set, else Volume's own source. The objects are shared caches: never written to.
+type Spec struct {
+	// Name is the volume's name in the Pod: spec.volumes[].name.
+	Name string
+	// Volume is the entry of spec.volumes. Always set when a Pod asks.
+	Volume *corev1.Volume
+	// PVC and PV are set when the entry is a claim or a generic ephemeral volume; they are bound to each other.
+	PVC *corev1.PersistentVolumeClaim
+	PV  *corev1.PersistentVolume
+}
+
+// DirName is the name of the volume's directory under its plugin's directory: the PersistentVolume's name, or the
+// volume's name in the Pod if it has none.
+func (s Spec) DirName() string {
+	if s.PV != nil {
+		return s.PV.Name
+	}
+	return s.Name
+}
+
+// Request asks for one volume of one Pod.
+type Request struct {
+	// Pod is the Pod as last seen. Its labels, annotations and status may change between calls, its UID does not.
+	Pod *corev1.Pod
+	// Node is this node, for volumes that are bound to nodes. It may be nil, then such volumes are refused.
+	Node *corev1.Node
+	// Spec is the volume.
+	Spec Spec
+	// Dir is the absolute path POD/volumes/<escaped plugin name>/<DirName>. Its parent may be missing. A plugin
+	// that needs no directory (hostPath) leaves it alone.
+	Dir string
+	// ReadOnly says that nothing may write to the volume through this Pod.
+	ReadOnly bool
+	// FSGroup, if not nil, is the group that is to own the volume; FSGroupChangePolicy says when.
+	FSGroup             *int64
+	FSGroupChangePolicy corev1.PodFSGroupChangePolicy
+}
+
+// StageRequest asks an Attachable to make a volume usable on the node.
+type StageRequest struct {
+	// DeviceName is the volume's unique name.
+	DeviceName string
+	Spec       Spec
+	// DevicePath is what the attacher wrote into node.status.volumesAttached. It may be empty.
+	DevicePath string
+	// PublishContext is the attachment's metadata. It may be nil.
+	PublishContext map[string]string
+	FSGroup        *int64
+}
+
+// Mount is a volume that is set up.
+type Mount struct {
+	// Path is what the runtime binds into the containers: a directory, a file (hostPath) or a device.
+	Path string
+	// ReadOnly says that containers must get it read-only, whatever their volumeMounts say.
+	ReadOnly bool
+}

@@ -1,0 +1,137 @@
+package expect
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ControlleeExpectations is what was expected for one key at the moment it was read. It does not change afterwards.
+// The UID of a created object is known only once the Create call has returned, so that is when it is recorded; that
+// of a deleted one is known before.
+type ControlleeExpectations struct {
+	creations []types.UID
+	deletions []types.UID
+}
+
+// Creations are the UIDs of created objects that the cache had not shown, sorted. The slice must not be modified.
+func (c *ControlleeExpectations) Creations() []types.UID { return c.creations }
+
+// Deletions are the UIDs of objects whose deletion the cache had not shown, sorted. The slice must not be modified.
+func (c *ControlleeExpectations) Deletions() []types.UID { return c.deletions }
+
+// GetExpectations returns a snapshot of what is expected for the key, and whether the key is known; (nil, false, nil)
+// if not. The error is always nil.
+func (s *ExpectationsStore) GetExpectations(controlleeKey string) (*ControlleeExpectations, bool, error) {
+	shown := s.read(controlleeKey)
+	return shown, shown != nil, nil
+}
+
+// GetCreateExpectations returns the UIDs of created objects that the cache has not shown yet, sorted: nil for an
+// unknown key, empty for one with nothing expected. The slice is a snapshot and must not be modified.
+func (s *ExpectationsStore) GetCreateExpectations(controlleeKey string) []types.UID {
+	if shown := s.read(controlleeKey); shown != nil {
+		return shown.creations
+	}
+	return nil
+}
+
+// GetDeleteExpectations returns the UIDs of objects whose deletion the cache has not shown yet, sorted: nil for an
+// unknown key, empty for one with nothing expected. The slice is a snapshot and must not be modified.
+func (s *ExpectationsStore) GetDeleteExpectations(controlleeKey string) []types.UID {
+	if shown := s.read(controlleeKey); shown != nil {
+		return shown.deletions
+	}
+	return nil
+}
+
+// HasDeleteExpectation reports whether the deletion of the object with this UID is expected for the key.
+func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types.UID) bool {
+	sh := s.shard(controlleeKey)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	e, ok := sh.entries[controlleeKey]
+	if !ok {
+		return false
+	}
+	_, goes := e.deletions[uid]
+	return goes
+}
+
+// read gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the write lock.
+func (s *ExpectationsStore) read(key string) *ControlleeExpectations {
+	sh := s.shard(key)
+	sh.mu.RLock()
+	e, ok := sh.entries[key]
+	var shown *ControlleeExpectations
+	if ok {
+		shown = e.shown
+	}
+	sh.mu.RUnlock()
+	if !ok || shown != nil {
+		return shown
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e, ok = sh.entries[key]; !ok {
+		return nil
+	}
+	return e.snapshot()
+}
+
+// Size counts what the store holds: known keys, expected creations, expected deletions.
+type Size struct{ Keys, Creations, Deletions int }
+
+// Size counts what the store holds. It looks at one part after the other, so under change it is approximate.
+func (s *ExpectationsStore) Size() Size {
+	var size Size
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.RLock()
+		size.Keys += len(sh.entries)
+		for _, e := range sh.entries {
+			size.Creations += len(e.creations)
+			size.Deletions += len(e.deletions)
+		}
+		sh.mu.RUnlock()
+	}
+	return size
+}
+
+// collector gives the store's size to Prometheus.
+type collector struct {
+	store                      *ExpectationsStore
+	keys, creations, deletions *prometheus.Desc
+}
+
+var _ prometheus.Collector = (*collector)(nil)
+
+// NewCollector makes a Prometheus collector of the store's size: the gauges berth_expectations_keys, _creations and
+// _deletions with the label controller set to name. The caller registers it.
+func NewCollector(name string, store *ExpectationsStore) prometheus.Collector {
+	describe := func(what, help string) *prometheus.Desc {
+		return prometheus.NewDesc("berth_expectations_"+what, help, nil, prometheus.Labels{"controller": name})
+	}
+	return &collector{
+		store:     store,
+		keys:      describe("keys", "Owners that the expectations store knows."),
+		creations: describe("creations", "Created objects that the cache has not shown yet."),
+		deletions: describe("deletions", "Deleted objects that the cache still shows, or shows terminating."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.keys
+	ch <- c.creations
+	ch <- c.deletions
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	size := c.store.Size()
+	for desc, value := range map[*prometheus.Desc]int{
+		c.keys: size.Keys, c.creations: size.Creations, c.deletions: size.Deletions,
+	} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
+	}
+}

@@ -1,0 +1,191 @@
+package expect
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// ControlleeKeyFunc makes the key of a controlled resource: "namespace/name", or "name" for a cluster-scoped one. The
+// key of a cache.DeletedFinalStateUnknown is its own Key.
+var ControlleeKeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+
+const (
+	// shards keeps controllers' workers, which hold different keys, from waiting for each other.
+	shards = 64
+	// sweepFloor is the number of keys in a shard below which keys with nothing expected are not looked for.
+	sweepFloor = 32
+	// verbose is the level at which every change is logged.
+	verbose = 4
+)
+
+// Options are what NewExpectationsStoreWithOptions can be told beyond the defaults.
+type Options struct {
+	// CreationTTL is how long a creation may stay expected. When a SyncExpectations finds it older, it is dropped
+	// as one that will never be seen. It should be far above the lag that a cache can have, for dropping too early
+	// lets an object be made twice. Zero, the default, keeps creations without bound.
+	CreationTTL time.Duration
+	// Clock tells the age of creations. The default is the real clock.
+	Clock clock.PassiveClock
+}
+
+// ExpectationsStore holds, for every key, the UIDs of objects whose creation and whose deletion the cache has not
+// shown yet. It is safe for concurrent use by any number of goroutines, and reads of unchanged expectations
+// allocate nothing.
+type ExpectationsStore struct {
+	options Options
+	seed    maphash.Seed
+	shards  [shards]shard
+}
+
+// shard holds the entries of the keys that hash to it.
+type shard struct {
+	mu      sync.RWMutex // guards all below, and the entries
+	entries map[string]*entry
+	// sweepAt is the number of entries at which keys with nothing expected are removed. It doubles with what is
+	// left, so that the cost of a sweep is spread over the insertions since the last one.
+	sweepAt int
+}
+
+// NewExpectationsStore makes an empty store that keeps expectations until they are met or removed.
+func NewExpectationsStore() *ExpectationsStore { return NewExpectationsStoreWithOptions(Options{}) }
+
+// NewExpectationsStoreWithOptions makes an empty store with other than the default options.
+func NewExpectationsStoreWithOptions(options Options) *ExpectationsStore {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	s := &ExpectationsStore{options: options, seed: maphash.MakeSeed()}
+	for i := range s.shards {
+		s.shards[i].entries = make(map[string]*entry)
+		s.shards[i].sweepAt = sweepFloor
+	}
+	return s
+}
+
+// ExpectCreations records that the objects with these UIDs were created for controlleeKey. A UID whose deletion is
+// expected already is left out, since the deletion is newer news. The key becomes known even without UIDs. The error
+// is always nil.
+func (s *ExpectationsStore) ExpectCreations(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
+	s.expectCreations(logger, controlleeKey, "", uids)
+	return nil
+}
+
+// ExpectCreationsAt is ExpectCreations that also records the resource version at which the objects were created, for
+// SyncExpectationsAt. All UIDs of one call share it: give the version of the newest.
+func (s *ExpectationsStore) ExpectCreationsAt(
+	logger logr.Logger, controlleeKey, resourceVersion string, uids ...types.UID,
+) error {
+	s.expectCreations(logger, controlleeKey, resourceVersion, uids)
+	return nil
+}
+
+func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVersion string, uids []types.UID) {
+	made := creation{resourceVersion: resourceVersion}
+	if s.options.CreationTTL > 0 {
+		made.at = s.options.Clock.Now()
+	}
+	sh := s.shard(key)
+	sh.mu.Lock()
+	sh.obtain(key).expectCreations(made, uids)
+	sh.mu.Unlock()
+	s.log(logger, "creations expected", key, uids)
+}
+
+// ExpectDeletions records that the objects with these UIDs were or are about to be deleted for controlleeKey. It ends
+// the expectation of their creation. The key becomes known even without UIDs. The error is always nil.
+func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
+	sh := s.shard(controlleeKey)
+	sh.mu.Lock()
+	sh.obtain(controlleeKey).expectDeletions(uids)
+	sh.mu.Unlock()
+	s.log(logger, "deletions expected", controlleeKey, uids)
+	return nil
+}
+
+// ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and
+// keys are no matter.
+func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) {
+	sh := s.shard(controlleeKey)
+	sh.mu.Lock()
+	if e, ok := sh.entries[controlleeKey]; ok {
+		e.observeDeletions(uids)
+	}
+	sh.mu.Unlock()
+	s.log(logger, "deletions observed", controlleeKey, uids)
+}
+
+// DeleteExpectations forgets the key and all that was expected for it. The error is always nil.
+func (s *ExpectationsStore) DeleteExpectations(logger logr.Logger, controlleeKey string) error {
+	sh := s.shard(controlleeKey)
+	sh.mu.Lock()
+	_, known := sh.entries[controlleeKey]
+	delete(sh.entries, controlleeKey)
+	sh.mu.Unlock()
+	if known {
+		s.log(logger, "expectations deleted", controlleeKey, nil)
+	}
+	return nil
+}
+
+// SyncExpectations drops the expectations that the cache has met, given the UIDs of the key's objects in the cache:
+// those without and those with a deletion timestamp. A creation is met when its UID is in either list. A deletion is
+// met when its UID is no longer in the first; UIDs of the second count as expected deletions while they are there.
+// An unknown key stays unknown.
+func (s *ExpectationsStore) SyncExpectations(
+	controlleeKey string, existingNonTerminatingUIDs []types.UID, existingTerminatingUIDs []types.UID,
+) {
+	s.SyncExpectationsAt(controlleeKey, "", existingNonTerminatingUIDs, existingTerminatingUIDs)
+}
+
+// SyncExpectationsAt is SyncExpectations with the resource version that the cache had reached before its objects were
+// listed, as cache.Store's LastStoreSyncResourceVersion tells it. A creation recorded at or before that version whose
+// UID is in neither list was there and is gone again, so it is dropped. Versions that cannot be compared drop nothing.
+func (s *ExpectationsStore) SyncExpectationsAt(
+	controlleeKey, resourceVersion string, existingNonTerminatingUIDs, existingTerminatingUIDs []types.UID,
+) {
+	var oldest time.Time
+	if s.options.CreationTTL > 0 {
+		oldest = s.options.Clock.Now().Add(-s.options.CreationTTL)
+	}
+	sh := s.shard(controlleeKey)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e, ok := sh.entries[controlleeKey]; ok {
+		e.sync(existingNonTerminatingUIDs, existingTerminatingUIDs)
+		e.release(resourceVersion, oldest)
+	}
+}
+
+func (s *ExpectationsStore) shard(key string) *shard {
+	return &s.shards[maphash.String(s.seed, key)%shards]
+}
+
+func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {
+	if v := logger.V(verbose); v.Enabled() {
+		v.Info(what, "controllee", key, "uids", uids)
+	}
+}
+
+// obtain gives the key's entry, making it if need be. The caller holds mu.
+func (sh *shard) obtain(key string) *entry {
+	if e, ok := sh.entries[key]; ok {
+		return e
+	}
+	if len(sh.entries) >= sh.sweepAt {
+		for known, e := range sh.entries {
+			if e.met() {
+				delete(sh.entries, known)
+			}
+		}
+		sh.sweepAt = max(sweepFloor, 2*len(sh.entries))
+	}
+	e := &entry{}
+	sh.entries[key] = e
+	return e
+}

@@ -1,0 +1,181 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	cgroupslib "github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/fs"
+	"github.com/opencontainers/cgroups/fs2"
+)
+
+// limitControllers are the controllers whose limits are set here. The others are the runtime's business.
+var limitControllers = []string{"cpu", "memory", "pids", "hugetlb"}
+
+// Hierarchy is one mounted hierarchy of control groups.
+type Hierarchy struct {
+	// Dir is where it is mounted.
+	Dir string
+	// Controllers are those it has.
+	Controllers []string
+	// Unified says that it is version 2.
+	Unified bool
+}
+
+// FindHierarchies reads the mount table. On a hybrid machine the list holds those of version 1, and the one of
+// version 2 without controllers.
+func FindHierarchies() ([]Hierarchy, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	var found []Hierarchy
+	seen := map[string]bool{}
+	for _, mount := range mounts {
+		h := Hierarchy{Dir: mount.Mountpoint, Unified: mount.FSType == "cgroup2"}
+		if h.Unified {
+			content, err := os.ReadFile(filepath.Join(h.Dir, "cgroup.controllers"))
+			if err != nil {
+				return nil, fmt.Errorf("read the controllers of %q: %w", h.Dir, err)
+			}
+			h.Controllers = strings.Fields(string(content))
+		} else {
+			h.Controllers = strings.Split(mount.VFSOptions, ",")
+		}
+		// The same hierarchy may be mounted at several places.
+		key := mount.FSType + mount.VFSOptions
+		if !seen[key] {
+			seen[key] = true
+			found = append(found, h)
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("find control groups: none are mounted (mount cgroup2 on /sys/fs/cgroup)")
+	}
+	return found, nil
+}
+
+// ensure makes a group in this hierarchy and sets the limits that its controllers know of. giveUp decides whether
+// one can live without a controller.
+func (h Hierarchy) ensure(name groupName, limits Limits, giveUp func(string, error) bool) error {
+	if h.Unified {
+		return h.ensureUnified(name, limits, giveUp)
+	}
+	dir := filepath.Join(h.Dir, name.cgroupfs())
+	for controller, set := range legacySetters {
+		if !slices.Contains(h.Controllers, controller) {
+			continue
+		}
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = set(dir, limits.only(controller).resources(false))
+		}
+		if err != nil && !giveUp(controller, err) {
+			return fmt.Errorf("set %s limits: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+var legacySetters = map[string]func(string, *cgroupslib.Resources) error{
+	"cpu":     (&fs.CpuGroup{}).Set,
+	"memory":  (&fs.MemoryGroup{}).Set,
+	"pids":    (&fs.PidsGroup{}).Set,
+	"hugetlb": (&fs.HugetlbGroup{}).Set,
+}
+
+// ensureUnified makes the directories from the top down and hands each the controllers it can have.
+func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(string, error) bool) error {
+	if len(h.Controllers) == 0 {
+		return nil // the empty half of a hybrid machine; the runtime makes what it needs there
+	}
+	dir := h.Dir
+	for _, element := range name {
+		for _, controller := range h.Controllers {
+			if err := enable(dir, controller); err != nil && !giveUp(controller, err) && slices.Contains(limitControllers, controller) {
+				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
+			}
+		}
+		dir = filepath.Join(dir, element)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, controller := range limitControllers {
+		if !slices.Contains(strings.Fields(string(content)), controller) {
+			continue
+		}
+		resources := limits.only(controller).resources(true)
+		group, err := fs2.NewManager(&cgroupslib.Cgroup{Resources: resources}, dir)
+		if err == nil {
+			err = group.Set(resources)
+		}
+		if err != nil && !giveUp(controller, err) {
+			return fmt.Errorf("set %s limits: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+// enable lets the groups below dir have the controller.
+func enable(dir, controller string) error {
+	file := filepath.Join(dir, "cgroup.subtree_control")
+	enabled, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(strings.Fields(string(enabled)), controller) {
+		return nil
+	}
+	return os.WriteFile(file, []byte("+"+controller), 0o644)
+}
+
+// only keeps the limits that belong to one controller.
+func (l Limits) only(controller string) Limits {
+	switch controller {
+	case "cpu":
+		return Limits{CPUShares: l.CPUShares, CPUQuota: l.CPUQuota, CPUPeriod: l.CPUPeriod}
+	case "memory":
+		return Limits{Memory: l.Memory}
+	case "pids":
+		return Limits{Pids: l.Pids}
+	case "hugetlb":
+		return Limits{Hugepages: l.Hugepages}
+	default:
+		return Limits{}
+	}
+}
+
+// resources words the limits for the library. Version 2 weighs CPU on another scale than shares.
+func (l Limits) resources(unified bool) *cgroupslib.Resources {
+	r := &cgroupslib.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: l.Memory}
+	if unified {
+		r.CpuWeight = cgroupslib.ConvertCPUSharesToCgroupV2Value(uint64(l.CPUShares))
+	} else {
+		r.CpuShares = uint64(l.CPUShares)
+	}
+	if l.CPUQuota != 0 {
+		r.CpuQuota, r.CpuPeriod = l.CPUQuota, uint64(l.CPUPeriod)
+	}
+	if l.Pids != 0 {
+		r.PidsLimit = &l.Pids
+	}
+	for size, limit := range l.Hugepages {
+		r.HugetlbLimit = append(r.HugetlbLimit, &cgroupslib.HugepageLimit{Pagesize: size, Limit: limit})
+	}
+	return r
+}
+
+func isReadOnly(err error) bool {
+	return errors.Is(err, syscall.EROFS)
+}

@@ -1,0 +1,140 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+// killRounds bounds how often new children of dying processes are looked for.
+const killRounds = 64
+
+// killAll kills every process in the groups at these directories and below, and returns when none is left or ctx
+// ends. It waits for the exits themselves, so it never looks again before something has changed.
+func killAll(ctx context.Context, dirs []string) error {
+	for range killRounds {
+		for _, dir := range dirs {
+			// Version 2 kills a whole tree at once, forks included; elsewhere the file is not there.
+			if file := filepath.Join(dir, "cgroup.kill"); cgroupslib.PathExists(file) {
+				_ = os.WriteFile(file, []byte("1"), 0) // the loop below finds who survived
+			}
+		}
+		victims, err := openAll(dirs)
+		if err != nil {
+			return err
+		}
+		if len(victims) == 0 {
+			return nil
+		}
+		err = killAndWait(ctx, victims)
+		for _, fd := range victims {
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("kill processes in control group %q: new ones keep appearing", dirs[0])
+}
+
+// openAll returns a pidfd of every process in the groups. A number that has left them by the time it is held may
+// belong to a stranger and is dropped.
+func openAll(dirs []string) (map[int]int, error) {
+	victims := map[int]int{}
+	before, err := pidsIn(dirs)
+	if err != nil || len(before) == 0 {
+		return nil, err
+	}
+	for pid := range before {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			closeAll(victims)
+			return nil, fmt.Errorf("open process %d: %w", pid, err)
+		}
+		victims[pid] = fd
+	}
+	after, err := pidsIn(dirs)
+	if err != nil {
+		closeAll(victims)
+		return nil, err
+	}
+	for pid, fd := range victims {
+		if !after[pid] {
+			_ = unix.Close(fd)
+			delete(victims, pid)
+		}
+	}
+	if len(victims) == 0 && len(after) > 0 {
+		return openAll(dirs) // all of the old ones are gone, and there are new ones
+	}
+	return victims, nil
+}
+
+func closeAll(fds map[int]int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// pidsIn lists the processes in the groups and below. Processes that this PID namespace cannot see are left out.
+func pidsIn(dirs []string) (map[int]bool, error) {
+	pids := map[int]bool{}
+	for _, dir := range dirs {
+		found, err := cgroupslib.GetAllPids(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			return nil, fmt.Errorf("list processes in control group %q: %w", dir, err)
+		}
+		for _, pid := range found {
+			if pid > 0 {
+				pids[pid] = true
+			}
+		}
+	}
+	return pids, nil
+}
+
+// killAndWait kills the processes behind the pidfds and waits until all have exited or ctx ends.
+func killAndWait(ctx context.Context, victims map[int]int) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() }) // hangs up the pipe, which ends the wait
+	defer func() {
+		if stop() {
+			_ = w.Close()
+		}
+	}()
+	waiting := []unix.PollFd{{Fd: int32(r.Fd()), Events: unix.POLLIN}}
+	for pid, fd := range victims {
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", pid, err)
+		}
+		waiting = append(waiting, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	for len(waiting) > 1 {
+		if _, err := unix.Poll(waiting, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for killed processes: %w", err)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for %d killed processes: %w", len(waiting)-1, ctx.Err())
+		}
+		left := waiting[:1]
+		for _, w := range waiting[1:] {
+			if w.Revents == 0 {
+				left = append(left, w)
+			}
+		}
+		waiting = left
+	}
+	return nil
+}

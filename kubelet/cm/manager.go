@@ -1,0 +1,270 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-dev/berth/kubelet/qos"
+)
+
+// Config says where the groups lie and what limits they get.
+type Config struct {
+	// CgroupRoot is the group that holds kubepods, like "/berth-1a2b"; "/" or empty is the root of the hierarchy.
+	CgroupRoot string
+	// Driver is who makes the groups; empty means DriverCgroupfs. It has to be the one the runtime uses.
+	Driver Driver
+	// PodPidsLimit is the most processes of one Pod; 0 or less means no limit.
+	PodPidsLimit int64
+	// Resources are the options of the limits.
+	Resources ResourceOptions
+	// Hierarchies are the mounted hierarchies; nil means what the mount table says.
+	Hierarchies []Hierarchy
+}
+
+// Deps are what a Manager needs of others.
+type Deps struct {
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Manager keeps the groups of this node's Pods. All its state lies in the kernel. It is safe for concurrent use,
+// also for the same Pod.
+type Manager struct {
+	config Config
+	root   groupName
+	log    *slog.Logger
+
+	mu          sync.Mutex // guards all below
+	hierarchies []Hierarchy
+	given       map[string]bool // controllers that were said to be left out
+}
+
+// New makes a Manager; it looks at nothing yet. An unknown driver is an error.
+func New(config Config, deps Deps) (*Manager, error) {
+	switch config.Driver {
+	case "":
+		config.Driver = DriverCgroupfs
+	case DriverCgroupfs, DriverSystemd:
+	default:
+		return nil, fmt.Errorf("read cgroupDriver %q: neither %q nor %q", config.Driver, DriverCgroupfs, DriverSystemd)
+	}
+	if config.CgroupRoot != "" && path.Clean("/"+config.CgroupRoot) != path.Join("/", config.CgroupRoot) {
+		return nil, fmt.Errorf("read cgroupRoot %q: not a clean path", config.CgroupRoot)
+	}
+	log := deps.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{config: config, root: rootName(config.CgroupRoot), log: log, given: map[string]bool{}}, nil
+}
+
+// EnsureRoot makes the groups above all Pods. To be called before the first EnsurePod, and as often as one likes.
+func (m *Manager) EnsureRoot(ctx context.Context) error {
+	for _, class := range []corev1.PodQOSClass{
+		corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort,
+	} {
+		limits := Limits{}
+		if class == corev1.PodQOSBestEffort {
+			limits.CPUShares = minShares
+		}
+		if err := m.ensure(ctx, m.class(class), limits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UpdateBurstable gives the class of Burstable Pods the CPU shares that these Pods of it ask for together. Pods of
+// other classes among them are passed over.
+func (m *Manager) UpdateBurstable(ctx context.Context, pods []*corev1.Pod) error {
+	milli := int64(0)
+	for _, pod := range pods {
+		if qos.Class(pod) == corev1.PodQOSBurstable {
+			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+			milli += requests.Cpu().MilliValue()
+		}
+	}
+	return m.ensure(ctx, m.class(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milli)})
+}
+
+// CgroupParent is what the runtime is told to make the Pod's sandbox and containers in.
+func (m *Manager) CgroupParent(pod *corev1.Pod) string {
+	return m.podName(pod).path(m.config.Driver)
+}
+
+// EnsurePod makes the Pod's group with the limits its spec amounts to now, and returns its CgroupParent.
+func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error) {
+	name := m.podName(pod)
+	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
+	if err := m.ensure(ctx, name, limits); err != nil {
+		return "", err
+	}
+	return name.path(m.config.Driver), nil
+}
+
+// ensure makes a group and all above it, and sets its limits.
+func (m *Manager) ensure(ctx context.Context, name groupName, limits Limits) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if m.config.Driver == DriverSystemd {
+		return ensureSlice(name, limits, m.config.Resources.Unified)
+	}
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return err
+	}
+	for _, h := range hierarchies {
+		if err := h.ensure(name, limits, m.leaveOut); err != nil {
+			return fmt.Errorf("make control group %q: %w", name.cgroupfs(), err)
+		}
+	}
+	return nil
+}
+
+// leaveOut says once that a controller does not do its work here, and whether the error is of that kind.
+func (m *Manager) leaveOut(controller string, err error) bool {
+	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) && !isReadOnly(err) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.given[controller] {
+		m.given[controller] = true
+		m.log.Warn("control group limits of a controller are left out: it is missing or cannot be written",
+			"controller", controller, "error", err)
+	}
+	return true
+}
+
+// mounted returns the hierarchies, looking them up the first time.
+func (m *Manager) mounted() ([]Hierarchy, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hierarchies == nil {
+		m.hierarchies = m.config.Hierarchies
+		if m.hierarchies == nil {
+			found, err := FindHierarchies()
+			if err != nil {
+				return nil, err
+			}
+			m.hierarchies = found
+		}
+		have := map[string]bool{}
+		for _, h := range m.hierarchies {
+			for _, c := range h.Controllers {
+				have[c] = true
+			}
+		}
+		for _, c := range limitControllers {
+			if !have[c] {
+				m.given[c] = true
+				m.log.Info("control group controller is not there, its limits are left out", "controller", c)
+			}
+		}
+	}
+	return m.hierarchies, nil
+}
+
+// Pods lists the Pods that have a group in any hierarchy, in order of their UIDs.
+func (m *Manager) Pods() ([]types.UID, error) {
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return nil, err
+	}
+	uids := map[types.UID]bool{}
+	for class := range classes {
+		parent := m.class(class).path(m.config.Driver)
+		for _, h := range hierarchies {
+			entries, err := os.ReadDir(filepath.Join(h.Dir, parent))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, fmt.Errorf("list control groups in %q: %w", parent, err)
+			}
+			for _, entry := range entries {
+				if uid, ok := m.uidOf(entry.Name()); ok && entry.IsDir() {
+					uids[uid] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(uids)), nil
+}
+
+// RemovePod kills whatever still runs in the Pod's group and removes it, with all that the runtime has left in it,
+// from every hierarchy. It returns when that is done or ctx ends. A Pod without a group is no error.
+func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
+	for class := range classes {
+		name := m.class(class).child(podPrefix + string(uid))
+		if err := m.remove(ctx, name); err != nil {
+			return fmt.Errorf("remove control group of pod %q: %w", uid, err)
+		}
+	}
+	return nil
+}
+
+// RemoveRoot kills whatever runs in any Pod's group and removes all groups, the CgroupRoot with them unless
+// something else lives there. To be called when the node is taken down.
+func (m *Manager) RemoveRoot(ctx context.Context) error {
+	if err := m.remove(ctx, m.root.child(podsGroup)); err != nil {
+		return fmt.Errorf("remove control group %q: %w", m.root.child(podsGroup).cgroupfs(), err)
+	}
+	if len(m.root) == 0 || m.config.Driver == DriverSystemd {
+		return nil
+	}
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return err
+	}
+	for _, h := range hierarchies {
+		dir := filepath.Join(h.Dir, m.root.cgroupfs())
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			m.log.Info("control group is left, something else lives in it", "dir", dir, "error", err)
+		}
+	}
+	return nil
+}
+
+// remove empties and removes a group in all hierarchies.
+func (m *Manager) remove(ctx context.Context, name groupName) error {
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return err
+	}
+	var dirs []string
+	for _, h := range hierarchies {
+		dir := filepath.Join(h.Dir, name.path(m.config.Driver))
+		if cgroupslib.PathExists(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	if len(dirs) == 0 {
+		return nil
+	}
+	if err := killAll(ctx, dirs); err != nil {
+		return err
+	}
+	if m.config.Driver == DriverSystemd {
+		if err := removeSlice(name); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		if err := cgroupslib.RemovePath(dir); err != nil {
+			return fmt.Errorf("remove directory: %w", err)
+		}
+	}
+	return nil
+}

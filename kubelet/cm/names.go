@@ -1,0 +1,100 @@
+package cm
+
+import (
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/kubelet/qos"
+)
+
+// Driver is who makes the control groups.
+type Driver string
+
+const (
+	// DriverCgroupfs makes directories in the kernel's file system.
+	DriverCgroupfs Driver = "cgroupfs"
+	// DriverSystemd asks systemd for slices. It is right wherever systemd believes that the tree is its own.
+	DriverSystemd Driver = "systemd"
+)
+
+const (
+	podsGroup = "kubepods"
+	podPrefix = "pod"
+)
+
+// groupName is the way to a group from the root of the hierarchy, one element a level.
+type groupName []string
+
+// rootName splits a path like "/berth-1a2b" into its elements.
+func rootName(root string) groupName {
+	var name groupName
+	for element := range strings.SplitSeq(root, "/") {
+		if element != "" {
+			name = append(name, element)
+		}
+	}
+	return name
+}
+
+func (n groupName) child(elements ...string) groupName {
+	return append(n[:len(n):len(n)], elements...)
+}
+
+// cgroupfs is the group's path as the cgroupfs driver names it.
+func (n groupName) cgroupfs() string {
+	return "/" + path.Join(n...)
+}
+
+// systemd is the group's path as the systemd driver names it. A slice carries the names of all above it, and "-"
+// stands between levels: [kubepods burstable pod1-2] is
+// /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice.
+func (n groupName) systemd() string {
+	whole, slice := "/", ""
+	for _, element := range n {
+		element = strings.ReplaceAll(element, "-", "_")
+		if slice != "" {
+			element = slice + "-" + element
+		}
+		slice = element
+		whole = path.Join(whole, slice+".slice")
+	}
+	return whole
+}
+
+func (n groupName) path(driver Driver) string {
+	if driver == DriverSystemd {
+		return n.systemd()
+	}
+	return n.cgroupfs()
+}
+
+// classes are the elements below kubepods that hold the Pods of each class.
+var classes = map[corev1.PodQOSClass][]string{
+	corev1.PodQOSGuaranteed: nil,
+	corev1.PodQOSBurstable:  {"burstable"},
+	corev1.PodQOSBestEffort: {"besteffort"},
+}
+
+// class is the group that holds the Pods of a class.
+func (m *Manager) class(class corev1.PodQOSClass) groupName {
+	return m.root.child(podsGroup).child(classes[class]...)
+}
+
+// podName is the Pod's group.
+func (m *Manager) podName(pod *corev1.Pod) groupName {
+	return m.class(qos.Class(pod)).child(podPrefix + string(pod.UID))
+}
+
+// uidOf reads the Pod's UID out of the last element of its group's path.
+func (m *Manager) uidOf(element string) (types.UID, bool) {
+	if m.config.Driver == DriverSystemd {
+		name, isSlice := strings.CutSuffix(element, ".slice")
+		uid, isPod := strings.CutPrefix(name[strings.LastIndex(name, "-")+1:], podPrefix)
+		return types.UID(strings.ReplaceAll(uid, "_", "-")), isSlice && isPod && uid != ""
+	}
+	uid, isPod := strings.CutPrefix(element, podPrefix)
+	return types.UID(uid), isPod && uid != ""
+}

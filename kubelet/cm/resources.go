@@ -1,0 +1,232 @@
+package cm
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/qos"
+)
+
+const (
+	minShares, maxShares = 2, 262144
+	sharesPerCPU         = 1024
+	// DefaultQuotaPeriod is the period of CPU quotas, in microseconds.
+	DefaultQuotaPeriod int64 = 100_000
+	// minQuota is the smallest quota the kernel takes, in microseconds.
+	minQuota int64 = 1000
+)
+
+// Shares converts thousandths of a CPU to the CPU shares of cgroup v1.
+func Shares(milliCPU int64) int64 {
+	if milliCPU > maxShares*1000/sharesPerCPU {
+		return maxShares
+	}
+	return max(milliCPU*sharesPerCPU/1000, minShares)
+}
+
+// Quota converts thousandths of a CPU to the CPU time in microseconds for each period. 0 stays 0: no limit.
+func Quota(milliCPU, period int64) int64 {
+	if milliCPU <= 0 {
+		return 0
+	}
+	if milliCPU > math.MaxInt64/period {
+		return math.MaxInt64 / 1000
+	}
+	return max(milliCPU*period/1000, minQuota)
+}
+
+// ResourceOptions is what the limits of containers depend on beside the Pod.
+type ResourceOptions struct {
+	// MemoryCapacity is the node's memory in bytes.
+	MemoryCapacity int64
+	// NoCPUQuota leaves CPU limits unenforced.
+	NoCPUQuota bool
+	// QuotaPeriod is the period of CPU quotas in microseconds; 0 means DefaultQuotaPeriod.
+	QuotaPeriod int64
+	// Unified says that the node has cgroup v2 only.
+	Unified bool
+	// SingleProcessOOMKill lets the kernel kill one process of a container that is out of memory, instead of all of
+	// them. Without cgroup v2 it is always so.
+	SingleProcessOOMKill bool
+	// Swap says that the kernel accounts for swap, so that a container's use of it can be limited (to none).
+	Swap bool
+	// HugePageSizes are the sizes of huge pages, like "2MB", that the kernel can limit.
+	HugePageSizes []string
+}
+
+// DetectResourceOptions fills in what can be read from the kernel: Unified, Swap, HugePageSizes. The rest is the
+// caller's to set.
+func DetectResourceOptions() ResourceOptions {
+	opts := ResourceOptions{Unified: cgroupslib.IsCgroup2UnifiedMode()}
+	if opts.Unified {
+		found, _ := filepath.Glob("/sys/fs/cgroup/*/memory.swap.max") // the root group has no such file
+		opts.Swap = len(found) > 0
+		controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+		if slices.Contains(strings.Fields(string(controllers)), "hugetlb") {
+			opts.HugePageSizes = cgroupslib.HugePageSizes()
+		}
+		return opts
+	}
+	if dir, err := cgroupslib.FindCgroupMountpoint("", "memory"); err == nil {
+		opts.Swap = cgroupslib.PathExists(filepath.Join(dir, "memory.memsw.limit_in_bytes"))
+	}
+	if _, err := cgroupslib.FindCgroupMountpoint("", "hugetlb"); err == nil {
+		opts.HugePageSizes = cgroupslib.HugePageSizes()
+	}
+	return opts
+}
+
+func (o ResourceOptions) period() int64 {
+	if o.QuotaPeriod <= 0 {
+		return DefaultQuotaPeriod
+	}
+	return o.QuotaPeriod
+}
+
+// ContainerResources computes what the runtime is told of a container's resources. What a container does not limit
+// itself, the Pod's own limit stands in for.
+func ContainerResources(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) *runtimeapi.LinuxContainerResources {
+	cpuLimit, memoryLimit := c.Resources.Limits.Cpu(), c.Resources.Limits.Memory()
+	if pod.Spec.Resources != nil {
+		if cpuLimit.IsZero() {
+			cpuLimit = pod.Spec.Resources.Limits.Cpu()
+		}
+		if memoryLimit.IsZero() {
+			memoryLimit = pod.Spec.Resources.Limits.Memory()
+		}
+	}
+	cpu := cpuLimit // the request, or the limit if there is none
+	if request, ok := c.Resources.Requests[corev1.ResourceCPU]; ok {
+		cpu = &request
+	}
+	r := &runtimeapi.LinuxContainerResources{
+		CpuShares:          Shares(cpu.MilliValue()),
+		MemoryLimitInBytes: memoryLimit.Value(),
+		OomScoreAdj:        qos.OOMScoreAdj(pod, c, opts.MemoryCapacity),
+		HugepageLimits:     hugepageLimits(pod, c, opts),
+	}
+	if !opts.NoCPUQuota {
+		r.CpuPeriod = opts.period()
+		r.CpuQuota = Quota(cpuLimit.MilliValue(), r.CpuPeriod)
+	}
+	limitSwap(r, opts)
+	return r
+}
+
+// limitSwap lets the container use no swap: all it may have is its memory limit. And it sees to it that a container
+// out of memory ends as a whole.
+func limitSwap(r *runtimeapi.LinuxContainerResources, opts ResourceOptions) {
+	if !opts.Unified {
+		if opts.Swap {
+			r.MemorySwapLimitInBytes = r.MemoryLimitInBytes
+		}
+		return
+	}
+	unified := map[string]string{}
+	if !opts.SingleProcessOOMKill {
+		unified["memory.oom.group"] = "1"
+	}
+	if opts.Swap {
+		unified["memory.swap.max"] = "0"
+	}
+	if len(unified) > 0 {
+		r.Unified = unified
+	}
+}
+
+// hugepageLimits limits every size of huge pages, to 0 unless the container, or else the Pod, says otherwise.
+func hugepageLimits(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) []*runtimeapi.HugepageLimit {
+	wanted := map[string]uint64{}
+	if pod.Spec.Resources != nil {
+		readHugepages(wanted, pod.Spec.Resources.Limits)
+	}
+	readHugepages(wanted, c.Resources.Limits)
+	var limits []*runtimeapi.HugepageLimit
+	for _, size := range opts.HugePageSizes {
+		limits = append(limits, &runtimeapi.HugepageLimit{PageSize: size, Limit: wanted[size]})
+	}
+	return limits
+}
+
+// readHugepages puts the hugepages-* amounts of the list into wanted, in bytes by the kernel's name of the size.
+func readHugepages(wanted map[string]uint64, list corev1.ResourceList) {
+	for name, amount := range list {
+		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if !ok || amount.Sign() < 0 {
+			continue
+		}
+		pageSize, err := resource.ParseQuantity(size)
+		if err != nil {
+			continue // the API server lets no such name through
+		}
+		wanted[kernelPageSize(pageSize.Value())] = uint64(amount.Value())
+	}
+}
+
+// kernelPageSize words a size as the hugetlb controller does: "64KB", "2MB", "1GB".
+func kernelPageSize(bytes int64) string {
+	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
+	i := 0
+	for bytes >= 1024 && i < len(units)-1 {
+		bytes /= 1024
+		i++
+	}
+	return fmt.Sprintf("%d%s", bytes, units[i])
+}
+
+// Limits are the limits of one control group. A zero field sets nothing, and leaves what is.
+type Limits struct {
+	CPUShares int64 // in the units of cgroup v1
+	// CPUQuota and CPUPeriod are in microseconds; a quota of -1 means no limit.
+	CPUQuota, CPUPeriod int64
+	Memory              int64 // bytes; -1 means no limit
+	Pids                int64 // processes; -1 means no limit
+	// Hugepages are bytes by size, like "2MB".
+	Hugepages map[string]uint64
+}
+
+// PodLimits computes the limits of a Pod's group: shares of all that its containers ask for; quota and memory if
+// every container is limited in it; pidsLimit if it is positive.
+func PodLimits(pod *corev1.Pod, pidsLimit int64, opts ResourceOptions) Limits {
+	cpuLimited, memoryLimited := true, true
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{
+		ContainerFn: func(list corev1.ResourceList, _ resourcehelper.ContainerType) {
+			cpuLimited = cpuLimited && !list.Cpu().IsZero()
+			memoryLimited = memoryLimited && !list.Memory().IsZero()
+		},
+	})
+	if own := pod.Spec.Resources; own != nil {
+		cpuLimited = cpuLimited || !own.Limits.Cpu().IsZero()
+		memoryLimited = memoryLimited || !own.Limits.Memory().IsZero()
+	}
+	result := Limits{CPUShares: minShares, Hugepages: map[string]uint64{}}
+	readHugepages(result.Hugepages, requests)
+	if pidsLimit > 0 {
+		result.Pids = pidsLimit
+	}
+	if qos.Class(pod) == corev1.PodQOSBestEffort {
+		return result
+	}
+	result.CPUShares = Shares(requests.Cpu().MilliValue())
+	if cpuLimited && !limits.Cpu().IsZero() {
+		result.CPUPeriod, result.CPUQuota = opts.period(), Quota(limits.Cpu().MilliValue(), opts.period())
+		if opts.NoCPUQuota {
+			result.CPUQuota = -1
+		}
+	}
+	if memoryLimited && !limits.Memory().IsZero() {
+		result.Memory = limits.Memory().Value()
+	}
+	return result
+}

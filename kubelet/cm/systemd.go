@@ -1,0 +1,50 @@
+package cm
+
+import (
+	"fmt"
+	"path"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
+)
+
+// ensureSlice has systemd make a slice, and all above it, with its limits.
+func ensureSlice(name groupName, limits Limits, unified bool) error {
+	resources := limits.resources(unified)
+	group, err := sliceManager(name, resources)
+	if err != nil {
+		return err
+	}
+	if err := group.Apply(-1); err != nil { // -1: no process joins
+		return fmt.Errorf("have systemd make slice %q: %w", name.systemd(), err)
+	}
+	if err := group.Set(resources); err != nil {
+		return fmt.Errorf("have systemd set the limits of slice %q: %w", name.systemd(), err)
+	}
+	return nil
+}
+
+// removeSlice has systemd stop a slice.
+func removeSlice(name groupName) error {
+	group, err := sliceManager(name, &cgroupslib.Resources{SkipDevices: true})
+	if err != nil {
+		return err
+	}
+	if err := group.Destroy(); err != nil {
+		return fmt.Errorf("have systemd stop slice %q: %w", name.systemd(), err)
+	}
+	return nil
+}
+
+func sliceManager(name groupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
+	dir, slice := path.Split(name.systemd())
+	parent := path.Base(dir)
+	if parent == "/" {
+		parent = "-.slice"
+	}
+	group, err := manager.New(&cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources})
+	if err != nil {
+		return nil, fmt.Errorf("reach systemd for slice %q: %w", name.systemd(), err)
+	}
+	return group, nil
+}

@@ -1,0 +1,204 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What a resolver is given at most; the rest is left out with a warning.
+const (
+	maxNameservers    = 3
+	maxSearchDomains  = 32
+	maxSearchListSize = 2048 // characters, with the blanks between
+)
+
+const (
+	// ReasonMissingClusterDNS is the event on a Pod that asks for the cluster's DNS where there is none.
+	ReasonMissingClusterDNS = "MissingClusterDNS"
+	// ReasonDNSConfigForming is the event on a Pod whose resolver configuration had to be cut.
+	ReasonDNSConfigForming = "DNSConfigForming"
+)
+
+// Warning is something to be said to the user in an event of type Warning on the Pod.
+type Warning struct {
+	Reason  string
+	Message string
+}
+
+// DNS forms the resolver configuration of Pods. It is read only, so it may be used from several goroutines.
+type DNS struct {
+	// ClusterDNS are the addresses of the cluster's name servers; without any, Pods get the node's configuration.
+	ClusterDNS []string
+	// ClusterDomain is the domain of all services, "cluster.local" usually. Empty means no cluster search domains.
+	ClusterDomain string
+	// ResolvConf is the path of the node's resolver file. Empty means that Pods inherit nothing from the node.
+	ResolvConf string
+}
+
+// ForPod returns what the Pod's resolver file is made of. An error means that the node's file cannot be read or that
+// the policy is not one.
+func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) {
+	policy, warnings, err := d.policy(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := &runtimeapi.DNSConfig{}
+	if policy != corev1.DNSNone {
+		node, err := d.node()
+		if err != nil {
+			return nil, nil, err
+		}
+		config = node
+		if policy == corev1.DNSClusterFirst {
+			config = d.clusterFirst(pod, node)
+		}
+	}
+	if pod.Spec.DNSConfig != nil {
+		merge(config, pod.Spec.DNSConfig)
+	}
+	return config, append(warnings, limit(config)...), nil
+}
+
+// policy resolves the Pod's dnsPolicy to one of ClusterFirst, Default and None.
+func (d *DNS) policy(pod *corev1.Pod) (corev1.DNSPolicy, []Warning, error) {
+	switch pod.Spec.DNSPolicy {
+	case corev1.DNSNone, corev1.DNSDefault:
+		return pod.Spec.DNSPolicy, nil, nil
+	case corev1.DNSClusterFirst, "":
+		if pod.Spec.HostNetwork {
+			return corev1.DNSDefault, nil, nil
+		}
+	case corev1.DNSClusterFirstWithHostNet:
+	default:
+		return "", nil, fmt.Errorf("read spec.dnsPolicy %q: not a DNS policy", pod.Spec.DNSPolicy)
+	}
+	if len(d.ClusterDNS) == 0 {
+		return corev1.DNSDefault, []Warning{{ReasonMissingClusterDNS, fmt.Sprintf("pod: %q. kubelet does not have "+
+			"ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+			pod.Name+"_"+pod.Namespace+"("+string(pod.UID)+")", corev1.DNSClusterFirst, corev1.DNSDefault)}}, nil
+	}
+	return corev1.DNSClusterFirst, nil, nil
+}
+
+// clusterFirst asks the cluster's servers, for the cluster's domains before the node's.
+func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {
+	var searches []string
+	if d.ClusterDomain != "" {
+		services := "svc." + d.ClusterDomain
+		searches = []string{pod.Namespace + "." + services, services, d.ClusterDomain}
+	}
+	return &runtimeapi.DNSConfig{
+		Servers:  slices.Clone(d.ClusterDNS),
+		Searches: unique(append(searches, node.Searches...)),
+		Options:  []string{"ndots:5"},
+	}
+}
+
+// node reads the node's own resolver configuration.
+func (d *DNS) node() (*runtimeapi.DNSConfig, error) {
+	if d.ResolvConf == "" {
+		return &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, nil
+	}
+	content, err := os.ReadFile(d.ResolvConf)
+	if err != nil {
+		return nil, fmt.Errorf("read the node's resolver file %q: %w", d.ResolvConf, err)
+	}
+	return ParseResolvConf(content), nil
+}
+
+// ParseResolvConf reads a resolver file as resolv.conf(5) describes it: every nameserver, the last search list, the
+// last options. What it does not know it passes over, as resolvers do.
+func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
+	config := &runtimeapi.DNSConfig{}
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	for lines.Scan() {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		line, _, _ = strings.Cut(line, ";")
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		switch fields[0] {
+		case "nameserver":
+			if len(fields) > 1 {
+				config.Servers = append(config.Servers, fields[1])
+			}
+		case "search":
+			config.Searches = nil
+			for _, domain := range fields[1:] {
+				if domain != "." {
+					domain = strings.TrimSuffix(domain, ".")
+				}
+				config.Searches = append(config.Searches, domain)
+			}
+		case "options":
+			config.Options = fields[1:]
+		}
+	}
+	return config
+}
+
+// merge adds the Pod's own dnsConfig; an option of the Pod takes the place of the same one.
+func merge(config *runtimeapi.DNSConfig, own *corev1.PodDNSConfig) {
+	config.Servers = unique(append(config.Servers, own.Nameservers...))
+	config.Searches = unique(append(config.Searches, own.Searches...))
+	for _, option := range own.Options {
+		word := option.Name
+		if option.Value != nil && *option.Value != "" {
+			word += ":" + *option.Value
+		}
+		at := slices.IndexFunc(config.Options, func(have string) bool {
+			name, _, _ := strings.Cut(have, ":")
+			return name == option.Name
+		})
+		if at < 0 {
+			config.Options = append(config.Options, word)
+		} else {
+			config.Options[at] = word
+		}
+	}
+}
+
+// limit cuts the configuration to what resolvers take.
+func limit(config *runtimeapi.DNSConfig) []Warning {
+	var warnings []Warning
+	if len(config.Servers) > maxNameservers {
+		config.Servers = config.Servers[:maxNameservers]
+		warnings = append(warnings, Warning{ReasonDNSConfigForming, "Nameserver limits were exceeded, some nameservers " +
+			"have been omitted, the applied nameserver line is: " + strings.Join(config.Servers, " ")})
+	}
+	keep, size := 0, -1
+	for keep < len(config.Searches) && keep < maxSearchDomains {
+		size += len(config.Searches[keep]) + 1
+		if size > maxSearchListSize {
+			break
+		}
+		keep++
+	}
+	if keep < len(config.Searches) {
+		config.Searches = config.Searches[:keep]
+		warnings = append(warnings, Warning{ReasonDNSConfigForming, "Search Line limits were exceeded, some search " +
+			"paths have been omitted, the applied search line is: " + strings.Join(config.Searches, " ")})
+	}
+	return warnings
+}
+
+// unique keeps the first of equal words.
+func unique(words []string) []string {
+	seen := make(map[string]bool, len(words))
+	kept := make([]string, 0, len(words))
+	for _, word := range words {
+		if !seen[word] {
+			seen[word] = true
+			kept = append(kept, word)
+		}
+	}
+	return kept
+}

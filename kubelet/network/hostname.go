@@ -1,0 +1,74 @@
+package network
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+const (
+	// maxHostname is the longest hostname a Pod gets, in characters.
+	maxHostname = validation.DNS1123LabelMaxLength
+	// maxKernelHostname is what sethostname(2) takes, in characters.
+	maxKernelHostname = 64
+)
+
+// Hostname returns the Pod's hostname and, if it has a subdomain, its domain (SUBDOMAIN.NAMESPACE.svc.CLUSTERDOMAIN).
+// A hostname that is too long is cut to 63 characters. An error means that the spec holds no valid name.
+func Hostname(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err error) {
+	if override := pod.Spec.HostnameOverride; override != nil {
+		if faults := validation.IsDNS1123Subdomain(*override); len(faults) > 0 {
+			return "", "", fmt.Errorf("read spec.hostnameOverride %q: not a valid DNS subdomain: %s",
+				*override, strings.Join(faults, "; "))
+		}
+		name, err := cut(*override)
+		return name, "", err
+	}
+	name := pod.Name
+	if pod.Spec.Hostname != "" {
+		if faults := validation.IsDNS1123Label(pod.Spec.Hostname); len(faults) > 0 {
+			return "", "", fmt.Errorf("read spec.hostname %q: not a valid DNS label: %s",
+				pod.Spec.Hostname, strings.Join(faults, "; "))
+		}
+		name = pod.Spec.Hostname
+	}
+	if name, err = cut(name); err != nil {
+		return "", "", err
+	}
+	if pod.Spec.Subdomain != "" {
+		if faults := validation.IsDNS1123Label(pod.Spec.Subdomain); len(faults) > 0 {
+			return "", "", fmt.Errorf("read spec.subdomain %q: not a valid DNS label: %s",
+				pod.Spec.Subdomain, strings.Join(faults, "; "))
+		}
+		domain = fmt.Sprintf("%s.%s.svc.%s", pod.Spec.Subdomain, pod.Namespace, clusterDomain)
+	}
+	return name, domain, nil
+}
+
+// cut shortens a hostname to what a label may hold; a label does not end in "-" or ".".
+func cut(name string) (string, error) {
+	if len(name) <= maxHostname {
+		return name, nil
+	}
+	short := strings.TrimRight(name[:maxHostname], "-.")
+	if short == "" {
+		return "", fmt.Errorf("shorten hostname %q to %d characters: nothing is left", name, maxHostname)
+	}
+	return short, nil
+}
+
+// KernelHostname returns the name that the Pod's UTS namespace gets: the hostname, or with spec.setHostnameAsFQDN
+// the whole name. An error means that the whole name is longer than the kernel takes.
+func KernelHostname(pod *corev1.Pod, hostname, domain string) (string, error) {
+	if pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN || domain == "" {
+		return hostname, nil
+	}
+	whole := hostname + "." + domain
+	if len(whole) > maxKernelHostname {
+		return "", fmt.Errorf("set hostname %q as spec.setHostnameAsFQDN asks: it has %d characters, %d are the most",
+			whole, len(whole), maxKernelHostname)
+	}
+	return whole, nil
+}

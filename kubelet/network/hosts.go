@@ -1,0 +1,76 @@
+package network
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HostsPath is where containers see their hosts file.
+const HostsPath = "/etc/hosts"
+
+// Hosts returns the hosts file of a Pod with a network of its own.
+func Hosts(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Kubernetes-managed hosts file.\n")
+	for _, line := range []string{
+		"127.0.0.1\tlocalhost",
+		"::1\tlocalhost ip6-localhost ip6-loopback",
+		"fe00::0\tip6-localnet",
+		"fe00::0\tip6-mcastprefix",
+		"fe00::1\tip6-allnodes",
+		"fe00::2\tip6-allrouters",
+	} {
+		b.WriteString(line + "\n")
+	}
+	for _, ip := range ips {
+		if domain != "" {
+			fmt.Fprintf(&b, "%s\t%s.%s\t%s\n", ip, hostname, domain, hostname)
+		} else {
+			fmt.Fprintf(&b, "%s\t%s\n", ip, hostname)
+		}
+	}
+	writeAliases(&b, pod.Spec.HostAliases)
+	return b.Bytes()
+}
+
+// HostNetworkHosts returns the hosts file of a Pod on the host's network: the node's own, with the Pod's aliases.
+func HostNetworkHosts(pod *corev1.Pod, nodeHosts []byte) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Kubernetes-managed hosts file (host network).\n")
+	b.Write(nodeHosts)
+	writeAliases(&b, pod.Spec.HostAliases)
+	return b.Bytes()
+}
+
+func writeAliases(b *bytes.Buffer, aliases []corev1.HostAlias) {
+	if len(aliases) == 0 {
+		return
+	}
+	b.WriteString("\n# Entries added by HostAliases.\n")
+	for _, alias := range aliases {
+		fmt.Fprintf(b, "%s\t%s\n", alias.IP, strings.Join(alias.Hostnames, "\t"))
+	}
+}
+
+// WriteHosts writes a Pod's hosts file, mode 0644 whatever the umask. It is written in place, and only if it differs:
+// containers that run have this very file mounted, so it may not be replaced by another one.
+func WriteHosts(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("make directory of hosts file %q: %w", path, err)
+	}
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return fmt.Errorf("write hosts file %q: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		return fmt.Errorf("set mode of hosts file %q: %w", path, err)
+	}
+	return nil
+}

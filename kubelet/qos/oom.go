@@ -1,0 +1,76 @@
+package qos
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+const (
+	// KubeletOOMScoreAdj is the score adjustment of the kubelet itself: the last to be killed.
+	KubeletOOMScoreAdj = -999
+	guaranteedScore    = -997
+	bestEffortScore    = 1000
+	// nodeCritical is the priority class without whose Pods a node is none.
+	nodeCritical = "system-node-critical"
+)
+
+// OOMScoreAdj returns the score adjustment of a container's processes: the higher, the sooner they are killed when
+// the node runs out of memory. capacity is the node's memory in bytes. Burstable containers lie in between: the
+// smaller a part of the node's memory a container asked for, the sooner it goes.
+func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, capacity int64) int64 {
+	if pod.Spec.PriorityClassName == nodeCritical {
+		return guaranteedScore
+	}
+	switch Class(pod) {
+	case corev1.PodQOSGuaranteed:
+		return guaranteedScore
+	case corev1.PodQOSBestEffort:
+		return bestEffortScore
+	}
+	if capacity <= 0 {
+		return bestEffortScore - 1
+	}
+	share := sharedRequest(pod)
+	score := 1000 - 1000*(c.Resources.Requests.Memory().Value()+share)/capacity
+	if isSidecar(pod, c) {
+		// A sidecar serves the main containers, so it may not be killed before them.
+		score = min(score, 1000-1000*(leastMainRequest(pod)+share)/capacity)
+	}
+	// Above every Guaranteed one, and below every BestEffort one.
+	return min(max(score, 1000+guaranteedScore), bestEffortScore-1)
+}
+
+func isSidecar(pod *corev1.Pod, c *corev1.Container) bool {
+	if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		return false
+	}
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == c.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// leastMainRequest is the smallest memory request of the main containers, in bytes.
+func leastMainRequest(pod *corev1.Pod) int64 {
+	least := int64(0)
+	for i := range pod.Spec.Containers {
+		request := pod.Spec.Containers[i].Resources.Requests.Memory().Value()
+		if i == 0 || request < least {
+			least = request
+		}
+	}
+	return least
+}
+
+// sharedRequest is each container's part, in bytes, of the memory that the Pod as a whole asks for beyond what its
+// containers ask for themselves.
+func sharedRequest(pod *corev1.Pod) int64 {
+	containers := int64(len(pod.Spec.Containers) + len(pod.Spec.InitContainers))
+	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() || containers == 0 {
+		return 0
+	}
+	own := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	return (pod.Spec.Resources.Requests.Memory().Value() - own.Memory().Value()) / containers
+}

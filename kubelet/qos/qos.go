@@ -1,0 +1,71 @@
+package qos
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// computeResources are the resources that decide the class.
+var computeResources = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+
+// Class returns the Pod's class: the one in its status if there is one, because a class never changes, or else the
+// one its spec amounts to.
+func Class(pod *corev1.Pod) corev1.PodQOSClass {
+	if pod.Status.QOSClass != "" {
+		return pod.Status.QOSClass
+	}
+	return Compute(pod)
+}
+
+// Compute returns the class of the Pod's spec: BestEffort if no container asks for or is limited in CPU or memory,
+// Guaranteed if every container is limited in both and asks for as much, Burstable otherwise. Resources of the Pod
+// as a whole, if there are any, stand in for those of its containers. Ephemeral containers do not count.
+func Compute(pod *corev1.Pod) corev1.PodQOSClass {
+	var parts []corev1.ResourceRequirements
+	if r := pod.Spec.Resources; r != nil {
+		parts = []corev1.ResourceRequirements{*r}
+	} else {
+		for i := range pod.Spec.Containers {
+			parts = append(parts, pod.Spec.Containers[i].Resources)
+		}
+		for i := range pod.Spec.InitContainers {
+			parts = append(parts, pod.Spec.InitContainers[i].Resources)
+		}
+	}
+	any, allLimited := false, true
+	requests, limits := map[corev1.ResourceName]*resource.Quantity{}, map[corev1.ResourceName]*resource.Quantity{}
+	for _, part := range parts {
+		for _, name := range computeResources {
+			any = add(requests, name, part.Requests) || any
+			limited := add(limits, name, part.Limits)
+			any = limited || any
+			allLimited = allLimited && limited
+		}
+	}
+	if !any {
+		return corev1.PodQOSBestEffort
+	}
+	if !allLimited {
+		return corev1.PodQOSBurstable
+	}
+	for _, name := range computeResources {
+		request, limit := requests[name], limits[name]
+		if request == nil || limit == nil || request.Cmp(*limit) != 0 {
+			return corev1.PodQOSBurstable
+		}
+	}
+	return corev1.PodQOSGuaranteed
+}
+
+// add adds the list's amount of the resource to the sums, and says whether there was a positive one.
+func add(sums map[corev1.ResourceName]*resource.Quantity, name corev1.ResourceName, list corev1.ResourceList) bool {
+	amount, ok := list[name]
+	if !ok || amount.Sign() <= 0 {
+		return false
+	}
+	if sums[name] == nil {
+		sums[name] = &resource.Quantity{}
+	}
+	sums[name].Add(amount)
+	return true
+}

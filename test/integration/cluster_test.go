@@ -1,0 +1,391 @@
+//go:build integration
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// patience bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
+// fails for want of time tells nothing.
+const patience = 3 * time.Minute
+
+// berthBinary is the program under test.
+func berthBinary(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../bin/berth")
+	require.NoError(t, err)
+	_, err = os.Stat(path)
+	require.NoError(t, err, "run make build first")
+	require.Zero(t, os.Geteuid(), "these tests need root")
+	return path
+}
+
+// cluster is one `berth up` process after the other on one data directory.
+type cluster struct {
+	t       *testing.T
+	berth   string
+	dataDir string
+	args    []string
+
+	cmd   *exec.Cmd
+	ended chan error
+	out   *output
+}
+
+// newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
+func newCluster(t *testing.T, network int) *cluster {
+	t.Helper()
+	c := &cluster{t: t, berth: berthBinary(t), dataDir: filepath.Join(t.TempDir(), "data")}
+	c.args = []string{
+		"--data-dir", c.dataDir,
+		"--api-port", strconv.Itoa(freePort(t)),
+		"--node-name", fmt.Sprintf("node-%d", network),
+		"--pod-cidr", fmt.Sprintf("10.%d.0.0/16", network),
+		"--service-cidr", fmt.Sprintf("10.%d.0.0/16", network+1),
+	}
+	t.Cleanup(func() {
+		if c.cmd != nil {
+			c.stop()
+		}
+		if t.Failed() {
+			c.dumpLogs()
+		}
+	})
+	return c
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// up starts berth and returns once it says that the cluster is ready (and the demo, if asked for).
+func (c *cluster) up(extra ...string) {
+	c.t.Helper()
+	c.launch(extra...)
+	until := "is ready after"
+	for _, arg := range extra {
+		if arg == "--demo" {
+			until = "delete it"
+		}
+	}
+	c.out.waitFor(c.t, until, c.ended)
+}
+
+func (c *cluster) launch(extra ...string) {
+	c.t.Helper()
+	c.out = newOutput()
+	c.cmd = exec.Command(c.berth, append(append([]string{"up"}, c.args...), extra...)...)
+	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
+	require.NoError(c.t, c.cmd.Start())
+	c.ended = make(chan error, 1)
+	go func(cmd *exec.Cmd, ended chan<- error) { ended <- cmd.Wait(); close(ended) }(c.cmd, c.ended)
+}
+
+// stop sends SIGINT, as Ctrl-C does, and waits for the orderly end.
+func (c *cluster) stop() {
+	c.t.Helper()
+	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended already, which the wait below tells
+	select {
+	case err := <-c.ended:
+		require.NoError(c.t, err, "berth up must end with 0 after Ctrl-C; it printed:\n%s", c.out)
+	case <-time.After(patience):
+		c.t.Fatalf("berth up does not stop; it printed:\n%s", c.out)
+	}
+	c.cmd = nil
+}
+
+// killAll ends every process of the cluster with SIGKILL: berth, its children, and the shims with their containers.
+func (c *cluster) killAll() {
+	c.t.Helper()
+	pids := c.processes()
+	require.NotEmpty(c.t, pids)
+	for pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // one may have died with another
+	}
+	select {
+	case <-c.ended:
+	case <-time.After(patience):
+		c.t.Fatal("berth up survived SIGKILL")
+	}
+	c.cmd = nil
+}
+
+// killBerth ends only `berth up` itself with SIGKILL.
+func (c *cluster) killBerth() {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Kill())
+	select {
+	case <-c.ended:
+	case <-time.After(patience):
+		c.t.Fatal("berth up survived SIGKILL")
+	}
+	c.cmd = nil
+}
+
+func (c *cluster) id() string {
+	sum := sha256.Sum256([]byte(c.dataDir))
+	return hex.EncodeToString(sum[:4])
+}
+
+func (c *cluster) runDir() string { return "/run/berth/" + c.id() }
+
+// processes are the living processes that belong to the cluster, with their command lines: those that name its
+// directories, and those in its cgroups.
+func (c *cluster) processes() map[int]string {
+	found := make(map[int]string)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(c.t, err)
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end while we look
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		text := strings.ReplaceAll(string(command), "\x00", " ")
+		if strings.Contains(text, c.dataDir) || strings.Contains(text, c.runDir()) || bytes.Contains(groups, []byte("berth-"+c.id())) {
+			found[pid] = text
+		}
+	}
+	return found
+}
+
+// leftovers lists everything of the cluster that is still on the machine besides its data directory.
+func (c *cluster) leftovers() []string {
+	var left []string
+	for pid, command := range c.processes() {
+		left = append(left, fmt.Sprintf("process %d: %s", pid, command))
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(c.t, err)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, c.dataDir) || strings.Contains(line, c.runDir()) {
+			left = append(left, "mount: "+strings.TrimSpace(line))
+		}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/berth-" + c.id(), "/sys/fs/cgroup/*/berth-" + c.id(), c.runDir(),
+		"/sys/class/net/berth" + c.id()} {
+		paths, err := filepath.Glob(pattern)
+		require.NoError(c.t, err)
+		left = append(left, paths...)
+	}
+	return left
+}
+
+// veths are the machine's virtual network interfaces: a Pod's end of one goes with its network namespace.
+func veths(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob("/sys/class/net/veth*")
+	require.NoError(t, err)
+	return names
+}
+
+// run calls berth with the words given and returns what it printed.
+func (c *cluster) run(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.berth, append([]string{"--data-dir", c.dataDir}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// mustRun is run for calls that must succeed.
+func (c *cluster) mustRun(args ...string) string {
+	c.t.Helper()
+	out, err := c.run(args...)
+	require.NoError(c.t, err, "berth %s printed:\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+// apply gives a manifest to kubectl.
+func (c *cluster) apply(manifest string) {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "manifest.yaml")
+	require.NoError(c.t, os.WriteFile(path, []byte(manifest), 0o600))
+	c.mustRun("kubectl", "apply", "-f", path)
+}
+
+func (c *cluster) client() *kubernetes.Clientset {
+	c.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
+	require.NoError(c.t, err)
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(c.t, err)
+	return client
+}
+
+// waitPod waits until a Pod with the label satisfies the condition, and returns it.
+func (c *cluster) waitPod(selector, what string, satisfied func(*corev1.Pod) bool) *corev1.Pod {
+	c.t.Helper()
+	client := c.client()
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = selector
+			return client.CoreV1().Pods("default").List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = selector
+			return client.CoreV1().Pods("default").Watch(ctx, options)
+		},
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	var found *corev1.Pod
+	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Pod{}, nil, func(event watch.Event) (bool, error) {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok || event.Type == watch.Deleted || !satisfied(pod) {
+			return false, nil
+		}
+		found = pod
+		return true, nil
+	})
+	if err != nil {
+		out, _ := c.run("kubectl", "get", "pods,pvc,pv,events", "-A", "-o", "wide")
+		require.NoError(c.t, err, "wait for a Pod %s to be %s; there is:\n%s", selector, what, out)
+	}
+	return found
+}
+
+func isReady(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
+		return false
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+var pageLine = regexp.MustCompile(`page\s+(http://\S+)`)
+
+// visit fetches the demo's page by its Pod's address and returns the count after the visit.
+func visit(t *testing.T, ip string) int {
+	t.Helper()
+	base := "http://" + net.JoinHostPort(ip, "8080")
+	page := get(t, base+"/")
+	require.Contains(t, page, "<html", "the page is for people")
+	count, err := strconv.Atoi(strings.TrimSpace(get(t, base+"/count")))
+	require.NoError(t, err)
+	return count
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	client := http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: patience}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, string(body))
+	return string(body)
+}
+
+// dumpLogs shows the ends of the logs of a failed test.
+func (c *cluster) dumpLogs() {
+	logs, _ := filepath.Glob(filepath.Join(c.dataDir, "log", "*.log"))
+	for _, path := range logs {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-6000):])
+		}
+	}
+}
+
+// output collects what a process prints and wakes those who wait for a text in it.
+type output struct {
+	mu   sync.Mutex
+	cond *sync.Cond
+	text bytes.Buffer
+}
+
+func newOutput() *output {
+	o := &output{}
+	o.cond = sync.NewCond(&o.mu)
+	return o
+}
+
+func (o *output) Write(data []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cond.Broadcast()
+	return o.text.Write(data)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// waitFor returns once the text was printed; it fails the test if the process ends before, or patience does.
+func (o *output) waitFor(t *testing.T, text string, ended <-chan error) {
+	t.Helper()
+	found := make(chan struct{})
+	stop := context.AfterFunc(t.Context(), o.cond.Broadcast)
+	defer stop()
+	go func() {
+		defer close(found)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		for !strings.Contains(o.text.String(), text) && t.Context().Err() == nil {
+			o.cond.Wait()
+		}
+	}()
+	select {
+	case <-found:
+	case err := <-ended:
+		t.Fatalf("berth up ended (%v) before it printed %q; it printed:\n%s", err, text, o)
+	case <-time.After(patience):
+		t.Fatalf("berth up did not print %q; it printed:\n%s", text, o)
+	}
+}
+
+// reachable reports whether something listens on the demo's port within the limit.
+func reachable(t *testing.T, ip string, limit time.Duration) bool {
+	t.Helper()
+	dialer := net.Dialer{Timeout: limit}
+	connection, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(ip, "8080"))
+	if err != nil {
+		return false
+	}
+	require.NoError(t, connection.Close())
+	return true
+}

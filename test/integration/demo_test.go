@@ -1,0 +1,155 @@
+//go:build integration
+
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestDemoKeepsItsDataWhateverHappens is the whole promise on one cluster: the demo serves and counts, and its
+// count survives the Pod's deletion, a clean restart, kill -9 of berth alone, and kill -9 of everything. In the
+// end the claim's directory goes with the claim, and nothing is left on the machine.
+func TestDemoKeepsItsDataWhateverHappens(t *testing.T) {
+	before := veths(t)
+	c := newCluster(t, 121)
+	c.up("--demo")
+	require.Regexp(t, pageLine, c.out.String())
+	require.Contains(t, c.out.String(), "Sandbox", "the way to Running is shown as a waterfall")
+	pod := c.waitPod("app=demo", "ready", isReady)
+	count := visit(t, pod.Status.PodIP)
+	require.Equal(t, count+1, visit(t, pod.Status.PodIP), "every visit counts once")
+	count++
+
+	t.Run("kubectl logs and exec", func(t *testing.T) {
+		require.NotEmpty(t, c.mustRun("kubectl", "logs", pod.Name))
+		require.Contains(t, c.mustRun("kubectl", "exec", pod.Name, "--", "/demo", "-v"), "demo")
+	})
+	t.Run("explain", func(t *testing.T) { checkExplain(t, c, pod.Name) })
+	t.Run("the Pod is deleted", func(t *testing.T) {
+		c.mustRun("kubectl", "delete", "pod", pod.Name)
+		next := c.waitPod("app=demo", "a new one and ready", func(p *corev1.Pod) bool { return p.UID != pod.UID && isReady(p) })
+		count = moreVisits(t, next, count)
+		pod = next
+	})
+	t.Run("a clean restart", func(t *testing.T) {
+		c.stop()
+		require.Empty(t, c.leftovers(), "after Ctrl-C nothing is left but the data directory")
+		require.ElementsMatch(t, before, veths(t))
+		c.up()
+		count = moreVisits(t, c.waitSame(pod), count)
+	})
+	t.Run("kill -9 of berth alone", func(t *testing.T) {
+		started := c.waitSame(pod).Status.ContainerStatuses[0]
+		c.killBerth()
+		c.up()
+		again := c.waitSame(pod)
+		require.Equal(t, started.RestartCount, again.Status.ContainerStatuses[0].RestartCount, "a healthy container is not restarted")
+		require.Equal(t, started.ContainerID, again.Status.ContainerStatuses[0].ContainerID)
+		count = moreVisits(t, again, count)
+	})
+	t.Run("kill -9 of everything", func(t *testing.T) {
+		c.killAll()
+		c.up()
+		count = moreVisits(t, c.waitSame(pod), count)
+	})
+	t.Run("the claim is deleted", func(t *testing.T) {
+		volumes := filepath.Join(c.dataDir, "volumes")
+		entries, err := os.ReadDir(volumes)
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		c.mustRun("kubectl", "delete", "deployment/demo", "pvc/demo", "--wait=true", "--timeout=2m")
+		c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+		entries, err = os.ReadDir(volumes)
+		require.NoError(t, err)
+		require.Empty(t, entries, "the volume's directory goes with the claim")
+	})
+	c.stop()
+	require.Empty(t, c.leftovers())
+	require.ElementsMatch(t, before, veths(t))
+}
+
+// waitSame waits until the very same Pod is ready: a restart of the cluster must not make another one.
+func (c *cluster) waitSame(pod *corev1.Pod) *corev1.Pod {
+	c.t.Helper()
+	// The Pod's old Ready condition is still in the API right after a restart, so wait for a container that the
+	// runtime really has now: the page answers only then.
+	return c.waitPod("app=demo", "the same Pod and ready", func(p *corev1.Pod) bool {
+		return p.UID == pod.UID && isReady(p) && serves(c.t, p)
+	})
+}
+
+// moreVisits visits the page and requires that the count went on from where it was.
+func moreVisits(t *testing.T, pod *corev1.Pod, before int) int {
+	t.Helper()
+	after := visit(t, pod.Status.PodIP)
+	require.Equal(t, before+1, after, "the count goes on where it was")
+	return after
+}
+
+func checkExplain(t *testing.T, c *cluster, name string) {
+	var answer struct {
+		APIVersion, Kind, State, Verdict string
+		Stages                           []struct {
+			Name       string
+			DurationMs float64
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(c.mustRun("explain", "pod", name, "-o", "json")), &answer))
+	require.Equal(t, "Explanation", answer.Kind)
+	require.Equal(t, "Ready", answer.State)
+	seen := make(map[string]bool)
+	for _, stage := range answer.Stages {
+		seen[stage.Name] = true
+	}
+	for _, stage := range []string{"Accepted", "Provisioning", "Bound", "Scheduled", "SeenByKubelet", "MountVolume", "Sandbox",
+		"Image", "CreateContainer", "StartContainer", "Ready"} {
+		require.True(t, seen[stage], "stage %s is missing from %v", stage, answer.Stages)
+	}
+	text := c.mustRun("why", "pod/"+name)
+	require.Contains(t, text, "running and ready")
+
+	out, err := c.run("explain", "pod", "no-such-pod")
+	require.Error(t, err)
+	require.Contains(t, out, "not found")
+}
+
+// TestTwoClusters runs two clusters side by side; one's life and end do not touch the other.
+func TestTwoClusters(t *testing.T) {
+	before := veths(t)
+	first, second := newCluster(t, 131), newCluster(t, 141)
+	first.up("--demo")
+	second.up("--demo")
+	firstPod := first.waitPod("app=demo", "ready", isReady)
+	secondPod := second.waitPod("app=demo", "ready", isReady)
+	count := visit(t, firstPod.Status.PodIP)
+	visit(t, secondPod.Status.PodIP)
+	visit(t, secondPod.Status.PodIP)
+	require.Equal(t, count+1, visit(t, firstPod.Status.PodIP), "each counts for itself")
+
+	first.killAll()
+	visit(t, secondPod.Status.PodIP)
+	first.up()
+	first.stop()
+	require.Empty(t, first.leftovers())
+	visit(t, secondPod.Status.PodIP)
+	nodes, err := second.client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, nodes.Items, 1)
+
+	second.stop()
+	require.Empty(t, second.leftovers())
+	require.ElementsMatch(t, before, veths(t))
+}
+
+// serves reports whether the demo answers now.
+func serves(t *testing.T, pod *corev1.Pod) bool {
+	return reachable(t, pod.Status.PodIP, time.Second)
+}

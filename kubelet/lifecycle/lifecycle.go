@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/prober/probe"
@@ -113,19 +115,18 @@ func (r *Runner) Run(ctx context.Context, target Target, hook *corev1.LifecycleH
 }
 
 func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.ExecAction) error {
-	// Zero means no timeout to the runtime; ctx bounds the call.
-	stdout, stderr, err := r.exec.ExecSync(ctx, target.ContainerID, action.Command, 0)
-	if err == nil {
+	// No timeout is given to the runtime: ctx bounds the call.
+	resp, err := r.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: target.ContainerID, Cmd: action.Command})
+	if err == nil && resp.ExitCode == 0 {
 		return nil
 	}
-	output := string(append(stdout, stderr...))
+	var output string
+	if err == nil {
+		output = string(slices.Concat(resp.Stdout, resp.Stderr))
+		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), resp.ExitCode)
+	}
 	r.log.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
 		"container", target.Container.Name, "command", action.Command, "output", output, "error", err)
-	var exit interface{ ExitStatus() int }
-	if errors.As(err, &exit) {
-		// The runtime client's own text repeats stderr, which must not reach an event.
-		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), exit.ExitStatus())
-	}
 	return &Error{Step: "exec", Output: output, Err: err}
 }
 

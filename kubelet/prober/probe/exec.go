@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-
-	criclient "k8s.io/cri-client/pkg"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // execSlack is what a runtime may take beyond the probe's own timeout before the call is given up on our side.
@@ -22,25 +22,25 @@ func (p *Prober) probeExec(ctx context.Context, command []string, target Target,
 ) {
 	ctx, cancel := context.WithTimeout(ctx, timeout+execSlack)
 	defer cancel()
-	stdout, stderr, err := p.exec.ExecSync(ctx, target.ContainerID, ExpandStatic(command, target.Container.Env), timeout)
-	output := string(append(stdout, stderr...))
+	resp, err := p.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: target.ContainerID,
+		Cmd:         ExpandStatic(command, target.Container.Env),
+		Timeout:     int64(timeout.Seconds()),
+	})
+	switch {
+	case status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded):
+		return Failure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout), nil
+	case err != nil:
+		return Failure, "", fmt.Errorf("run probe command in container %q: %w", target.Container.Name, err)
+	}
+	output := string(slices.Concat(resp.Stdout, resp.Stderr))
 	if len(output) > maxOutput {
 		output = output[:maxOutput]
 	}
-	if err == nil {
-		return Success, output, nil
-	}
-	var exit interface{ ExitStatus() int }
-	if errors.As(err, &exit) {
-		if exit.ExitStatus() == 0 {
-			return Success, output, nil
-		}
+	if resp.ExitCode != 0 {
 		return Failure, output, nil
 	}
-	if errors.Is(err, criclient.ErrCommandTimedOut) || status.Code(err) == codes.DeadlineExceeded {
-		return Failure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout), nil
-	}
-	return Failure, output, fmt.Errorf("run probe command in container %q: %w", target.Container.Name, err)
+	return Success, output, nil
 }
 
 // ExpandStatic replaces $(NAME) in a command by the container's environment values that are written out in the

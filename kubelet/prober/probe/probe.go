@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Result is the verdict of one look.
@@ -23,12 +25,10 @@ const (
 // maxOutput bounds what is read of a probe's answer, in bytes.
 const maxOutput = 10 << 10
 
-// ExecRunner runs a command inside a container. It is the CRI call ExecSync: a command that ends with a non-zero
-// exit code is reported as an error that has a method ExitStatus() int, one that was cut off as an error whose
-// gRPC code is DeadlineExceeded.
+// ExecRunner runs a command inside a container: the call ExecSync of any CRI client.
 type ExecRunner interface {
-	ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (
-		stdout, stderr []byte, err error)
+	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (
+		*runtimeapi.ExecSyncResponse, error)
 }
 
 // Target is the container to look at.

@@ -1,0 +1,145 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// The values that stand where Config has none.
+const (
+	DefaultMaxPods       = 110
+	DefaultLeaseDuration = 40 * time.Second
+	DefaultReportEvery   = 5 * time.Minute
+	DefaultMaxImages     = 50
+)
+
+// Config are the values of a Manager.
+type Config struct {
+	Name     string   // of the Node object
+	Hostname string   // label and address; Name if empty
+	IPs      []net.IP // InternalIP addresses, the primary one first
+	Port     int32    // of the node's HTTPS server
+	Version  string   // reported as kubeletVersion
+	Labels   map[string]string
+	Taints   []corev1.Taint // given to a Node that is created here
+	// ProviderID is written into a Node that is created here.
+	ProviderID string
+	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
+	MaxPods int64
+	// KubeReserved and SystemReserved are taken off capacity to give allocatable, as are the Thresholds.
+	KubeReserved, SystemReserved corev1.ResourceList
+	// Thresholds say when the node is under pressure; DefaultThresholds if nil.
+	Thresholds *Thresholds
+	// LeaseDuration is how long the lease is good; it is renewed every quarter. DefaultLeaseDuration if zero.
+	LeaseDuration time.Duration
+	// ReportEvery is the longest time between two writes of the status. DefaultReportEvery if zero.
+	ReportEvery time.Duration
+	// MaxImages is how many images the status lists, the largest first; DefaultMaxImages if zero, all if negative.
+	MaxImages int
+	// NoAttachDetach leaves out the annotation that hands attaching of volumes to the controller.
+	NoAttachDetach bool
+}
+
+// Thresholds are the amounts below which a resource is under pressure. Fractions are of the capacity, 0 to 1.
+type Thresholds struct {
+	MemoryAvailable int64   // bytes
+	DiskAvailable   float64 // fraction of the file system's bytes
+	InodesFree      float64 // fraction of its inodes
+	PIDsAvailable   float64 // fraction of the process IDs
+}
+
+// DefaultThresholds are upstream's hard eviction thresholds. Process IDs have none there either.
+func DefaultThresholds() *Thresholds {
+	return &Thresholds{MemoryAvailable: 100 << 20, DiskAvailable: 0.10, InodesFree: 0.05}
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Name == "":
+		return errors.New("make node manager: Config.Name is empty")
+	case strings.ToLower(c.Name) != c.Name:
+		return fmt.Errorf("make node manager: Config.Name %q: node names are lower case", c.Name)
+	case len(c.IPs) == 0:
+		return errors.New("make node manager: Config.IPs is empty: a node needs an address")
+	case c.MaxPods < 0:
+		return fmt.Errorf("make node manager: Config.MaxPods %d is negative", c.MaxPods)
+	case c.LeaseDuration < 0 || c.ReportEvery < 0:
+		return errors.New("make node manager: Config.LeaseDuration and Config.ReportEvery must not be negative")
+	}
+	if c.Hostname == "" {
+		c.Hostname = c.Name
+	}
+	if c.MaxPods == 0 {
+		c.MaxPods = DefaultMaxPods
+	}
+	if c.LeaseDuration == 0 {
+		c.LeaseDuration = DefaultLeaseDuration
+	}
+	if c.ReportEvery == 0 {
+		c.ReportEvery = DefaultReportEvery
+	}
+	if c.MaxImages == 0 {
+		c.MaxImages = DefaultMaxImages
+	}
+	if c.Thresholds == nil {
+		c.Thresholds = DefaultThresholds()
+	}
+	return nil
+}
+
+// Runtime is what the Manager asks of the container runtime.
+type Runtime interface {
+	Version(ctx context.Context, req *runtimeapi.VersionRequest, opts ...grpc.CallOption) (
+		*runtimeapi.VersionResponse, error)
+	Status(ctx context.Context, req *runtimeapi.StatusRequest, opts ...grpc.CallOption) (
+		*runtimeapi.StatusResponse, error)
+	ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest, opts ...grpc.CallOption) (
+		*runtimeapi.ListImagesResponse, error)
+}
+
+// Deps are what a Manager works with. Client, Runtime and Machine are needed; the rest may be nil.
+type Deps struct {
+	Client kubernetes.Interface
+	// LeaseClient renews the lease. It should have a connection of its own, so that a busy Client cannot make the
+	// node look dead; Client is used if it is nil.
+	LeaseClient kubernetes.Interface
+	Runtime     Runtime
+	Machine     Machine
+	// OnNode is told of every new state of the Node object that the API server sends. It must not block, and must
+	// not change the object.
+	OnNode   func(*corev1.Node)
+	Recorder record.EventRecorder
+	Clock    clock.Clock
+	Logger   *slog.Logger
+}
+
+func (d *Deps) validate() error {
+	if d.Client == nil || d.Runtime == nil || d.Machine == nil {
+		return errors.New("make node manager: Deps.Client, Deps.Runtime and Deps.Machine are needed")
+	}
+	if d.LeaseClient == nil {
+		d.LeaseClient = d.Client
+	}
+	if d.OnNode == nil {
+		d.OnNode = func(*corev1.Node) {}
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Facts are what does not change while the machine runs.
+type Facts struct {
+	Cores     int
+	Memory    int64           // bytes
+	Swap      int64           // bytes
+	HugePages map[int64]int64 // page size in bytes -> bytes set aside for pages of this size
+
+	MachineID, SystemUUID, BootID string
+	Kernel, OSImage               string
+}
+
+// Usage is what is used and free now.
+type Usage struct {
+	MemoryAvailable           int64 // bytes
+	DiskCapacity, DiskFree    int64 // bytes of the file system of the node agent's data
+	InodeCapacity, InodesFree int64
+	PIDCapacity, PIDs         int64
+}
+
+// Machine tells about the machine.
+type Machine interface {
+	Facts() (Facts, error)
+	Usage() (Usage, error)
+}
+
+// LinuxMachine reads procfs, sysfs and a few files under /etc.
+type LinuxMachine struct {
+	root string
+	data string
+}
+
+var _ Machine = (*LinuxMachine)(nil)
+
+// NewLinuxMachine makes a LinuxMachine. root is "/" but in tests; data is a directory on the file system whose size
+// counts as the node's ephemeral storage.
+func NewLinuxMachine(root, data string) *LinuxMachine { return &LinuxMachine{root: root, data: data} }
+
+// Facts implements Machine. Identities that the machine does not have are left empty.
+func (m *LinuxMachine) Facts() (Facts, error) {
+	meminfo, err := m.meminfo()
+	if err != nil {
+		return Facts{}, err
+	}
+	f := Facts{
+		Cores:      runtime.NumCPU(),
+		Memory:     meminfo["MemTotal"],
+		Swap:       meminfo["SwapTotal"],
+		MachineID:  m.text("etc/machine-id"),
+		SystemUUID: m.text("sys/class/dmi/id/product_uuid"),
+		BootID:     m.text("proc/sys/kernel/random/boot_id"),
+		Kernel:     m.text("proc/sys/kernel/osrelease"),
+		OSImage:    m.osImage(),
+	}
+	if f.SystemUUID == "" {
+		f.SystemUUID = f.MachineID
+	}
+	if f.HugePages, err = m.hugePages(); err != nil {
+		return Facts{}, err
+	}
+	return f, nil
+}
+
+// Usage implements Machine.
+func (m *LinuxMachine) Usage() (Usage, error) {
+	meminfo, err := m.meminfo()
+	if err != nil {
+		return Usage{}, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(m.data, &fs); err != nil {
+		return Usage{}, fmt.Errorf("stat file system of %q: %w", m.data, err)
+	}
+	u := Usage{
+		MemoryAvailable: meminfo["MemAvailable"],
+		DiskCapacity:    int64(fs.Blocks) * fs.Bsize,
+		DiskFree:        int64(fs.Bavail) * fs.Bsize,
+		InodeCapacity:   int64(fs.Files),
+		InodesFree:      int64(fs.Ffree),
+	}
+	u.PIDCapacity, _ = strconv.ParseInt(m.text("proc/sys/kernel/pid_max"), 10, 64)
+	if threads, err := strconv.ParseInt(m.text("proc/sys/kernel/threads-max"), 10, 64); err == nil {
+		u.PIDCapacity = min(u.PIDCapacity, threads)
+	}
+	// The fourth field of loadavg is running/existing threads.
+	if fields := strings.Fields(m.text("proc/loadavg")); len(fields) > 3 {
+		_, existing, _ := strings.Cut(fields[3], "/")
+		u.PIDs, _ = strconv.ParseInt(existing, 10, 64)
+	}
+	return u, nil
+}
+
+// text reads a small file and trims it; what cannot be read is empty.
+func (m *LinuxMachine) text(path string) string {
+	data, err := os.ReadFile(filepath.Join(m.root, path))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// meminfo reads /proc/meminfo, in bytes.
+func (m *LinuxMachine) meminfo() (map[string]int64, error) {
+	path := filepath.Join(m.root, "proc/meminfo")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read memory size: %w", err)
+	}
+	values := make(map[string]int64)
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		fields := strings.Fields(rest)
+		if len(fields) == 2 && fields[1] == "kB" {
+			if kb, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
+				values[name] = kb << 10
+			}
+		}
+	}
+	if values["MemTotal"] == 0 {
+		return nil, fmt.Errorf("read memory size: no MemTotal in %q", path)
+	}
+	return values, nil
+}
+
+// hugePages reads how many huge pages of each size are set aside.
+func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
+	dir := filepath.Join(m.root, "sys/kernel/mm/hugepages")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read huge page sizes: %w", err)
+	}
+	pages := make(map[int64]int64, len(entries))
+	for _, entry := range entries {
+		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		count, err := strconv.ParseInt(m.text(filepath.Join("sys/kernel/mm/hugepages", entry.Name(), "nr_hugepages")), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read number of huge pages of %d kB: %w", kb, err)
+		}
+		pages[kb<<10] = count * kb << 10
+	}
+	return pages, nil
+}
+
+// osImage is PRETTY_NAME of os-release.
+func (m *LinuxMachine) osImage() string {
+	for _, path := range []string{"etc/os-release", "usr/lib/os-release"} {
+		lines := bufio.NewScanner(strings.NewReader(m.text(path)))
+		for lines.Scan() {
+			if value, ok := strings.CutPrefix(lines.Text(), "PRETTY_NAME="); ok {
+				return strings.Trim(value, `"'`)
+			}
+		}
+	}
+	return "Linux"
+}

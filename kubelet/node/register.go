@@ -1,0 +1,139 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	goruntime "runtime"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// attachAnnotation hands the attaching of this node's volumes to the attach/detach controller.
+const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+// register creates the Node, or brings an existing one up to date, trying until it succeeds or ctx ends.
+func (m *Manager) register(ctx context.Context) error {
+	for {
+		_, err := m.observe(ctx)
+		if err == nil {
+			err = m.tryRegister(ctx)
+		}
+		if err == nil {
+			m.retry = 0
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		m.deps.Logger.Warn("node not registered yet", "node", m.cfg.Name, "error", err)
+		timer := m.deps.Clock.NewTimer(m.backoff())
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// tryRegister makes one attempt. A Node that is created begins with its full status, Ready included, which saves it
+// from being seen as not ready.
+func (m *Manager) tryRegister(ctx context.Context) error {
+	nodes := m.deps.Client.CoreV1().Nodes()
+	now := m.deps.Clock.Now()
+	wanted := m.initial()
+	wanted.Status = build(&m.cfg, &wanted.Status, m.seen, now)
+	created, err := nodes.Create(ctx, wanted, metav1.CreateOptions{})
+	if err == nil {
+		m.reported = now
+		m.tellTransitions(&corev1.NodeStatus{}, &wanted.Status)
+		m.setNode(created)
+		return nil
+	}
+	// Creating may be forbidden to us where another party makes the Nodes.
+	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("create node %q: %w", m.cfg.Name, err)
+	}
+	existing, getErr := nodes.Get(ctx, m.cfg.Name, metav1.GetOptions{})
+	if getErr != nil {
+		return fmt.Errorf("create node %q: %w; get it: %w", m.cfg.Name, err, getErr)
+	}
+	m.tellReboot(existing)
+	if patch := metadataPatch(existing, wanted, m.cfg.NoAttachDetach); patch != nil {
+		existing, err = nodes.Patch(ctx, m.cfg.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			return fmt.Errorf("patch labels of node %q: %w", m.cfg.Name, err)
+		}
+	}
+	m.setNode(existing)
+	m.poke()
+	return nil
+}
+
+// initial is the Node without its status.
+func (m *Manager) initial() *corev1.Node {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: m.cfg.Name,
+			Labels: map[string]string{
+				corev1.LabelHostname:      m.cfg.Hostname,
+				corev1.LabelOSStable:      goruntime.GOOS,
+				corev1.LabelArchStable:    goruntime.GOARCH,
+				"beta.kubernetes.io/os":   goruntime.GOOS,
+				"beta.kubernetes.io/arch": goruntime.GOARCH,
+			},
+			Annotations: map[string]string{},
+		},
+		Spec: corev1.NodeSpec{ProviderID: m.cfg.ProviderID, Taints: m.cfg.Taints},
+	}
+	for key, value := range m.cfg.Labels {
+		node.Labels[key] = value
+	}
+	if !m.cfg.NoAttachDetach {
+		node.Annotations[attachAnnotation] = "true"
+	}
+	return node
+}
+
+// metadataPatch is a merge patch that gives the existing Node our labels and the annotation; nil if it has them.
+func metadataPatch(existing, wanted *corev1.Node, noAttachDetach bool) []byte {
+	labels, annotations := map[string]any{}, map[string]any{}
+	for key, value := range wanted.Labels {
+		if existing.Labels[key] != value {
+			labels[key] = value
+		}
+	}
+	for key, value := range wanted.Annotations {
+		if existing.Annotations[key] != value {
+			annotations[key] = value
+		}
+	}
+	if _, has := existing.Annotations[attachAnnotation]; has && noAttachDetach {
+		annotations[attachAnnotation] = nil
+	}
+	if len(labels) == 0 && len(annotations) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
+	if err != nil {
+		return nil // maps of strings always encode
+	}
+	return patch
+}
+
+// tellReboot records that the machine was started anew since the Node was last written.
+func (m *Manager) tellReboot(node *corev1.Node) {
+	before, now := node.Status.NodeInfo.BootID, m.seen.facts.BootID
+	if m.rebootTold || before == "" || now == "" || before == now {
+		return
+	}
+	m.rebootTold = true
+	if m.deps.Recorder != nil {
+		m.deps.Recorder.Eventf(m.ref(), corev1.EventTypeWarning, "Rebooted",
+			"Node %s has been rebooted, boot id: %s", m.cfg.Name, now)
+	}
+}

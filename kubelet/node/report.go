@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var (
+	statusRequest  = &runtimeapi.StatusRequest{}
+	versionRequest = &runtimeapi.VersionRequest{Version: "v1"}
+	imagesRequest  = &runtimeapi.ListImagesRequest{}
+	noImages       = []*runtimeapi.Image{} // known to be none, as opposed to not known
+)
+
+// report writes the status if it differs from the Node's, or if it was not written for long.
+func (m *Manager) report(ctx context.Context, gen int64) error {
+	m.mu.Lock()
+	node, gone := m.node, m.gone
+	m.mu.Unlock()
+	if gone {
+		return errGone
+	}
+	now := m.deps.Clock.Now()
+	status := build(&m.cfg, &node.Status, m.seen, now)
+	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.cfg.ReportEvery {
+		m.setWritten(gen)
+		return nil
+	}
+	patch, err := statusPatch(node, &status)
+	if err != nil {
+		return err
+	}
+	updated, err := m.deps.Client.CoreV1().Nodes().Patch(
+		ctx, m.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("patch status of node %q: %w", m.cfg.Name, err)
+	}
+	m.reported = now
+	m.tellTransitions(&node.Status, &status)
+	m.setNode(updated)
+	m.setWritten(gen)
+	return nil
+}
+
+// statusPatch is the strategic merge patch from the Node's status to the new one. Addresses are replaced as a whole:
+// their merge key is the type, which two addresses may share.
+func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
+	before := corev1.Node{Status: node.Status}
+	after := corev1.Node{Status: *status}
+	addresses := after.Status.Addresses
+	before.Status.Addresses, after.Status.Addresses = nil, nil
+	var documents [2][]byte
+	for i, document := range []*corev1.Node{&before, &after} {
+		data, err := json.Marshal(document)
+		if err != nil {
+			return nil, fmt.Errorf("encode status of node %q: %w", node.Name, err)
+		}
+		documents[i] = data
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(documents[0], documents[1], corev1.Node{})
+	if err != nil {
+		return nil, fmt.Errorf("compute status patch of node %q: %w", node.Name, err)
+	}
+	var content map[string]any
+	if err := json.Unmarshal(patch, &content); err != nil {
+		return nil, fmt.Errorf("compute status patch of node %q: %w", node.Name, err)
+	}
+	inner, ok := content["status"].(map[string]any)
+	if !ok {
+		inner = make(map[string]any)
+		content["status"] = inner
+	}
+	list := []any{map[string]any{"$patch": "replace"}}
+	for _, address := range addresses {
+		list = append(list, address)
+	}
+	inner["addresses"] = list
+	return json.Marshal(content)
+}
+
+// tellTransitions records events for conditions that changed.
+func (m *Manager) tellTransitions(before, after *corev1.NodeStatus) {
+	if m.deps.Recorder == nil {
+		return
+	}
+	for _, condition := range after.Conditions {
+		old := findCondition(before.Conditions, condition.Type)
+		if old != nil && old.Status == condition.Status {
+			continue
+		}
+		reason := ""
+		switch {
+		case condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue:
+			reason = "NodeReady"
+		case condition.Type == corev1.NodeReady:
+			reason = "NodeNotReady"
+		case old != nil && len(condition.Reason) > len("Kubelet"):
+			reason = "Node" + condition.Reason[len("Kubelet"):] // KubeletHasDiskPressure -> NodeHasDiskPressure
+		}
+		if reason != "" {
+			m.deps.Recorder.Eventf(m.ref(), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.cfg.Name, reason)
+		}
+	}
+}
+
+// runtimeReasons are the runtime's own conditions that are not met.
+func runtimeReasons(answer *runtimeapi.StatusResponse) []string {
+	var list []string
+	for _, kind := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
+		found := false
+		for _, condition := range answer.GetStatus().GetConditions() {
+			if condition.Type != kind {
+				continue
+			}
+			found = true
+			if !condition.Status {
+				what := map[string]string{runtimeapi.RuntimeReady: "", runtimeapi.NetworkReady: "network "}[kind]
+				list = append(list, fmt.Sprintf("container runtime %snot ready: %s=false reason:%s message:%s",
+					what, kind, condition.Reason, condition.Message))
+			}
+		}
+		if !found && answer != nil {
+			list = append(list, fmt.Sprintf("container runtime does not report %s", kind))
+		}
+	}
+	return list
+}

@@ -1,0 +1,260 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+)
+
+// maxNames is how many names of one image the status lists.
+const maxNames = 5
+
+// observed is all that a status is computed from. It is a value: nothing here changes once it is filled in.
+type observed struct {
+	facts     Facts
+	usage     Usage
+	version   *runtimeapi.VersionResponse // nil until the runtime answered once
+	runtime   *runtimeapi.StatusResponse
+	images    []*runtimeapi.Image // nil means not known, and leaves the Node's as they are
+	notReady  []string            // why the node is not ready
+	pressure  pressure
+	volumes   []corev1.UniqueVolumeName
+	volumesOK bool // volumes is known; until then the Node's own list stands
+}
+
+// pressure says which resources are short.
+type pressure struct{ memory, disk, pid bool }
+
+// pressureOf compares what is free with the thresholds.
+func pressureOf(t *Thresholds, u Usage) pressure {
+	below := func(free, capacity int64, fraction float64) bool {
+		return capacity > 0 && float64(free) < fraction*float64(capacity)
+	}
+	return pressure{
+		memory: u.MemoryAvailable < t.MemoryAvailable,
+		disk:   below(u.DiskFree, u.DiskCapacity, t.DiskAvailable) || below(u.InodesFree, u.InodeCapacity, t.InodesFree),
+		pid:    below(u.PIDCapacity-u.PIDs, u.PIDCapacity, t.PIDsAvailable),
+	}
+}
+
+// resources computes what the node has and what Pods may take of it.
+func resources(cfg *Config, facts Facts, usage Usage) (capacity, allocatable corev1.ResourceList) {
+	capacity = corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(facts.Cores), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(facts.Memory, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usage.DiskCapacity, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(cfg.MaxPods, resource.DecimalSI),
+	}
+	reserved := corev1.ResourceList{
+		corev1.ResourceMemory: *resource.NewQuantity(cfg.Thresholds.MemoryAvailable, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(
+			int64(cfg.Thresholds.DiskAvailable*float64(usage.DiskCapacity)), resource.BinarySI),
+	}
+	for size, bytes := range facts.HugePages {
+		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+		capacity[name] = *resource.NewQuantity(bytes, resource.BinarySI)
+		add(reserved, corev1.ResourceMemory, *resource.NewQuantity(bytes, resource.BinarySI))
+	}
+	for _, list := range []corev1.ResourceList{cfg.KubeReserved, cfg.SystemReserved} {
+		for name, quantity := range list {
+			add(reserved, name, quantity)
+		}
+	}
+	allocatable = make(corev1.ResourceList, len(capacity))
+	for name, quantity := range capacity {
+		left := quantity.DeepCopy()
+		left.Sub(reserved[name])
+		if left.Sign() < 0 {
+			left.Set(0)
+		}
+		allocatable[name] = left
+	}
+	return capacity, allocatable
+}
+
+func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Quantity) {
+	sum := list[name]
+	sum.Add(quantity)
+	list[name] = sum
+}
+
+// build computes the status that the Node should have, from the one that it has. Fields that others own (volumes
+// attached, resources of device plugins) pass through.
+func build(cfg *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
+	status := *old.DeepCopy()
+	status.Addresses = nil
+	for _, ip := range cfg.IPs {
+		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: cfg.Hostname})
+	status.DaemonEndpoints.KubeletEndpoint.Port = cfg.Port
+
+	capacity, allocatable := resources(cfg, o.facts, o.usage)
+	status.Capacity = mergeResources(status.Capacity, capacity)
+	status.Allocatable = mergeResources(status.Allocatable, allocatable)
+
+	buildInfo(cfg, &status, o)
+	if o.images != nil {
+		status.Images = imageList(o.images, cfg.MaxImages)
+	}
+	if o.volumesOK {
+		status.VolumesInUse = o.volumes
+	}
+	status.Conditions = conditions(old.Conditions, o, now)
+	return status
+}
+
+// buildInfo fills in what is known of the system and the runtime.
+func buildInfo(cfg *Config, status *corev1.NodeStatus, o observed) {
+	info := &status.NodeInfo
+	info.MachineID, info.SystemUUID, info.BootID = o.facts.MachineID, o.facts.SystemUUID, o.facts.BootID
+	info.KernelVersion, info.OSImage = o.facts.Kernel, o.facts.OSImage
+	info.OperatingSystem, info.Architecture = goruntime.GOOS, goruntime.GOARCH
+	info.KubeletVersion, info.KubeProxyVersion = cfg.Version, ""
+	info.Swap = nil
+	if o.facts.Swap > 0 {
+		info.Swap = &corev1.NodeSwapStatus{Capacity: ptr.To(o.facts.Swap)}
+	}
+	if o.version != nil {
+		info.ContainerRuntimeVersion = o.version.RuntimeName + "://" + strings.TrimPrefix(o.version.RuntimeVersion, "v")
+	} else if info.ContainerRuntimeVersion == "" {
+		info.ContainerRuntimeVersion = "Unknown://Unknown"
+	}
+	if o.runtime == nil {
+		return
+	}
+	status.RuntimeHandlers = nil
+	for _, handler := range o.runtime.RuntimeHandlers {
+		status.RuntimeHandlers = append(status.RuntimeHandlers, corev1.NodeRuntimeHandler{
+			Name: handler.Name,
+			Features: &corev1.NodeRuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: ptr.To(handler.GetFeatures().GetRecursiveReadOnlyMounts()),
+				UserNamespaces:          ptr.To(handler.GetFeatures().GetUserNamespaces()),
+			},
+		})
+	}
+	slices.SortFunc(status.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
+	if o.runtime.Features != nil {
+		status.Features = &corev1.NodeFeatures{
+			SupplementalGroupsPolicy: ptr.To(o.runtime.Features.SupplementalGroupsPolicy),
+		}
+	}
+}
+
+// mergeResources puts our resources over the old ones. Huge page sizes that the machine no longer has go away; what
+// others added stays.
+func mergeResources(old, ours corev1.ResourceList) corev1.ResourceList {
+	merged := ours.DeepCopy()
+	for name, quantity := range old {
+		if _, ok := merged[name]; !ok && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			merged[name] = quantity
+		}
+	}
+	return merged
+}
+
+// imageList lists the largest images.
+func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
+	sorted := slices.Clone(images)
+	slices.SortStableFunc(sorted, func(a, b *runtimeapi.Image) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Id, b.Id))
+	})
+	if limit >= 0 && len(sorted) > limit {
+		sorted = sorted[:limit]
+	}
+	list := make([]corev1.ContainerImage, 0, len(sorted))
+	for _, image := range sorted {
+		names := slices.Concat(image.RepoDigests, image.RepoTags)
+		if len(names) == 0 {
+			continue // dangling: nothing can refer to it
+		}
+		list = append(list, corev1.ContainerImage{
+			Names:     names[:min(len(names), maxNames)],
+			SizeBytes: int64(min(image.Size, 1<<62)),
+		})
+	}
+	return list
+}
+
+// conditions computes the conditions. Ready comes last, as readers of old expect; conditions of others stay.
+func conditions(old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
+	choose := func(kind corev1.NodeConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) corev1.NodeCondition {
+		if bad {
+			return corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Reason: badReason, Message: badMessage}
+		}
+		return corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, Reason: goodReason, Message: goodMessage}
+	}
+	ours := []corev1.NodeCondition{
+		choose(corev1.NodeMemoryPressure, o.pressure.memory,
+			"KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
+			"KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+		choose(corev1.NodeDiskPressure, o.pressure.disk,
+			"KubeletHasDiskPressure", "kubelet has disk pressure",
+			"KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+		choose(corev1.NodePIDPressure, o.pressure.pid,
+			"KubeletHasInsufficientPID", "kubelet has insufficient PID available",
+			"KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
+	}
+	if len(o.notReady) > 0 {
+		ready := &ours[len(ours)-1]
+		ready.Status, ready.Reason = corev1.ConditionFalse, "KubeletNotReady"
+		ready.Message = o.notReady[0]
+		if len(o.notReady) > 1 {
+			ready.Message = fmt.Sprintf("[%s]", strings.Join(o.notReady, ", "))
+		}
+	}
+	stamp := metav1.NewTime(now)
+	var result []corev1.NodeCondition
+	for _, condition := range old {
+		if !slices.ContainsFunc(ours, func(c corev1.NodeCondition) bool { return c.Type == condition.Type }) {
+			result = append(result, condition)
+		}
+	}
+	for _, condition := range ours {
+		condition.LastHeartbeatTime, condition.LastTransitionTime = stamp, stamp
+		if before := findCondition(old, condition.Type); before != nil && before.Status == condition.Status {
+			condition.LastTransitionTime = before.LastTransitionTime
+		}
+		result = append(result, condition)
+	}
+	return result
+}
+
+func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range list {
+		if list[i].Type == kind {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// isReady reports whether the status says Ready.
+func isReady(status *corev1.NodeStatus) bool {
+	condition := findCondition(status.Conditions, corev1.NodeReady)
+	return condition != nil && condition.Status == corev1.ConditionTrue
+}
+
+// sameStatus compares two statuses but for the heartbeat times and the order of conditions.
+func sameStatus(a, b *corev1.NodeStatus) bool {
+	plain := func(status *corev1.NodeStatus) *corev1.NodeStatus {
+		status = status.DeepCopy()
+		for i := range status.Conditions {
+			status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+		slices.SortFunc(status.Conditions, func(a, b corev1.NodeCondition) int { return cmp.Compare(a.Type, b.Type) })
+		return status
+	}
+	return equality.Semantic.DeepEqual(plain(a), plain(b))
+}

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"strconv"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/apimachinery/lease"
+)
+
+// watch follows the Node object until ctx ends: others change it too, and may even delete it.
+func (m *Manager) watch(ctx context.Context) error {
+	nodes := m.deps.Client.CoreV1().Nodes()
+	own := fields.OneTermEqualSelector("metadata.name", m.cfg.Name).String()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			opts.FieldSelector = own
+			return nodes.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			opts.FieldSelector = own
+			return nodes.Watch(ctx, opts)
+		},
+	}
+	changed := func(obj any) {
+		if node, ok := obj.(*corev1.Node); ok && node.Name == m.cfg.Name {
+			m.setNode(node)
+			m.poke()
+		}
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, m.deps.Client),
+		ObjectType:    &corev1.Node{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    changed,
+			UpdateFunc: func(_, obj any) { changed(obj) },
+			DeleteFunc: m.setGone,
+		},
+	})
+	informer.RunWithContext(ctx)
+	return nil
+}
+
+// setNode remembers the newest Node; an older one than known, from a slower source, is ignored.
+func (m *Manager) setNode(node *corev1.Node) {
+	m.mu.Lock()
+	if m.node != nil && m.node.UID == node.UID && olderVersion(node, m.node) {
+		m.mu.Unlock()
+		return
+	}
+	m.node, m.gone = node, false
+	m.mu.Unlock()
+	m.deps.OnNode(node)
+}
+
+// refresh reads the Node anew.
+func (m *Manager) refresh(ctx context.Context) {
+	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.cfg.Name, metav1.GetOptions{})
+	if err == nil {
+		m.setNode(node)
+	}
+}
+
+// setWritten tells those who wait for their volumes to be known.
+func (m *Manager) setWritten(gen int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if gen > m.writtenGen {
+		m.writtenGen = gen
+		close(m.written)
+		m.written = make(chan struct{})
+	}
+}
+
+// setGone notes that the Node was deleted, unless another has taken its place already.
+func (m *Manager) setGone(obj any) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	if m.node != nil && m.node.UID == node.UID {
+		m.gone = true
+	}
+	m.mu.Unlock()
+	m.poke()
+}
+
+// olderVersion reports whether a is an older state of the object than b. Versions that are no numbers (as fakes have
+// them) are never older.
+func olderVersion(a, b *corev1.Node) bool {
+	va, errA := strconv.ParseUint(a.ResourceVersion, 10, 64)
+	vb, errB := strconv.ParseUint(b.ResourceVersion, 10, 64)
+	return errA == nil && errB == nil && va < vb
+}
+
+// renewLease keeps the heartbeat until ctx ends.
+func (m *Manager) renewLease(ctx context.Context) error {
+	seconds := int32(m.cfg.LeaseDuration.Seconds())
+	lease.NewController(m.deps.Clock, m.deps.LeaseClient, m.cfg.Name, seconds, func() {
+		m.deps.Logger.Warn("lease not renewed, trying on", "node", m.cfg.Name)
+	}, m.cfg.LeaseDuration/4, m.cfg.Name, corev1.NamespaceNodeLease, m.ownLease).Run(ctx)
+	return nil
+}
+
+// ownLease makes the Node own its lease, so that one goes with the other.
+func (m *Manager) ownLease(l *coordinationv1.Lease) error {
+	node := m.Node()
+	if node == nil || len(l.OwnerReferences) > 0 {
+		return nil
+	}
+	l.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
+	}}
+	return nil
+}

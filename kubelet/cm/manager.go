@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	cgroupslib "github.com/opencontainers/cgroups"
@@ -61,7 +62,7 @@ func New(config Config, deps Deps) (*Manager, error) {
 	default:
 		return nil, fmt.Errorf("read cgroupDriver %q: neither %q nor %q", config.Driver, DriverCgroupfs, DriverSystemd)
 	}
-	if config.CgroupRoot != "" && path.Clean("/"+config.CgroupRoot) != path.Join("/", config.CgroupRoot) {
+	if trimmed := "/" + strings.Trim(config.CgroupRoot, "/"); path.Clean(trimmed) != trimmed {
 		return nil, fmt.Errorf("read cgroupRoot %q: not a clean path", config.CgroupRoot)
 	}
 	log := deps.Logger

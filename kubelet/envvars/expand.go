@@ -1,0 +1,64 @@
+package envvars
+
+import (
+	"strings"
+)
+
+// Expand replaces $(NAME) in text with what lookup knows of NAME. A name it does not know stays as it stands, and
+// "$$" is a plain "$", so that "$$(NAME)" is the text "$(NAME)". Any other "$" is left alone.
+func Expand(text string, lookup func(name string) (string, bool)) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "$")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		switch {
+		case strings.HasPrefix(after, "$"):
+			b.WriteByte('$')
+			text = after[1:]
+		case strings.HasPrefix(after, "("):
+			name, rest, closed := strings.Cut(after[1:], ")")
+			if !closed {
+				b.WriteString("$(")
+				text = after[1:]
+				continue
+			}
+			if value, known := lookup(name); known {
+				b.WriteString(value)
+			} else {
+				b.WriteString("$(" + name + ")")
+			}
+			text = rest
+		default:
+			b.WriteByte('$')
+			text = after
+		}
+	}
+}
+
+// ExpandAll expands every word, with the variables as they stand in env.
+func ExpandAll(words []string, env []Var) []string {
+	if len(words) == 0 {
+		return nil
+	}
+	values := lookupIn(env)
+	expanded := make([]string, len(words))
+	for i, word := range words {
+		expanded[i] = Expand(word, values)
+	}
+	return expanded
+}
+
+// lookupIn finds variables by name; of several of one name the last counts.
+func lookupIn(env []Var) func(string) (string, bool) {
+	values := make(map[string]string, len(env))
+	for _, v := range env {
+		values[v.Name] = v.Value
+	}
+	return func(name string) (string, bool) {
+		value, ok := values[name]
+		return value, ok
+	}
+}

@@ -1,0 +1,168 @@
+package fsgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	readWrite = 0o660
+	readOnly  = 0o440
+	enterDir  = 0o110 | unix.S_ISGID
+	permBits  = 0o7777
+	batch     = 1024
+	maxDepth  = 512 // directories that are open at once
+)
+
+// Options say how Apply works.
+type Options struct {
+	// GID is the group that is to own everything.
+	GID int64
+	// ReadOnly gives the group no right to write.
+	ReadOnly bool
+	// Policy OnRootMismatch leaves the volume alone if its root directory is already as wanted. Anything else
+	// is Always.
+	Policy corev1.PodFSGroupChangePolicy
+}
+
+// Apply makes all files and directories at and below dir belong to the group, and lets the group use them; new files
+// in directories inherit the group. Only what differs is changed. Symbolic links get the group but are not followed,
+// and other file systems mounted below are left alone, even if somebody changes the tree meanwhile. It reports how
+// many files and directories were changed.
+func Apply(ctx context.Context, dir string, options Options) (changed int, err error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("set group of volume: %w", &os.PathError{Op: "open", Path: dir, Err: err})
+	}
+	defer func() { _ = unix.Close(fd) }()
+	w := &walker{ctx: ctx, gid: int(options.GID), mask: readWrite}
+	if options.ReadOnly {
+		w.mask = readOnly
+	}
+	var root unix.Stat_t
+	if err := unix.Fstatat(fd, "", &root, unix.AT_EMPTY_PATH); err != nil {
+		return 0, fmt.Errorf("set group of volume: %w", err)
+	}
+	if options.Policy == corev1.FSGroupChangeOnRootMismatch && w.matches(&root) {
+		return 0, nil
+	}
+	// The root comes last: if the walk is cut short, OnRootMismatch must not take it for complete.
+	if root.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := w.children(fd, 0); err != nil {
+			return w.changed, fmt.Errorf("set group of volume %q: %w", dir, err)
+		}
+	}
+	if err := w.set(fd, &root); err != nil {
+		return w.changed, fmt.Errorf("set group of volume %q: %w", dir, err)
+	}
+	return w.changed, nil
+}
+
+type walker struct {
+	ctx     context.Context
+	gid     int
+	mask    uint32
+	changed int
+}
+
+// wanted is the mode that a file of this mode is to get.
+func (w *walker) wanted(mode uint32) uint32 {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return mode & permBits
+	case unix.S_IFDIR:
+		return mode&permBits | w.mask | enterDir
+	}
+	return mode&permBits | w.mask
+}
+
+func (w *walker) matches(stat *unix.Stat_t) bool {
+	return int64(stat.Gid) == int64(w.gid) && w.wanted(stat.Mode) == stat.Mode&permBits
+}
+
+// set changes group and mode of the file that fd, opened with O_PATH, stands for.
+func (w *walker) set(fd int, stat *unix.Stat_t) error {
+	if w.matches(stat) {
+		return nil
+	}
+	w.changed++
+	if err := unix.Fchownat(fd, "", -1, w.gid, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("change group: %w", err)
+	}
+	if stat.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return nil
+	}
+	// fchmod refuses an O_PATH descriptor; its entry in /proc leads to the same file, not through a name.
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), w.wanted(stat.Mode)); err != nil {
+		return fmt.Errorf("change mode: %w", err)
+	}
+	return nil
+}
+
+// children does all that is in an opened directory.
+func (w *walker) children(dir, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("directories are nested deeper than %d", maxDepth)
+	}
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open directory: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "directory")
+	defer func() { _ = file.Close() }()
+	for {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		names, err := file.Readdirnames(batch)
+		for _, name := range names {
+			if err := w.child(fd, name, depth); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list directory: %w", err)
+		}
+	}
+}
+
+// child does one entry, and what is below it.
+func (w *walker) child(dir int, name string, depth int) error {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH,
+	})
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.EXDEV: // gone meanwhile; another mount
+		return nil
+	case unix.EAGAIN, unix.EINTR:
+		return w.child(dir, name, depth)
+	default:
+		return fmt.Errorf("open %q: %w", name, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var stat unix.Stat_t
+	if err := unix.Fstatat(fd, "", &stat, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("stat %q: %w", name, err)
+	}
+	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := w.children(fd, depth+1); err != nil {
+			return fmt.Errorf("in %q: %w", name, err)
+		}
+	}
+	if err := w.set(fd, &stat); err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package fsgroup_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/volume/fsgroup"
+)
+
+func gidAndMode(t *testing.T, path string) (uint32, os.FileMode) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	require.NoError(t, err)
+	return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
+}
+
+func tree(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("changing groups needs root: run the tests as root")
+	}
+	dir := filepath.Join(t.TempDir(), "volume")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600))
+	outside := filepath.Join(filepath.Dir(dir), "outside")
+	require.NoError(t, os.WriteFile(outside, nil, 0o600))
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
+	return dir
+}
+
+func TestApply(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		readOnly  bool
+		dir, file os.FileMode
+	}{
+		{"read-write", false, 0o770, 0o660},
+		{"read-only", true, 0o750, 0o640},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := tree(t)
+			changed, err := fsgroup.Apply(t.Context(), dir, fsgroup.Options{GID: 1234, ReadOnly: test.readOnly})
+			require.NoError(t, err)
+			require.Equal(t, 4, changed)
+			for path, want := range map[string]os.FileMode{
+				"": test.dir | os.ModeDir | os.ModeSetgid, "sub": test.dir | os.ModeDir | os.ModeSetgid,
+				"sub/file": test.file,
+			} {
+				gid, mode := gidAndMode(t, filepath.Join(dir, path))
+				require.EqualValues(t, 1234, gid, path)
+				require.Equal(t, want, mode, path)
+			}
+			gid, _ := gidAndMode(t, filepath.Join(dir, "link"))
+			require.EqualValues(t, 1234, gid)
+			gid, mode := gidAndMode(t, filepath.Join(filepath.Dir(dir), "outside"))
+			require.Zero(t, gid, "a link must not be followed")
+			require.Equal(t, os.FileMode(0o600), mode)
+			changed, err = fsgroup.Apply(t.Context(), dir, fsgroup.Options{GID: 1234, ReadOnly: test.readOnly})
+			require.NoError(t, err)
+			require.Zero(t, changed, "the second time there is nothing to change")
+		})
+	}
+}
+
+func TestOnRootMismatch(t *testing.T) {
+	dir := tree(t)
+	options := fsgroup.Options{GID: 1234, Policy: corev1.FSGroupChangeOnRootMismatch}
+	changed, err := fsgroup.Apply(t.Context(), dir, options)
+	require.NoError(t, err)
+	require.Equal(t, 4, changed, "the root does not match yet")
+	file := filepath.Join(dir, "sub", "file")
+	require.NoError(t, os.Chown(file, 0, 0))
+	_, err = fsgroup.Apply(t.Context(), dir, options)
+	require.NoError(t, err)
+	gid, _ := gidAndMode(t, file)
+	require.Zero(t, gid, "the root matches: the rest is left alone")
+	options.Policy = corev1.FSGroupChangeAlways
+	changed, err = fsgroup.Apply(t.Context(), dir, options)
+	require.NoError(t, err)
+	require.Equal(t, 1, changed)
+}

@@ -1,0 +1,132 @@
+// Package hostpath is the volume plugin for hostPath, in a Pod or a PersistentVolume: a path of the node as it is.
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Name is the plugin's name.
+const Name = "kubernetes.io/host-path"
+
+// Plugin is the volume plugin. It keeps nothing below the Pod's directory.
+type Plugin struct{ mounter mounts.Mounter }
+
+var _ volume.Plugin = (*Plugin)(nil)
+
+// New makes the plugin.
+func New(mounter mounts.Mounter) *Plugin { return &Plugin{mounter: mounter} }
+
+// Name implements volume.Plugin.
+func (p *Plugin) Name() string { return Name }
+
+// CanSupport implements volume.Plugin.
+func (p *Plugin) CanSupport(spec volume.Spec) bool { return source(spec) != nil }
+
+func source(spec volume.Spec) *corev1.HostPathVolumeSource {
+	switch {
+	case spec.PV != nil:
+		return spec.PV.Spec.HostPath
+	case spec.Volume != nil:
+		return spec.Volume.HostPath
+	}
+	return nil
+}
+
+// SetUp implements volume.Plugin. It checks the path against the type that the volume asks for and makes what is
+// missing if the type says so. The group of a host path is never changed.
+func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, error) {
+	source := source(req.Spec)
+	if slices.Contains(strings.Split(source.Path, "/"), "..") {
+		return volume.Mount{}, fmt.Errorf("invalid HostPath %q: must not contain '..'", source.Path)
+	}
+	kind := corev1.HostPathUnset
+	if source.Type != nil {
+		kind = *source.Type
+	}
+	if err := check(source.Path, kind); err != nil {
+		return volume.Mount{}, err
+	}
+	return volume.Mount{Path: source.Path, ReadOnly: req.ReadOnly}, nil
+}
+
+// hostPathKinds are the types that only verify: what the path has to be, and how the message says it.
+var hostPathKinds = map[corev1.HostPathType]struct {
+	mode os.FileMode // of os.ModeType
+	name string
+}{
+	corev1.HostPathDirectory: {os.ModeDir, "directory"},
+	corev1.HostPathFile:      {0, "file"},
+	corev1.HostPathSocket:    {os.ModeSocket, "socket file"},
+	corev1.HostPathCharDev:   {os.ModeDevice | os.ModeCharDevice, "character device"},
+	corev1.HostPathBlockDev:  {os.ModeDevice, "block device"},
+}
+
+func check(path string, kind corev1.HostPathType) error {
+	switch kind {
+	case corev1.HostPathUnset:
+		return nil
+	case corev1.HostPathDirectoryOrCreate:
+		if err := makeDir(path); err != nil {
+			return err
+		}
+		kind = corev1.HostPathDirectory
+	case corev1.HostPathFileOrCreate:
+		if err := makeFile(path); err != nil {
+			return err
+		}
+		kind = corev1.HostPathFile
+	}
+	want, ok := hostPathKinds[kind]
+	if !ok {
+		return fmt.Errorf("hostPath type check failed: %q is an invalid volume type", kind)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Type() != want.mode {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, want.name)
+	}
+	return nil
+}
+
+func makeDir(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fmt.Errorf("make hostPath directory: %w", err)
+	}
+	if err := os.Chmod(path, 0o755); err != nil {
+		return fmt.Errorf("make hostPath directory: %w", err)
+	}
+	return nil
+}
+
+// makeFile makes an empty file if there is nothing. The directory that it is to be in must exist.
+func makeFile(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make hostPath file: %w", err)
+	}
+	if err := errors.Join(file.Chmod(0o644), file.Close()); err != nil {
+		return fmt.Errorf("make hostPath file: %w", err)
+	}
+	return nil
+}
+
+// TearDown implements volume.Plugin. The host's path is not ours: only a directory that somebody made by hand in the
+// place where volumes are is taken away, if it is empty.
+func (p *Plugin) TearDown(ctx context.Context, dir string) error {
+	return mounts.Detach(ctx, p.mounter, dir)
+}

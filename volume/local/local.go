@@ -1,0 +1,140 @@
+// Package local is the volume plugin for PersistentVolumes of type local: a directory of one node, bound into the
+// Pods that run there.
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/fsgroup"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Name is the plugin's name.
+const Name = "kubernetes.io/local-volume"
+
+// Plugin is the volume plugin. It has no state.
+type Plugin struct{ mounter mounts.Mounter }
+
+var _ volume.Plugin = (*Plugin)(nil)
+
+// New makes the plugin.
+func New(mounter mounts.Mounter) *Plugin { return &Plugin{mounter: mounter} }
+
+// Name implements volume.Plugin.
+func (p *Plugin) Name() string { return Name }
+
+// CanSupport implements volume.Plugin.
+func (p *Plugin) CanSupport(spec volume.Spec) bool {
+	return spec.PV != nil && spec.PV.Spec.Local != nil
+}
+
+// SetUp implements volume.Plugin. The volume's directory is bound to req.Dir, read-only if that is asked for.
+func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
+	pv := req.Spec.PV
+	if err := checkNode(req); err != nil {
+		return volume.Mount{}, err
+	}
+	path := pv.Spec.Local.Path
+	// From here on the descriptor stands for the directory, so that it cannot be swapped for another one.
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return volume.Mount{}, fmt.Errorf("open directory %q of local volume %q: %w", path, pv.Name, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return volume.Mount{}, fmt.Errorf("stat directory %q of local volume %q: %w", path, pv.Name, err)
+	}
+	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
+		return volume.Mount{}, volume.Unsupported(req.Spec, "local.path",
+			path+" is a block device; only directories are supported, so mount its file system and use that directory")
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return volume.Mount{}, fmt.Errorf("set up local volume %q: %s is not a directory", pv.Name, path)
+	}
+	if err := p.bind(ctx, req, fd, &stat); err != nil {
+		return volume.Mount{}, fmt.Errorf("mount local volume %q from %q: %w", pv.Name, path, err)
+	}
+	if req.FSGroup != nil && !req.ReadOnly {
+		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{GID: *req.FSGroup, Policy: req.FSGroupChangePolicy})
+		if err != nil {
+			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
+		}
+	}
+	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
+}
+
+// checkNode refuses a volume whose data is on another node.
+func checkNode(req volume.Request) error {
+	pv := req.Spec.PV
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return fmt.Errorf("set up local volume %q: it has no spec.nodeAffinity, so its node is unknown", pv.Name)
+	}
+	if req.Node == nil {
+		return fmt.Errorf("set up local volume %q: this node's labels are not known yet", pv.Name)
+	}
+	selector, err := nodeaffinity.NewNodeSelector(pv.Spec.NodeAffinity.Required)
+	if err != nil {
+		return fmt.Errorf("read spec.nodeAffinity of local volume %q: %w", pv.Name, err)
+	}
+	if !selector.Match(req.Node) {
+		return fmt.Errorf("set up local volume %q: its spec.nodeAffinity does not match node %q: "+
+			"its data is on another node", pv.Name, req.Node.Name)
+	}
+	return nil
+}
+
+// bind mounts the opened directory on req.Dir, unless it is there already.
+func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
+	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
+		return err
+	}
+	mounted, err := p.mounter.IsMountPoint(req.Dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		fits, err := isMountedAs(req.Dir, want, req.ReadOnly)
+		if err != nil || fits {
+			return err
+		}
+		if err := mounts.UnmountPoint(ctx, p.mounter, req.Dir); err != nil {
+			return err
+		}
+	}
+	options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
+	if req.ReadOnly {
+		options = append(options, "ro")
+	}
+	err = p.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), req.Dir, "", options)
+	if err != nil {
+		return errors.Join(err, mounts.Detach(ctx, p.mounter, req.Dir))
+	}
+	return nil
+}
+
+// isMountedAs reports whether dir shows the wanted directory with the wanted right to write.
+func isMountedAs(dir string, want *unix.Stat_t, readOnly bool) (bool, error) {
+	var have unix.Stat_t
+	if err := unix.Stat(dir, &have); err != nil {
+		return false, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false, err
+	}
+	return have.Dev == want.Dev && have.Ino == want.Ino && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
+}
+
+// TearDown implements volume.Plugin. The data stays: the directory is unmounted and removed only when it is empty.
+func (p *Plugin) TearDown(ctx context.Context, dir string) error {
+	return mounts.Detach(ctx, p.mounter, dir)
+}

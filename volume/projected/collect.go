@@ -1,0 +1,202 @@
+package projected
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/atomicwriter"
+)
+
+// collector gathers the files of one volume.
+type collector struct {
+	ctx   context.Context
+	deps  Deps
+	req   volume.Request
+	mode  int32
+	files map[string]atomicwriter.File
+}
+
+// collect gathers the files of all sources; a later source wins over an earlier one. It goes on after an error, so
+// that the user sees all that is missing at once.
+func (c *collector) collect(sources []corev1.VolumeProjection) error {
+	var errs []error
+	for i := range sources {
+		source := &sources[i]
+		var err error
+		switch {
+		case source.Secret != nil:
+			err = c.secret(source.Secret)
+		case source.ConfigMap != nil:
+			err = c.configMap(source.ConfigMap)
+		case source.DownwardAPI != nil:
+			err = c.downwardAPI(source.DownwardAPI)
+		case source.ServiceAccountToken != nil:
+			err = c.token(source.ServiceAccountToken)
+		case source.ClusterTrustBundle != nil:
+			err = volume.Unsupported(c.req.Spec, fmt.Sprintf("projected.sources[%d].clusterTrustBundle", i),
+				"this source is not supported; mount the certificates from a configMap")
+		case source.PodCertificate != nil:
+			err = volume.Unsupported(c.req.Spec, fmt.Sprintf("projected.sources[%d].podCertificate", i),
+				"this source is not supported; mount the certificate from a secret")
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *collector) secret(source *corev1.SecretProjection) error {
+	optional := source.Optional != nil && *source.Optional
+	secret, err := c.deps.Objects.Secret(c.ctx, c.req.Pod.Namespace, source.Name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("get secret %s/%s: %w", c.req.Pod.Namespace, source.Name, err)
+	}
+	get := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
+	if len(source.Items) == 0 {
+		for key, data := range secret.Data {
+			c.add(key, data, nil)
+		}
+		return nil
+	}
+	return c.items("secret", source.Name, source.Items, optional, get)
+}
+
+func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
+	optional := source.Optional != nil && *source.Optional
+	object, err := c.deps.Objects.ConfigMap(c.ctx, c.req.Pod.Namespace, source.Name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("get configmap %s/%s: %w", c.req.Pod.Namespace, source.Name, err)
+	}
+	if len(source.Items) == 0 {
+		for key, data := range object.Data {
+			c.add(key, []byte(data), nil)
+		}
+		for key, data := range object.BinaryData {
+			c.add(key, data, nil)
+		}
+		return nil
+	}
+	get := func(key string) ([]byte, bool) {
+		if data, ok := object.Data[key]; ok {
+			return []byte(data), true
+		}
+		data, ok := object.BinaryData[key]
+		return data, ok
+	}
+	return c.items("configmap", source.Name, source.Items, optional, get)
+}
+
+// items adds the keys that the volume names, each at the path that it names.
+func (c *collector) items(kind, name string, items []corev1.KeyToPath, optional bool, get func(string) ([]byte, bool)) error {
+	var errs []error
+	for _, item := range items {
+		data, ok := get(item.Key)
+		switch {
+		case ok:
+			c.add(item.Path, data, item.Mode)
+		case !optional:
+			errs = append(errs, fmt.Errorf("%s %s/%s references non-existent key %q: add the key or make it optional",
+				kind, c.req.Pod.Namespace, name, item.Key))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *collector) downwardAPI(source *corev1.DownwardAPIProjection) error {
+	var errs []error
+	for i := range source.Items {
+		item := &source.Items[i]
+		value, err := c.downwardValue(item)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("make downward API file %q: %w", item.Path, err))
+			continue
+		}
+		c.add(item.Path, []byte(value), item.Mode)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *collector) downwardValue(item *corev1.DownwardAPIVolumeFile) (string, error) {
+	switch {
+	case item.FieldRef != nil:
+		return podField(c.req.Pod, item.FieldRef.FieldPath)
+	case item.ResourceFieldRef != nil:
+		var allocatable corev1.ResourceList
+		if c.deps.NodeAllocatable != nil {
+			allocatable = c.deps.NodeAllocatable()
+		}
+		return containerResource(c.req.Pod, item.ResourceFieldRef, allocatable)
+	}
+	return "", errors.New("neither fieldRef nor resourceFieldRef is set")
+}
+
+// token adds a token. If the Pod says who is to read it, only they can.
+func (c *collector) token(source *corev1.ServiceAccountTokenProjection) error {
+	token, err := c.deps.Tokens.Token(c.ctx, c.req.Pod, source)
+	if err != nil {
+		return fmt.Errorf("get token of service account %s/%s: %w", c.req.Pod.Namespace,
+			c.req.Pod.Spec.ServiceAccountName, err)
+	}
+	user := onlyUser(c.req.Pod)
+	file := atomicwriter.File{Data: []byte(token), Mode: os.FileMode(c.mode), UID: user}
+	if user != nil || c.req.FSGroup != nil {
+		file.Mode = 0o600
+	}
+	c.files[source.Path] = file
+	return nil
+}
+
+func (c *collector) add(path string, data []byte, mode *int32) {
+	if mode == nil {
+		mode = &c.mode
+	}
+	c.files[path] = atomicwriter.File{Data: data, Mode: os.FileMode(*mode)}
+}
+
+// onlyUser is the user that all containers of the Pod run as, nil if there is no such user or it is not named.
+func onlyUser(pod *corev1.Pod) *int64 {
+	var user *int64
+	same := func(securityContext *corev1.SecurityContext) bool {
+		var own *int64
+		if pod.Spec.SecurityContext != nil {
+			own = pod.Spec.SecurityContext.RunAsUser
+		}
+		if securityContext != nil && securityContext.RunAsUser != nil {
+			own = securityContext.RunAsUser
+		}
+		if own == nil || user != nil && *user != *own {
+			return false
+		}
+		user = own
+		return true
+	}
+	for i := range pod.Spec.InitContainers {
+		if !same(pod.Spec.InitContainers[i].SecurityContext) {
+			return nil
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if !same(pod.Spec.Containers[i].SecurityContext) {
+			return nil
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if !same(pod.Spec.EphemeralContainers[i].SecurityContext) {
+			return nil
+		}
+	}
+	return user
+}

@@ -1,0 +1,159 @@
+// Package apiserver runs kube-apiserver inside this process.
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/berth-dev/berth/controlplane/atomicfile"
+	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/etcd"
+	"github.com/berth-dev/berth/controlplane/pki"
+)
+
+// readyzPeriod is how often /readyz is asked during a start: the API server has
+// no event for "ready" that an embedder could wait for.
+const readyzPeriod = 10 * time.Millisecond
+
+// authentication lets everybody see whether the server lives and nothing else
+// without credentials.
+const authentication = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+  - path: /readyz
+  - path: /healthz
+`
+
+// Deps is what the server works with.
+type Deps struct {
+	// Listener is where it serves; the server closes it.
+	Listener net.Listener
+	// Admin is a client of this server, with which it is asked whether it is ready.
+	Admin kubernetes.Interface
+}
+
+// Server is the API server. Use it once: kube-apiserver keeps process-wide state.
+type Server struct {
+	deps   Deps
+	config *config.Config
+}
+
+// New returns a server that Run starts. The files of the PKI must exist by then.
+func New(deps Deps, config *config.Config) *Server { return &Server{deps: deps, config: config} }
+
+// Run serves until ctx ends, then drains requests and stops; ready is called
+// once, when /readyz is ok.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	file := s.config.AuthenticationConfigFile()
+	if err := atomicfile.Write(file, []byte(authentication)); err != nil {
+		return err
+	}
+	completed, err := s.options(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if s.waitReady(ctx) == nil {
+			ready()
+		}
+	}()
+	err = app.Run(ctx, completed)
+	cancel()
+	<-watched
+	return err
+}
+
+func (s *Server) waitReady(ctx context.Context) error {
+	rest := s.deps.Admin.Discovery().RESTClient()
+	return wait.PollUntilContextCancel(ctx, readyzPeriod, true, func(ctx context.Context) (bool, error) {
+		return rest.Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+	})
+}
+
+func (s *Server) options(ctx context.Context) (options.CompletedOptions, error) {
+	o := options.NewServerRunOptions()
+	flags := o.Flags()
+	all := flags.FlagSet("all")
+	for _, set := range flags.FlagSets {
+		if set != all {
+			all.AddFlagSet(set)
+		}
+	}
+	if err := all.Parse(Args(s.config)); err != nil {
+		return options.CompletedOptions{}, fmt.Errorf("parse flags: %w", err)
+	}
+	o.SecureServing.Listener = s.deps.Listener
+	o.SecureServing.BindPort = s.config.APIPort
+	completed, err := o.Complete(ctx)
+	if err != nil {
+		return options.CompletedOptions{}, fmt.Errorf("complete options: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return options.CompletedOptions{}, fmt.Errorf("validate options: %w", utilerrors.NewAggregate(errs))
+	}
+	return completed, nil
+}
+
+// Args are kube-apiserver's flags for c. Address and port are not among them:
+// they come with the listener.
+func Args(c *config.Config) []string {
+	file := func(name string) string { return filepath.Join(c.PKIDir(), name) }
+	args := []string{
+		"--etcd-servers=" + etcd.Endpoint(c.EtcdSocket()),
+		"--service-cluster-ip-range=" + c.ServiceCIDR,
+		"--allow-privileged=true",
+		"--profiling=false",
+
+		"--tls-cert-file=" + file(pki.APIServer+".crt"),
+		"--tls-private-key-file=" + file(pki.APIServer+".key"),
+		"--tls-min-version=VersionTLS12",
+		"--client-ca-file=" + file(pki.CA+".crt"),
+		"--authentication-config=" + c.AuthenticationConfigFile(),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + file(pki.ServiceAccount+".pub"),
+		"--service-account-signing-key-file=" + file(pki.ServiceAccount+".key"),
+
+		"--kubelet-certificate-authority=" + file(pki.CA+".crt"),
+		"--kubelet-client-certificate=" + file(pki.APIServerKubeletClient+".crt"),
+		"--kubelet-client-key=" + file(pki.APIServerKubeletClient+".key"),
+		"--kubelet-preferred-address-types=InternalIP,Hostname",
+
+		// Aggregated API servers and webhooks are reached at their endpoints: nothing
+		// here needs a Service proxy on this machine.
+		"--enable-aggregator-routing=true",
+		"--proxy-client-cert-file=" + file(pki.FrontProxyClient+".crt"),
+		"--proxy-client-key-file=" + file(pki.FrontProxyClient+".key"),
+		"--requestheader-client-ca-file=" + file(pki.FrontProxyCA+".crt"),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+
+		// Without these a stop waits up to a minute for open watches.
+		"--shutdown-send-retry-after=true",
+		"--shutdown-watch-termination-grace-period=1s",
+	}
+	if advertise := c.Advertise(); advertise != "" {
+		return append(args, "--advertise-address="+advertise)
+	}
+	return append(args, "--advertise-address="+c.BindAddresses[0], "--endpoint-reconciler-type=none")
+}

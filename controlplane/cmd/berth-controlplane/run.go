@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	componentversion "k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/controlplane/apiserver"
+	"github.com/berth-dev/berth/controlplane/atomicfile"
+	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/controllermanager"
+	"github.com/berth-dev/berth/controlplane/datadir"
+	"github.com/berth-dev/berth/controlplane/etcd"
+	"github.com/berth-dev/berth/controlplane/kubeconfig"
+	"github.com/berth-dev/berth/controlplane/listen"
+	"github.com/berth-dev/berth/controlplane/notify"
+	"github.com/berth-dev/berth/controlplane/pki"
+	"github.com/berth-dev/berth/controlplane/rbac"
+	"github.com/berth-dev/berth/controlplane/scheduler"
+	"github.com/berth-dev/berth/controlplane/stack"
+)
+
+const (
+	// dataFormat counts changes of the data directory's layout.
+	dataFormat = 1
+	// stopTimeout is how long a stop may take before the process ends anyway;
+	// etcd loses nothing by that.
+	stopTimeout = 10 * time.Second
+)
+
+// run is the life of the process: lock, files, listeners, components.
+func run(ctx context.Context, c *config.Config, events *notify.Writer) (err error) {
+	lock, err := datadir.Acquire(c.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	own := datadir.Versions{
+		Format: dataFormat, Kubernetes: componentversion.DefaultKubeBinaryVersion, Etcd: version.Version,
+	}
+	if err := datadir.CheckVersion(c.DataDir, own); err != nil {
+		return err
+	}
+	if err := atomicfile.Dir(c.RunDir); err != nil {
+		return err
+	}
+	if err := ensureIdentities(c, time.Now()); err != nil {
+		return err
+	}
+	admin, err := adminClient(c)
+	if err != nil {
+		return err
+	}
+	listener, err := listen.Open(ctx, c.BindAddresses, c.APIPort)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, listener.Close()) }()
+	// Its warnings are about old versions of types that upstream's own controllers use.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	components := stack.New(stack.Deps{Reporter: events}, stack.Config{
+		Phases: phases(c, listener, admin), StopTimeout: stopTimeout,
+	})
+	return components.Run(ctx, func() { _ = events.Report(notify.ControlPlane, notify.Ready, nil) })
+}
+
+func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interface) [][]stack.Component {
+	store := etcd.New(etcd.Config{
+		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
+	})
+	server := apiserver.New(apiserver.Deps{Listener: listener, Admin: admin}, c)
+	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, admin) }
+	return [][]stack.Component{
+		{{Name: notify.Etcd, Run: store.Run}},
+		{{Name: notify.APIServer, Run: server.Run}},
+		{
+			{Name: notify.RBAC, Run: ensureRBAC, OneShot: true},
+			{Name: notify.ControllerManager, Run: controllermanager.New(c).Run},
+			{Name: notify.Scheduler, Run: scheduler.New(c).Run},
+		},
+	}
+}
+
+// ensureIdentities makes certificates, keys and kubeconfigs.
+func ensureIdentities(c *config.Config, now time.Time) error {
+	authority, err := pki.Ensure(c.PKIDir(), pki.Spec{
+		Addresses: append([]string{c.Advertise(), c.ServiceIP().String()}, c.BindAddresses...),
+		NodeName:  c.NodeName, NodeIP: c.NodeIP,
+	}, now)
+	if err != nil {
+		return err
+	}
+	files := []struct {
+		path string
+		id   pki.Identity
+	}{
+		{c.AdminKubeconfig(), pki.Identity{CommonName: "berth:admin", Organizations: []string{"system:masters"}}},
+		{c.Kubeconfig("node"), pki.Identity{
+			CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"},
+		}},
+		{c.Kubeconfig(controllermanager.Part), pki.Identity{CommonName: "system:kube-controller-manager"}},
+		{c.Kubeconfig(scheduler.Part), pki.Identity{CommonName: "system:kube-scheduler"}},
+		{c.Kubeconfig("provision"), pki.Identity{CommonName: rbac.ProvisionUser}},
+		{c.Kubeconfig("attachdetach"), pki.Identity{CommonName: rbac.AttachDetachUser}},
+		{c.Kubeconfig("replicaset"), pki.Identity{CommonName: rbac.ReplicaSetUser}},
+	}
+	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := kubeconfig.Ensure(file.path, c.ServerURL(), authority, file.id, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func adminClient(c *config.Config) (kubernetes.Interface, error) {
+	restConfig, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %q: %w", c.AdminKubeconfig(), err)
+	}
+	restConfig.QPS = -1
+	client, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make admin client: %w", err)
+	}
+	return client, nil
+}
+
+// setUpLogging sends everything the components log to standard error as
+// structured text. Their warnings count as info, as klog hands them on.
+func setUpLogging(level string, events *notify.Writer) {
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+	}
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: levels[level]})))
+	if level == "debug" {
+		var verbosity klog.Level
+		_ = verbosity.Set("4") // a constant that parses
+	}
+	// A component that gives up ends the process from inside klog: without this
+	// the supervisor would read nothing.
+	klog.OsExit = func(code int) {
+		_ = events.Report(notify.ControlPlane, notify.Failed,
+			fmt.Errorf("a component ended the process with code %d: its last words are on standard error", code))
+		os.Exit(code)
+	}
+}

@@ -1,0 +1,254 @@
+// Package config holds what the caller asked of berth-controlplane, checks it,
+// and makes every path and derived value from it.
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// maxUnixPath is how long a unix socket's path may be: sun_path has 108 bytes,
+// the last of them zero.
+const maxUnixPath = 107
+
+// Config is the command line as given. Only Validate and the methods below make
+// anything of it.
+type Config struct {
+	// DataDir holds what must outlive a reboot: pki, kubeconfigs, etcd.
+	DataDir string
+	// RunDir holds what need not: sockets and generated configuration. Its path
+	// must be short, because unix socket paths end at 107 bytes.
+	RunDir string
+	// APIPort is the TCP port of the API server on every bind address.
+	APIPort int
+	// BindAddresses are the addresses the API server listens on and no others;
+	// kubeconfigs point to the first.
+	BindAddresses []string
+	// AdvertiseAddress is the address of the endpoints of the Service
+	// default/kubernetes. Empty: the first bind address that is not loopback. If
+	// there is none either, the Service has no endpoints, because the API forbids
+	// loopback there.
+	AdvertiseAddress string
+	// ServiceCIDR is the range of Service addresses.
+	ServiceCIDR string
+	// PodCIDR is the range that node.spec.podCIDR is allocated from.
+	PodCIDR string
+	// NodeName and NodeIP name the node whose kubelet gets its certificates from
+	// here. NodeIP may be empty.
+	NodeName string
+	NodeIP   string
+	// LogLevel is debug, info, warn or error.
+	LogLevel string
+	// UnsafeNoFsync lets etcd skip fsync: for tests only, a power cut then loses
+	// the cluster.
+	UnsafeNoFsync bool
+}
+
+// Validate returns the first thing wrong with c, naming the flag.
+func (c *Config) Validate() error {
+	checks := []func() error{
+		c.validatePaths, c.validatePort, c.validateAddresses, c.validateCIDRs, c.validateNode, c.validateLogLevel,
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) validatePaths() error {
+	for _, dir := range []struct{ flag, path string }{{"--data-dir", c.DataDir}, {"--run-dir", c.RunDir}} {
+		if !filepath.IsAbs(dir.path) {
+			return fmt.Errorf("%s %q: want an absolute path", dir.flag, dir.path)
+		}
+	}
+	if socket := c.EtcdSocket(); len(socket) > maxUnixPath {
+		return fmt.Errorf("--run-dir %q: the socket %q would have %d bytes, at most %d are possible: choose a shorter path",
+			c.RunDir, socket, len(socket), maxUnixPath)
+	}
+	// The path becomes part of a URL and of an etcd endpoint list.
+	if strings.ContainsAny(c.RunDir, ",?#%") {
+		return fmt.Errorf("--run-dir %q: must not contain any of , ? # %%", c.RunDir)
+	}
+	return nil
+}
+
+func (c *Config) validatePort() error {
+	if c.APIPort < 1 || c.APIPort > 65535 {
+		return fmt.Errorf("--api-port %d: want 1 to 65535", c.APIPort)
+	}
+	return nil
+}
+
+func (c *Config) validateAddresses() error {
+	if len(c.BindAddresses) == 0 {
+		return fmt.Errorf("--bind-address: want at least one address")
+	}
+	seen := make(map[netip.Addr]bool, len(c.BindAddresses))
+	for _, text := range c.BindAddresses {
+		addr, err := parseAddr("--bind-address", text)
+		if err != nil {
+			return err
+		}
+		if addr.IsUnspecified() {
+			return fmt.Errorf("--bind-address %q: name each address; listening on all of them is not supported", text)
+		}
+		if seen[addr] {
+			return fmt.Errorf("--bind-address %q: given twice", text)
+		}
+		seen[addr] = true
+	}
+	if c.AdvertiseAddress != "" {
+		addr, err := parseAddr("--advertise-address", c.AdvertiseAddress)
+		if err != nil {
+			return err
+		}
+		if addr.IsUnspecified() {
+			return fmt.Errorf("--advertise-address %q: want one address that pods can reach", c.AdvertiseAddress)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateCIDRs() error {
+	service, err := parseCIDR("--service-cidr", c.ServiceCIDR)
+	if err != nil {
+		return err
+	}
+	pod, err := parseCIDR("--pod-cidr", c.PodCIDR)
+	if err != nil {
+		return err
+	}
+	if hostBits := service.Addr().BitLen() - service.Bits(); hostBits < 3 || hostBits > 20 {
+		return fmt.Errorf("--service-cidr %q: want between 8 and 2^20 addresses", c.ServiceCIDR)
+	}
+	if hostBits := pod.Addr().BitLen() - pod.Bits(); hostBits < 2 {
+		return fmt.Errorf("--pod-cidr %q: want at least 4 addresses", c.PodCIDR)
+	}
+	if c.NodeMaskSize()-pod.Bits() > 16 {
+		return fmt.Errorf("--pod-cidr %q: too wide; a range of 2^16 nodes is the most", c.PodCIDR)
+	}
+	if service.Overlaps(pod) {
+		return fmt.Errorf("--service-cidr %q overlaps --pod-cidr %q: choose ranges apart", c.ServiceCIDR, c.PodCIDR)
+	}
+	return nil
+}
+
+func (c *Config) validateNode() error {
+	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
+		return fmt.Errorf("--node-name %q: %s", c.NodeName, strings.Join(problems, "; "))
+	}
+	if c.NodeIP == "" {
+		return nil
+	}
+	_, err := parseAddr("--node-ip", c.NodeIP)
+	return err
+}
+
+func (c *Config) validateLogLevel() error {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
+		return fmt.Errorf("--log-level %q: want debug, info, warn or error", c.LogLevel)
+	}
+	return nil
+}
+
+// EtcdSocket is the unix socket on which etcd serves the API server.
+func (c *Config) EtcdSocket() string { return filepath.Join(c.EtcdRunDir(), "etcd.sock") }
+
+// EtcdRunDir is the directory of the socket: mode 0700, because whoever can open
+// the socket owns the cluster.
+func (c *Config) EtcdRunDir() string { return filepath.Join(c.RunDir, "etcd") }
+
+// EtcdDataDir is where etcd keeps the cluster.
+func (c *Config) EtcdDataDir() string { return filepath.Join(c.DataDir, "etcd") }
+
+// PKIDir is where certificates and keys lie.
+func (c *Config) PKIDir() string { return filepath.Join(c.DataDir, "pki") }
+
+// AuthenticationConfigFile is the API server's authentication configuration,
+// written anew at each start.
+func (c *Config) AuthenticationConfigFile() string {
+	return filepath.Join(c.RunDir, "authentication.yaml")
+}
+
+// AdminKubeconfig is the kubeconfig of the cluster's owner.
+func (c *Config) AdminKubeconfig() string { return filepath.Join(c.DataDir, "admin.kubeconfig") }
+
+// Kubeconfig is the kubeconfig of one part of the cluster.
+func (c *Config) Kubeconfig(part string) string {
+	return filepath.Join(c.KubeconfigDir(), part+".kubeconfig")
+}
+
+// KubeconfigDir is where the kubeconfigs of the parts lie.
+func (c *Config) KubeconfigDir() string { return filepath.Join(c.DataDir, "kubeconfigs") }
+
+// ServerURL is the address of the API server in every kubeconfig.
+func (c *Config) ServerURL() string {
+	return "https://" + net.JoinHostPort(c.BindAddresses[0], strconv.Itoa(c.APIPort))
+}
+
+// Advertise is the address of the endpoints of default/kubernetes, or "" if
+// there is none that the API would accept. c must be valid.
+func (c *Config) Advertise() string {
+	candidates := c.BindAddresses
+	if c.AdvertiseAddress != "" {
+		candidates = []string{c.AdvertiseAddress}
+	}
+	for _, text := range candidates {
+		if addr, err := netip.ParseAddr(text); err == nil && !addr.IsLoopback() {
+			return text
+		}
+	}
+	return ""
+}
+
+// ServiceIP is the address of the Service default/kubernetes: the first usable
+// one of the service range. c must be valid.
+func (c *Config) ServiceIP() netip.Addr {
+	prefix, err := netip.ParsePrefix(c.ServiceCIDR)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return prefix.Masked().Addr().Next()
+}
+
+// NodeMaskSize is how long the prefix of a node's pod range is. A pod range of
+// 256 addresses or fewer goes to the first node whole; a wider one is cut into
+// ranges of 256 (IPv6: /64), so that more nodes may join. c must be valid.
+func (c *Config) NodeMaskSize() int {
+	prefix, err := netip.ParsePrefix(c.PodCIDR)
+	if err != nil {
+		return 0
+	}
+	if prefix.Addr().Is4() {
+		return max(prefix.Bits(), 24)
+	}
+	return max(prefix.Bits(), 64)
+}
+
+func parseAddr(flag, text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" || addr.Is4In6() {
+		return netip.Addr{}, fmt.Errorf("%s %q: want an IP address", flag, text)
+	}
+	return addr, nil
+}
+
+func parseCIDR(flag, text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%s %q: want a range such as 10.0.0.0/16", flag, text)
+	}
+	if prefix.Masked() != prefix {
+		return netip.Prefix{}, fmt.Errorf("%s %q: has host bits set; did you mean %s?", flag, text, prefix.Masked())
+	}
+	return prefix, nil
+}

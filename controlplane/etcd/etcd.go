@@ -1,0 +1,105 @@
+// Package etcd runs the cluster's store inside this process. It serves on one
+// unix socket and listens on no port: a cluster of one member has no peers.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/berth-dev/berth/controlplane/atomicfile"
+)
+
+// quotaBytes is the most that the store may hold: etcd's own maximum advice.
+// Its default of 2 GiB fills up under a few thousand pods with frequent events.
+const quotaBytes = 8 << 30
+
+// memberURL is the peer address that a member must have in its own records.
+// Nothing listens there. It must never change: it is part of the cluster's identity.
+const memberURL = "http://localhost:2380"
+
+// Config says where the store lies and where it serves.
+type Config struct {
+	// DataDir is the member's directory. It is made with mode 0700.
+	DataDir string
+	// Socket is the absolute path of the unix socket. Its directory is made with
+	// mode 0700: whoever can open the socket owns the cluster.
+	Socket string
+	// LogLevel is debug, info, warn or error.
+	LogLevel string
+	// UnsafeNoFsync skips fsync. For tests only.
+	UnsafeNoFsync bool
+}
+
+// Endpoint is what the API server's --etcd-servers must be to reach socket.
+func Endpoint(socket string) string { return "unix://" + socket }
+
+// Server is the store. Use it once.
+type Server struct{ config Config }
+
+// New returns a store that Run starts.
+func New(config Config) *Server { return &Server{config: config} }
+
+// Run serves until ctx ends and then stops cleanly; ready is called once, when
+// requests are answered. An end that ctx did not ask for is an error.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	for _, dir := range []string{s.config.DataDir, filepath.Dir(s.config.Socket)} {
+		if err := atomicfile.Dir(dir); err != nil {
+			return err
+		}
+	}
+	config, err := s.embedConfig()
+	if err != nil {
+		return err
+	}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return fmt.Errorf("open etcd data in %q: %w", s.config.DataDir, err)
+	}
+	defer server.Close()
+
+	select {
+	case <-server.Server.ReadyNotify():
+		ready()
+	case err := <-server.Err():
+		return fmt.Errorf("start etcd: %w", err)
+	case <-server.Server.StopNotify():
+		return errors.New("start etcd: it stopped before it was ready")
+	case <-ctx.Done():
+		return nil
+	}
+	select {
+	case err := <-server.Err():
+		return fmt.Errorf("serve etcd: %w", err)
+	case <-server.Server.StopNotify():
+		return errors.New("serve etcd: it stopped by itself")
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *Server) embedConfig() (*embed.Config, error) {
+	member, err := url.Parse(memberURL)
+	if err != nil {
+		return nil, fmt.Errorf("parse member address: %w", err)
+	}
+	config := embed.NewConfig()
+	config.Name = "berth"
+	config.Dir = s.config.DataDir
+	config.ListenPeerUrls = nil
+	config.AdvertisePeerUrls = []url.URL{*member}
+	config.ListenClientUrls = []url.URL{{Scheme: "unix", Path: s.config.Socket}}
+	config.AdvertiseClientUrls = []url.URL{*member} // must look like host:port; no client asks for it
+	config.InitialCluster = config.Name + "=" + memberURL
+	config.EnableGRPCGateway = false
+	config.QuotaBackendBytes = quotaBytes
+	config.UnsafeNoFsync = s.config.UnsafeNoFsync
+	config.Logger = "zap"
+	config.LogLevel = s.config.LogLevel
+	config.LogOutputs = []string{"stderr"}
+	return config, nil
+}

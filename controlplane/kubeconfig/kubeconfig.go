@@ -1,0 +1,96 @@
+// Package kubeconfig keeps one self-contained kubeconfig file for each identity
+// of the cluster: address, authority, certificate and key are all in it.
+package kubeconfig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-dev/berth/controlplane/atomicfile"
+	"github.com/berth-dev/berth/controlplane/pki"
+)
+
+// name is what cluster, user and context are called in every file.
+const name = "berth"
+
+// Prepare makes the directories that will hold kubeconfigs private and removes
+// what an interrupted Ensure left in them.
+func Prepare(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := atomicfile.Dir(dir); err != nil {
+			return err
+		}
+		if err := atomicfile.Clean(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ensure makes path hold a kubeconfig that reaches server as id. One that
+// already does, and not near its end, is left untouched; anything else there,
+// readable or not, is replaced.
+func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) error {
+	if fits(path, server, authority, id, now) {
+		return nil
+	}
+	cert, key, err := authority.Issue(id, now)
+	if err != nil {
+		return fmt.Errorf("make kubeconfig %q: %w", path, err)
+	}
+	config := clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{
+			name: {Server: server, CertificateAuthorityData: authority.CertPEM()},
+		},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{
+			name: {ClientCertificateData: cert, ClientKeyData: key},
+		},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	}
+	data, err := clientcmd.Write(config)
+	if err != nil {
+		return fmt.Errorf("encode kubeconfig %q: %w", path, err)
+	}
+	return atomicfile.Write(path, data)
+}
+
+func fits(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) bool {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return false
+	}
+	cluster, user, err := current(config)
+	if err != nil {
+		return false
+	}
+	return cluster.Server == server &&
+		bytes.Equal(cluster.CertificateAuthorityData, authority.CertPEM()) &&
+		authority.Check(user.ClientCertificateData, user.ClientKeyData, id, now) == nil
+}
+
+func current(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	context, ok := config.Contexts[config.CurrentContext]
+	if !ok {
+		return nil, nil, errors.New("no current context")
+	}
+	cluster, ok := config.Clusters[context.Cluster]
+	if !ok {
+		return nil, nil, errors.New("no cluster")
+	}
+	user, ok := config.AuthInfos[context.AuthInfo]
+	if !ok {
+		return nil, nil, errors.New("no user")
+	}
+	return cluster, user, nil
+}

@@ -1,0 +1,207 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"time"
+)
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// leafLife and renewBefore together give a process that is never restarted
+	// at least a year: certificates are renewed at start only.
+	leafLife    = 2 * 365 * 24 * time.Hour
+	renewBefore = 365 * 24 * time.Hour
+	// backdate forgives a client whose clock is behind.
+	backdate = time.Hour
+)
+
+// Identity is what a certificate says about its holder.
+type Identity struct {
+	CommonName    string
+	Organizations []string
+	// Server: the certificate serves TLS for DNSNames and IPs. Otherwise it
+	// authenticates a client.
+	Server   bool
+	DNSNames []string
+	IPs      []net.IP
+}
+
+// Authority signs certificates. It is immutable and safe for concurrent use.
+type Authority struct {
+	cert    *x509.Certificate
+	certPEM []byte
+	key     crypto.Signer
+}
+
+// CertPEM is the authority's certificate, which whoever verifies its
+// certificates needs. The caller must not change it.
+func (a *Authority) CertPEM() []byte { return a.certPEM }
+
+// Issue makes a new key and a certificate for it, valid from now on.
+func (a *Authority) Issue(id Identity, now time.Time) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make key of %q: %w", id.CommonName, err)
+	}
+	template, err := template(pkix.Name{CommonName: id.CommonName, Organization: id.Organizations}, now, leafLife)
+	if err != nil {
+		return nil, nil, err
+	}
+	if template.NotAfter.After(a.cert.NotAfter) {
+		template.NotAfter = a.cert.NotAfter // a chain is valid only while all of it is
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{usage(id)}
+	template.DNSNames, template.IPAddresses = id.DNSNames, id.IPs
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign certificate of %q: %w", id.CommonName, err)
+	}
+	keyPEM, err = encodeKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode key of %q: %w", id.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM, nil
+}
+
+// Check returns nil if the pair may be used on as id's: it belongs together, was
+// signed by a, says what id says, and is not near its end. Otherwise the error
+// is the reason to issue a new pair.
+func (a *Authority) Check(certPEM, keyPEM []byte, id Identity, now time.Time) error {
+	cert, _, err := parsePair(certPEM, keyPEM)
+	if err != nil {
+		return err
+	}
+	if err := cert.CheckSignatureFrom(a.cert); err != nil {
+		return fmt.Errorf("not signed by this cluster's authority: %w", err)
+	}
+	end := cert.NotAfter.Add(-renewBefore)
+	if cert.NotAfter.Equal(a.cert.NotAfter) {
+		end = cert.NotAfter // renewing could not make it last longer
+	}
+	switch {
+	case now.After(end):
+		return fmt.Errorf("ends at %s", cert.NotAfter.Format(time.RFC3339))
+	case now.Before(cert.NotBefore):
+		return fmt.Errorf("starts only at %s", cert.NotBefore.Format(time.RFC3339))
+	case cert.Subject.CommonName != id.CommonName || !slices.Equal(cert.Subject.Organization, id.Organizations):
+		return fmt.Errorf("names another subject: %s", cert.Subject)
+	case !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{usage(id)}):
+		return errors.New("is for another use")
+	case !sameNames(cert, id):
+		return fmt.Errorf("serves other names: %v %v", cert.DNSNames, cert.IPAddresses)
+	}
+	return nil
+}
+
+// newAuthority makes the self-signed certificate of key.
+func newAuthority(name string, key *ecdsa.PrivateKey, now time.Time) (*Authority, error) {
+	template, err := template(pkix.Name{CommonName: name}, now, authorityLife)
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign authority %q: %w", name, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parse authority %q: %w", name, err)
+	}
+	return &Authority{
+		cert: cert, key: key, certPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+	}, nil
+}
+
+// loadAuthority reads what newAuthority made.
+func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
+	cert, key, err := parsePair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	if !cert.IsCA {
+		return nil, errors.New("the certificate is not an authority's")
+	}
+	if now.After(cert.NotAfter) {
+		return nil, fmt.Errorf("the certificate ended at %s", cert.NotAfter.Format(time.RFC3339))
+	}
+	return &Authority{cert: cert, certPEM: certPEM, key: key}, nil
+}
+
+func template(subject pkix.Name, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial.Add(serial, big.NewInt(1)), // RFC 5280: positive
+		Subject:      subject,
+		NotBefore:    now.Add(-backdate).UTC(),
+		NotAfter:     now.Add(life).UTC(),
+	}, nil
+}
+
+func usage(id Identity) x509.ExtKeyUsage {
+	if id.Server {
+		return x509.ExtKeyUsageServerAuth
+	}
+	return x509.ExtKeyUsageClientAuth
+}
+
+func sameNames(cert *x509.Certificate, id Identity) bool {
+	sameIP := func(a, b net.IP) bool { return a.Equal(b) }
+	return slices.Equal(cert.DNSNames, id.DNSNames) && slices.EqualFunc(cert.IPAddresses, id.IPs, sameIP)
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func parseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
+	block, rest := pem.Decode(keyPEM)
+	if block == nil || block.Type != "EC PRIVATE KEY" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("the key is not one PEM block EC PRIVATE KEY")
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parse key: %w", err)
+	}
+	return key, nil
+}
+
+func parsePair(certPEM, keyPEM []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := parseKey(keyPEM)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, rest := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, nil, errors.New("the certificate is not one PEM block CERTIFICATE")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse certificate: %w", err)
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, nil, errors.New("certificate and key do not belong together")
+	}
+	return cert, key, nil
+}

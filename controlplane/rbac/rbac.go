@@ -1,0 +1,112 @@
+// Package rbac gives the parts of Berth the rights that they need, and no more.
+package rbac
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+)
+
+// store is what ensure needs of the typed client of one kind.
+type store[T any] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
+}
+
+// Ensure creates the roles and bindings that are missing and corrects those that
+// differ. It may run at every start: what is right already is only read.
+func Ensure(ctx context.Context, client kubernetes.Interface) error {
+	api := client.RbacV1()
+	for _, part := range parts() {
+		role := &rbacv1.ClusterRole{ObjectMeta: meta(part.name, ""), Rules: part.rules}
+		if err := ensure(ctx, api.ClusterRoles(), role, changeClusterRole); err != nil {
+			return fmt.Errorf("ensure cluster role %q: %w", part.name, err)
+		}
+		if err := ensureClusterBinding(ctx, client, part.name, part.name, part.name); err != nil {
+			return err
+		}
+		leases := &rbacv1.Role{ObjectMeta: meta(part.name, metav1.NamespaceSystem), Rules: leaseRules()}
+		if err := ensure(ctx, api.Roles(metav1.NamespaceSystem), leases, changeRole); err != nil {
+			return fmt.Errorf("ensure role %q: %w", part.name, err)
+		}
+		binding := &rbacv1.RoleBinding{
+			ObjectMeta: meta(part.name, metav1.NamespaceSystem),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: part.name},
+			Subjects:   user(part.name),
+		}
+		if err := ensure(ctx, api.RoleBindings(metav1.NamespaceSystem), binding, changeRoleBinding); err != nil {
+			return fmt.Errorf("ensure role binding %q: %w", part.name, err)
+		}
+	}
+	return ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", "system:kubelet-api-admin", KubeletClientUser)
+}
+
+func ensureClusterBinding(ctx context.Context, client kubernetes.Interface, name, role, subject string) error {
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta(name, ""),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   user(subject),
+	}
+	if err := ensure(ctx, client.RbacV1().ClusterRoleBindings(), binding, changeClusterRoleBinding); err != nil {
+		return fmt.Errorf("ensure cluster role binding %q: %w", name, err)
+	}
+	return nil
+}
+
+// ensure makes the stored object like want; change copies want's content into
+// have and says whether that made a difference.
+func ensure[T metav1.Object](ctx context.Context, objects store[T], want T, change func(have, want T) bool) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		have, err := objects.Get(ctx, want.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = objects.Create(ctx, want, metav1.CreateOptions{})
+			return err
+		}
+		if err != nil || !change(have, want) {
+			return err
+		}
+		_, err = objects.Update(ctx, have, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+func changeClusterRole(have, want *rbacv1.ClusterRole) bool {
+	differs := !equality.Semantic.DeepEqual(have.Rules, want.Rules)
+	have.Rules = want.Rules
+	return differs
+}
+
+func changeRole(have, want *rbacv1.Role) bool {
+	differs := !equality.Semantic.DeepEqual(have.Rules, want.Rules)
+	have.Rules = want.Rules
+	return differs
+}
+
+func changeClusterRoleBinding(have, want *rbacv1.ClusterRoleBinding) bool {
+	differs := !equality.Semantic.DeepEqual(have.Subjects, want.Subjects)
+	have.Subjects = want.Subjects
+	return differs
+}
+
+func changeRoleBinding(have, want *rbacv1.RoleBinding) bool {
+	differs := !equality.Semantic.DeepEqual(have.Subjects, want.Subjects)
+	have.Subjects = want.Subjects
+	return differs
+}
+
+func meta(name, namespace string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": "berth"},
+	}
+}
+
+func user(name string) []rbacv1.Subject {
+	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}
+}

@@ -1,0 +1,64 @@
+package rbac
+
+import rbacv1 "k8s.io/api/rbac/v1"
+
+// Users: the common names of the certificates of Berth's parts. Each is also
+// the name of the part's cluster role, its role in kube-system and the bindings.
+const (
+	ProvisionUser    = "berth:provision"
+	AttachDetachUser = "berth:attachdetach"
+	ReplicaSetUser   = "berth:replicaset"
+	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
+	KubeletClientUser = "kube-apiserver-kubelet-client"
+)
+
+type part struct {
+	name  string
+	rules []rbacv1.PolicyRule
+}
+
+var (
+	read  = []string{"get", "list", "watch"}
+	write = []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+)
+
+func parts() []part {
+	return []part{
+		{ProvisionUser, []rbacv1.PolicyRule{
+			rule("", write, "persistentvolumes"),
+			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),
+			rule("", read, "nodes", "pods"),
+			rule("storage.k8s.io", read, "storageclasses", "csinodes"),
+			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),
+			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
+		{AttachDetachUser, []rbacv1.PolicyRule{
+			rule("", read, "persistentvolumes", "persistentvolumeclaims", "nodes", "pods"),
+			rule("", []string{"patch", "update"}, "nodes/status"),
+			rule("storage.k8s.io", write, "volumeattachments"),
+			rule("storage.k8s.io", []string{"get", "patch", "update"}, "volumeattachments/status"),
+			rule("storage.k8s.io", read, "csidrivers", "csinodes"),
+			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
+		{ReplicaSetUser, []rbacv1.PolicyRule{
+			rule("apps", []string{"get", "list", "watch", "update", "patch"}, "replicasets"),
+			rule("apps", []string{"get", "update", "patch"}, "replicasets/status"),
+			rule("apps", []string{"update"}, "replicasets/finalizers"),
+			rule("", []string{"get", "list", "watch", "create", "delete", "patch"}, "pods"),
+			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
+	}
+}
+
+// leaseRules hold in kube-system only: leader election of more than one of a part.
+func leaseRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}
+}
+
+func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Verbs: verbs, Resources: resources}
+}
+
+func eventRule(group, resource string) rbacv1.PolicyRule {
+	return rule(group, []string{"create", "patch", "update"}, resource)
+}

@@ -1,0 +1,188 @@
+// Package stack starts components in order, notices when one ends by itself, and
+// stops what runs in the reverse order.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/controlplane/notify"
+)
+
+// Component is one member of the stack.
+type Component struct {
+	// Name stands in events and errors.
+	Name string
+	// Run works until ctx ends and calls ready once, from any goroutine, when
+	// others may rely on it. Returning nil before ctx ends is a failure unless
+	// OneShot is set.
+	Run func(ctx context.Context, ready func()) error
+	// OneShot components have done their work when Run returns nil.
+	OneShot bool
+}
+
+// Reporter is told what state each component reaches.
+type Reporter interface {
+	Report(component string, state notify.State, cause error) error
+}
+
+// Deps is what a Stack works with. A nil Clock is the real one.
+type Deps struct {
+	Reporter Reporter
+	Clock    clock.Clock
+}
+
+// Config is how a Stack behaves.
+type Config struct {
+	// Phases are started one after the other; the members of one phase together.
+	Phases [][]Component
+	// StopTimeout is how long all phases together may take to stop. What still
+	// runs then is abandoned and named in the error: the caller must exit.
+	StopTimeout time.Duration
+}
+
+// Stack runs components. Use it once.
+type Stack struct {
+	deps   Deps
+	config Config
+	ended  chan result // every member's end; wide enough that none blocks
+}
+
+type result struct {
+	member *member
+	err    error
+}
+
+// member is a started component.
+type member struct {
+	component Component
+	cancel    context.CancelFunc
+	ready     chan struct{} // closed by ready
+	done      chan struct{} // closed when Run has returned
+}
+
+// New returns a stack that Run starts.
+func New(deps Deps, config Config) *Stack {
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	count := 0
+	for _, phase := range config.Phases {
+		count += len(phase)
+	}
+	return &Stack{deps: deps, config: config, ended: make(chan result, count)}
+}
+
+// Run starts all phases, calls ready when all are, and works until ctx ends or a
+// member fails. It stops what it started and returns nil, or the reason why it
+// had to stop, which names the member.
+func (s *Stack) Run(ctx context.Context, ready func()) error {
+	var started []*member
+	cause := s.start(ctx, &started)
+	if cause == nil && ctx.Err() == nil {
+		ready()
+		cause = s.watch(ctx)
+	}
+	return errors.Join(cause, s.stop(started))
+}
+
+func (s *Stack) start(ctx context.Context, started *[]*member) error {
+	for _, phase := range s.config.Phases {
+		first := len(*started)
+		for _, component := range phase {
+			*started = append(*started, s.launch(ctx, component))
+		}
+		for _, m := range (*started)[first:] {
+			if err := s.awaitReady(ctx, m); err != nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// launch gives the member a context that ctx's end does not end: members stop in
+// order, not all at once.
+func (s *Stack) launch(ctx context.Context, component Component) *member {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m := &member{component: component, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	s.report(component.Name, notify.Starting, nil)
+	var once sync.Once
+	ready := func() {
+		once.Do(func() {
+			s.report(component.Name, notify.Ready, nil)
+			close(m.ready)
+		})
+	}
+	go func() {
+		err := component.Run(own, ready)
+		if err == nil && component.OneShot {
+			ready()
+			close(m.done)
+			return
+		}
+		if err == nil && own.Err() == nil {
+			err = errors.New("ended by itself")
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", component.Name, err)
+		}
+		s.ended <- result{m, err}
+		close(m.done)
+	}()
+	return m
+}
+
+func (s *Stack) awaitReady(ctx context.Context, m *member) error {
+	select {
+	case <-m.ready:
+		return nil
+	case end := <-s.ended:
+		return s.failed(end)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *Stack) watch(ctx context.Context) error {
+	select {
+	case end := <-s.ended:
+		return s.failed(end)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *Stack) failed(end result) error {
+	s.report(end.member.component.Name, notify.Failed, end.err)
+	return end.err
+}
+
+// stop ends the members in the reverse order of their start.
+func (s *Stack) stop(started []*member) error {
+	timeout := s.deps.Clock.NewTimer(s.config.StopTimeout)
+	defer timeout.Stop()
+	for i := len(started) - 1; i >= 0; i-- {
+		m := started[i]
+		m.cancel()
+		select {
+		case <-m.done:
+			if !m.component.OneShot {
+				s.report(m.component.Name, notify.Stopped, nil)
+			}
+		case <-timeout.C():
+			return fmt.Errorf("%s did not stop within %s", m.component.Name, s.config.StopTimeout)
+		}
+	}
+	return nil
+}
+
+func (s *Stack) report(name string, state notify.State, cause error) {
+	// A supervisor that has gone away must not take the cluster with it.
+	_ = s.deps.Reporter.Report(name, state, cause)
+}

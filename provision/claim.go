@@ -1,0 +1,240 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// seenAfter is how long a saved volume may stay unseen in the cache before the API server is asked.
+const seenAfter = 30 * time.Second
+
+// syncClaim takes one look at a claim and does the one thing that comes next for it.
+func (e *engine) syncClaim(ctx context.Context, key string) {
+	uid := types.UID(key)
+	claim, st := e.claims.get(uid), e.states.get(uid)
+	if st == nil {
+		if ctx.Err() != nil || claim == nil || !(e.wanted(claim) || e.owesIntent(claim)) {
+			return
+		}
+		st = e.newState(claim)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.calling:
+		// the call's result looks again
+	case e.hasVolume(ctx, st):
+		e.settle(ctx, st, claim)
+	case st.save != nil:
+		e.saveVolume(ctx, st, claim)
+	case ctx.Err() != nil:
+		// stopping: nothing new is begun
+	case st.outcome == outcomeNone && claim == nil:
+		e.forget(st)
+	case st.outcome == outcomeNone && !e.wanted(claim):
+		if e.withdraw(ctx, st, claim) {
+			e.forget(st)
+		}
+	default:
+		e.attempt(ctx, st, claim)
+	}
+}
+
+// wanted returns whether the claim, of which no volume is known, asks this provisioner for one.
+func (e *engine) wanted(claim *corev1.PersistentVolumeClaim) bool {
+	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+		return false
+	}
+	if q, ok := e.provisioner.(Qualifier); ok && !q.ShouldProvision(claim) {
+		return false
+	}
+	return e.serves(claimProvisioner(claim))
+}
+
+// owesIntent returns whether the claim bears an intent that is ours to resolve. Where several controllers
+// may share one finalizer, only a claim that we would serve is.
+func (e *engine) owesIntent(claim *corev1.PersistentVolumeClaim) bool {
+	if !e.hasIntent(claim) {
+		return false
+	}
+	if e.settings.intentOwned {
+		return true
+	}
+	if q, ok := e.provisioner.(Qualifier); ok && !q.ShouldProvision(claim) {
+		return false
+	}
+	return e.serves(claimProvisioner(claim))
+}
+
+func (e *engine) hasIntent(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, e.settings.intentFinalizer)
+}
+
+// newState begins to remember the claim. An intent that is there already was written before this run, and
+// what became of it is unknown.
+func (e *engine) newState(claim *corev1.PersistentVolumeClaim) *claimState {
+	st := &claimState{
+		uid: claim.UID, ref: timeline.RefOf(claimKind, claim), since: e.clock.Now(),
+	}
+	if e.owesIntent(claim) {
+		st.outcome = outcomeOpen
+	}
+	e.states.add(st)
+	return st
+}
+
+func (e *engine) forget(st *claimState) {
+	st.queued.End(nil)
+	st.queued = nil
+	e.states.remove(st.uid)
+	e.claimLimiter.Forget(string(st.uid))
+	e.claimWrites.Forget(string(st.uid))
+}
+
+// hasVolume returns whether the claim's volume is in the API, by the cache or by our own last write.
+func (e *engine) hasVolume(ctx context.Context, st *claimState) bool {
+	if e.volumes.has(st.uid) {
+		st.saved = time.Time{} // from now on the cache knows better
+		return true
+	}
+	if st.saved.IsZero() {
+		return false
+	}
+	if e.clock.Since(st.saved) < seenAfter {
+		return true
+	}
+	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.savedName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		st.saved = time.Time{}
+		return false
+	}
+	return true
+}
+
+// settle ends the work on a claim whose volume is saved.
+func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	if st.save != nil {
+		st.save.span.End(nil)
+	}
+	st.save, st.outcome = nil, outcomeNone
+	st.claim, st.class, st.node = nil, nil, nil
+	st.retry.succeeded()
+	e.claimLimiter.Forget(string(st.uid))
+	if claim == nil {
+		e.forget(st)
+		return
+	}
+	if !e.withdraw(ctx, st, claim) {
+		return
+	}
+	if isBound(claim) && !e.hasIntent(claim) {
+		e.mark(st, timeline.StageBound, nil)
+		e.forget(st)
+	}
+}
+
+// attempt checks all that can be checked without the provisioner, writes the intent and queues the call.
+func (e *engine) attempt(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	current := st.object(claim)
+	if st.outcome == outcomeOpen && st.claim != nil {
+		current = st.claim // an unfinished call is repeated with the same input
+	}
+	name := claimClass(current)
+	e.states.setClass(st.uid, name)
+	class := e.class(name)
+	inputs := fingerprint(claim, class)
+	if !st.retry.due(e.clock.Now(), inputs, st.resync.Swap(false)) {
+		if st.retry.hold == holdForChange && st.outcome == outcomeNone && claim != nil {
+			e.withdraw(ctx, st, claim) // a claim that is left alone must not be held back from deletion
+		}
+		return
+	}
+	st.retry.begin(inputs)
+	if st.outcome == outcomeOpen && st.class != nil {
+		class = st.class
+	}
+	if class == nil {
+		e.classMissing(st, current, name)
+		return
+	}
+	if st.outcome == outcomeNone && !e.acceptable(ctx, st, current, class) {
+		return
+	}
+	if st.queued == nil {
+		st.queued = e.timeline.Begin(st.ref, timelineOwner, StageQueued, "")
+	}
+	if claim != nil {
+		written, ok := e.declare(ctx, st, claim)
+		if !ok {
+			return
+		}
+		if st.outcome == outcomeNone || st.claim == nil {
+			current = written
+		}
+	}
+	st.claim, st.class = current, class
+	st.calling = true
+	e.calls.Add(string(st.uid))
+}
+
+func (e *engine) class(name string) *storagev1.StorageClass {
+	if obj, ok, err := e.classes.GetByKey(name); ok && err == nil {
+		if class, is := obj.(*storagev1.StorageClass); is {
+			return class
+		}
+	}
+	return nil
+}
+
+// classMissing waits for the class, which need not be an error: it may come after the claim.
+func (e *engine) classMissing(st *claimState, claim *corev1.PersistentVolumeClaim, name string) {
+	err := fmt.Errorf("storage class %q is not there; create it", name)
+	e.logger.Warn("cannot provision", "claim", claim.Namespace+"/"+claim.Name, "error", err)
+	e.mark(st, StageQueued, err)
+	if st.outcome == outcomeOpen {
+		e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, err.Error()+
+			": a volume may exist that was provisioned with it")
+	}
+	delay := e.claimLimiter.When(string(st.uid))
+	st.retry.wait(e.clock.Now(), delay)
+	e.lookAgain(st.uid, delay)
+}
+
+// acceptable returns whether the claim and its class go together with this provisioner. If not, the claim
+// is left alone until something changes.
+func (e *engine) acceptable(
+	ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
+) bool {
+	if wantsBlock(claim) {
+		if b, ok := e.provisioner.(BlockProvisioner); !ok || !b.SupportsBlock() {
+			text := e.name + " does not support block volume provisioning"
+			e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
+			e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", claim.Name, text))
+			st.retry.stop()
+			return false
+		}
+	}
+	if !e.serves(class.Provisioner) {
+		e.logger.Warn("claim names this provisioner but its class names another",
+			"claim", claim.Namespace+"/"+claim.Name, "class", class.Name, "class provisioner", class.Provisioner)
+		st.retry.stop()
+		return false
+	}
+	if waitsForConsumer(class) && selectedNode(claim) == "" {
+		if e.withdraw(ctx, st, claim) {
+			e.forget(st) // the scheduler's annotation will bring it back
+		}
+		return false
+	}
+	return true
+}

@@ -1,0 +1,60 @@
+package provision
+
+import "time"
+
+// What the controller does where an option is omitted.
+const (
+	// DefaultResyncPeriod is used when option function ResyncPeriod is omitted.
+	DefaultResyncPeriod = 15 * time.Minute
+	// DefaultThreadiness is used when option function Threadiness is omitted.
+	DefaultThreadiness = 4
+	// DefaultExponentialBackOffOnError is used when option function ExponentialBackOffOnError is omitted.
+	DefaultExponentialBackOffOnError = true
+	// DefaultCreateProvisionedPVRetryCount is used when option function CreateProvisionedPVRetryCount is omitted.
+	DefaultCreateProvisionedPVRetryCount = 5
+	// DefaultCreateProvisionedPVInterval is used when option function CreateProvisionedPVInterval is omitted.
+	DefaultCreateProvisionedPVInterval = 10 * time.Second
+	// DefaultFailedProvisionThreshold is used when option function FailedProvisionThreshold is omitted.
+	DefaultFailedProvisionThreshold = 15
+	// DefaultFailedDeleteThreshold is used when option function FailedDeleteThreshold is omitted.
+	DefaultFailedDeleteThreshold = 15
+	// DefaultLeaderElection is used when option function LeaderElection is omitted.
+	DefaultLeaderElection = true
+	// DefaultLeaseDuration is used when option function LeaseDuration is omitted.
+	DefaultLeaseDuration = 15 * time.Second
+	// DefaultRenewDeadline is used when option function RenewDeadline is omitted.
+	DefaultRenewDeadline = 10 * time.Second
+	// DefaultRetryPeriod is used when option function RetryPeriod is omitted.
+	DefaultRetryPeriod = 2 * time.Second
+	// DefaultMetricsPort is used when option function MetricsPort is omitted: no metrics server.
+	DefaultMetricsPort = 0
+	// DefaultMetricsAddress is used when option function MetricsAddress is omitted.
+	DefaultMetricsAddress = "0.0.0.0"
+	// DefaultMetricsPath is used when option function MetricsPath is omitted.
+	DefaultMetricsPath = "/metrics"
+)
+
+// Names that this package shares with the rest of Kubernetes.
+const (
+	annProvisionedBy           = "pv.kubernetes.io/provisioned-by"
+	annStorageProvisioner      = "volume.kubernetes.io/storage-provisioner"
+	annBetaStorageProvisioner  = "volume.beta.kubernetes.io/storage-provisioner"
+	annSelectedNode            = "volume.kubernetes.io/selected-node"
+	annAlphaSelectedNode       = "volume.alpha.kubernetes.io/selected-node"
+	annBindCompleted           = "pv.kubernetes.io/bind-completed"
+	annBoundByController       = "pv.kubernetes.io/bound-by-controller"
+	finalizerVolume            = "external-provisioner.volume.kubernetes.io/finalizer"
+	reasonProvisioning         = "Provisioning"
+	reasonProvisioningFailed   = "ProvisioningFailed"
+	reasonProvisioningOK       = "ProvisioningSucceeded"
+	reasonCleanupFailed        = "ProvisioningCleanupFailed"
+	reasonVolumeFailedDelete   = "VolumeFailedDelete"
+	timelineOwner              = "provision"
+	volumeNamePrefix           = "pvc-"
+	claimKind, volumeKind      = "PersistentVolumeClaim", "PersistentVolume"
+	coreVersion                = "v1"
+	defaultStorageClassMissing = ""
+)
+
+// StageQueued is the timeline stage of a claim from when it is known to be ours until the call for it begins.
+const StageQueued = "ProvisionQueued"

@@ -1,0 +1,132 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// batch is how many names are read at once.
+	batch = 512
+	// deepest bounds the open descriptors: what lies deeper is first moved up to the top, so that no Pod can
+	// make a volume that cannot be removed.
+	deepest = 64
+)
+
+// emptying removes all that is in one directory.
+type emptying struct {
+	cut   func() error
+	top   *os.File
+	moved int
+}
+
+// empty removes all that is in dir, but not dir.
+func empty(cut func() error, dir *os.File) error {
+	e := &emptying{cut: cut, top: dir}
+	for {
+		before := e.moved
+		if err := e.run(dir, 1); err != nil {
+			return err
+		}
+		if e.moved == before {
+			return nil
+		}
+	}
+}
+
+func (e *emptying) run(dir *os.File, depth int) error {
+	for {
+		if err := e.cut(); err != nil {
+			return fmt.Errorf("stopped halfway: %w", err)
+		}
+		// Removing while reading may skip names on some filesystems: read from the start until it is empty.
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		names, err := dir.Readdirnames(batch)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		before := e.moved
+		for _, name := range names {
+			if err := e.removeOne(dir, name, depth); err != nil {
+				return err
+			}
+		}
+		if dir == e.top && e.moved != before && len(names) < batch {
+			return nil // the rest is what was moved up just now: a new round
+		}
+	}
+}
+
+// removeOne removes one name, whatever it is.
+func (e *emptying) removeOne(dir *os.File, name string, depth int) error {
+	fd := int(dir.Fd())
+	path := filepath.Join(dir.Name(), name)
+	err := unix.Unlinkat(fd, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return &os.PathError{Op: "unlink", Path: path, Err: err}
+	}
+	rmErr := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+	switch {
+	case rmErr == nil, errors.Is(rmErr, unix.ENOENT):
+		return nil
+	case errors.Is(rmErr, unix.ENOTDIR):
+		return &os.PathError{Op: "unlink", Path: path, Err: err}
+	case errors.Is(rmErr, unix.EBUSY):
+		return fmt.Errorf("something is mounted on %q; unmount it", path)
+	case !errors.Is(rmErr, unix.ENOTEMPTY) && !errors.Is(rmErr, unix.EEXIST):
+		return &os.PathError{Op: "rmdir", Path: path, Err: rmErr}
+	}
+	if depth >= deepest {
+		return e.moveUp(dir, name)
+	}
+	sub, err := openDir(dir, name)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.Is(err, unix.EXDEV):
+		return fmt.Errorf("something is mounted on %q; unmount it", path)
+	case err != nil:
+		return err
+	}
+	err = e.run(sub, depth+1)
+	sub.Close()
+	if err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "rmdir", Path: path, Err: err}
+	}
+	return nil
+}
+
+// moveUp moves a directory that lies too deep to the top, under a name that is free there.
+func (e *emptying) moveUp(dir *os.File, name string) error {
+	for {
+		e.moved++
+		free := "moved-" + strconv.Itoa(e.moved)
+		err := unix.Renameat2(int(dir.Fd()), name, int(e.top.Fd()), free, unix.RENAME_NOREPLACE)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EEXIST):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("something is mounted on %q; unmount it", filepath.Join(dir.Name(), name))
+		default:
+			return &os.PathError{Op: "rename", Path: filepath.Join(dir.Name(), name), Err: err}
+		}
+	}
+}

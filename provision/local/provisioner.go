@@ -1,0 +1,212 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// Deps are what the provisioner works with.
+type Deps struct {
+	// Events gets the events on claims. Nil: they are only logged.
+	Events record.EventRecorder
+	// Logger; nil discards.
+	Logger *slog.Logger
+}
+
+// Config says where the volumes are.
+type Config struct {
+	// Root is the absolute path of the directory that holds the volumes. It is made, for root only, with
+	// the first volume.
+	Root string
+	// NodeName is the node that this process runs on; other nodes' claims and volumes are ignored.
+	NodeName string
+}
+
+func (c Config) validate() error {
+	switch {
+	case !filepath.IsAbs(c.Root) || filepath.Clean(c.Root) == "/":
+		return fmt.Errorf("config field Root: %q is not an absolute path below /", c.Root)
+	case c.NodeName == "":
+		return errors.New("config field NodeName is empty")
+	}
+	return nil
+}
+
+// Provisioner makes and removes directories. It is safe for concurrent use.
+type Provisioner struct {
+	node   string
+	tree   *tree
+	events record.EventRecorder
+	logger *slog.Logger
+}
+
+var (
+	_ provision.Provisioner        = (*Provisioner)(nil)
+	_ provision.ProvisionerContext = (*Provisioner)(nil)
+	_ provision.DeleterContext     = (*Provisioner)(nil)
+	_ provision.Qualifier          = (*Provisioner)(nil)
+)
+
+// New makes a Provisioner. It touches no file before the first volume.
+func New(deps Deps, config Config) (*Provisioner, error) {
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("make local provisioner: %w", err)
+	}
+	p := &Provisioner{
+		node: config.NodeName, tree: &tree{root: filepath.Clean(config.Root)},
+		events: deps.Events, logger: deps.Logger,
+	}
+	if p.logger == nil {
+		p.logger = slog.New(slog.DiscardHandler)
+	}
+	return p, nil
+}
+
+// ShouldProvision implements provision.Qualifier: claims that were scheduled to other nodes are theirs.
+func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
+	node := claim.Annotations["volume.kubernetes.io/selected-node"]
+	return node == "" || node == p.node
+}
+
+// Provision implements provision.Provisioner.
+func (p *Provisioner) Provision(options provision.VolumeOptions) (*corev1.PersistentVolume, error) {
+	volume, _, err := p.provision(options)
+	return volume, err
+}
+
+// ProvisionContext implements provision.ProvisionerContext. Making a directory is too quick to be cut short.
+// Every error is final: a directory without its volume is never left behind.
+func (p *Provisioner) ProvisionContext(
+	ctx context.Context, options provision.VolumeOptions,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, provision.ProvisioningNoChange, err
+	}
+	return p.provision(options)
+}
+
+func (p *Provisioner) provision(
+	options provision.VolumeOptions,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	if options.SelectedNode != nil && options.SelectedNode.Name != p.node {
+		return nil, provision.ProvisioningFinished, &provision.IgnoredError{
+			Reason: fmt.Sprintf("node %q was selected, this is %q", options.SelectedNode.Name, p.node)}
+	}
+	if err := check(options); err != nil {
+		return nil, provision.ProvisioningFinished, err
+	}
+	size := options.PVC.Spec.Resources.Requests[corev1.ResourceStorage]
+	made, err := p.tree.make(options.PVName, size.Value())
+	if err != nil {
+		// The directory may be there but unfinished; the next call finishes it.
+		return nil, provision.ProvisioningInBackground, err
+	}
+	if made.created && !made.limited {
+		p.sizeNotEnforced(options.PVC, made.reason)
+	}
+	return p.volume(options), provision.ProvisioningFinished, nil
+}
+
+// check returns an error that names the first thing the claim asks for and a directory cannot give.
+func check(options provision.VolumeOptions) error {
+	claim := options.PVC
+	refuse := func(field, format string, args ...any) error {
+		return fmt.Errorf("claim %q: %s: %s",
+			claim.Namespace+"/"+claim.Name, field, fmt.Sprintf(format, args...))
+	}
+	switch mode := claim.Spec.VolumeMode; {
+	case options.SelectedNode == nil:
+		return refuse("spec.storageClassName",
+			"the class must have volumeBindingMode WaitForFirstConsumer: a directory is on one node")
+	case mode != nil && *mode != corev1.PersistentVolumeFilesystem:
+		return refuse("spec.volumeMode", "%s is not supported, only Filesystem", *mode)
+	case claim.Spec.Selector != nil:
+		return refuse("spec.selector", "not supported for provisioned volumes")
+	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
+		return refuse("spec.dataSource", "not supported: a directory starts empty")
+	}
+	for _, mode := range claim.Spec.AccessModes {
+		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
+			return refuse("spec.accessModes", "%s is not supported, only ReadWriteOnce and ReadWriteOncePod", mode)
+		}
+	}
+	for name := range options.Parameters {
+		return fmt.Errorf("StorageClass parameter %q is not supported: local directories take none", name)
+	}
+	return nil
+}
+
+func (p *Provisioner) sizeNotEnforced(claim *corev1.PersistentVolumeClaim, reason error) {
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	text := fmt.Sprintf("The volume may grow beyond its size of %s: %v", size.String(), reason)
+	p.logger.Info("size is not enforced", "claim", claim.Namespace+"/"+claim.Name, "reason", reason)
+	if p.events != nil {
+		p.events.Event(claim, corev1.EventTypeNormal, ReasonSizeNotEnforced, text)
+	}
+}
+
+func (p *Provisioner) volume(options provision.VolumeOptions) *corev1.PersistentVolume {
+	hostname, ok := options.SelectedNode.Labels[corev1.LabelHostname]
+	if !ok {
+		hostname = options.SelectedNode.Name
+	}
+	filesystem := corev1.PersistentVolumeFilesystem
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        options.PVName,
+			Annotations: map[string]string{AnnNode: p.node},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: options.PersistentVolumeReclaimPolicy,
+			AccessModes:                   options.PVC.Spec.AccessModes,
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: options.PVC.Spec.Resources.Requests[corev1.ResourceStorage],
+			},
+			VolumeMode:   &filesystem,
+			MountOptions: options.MountOptions,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				Local: &corev1.LocalVolumeSource{Path: p.tree.path(options.PVName)},
+			},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{
+						Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{hostname},
+					}},
+				}},
+			}},
+		},
+	}
+}
+
+// Delete implements provision.Provisioner.
+func (p *Provisioner) Delete(volume *corev1.PersistentVolume) error {
+	return p.remove(func() error { return nil }, volume)
+}
+
+// DeleteContext implements provision.DeleterContext. A removal that is cut short is resumed by the next call.
+func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.PersistentVolume) error {
+	return p.remove(ctx.Err, volume)
+}
+
+func (p *Provisioner) remove(cut func() error, volume *corev1.PersistentVolume) error {
+	if node := volume.Annotations[AnnNode]; node != p.node {
+		return &provision.IgnoredError{Reason: fmt.Sprintf("the volume is on node %q, this is %q", node, p.node)}
+	}
+	if volume.Spec.Local == nil {
+		return fmt.Errorf("delete volume %q: spec.local is not set", volume.Name)
+	}
+	if have, want := filepath.Clean(volume.Spec.Local.Path), p.tree.path(volume.Name); have != want {
+		return fmt.Errorf("delete volume %q: spec.local.path is %q, not %q: remove the directory by hand",
+			volume.Name, have, want)
+	}
+	return p.tree.remove(cut, volume.Name)
+}

@@ -1,0 +1,135 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel's interface to project quotas (linux/quota.h, linux/fs.h), as far as it is used here.
+const (
+	projectQuota  = 2 // PRJQUOTA
+	cmdGetInfo    = 0x800005
+	cmdGetQuota   = 0x800007
+	cmdSetQuota   = 0x800008
+	getAttributes = 0x801c581f // FS_IOC_FSGETXATTR
+	setAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
+	limitsValid   = 1          // QIF_BLIMITS
+	quotaBlock    = 1024       // unit of limits, bytes
+	inheritFlag   = 0x200      // FS_XFLAG_PROJINHERIT
+	firstProject  = 0x42e000   // projects from here on are ours by convention
+	projectsTried = 4096
+)
+
+// quotaInfo is struct if_dqinfo.
+type quotaInfo struct {
+	blockGrace, inodeGrace uint64
+	flags, valid           uint32
+}
+
+// quotaLimits is struct if_dqblk.
+type quotaLimits struct {
+	blockHard, blockSoft, space  uint64
+	inodeHard, inodeSoft, inodes uint64
+	blockTime, inodeTime         uint64
+	valid, _                     uint32
+}
+
+// fileAttributes is struct fsxattr.
+type fileAttributes struct {
+	flags, extentSize, extents, project, cowExtentSize uint32
+	_                                                  [8]byte
+}
+
+func quotactl(file *os.File, command, id uint32, data unsafe.Pointer) error {
+	const shift = 8
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, file.Fd(),
+		uintptr(command<<shift|projectQuota), uintptr(id), uintptr(data), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func attributes(file *os.File, request uint, a *fileAttributes) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), uintptr(request), uintptr(unsafe.Pointer(a)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// limit enforces the size of the directory's content. Where the filesystem cannot do that, reason says why
+// and err is nil; err is for a filesystem that can and failed.
+func (t *tree) limit(dir *os.File, name string, size int64) (reason, err error) {
+	var info quotaInfo
+	if err := quotactl(dir, cmdGetInfo, 0, unsafe.Pointer(&info)); err != nil {
+		return fmt.Errorf("the filesystem of %q has no project quota: %w", t.root, err), nil
+	}
+	var have fileAttributes
+	if err := attributes(dir, getAttributes, &have); err != nil {
+		return fmt.Errorf("the filesystem of %q has no projects: %w", t.root, err), nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if have.project == 0 {
+		id, err := freeProject(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		// The limit comes first: it is what takes the ID.
+		if err := setLimit(dir, id, size); err != nil {
+			return nil, err
+		}
+		have.project = id
+		have.flags |= inheritFlag
+		if err := attributes(dir, setAttributes, &have); err != nil {
+			return nil, fmt.Errorf("set project %d of %q: %w", id, dir.Name(), err)
+		}
+		return nil, nil
+	}
+	return nil, setLimit(dir, have.project, size)
+}
+
+// freeProject finds a project ID that nobody uses, starting at one made from the volume's name.
+func freeProject(dir *os.File, name string) (uint32, error) {
+	sum := fnv.New32a()
+	sum.Write([]byte(name))
+	const span = 1 << 20
+	for i := range uint32(projectsTried) {
+		id := firstProject + (sum.Sum32()+i)%span
+		var have quotaLimits
+		err := quotactl(dir, cmdGetQuota, id, unsafe.Pointer(&have))
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) ||
+			err == nil && have.blockHard == 0 && have.space == 0 && have.inodes == 0 {
+			return id, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read quota of project %d: %w", id, err)
+		}
+	}
+	return 0, fmt.Errorf("no free project ID for volume %q in %d tries", name, projectsTried)
+}
+
+// setLimit sets the project's hard limit in bytes; 0 takes it off.
+func setLimit(file *os.File, project uint32, size int64) error {
+	blocks := uint64(size+quotaBlock-1) / quotaBlock
+	limits := quotaLimits{blockHard: blocks, blockSoft: blocks, valid: limitsValid}
+	if err := quotactl(file, cmdSetQuota, project, unsafe.Pointer(&limits)); err != nil {
+		return fmt.Errorf("set quota of project %d: %w", project, err)
+	}
+	return nil
+}
+
+// projectOf returns the directory's project if it is one of ours, else 0.
+func projectOf(dir *os.File) uint32 {
+	var have fileAttributes
+	if err := attributes(dir, getAttributes, &have); err != nil || have.project < firstProject {
+		return 0
+	}
+	return have.project
+}

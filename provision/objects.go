@@ -1,0 +1,118 @@
+package provision
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"maps"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/component-helpers/storage/volume"
+)
+
+// What the API's objects say, as functions without side effects.
+
+// claimClass is the name of the claim's class: the old annotation, then the field, else "".
+func claimClass(claim *corev1.PersistentVolumeClaim) string {
+	return volume.GetPersistentVolumeClaimClass(claim)
+}
+
+// claimProvisioner is the provisioner that the claim waits for, "" if it waits for none.
+func claimProvisioner(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[annStorageProvisioner]; ok {
+		return name
+	}
+	return claim.Annotations[annBetaStorageProvisioner]
+}
+
+// selectedNode is the node that the scheduler selected for the claim's first consumer, "" if none.
+func selectedNode(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[annSelectedNode]; ok {
+		return name
+	}
+	return claim.Annotations[annAlphaSelectedNode]
+}
+
+func wantsBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+func isBound(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound
+}
+
+// dataSource is the kind that the claim's volume is made from, for the metrics' label.
+func dataSource(claim *corev1.PersistentVolumeClaim) string {
+	switch {
+	case claim.Spec.DataSourceRef != nil:
+		return claim.Spec.DataSourceRef.Kind
+	case claim.Spec.DataSource != nil:
+		return claim.Spec.DataSource.Kind
+	}
+	return ""
+}
+
+// fingerprint changes when a claim changes in a way that may change the outcome of provisioning it. What
+// Kubernetes and this controller write while they work on it does not count.
+func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	if claim == nil {
+		return "gone"
+	}
+	annotations := maps.Clone(claim.Annotations)
+	delete(annotations, annBindCompleted)
+	delete(annotations, annBoundByController)
+	sum := fnv.New64a()
+	// Encoding maps sorts their keys; encoding these types cannot fail, and writing to a hash does not.
+	_ = json.NewEncoder(sum).Encode([]any{
+		claim.Spec, annotations, claim.Labels, claim.DeletionTimestamp != nil,
+	})
+	key := strconv.FormatUint(sum.Sum64(), 16)
+	if class != nil {
+		key += "/" + string(class.UID) + "/" + class.ResourceVersion
+	}
+	return key
+}
+
+// volumeFor completes what the provisioner returned into what is saved for the claim.
+func (e *engine) volumeFor(made *corev1.PersistentVolume, in callInput) *corev1.PersistentVolume {
+	pv := made.DeepCopy()
+	if pv.Name == "" {
+		pv.Name = in.pvName
+	}
+	pv.Spec.ClaimRef = &corev1.ObjectReference{
+		Kind: claimKind, APIVersion: coreVersion,
+		Namespace: in.claim.Namespace, Name: in.claim.Name, UID: in.claim.UID,
+		ResourceVersion: in.claim.ResourceVersion,
+	}
+	if pv.Annotations == nil {
+		pv.Annotations = map[string]string{}
+	}
+	pv.Annotations[annProvisionedBy] = e.name
+	pv.Spec.StorageClassName = claimClass(in.claim)
+	policy := pv.Spec.PersistentVolumeReclaimPolicy
+	if e.settings.addFinalizer && policy == corev1.PersistentVolumeReclaimDelete {
+		pv.Finalizers = appendMissing(pv.Finalizers, finalizerVolume)
+	}
+	return pv
+}
+
+func appendMissing(list []string, item string) []string {
+	for _, have := range list {
+		if have == item {
+			return list
+		}
+	}
+	return append(list, item)
+}
+
+// volumeFingerprint changes when a volume changes in a way that may change the outcome of deleting it.
+func volumeFingerprint(pv *corev1.PersistentVolume) string {
+	sum := fnv.New64a()
+	_ = json.NewEncoder(sum).Encode([]any{pv.UID, pv.Spec, pv.Annotations, pv.Labels, pv.DeletionTimestamp != nil})
+	return strconv.FormatUint(sum.Sum64(), 16)
+}

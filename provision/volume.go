@@ -1,0 +1,232 @@
+package provision
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// volumeStep is the one thing to do for a volume.
+type volumeStep int
+
+const (
+	volumeIdle volumeStep = iota
+	volumeDelete
+	volumeAddFinalizer
+	volumeRemoveFinalizer
+)
+
+// volumeMemory remembers, by name, what was tried for volumes that are being deleted.
+type volumeMemory struct {
+	mu     sync.Mutex
+	byName map[string]*volumeState
+}
+
+// volumeState is owned by the worker that has the volume's key, except for resync, which mu guards.
+type volumeState struct {
+	uid    types.UID
+	retry  retry
+	resync bool
+	// assetGone is set once the provisioner deleted the storage: it is not asked again.
+	assetGone bool
+}
+
+func newVolumeMemory() *volumeMemory { return &volumeMemory{byName: map[string]*volumeState{}} }
+
+func (m *volumeMemory) forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byName, name)
+}
+
+func (m *volumeMemory) resync(name string, happened bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if vs := m.byName[name]; vs != nil && happened {
+		vs.resync = true
+	}
+}
+
+// get returns the state of the volume with this UID, and whether a resync came since the last look.
+func (m *volumeMemory) get(name string, uid types.UID) (*volumeState, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	vs := m.byName[name]
+	if vs == nil || vs.uid != uid {
+		vs = &volumeState{uid: uid}
+		m.byName[name] = vs
+	}
+	resync := vs.resync
+	vs.resync = false
+	return vs, resync
+}
+
+func (e *engine) isOurs(pv *corev1.PersistentVolume) bool {
+	by, ok := pv.Annotations[annProvisionedBy]
+	return ok && e.serves(by)
+}
+
+// volumeStep decides what to do for a volume of ours.
+func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
+	has := slices.Contains(pv.Finalizers, finalizerVolume)
+	policyDelete := pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	switch {
+	case policyDelete && pv.Status.Phase == corev1.VolumeReleased && (pv.DeletionTimestamp == nil || has):
+		if guard, ok := e.provisioner.(DeletionGuard); ok && !guard.ShouldDelete(pv.DeepCopy()) {
+			return volumeIdle
+		}
+		return volumeDelete
+	case has && (!policyDelete || !e.settings.addFinalizer):
+		return volumeRemoveFinalizer
+	case !has && policyDelete && e.settings.addFinalizer && pv.DeletionTimestamp == nil &&
+		pv.Status.Phase == corev1.VolumeBound:
+		return volumeAddFinalizer
+	}
+	return volumeIdle
+}
+
+// syncVolume takes one look at a volume and does what comes next for it.
+func (e *engine) syncVolume(ctx context.Context, name string) {
+	pv := e.volumes.get(name)
+	if ctx.Err() != nil || pv == nil || !e.isOurs(pv) {
+		return
+	}
+	var err error
+	switch e.volumeStep(pv) {
+	case volumeDelete:
+		e.deleteVolume(ctx, pv)
+		return
+	case volumeAddFinalizer:
+		err = e.patchVolume(ctx, pv, "finalizers")
+	case volumeRemoveFinalizer:
+		err = e.patchVolume(ctx, pv, "$deleteFromPrimitiveList/finalizers")
+	}
+	if err != nil {
+		e.retryVolume(pv.Name, fmt.Errorf("change finalizer of volume %q: %w", pv.Name, err))
+		return
+	}
+	e.volumeWrites.Forget(name)
+}
+
+// deleteVolume has the storage of a released volume deleted, and then the object.
+func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolume) {
+	vs, resync := e.gone.get(cached.Name, cached.UID)
+	inputs := volumeFingerprint(cached)
+	if !vs.retry.due(e.clock.Now(), inputs, resync) {
+		return
+	}
+	fresh, err := e.client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return
+	case err != nil:
+		e.retryVolume(cached.Name, fmt.Errorf("read volume %q: %w", cached.Name, err))
+		return
+	case fresh.UID != cached.UID || !e.isOurs(fresh) || e.volumeStep(fresh) != volumeDelete:
+		return // the watch will tell
+	}
+	vs.retry.begin(inputs)
+	if !vs.assetGone && !e.reclaim(ctx, fresh, vs) {
+		return
+	}
+	if err := e.removeVolume(ctx, fresh); err != nil {
+		e.retryVolume(fresh.Name, err)
+		return
+	}
+	e.volumeWrites.Forget(fresh.Name)
+}
+
+// reclaim calls the provisioner and returns whether the storage is gone.
+func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *volumeState) bool {
+	class := pv.Spec.StorageClassName
+	span := e.timeline.Begin(timeline.RefOf(volumeKind, pv), timelineOwner, timeline.StageReclaim, "")
+	began := e.clock.Now()
+	err := e.callDelete(ctx, pv)
+	span.End(err)
+	var ignored *IgnoredError
+	switch {
+	case err == nil:
+		e.metrics.deleted.WithLabelValues(class).Inc()
+		e.metrics.deleteSeconds.WithLabelValues(class).Observe(e.clock.Since(began).Seconds())
+		vs.assetGone = true
+		vs.retry.succeeded()
+		e.volumeLimiter.Forget(pv.Name)
+		return true
+	case errors.As(err, &ignored):
+		e.logger.Info("volume ignored", "volume", pv.Name, "reason", ignored.Reason)
+		vs.retry.stop()
+		return false
+	}
+	e.metrics.deleteFailed.WithLabelValues(class).Inc()
+	e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, err.Error())
+	if vs.retry.failed(e.settings.failedDeleteThreshold) {
+		e.volumeLimiter.Forget(pv.Name)
+		text := fmt.Sprintf("gave up deleting after %d retries: %v; it will be tried again when the volume changes",
+			e.settings.failedDeleteThreshold, err)
+		if period := e.settings.resyncPeriod; period > 0 {
+			text += fmt.Sprintf(", and once every %v", period)
+		}
+		e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, text)
+		return false
+	}
+	delay := e.volumeLimiter.When(pv.Name)
+	vs.retry.wait(e.clock.Now(), delay)
+	e.deletes.AddAfter(pv.Name, delay)
+	return false
+}
+
+// removeVolume deletes the object whose storage is gone, and our finalizer with it.
+func (e *engine) removeVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
+	ctx, cancel := writeContext(ctx)
+	defer cancel()
+	if pv.DeletionTimestamp == nil {
+		err := e.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{
+			Preconditions: metav1.NewUIDPreconditions(string(pv.UID)),
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete volume %q: %w", pv.Name, err)
+		}
+	}
+	if !slices.Contains(pv.Finalizers, finalizerVolume) {
+		return nil
+	}
+	if err := e.patchVolume(ctx, pv, "$deleteFromPrimitiveList/finalizers"); err != nil {
+		return fmt.Errorf("remove finalizer of volume %q: %w", pv.Name, err)
+	}
+	return nil
+}
+
+// patchVolume adds or removes our finalizer, whatever else changes. A volume that is gone needs neither.
+func (e *engine) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, field string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": pv.UID, field: []string{finalizerVolume},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	ctx, cancel := writeContext(ctx)
+	defer cancel()
+	_, err = e.client.CoreV1().PersistentVolumes().Patch(
+		ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// retryVolume has a volume looked at again after the API server did not do as asked.
+func (e *engine) retryVolume(name string, err error) {
+	delay := e.volumeWrites.When(name)
+	e.logger.Warn("cannot work on volume, will retry", "error", err, "delay", delay)
+	e.deletes.AddAfter(name, delay)
+}

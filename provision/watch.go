@@ -1,0 +1,229 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// claimIndex finds claims in the informer's store by UID. It keeps its own index, so that it works with
+// every informer that the caller may hand in, started or not.
+type claimIndex struct {
+	store cache.Store
+	mu    sync.RWMutex
+	keys  map[types.UID]string
+}
+
+func newClaimIndex(store cache.Store) *claimIndex {
+	return &claimIndex{store: store, keys: map[types.UID]string{}}
+}
+
+func (x *claimIndex) note(claim *corev1.PersistentVolumeClaim) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.keys[claim.UID] = claim.Namespace + "/" + claim.Name
+}
+
+func (x *claimIndex) drop(uid types.UID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.keys, uid)
+}
+
+// get returns the cached claim, nil if there is none. It must not be changed.
+func (x *claimIndex) get(uid types.UID) *corev1.PersistentVolumeClaim {
+	x.mu.RLock()
+	key, ok := x.keys[uid]
+	x.mu.RUnlock()
+	if !ok {
+		return nil
+	}
+	obj, ok, err := x.store.GetByKey(key)
+	if claim, is := obj.(*corev1.PersistentVolumeClaim); ok && err == nil && is && claim.UID == uid {
+		return claim
+	}
+	return nil
+}
+
+// volumeIndex finds volumes by name, and whether a claim has one.
+type volumeIndex struct {
+	store  cache.Store
+	mu     sync.RWMutex
+	claims map[types.UID]string
+}
+
+func newVolumeIndex(store cache.Store) *volumeIndex {
+	return &volumeIndex{store: store, claims: map[types.UID]string{}}
+}
+
+func (x *volumeIndex) note(pv *corev1.PersistentVolume) {
+	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.claims[ref.UID] = pv.Name
+	}
+}
+
+func (x *volumeIndex) drop(pv *corev1.PersistentVolume) {
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.claims[ref.UID] == pv.Name {
+			delete(x.claims, ref.UID)
+		}
+	}
+}
+
+func (x *volumeIndex) get(name string) *corev1.PersistentVolume {
+	obj, ok, err := x.store.GetByKey(name)
+	if pv, is := obj.(*corev1.PersistentVolume); ok && err == nil && is {
+		return pv
+	}
+	return nil
+}
+
+// has returns whether the cache shows a volume made for the claim.
+func (x *volumeIndex) has(claim types.UID) bool {
+	if x.get(volumeNamePrefix+string(claim)) != nil {
+		return true
+	}
+	x.mu.RLock()
+	name, ok := x.claims[claim]
+	x.mu.RUnlock()
+	if !ok {
+		return false
+	}
+	pv := x.get(name)
+	return pv != nil && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim
+}
+
+// subscribe has the informers report to the queues.
+func (e *engine) subscribe() error {
+	for _, s := range []struct {
+		what     string
+		informer cache.SharedInformer
+		handler  cache.ResourceEventHandler
+	}{
+		{"claims", e.claimInformer, cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { e.claimSeen(nil, obj) },
+			UpdateFunc: e.claimSeen,
+			DeleteFunc: e.claimGone,
+		}},
+		{"volumes", e.volumeInformer, cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { e.volumeSeen(nil, obj) },
+			UpdateFunc: e.volumeSeen,
+			DeleteFunc: e.volumeGone,
+		}},
+		{"classes", e.classInformer, cache.ResourceEventHandlerFuncs{
+			AddFunc:    e.classSeen,
+			UpdateFunc: func(_, obj any) { e.classSeen(obj) },
+		}},
+	} {
+		registration, err := s.informer.AddEventHandler(s.handler)
+		if err != nil {
+			e.unsubscribe()
+			return fmt.Errorf("watch %s: %w", s.what, err)
+		}
+		e.unregister = append(e.unregister, func() {
+			if err := s.informer.RemoveEventHandler(registration); err != nil {
+				e.logger.Error("cannot stop watching", "what", s.what, "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+func (e *engine) unsubscribe() {
+	for _, f := range e.unregister {
+		f()
+	}
+	e.unregister = nil
+}
+
+// syncCaches starts the informers that are our own and waits for all of them.
+func (e *engine) syncCaches(ctx context.Context) bool {
+	e.factory.StartWithContext(ctx)
+	return cache.WaitForCacheSync(ctx.Done(),
+		e.claimInformer.HasSynced, e.volumeInformer.HasSynced, e.classInformer.HasSynced)
+}
+
+func (e *engine) claimSeen(old, obj any) {
+	claim, ok := obj.(*corev1.PersistentVolumeClaim)
+	if !ok {
+		return
+	}
+	e.claims.note(claim)
+	st := e.states.get(claim.UID)
+	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && st != nil &&
+		before.ResourceVersion == claim.ResourceVersion {
+		st.resync.Store(true)
+	}
+	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && before.UID != claim.UID {
+		e.claimGone(before) // deleted and created again between two looks of the informer
+	}
+	if st == nil && claim.Spec.VolumeName != "" && !e.hasIntent(claim) {
+		return // the many claims that are done cost nothing
+	}
+	e.decide.Add(string(claim.UID))
+}
+
+func (e *engine) claimGone(obj any) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok {
+		e.claims.drop(claim.UID)
+		e.decide.Add(string(claim.UID))
+	}
+}
+
+func (e *engine) volumeSeen(old, obj any) {
+	pv, ok := obj.(*corev1.PersistentVolume)
+	if !ok {
+		return
+	}
+	e.volumes.note(pv)
+	if ref := pv.Spec.ClaimRef; ref != nil && old == nil && e.states.get(ref.UID) != nil {
+		e.decide.Add(string(ref.UID))
+	}
+	if before, ok := old.(*corev1.PersistentVolume); ok {
+		if before.UID != pv.UID {
+			e.gone.forget(before.Name)
+		}
+		e.gone.resync(pv.Name, before.ResourceVersion == pv.ResourceVersion)
+	}
+	if e.isOurs(pv) && e.volumeStep(pv) != volumeIdle {
+		e.deletes.Add(pv.Name)
+	}
+}
+
+func (e *engine) volumeGone(obj any) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	pv, ok := obj.(*corev1.PersistentVolume)
+	if !ok {
+		return
+	}
+	e.volumes.drop(pv)
+	e.gone.forget(pv.Name)
+	e.volumeLimiter.Forget(pv.Name)
+	e.volumeWrites.Forget(pv.Name)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		e.decide.Add(string(ref.UID))
+	}
+}
+
+// classSeen looks again at the claims that wait with the class.
+func (e *engine) classSeen(obj any) {
+	if class, ok := obj.(*storagev1.StorageClass); ok {
+		for _, uid := range e.states.withClass(class.Name) {
+			e.decide.Add(string(uid))
+		}
+	}
+}

@@ -9,7 +9,7 @@ if [ $# -ne 1 ] || [ -z "$1" ]; then
 	echo "usage: $0 BIN_DIR" >&2
 	exit 2
 fi
-mkdir -p "$1"
+mkdir -p "$1/cni"
 bin=$(CDPATH='' cd -- "$1" && pwd)
 CDPATH='' cd -- "$(dirname -- "$0")"
 
@@ -65,6 +65,6 @@ build containerd-shim-runc-v2 "$containerd/cmd/containerd-shim-runc-v2" 0 \
 # runc carries its own version in its sources.
 build runc github.com/opencontainers/runc 1 "seccomp urfave_cli_no_docs"
 for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
-	build "${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \
+	build "cni/${plugin#*/}" "$plugins/plugins/$plugin" 0 "osusergo netgo" \
 		"-X $plugins/pkg/utils/buildversion.BuildVersion=$plugins_version"
 done

@@ -1,0 +1,158 @@
+package imagestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+)
+
+// leaseTime is when containerd may collect what an import left that was killed in the middle.
+const leaseTime = time.Hour
+
+// ImportOptions says how to import; the zero value takes all images under the names that the archive gives.
+type ImportOptions struct {
+	// Name, if set, is the image's name in place of the archive's, which then must hold one image.
+	Name string
+}
+
+// Import reads one archive to its end and adds its images, or none of them: an OCI layout in a tar or a docker
+// archive ("docker save"), plain, gzip or zstd. An image of the same name is replaced. Only the content for this
+// machine's platform is kept. r is not closed. Errors: [ErrNotArchive], [ErrIncomplete], [ErrNoManifest],
+// [ErrPlatform], [ErrNoName], or what containerd says.
+func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) (imported []Image, err error) {
+	ctx, release, err := s.lease(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("import image: %w", err)
+	}
+	defer func() { err = errors.Join(err, release()) }()
+
+	found, err := readArchive(ctx, s.contents(), r, opts.Name)
+	if err != nil {
+		return nil, fmt.Errorf("import image: %w", err)
+	}
+	for _, image := range found {
+		if err := s.prepare(ctx, image); err != nil {
+			return nil, fmt.Errorf("import image %q: %w", image.name, err)
+		}
+	}
+	var undo []func() error
+	for _, image := range found {
+		back, err := s.publish(ctx, image)
+		if err != nil {
+			err = fmt.Errorf("import image %q: %w", image.name, err)
+			for _, back := range undo {
+				err = errors.Join(err, back())
+			}
+			return nil, err
+		}
+		undo = append(undo, back)
+	}
+	for _, image := range found {
+		described, err := s.describe(ctx, images.Image{Name: image.name, Target: image.target})
+		if err != nil {
+			return nil, err
+		}
+		imported = append(imported, described)
+	}
+	return imported, nil
+}
+
+// Ensure imports those images that the store does not hold yet with exactly this content.
+func (s *Store) Ensure(ctx context.Context, wanted ...Built) error {
+	var missing []Built
+	for _, image := range wanted {
+		digest, err := image.Image.Digest()
+		if err != nil {
+			return fmt.Errorf("digest image %q: %w", image.Name, err)
+		}
+		there, err := s.has(ctx, image.Name, digest.String())
+		if err != nil {
+			return fmt.Errorf("look for image %q: %w", image.Name, err)
+		}
+		if !there {
+			missing = append(missing, image)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var archive bytes.Buffer
+	if err := WriteTar(&archive, missing...); err != nil {
+		return err
+	}
+	_, err := s.Import(ctx, &archive, ImportOptions{})
+	return err
+}
+
+// lease keeps what is written under the returned context from being collected until it is released, which also
+// removes what by then belongs to no image.
+func (s *Store) lease(ctx context.Context) (context.Context, func() error, error) {
+	service := s.client.LeasesService()
+	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime))
+	if err != nil {
+		return nil, nil, fmt.Errorf("create lease: %w", err)
+	}
+	release := func() error {
+		// The caller may have given up, and that is when there is most to clean up.
+		err := service.Delete(context.WithoutCancel(ctx), lease, leases.SynchronousDelete)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("delete lease %q: %w", lease.ID, err)
+		}
+		return nil
+	}
+	return leases.WithLease(ctx, lease.ID), release, nil
+}
+
+// prepare ties the image's blobs to each other and unpacks its layers, all that can fail before it gets its name.
+func (s *Store) prepare(ctx context.Context, image named) error {
+	store, host := s.contents(), platforms.Default()
+	children := images.FilterPlatforms(images.ChildrenHandler(store), host)
+	children = images.LimitManifests(children, host, 1)
+	labelled := images.SetChildrenMappedLabels(store, children, images.ChildGCLabels)
+	if err := images.Walk(ctx, labelled, image.target); err != nil {
+		return fmt.Errorf("label its content: %w", err)
+	}
+	unpacked := containerd.NewImage(s.client, images.Image{Name: image.name, Target: image.target})
+	if err := unpacked.Unpack(ctx, s.snapshotter); err != nil {
+		return fmt.Errorf("unpack it with snapshotter %s: %w", s.snapshotter, err)
+	}
+	return nil
+}
+
+// publish gives the image its name, and returns how to take that back.
+func (s *Store) publish(ctx context.Context, image named) (func() error, error) {
+	service := s.client.ImageService()
+	// Annotations name the image within its archive; here the name is the key.
+	target := image.target
+	target.Annotations = nil
+	record := images.Image{Name: image.name, Target: target, Labels: map[string]string{
+		// This is how CRI marks the images that it shows; it would add the label itself a moment later.
+		"io.cri-containerd.image": "managed",
+	}}
+	before, err := service.Get(ctx, image.name)
+	switch {
+	case errdefs.IsNotFound(err):
+		if _, err := service.Create(ctx, record); err != nil {
+			return nil, err
+		}
+		return func() error { return service.Delete(context.WithoutCancel(ctx), image.name) }, nil
+	case err != nil:
+		return nil, err
+	}
+	if _, err := service.Update(ctx, record, "target", "labels"); err != nil {
+		return nil, err
+	}
+	return func() error {
+		_, err := service.Update(context.WithoutCancel(ctx), before, "target", "labels")
+		return err
+	}, nil
+}

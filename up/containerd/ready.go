@@ -1,0 +1,148 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// ErrForeign is returned, wrapped, when the containerd that answers is not this cluster's.
+var ErrForeign = errors.New("another containerd listens there")
+
+// retryPeriod is how soon a containerd that is starting is asked again. It opens its socket a few milliseconds
+// before its CRI service is ready, and tells nobody when that is.
+const retryPeriod = 10 * time.Millisecond
+
+// Probe asks containerd, once, whether it is ready to run Pods: its CRI answers, runtime and network are ready.
+// The error says what is not.
+func Probe(ctx context.Context, socket string) error {
+	conn, err := dial(socket)
+	if err != nil {
+		return err
+	}
+	err = probe(ctx, runtimeapi.NewRuntimeServiceClient(conn))
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return fmt.Errorf("containerd at %q: %w", socket, err)
+	}
+	return nil
+}
+
+// WaitReady waits until [Probe] succeeds, or ctx ends; the error then says what was missing at last. A containerd
+// with another root than c's ends the wait at once with [ErrForeign].
+func (c Config) WaitReady(ctx context.Context, clk clock.Clock) error {
+	conn, err := dial(c.Socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := runtimeapi.NewRuntimeServiceClient(conn)
+	timer := clk.NewTimer(retryPeriod)
+	defer timer.Stop()
+	for {
+		err := probe(ctx, client)
+		if err == nil {
+			return c.checkOwner(ctx, client)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for containerd at %q: %w (last answer: %w)", c.Socket(), context.Cause(ctx), err)
+		case <-timer.C():
+			timer.Reset(retryPeriod)
+		}
+	}
+}
+
+// CheckFree makes sure, before a start, that no other containerd has the socket: nobody answers there, or it is
+// this cluster's own from an earlier run. The error is [ErrForeign] otherwise.
+func (c Config) CheckFree(ctx context.Context) error {
+	conn, err := dial(c.Socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = c.checkOwner(ctx, runtimeapi.NewRuntimeServiceClient(conn))
+	if status.Code(errors.Unwrap(err)) == codes.Unavailable {
+		return nil
+	}
+	return err
+}
+
+func dial(socket string) (*grpc.ClientConn, error) {
+	retry := grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: retryPeriod, Multiplier: 1, MaxDelay: retryPeriod},
+		MinConnectTimeout: time.Second,
+	}
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(retry), grpc.WithNoProxy())
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %q: %w", socket, err)
+	}
+	return conn, nil
+}
+
+func probe(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
+	if _, err := client.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
+		return fmt.Errorf("ask its CRI version: %w", err)
+	}
+	answer, err := client.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("ask its CRI status: %w", err)
+	}
+	return checkConditions(answer.GetStatus().GetConditions())
+}
+
+// checkConditions reports every condition that has to be true and is not.
+func checkConditions(conditions []*runtimeapi.RuntimeCondition) error {
+	missing := map[string]string{
+		runtimeapi.RuntimeReady: "not reported",
+		runtimeapi.NetworkReady: "not reported",
+	}
+	for _, condition := range conditions {
+		if _, ok := missing[condition.Type]; !ok {
+			continue
+		}
+		if condition.Status {
+			delete(missing, condition.Type)
+			continue
+		}
+		missing[condition.Type] = strings.TrimSpace(condition.Reason + " " + condition.Message)
+	}
+	var errs []error
+	for _, name := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
+		if why, ok := missing[name]; ok {
+			errs = append(errs, fmt.Errorf("condition %s is not met: %s", name, why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkOwner compares the root of the containerd that answers with the one that ours has.
+func (c Config) checkOwner(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
+	answer, err := client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return fmt.Errorf("ask containerd for its root: %w", err)
+	}
+	var config struct {
+		Root string `json:"containerdRootDir"`
+	}
+	if err := json.Unmarshal([]byte(answer.GetInfo()["config"]), &config); err != nil {
+		return fmt.Errorf("%w: the program at %q does not tell its configuration as containerd does: %w",
+			ErrForeign, c.Socket(), err)
+	}
+	if config.Root != c.Root {
+		return fmt.Errorf("%w: at %q with root %q, and this cluster's root is %q: stop it, or choose another data directory",
+			ErrForeign, c.Socket(), config.Root, c.Root)
+	}
+	return nil
+}

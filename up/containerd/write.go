@@ -1,0 +1,172 @@
+package containerd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+)
+
+// Write makes the directories and writes both configurations, containerd's and the pod network's. It may run
+// before every start; files are replaced as a whole. An error names the field that cannot be.
+func (c Config) Write() error {
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("configure containerd: %w", err)
+	}
+	for _, dir := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		// Others may pass, not look: a Pod with its own user namespace is "others" on the way to its root.
+		{c.Root, 0o711}, {c.RunDir, 0o711}, {c.shimDir(), 0o700}, {c.CNIConfDir, 0o700}, {c.Registries(), 0o700},
+	} {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
+			return fmt.Errorf("configure containerd: %w", err)
+		}
+	}
+	var main bytes.Buffer
+	if err := configFile.Execute(&main, templateConfig{c}); err != nil {
+		return fmt.Errorf("write containerd's configuration: %w", err)
+	}
+	network, err := c.network()
+	if err != nil {
+		return fmt.Errorf("write the pod network's configuration: %w", err)
+	}
+	return errors.Join(
+		replaceFile(c.File(), main.Bytes()),
+		replaceFile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network),
+	)
+}
+
+// configFile is containerd's configuration. What is not said is containerd's default; what is said has a reason.
+var configFile = template.Must(template.New("containerd.toml").Funcs(template.FuncMap{
+	// A TOML basic string escapes as a JSON string does, and validate has refused what is not printable.
+	"q": func(s string) string {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+	},
+}).Parse(`# Written by berth at every start: changes are lost.
+version = 4
+root = {{q .Root}}
+state = {{q .State}}
+oom_score = 0
+# No file outside the cluster's directories has a say.
+imports = []
+# What a node does not use: less to start, no timers, no directory in /opt, no socket of other clusters' plugins.
+disabled_plugins = [
+  "io.containerd.internal.v1.opt",
+  "io.containerd.image-verifier.v1.bindir",
+  "io.containerd.monitor.container.v1.restart",
+  "io.containerd.monitor.task.v1.cgroups",
+  "io.containerd.nri.v1.nri",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.differ.v1.erofs",
+  "io.containerd.mount-handler.v1.erofs",
+{{- if eq .Machine.Snapshotter "overlayfs"}}
+  "io.containerd.snapshotter.v1.native",
+{{- else}}
+  "io.containerd.snapshotter.v1.overlayfs",
+{{- end}}
+]
+
+[plugins."io.containerd.server.v1.grpc"]
+  address = {{q .Socket}}
+[plugins."io.containerd.server.v1.ttrpc"]
+  address = {{q (printf "%s.ttrpc" .Socket)}}
+[plugins."io.containerd.shim.v1.manager"]
+  socket_dir = {{q .ShimDir}}
+
+[plugins."io.containerd.grpc.v1.cri"]
+  # Streams (exec, attach, port-forward) are served on loopback, on a port that the kernel chooses.
+  disable_tcp_service = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = {{q .Machine.Snapshotter}}
+  # How old image sizes may be, in seconds; each round walks all snapshots.
+  stats_collect_period = 60
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = {{q .SandboxImage}}
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = {{q .Registries}}
+[plugins."io.containerd.transfer.v1.local"]
+  config_path = {{q .Registries}}
+
+[plugins."io.containerd.cri.v1.runtime"]
+  enable_selinux = {{.Machine.SELinux}}
+  disable_apparmor = {{not .Machine.AppArmor}}
+  restrict_oom_score_adj = {{.Machine.RestrictOOMScoreAdj}}
+  device_ownership_from_security_context = true
+  netns_mounts_under_state_dir = true
+  enable_unprivileged_ports = true
+  enable_unprivileged_icmp = true
+  # For the CPU rate in container statistics; the default of one second costs more than all else of an idle node.
+  stats_collect_period = "30s"
+  stats_retention_period = "2m"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      runtime_path = {{q (.Program "containerd-shim-runc-v2")}}
+      sandboxer = "podsandbox"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        BinaryName = {{q (.Program "runc")}}
+        Root = {{q (printf "%s/runc" .RunDir)}}
+        SystemdCgroup = {{.SystemdCgroup}}
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [{{q .CNIBinDir}}]
+    conf_dir = {{q .CNIConfDir}}
+    max_conf_num = 1
+    # The loopback interface is brought up without running a program for it.
+    use_internal_loopback = true
+`))
+
+// ShimDir is for the template.
+func (c templateConfig) ShimDir() string { return c.shimDir() }
+
+// Program is for the template.
+func (c templateConfig) Program(name string) string { return filepath.Join(c.BinDir, name) }
+
+// templateConfig adds what only the template needs.
+type templateConfig struct{ Config }
+
+// network is the CNI configuration: Pods on the bridge, their addresses from PodCIDR, ports of Pods on the host.
+func (c Config) network() ([]byte, error) {
+	type object = map[string]any
+	bridge := object{
+		"type": "bridge", "bridge": c.Bridge, "isGateway": true, "hairpinMode": true,
+		"ipMasq": true, "ipMasqBackend": c.Machine.Firewall,
+		"ipam": object{
+			"type": "host-local", "dataDir": filepath.Join(c.RunDir, "addresses"),
+			"routes": []object{{"dst": "0.0.0.0/0"}},
+			"ranges": [][]object{{{
+				"subnet": c.PodCIDR.String(), "gateway": c.Gateway.String(), "rangeStart": c.Gateway.Next().String(),
+			}}},
+		},
+	}
+	portmap := object{"type": "portmap", "backend": c.Machine.Firewall, "capabilities": object{"portMappings": true}}
+	return json.MarshalIndent(object{
+		"cniVersion": "1.0.0", "name": c.Bridge, "plugins": []object{bridge, portmap},
+	}, "", "  ")
+}
+
+// replaceFile writes a file that only its owner reads, so that a crash leaves the old one or the new one.
+func replaceFile(name string, data []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // It is made with mode 0600.
+	if err != nil {
+		return fmt.Errorf("write %q: %w", name, err)
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %q: %w", name, err), os.Remove(file.Name()))
+	}
+	return nil
+}

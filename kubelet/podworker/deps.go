@@ -1,0 +1,169 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Runtime is what is done to the container runtime: a part of the CRI's runtime service.
+type Runtime interface {
+	RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.RunPodSandboxResponse, error)
+	StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodSandboxRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.StopPodSandboxResponse, error)
+	RemovePodSandbox(ctx context.Context, in *runtimeapi.RemovePodSandboxRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.RemovePodSandboxResponse, error)
+	CreateContainer(ctx context.Context, in *runtimeapi.CreateContainerRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.CreateContainerResponse, error)
+	StartContainer(ctx context.Context, in *runtimeapi.StartContainerRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.StartContainerResponse, error)
+	StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.StopContainerResponse, error)
+	RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.RemoveContainerResponse, error)
+}
+
+// Reader reads all that the runtime holds of a Pod. *pleg.Watcher is one.
+type Reader interface {
+	Read(ctx context.Context, uid types.UID) (*container.PodStatus, error)
+}
+
+// Images makes images present. *images.Manager is one.
+type Images interface {
+	Ensure(ctx context.Context, want images.Want) (*runtimeapi.Image, error)
+	Forget(uid types.UID)
+}
+
+// Volumes sets a Pod's volumes up and takes them down.
+type Volumes interface {
+	// Mount returns when all volumes of the Pod are set up. It retries until ctx ends.
+	Mount(ctx context.Context, pod *corev1.Pod) error
+	// Unmount returns when all volumes of the Pod are gone from the node, also those of an earlier process.
+	Unmount(ctx context.Context, uid types.UID) error
+	// PodUpdated tells of a Pod's new version, for volumes that show parts of it. It does not block.
+	PodUpdated(pod *corev1.Pod)
+}
+
+// Statuses brings statuses to the API server. *status.Writer is one.
+type Statuses interface {
+	Set(pod *corev1.Pod, status corev1.PodStatus) bool
+	Get(uid types.UID) (corev1.PodStatus, bool)
+	Observe(pod *corev1.Pod)
+	Finish(pod *corev1.Pod)
+	Forget(uid types.UID)
+}
+
+// Probes runs the probes of containers. *prober.Manager is one.
+type Probes interface {
+	ContainerStarted(pod *corev1.Pod, c prober.Container)
+	ContainerStopped(uid types.UID, containerID string)
+	StopLivenessAndStartup(uid types.UID)
+	RemovePod(uid types.UID)
+	Ready(containerID string) (ready, known bool)
+	Started(containerID string) (started, known bool)
+	Failed(containerID string) (prober.Failure, bool)
+}
+
+// Hooks runs lifecycle hooks. *lifecycle.Runner is one.
+type Hooks interface {
+	Run(ctx context.Context, target lifecycle.Target, hook *corev1.LifecycleHandler) error
+}
+
+// ContainerRequest is what the configuration of one container follows from.
+type ContainerRequest struct {
+	Pod   *corev1.Pod
+	Start kuberuntime.Start
+	// Image is the container's image as the runtime describes it.
+	Image *runtimeapi.Image
+	// PodIPs are the Pod's addresses, the primary one first.
+	PodIPs []string
+}
+
+// Builder says what the runtime is told about a Pod, and makes on disk what that refers to.
+type Builder interface {
+	// PreparePod makes the Pod's directories and cgroup. It may be called again.
+	PreparePod(ctx context.Context, pod *corev1.Pod) error
+	// Sandbox is the sandbox's configuration and the name of its runtime handler.
+	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)
+	// Container is a container's configuration. It needs the Pod's volumes to be mounted.
+	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
+	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
+	// but leaves its logs.
+	ReleasePod(ctx context.Context, uid types.UID) error
+	// ForgetPod removes what ReleasePod left, after the volumes are gone and the Pod is gone from the API.
+	ForgetPod(ctx context.Context, pod *corev1.Pod) error
+	// LastAttempt is the highest restart count of the named container that the Pod's logs tell of.
+	LastAttempt(pod *corev1.Pod, name string) (uint32, bool)
+	// TerminationMessage is what an ended instance left to say, by its termination message policy.
+	TerminationMessage(c *container.ContainerStatus) string
+}
+
+// Admitter says whether the node takes a Pod, given those that it has; nil means yes.
+type Admitter interface {
+	Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
+}
+
+// Config are the values a Manager works with.
+type Config struct {
+	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
+	RuntimeName string
+	// HostIPs are the node's addresses, the primary one first.
+	HostIPs []string
+	// MaxBackoff is the longest wait of a crash loop; 0 for kuberuntime.MaxBackoff.
+	MaxBackoff time.Duration
+}
+
+// Deps are what a Manager needs from others. Timeline, Recorder, Logger, Clock and Readied may be nil.
+type Deps struct {
+	Runtime  Runtime
+	Reader   Reader
+	Images   Images
+	Volumes  Volumes
+	Statuses Statuses
+	Probes   Probes
+	Hooks    Hooks
+	Builder  Builder
+	Admitter Admitter
+	Timeline *timeline.Recorder
+	Recorder record.EventRecorder
+	Logger   *slog.Logger
+	Clock    clock.Clock
+}
+
+func (d *Deps) complete() error {
+	for _, missing := range []bool{
+		d.Runtime == nil, d.Reader == nil, d.Images == nil, d.Volumes == nil, d.Statuses == nil, d.Probes == nil,
+		d.Hooks == nil, d.Builder == nil, d.Admitter == nil,
+	} {
+		if missing {
+			return errors.New("pod workers: a dependency is missing")
+		}
+	}
+	if d.Recorder == nil {
+		d.Recorder = &record.FakeRecorder{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package podworker
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+const owner = "kubelet"
+
+// Manager has one worker for each Pod. It is safe for concurrent use; its methods do not block.
+type Manager struct {
+	cfg     Config
+	deps    Deps
+	backoff *kuberuntime.Backoff
+
+	group sync.WaitGroup // the workers
+
+	mu      sync.Mutex // guards all below
+	running context.Context
+	workers map[types.UID]*worker
+	// held are the workers made before Start.
+	held []*worker
+	// ready says that the source has delivered all Pods once; listed is what the runtime was last seen to hold.
+	ready  bool
+	listed []types.UID
+}
+
+var _ config.Handler = (*Manager)(nil)
+
+// New makes a Manager. Start runs its workers.
+func New(cfg Config, deps Deps) (*Manager, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
+	}
+	if cfg.RuntimeName == "" {
+		cfg.RuntimeName = "containerd"
+	}
+	return &Manager{
+		cfg: cfg, deps: deps, backoff: kuberuntime.NewBackoff(cfg.MaxBackoff), workers: map[types.UID]*worker{},
+	}, nil
+}
+
+// Start runs the workers until ctx ends, and returns when they have all returned. Containers run on.
+func (m *Manager) Start(ctx context.Context) error {
+	m.mu.Lock()
+	m.running = ctx
+	for _, w := range m.held {
+		m.launch(w)
+	}
+	m.held = nil
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+	m.ready = false // no worker is made from here on
+	m.mu.Unlock()
+	m.group.Wait()
+	return nil
+}
+
+// HandlePod takes a change of a Pod from the source.
+func (m *Manager) HandlePod(change config.Change) {
+	pod := change.Pod
+	m.deps.Statuses.Observe(pod)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.workers[pod.UID]
+	if w == nil {
+		if change.Op == config.Remove {
+			return
+		}
+		ref := timeline.PodRef(pod)
+		m.deps.Timeline.Mark(ref, owner, timeline.StageSeen, "", nil)
+		rejected := m.admit(pod)
+		w = newWorker(m, pod)
+		w.rejected = rejected
+		m.add(w)
+		return
+	}
+	switch change.Op {
+	case config.Remove:
+		w.post(func() { w.removed = true })
+	case config.Reconcile:
+		w.post(func() { w.pod = pod })
+	default:
+		w.post(func() {
+			w.pod = pod
+			m.deps.Volumes.PodUpdated(pod)
+		})
+	}
+}
+
+// admit asks whether a new Pod may run here. The caller holds mu.
+func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
+	// A Pod that was acknowledged before is ours; a restart of the node agent is no reason to judge it again.
+	if status.Terminal(pod.Status.Phase) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
+		return nil
+	}
+	var others []*corev1.Pod
+	for _, w := range m.workers {
+		if known := w.known.Load(); known != nil && w.rejected == nil && !w.over.Load() {
+			others = append(others, known)
+		}
+	}
+	failure := m.deps.Admitter.Admit(pod, others)
+	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", asError(failure))
+	if failure != nil {
+		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
+		m.deps.Logger.Warn("pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
+			"reason", failure.Reason, "message", failure.Message)
+	}
+	return failure
+}
+
+// SourceReady says that all Pods were delivered once: what the runtime holds beyond them has to go.
+func (m *Manager) SourceReady() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ready = true
+	m.sweep()
+}
+
+// Listed says which Pods the runtime holds.
+func (m *Manager) Listed(uids []types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listed = slices.Clone(uids)
+	m.sweep()
+}
+
+// sweep makes a worker for each Pod that the runtime holds and nobody wants, to end it. The caller holds mu.
+func (m *Manager) sweep() {
+	if !m.ready {
+		return
+	}
+	for _, uid := range m.listed {
+		if m.workers[uid] != nil {
+			continue
+		}
+		w := newWorker(m, nil)
+		w.uid, w.removed = uid, true
+		m.deps.Logger.Warn("the runtime holds a pod that nobody wants; ending it", "uid", uid)
+		m.add(w)
+	}
+	m.listed = nil
+}
+
+// Dirty says that a Pod's state in the runtime may have changed.
+func (m *Manager) Dirty(uid types.UID) {
+	if w := m.worker(uid); w != nil {
+		w.post(func() { w.changed = true })
+	}
+}
+
+// Wake makes a Pod's worker look again: a probe has spoken, or an object that the Pod refers to has changed.
+func (m *Manager) Wake(uid types.UID) {
+	if w := m.worker(uid); w != nil {
+		w.post(func() { w.retries.clear() })
+	}
+}
+
+// Connected says that the runtime can be reached again: all workers look anew.
+func (m *Manager) Connected() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.workers {
+		w.post(func() { w.changed = true; w.retries.clear() })
+	}
+}
+
+// Evict ends a Pod with phase Failed and the given reason. grace, in seconds, may shorten its time to end.
+func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) bool {
+	w := m.worker(uid)
+	if w == nil {
+		return false
+	}
+	w.post(func() {
+		if w.failure == nil {
+			w.failure, w.override = &failure, grace
+		}
+	})
+	return true
+}
+
+// Pods are the Pods that have a worker, in no order: those that are wanted, and those that still end.
+func (m *Manager) Pods() []*corev1.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pods := make([]*corev1.Pod, 0, len(m.workers))
+	for _, w := range m.workers {
+		if pod := w.known.Load(); pod != nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// Has reports whether a Pod has a worker, and with it perhaps containers, volumes or files on the node.
+func (m *Manager) Has(uid types.UID) bool { return m.worker(uid) != nil }
+
+func (m *Manager) worker(uid types.UID) *worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.workers[uid]
+}
+
+// add takes a new worker in. The caller holds mu.
+func (m *Manager) add(w *worker) {
+	m.workers[w.uid] = w
+	if m.running == nil {
+		m.held = append(m.held, w)
+		return
+	}
+	m.launch(w)
+}
+
+// launch runs a worker. The caller holds mu.
+func (m *Manager) launch(w *worker) {
+	ctx := m.running
+	if ctx.Err() != nil {
+		return
+	}
+	m.group.Go(func() {
+		if w.run(ctx) {
+			m.drop(w)
+		}
+	})
+}
+
+// drop forgets a worker whose Pod has left no trace.
+func (m *Manager) drop(w *worker) {
+	m.deps.Statuses.Forget(w.uid)
+	m.deps.Images.Forget(w.uid)
+	m.deps.Probes.RemovePod(w.uid)
+	m.backoff.Forget(w.uid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.workers, w.uid)
+}

@@ -1,0 +1,115 @@
+package podworker
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// report computes the Pod's status and hands it to the writer, unless more is about to be known in a moment.
+func (w *worker) report() {
+	if w.removed || w.pod == nil {
+		return
+	}
+	if w.rejected != nil {
+		if w.reported {
+			return
+		}
+		w.reported = true
+		w.set(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
+		return
+	}
+	if w.reported && w.busy.Load() > 0 && w.state == syncing {
+		return
+	}
+	if !w.reported && status.Terminal(w.pod.Status.Phase) {
+		return // its last word was written by an earlier process
+	}
+	w.reported = true
+	w.set(status.Compute(status.Input{
+		Pod:         w.pod,
+		Old:         w.status(),
+		Runtime:     w.runtime,
+		RuntimeName: w.m.cfg.RuntimeName,
+		Waiting:     w.waiting,
+		Messages:    w.messages,
+		Probes:      verdicts{w.m.deps.Probes},
+		HostIPs:     w.m.cfg.HostIPs,
+		Prepared:    w.prepared && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
+		Ended:       w.stopped,
+		Failure:     w.failure,
+		Now:         w.m.deps.Clock.Now(),
+	}))
+}
+
+func (w *worker) set(s corev1.PodStatus) {
+	w.m.deps.Statuses.Set(w.pod, s)
+	ready := status.IsReady(&s)
+	if ready && !w.wasReady {
+		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageReady, "", nil)
+	}
+	w.wasReady = ready
+}
+
+// verdicts are the probes in the words of the status. A container that the prober does not know yet has only the
+// probes it does not have behind it.
+type verdicts struct{ probes Probes }
+
+var _ status.Probes = verdicts{}
+
+// Started implements status.Probes.
+func (v verdicts) Started(c *corev1.Container, id string) bool {
+	started, known := v.probes.Started(id)
+	return started || !known && c.StartupProbe == nil
+}
+
+// Ready implements status.Probes.
+func (v verdicts) Ready(c *corev1.Container, id string) bool {
+	ready, known := v.probes.Ready(id)
+	return ready || !known && c.ReadinessProbe == nil
+}
+
+// note and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
+func (w *worker) note(container, reason, format string, args ...any) {
+	w.event(container, corev1.EventTypeNormal, reason, format, args...)
+}
+
+func (w *worker) warn(container, reason, format string, args ...any) {
+	w.event(container, corev1.EventTypeWarning, reason, format, args...)
+}
+
+func (w *worker) event(container, kind, reason, format string, args ...any) {
+	pod := w.known.Load()
+	if pod == nil || pod.Name == "" {
+		return
+	}
+	w.m.deps.Recorder.Event(fieldRef(pod, container), kind, reason, fmt.Sprintf(format, args...))
+}
+
+// fieldRef is what an event is about: the Pod, or the part of it that says the container.
+func fieldRef(pod *corev1.Pod, container string) *corev1.ObjectReference {
+	ref := &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion,
+	}
+	if container == "" {
+		return ref
+	}
+	field := "containers"
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == container {
+			field = "initContainers"
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == container {
+			field = "ephemeralContainers"
+		}
+	}
+	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, container)
+	return ref
+}

@@ -1,0 +1,307 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/cri"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// sandbox begins to make a new sandbox, after taking down what is left of an old one.
+func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
+	if w.ops[opSandbox] != nil || w.containerOps() || w.waits(opSandbox) {
+		return
+	}
+	if actions.SandboxChanged {
+		w.note("", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+	}
+	pod, held := w.pod, w.runtime
+	w.begin(ctx, opSandbox, op{}, func(ctx context.Context) func() {
+		err := w.replaceSandbox(ctx, pod, held, actions)
+		return func() {
+			w.touched()
+			if err != nil {
+				if ctx.Err() == nil {
+					w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
+				}
+				w.fail(ctx, opSandbox, err)
+				return
+			}
+			w.retries.done(opSandbox)
+		}
+	})
+}
+
+// replaceSandbox takes down what is held of the Pod and runs a sandbox.
+func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *container.PodStatus,
+	actions kuberuntime.Actions,
+) (err error) {
+	if !held.Empty() {
+		if err := w.killPod(ctx, pod, held, kuberuntime.PodGracePeriod(pod, nil)); err != nil {
+			return err
+		}
+		for _, c := range actions.Remove {
+			if err := w.removeContainer(ctx, c); err != nil {
+				return err
+			}
+		}
+	}
+	span := w.m.deps.Timeline.Begin(timeline.PodRef(pod), owner, timeline.StageSandbox, "")
+	defer func() { span.End(err) }()
+	if err := w.m.deps.Builder.PreparePod(ctx, pod); err != nil {
+		return err
+	}
+	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
+	if err != nil {
+		return err
+	}
+	w.busy.Add(1)
+	defer w.busy.Add(-1)
+	_, err = w.m.deps.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	if err != nil {
+		return fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// containerOps reports whether anything is under way that belongs to one container's life.
+func (w *worker) containerOps() bool {
+	for key := range w.ops {
+		if len(key) > len(opCtr) && key[:len(opCtr)] == opCtr {
+			return true
+		}
+	}
+	return false
+}
+
+// start begins the containers that have all they need. They are begun in order; one that others have to wait for
+// (an init container, or one with a postStart hook) holds back those after it until it is up.
+func (w *worker) start(ctx context.Context, actions kuberuntime.Actions) {
+	sandbox := kuberuntime.UsableSandbox(w.pod, w.runtime)
+	if sandbox == nil {
+		return
+	}
+	held := false
+	for _, o := range w.ops {
+		held = held || o.hold
+	}
+	for _, s := range actions.Start {
+		if held && s.Kind != kuberuntime.KindEphemeral {
+			continue
+		}
+		hold := s.Kind != kuberuntime.KindEphemeral &&
+			(s.Blocking || s.Container.Lifecycle != nil && s.Container.Lifecycle.PostStart != nil)
+		key := opCtr + s.Container.Name
+		if w.ops[key] == nil && w.prepared && w.images[s.Container.Name] != nil && !w.waits(key) {
+			w.startOne(ctx, s, sandbox.Id, actions, hold)
+		}
+		held = held || hold
+	}
+}
+
+// startOne begins one container.
+func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID string, actions kuberuntime.Actions,
+	hold bool,
+) {
+	key, name := opCtr+s.Container.Name, s.Container.Name
+	launch := launch{
+		worker: w, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
+		request: ContainerRequest{Pod: w.pod, Start: s, Image: w.images[name], PodIPs: w.podIPs()},
+	}
+	for _, c := range actions.Remove {
+		if c.Name == name {
+			launch.remove = append(launch.remove, c)
+		}
+	}
+	delete(w.images, name) // the next instance asks again, as its pull policy may want
+	w.begin(ctx, key, op{hold: hold}, func(ctx context.Context) func() {
+		err := launch.run(ctx)
+		return func() {
+			w.touched()
+			if err == nil {
+				w.retries.done(key)
+				delete(w.waiting, name)
+				return
+			}
+			var f *failure
+			if errors.As(err, &f) {
+				w.waiting[name] = status.Waiting{Reason: f.reason, Message: f.text}
+			}
+			w.fail(ctx, key, err)
+		}
+	})
+}
+
+func (w *worker) podIPs() []string {
+	if w.pod.Spec.HostNetwork {
+		return w.m.cfg.HostIPs
+	}
+	return w.runtime.IPs
+}
+
+// failure is a step of a container's start that failed.
+type failure struct {
+	reason, text string
+	err          error
+}
+
+func (f *failure) Error() string { return f.reason + ": " + f.text }
+func (f *failure) Unwrap() error { return f.err }
+
+func fail(reason string, err error) error { return &failure{reason: reason, text: message(err), err: err} }
+
+// message is what a user is told of an error.
+func message(err error) string {
+	if cri.IsUnavailable(err) {
+		return "the container runtime cannot be reached: " + cri.Message(err)
+	}
+	return cri.Message(err)
+}
+
+// launch is the start of one container. It runs beside the worker and only reads what it was given.
+type launch struct {
+	*worker
+	pod       *corev1.Pod
+	start     kuberuntime.Start
+	sandboxID string
+	attempt   uint32 // of the sandbox
+	request   ContainerRequest
+	remove    []*container.ContainerStatus
+}
+
+// run creates and starts the container and runs its postStart hook.
+func (l *launch) run(ctx context.Context) error {
+	name := l.start.Container.Name
+	for _, c := range l.remove {
+		if err := l.removeContainer(ctx, c); err != nil {
+			return fail("CreateContainerError", err)
+		}
+	}
+	id, err := l.bringUp(ctx)
+	if err != nil {
+		l.failedEvent(ctx, name, err)
+		return err
+	}
+	l.note(name, "Created", "Container created")
+	l.note(name, "Started", "Container started")
+	l.started(name, id)
+	return l.postStart(ctx, id)
+}
+
+// bringUp makes the container and lets its process run.
+func (l *launch) bringUp(ctx context.Context) (id string, err error) {
+	name := l.start.Container.Name
+	create, err := l.configure(ctx)
+	if err != nil {
+		return "", fail("CreateContainerConfigError", err)
+	}
+	l.m.backoff.Started(l.pod.UID, l.start.BackoffKey, l.start.BackoffSince, l.m.deps.Clock.Now())
+	l.busy.Add(1)
+	defer l.busy.Add(-1)
+	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageCreate, name)
+	resp, err := l.m.deps.Runtime.CreateContainer(ctx, create)
+	span.End(err)
+	if err != nil {
+		return "", fail("CreateContainerError", err)
+	}
+	span = l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageStart, name)
+	_, err = l.m.deps.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
+	span.End(err)
+	if err != nil {
+		return "", fail("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
+	}
+	return resp.ContainerId, nil
+}
+
+// configure says what the runtime is to make.
+func (l *launch) configure(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
+	config, err := l.m.deps.Builder.Container(ctx, l.request)
+	if err != nil {
+		return nil, err
+	}
+	sandbox, _, err := l.m.deps.Builder.Sandbox(ctx, l.pod, l.attempt)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CreateContainerRequest{
+		PodSandboxId: l.sandboxID, Config: config, SandboxConfig: sandbox,
+	}, nil
+}
+
+// started lets the worker know at once that the container runs, whatever its hook still does.
+func (l *launch) started(name, id string) {
+	now := l.m.deps.Clock.Now()
+	l.post(func() {
+		l.touched()
+		delete(l.waiting, name)
+		if l.state != syncing {
+			return
+		}
+		l.adopted[id] = true
+		l.m.deps.Probes.ContainerStarted(l.pod, prober.Container{
+			Name: name, ID: id, PodIP: first(l.podIPs()), StartedAt: now,
+		})
+	})
+}
+
+// postStart runs the container's hook. A container whose hook fails is killed.
+func (l *launch) postStart(ctx context.Context, id string) error {
+	c := l.start.Container
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StagePostStart, c.Name)
+	target := lifecycle.Target{Pod: l.pod, Container: c, ContainerID: id, PodIP: first(l.request.PodIPs)}
+	err := l.m.deps.Hooks.Run(ctx, target, c.Lifecycle.PostStart)
+	span.End(err)
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	l.warn(c.Name, "FailedPostStartHook", "PostStartHook failed")
+	kill := kuberuntime.Kill{
+		Status:    &container.ContainerStatus{ID: id, Name: c.Name, State: container.StateRunning},
+		Container: c, Message: "FailedPostStartHook",
+	}
+	return errors.Join(fail("PostStartHookError", err), l.killOne(ctx, l.pod, kill))
+}
+
+// failedEvent tells of a start that failed, unless it was given up.
+func (w *worker) failedEvent(ctx context.Context, name string, err error) {
+	var f *failure
+	if ctx.Err() == nil && errors.As(err, &f) {
+		w.warn(name, "Failed", "Error: %s", f.text)
+	}
+}
+
+// probe lets the probes of a container run that an earlier process started.
+func (w *worker) probe(c *container.ContainerStatus) {
+	w.adopted[c.ID] = true
+	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: first(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
+	for _, list := range [][]corev1.ContainerStatus{
+		w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses,
+	} {
+		for _, s := range list {
+			if s.Name == c.Name && s.ContainerID == w.m.cfg.RuntimeName+"://"+c.ID {
+				was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
+			}
+		}
+	}
+	w.m.deps.Probes.ContainerStarted(w.pod, was)
+}
+
+func first(ips []string) string {
+	if len(ips) == 0 {
+		return ""
+	}
+	return ips[0]
+}

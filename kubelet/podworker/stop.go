@@ -1,0 +1,155 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+)
+
+// stopSlack is what the runtime may take beyond a container's grace before the stop counts as failed.
+const stopSlack = 2 * time.Minute
+
+// killPod stops all containers of the Pod within the grace, in seconds, and then its sandboxes.
+func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64) error {
+	plan := kuberuntime.TerminationPlan(pod, held.Running(), grace)
+	if err := w.stopAll(ctx, pod, plan, grace, first(held.IPs)); err != nil {
+		return err
+	}
+	errs := make([]error, len(held.Sandboxes))
+	var group sync.WaitGroup
+	for i, box := range held.Sandboxes {
+		group.Go(func() {
+			_, err := w.m.deps.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+			if unless(err) != nil {
+				errs[i] = fmt.Errorf("stop sandbox %s of pod %s/%s: %w", box.Id, pod.Namespace, pod.Name, err)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// stopAll stops the containers of a plan side by side.
+func (w *worker) stopAll(ctx context.Context, pod *corev1.Pod, plan []kuberuntime.Stop, grace int64, ip string) error {
+	deadline := w.m.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
+	errs := make([]error, len(plan))
+	done := make([]chan struct{}, len(plan))
+	for i := range plan {
+		done[i] = make(chan struct{})
+	}
+	var group sync.WaitGroup
+	for i, stop := range plan {
+		group.Go(func() {
+			defer close(done[i])
+			w.note(stop.Status.Name, "Killing", "Stopping container %s", stop.Status.Name)
+			w.preStop(ctx, pod, stop, deadline, ip)
+			for _, before := range stop.After {
+				w.await(ctx, done[before], deadline)
+			}
+			left := int64(deadline.Sub(w.m.deps.Clock.Now()).Round(time.Second) / time.Second)
+			errs[i] = w.stopContainer(ctx, stop.Status, max(left, kuberuntime.MinGracePeriod))
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// await waits for the channel to be closed, at most until the deadline.
+func (w *worker) await(ctx context.Context, done <-chan struct{}, deadline time.Time) {
+	timer := w.m.deps.Clock.NewTimer(deadline.Sub(w.m.deps.Clock.Now()))
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
+
+// preStop runs a container's preStop hook, once, within the deadline. A hook that fails stops nothing.
+func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) {
+	hook, c := stop.Status.PreStop, stop.Container
+	if c != nil {
+		hook = nil
+		if c.Lifecycle != nil {
+			hook = c.Lifecycle.PreStop
+		}
+	}
+	if hook == nil || stop.Status.State != container.StateRunning || !w.hooked.add(stop.Status.ID) {
+		return
+	}
+	if c == nil {
+		c = &corev1.Container{Name: stop.Status.Name, Ports: stop.Status.Ports}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- w.m.deps.Hooks.Run(ctx, lifecycle.Target{
+			Pod: pod, Container: c, ContainerID: stop.Status.ID, PodIP: ip,
+		}, hook)
+	}()
+	timer := w.m.deps.Clock.NewTimer(deadline.Sub(w.m.deps.Clock.Now()))
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			w.warn(c.Name, "FailedPreStopHook", "PreStopHook failed")
+		}
+		return
+	case <-timer.C():
+		w.warn(c.Name, "FailedPreStopHook", "PreStopHook did not finish within the grace period")
+	case <-ctx.Done():
+	}
+	cancel()
+	<-ended
+}
+
+// killOne stops one container while its Pod goes on.
+func (w *worker) killOne(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill) error {
+	grace := kuberuntime.KillGracePeriod(pod, kill)
+	w.note(kill.Status.Name, "Killing", "%s", kill.Message)
+	stop := kuberuntime.Stop{Status: kill.Status, Container: kill.Container}
+	if grace <= 0 {
+		return w.stopContainer(ctx, kill.Status, 0)
+	}
+	deadline := w.m.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
+	w.preStop(ctx, pod, stop, deadline, "")
+	left := int64(deadline.Sub(w.m.deps.Clock.Now()).Round(time.Second) / time.Second)
+	return w.stopContainer(ctx, kill.Status, max(left, kuberuntime.MinGracePeriod))
+}
+
+// stopContainer asks the runtime to end a container, by force after the grace, in seconds.
+func (w *worker) stopContainer(ctx context.Context, c *container.ContainerStatus, grace int64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopSlack)
+	defer cancel()
+	_, err := w.m.deps.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: grace})
+	if unless(err) != nil {
+		return fmt.Errorf("stop container %q (%s): %w", c.Name, c.ID, err)
+	}
+	return nil
+}
+
+func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStatus) error {
+	_, err := w.m.deps.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
+	if unless(err) != nil {
+		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
+	}
+	return nil
+}
+
+func (w *worker) removeSandbox(ctx context.Context, id string) error {
+	_, err := w.m.deps.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	if unless(err) != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	return nil
+}

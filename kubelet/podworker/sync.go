@@ -1,0 +1,269 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Keys of ops. Those of one container end in its name.
+const (
+	opVolumes = "volumes"
+	opSandbox = "sandbox"
+	opRestart = "restart all"
+	opCollect = "collect"
+	opImage   = "image "
+	opCtr     = "container "
+)
+
+// sync decides what the Pod needs now and begins it.
+func (w *worker) sync(ctx context.Context) {
+	actions := kuberuntime.ComputeActions(w.pod, w.runtime, kuberuntime.Inputs{
+		Now:         w.m.deps.Clock.Now(),
+		Backoff:     w.m.backoff,
+		Startup:     w.startup,
+		Liveness:    w.liveness,
+		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
+	})
+	if !actions.NextLook.IsZero() {
+		w.lookAt(actions.NextLook)
+	}
+	if actions.Finished {
+		w.end()
+		w.terminate(ctx)
+		return
+	}
+	w.crashed(actions.Waiting)
+	w.mount(ctx)
+	w.pull(ctx, actions)
+	switch {
+	case actions.RestartAll:
+		w.restartAll(ctx, actions)
+	case actions.CreateSandbox:
+		w.sandbox(ctx, actions)
+	default:
+		for _, kill := range actions.Kill {
+			w.kill(ctx, kill)
+		}
+		w.start(ctx, actions)
+		w.collect(ctx, actions)
+	}
+}
+
+// mount begins to set the Pod's volumes up.
+func (w *worker) mount(ctx context.Context) {
+	if w.prepared || w.ops[opVolumes] != nil || w.waits(opVolumes) {
+		return
+	}
+	pod := w.pod
+	w.begin(ctx, opVolumes, op{}, func(ctx context.Context) func() {
+		err := w.m.deps.Volumes.Mount(ctx, pod)
+		return func() {
+			if err != nil {
+				w.fail(ctx, opVolumes, err)
+				return
+			}
+			w.retries.done(opVolumes)
+			w.prepared = true
+		}
+	})
+}
+
+// fail notes that a step failed, unless it was given up because the Pod ends or the node agent does.
+func (w *worker) fail(ctx context.Context, step string, err error) {
+	if ctx.Err() == nil {
+		w.failed(step, err)
+	}
+}
+
+// pull begins to make images present: those of the containers to be started, and beside them those that will be
+// needed first after these.
+func (w *worker) pull(ctx context.Context, actions kuberuntime.Actions) {
+	for _, s := range actions.Start {
+		w.pullOne(ctx, s.Container)
+	}
+	for i := range w.pod.Spec.Containers {
+		c := &w.pod.Spec.Containers[i]
+		if w.runtime.Find(c.Name) == nil {
+			w.pullOne(ctx, c)
+		}
+	}
+}
+
+func (w *worker) pullOne(ctx context.Context, c *corev1.Container) {
+	key := opImage + c.Name
+	if w.images[c.Name] != nil || w.ops[key] != nil || w.ops[opCtr+c.Name] != nil || w.waits(key) {
+		return
+	}
+	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, c.Name), Image: c.Image, Policy: c.ImagePullPolicy}
+	w.begin(ctx, key, op{}, func(ctx context.Context) func() {
+		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, c.Name)
+		image, err := w.m.deps.Images.Ensure(ctx, want)
+		span.End(err)
+		return func() {
+			if err == nil {
+				w.retries.done(key)
+				w.images[c.Name] = image
+				w.clearImageFailure(c.Name)
+				return
+			}
+			var refused *images.Error
+			if errors.As(err, &refused) {
+				w.waiting[c.Name] = status.Waiting{Reason: refused.Reason, Message: refused.Message}
+				w.retries[key] = retry{until: refused.RetryAt}
+				w.lookAt(refused.RetryAt)
+				return
+			}
+			w.fail(ctx, key, err)
+		}
+	})
+}
+
+// clearImageFailure forgets the reason for waiting if it was the image.
+func (w *worker) clearImageFailure(name string) {
+	if strings.Contains(w.waiting[name].Reason, "Image") || w.waiting[name].Reason == images.ReasonUnavailable {
+		delete(w.waiting, name)
+	}
+}
+
+// crashed notes the containers that wait out their backoff, with one event for each wait.
+func (w *worker) crashed(waiting []kuberuntime.Waiting) {
+	const reason = "CrashLoopBackOff"
+	for name, why := range w.waiting {
+		if why.Reason == reason {
+			delete(w.waiting, name)
+		}
+	}
+	for _, crash := range waiting {
+		w.waiting[crash.Container] = status.Waiting{Reason: reason, Message: crash.Message}
+		if !w.backoffs[crash.Container].Equal(crash.Until) {
+			w.backoffs[crash.Container] = crash.Until
+			w.warn(crash.Container, "BackOff", "Back-off restarting failed container %s in pod %s_%s(%s)",
+				crash.Container, w.pod.Name, w.pod.Namespace, w.uid)
+		}
+	}
+}
+
+// restartAll takes all containers down so that they start over.
+func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
+	if len(w.ops) > 0 || w.waits(opRestart) {
+		return
+	}
+	pod := w.pod
+	w.begin(ctx, opRestart, op{}, func(ctx context.Context) func() {
+		var errs []error
+		for _, kill := range actions.Kill {
+			errs = append(errs, w.killOne(ctx, pod, kill))
+		}
+		for _, c := range actions.Remove {
+			errs = append(errs, w.removeContainer(ctx, c))
+		}
+		err := errors.Join(errs...)
+		return func() {
+			w.touched()
+			if err != nil {
+				w.fail(ctx, opRestart, err)
+				return
+			}
+			w.retries.done(opRestart)
+			clear(w.images)
+		}
+	})
+}
+
+// kill begins to stop one container while its Pod goes on.
+func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
+	key := opCtr + kill.Status.Name
+	if w.ops[key] != nil || w.waits(key) {
+		return
+	}
+	if f, ok := w.m.deps.Probes.Failed(kill.Status.ID); ok && kill.GracePeriod == nil {
+		kill.GracePeriod = f.GraceSeconds
+	}
+	pod := w.pod
+	w.begin(ctx, key, op{}, func(ctx context.Context) func() {
+		err := w.killOne(ctx, pod, kill)
+		return func() {
+			w.touched()
+			if err != nil {
+				w.fail(ctx, key, err)
+				return
+			}
+			w.retries.done(key)
+		}
+	})
+}
+
+// collect removes instances and sandboxes that nobody will ask for any more: of each container the two newest
+// instances stay, for its state and its last one.
+func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
+	if len(w.ops) > 0 || len(actions.Start) > 0 || w.waits(opCollect) {
+		return
+	}
+	var dead []*container.ContainerStatus
+	count := map[string]int{}
+	inUse := map[string]bool{}
+	for _, c := range w.runtime.Containers {
+		count[c.Name]++
+		if count[c.Name] > 2 && c.State != container.StateRunning {
+			dead = append(dead, c)
+			continue
+		}
+		inUse[c.SandboxID] = true
+	}
+	dead = append(dead, actions.Remove...)
+	var boxes []string
+	for _, box := range w.runtime.Sandboxes[min(1, len(w.runtime.Sandboxes)):] {
+		if !inUse[box.Id] {
+			boxes = append(boxes, box.Id)
+		}
+	}
+	if len(dead)+len(boxes) == 0 {
+		return
+	}
+	w.begin(ctx, opCollect, op{}, func(ctx context.Context) func() {
+		var errs []error
+		for _, c := range dead {
+			errs = append(errs, w.removeContainer(ctx, c))
+		}
+		for _, id := range boxes {
+			errs = append(errs, w.removeSandbox(ctx, id))
+		}
+		err := errors.Join(errs...)
+		return func() {
+			w.changed = true
+			if err != nil {
+				w.fail(ctx, opCollect, err)
+				return
+			}
+			w.retries.done(opCollect)
+		}
+	})
+}
+
+// startup and liveness are the verdicts of probes in the words of the decision.
+func (w *worker) startup(id string) kuberuntime.Verdict {
+	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Startup {
+		return kuberuntime.VerdictFailure
+	}
+	if started, _ := w.m.deps.Probes.Started(id); started {
+		return kuberuntime.VerdictSuccess
+	}
+	return kuberuntime.VerdictUnknown
+}
+
+func (w *worker) liveness(id string) kuberuntime.Verdict {
+	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Liveness {
+		return kuberuntime.VerdictFailure
+	}
+	return kuberuntime.VerdictUnknown
+}

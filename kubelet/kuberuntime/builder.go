@@ -1,0 +1,196 @@
+package kuberuntime
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/securitycontext"
+)
+
+// Config is what the wording depends on beside the Pod. All of it is fixed for the life of a kubelet.
+type Config struct {
+	// PodLogsDir is the directory that holds a directory of log files for each Pod.
+	PodLogsDir string
+	// SeccompRoot is the directory of local seccomp profiles.
+	SeccompRoot string
+	// SeccompDefault gives containers that ask for no seccomp profile the runtime's.
+	SeccompDefault bool
+	// DNS is what Pods' resolver files are made of, and holds the cluster's domain.
+	DNS network.DNS
+	// Resources are the options of CPU, memory and OOM limits.
+	Resources cm.ResourceOptions
+	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted below them.
+	RecursiveReadOnly bool
+}
+
+// Builder words Pods for the runtime. It holds no state and is safe for concurrent use.
+type Builder struct {
+	config Config
+}
+
+// NewBuilder makes a Builder.
+func NewBuilder(config Config) *Builder {
+	return &Builder{config: config}
+}
+
+// SandboxOptions is what a sandbox is made with beside the Pod.
+type SandboxOptions struct {
+	// CgroupParent is what cm.Manager.EnsurePod returned.
+	CgroupParent string
+	// ExtraGroups are group ids that the Pod's volumes ask for.
+	ExtraGroups []int64
+	// UserNamespace is the Pod's own user namespace; a Pod with hostUsers=false has to have one.
+	UserNamespace *runtimeapi.UserNamespace
+}
+
+// SandboxConfig words the Pod's sandbox. The warnings are for events on the Pod. An error is a
+// *container.ConfigError and names the field that asks for what cannot be. The log directory in the result is not
+// made; see [EnsureLogDir].
+func (b *Builder) SandboxConfig(pod *corev1.Pod, attempt uint32,
+	opts SandboxOptions) (*runtimeapi.PodSandboxConfig, []network.Warning, error) {
+	dns, warnings, err := b.config.DNS.ForPod(pod)
+	if err != nil {
+		return nil, nil, container.NewConfigError(err)
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
+		},
+		LogDirectory: PodLogsDir(b.config.PodLogsDir, pod.Namespace, pod.Name, pod.UID),
+		DnsConfig:    dns,
+		PortMappings: portMappings(pod),
+		Labels:       sandboxLabels(pod),
+		Annotations:  pod.Annotations,
+	}
+	if !pod.Spec.HostNetwork {
+		name, domain, err := network.Hostname(pod, b.config.DNS.ClusterDomain)
+		if err == nil {
+			config.Hostname, err = network.KernelHostname(pod, name, domain)
+		}
+		if err != nil {
+			return nil, warnings, container.NewConfigError(err)
+		}
+	}
+	if config.Linux, err = b.linuxSandbox(pod, opts); err != nil {
+		return nil, warnings, container.NewConfigError(err)
+	}
+	return config, warnings, nil
+}
+
+func (b *Builder) linuxSandbox(pod *corev1.Pod, opts SandboxOptions) (*runtimeapi.LinuxPodSandboxConfig, error) {
+	if err := checkUserNamespace(pod, opts.UserNamespace); err != nil {
+		return nil, err
+	}
+	sc, err := securitycontext.Sandbox(pod, securitycontext.Inputs{
+		Namespaces: namespaces(pod, opts.UserNamespace), ExtraGroups: opts.ExtraGroups,
+	})
+	if err != nil {
+		return nil, err
+	}
+	config := &runtimeapi.LinuxPodSandboxConfig{
+		CgroupParent:    opts.CgroupParent,
+		SecurityContext: sc,
+		Sysctls:         map[string]string{},
+		Resources:       b.sandboxResources(pod),
+	}
+	if pod.Spec.SecurityContext != nil {
+		for _, sysctl := range pod.Spec.SecurityContext.Sysctls {
+			config.Sysctls[sysctlName(sysctl.Name)] = sysctl.Value
+		}
+	}
+	if len(pod.Spec.Overhead) > 0 {
+		config.Overhead = &runtimeapi.LinuxContainerResources{
+			CpuShares:          cm.Shares(pod.Spec.Overhead.Cpu().MilliValue()),
+			MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value(),
+		}
+	}
+	return config, nil
+}
+
+// sandboxResources tells runtimes that size a machine for the Pod what all its containers need together. Its control
+// group is not the runtime's business, so the overhead, which is told apart, is not in here.
+func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerResources {
+	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	requests, limits := resourcehelper.PodRequests(pod, opts), resourcehelper.PodLimits(pod, opts)
+	r := &runtimeapi.LinuxContainerResources{
+		CpuShares:          cm.Shares(requests.Cpu().MilliValue()),
+		MemoryLimitInBytes: limits.Memory().Value(),
+	}
+	if !b.config.Resources.NoCPUQuota {
+		r.CpuPeriod = cm.DefaultQuotaPeriod
+		if b.config.Resources.QuotaPeriod > 0 {
+			r.CpuPeriod = b.config.Resources.QuotaPeriod
+		}
+		r.CpuQuota = cm.Quota(limits.Cpu().MilliValue(), r.CpuPeriod)
+	}
+	return r
+}
+
+// sysctlName puts dots between the parts of a sysctl's name. In the form with slashes a dot belongs to a part, an
+// interface's name for instance, and becomes a slash.
+func sysctlName(name string) string {
+	first := strings.IndexAny(name, "./")
+	if first < 0 || name[first] == '.' {
+		return name
+	}
+	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
+}
+
+func checkUserNamespace(pod *corev1.Pod, userns *runtimeapi.UserNamespace) error {
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers && userns == nil {
+		return errors.New("read spec.hostUsers: false asks for a user namespace, and the pod was given none")
+	}
+	return nil
+}
+
+// portMappings are the ports of the node that lead to the Pod. On the host's network nothing has to lead anywhere.
+func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
+	if pod.Spec.HostNetwork {
+		return nil
+	}
+	var mappings []*runtimeapi.PortMapping
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
+			}
+			mapping := &runtimeapi.PortMapping{ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP}
+			switch p.Protocol {
+			case corev1.ProtocolUDP:
+				mapping.Protocol = runtimeapi.Protocol_UDP
+			case corev1.ProtocolSCTP:
+				mapping.Protocol = runtimeapi.Protocol_SCTP
+			}
+			mappings = append(mappings, mapping)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if IsSidecar(&pod.Spec.InitContainers[i]) {
+			add(&pod.Spec.InitContainers[i])
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return mappings
+}
+
+// PodLogsDir is the directory of one Pod's logs below root.
+func PodLogsDir(root, namespace, name string, uid types.UID) string {
+	return filepath.Join(root, fmt.Sprintf("%s_%s_%s", namespace, name, uid))
+}
+
+// LogPath is the path of a container instance's log below its Pod's log directory.
+func LogPath(containerName string, attempt uint32) string {
+	return filepath.Join(containerName, fmt.Sprintf("%d.log", attempt))
+}

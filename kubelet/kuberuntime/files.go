@@ -1,0 +1,85 @@
+package kuberuntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/kubelet/network"
+)
+
+// EnsureLogDir makes the directory that a container's log files lie in (a Pod's own with an empty container name).
+func EnsureLogDir(podLogsDir string, pod *corev1.Pod, containerName string) error {
+	dir := filepath.Join(PodLogsDir(podLogsDir, pod.Namespace, pod.Name, pod.UID), containerName)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make log directory of container %q: %w", containerName, err)
+	}
+	return nil
+}
+
+// LastAttemptInLogs returns the highest restart count that the container's log directory tells of, for Inputs. It is
+// how a count goes on after the runtime has lost all instances. Rotated files count as well.
+func LastAttemptInLogs(podLogsDir string, pod *corev1.Pod, containerName string) (uint32, bool) {
+	dir := filepath.Join(PodLogsDir(podLogsDir, pod.Namespace, pod.Name, pod.UID), containerName)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, false
+	}
+	highest, found := uint32(0), false
+	for _, entry := range entries {
+		number, rest, ok := strings.Cut(entry.Name(), ".log")
+		if !ok || entry.IsDir() || rest != "" && rest[0] != '.' {
+			continue
+		}
+		n, err := strconv.ParseUint(number, 10, 31)
+		if err == nil {
+			highest, found = max(highest, uint32(n)), true
+		}
+	}
+	return highest, found
+}
+
+// CreateTerminationLog makes an empty file, which every user may write to, for the termination message of a
+// container instance, below the Pod's directory, and returns its path. Making it again empties it.
+func CreateTerminationLog(podDir, containerName string, attempt uint32) (string, error) {
+	dir := filepath.Join(podDir, "containers", containerName)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", fmt.Errorf("make directory for the termination message of container %q: %w", containerName, err)
+	}
+	path := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0o666)
+	if err != nil {
+		return "", fmt.Errorf("make file for the termination message of container %q: %w", containerName, err)
+	}
+	if err := errors.Join(file.Chmod(0o666), file.Close()); err != nil { // whatever the umask
+		return "", fmt.Errorf("make file for the termination message of container %q: %w", containerName, err)
+	}
+	return path, nil
+}
+
+// EnsureHostsFile writes the Pod's hosts file below its directory and returns its path, or "" for a Pod that has no
+// address yet. nodeHosts is the node's own file, for a Pod on the host's network.
+func (b *Builder) EnsureHostsFile(pod *corev1.Pod, podDir, nodeHosts string, podIPs []string) (string, error) {
+	path := filepath.Join(podDir, "etc-hosts")
+	if pod.Spec.HostNetwork {
+		content, err := os.ReadFile(nodeHosts)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("read the node's hosts file %q: %w", nodeHosts, err)
+		}
+		return path, network.WriteHosts(path, network.HostNetworkHosts(pod, content))
+	}
+	if len(podIPs) == 0 {
+		return "", nil
+	}
+	hostname, domain, err := network.Hostname(pod, b.config.DNS.ClusterDomain)
+	if err != nil {
+		return "", err
+	}
+	return path, network.WriteHosts(path, network.Hosts(pod, podIPs, hostname, domain))
+}

@@ -1,0 +1,199 @@
+package kuberuntime
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/envvars"
+	"github.com/berth-dev/berth/kubelet/network"
+)
+
+// Volume is one volume of the Pod that is ready to be mounted into containers.
+type Volume struct {
+	// HostPath is where its content lies on the node. Empty for an image volume.
+	HostPath string
+	// ReadOnly keeps every container from writing to it.
+	ReadOnly bool
+	// Image is the image to mount; nil for every other kind of volume.
+	Image *runtimeapi.ImageSpec
+	// SELinuxRelabel asks the runtime to label the content for the container.
+	SELinuxRelabel bool
+}
+
+// SubPathRequest asks for a path inside a volume to be made ready.
+type SubPathRequest struct {
+	Pod       *corev1.Pod
+	Container string
+	// Index is the place of the mount in the container's volumeMounts, Volume the volume's name.
+	Index  int
+	Volume string
+	// VolumePath is where the volume lies on the node, and SubPath the way inside it: relative, without "..".
+	VolumePath, SubPath string
+}
+
+// MountInputs is what a container's mounts are made of.
+type MountInputs struct {
+	Pod       *corev1.Pod
+	Container *corev1.Container
+	// Volumes are the Pod's mounted volumes by name.
+	Volumes map[string]Volume
+	// Env is the container's environment, for subPathExpr.
+	Env []envvars.Var
+	// SubPath makes a path inside a volume ready, in a way that no link in the volume leads out of it, and returns
+	// the path that the runtime is to mount. It may be nil as long as no mount has a subPath.
+	SubPath func(context.Context, SubPathRequest) (string, error)
+	// HostsFile and TerminationLog are files on the node for the container's /etc/hosts and termination message.
+	// Empty ones are not mounted.
+	HostsFile, TerminationLog string
+}
+
+// Mounts words the container's mounts: its volumes in the order of the spec, then /etc/hosts unless a volume lies
+// there, then the file for the termination message. An error is a *container.ConfigError.
+func (b *Builder) Mounts(ctx context.Context, in MountInputs) ([]*runtimeapi.Mount, error) {
+	var mounts []*runtimeapi.Mount
+	hosts := in.HostsFile
+	for i := range in.Container.VolumeMounts {
+		m, err := b.volumeMount(ctx, &in, i)
+		if err != nil {
+			return nil, container.NewConfigError(err)
+		}
+		if filepath.Clean(m.ContainerPath) == network.HostsPath {
+			hosts = ""
+		}
+		mounts = append(mounts, m)
+	}
+	if hosts != "" {
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: network.HostsPath})
+	}
+	if path := in.Container.TerminationMessagePath; path != "" && in.TerminationLog != "" {
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: in.TerminationLog, ContainerPath: absolute(path)})
+	}
+	return mounts, nil
+}
+
+func (b *Builder) volumeMount(ctx context.Context, in *MountInputs, index int) (*runtimeapi.Mount, error) {
+	spec := &in.Container.VolumeMounts[index]
+	volume, ok := in.Volumes[spec.Name]
+	if !ok || volume.HostPath == "" && volume.Image == nil {
+		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", spec.Name, in.Container.Name)
+	}
+	m := &runtimeapi.Mount{
+		HostPath:       volume.HostPath,
+		ContainerPath:  absolute(spec.MountPath),
+		Readonly:       spec.ReadOnly || volume.ReadOnly,
+		SelinuxRelabel: volume.SELinuxRelabel,
+	}
+	subPath, err := subPathOf(spec, in.Env)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case volume.Image != nil:
+		m.HostPath, m.Image, m.ImageSubPath = "", volume.Image, subPath
+		m.Readonly = true
+	case subPath != "":
+		if in.SubPath == nil {
+			return nil, fmt.Errorf("prepare subPath for volumeMount %q of container %q: not supported here",
+				spec.Name, in.Container.Name)
+		}
+		m.HostPath, err = in.SubPath(ctx, SubPathRequest{
+			Pod: in.Pod, Container: in.Container.Name, Index: index, Volume: spec.Name,
+			VolumePath: volume.HostPath, SubPath: subPath,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w",
+				spec.Name, in.Container.Name, err)
+		}
+	}
+	if m.Propagation, err = propagation(spec.MountPropagation); err != nil {
+		return nil, err
+	}
+	m.RecursiveReadOnly, err = b.recursive(spec)
+	return m, err
+}
+
+// subPathOf returns the mount's subPath, or its subPathExpr with every variable filled in.
+func subPathOf(spec *corev1.VolumeMount, env []envvars.Var) (string, error) {
+	path := spec.SubPath
+	if spec.SubPathExpr != "" {
+		values := map[string]string{}
+		for _, v := range env {
+			values[v.Name] = v.Value
+		}
+		missing := ""
+		path = envvars.Expand(spec.SubPathExpr, func(name string) (string, bool) {
+			value, ok := values[name]
+			if !ok && missing == "" {
+				missing = name
+			}
+			return value, ok
+		})
+		if missing != "" {
+			return "", fmt.Errorf("expand subPathExpr %q of volumeMount %q: missing value for %q",
+				spec.SubPathExpr, spec.Name, missing)
+		}
+	}
+	if filepath.IsAbs(path) {
+		return "", fmt.Errorf("error SubPath `%s` must not be an absolute path", path)
+	}
+	if slices.Contains(strings.Split(path, "/"), "..") {
+		return "", fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", path)
+	}
+	return path, nil
+}
+
+func propagation(mode *corev1.MountPropagationMode) (runtimeapi.MountPropagation, error) {
+	if mode == nil {
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE, nil
+	}
+	switch *mode {
+	case corev1.MountPropagationNone:
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE, nil
+	case corev1.MountPropagationHostToContainer:
+		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, nil
+	case corev1.MountPropagationBidirectional:
+		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, nil
+	}
+	return 0, fmt.Errorf("read volumeMounts.mountPropagation %q: not a propagation mode", *mode)
+}
+
+// recursive says whether the mount has to be read-only with all that is mounted below it.
+func (b *Builder) recursive(spec *corev1.VolumeMount) (bool, error) {
+	mode := spec.RecursiveReadOnly
+	if mode == nil || *mode == corev1.RecursiveReadOnlyDisabled {
+		return false, nil
+	}
+	if !spec.ReadOnly {
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", spec.Name)
+	}
+	if spec.MountPropagation != nil && *spec.MountPropagation != corev1.MountPropagationNone {
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q",
+			spec.Name, *spec.MountPropagation)
+	}
+	switch *mode {
+	case corev1.RecursiveReadOnlyIfPossible:
+		return b.config.RecursiveReadOnly, nil
+	case corev1.RecursiveReadOnlyEnabled:
+		if !b.config.RecursiveReadOnly {
+			return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime",
+				spec.Name)
+		}
+		return true, nil
+	}
+	return false, fmt.Errorf("read volumeMounts.recursiveReadOnly %q: not a mode", *mode)
+}
+
+// absolute puts a path that does not begin at the root there.
+func absolute(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return "/" + path
+}

@@ -1,0 +1,82 @@
+package securitycontext
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Effective returns the container's security context with the Pod's where it says nothing itself. It is never nil
+// and shares pointers with the specs, so it is to be read only.
+func Effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
+	effective := &corev1.SecurityContext{}
+	if own := c.SecurityContext; own != nil {
+		*effective = *own
+	}
+	general := pod.Spec.SecurityContext
+	if general == nil {
+		return effective
+	}
+	if effective.SELinuxOptions == nil {
+		effective.SELinuxOptions = general.SELinuxOptions
+	}
+	if effective.RunAsUser == nil {
+		effective.RunAsUser = general.RunAsUser
+	}
+	if effective.RunAsGroup == nil {
+		effective.RunAsGroup = general.RunAsGroup
+	}
+	if effective.RunAsNonRoot == nil {
+		effective.RunAsNonRoot = general.RunAsNonRoot
+	}
+	if effective.SeccompProfile == nil {
+		effective.SeccompProfile = general.SeccompProfile
+	}
+	if effective.AppArmorProfile == nil {
+		effective.AppArmorProfile = general.AppArmorProfile
+	}
+	return effective
+}
+
+// ImageUser is the user an image says that it runs as.
+type ImageUser struct {
+	// UID is set if the image names a number.
+	UID *int64
+	// Name is set if the image names a name instead.
+	Name string
+}
+
+// UserOf reads the user of an image. An image that names none runs as root.
+func UserOf(image *runtimeapi.Image) ImageUser {
+	switch {
+	case image.GetUid() != nil:
+		uid := image.GetUid().Value
+		return ImageUser{UID: &uid}
+	case image.GetUsername() != "":
+		return ImageUser{Name: image.GetUsername()}
+	default:
+		return ImageUser{UID: new(int64)}
+	}
+}
+
+// VerifyNonRoot returns an error if the container may not run as root and would, or if one cannot tell.
+func VerifyNonRoot(pod *corev1.Pod, c *corev1.Container, image ImageUser) error {
+	effective := Effective(pod, c)
+	if effective.RunAsNonRoot == nil || !*effective.RunAsNonRoot {
+		return nil
+	}
+	where := fmt.Sprintf("(pod: %q, container: %s)", fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), c.Name)
+	switch {
+	case effective.RunAsUser != nil:
+		if *effective.RunAsUser == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy %s", where)
+		}
+	case image.UID != nil && *image.UID == 0:
+		return fmt.Errorf("container has runAsNonRoot and image will run as root %s", where)
+	case image.UID == nil && image.Name != "":
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root %s",
+			image.Name, where)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package objects
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+)
+
+// Kind is a kind of object that Pods refer to.
+type Kind string
+
+// The kinds.
+const (
+	KindSecret    Kind = "Secret"
+	KindConfigMap Kind = "ConfigMap"
+)
+
+// Ref names an object.
+type Ref struct {
+	Kind            Kind
+	Namespace, Name string
+}
+
+// String is the ref as it appears in logs and errors.
+func (r Ref) String() string { return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name) }
+
+// Deps is what a Manager needs. Clock and Logger may be nil.
+type Deps struct {
+	Client kubernetes.Interface
+	Clock  clock.Clock
+	Logger *slog.Logger
+}
+
+// Manager keeps the objects. It is safe for concurrent use. Objects that it returns are shared: not written to.
+type Manager struct {
+	client kubernetes.Interface
+	clock  clock.Clock
+	log    *slog.Logger
+	watch  sync.WaitGroup // the goroutines of entries
+
+	mu      sync.Mutex // guards all below
+	ctx     context.Context
+	entries map[Ref]*entry
+	pods    map[types.UID]map[Ref]struct{}
+	readers map[int]func(types.UID)
+	next    int // key of the next reader
+}
+
+// New makes a Manager.
+func New(deps Deps) *Manager {
+	m := &Manager{
+		client: deps.Client, clock: deps.Clock, log: deps.Logger,
+		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
+		readers: make(map[int]func(types.UID)),
+	}
+	if m.clock == nil {
+		m.clock = clock.RealClock{}
+	}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	return m
+}
+
+// Start follows the objects until ctx ends. Pods acquired before are followed from now on.
+func (m *Manager) Start(ctx context.Context) error {
+	m.mu.Lock()
+	m.ctx = ctx
+	for _, entry := range m.entries {
+		m.follow(entry)
+	}
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+	m.ctx = nil
+	m.mu.Unlock()
+	m.watch.Wait()
+	return nil
+}
+
+// Acquire says that the Pod runs here and needs the objects that it refers to. Calling it again for the same Pod
+// replaces what it needs. Nothing is waited for.
+func (m *Manager) Acquire(pod *corev1.Pod) {
+	refs := References(pod)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.pods[pod.UID]
+	m.pods[pod.UID] = refs
+	for ref := range refs {
+		if _, ok := old[ref]; ok {
+			continue
+		}
+		found, ok := m.entries[ref]
+		if !ok {
+			found = newEntry(ref)
+			m.entries[ref] = found
+			if m.ctx != nil {
+				m.follow(found)
+			}
+		}
+		found.pods[pod.UID] = struct{}{}
+	}
+	for ref := range old {
+		if _, ok := refs[ref]; !ok {
+			m.drop(ref, pod.UID)
+		}
+	}
+}
+
+// Release says that the Pod needs its objects no more. Objects that no Pod needs are forgotten.
+func (m *Manager) Release(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for ref := range m.pods[uid] {
+		m.drop(ref, uid)
+	}
+	delete(m.pods, uid)
+}
+
+// drop ends a Pod's use of an object. The caller holds mu.
+func (m *Manager) drop(ref Ref, uid types.UID) {
+	entry, ok := m.entries[ref]
+	if !ok {
+		return
+	}
+	delete(entry.pods, uid)
+	if len(entry.pods) > 0 {
+		return
+	}
+	delete(m.entries, ref)
+	if entry.cancel != nil {
+		entry.cancel()
+	}
+	entry.finish(fmt.Errorf("get %s: no pod on this node needs it any more", ref))
+}
+
+// follow starts the entry's watch. The caller holds mu, and ctx is set.
+func (m *Manager) follow(entry *entry) {
+	if entry.cancel != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(m.ctx)
+	entry.cancel = cancel
+	source := source{client: m.client, ref: entry.ref}
+	m.watch.Add(1)
+	go func() {
+		defer m.watch.Done()
+		defer cancel()
+		m.run(ctx, entry, source)
+	}()
+}
+
+// Subscribe has changed called, with a Pod's UID, each time that an object changed which the Pod needs: it appeared,
+// vanished, or got other content. It is called from the goroutine that follows the object and must return at once.
+// The returned function ends the subscription; a call may be under way still.
+func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := m.next
+	m.next++
+	m.readers[key] = changed
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.readers, key)
+	}
+}
+
+// notify tells the subscribers of a change of the entry.
+func (m *Manager) notify(entry *entry) {
+	m.mu.Lock()
+	readers := make([]func(types.UID), 0, len(m.readers))
+	for _, reader := range m.readers {
+		readers = append(readers, reader)
+	}
+	pods := make([]types.UID, 0, len(entry.pods))
+	for uid := range entry.pods {
+		pods = append(pods, uid)
+	}
+	m.mu.Unlock()
+	for _, reader := range readers {
+		for _, uid := range pods {
+			reader(uid)
+		}
+	}
+}
+
+// Get returns the object as last seen. For an object that a Pod has acquired it waits, until ctx ends, for the first
+// answer of the API server; any other is read from the API server. If the object does not exist the error is one for
+// which apierrors.IsNotFound is true.
+func (m *Manager) Get(ctx context.Context, ref Ref) (any, error) {
+	m.mu.Lock()
+	entry, ok := m.entries[ref]
+	followed := ok && entry.cancel != nil
+	m.mu.Unlock()
+	if !followed {
+		object, err := source{client: m.client, ref: ref}.get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return object, nil
+	}
+	object, err := entry.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// Secret is Get for a Secret.
+func (m *Manager) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	object, err := m.Get(ctx, Ref{Kind: KindSecret, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*corev1.Secret), nil
+}
+
+// ConfigMap is Get for a ConfigMap.
+func (m *Manager) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	object, err := m.Get(ctx, Ref{Kind: KindConfigMap, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*corev1.ConfigMap), nil
+}
+
+// Watched is how many objects are followed now.
+func (m *Manager) Watched() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.entries)
+}
+
+// notFound is the error for an object that is not there.
+func notFound(ref Ref) error {
+	resource := "secrets"
+	if ref.Kind == KindConfigMap {
+		resource = "configmaps"
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, ref.Name)
+}

@@ -1,0 +1,72 @@
+package objects
+
+import corev1 "k8s.io/api/core/v1"
+
+// References is the Secrets and ConfigMaps that the Pod refers to: in its volumes, in the environment of all its
+// containers, and for pulling its images.
+func References(pod *corev1.Pod) map[Ref]struct{} {
+	refs := make(map[Ref]struct{})
+	add := func(kind Kind, name string) {
+		if name != "" {
+			refs[Ref{Kind: kind, Namespace: pod.Namespace, Name: name}] = struct{}{}
+		}
+	}
+	for _, secret := range pod.Spec.ImagePullSecrets {
+		add(KindSecret, secret.Name)
+	}
+	for i := range pod.Spec.Volumes {
+		ofVolume(&pod.Spec.Volumes[i], add)
+	}
+	for i := range pod.Spec.InitContainers {
+		ofEnv(pod.Spec.InitContainers[i].EnvFrom, pod.Spec.InitContainers[i].Env, add)
+	}
+	for i := range pod.Spec.Containers {
+		ofEnv(pod.Spec.Containers[i].EnvFrom, pod.Spec.Containers[i].Env, add)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		ofEnv(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env, add)
+	}
+	return refs
+}
+
+func ofVolume(volume *corev1.Volume, add func(Kind, string)) {
+	switch {
+	case volume.Secret != nil:
+		add(KindSecret, volume.Secret.SecretName)
+	case volume.ConfigMap != nil:
+		add(KindConfigMap, volume.ConfigMap.Name)
+	case volume.CSI != nil && volume.CSI.NodePublishSecretRef != nil:
+		add(KindSecret, volume.CSI.NodePublishSecretRef.Name)
+	case volume.Projected != nil:
+		for _, source := range volume.Projected.Sources {
+			if source.Secret != nil {
+				add(KindSecret, source.Secret.Name)
+			}
+			if source.ConfigMap != nil {
+				add(KindConfigMap, source.ConfigMap.Name)
+			}
+		}
+	}
+}
+
+func ofEnv(from []corev1.EnvFromSource, env []corev1.EnvVar, add func(Kind, string)) {
+	for _, source := range from {
+		if source.SecretRef != nil {
+			add(KindSecret, source.SecretRef.Name)
+		}
+		if source.ConfigMapRef != nil {
+			add(KindConfigMap, source.ConfigMapRef.Name)
+		}
+	}
+	for _, variable := range env {
+		if variable.ValueFrom == nil {
+			continue
+		}
+		if ref := variable.ValueFrom.SecretKeyRef; ref != nil {
+			add(KindSecret, ref.Name)
+		}
+		if ref := variable.ValueFrom.ConfigMapKeyRef; ref != nil {
+			add(KindConfigMap, ref.Name)
+		}
+	}
+}

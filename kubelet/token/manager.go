@@ -1,0 +1,333 @@
+package token
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// defaultLife is how long a token is asked to live if the volume does not say.
+	defaultLife = time.Hour
+	// maxAge is how old a token may get even if it lives longer.
+	maxAge = 24 * time.Hour
+	// maxJitter spreads the renewals of tokens that were made at the same time.
+	maxJitter = 10 * time.Second
+	// firstRetry and lastRetry bound the pause after a renewal that failed.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// Deps is what a Manager needs. Clock and Logger may be nil.
+type Deps struct {
+	Client kubernetes.Interface
+	Clock  clock.Clock
+	Logger *slog.Logger
+}
+
+// Manager keeps the tokens. It is safe for concurrent use.
+type Manager struct {
+	client kubernetes.Interface
+	clock  clock.Clock
+	log    *slog.Logger
+	wake   chan struct{} // has a value when the front of due may have changed
+
+	mu      sync.Mutex // guards all below
+	tokens  map[key]*entry
+	pods    map[types.UID]map[key]struct{}
+	due     queue // of the tokens that there are, the one to be renewed first in front
+	readers map[int]func(types.UID)
+	next    int
+}
+
+// key tells tokens apart.
+type key struct {
+	pod            types.UID
+	namespace      string
+	podName        string
+	serviceAccount string
+	audience       string
+	seconds        int64
+}
+
+// entry is one token.
+type entry struct {
+	key     key
+	gate    chan struct{} // holds a value while nobody asks for this token
+	value   string        // empty until the first answer
+	expires time.Time
+	renew   time.Time
+	retry   time.Duration
+	index   int // in the queue, -1 if it is not there
+	gone    bool
+}
+
+// New makes a Manager.
+func New(deps Deps) *Manager {
+	m := &Manager{
+		client: deps.Client, clock: deps.Clock, log: deps.Logger, wake: make(chan struct{}, 1),
+		tokens: make(map[key]*entry), pods: make(map[types.UID]map[key]struct{}),
+		readers: make(map[int]func(types.UID)),
+	}
+	if m.clock == nil {
+		m.clock = clock.RealClock{}
+	}
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
+	}
+	return m
+}
+
+// Start renews tokens until ctx ends.
+func (m *Manager) Start(ctx context.Context) error {
+	var renewals sync.WaitGroup
+	defer renewals.Wait()
+	for {
+		m.mu.Lock()
+		now := m.clock.Now()
+		for len(m.due) > 0 && !m.due[0].renew.After(now) {
+			entry := heap.Pop(&m.due).(*entry)
+			renewals.Go(func() { m.renew(ctx, entry) })
+		}
+		var timer clock.Timer
+		var alarm <-chan time.Time
+		if len(m.due) > 0 {
+			timer = m.clock.NewTimer(m.due[0].renew.Sub(now))
+			alarm = timer.C()
+		}
+		m.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-m.wake:
+		case <-alarm:
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// Token returns a token of the Pod's service account for the audience and lifetime that the projection names, bound
+// to the Pod. The first call for one asks the API server; later ones return the same token until it was renewed. A
+// token that could not be renewed in time is returned as long as it is valid.
+func (m *Manager) Token(
+	ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection,
+) (string, error) {
+	entry := m.entry(pod, projection)
+	select {
+	case <-entry.gate:
+		defer func() { entry.gate <- struct{}{} }()
+	case <-ctx.Done():
+		return "", fmt.Errorf("get token for pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
+	}
+	m.mu.Lock()
+	value, valid := entry.value, m.clock.Now().Before(entry.expires)
+	m.mu.Unlock()
+	if value != "" && valid {
+		return value, nil
+	}
+	if err := m.request(ctx, entry); err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return entry.value, nil
+}
+
+// entry finds or makes the entry of a token.
+func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) *entry {
+	k := key{
+		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
+		audience: projection.Audience, seconds: int64(defaultLife / time.Second),
+	}
+	if projection.ExpirationSeconds != nil {
+		k.seconds = *projection.ExpirationSeconds
+	}
+	if k.serviceAccount == "" {
+		k.serviceAccount = "default"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if found, ok := m.tokens[k]; ok {
+		return found
+	}
+	made := &entry{key: k, gate: make(chan struct{}, 1), index: -1, retry: firstRetry}
+	made.gate <- struct{}{}
+	m.tokens[k] = made
+	if m.pods[k.pod] == nil {
+		m.pods[k.pod] = make(map[key]struct{})
+	}
+	m.pods[k.pod][k] = struct{}{}
+	return made
+}
+
+// request asks the API server for the token and notes when to renew it. The caller holds the entry's gate.
+func (m *Manager) request(ctx context.Context, entry *entry) error {
+	k := entry.key
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &k.seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: k.podName, UID: k.pod},
+	}}
+	if k.audience != "" {
+		request.Spec.Audiences = []string{k.audience}
+	}
+	asked := m.clock.Now()
+	answer, err := m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
+		metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
+			k.podName, err)
+	}
+	if answer.Status.Token == "" {
+		return fmt.Errorf("request token of service account %s/%s for pod %q: the API server sent an empty token",
+			k.namespace, k.serviceAccount, k.podName)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entry.value = answer.Status.Token
+	entry.expires = answer.Status.ExpirationTimestamp.Time
+	entry.renew = renewAt(asked, entry.expires)
+	entry.retry = firstRetry
+	m.schedule(entry)
+	return nil
+}
+
+// renewAt is when a token is to be renewed: at 80 % of its life or when it is a day old, a little earlier by chance.
+func renewAt(asked, expires time.Time) time.Time {
+	age := min(expires.Sub(asked)*8/10, maxAge)
+	jitter := rand.N(min(maxJitter, age/10+1))
+	return asked.Add(age - jitter)
+}
+
+// schedule puts the entry where it belongs in the queue. The caller holds mu.
+func (m *Manager) schedule(entry *entry) {
+	switch {
+	case entry.gone:
+		return
+	case entry.index >= 0:
+		heap.Fix(&m.due, entry.index)
+	default:
+		heap.Push(&m.due, entry)
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// renew asks for a new token and tells the subscribers.
+func (m *Manager) renew(ctx context.Context, entry *entry) {
+	select {
+	case <-entry.gate:
+		defer func() { entry.gate <- struct{}{} }()
+	case <-ctx.Done():
+		return
+	}
+	m.mu.Lock()
+	old, gone := entry.value, entry.gone
+	m.mu.Unlock()
+	if gone {
+		return
+	}
+	err := m.request(ctx, entry)
+	m.mu.Lock()
+	if err != nil {
+		m.log.Warn("cannot renew token, the old one stays in use", "namespace", entry.key.namespace,
+			"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
+		entry.renew = m.clock.Now().Add(entry.retry)
+		entry.retry = min(2*entry.retry, lastRetry)
+		m.schedule(entry)
+		m.mu.Unlock()
+		return
+	}
+	changed := entry.value != old && !entry.gone
+	readers := make([]func(types.UID), 0, len(m.readers))
+	for _, reader := range m.readers {
+		readers = append(readers, reader)
+	}
+	m.mu.Unlock()
+	if changed {
+		for _, reader := range readers {
+			reader(entry.key.pod)
+		}
+	}
+}
+
+// Subscribe has renewed called, with a Pod's UID, each time that a token of that Pod was renewed. It must return at
+// once. The returned function ends the subscription; a call may be under way still.
+func (m *Manager) Subscribe(renewed func(uid types.UID)) (cancel func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := m.next
+	m.next++
+	m.readers[id] = renewed
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.readers, id)
+	}
+}
+
+// Forget drops the Pod's tokens.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.pods[uid] {
+		entry := m.tokens[k]
+		entry.gone = true
+		if entry.index >= 0 {
+			heap.Remove(&m.due, entry.index)
+		}
+		delete(m.tokens, k)
+	}
+	delete(m.pods, uid)
+}
+
+// Kept is how many tokens are kept now.
+func (m *Manager) Kept() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.tokens)
+}
+
+// queue is a heap of entries by the time of their renewal.
+type queue []*entry
+
+var _ heap.Interface = (*queue)(nil)
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].renew.Before(q[j].renew) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	entry := x.(*entry)
+	entry.index = len(*q)
+	*q = append(*q, entry)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	old := *q
+	entry := old[len(old)-1]
+	entry.index = -1
+	*q = old[:len(old)-1]
+	return entry
+}

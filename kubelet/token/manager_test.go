@@ -1,0 +1,182 @@
+package token_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/token"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// issuer is the API server's part: it hands out token-1, token-2, …
+type issuer struct {
+	clock *testclock.FakeClock
+
+	mu       sync.Mutex
+	requests []authenticationv1.TokenRequestSpec
+	err      error
+}
+
+func (i *issuer) react(action clienttesting.Action) (bool, runtime.Object, error) {
+	if action.GetSubresource() != "token" {
+		return false, nil, nil
+	}
+	request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.requests = append(i.requests, request.Spec)
+	if i.err != nil {
+		return true, nil, i.err
+	}
+	request.Status.Token = fmt.Sprintf("token-%d", len(i.requests))
+	life := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
+	request.Status.ExpirationTimestamp = metav1.NewTime(i.clock.Now().Add(life))
+	return true, request, nil
+}
+
+func (i *issuer) fail(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.err = err
+}
+
+type world struct {
+	*token.Manager
+	issuer  *issuer
+	clock   *testclock.FakeClock
+	renewed chan types.UID
+}
+
+func start(t *testing.T) *world {
+	t.Helper()
+	clk := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	w := &world{issuer: &issuer{clock: clk}, clock: clk, renewed: make(chan types.UID, 10)}
+	client := fake.NewClientset()
+	client.PrependReactor("create", "serviceaccounts", w.issuer.react)
+	w.Manager = token.New(token.Deps{Client: client, Clock: clk})
+	t.Cleanup(w.Subscribe(func(uid types.UID) { w.renewed <- uid }))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return w
+}
+
+var pod = &corev1.Pod{
+	ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "uid-1"},
+	Spec:       corev1.PodSpec{ServiceAccountName: "robot"},
+}
+
+func projection(audience string, seconds int64) *corev1.ServiceAccountTokenProjection {
+	return &corev1.ServiceAccountTokenProjection{Audience: audience, ExpirationSeconds: &seconds}
+}
+
+// waiting returns when the manager sleeps until a renewal.
+func (w *world) waiting(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+}
+
+func TestTokenIsBoundToItsPodAndKept(t *testing.T) {
+	w := start(t)
+	got, err := w.Token(t.Context(), pod, projection("vault", 3600))
+	require.NoError(t, err)
+	require.Equal(t, "token-1", got)
+	got, err = w.Token(t.Context(), pod, projection("vault", 3600))
+	require.NoError(t, err)
+	require.Equal(t, "token-1", got, "the second call must not ask again")
+	got, err = w.Token(t.Context(), pod, projection("", 3600))
+	require.NoError(t, err)
+	require.Equal(t, "token-2", got, "another audience is another token")
+	request := w.issuer.requests[0]
+	require.Equal(t, []string{"vault"}, request.Audiences)
+	require.EqualValues(t, 3600, *request.ExpirationSeconds)
+	require.Equal(t, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "uid-1"},
+		request.BoundObjectRef)
+	require.Empty(t, w.issuer.requests[1].Audiences)
+	w.Forget(pod.UID)
+	require.Zero(t, w.Kept())
+}
+
+func TestRenewalAtFourFifthsOfLifeOrADay(t *testing.T) {
+	for _, test := range []struct {
+		seconds int64
+		renewal time.Duration
+	}{
+		{600, 8 * time.Minute},
+		{3600, 48 * time.Minute},
+		{7 * 24 * 3600, 24 * time.Hour},
+	} {
+		t.Run(fmt.Sprint(test.seconds), func(t *testing.T) {
+			w := start(t)
+			_, err := w.Token(t.Context(), pod, projection("", test.seconds))
+			require.NoError(t, err)
+			w.waiting(t)
+			w.clock.Step(test.renewal - 10*time.Second - time.Millisecond)
+			w.waiting(t)
+			got, err := w.Token(t.Context(), pod, projection("", test.seconds))
+			require.NoError(t, err)
+			require.Equal(t, "token-1", got, "too early")
+			w.clock.Step(10*time.Second + time.Millisecond)
+			require.Equal(t, pod.UID, <-w.renewed)
+			got, err = w.Token(t.Context(), pod, projection("", test.seconds))
+			require.NoError(t, err)
+			require.Equal(t, "token-2", got)
+		})
+	}
+}
+
+func TestOldTokenServesUntilItExpires(t *testing.T) {
+	w := start(t)
+	_, err := w.Token(t.Context(), pod, projection("", 600))
+	require.NoError(t, err)
+	w.issuer.fail(errors.New("API server is down"))
+	w.waiting(t)
+	w.clock.Step(9 * time.Minute)
+	w.waiting(t)
+	got, err := w.Token(t.Context(), pod, projection("", 600))
+	require.NoError(t, err)
+	require.Equal(t, "token-1", got)
+	w.clock.Step(2 * time.Minute)
+	_, err = w.Token(t.Context(), pod, projection("", 600))
+	require.ErrorContains(t, err, "API server is down", "an expired token must not be handed out")
+	w.issuer.fail(nil)
+	got, err = w.Token(t.Context(), pod, projection("", 600))
+	require.NoError(t, err)
+	require.NotEqual(t, "token-1", got)
+}
+
+func TestForgottenTokenIsNotRenewed(t *testing.T) {
+	w := start(t)
+	_, err := w.Token(t.Context(), pod, projection("", 600))
+	require.NoError(t, err)
+	w.waiting(t)
+	w.Forget(pod.UID)
+	w.clock.Step(time.Hour)
+	other := pod.DeepCopy()
+	other.UID = "uid-2"
+	_, err = w.Token(t.Context(), other, projection("", 600))
+	require.NoError(t, err)
+	w.waiting(t)
+	w.clock.Step(time.Hour)
+	require.Equal(t, other.UID, <-w.renewed)
+	for _, request := range w.issuer.requests[1:] {
+		require.Equal(t, other.UID, request.BoundObjectRef.UID)
+	}
+}

@@ -1,0 +1,321 @@
+//go:build integration
+
+package containerd_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+const imageVersion = "test"
+
+// binaries is where `make build` put the programs.
+func binaries(t testing.TB) string {
+	dir, err := filepath.Abs("../../bin")
+	require.NoError(t, err)
+	if os.Geteuid() != 0 {
+		t.Skip("containers need root")
+	}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "cni/bridge", "images/pause", "images/demo"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Skipf("not built, run make build: %v", err)
+		}
+	}
+	return dir
+}
+
+// node is one containerd under test, and what was on the machine before it.
+type node struct {
+	containerd.Config
+	runtimeapi.RuntimeServiceClient
+	bin    string
+	log    *os.File
+	daemon *exec.Cmd
+	conn   *grpc.ClientConn
+	cgroup string
+}
+
+// newNode writes the configuration of a containerd whose Pods have addresses in 10.net.0.0/24.
+func newNode(t testing.TB, net byte) *node {
+	bin := binaries(t)
+	// A socket's path must be short, so it cannot be below t.TempDir.
+	run, err := os.MkdirTemp("/run", "berth-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(run)) })
+	data := t.TempDir()
+	root := filepath.Join(data, "containerd")
+	machine, err := containerd.Detect(root)
+	require.NoError(t, err)
+	n := &node{bin: bin, cgroup: fmt.Sprintf("/berth-test-%d", net), Config: containerd.Config{
+		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
+		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
+		Bridge:  fmt.Sprintf("brtest%d", net),
+		PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 199, net, 0}), 24),
+		Gateway: netip.AddrFrom4([4]byte{10, 199, net, 1}), Machine: machine,
+	}}
+	require.NoError(t, n.Write())
+	n.log, err = os.Create(filepath.Join(data, "containerd.log"))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(n.log.Name())
+			t.Logf("containerd's log:\n%s", log)
+		}
+		_ = n.log.Close()
+	})
+	return n
+}
+
+// start runs containerd until it is ready and returns how long that took.
+func (n *node) start(t testing.TB) time.Duration {
+	argv, env := n.Command()
+	n.daemon = exec.Command(argv[0], argv[1:]...)
+	n.daemon.Env = append(os.Environ(), env...)
+	n.daemon.Stdout, n.daemon.Stderr = n.log, n.log
+	began := time.Now()
+	require.NoError(t, n.daemon.Start())
+	daemon := n.daemon
+	t.Cleanup(func() { _ = daemon.Process.Kill() }) // Which does nothing after an orderly stop.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, n.WaitReady(ctx, clock.RealClock{}))
+	took := time.Since(began)
+	require.NoError(t, containerd.Probe(ctx, n.Socket()))
+	var err error
+	n.conn, err = grpc.NewClient("unix:"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	n.RuntimeServiceClient = runtimeapi.NewRuntimeServiceClient(n.conn)
+	return took
+}
+
+func (n *node) stop(t testing.TB) {
+	require.NoError(t, n.conn.Close())
+	require.NoError(t, n.daemon.Process.Signal(syscall.SIGTERM))
+	_ = n.daemon.Wait() // It ends by the signal that it was sent.
+}
+
+// images imports pause and demo, twice: the second time there is nothing to do.
+func (n *node) images(t testing.TB) {
+	store, err := imagestore.Open(t.Context(), n.Socket())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	began := time.Now()
+	built := builtImages(t, n.bin)
+	assembled := time.Since(began)
+	require.NoError(t, store.Ensure(t.Context(), built...))
+	imported := time.Since(began)
+	require.NoError(t, store.Ensure(t.Context(), built...))
+	t.Logf("images: assembled in %s, imported after %s, found again in %s", assembled, imported, time.Since(began)-imported)
+	list, err := store.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for i, image := range list {
+		require.Equal(t, []string{"berth.local/demo:test", "berth.local/pause:test"}[i], image.Name)
+		require.Len(t, image.Platforms, 1)
+		require.Positive(t, image.Size)
+	}
+}
+
+func builtImages(t testing.TB, bin string) []imagestore.Built {
+	var built []imagestore.Built
+	for name, spec := range map[string]func([]byte, string) imagestore.BuildSpec{
+		"pause": imagestore.PauseSpec, "demo": imagestore.DemoSpec,
+	} {
+		binary, err := os.ReadFile(filepath.Join(bin, "images", name))
+		require.NoError(t, err)
+		image, err := imagestore.Build(spec(binary, imageVersion))
+		require.NoError(t, err)
+		built = append(built, image)
+	}
+	return built
+}
+
+// sandbox is the configuration of a Pod's sandbox.
+func (n *node) sandbox(name, logs string, hostNetwork bool) *runtimeapi.PodSandboxConfig {
+	network := runtimeapi.NamespaceMode_POD
+	if hostNetwork {
+		network = runtimeapi.NamespaceMode_NODE
+	}
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
+		LogDirectory: logs,
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: n.cgroup + "/kubepods/pod" + name,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: network, Pid: runtimeapi.NamespaceMode_CONTAINER},
+				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+			},
+		},
+	}
+}
+
+// pod is a running Pod with the demo in it, and how long its three calls took.
+type pod struct {
+	sandbox, container string
+	steps              [3]time.Duration
+}
+
+func (n *node) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data string) pod {
+	var p pod
+	began := time.Now()
+	sandbox, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	require.NoError(t, err)
+	p.sandbox, p.steps[0] = sandbox.PodSandboxId, time.Since(began)
+	began = time.Now()
+	port := "8080"
+	if config.Linux.SecurityContext.NamespaceOptions.Network == runtimeapi.NamespaceMode_NODE {
+		port = "0"
+	}
+	container, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: p.sandbox, SandboxConfig: config,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "demo"},
+			Image:    &runtimeapi.ImageSpec{Image: imagestore.DemoName(imageVersion)},
+			Envs:     []*runtimeapi.KeyValue{{Key: "PORT", Value: []byte(port)}},
+			LogPath:  "demo.log",
+			Mounts:   []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: data}},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				Resources: &runtimeapi.LinuxContainerResources{OomScoreAdj: 1000},
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+					NamespaceOptions: config.Linux.SecurityContext.NamespaceOptions,
+					Seccomp:          config.Linux.SecurityContext.Seccomp,
+				},
+			},
+		},
+	})
+	require.NoError(t, err)
+	p.container, p.steps[1] = container.ContainerId, time.Since(began)
+	began = time.Now()
+	_, err = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: p.container})
+	require.NoError(t, err)
+	p.steps[2] = time.Since(began)
+	return p
+}
+
+// end stops and removes the Pod and returns how long that took.
+func (n *node) end(t testing.TB, p pod) time.Duration {
+	began := time.Now()
+	_, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: p.container, Timeout: 5})
+	require.NoError(t, err)
+	_, err = n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox})
+	require.NoError(t, err)
+	_, err = n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+	require.NoError(t, err)
+	return time.Since(began)
+}
+
+// get asks until there is an answer: a container that has started is not yet one that listens.
+func get(t testing.TB, url string) string {
+	var body string
+	require.Eventually(t, func() bool {
+		client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		answer, err := client.Get(url)
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		data, err := io.ReadAll(answer.Body)
+		body = string(data)
+		return err == nil && answer.StatusCode == http.StatusOK
+	}, 5*time.Second, 5*time.Millisecond)
+	return body
+}
+
+// volume is a directory that the demo's user may write to.
+func volume(t testing.TB) string {
+	dir := t.TempDir()
+	require.NoError(t, os.Chown(dir, 65532, 65532))
+	return dir
+}
+
+// leftovers is what of this node is still on the machine: mounts, shims, interfaces and addresses given out.
+func (n *node) leftovers(t testing.TB) []string {
+	var left []string
+	mounts, err := mountinfo.GetMounts(nil)
+	require.NoError(t, err)
+	for _, mount := range mounts {
+		if strings.HasPrefix(mount.Mountpoint, n.RunDir) || strings.HasPrefix(mount.Mountpoint, n.Root) {
+			left = append(left, "mount "+mount.Mountpoint)
+		}
+	}
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range commands {
+		if file == fmt.Sprintf("/proc/%d/cmdline", n.daemon.Process.Pid) {
+			continue // containerd itself may still run
+		}
+		if data, err := os.ReadFile(file); err == nil && strings.Contains(string(data), n.RunDir) {
+			left = append(left, "process "+strings.ReplaceAll(string(data), "\x00", " "))
+		}
+	}
+	links, err := netlink.LinkList()
+	require.NoError(t, err)
+	bridge, err := netlink.LinkByName(n.Bridge)
+	require.NoError(t, err)
+	for _, link := range links {
+		if link.Attrs().MasterIndex == bridge.Attrs().Index {
+			left = append(left, "interface "+link.Attrs().Name)
+		}
+	}
+	for _, pattern := range []string{
+		n.State() + "/netns/*", n.RunDir + "/addresses/" + n.Bridge + "/10.*", n.NetworkCache(), n.RunDir + "/s/*",
+		n.RunDir + "/runc/k8s.io/*",
+	} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		left = append(left, found...)
+	}
+	return left
+}
+
+// cgroups lists the directories of the node's Pods in all hierarchies.
+func (n *node) cgroups(t testing.TB) []string {
+	var found []string
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && strings.Contains(path, n.cgroup) {
+			found = append(found, path)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}
+
+// clean removes what outlives Pods by design: the bridge, and the cgroups that the kubelet would own.
+func (n *node) clean(t testing.TB) {
+	link, err := netlink.LinkByName(n.Bridge)
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkDel(link))
+	dirs := n.cgroups(t)
+	slices.Reverse(dirs) // Children first.
+	for _, dir := range dirs {
+		require.NoError(t, os.Remove(dir))
+	}
+}
+
+func median(values []time.Duration) time.Duration {
+	slices.Sort(values)
+	return values[len(values)/2].Round(100 * time.Microsecond)
+}

@@ -1,0 +1,155 @@
+//go:build integration
+
+package containerd_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// TestPodOnTheBridge goes the whole way: containerd up, images in, a Pod with an address that serves its page,
+// exec, logs, events, all of it away again, and nothing left.
+func TestPodOnTheBridge(t *testing.T) {
+	n := newNode(t, 1)
+	t.Logf("machine: %+v", n.Machine)
+	t.Logf("first start to ready: %s", n.start(t))
+	n.images(t)
+	events, err := n.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	require.NoError(t, err)
+
+	logs, data := t.TempDir(), volume(t)
+	p := n.run(t, n.sandbox("bridge", logs, false), data)
+	t.Logf("cgroups while it runs: %q", n.cgroups(t))
+	status, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.sandbox})
+	require.NoError(t, err)
+	ip := status.Status.Network.Ip
+	require.Equal(t, "10.199.1.2", ip)
+	require.Contains(t, get(t, "http://"+ip+":8080/"), "visit")
+	require.Equal(t, "1\n", get(t, "http://"+ip+":8080/count"))
+
+	exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{
+		ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: 10,
+	})
+	require.NoError(t, err)
+	require.Zero(t, exec.ExitCode)
+	require.Equal(t, "demo dev\n", string(exec.Stdout))
+	log, err := os.ReadFile(filepath.Join(logs, "demo.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(log), " stdout F demo dev: counting visits in /data")
+
+	t.Logf("stop and remove: %s", n.end(t, p))
+	var seen []string
+	for len(seen) == 0 || seen[len(seen)-1] != "CONTAINER_DELETED_EVENT sandbox" {
+		event, err := events.Recv()
+		require.NoError(t, err)
+		what := "demo"
+		if event.ContainerId == p.sandbox {
+			what = "sandbox"
+		}
+		seen = append(seen, event.ContainerEventType.String()+" "+what)
+	}
+	t.Logf("events: %q", seen)
+	require.Contains(t, seen, "CONTAINER_STARTED_EVENT demo")
+	require.Contains(t, seen, "CONTAINER_STOPPED_EVENT demo")
+
+	require.Empty(t, n.leftovers(t))
+	t.Logf("cgroups after it: %q", n.cgroups(t))
+	n.stop(t)
+	t.Logf("second start to ready: %s", n.start(t))
+	n.images(t)
+	n.stop(t)
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
+	require.Empty(t, n.cgroups(t))
+}
+
+// TestPodOutlivesContainerd kills containerd: the Pod goes on, and the next containerd knows it.
+func TestPodOutlivesContainerd(t *testing.T) {
+	n := newNode(t, 2)
+	n.start(t)
+	n.images(t)
+	p := n.run(t, n.sandbox("survivor", t.TempDir(), false), volume(t))
+	require.NotEmpty(t, get(t, "http://10.199.2.2:8080/"))
+
+	require.NoError(t, n.daemon.Process.Kill())
+	_ = n.daemon.Wait()
+	require.NoError(t, n.conn.Close())
+	require.Equal(t, "1\n", get(t, "http://10.199.2.2:8080/count"))
+	t.Logf("start with a Pod running: %s", n.start(t))
+	state, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
+	require.NoError(t, err)
+	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, state.Status.State)
+	n.end(t, p)
+	require.Empty(t, n.leftovers(t))
+	n.stop(t)
+	n.clean(t)
+}
+
+// TestTwoSideBySide runs two nodes at once; ending one leaves the other alone.
+func TestTwoSideBySide(t *testing.T) {
+	first, second := newNode(t, 3), newNode(t, 4)
+	for _, n := range []*node{first, second} {
+		n.start(t)
+		n.images(t)
+	}
+	one := first.run(t, first.sandbox("twin", t.TempDir(), false), volume(t))
+	two := second.run(t, second.sandbox("twin", t.TempDir(), false), volume(t))
+	require.NotEmpty(t, get(t, "http://10.199.3.2:8080/"))
+	first.end(t, one)
+	first.stop(t)
+	require.Empty(t, first.leftovers(t))
+	first.clean(t)
+	require.NotEmpty(t, get(t, "http://10.199.4.2:8080/"))
+	require.Equal(t, "1\n", get(t, "http://10.199.4.2:8080/count"))
+
+	// The socket of another containerd is recognised, not used.
+	foreign := second.Config
+	foreign.Root = first.Root
+	require.ErrorContains(t, foreign.CheckFree(t.Context()), second.Root)
+	require.NoError(t, second.CheckFree(t.Context()))
+	require.NoError(t, first.CheckFree(t.Context()), "nobody answers there any more")
+
+	second.end(t, two)
+	second.stop(t)
+	require.Empty(t, second.leftovers(t))
+	second.clean(t)
+}
+
+// TestFloor measures the three calls that every Pod needs, twenty times each.
+func TestFloor(t *testing.T) {
+	n := newNode(t, 5)
+	n.start(t)
+	n.images(t)
+	data := volume(t)
+	for _, hostNetwork := range []bool{true, false} {
+		var steps [3][]time.Duration
+		var ends []time.Duration
+		for range 20 {
+			p := n.run(t, n.sandbox("floor", t.TempDir(), hostNetwork), data)
+			for i, took := range p.steps {
+				steps[i] = append(steps[i], took)
+			}
+			ends = append(ends, n.end(t, p))
+		}
+		t.Logf("hostNetwork=%v median: sandbox %s, create %s, start %s; stop and remove %s",
+			hostNetwork, median(steps[0]), median(steps[1]), median(steps[2]), median(ends))
+	}
+	require.Empty(t, n.leftovers(t))
+	n.stop(t)
+	n.clean(t)
+}
+
+// TestProbeWithoutContainerd says so at once.
+func TestProbeWithoutContainerd(t *testing.T) {
+	n := newNode(t, 6)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last answer")
+}

@@ -38,7 +38,7 @@ import (
 const patience = 3 * time.Minute
 
 // berthBinary is the program under test.
-func berthBinary(t *testing.T) string {
+func berthBinary(t testing.TB) string {
 	t.Helper()
 	path, err := filepath.Abs("../../bin/berth")
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func berthBinary(t *testing.T) string {
 
 // cluster is one `berth up` process after the other on one data directory.
 type cluster struct {
-	t       *testing.T
+	t       testing.TB
 	berth   string
 	dataDir string
 	args    []string
@@ -61,7 +61,7 @@ type cluster struct {
 }
 
 // newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
-func newCluster(t *testing.T, network int) *cluster {
+func newCluster(t testing.TB, network int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, berth: berthBinary(t), dataDir: filepath.Join(t.TempDir(), "data")}
 	c.args = []string{
@@ -82,7 +82,7 @@ func newCluster(t *testing.T, network int) *cluster {
 	return c
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func (c *cluster) leftovers() []string {
 }
 
 // veths are the machine's virtual network interfaces: a Pod's end of one goes with its network namespace.
-func veths(t *testing.T) []string {
+func veths(t testing.TB) []string {
 	t.Helper()
 	names, err := filepath.Glob("/sys/class/net/veth*")
 	require.NoError(t, err)
@@ -294,7 +294,7 @@ func isReady(pod *corev1.Pod) bool {
 var pageLine = regexp.MustCompile(`page\s+(http://\S+)`)
 
 // visit fetches the demo's page by its Pod's address and returns the count after the visit.
-func visit(t *testing.T, ip string) int {
+func visit(t testing.TB, ip string) int {
 	t.Helper()
 	base := "http://" + net.JoinHostPort(ip, "8080")
 	page := get(t, base+"/")
@@ -304,7 +304,7 @@ func visit(t *testing.T, ip string) int {
 	return count
 }
 
-func get(t *testing.T, url string) string {
+func get(t testing.TB, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
@@ -356,7 +356,7 @@ func (o *output) String() string {
 }
 
 // waitFor returns once the text was printed; it fails the test if the process ends before, or patience does.
-func (o *output) waitFor(t *testing.T, text string, ended <-chan error) {
+func (o *output) waitFor(t testing.TB, text string, ended <-chan error) {
 	t.Helper()
 	found := make(chan struct{})
 	stop := context.AfterFunc(t.Context(), o.cond.Broadcast)
@@ -379,7 +379,7 @@ func (o *output) waitFor(t *testing.T, text string, ended <-chan error) {
 }
 
 // reachable reports whether something listens on the demo's port within the limit.
-func reachable(t *testing.T, ip string, limit time.Duration) bool {
+func reachable(t testing.TB, ip string, limit time.Duration) bool {
 	t.Helper()
 	dialer := net.Dialer{Timeout: limit}
 	connection, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(ip, "8080"))

@@ -87,7 +87,7 @@ func (c *cluster) waitSame(pod *corev1.Pod) *corev1.Pod {
 }
 
 // moreVisits visits the page and requires that the count went on from where it was.
-func moreVisits(t *testing.T, pod *corev1.Pod, before int) int {
+func moreVisits(t testing.TB, pod *corev1.Pod, before int) int {
 	t.Helper()
 	after := visit(t, pod.Status.PodIP)
 	require.Equal(t, before+1, after, "the count goes on where it was")
@@ -150,6 +150,6 @@ func TestTwoClusters(t *testing.T) {
 }
 
 // serves reports whether the demo answers now.
-func serves(t *testing.T, pod *corev1.Pod) bool {
+func serves(t testing.TB, pod *corev1.Pod) bool {
 	return reachable(t, pod.Status.PodIP, time.Second)
 }

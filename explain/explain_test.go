@@ -1,0 +1,215 @@
+package explain_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/timeline"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 15, 0, time.UTC)
+
+// scene is one situation: what the API holds and what was recorded.
+type scene struct {
+	pod     *corev1.Pod
+	objects []runtime.Object
+	record  func(rec *timeline.Recorder, pod timeline.Ref)
+}
+
+func pod(change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod", CreationTimestamp: metav1.NewTime(now.Add(-10 * time.Second))},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main", Image: "x"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func node(ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: ready, Message: "network is down", LastTransitionTime: metav1.NewTime(now.Add(-5 * time.Second))}}}}
+}
+
+func claimFor(class *string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "claim", CreationTimestamp: metav1.NewTime(now.Add(-20 * time.Second))},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: class},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+	}
+}
+
+func withClaim(p *corev1.Pod) {
+	p.Spec.NodeName = ""
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+}
+
+func status(state corev1.ContainerState) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: state, RestartCount: 3}}
+	}
+}
+
+var scenes = map[string]struct {
+	scene
+	state  explain.State
+	reason string
+	says   string
+}{
+	"class missing": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(ptr.To("fast"))}},
+		explain.Waiting, "ClassMissing", `waiting 20.0 s: claim data (volume v) asks for storage class "fast", which does not exist`},
+	"claim missing": {scene{pod: pod(withClaim)}, explain.Waiting, "ClaimMissing", "claim data (volume v) does not exist"},
+	"no class at all": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(nil)}},
+		explain.Waiting, "ClaimWithoutClass", "names no storage class and there is no default class"},
+	"provisioner silent": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(ptr.To("fast")),
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "acme.io/disk"}}},
+		explain.Waiting, "ClaimPending", "waits for provisioner acme.io/disk of class fast"},
+	"provisioner failing": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(ptr.To("fast")),
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "acme.io/disk"}},
+		record: func(rec *timeline.Recorder, _ timeline.Ref) {
+			claim := timeline.Ref{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data", UID: "claim"}
+			rec.Begin(claim, "provision", timeline.StageProvisioning, "").End(errors.New("quota used up"))
+		}},
+		explain.Waiting, "ClaimPending", "cannot be provisioned (attempt 1): quota used up"},
+	"no node fits": {scene{pod: pod(func(p *corev1.Pod) {
+		p.Spec.NodeName = ""
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: 1 Insufficient cpu"}}
+	})}, explain.Waiting, "Unschedulable", "no node fits: 0/1 nodes are available: 1 Insufficient cpu"},
+	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
+		explain.Waiting, "NodeMissing", "its node n2 is not in the cluster any more"},
+	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},
+		explain.Waiting, "NodeNotReady", "waiting 5.0 s: its node n1 is not ready: network is down"},
+	"volume failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(errors.New(`configmap "cfg" not found`))
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg")
+	}}, explain.Waiting, "FailedMount", `volume cfg cannot be set up (attempt 2): configmap "cfg" not found`},
+	"sandbox failing": {scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(errors.New("late"))
+		rec.Begin(ref, "kubelet", timeline.StageVolume, "cfg").End(nil)
+		rec.Begin(ref, "kubelet", timeline.StageSandbox, "").End(errors.New("no IP left"))
+	}}, explain.Waiting, "FailedCreatePodSandBox", "its sandbox cannot be made (attempt 1): no IP left"},
+	"image": {scene{pod: pod(status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}))},
+		explain.Waiting, "ErrImagePull", "container main: ErrImagePull: no such host"},
+	"crash loop": {scene{pod: pod(func(p *corev1.Pod) {
+		status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"}})(p)
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 7,
+			FinishedAt: metav1.NewTime(now.Add(-4 * time.Second))}
+	})}, explain.Waiting, "CrashLoopBackOff", "container main crashes: it ended 3 times, last with exit code 7 4.0 s ago; back-off 40s"},
+	"probe failing": {scene{pod: pod(status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-2 * time.Second))}})),
+		objects: []runtime.Object{&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "e"}, Reason: "Unhealthy",
+			Message: "Readiness probe failed: 500", InvolvedObject: corev1.ObjectReference{UID: "pod"}}}},
+		explain.Waiting, "ProbeFailing", "container main runs, but: Readiness probe failed: 500"},
+	"refused": {scene{pod: pod(func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "UnsupportedField", "spec.volumes[0].nfs"
+	})}, explain.Failed, "UnsupportedField", "failed: spec.volumes[0].nfs"},
+	"done": {scene{pod: pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, explain.Succeeded, "Completed", "exit code 0"},
+	"held by a finalizer": {scene{pod: pod(func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(now)), ptr.To[int64](30)
+		p.Finalizers = []string{"acme.io/guard"}
+	})}, explain.Terminating, "Finalizer", "deleting for 30.0 s: held by finalizer acme.io/guard"},
+	"ready": {scene{pod: pod(func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		p.Status.Phase = corev1.PodRunning
+	})}, explain.Ready, "Ready", "running and ready"},
+}
+
+func TestVerdicts(t *testing.T) {
+	for name, test := range scenes {
+		t.Run(name, func(t *testing.T) {
+			answer := ask(t, test.scene)
+			require.Equal(t, test.reason, answer.Reason, answer.Verdict)
+			require.Equal(t, test.state, answer.State)
+			require.Contains(t, answer.Verdict, test.says)
+			require.NotEmpty(t, answer.Stages)
+		})
+	}
+}
+
+func ask(t *testing.T, s scene) *explain.Answer {
+	t.Helper()
+	objects := append([]runtime.Object{s.pod}, s.objects...)
+	ready := true
+	for _, object := range s.objects {
+		if _, ok := object.(*corev1.Node); ok {
+			ready = false
+		}
+	}
+	if ready {
+		objects = append(objects, node(corev1.ConditionTrue))
+	}
+	rec := timeline.New(clocktesting.NewFakePassiveClock(now.Add(-3*time.Second)), 0)
+	if s.record != nil {
+		s.record(rec, timeline.PodRef(s.pod))
+	}
+	answer, err := explain.Pod(t.Context(), fake.NewClientset(objects...), records{rec}, "default", "web", now)
+	require.NoError(t, err)
+	return answer
+}
+
+type records struct{ rec *timeline.Recorder }
+
+func (r records) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
+	record, ok := r.rec.Record(uid)
+	return record, ok, nil
+}
+
+func TestNoSuchPod(t *testing.T) {
+	_, err := explain.Pod(t.Context(), fake.NewClientset(), nil, "default", "web", now)
+	require.ErrorContains(t, err, "default/web")
+}
+
+func TestWithoutRecordsTheAnswerSaysSo(t *testing.T) {
+	answer, err := explain.Pod(t.Context(), fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), nil, "default", "web", now)
+	require.NoError(t, err)
+	require.Len(t, answer.Unseen, 1)
+	require.Contains(t, answer.Unseen[0], "times come from the API")
+	require.Equal(t, timeline.StageAccepted, answer.Stages[0].Name)
+}
+
+func TestWaterfall(t *testing.T) {
+	clk := clocktesting.NewFakeClock(now.Add(-10 * time.Second))
+	rec := timeline.New(clk, 0)
+	ref := timeline.PodRef(pod(nil))
+	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
+	clk.Step(100 * time.Millisecond)
+	sandbox := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
+	clk.Step(300 * time.Millisecond)
+	sandbox.End(nil)
+	rec.Begin(ref, "kubelet", timeline.StageImage, "main").End(errors.New("not here"))
+
+	answer, err := explain.Pod(t.Context(), fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), records{rec}, "default", "web", now)
+	require.NoError(t, err)
+	require.InDelta(t, 100, answer.Stages[1].OffsetMs, 0.01)
+	require.InDelta(t, 300, answer.Stages[1].DurationMs, 0.01)
+
+	var plain, wide bytes.Buffer
+	require.NoError(t, explain.Print(&plain, answer, 0))
+	require.NotContains(t, plain.String(), "█", "no bars in a pipe")
+	require.Contains(t, plain.String(), "error: not here")
+	require.NoError(t, explain.Print(&wide, answer, 120))
+	require.Contains(t, wide.String(), "█")
+	for line := range strings.Lines(wide.String()) {
+		if strings.Contains(line, "█") {
+			require.LessOrEqual(t, len([]rune(line)), 121)
+		}
+	}
+}

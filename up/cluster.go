@@ -1,0 +1,167 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/version"
+)
+
+// kubeletPort is where the kubelet serves, on the pod bridge's address: clusters side by side differ in that.
+const kubeletPort = 10250
+
+// Options are what a person chooses about one run.
+type Options struct {
+	// Demo applies the demo's manifest and shows how it comes up.
+	Demo bool
+	// Width is the terminal's width, 0 if the output is not a terminal.
+	Width int
+}
+
+// Cluster is one run of a whole Kubernetes.
+type Cluster struct {
+	Layout
+	options  Options
+	progress *Progress
+	clock    clock.WithTicker
+	timeline *timeline.Recorder
+	log      *slog.Logger
+	began    time.Time
+}
+
+// New prepares a run; nothing starts before Run.
+func New(layout Layout, progress *Progress, options Options) *Cluster {
+	clk := clock.RealClock{}
+	return &Cluster{
+		Layout: layout, options: options, progress: progress, clock: clk,
+		timeline: timeline.New(clk, 0), log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// Run brings the cluster up and keeps it up until ctx ends, then takes it down in order. It returns nil after an
+// orderly stop.
+func (c *Cluster) Run(ctx context.Context) error {
+	c.began = c.clock.Now()
+	if err := c.preflight(); err != nil {
+		return err
+	}
+	if err := c.directories(); err != nil {
+		return err
+	}
+	lock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	logFile, err := c.openLog()
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+
+	runErr := c.live(ctx)
+	return errors.Join(runErr, c.tidy(context.WithoutCancel(ctx)))
+}
+
+// prepare makes the ground: the data directory is ours, nothing of an earlier run is in the way, the bridge is up.
+func (c *Cluster) prepare(ctx context.Context) error {
+	if err := c.remember(); err != nil {
+		return err
+	}
+	if err := c.subdirectories(); err != nil {
+		return err
+	}
+	ended, err := endStale(ctx, c.RunDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range ended {
+		c.progress.Say("ended %s, left over from an earlier run", name)
+	}
+	if err := c.ensureBridge(); err != nil {
+		return err
+	}
+	return c.checkPorts()
+}
+
+// openLog sends the logs of the parts that run in this process to a file; the terminal is for the person.
+func (c *Cluster) openLog() (*os.File, error) {
+	file, err := os.OpenFile(c.Log("berth"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open berth's log: %w", err)
+	}
+	c.log = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
+	klog.SetSlogLogger(c.log)
+	return file, nil
+}
+
+// live runs all parts until ctx ends. Its layers stop one after the other, the uppermost first.
+func (c *Cluster) live(ctx context.Context) error {
+	ground := newLayer(ctx)
+	defer ground.stop()
+	ready := c.startGround(ground)
+	defer c.progress.Say("stopped the control plane and the runtime")
+
+	if err := ready.wait(ctx); err != nil {
+		return err
+	}
+	upper, err := c.startParts(ctx, ground)
+	if err != nil {
+		return ignoreStop(ctx, err)
+	}
+	defer upper.stop(context.WithoutCancel(ctx))
+	if err := c.announce(ctx); err != nil {
+		return ignoreStop(ctx, err)
+	}
+	<-ctx.Done()
+	c.progress.Say("stopping (press Ctrl-C again to leave at once)")
+	return nil
+}
+
+// ignoreStop drops an error that came only because the person asked to stop meanwhile.
+func ignoreStop(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// tidy removes what is not worth keeping between runs.
+func (c *Cluster) tidy(ctx context.Context) error {
+	if err := c.sweep(ctx); err != nil {
+		return fmt.Errorf("tidy up after stopping: %w", err)
+	}
+	return nil
+}
+
+// note reports what happened to a part after it was up, to the person and to the log.
+func (c *Cluster) note(text string) {
+	c.progress.Say("%s  %s", c.clock.Now().Format(time.TimeOnly), text)
+	c.log.Warn(text)
+}
+
+// announce waits for the Node and tells the person what there is and what to type next.
+func (c *Cluster) announce(ctx context.Context) error {
+	c.progress.Starting("node " + c.NodeName)
+	if err := c.waitNodeReady(ctx); err != nil {
+		return err
+	}
+	c.progress.Ready("node "+c.NodeName, "")
+	c.progress.Say("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
+		version.Kubernetes, c.clock.Since(c.began).Seconds(), c.AdminKubeconfig(), c.hint("kubectl get pods -A"))
+	if !c.options.Demo {
+		return nil
+	}
+	return c.demo(ctx)
+}

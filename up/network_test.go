@@ -1,0 +1,32 @@
+package up
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPortInUseNamesTheProcess(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := netip.MustParseAddrPort(listener.Addr().String())
+	err = checkPort(addr, "--api-port")
+	require.ErrorContains(t, err, "--api-port: "+addr.String()+" is in use by ")
+	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
+	require.NoError(t, listener.Close())
+	require.NoError(t, checkPort(addr, "--api-port"))
+}
+
+func TestManifestErrorsNameTheDocument(t *testing.T) {
+	objects, err := parseManifest([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: b}\n"))
+	require.NoError(t, err)
+	require.Len(t, objects, 2)
+	_, err = parseManifest([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nkind: Pod\n"))
+	require.ErrorContains(t, err, "document 2")
+	_, err = parseManifest([]byte("{a: [}"))
+	require.ErrorContains(t, err, "document 1")
+}

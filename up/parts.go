@@ -1,0 +1,90 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/provision/local"
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/apiwatch"
+	"github.com/berth-dev/berth/timeline/remote"
+)
+
+// ownRecords reads the timeline of this process.
+type ownRecords struct{ recorder *timeline.Recorder }
+
+func (r ownRecords) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
+	record, ok := r.recorder.Record(uid)
+	return record, ok, nil
+}
+
+// applyOwnObjects brings about what a cluster of berth's holds from the start: the storage class.
+func (c *Cluster) applyOwnObjects(ctx context.Context) error {
+	config, err := clientConfig(c.AdminKubeconfig())
+	if err != nil {
+		return err
+	}
+	class, err := toUnstructured(local.StorageClass())
+	if err != nil {
+		return err
+	}
+	return apply(ctx, config, "", []*unstructured.Unstructured{class})
+}
+
+// client is an API client with the identity of one part.
+func (c *Cluster) client(part string) (kubernetes.Interface, error) {
+	return newClient(c.Kubeconfig(part))
+}
+
+// provisionPart makes the volumes of class berth-local.
+func (c *Cluster) provisionPart() (runPart, error) {
+	client, err := c.client("provision")
+	if err != nil {
+		return nil, err
+	}
+	provisioner, err := local.New(local.Deps{Logger: c.log}, local.Config{Root: c.VolumesDir(), NodeName: c.NodeName})
+	if err != nil {
+		return nil, err
+	}
+	controller, err := provision.New(client, local.ProvisionerName, provisioner,
+		provision.LeaderElection(false), // one process, one cluster: the data directory's lock is the election
+		provision.Timeline(c.timeline), provision.Logger(c.log))
+	if err != nil {
+		return nil, err
+	}
+	return controller.RunContext, nil
+}
+
+// watchPart records what the API server shows.
+func (c *Cluster) watchPart() (runPart, error) {
+	client, err := newClient(c.AdminKubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return apiwatch.Run(ctx, client, c.timeline, c.clock) }, nil
+}
+
+// socketPart answers `berth explain` of other processes.
+func (c *Cluster) socketPart() (runPart, error) {
+	listener, err := remote.Listen(c.Socket())
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: remote.Handler(c.timeline), ReadHeaderTimeout: 5 * time.Second}
+	return func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its answers are short and can be asked again
+		defer stop()
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("answer on %s: %w", c.Socket(), err)
+		}
+		return nil
+	}, nil
+}

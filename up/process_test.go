@@ -1,0 +1,140 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func shell(t *testing.T, script string) program {
+	t.Helper()
+	dir := t.TempDir()
+	return program{name: "thing", argv: []string{"/bin/sh", "-c", script}, log: filepath.Join(dir, "log"), pid: filepath.Join(dir, "thing.pid")}
+}
+
+func TestProgramTellsWhyItEnded(t *testing.T) {
+	p := shell(t, "echo all is well; echo the disk is full >&2; exit 3")
+	err := p.run(t.Context())
+	require.ErrorContains(t, err, "thing ended unasked (exit status 3): the disk is full")
+	require.ErrorContains(t, err, p.log)
+	require.NoFileExists(t, p.pid)
+
+	require.ErrorContains(t, shell(t, "exit 0").run(t.Context()), "ended unasked")
+	missing := program{name: "thing", argv: []string{"/no/such"}, log: p.log, pid: p.pid}
+	require.ErrorContains(t, missing.run(t.Context()), "start thing")
+}
+
+func TestProgramGetsLinesAndStopsWhenAsked(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := shell(t, "")
+	p.argv[2] = "sleep 1000 & trap \"kill $!; echo bye; exit 0\" TERM; echo half; echo ready; wait"
+	var lines []string
+	p.line = func(line []byte) {
+		lines = append(lines, string(line))
+		if string(line) == "ready" {
+			cancel()
+		}
+	}
+	require.NoError(t, p.run(ctx), "an end that was asked for is no error")
+	require.Equal(t, []string{"half", "ready", "bye"}, lines)
+}
+
+func TestStaleProcessesAreEndedButStrangersAreNot(t *testing.T) {
+	dir := t.TempDir()
+	stale := exec.Command("/bin/sleep", "1000")
+	require.NoError(t, stale.Start())
+	stranger := exec.Command("/bin/sleep", "1000")
+	require.NoError(t, stranger.Start())
+	t.Cleanup(func() {
+		require.NoError(t, stranger.Process.Kill())
+		_ = stranger.Wait() // killed, as meant
+	})
+	require.NoError(t, writePID(filepath.Join(dir, "old.pid"), stale.Process.Pid))
+	// The same pid with another start time is another process.
+	reused := strings.Join([]string{strconv.Itoa(stranger.Process.Pid), "1"}, " ")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "reused.pid"), []byte(reused), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "broken.pid"), []byte("x"), 0o600))
+
+	waited := make(chan error, 1)
+	go func() { waited <- stale.Wait() }()
+	ended, err := endStale(t.Context(), dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{"old"}, ended)
+	require.ErrorContains(t, <-waited, "terminated")
+	_, err = startTime(stranger.Process.Pid)
+	require.NoError(t, err, "the stranger lives")
+	files, err := filepath.Glob(filepath.Join(dir, "*.pid"))
+	require.NoError(t, err)
+	require.Empty(t, files)
+}
+
+func TestSuperviseRestartsWithBackoff(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan int)
+	notes := make(chan string, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		count := 0
+		supervise(ctx, clk, "thing", func(note string) { notes <- note }, func(context.Context) error {
+			count++
+			started <- count
+			if count == 2 {
+				panic("bad luck")
+			}
+			return errors.New("no disk")
+		})
+	}()
+	require.Equal(t, 1, <-started)
+	require.Equal(t, "thing died: no disk; starting it again in 250ms", <-notes)
+	waitForTimer(t, clk)
+	clk.Step(250 * time.Millisecond)
+	require.Equal(t, 2, <-started)
+	require.Equal(t, "thing died: panic: bad luck; starting it again in 500ms", <-notes)
+	waitForTimer(t, clk)
+	cancel()
+	<-done
+	require.Empty(t, notes, "a stop that was asked for is not reported")
+}
+
+func waitForTimer(t *testing.T, clk *clocktesting.FakeClock) {
+	t.Helper()
+	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+}
+
+func TestProgressInAPipeIsPlain(t *testing.T) {
+	var out strings.Builder
+	p := NewProgress(&out, false, clock.RealClock{})
+	p.Starting("etcd")
+	p.Ready("etcd", "3.6")
+	p.Failed("containerd", errors.New("no runc"))
+	p.Say("done")
+	require.NotContains(t, out.String(), "\x1b")
+	require.Regexp(t, `(?m)^etcd +starting\netcd +ready +\d+\.\d\d s  3\.6\ncontainerd +failed +\d+\.\d\d s  no runc\ndone\n$`, out.String())
+}
+
+func TestProgressOnATerminalRedrawsItsBlock(t *testing.T) {
+	var out strings.Builder
+	p := NewProgress(&out, true, clock.RealClock{})
+	p.Starting("etcd")
+	p.Starting("kubelet")
+	p.Ready("etcd", "")
+	require.Equal(t, 2, strings.Count(out.String(), "A\r")-strings.Count(out.String(), "0A\r"), "each change goes up over the block")
+	p.Say("below")
+	p.Ready("kubelet", "")
+	require.NotContains(t, out.String()[strings.Index(out.String(), "below"):], "\x1b[2A", "what was said is not drawn over")
+}

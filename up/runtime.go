@@ -1,0 +1,102 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+// imageVersion is the tag of the images that berth brings along. It changes when their programs do.
+const imageVersion = "v1"
+
+// containerdConfig is how this cluster's container runtime is set up.
+func (c *Cluster) containerdConfig() (containerd.Config, error) {
+	root := filepath.Join(c.DataDir, "containerd")
+	machine, err := containerd.Detect(root)
+	if err != nil {
+		return containerd.Config{}, err
+	}
+	for _, note := range machine.Notes() {
+		c.log.Info("this machine has " + note)
+	}
+	return containerd.Config{
+		BinDir: c.BinDir, CNIBinDir: c.Program("cni"),
+		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
+		SandboxImage: imagestore.PauseName(imageVersion),
+		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
+		Machine: machine,
+	}, nil
+}
+
+// runContainerd runs the container runtime and opens the latch once it can run Pods and has our images.
+func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
+	c.progress.Starting("containerd")
+	config, err := c.containerdConfig()
+	if err != nil {
+		return fmt.Errorf("set up containerd: %w", err)
+	}
+	if err := config.CheckFree(ctx); err != nil {
+		return err
+	}
+	if err := config.Write(); err != nil {
+		return fmt.Errorf("set up containerd: %w", err)
+	}
+	// The readiness of a containerd that has died must not be waited for.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waited := make(chan error, 1)
+	go func() {
+		waited <- c.awaitContainerd(ctx, config, ready)
+	}()
+	argv, env := config.Command()
+	err = program{
+		name: "containerd", argv: argv, env: env, log: c.Log("containerd"), pid: filepath.Join(c.RunDir, "containerd.pid"),
+	}.run(ctx)
+	cancel()
+	if waitErr := <-waited; waitErr != nil && !errors.Is(waitErr, context.Canceled) {
+		return errors.Join(err, waitErr)
+	}
+	return err
+}
+
+// awaitContainerd waits until containerd can run Pods, and brings our images in.
+func (c *Cluster) awaitContainerd(ctx context.Context, config containerd.Config, ready *latch) error {
+	if err := config.WaitReady(ctx, c.clock); err != nil {
+		return err
+	}
+	if err := c.ensureImages(ctx); err != nil {
+		return err
+	}
+	c.progress.Ready("containerd", "")
+	ready.open(nil)
+	return nil
+}
+
+// ensureImages brings the images in that no registry has: the sandbox's, and the demo's.
+func (c *Cluster) ensureImages(ctx context.Context) error {
+	store, err := imagestore.Open(ctx, c.ContainerdSocket())
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	var images []imagestore.Built
+	for name, spec := range map[string]func([]byte, string) imagestore.BuildSpec{
+		"pause": imagestore.PauseSpec, "demo": imagestore.DemoSpec,
+	} {
+		binary, err := os.ReadFile(c.Program(filepath.Join("images", name)))
+		if err != nil {
+			return fmt.Errorf("read the program of image %s (run `make build`): %w", name, err)
+		}
+		built, err := imagestore.Build(spec(binary, imageVersion))
+		if err != nil {
+			return err
+		}
+		images = append(images, built)
+	}
+	return store.Ensure(ctx, images...)
+}

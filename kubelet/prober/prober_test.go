@@ -1,0 +1,435 @@
+package prober_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+	"github.com/berth-dev/berth/timeline"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// look is one look that the fake Looker was asked for; the kind is told by the probe's path.
+type look struct {
+	kind string
+	at   time.Duration
+}
+
+// fakeLooker answers with a function of the kind of probe and the time since its making.
+type fakeLooker struct {
+	begin  time.Time
+	answer func(kind string, at time.Duration) (probe.Result, string, error)
+
+	mu    sync.Mutex
+	looks []look
+}
+
+func (f *fakeLooker) Probe(_ context.Context, handler corev1.ProbeHandler, _ probe.Target, _ time.Duration) (
+	probe.Result, string, error,
+) {
+	l := look{kind: handler.HTTPGet.Path, at: time.Since(f.begin)}
+	f.mu.Lock()
+	f.looks = append(f.looks, l)
+	f.mu.Unlock()
+	return f.answer(l.kind, l.at)
+}
+
+// times are when looks of a kind were made.
+func (f *fakeLooker) times(kind string) []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var times []time.Duration
+	for _, l := range f.looks {
+		if l.kind == kind {
+			times = append(times, l.at)
+		}
+	}
+	return times
+}
+
+type verdict struct {
+	kind   prober.Type
+	passed bool
+	at     time.Duration
+}
+
+// bench is a running Manager in a synctest bubble.
+type bench struct {
+	*prober.Manager
+	looker   *fakeLooker
+	recorder *record.FakeRecorder
+	registry *prometheus.Registry
+	timeline *timeline.Recorder
+
+	mu       sync.Mutex
+	verdicts []verdict
+}
+
+// run calls test in a bubble, with a Manager whose looks are answered by answer.
+func run(t *testing.T, answer func(kind string, at time.Duration) (probe.Result, string, error), test func(*testing.T, *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{
+			looker:   &fakeLooker{begin: time.Now(), answer: answer},
+			recorder: record.NewFakeRecorder(1000),
+			registry: prometheus.NewRegistry(),
+			timeline: timeline.New(clock.RealClock{}, 0),
+		}
+		var err error
+		b.Manager, err = prober.New(prober.Deps{
+			Looker: b.looker, Recorder: b.recorder, Registerer: b.registry, Timeline: b.timeline,
+			OnVerdict: func(v prober.Verdict) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.verdicts = append(b.verdicts, verdict{v.Type, v.Passed, time.Since(b.looker.begin)})
+			},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Start(ctx) }()
+		test(t, b)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// wait lets virtual time pass, up to the given time since the beginning.
+func (b *bench) wait(until time.Duration) {
+	time.Sleep(until - time.Since(b.looker.begin) + time.Microsecond)
+	synctest.Wait()
+}
+
+func (b *bench) seen() []verdict {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.verdicts
+}
+
+func (b *bench) events() []string {
+	var list []string
+	for {
+		select {
+		case e := <-b.recorder.Events:
+			list = append(list, e)
+		default:
+			return list
+		}
+	}
+}
+
+func httpProbe(kind string, change ...func(*corev1.Probe)) *corev1.Probe {
+	p := &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: kind}},
+		PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3,
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func pod(c corev1.Container) *corev1.Pod {
+	c.Name = "app"
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "uid-1"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{c}},
+	}
+}
+
+func started(id string) prober.Container {
+	return prober.Container{Name: "app", ID: id, PodIP: "10.0.0.1", StartedAt: time.Now()}
+}
+
+func passAfter(d time.Duration) func(string, time.Duration) (probe.Result, string, error) {
+	return func(_ string, at time.Duration) (probe.Result, string, error) {
+		if at < d {
+			return probe.Failure, "not yet", nil
+		}
+		return probe.Success, "", nil
+	}
+}
+
+func requireReady(t *testing.T, b *bench, id string, want bool) {
+	t.Helper()
+	ready, known := b.Ready(id)
+	require.True(t, known)
+	require.Equal(t, want, ready)
+}
+
+func TestNewNeedsLooker(t *testing.T) {
+	_, err := prober.New(prober.Deps{})
+	require.ErrorContains(t, err, "Looker")
+}
+
+func TestReadinessIsFoundEarly(t *testing.T) {
+	run(t, passAfter(100*time.Millisecond), func(t *testing.T, b *bench) {
+		p := pod(corev1.Container{ReadinessProbe: httpProbe("ready")})
+		b.ContainerStarted(p, started("c1"))
+		requireReady(t, b, "c1", false)
+		b.wait(30 * time.Second)
+
+		ms := time.Millisecond
+		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 10140 * ms, 20140 * ms}, b.looker.times("ready"))
+		require.Equal(t, []verdict{{prober.Readiness, true, 140 * ms}}, b.seen())
+		requireReady(t, b, "c1", true)
+		require.Empty(t, b.events(), "a failed early look is no event")
+
+		record, ok := b.timeline.Record("uid-1")
+		require.True(t, ok)
+		require.Equal(t, timeline.StageProbe, record.Stages[0].Name)
+		require.Equal(t, 140*ms, record.Stages[0].End.Sub(record.Stages[0].Start))
+	})
+}
+
+func TestReadinessThresholds(t *testing.T) {
+	failing := func(_ string, at time.Duration) (probe.Result, string, error) {
+		if at > 15*time.Second && at < 45*time.Second {
+			return probe.Failure, "sick", nil
+		}
+		return probe.Success, "", nil
+	}
+	run(t, failing, func(t *testing.T, b *bench) {
+		b.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready", func(p *corev1.Probe) {
+			p.SuccessThreshold, p.FailureThreshold = 2, 3
+		})}), started("c1"))
+		b.wait(90 * time.Second)
+		s := time.Second
+		require.Equal(t, []verdict{
+			{prober.Readiness, true, 10 * s}, {prober.Readiness, false, 40 * s}, {prober.Readiness, true, 60 * s},
+		}, b.seen())
+		require.Equal(t, []string{
+			"Warning Unhealthy Readiness probe failed: sick",
+			"Warning Unhealthy Readiness probe failed: sick",
+			"Warning Unhealthy Readiness probe failed: sick",
+		}, b.events())
+	})
+}
+
+func TestLivenessFailureAsksForKill(t *testing.T) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+		p := pod(corev1.Container{LivenessProbe: httpProbe("alive", func(p *corev1.Probe) {
+			p.TerminationGracePeriodSeconds = ptr.To[int64](5)
+		})})
+		b.ContainerStarted(p, started("c1"))
+		requireReady(t, b, "c1", true)
+		_, failed := b.Failed("c1")
+		require.False(t, failed)
+		b.wait(2 * time.Minute)
+
+		s := time.Second
+		require.Equal(t, []time.Duration{10 * s, 20 * s, 30 * s}, b.looker.times("alive"), "then no more looks")
+		failure, failed := b.Failed("c1")
+		require.True(t, failed)
+		require.Equal(t, prober.Failure{Type: prober.Liveness, Message: "not yet", GraceSeconds: ptr.To[int64](5)}, failure)
+		requireReady(t, b, "c1", false)
+
+		// The container that takes its place is looked at afresh.
+		b.ContainerStarted(p, started("c2"))
+		_, failed = b.Failed("c2")
+		require.False(t, failed)
+		_, known := b.Ready("c1")
+		require.False(t, known)
+	})
+}
+
+func TestInitialDelay(t *testing.T) {
+	run(t, passAfter(0), func(t *testing.T, b *bench) {
+		delayed := func(p *corev1.Probe) { p.InitialDelaySeconds = 3 }
+		b.ContainerStarted(pod(corev1.Container{
+			LivenessProbe: httpProbe("alive", delayed), ReadinessProbe: httpProbe("ready", delayed),
+		}), started("c1"))
+		b.wait(5 * time.Second)
+		require.Equal(t, []time.Duration{3 * time.Second}, b.looker.times("alive"))
+		require.Equal(t, []time.Duration{3 * time.Second}, b.looker.times("ready"))
+	})
+}
+
+func TestStartupGatesOthers(t *testing.T) {
+	run(t, passAfter(25*time.Second), func(t *testing.T, b *bench) {
+		b.ContainerStarted(pod(corev1.Container{
+			StartupProbe: httpProbe("start"), LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready"),
+		}), started("c1"))
+		b.wait(26 * time.Second)
+		isStarted, known := b.Started("c1")
+		require.True(t, known)
+		require.False(t, isStarted)
+		require.Empty(t, b.looker.times("alive"))
+		require.Empty(t, b.looker.times("ready"))
+		b.wait(31 * time.Second)
+		isStarted, _ = b.Started("c1")
+		require.True(t, isStarted)
+		require.Equal(t, []time.Duration{30 * time.Second}, b.looker.times("alive"))
+		require.Equal(t, []time.Duration{30 * time.Second}, b.looker.times("ready"))
+		requireReady(t, b, "c1", true)
+		n := len(b.looker.times("start"))
+		b.wait(2 * time.Minute)
+		require.Len(t, b.looker.times("start"), n, "a startup probe ends with its success")
+	})
+}
+
+func TestStartupFailureCountsOncePerPeriod(t *testing.T) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+		b.ContainerStarted(pod(corev1.Container{StartupProbe: httpProbe("start")}), started("c1"))
+		b.wait(29 * time.Second)
+		_, failed := b.Failed("c1")
+		require.False(t, failed)
+		require.Len(t, b.events(), 2)
+		b.wait(31 * time.Second)
+		failure, failed := b.Failed("c1")
+		require.True(t, failed)
+		require.Equal(t, prober.Startup, failure.Type)
+		require.Equal(t, []verdict{{prober.Startup, false, 30 * time.Second}}, b.seen())
+	})
+}
+
+func TestTerminatingPodIsNotKilledByProbes(t *testing.T) {
+	run(t, func(kind string, at time.Duration) (probe.Result, string, error) {
+		return passAfter(time.Hour)(kind, at)
+	}, func(t *testing.T, b *bench) {
+		p := pod(corev1.Container{
+			StartupProbe: httpProbe("start"), LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready"),
+		})
+		b.ContainerStarted(p, started("c1"))
+		b.wait(15 * time.Second)
+		b.StopLivenessAndStartup(p.UID)
+		before := len(b.looker.times("start"))
+		b.wait(5 * time.Minute)
+		require.Len(t, b.looker.times("start"), before)
+		require.Empty(t, b.looker.times("alive"))
+		require.NotEmpty(t, b.looker.times("ready"), "readiness goes on to the end")
+		_, failed := b.Failed("c1")
+		require.False(t, failed)
+		b.RemovePod(p.UID)
+		_, known := b.Ready("c1")
+		require.False(t, known)
+	})
+}
+
+func TestAdoptedContainerKeepsItsVerdicts(t *testing.T) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+		c := started("c1")
+		c.Adopted, c.WasReady, c.WasStarted = true, true, true
+		b.ContainerStarted(pod(corev1.Container{
+			StartupProbe: httpProbe("start"), ReadinessProbe: httpProbe("ready"),
+		}), c)
+		requireReady(t, b, "c1", true)
+		b.wait(9 * time.Second)
+		requireReady(t, b, "c1", true)
+		require.LessOrEqual(t, len(b.looker.times("ready")), 1)
+		b.wait(time.Minute)
+		requireReady(t, b, "c1", false)
+		require.Empty(t, b.looker.times("start"))
+	})
+}
+
+func TestErrorsAreNoVerdict(t *testing.T) {
+	run(t, func(string, time.Duration) (probe.Result, string, error) {
+		return probe.Failure, "", errors.New("runtime away")
+	}, func(t *testing.T, b *bench) {
+		b.ContainerStarted(pod(corev1.Container{LivenessProbe: httpProbe("alive")}), started("c1"))
+		b.wait(61 * time.Second)
+		require.Len(t, b.looker.times("alive"), 6*3, "each look is tried three times")
+		_, failed := b.Failed("c1")
+		require.False(t, failed)
+		events := b.events()
+		require.Len(t, events, 6)
+		require.Contains(t, events[0], "Liveness probe errored and resulted in unknown state: runtime away")
+	})
+}
+
+func TestWarningPasses(t *testing.T) {
+	run(t, func(string, time.Duration) (probe.Result, string, error) {
+		return probe.Warning, "moved", nil
+	}, func(t *testing.T, b *bench) {
+		b.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready")}), started("c1"))
+		b.wait(time.Second)
+		requireReady(t, b, "c1", true)
+		require.Equal(t, []string{"Warning ProbeWarning Readiness probe warning: moved"}, b.events())
+	})
+}
+
+func TestStoppedContainerIsForgotten(t *testing.T) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+		p := pod(corev1.Container{ReadinessProbe: httpProbe("ready")})
+		b.ContainerStarted(p, started("c1"))
+		b.wait(time.Second)
+		b.ContainerStopped(p.UID, "c1")
+		n := len(b.looker.times("ready"))
+		b.wait(time.Minute)
+		require.Len(t, b.looker.times("ready"), n)
+		record, _ := b.timeline.Record(p.UID)
+		require.NotEmpty(t, record.Stages[0].Error)
+		b.ContainerStarted(p, started("c1"))
+		_, known := b.Ready("c1")
+		require.True(t, known)
+	})
+}
+
+func TestMetricsGoWithThePod(t *testing.T) {
+	run(t, passAfter(15*time.Second), func(t *testing.T, b *bench) {
+		p := pod(corev1.Container{LivenessProbe: httpProbe("alive")})
+		b.ContainerStarted(p, started("c1"))
+		b.wait(25 * time.Second)
+		require.Equal(t, map[string]float64{"failed": 1, "successful": 1}, results(t, b.registry))
+		b.RemovePod(p.UID)
+		require.Empty(t, results(t, b.registry))
+	})
+}
+
+// results are the values of prober_probe_total by their label "result".
+func results(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != "prober_probe_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "result" {
+					values[label.GetValue()] += metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return values
+}
+
+func TestProbesBeginWithStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looker := &fakeLooker{begin: time.Now(), answer: passAfter(0)}
+		m, err := prober.New(prober.Deps{Looker: looker})
+		require.NoError(t, err)
+		m.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready")}), started("c1"))
+		time.Sleep(time.Minute)
+		require.Empty(t, looker.times("ready"))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.Start(ctx) }()
+		synctest.Wait()
+		require.Len(t, looker.times("ready"), 1)
+		cancel()
+		require.NoError(t, <-done)
+		m.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready")}), started("c2"))
+		time.Sleep(time.Minute)
+		require.Len(t, looker.times("ready"), 1, "nothing is probed after the end")
+	})
+}

@@ -1,0 +1,63 @@
+package node_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/kubelet/node"
+)
+
+func TestLinuxMachine(t *testing.T) {
+	root := t.TempDir()
+	for path, content := range map[string]string{
+		"proc/meminfo":                   "MemTotal:       1024 kB\nMemAvailable:    512 kB\nSwapTotal:  0 kB\n",
+		"proc/loadavg":                   "0.1 0.2 0.3 2/345 9999\n",
+		"proc/sys/kernel/pid_max":        "32768\n",
+		"proc/sys/kernel/threads-max":    "1000\n",
+		"proc/sys/kernel/random/boot_id": "b-o-o-t\n",
+		"proc/sys/kernel/osrelease":      "6.1.0\n",
+		"etc/machine-id":                 "abc\n",
+		"etc/os-release":                 "NAME=x\nPRETTY_NAME=\"Debian 12\"\n",
+		"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "3\n",
+	} {
+		path = filepath.Join(root, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	m := node.NewLinuxMachine(root, root)
+	facts, err := m.Facts()
+	require.NoError(t, err)
+	require.Positive(t, facts.Cores)
+	facts.Cores = 0
+	require.Equal(t, node.Facts{
+		Memory: 1 << 20, HugePages: map[int64]int64{2 << 20: 6 << 20},
+		MachineID: "abc", SystemUUID: "abc", BootID: "b-o-o-t", Kernel: "6.1.0", OSImage: "Debian 12",
+	}, facts)
+	usage, err := m.Usage()
+	require.NoError(t, err)
+	require.EqualValues(t, 512<<10, usage.MemoryAvailable)
+	require.EqualValues(t, 1000, usage.PIDCapacity)
+	require.EqualValues(t, 345, usage.PIDs)
+	require.Positive(t, usage.DiskCapacity)
+	require.LessOrEqual(t, usage.DiskFree, usage.DiskCapacity)
+}
+
+func TestLinuxMachineErrors(t *testing.T) {
+	_, err := node.NewLinuxMachine(t.TempDir(), "/").Facts()
+	require.ErrorContains(t, err, "read memory size")
+	_, err = node.NewLinuxMachine("/", filepath.Join(t.TempDir(), "none")).Usage()
+	require.ErrorContains(t, err, "stat file system")
+}
+
+func TestThisMachine(t *testing.T) {
+	m := node.NewLinuxMachine("/", t.TempDir())
+	facts, err := m.Facts()
+	require.NoError(t, err)
+	require.NotEmpty(t, facts.BootID)
+	usage, err := m.Usage()
+	require.NoError(t, err)
+	require.Positive(t, usage.MemoryAvailable)
+}

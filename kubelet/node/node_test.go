@@ -1,0 +1,458 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/node"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeMachine has what a test gives it.
+type fakeMachine struct {
+	mu    sync.Mutex
+	facts node.Facts
+	usage node.Usage
+}
+
+func newMachine() *fakeMachine {
+	return &fakeMachine{
+		facts: node.Facts{
+			Cores: 4, Memory: 8 << 30, HugePages: map[int64]int64{2 << 20: 1 << 30},
+			MachineID: "machine", SystemUUID: "system", BootID: "boot-1", Kernel: "6.1", OSImage: "Debian",
+		},
+		usage: node.Usage{
+			MemoryAvailable: 4 << 30, DiskCapacity: 100 << 30, DiskFree: 50 << 30,
+			InodeCapacity: 1000, InodesFree: 500, PIDCapacity: 1000, PIDs: 10,
+		},
+	}
+}
+
+func (m *fakeMachine) Facts() (node.Facts, error) { return m.facts, nil }
+
+func (m *fakeMachine) Usage() (node.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.usage, nil
+}
+
+func (m *fakeMachine) set(change func(*node.Usage)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.usage)
+}
+
+// fakeRuntime is a runtime that can be away, and whose network can be down.
+type fakeRuntime struct {
+	mu      sync.Mutex
+	away    error
+	network bool
+	images  []*runtimeapi.Image
+}
+
+func (f *fakeRuntime) set(change func(*fakeRuntime)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (
+	*runtimeapi.VersionResponse, error,
+) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, f.away
+}
+
+func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (
+	*runtimeapi.StatusResponse, error,
+) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true},
+			{Type: runtimeapi.NetworkReady, Status: f.network, Reason: "NoCNI", Message: "no config"},
+		}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{
+			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}, {Name: ""},
+		},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}, f.away
+}
+
+func (f *fakeRuntime) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
+	*runtimeapi.ListImagesResponse, error,
+) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &runtimeapi.ListImagesResponse{Images: f.images}, f.away
+}
+
+type bench struct {
+	*node.Manager
+	client   *fake.Clientset
+	machine  *fakeMachine
+	runtime  *fakeRuntime
+	recorder *record.FakeRecorder
+}
+
+// run calls test in a bubble with a Manager; prepare may change what it finds.
+func run(t *testing.T, prepare func(*bench), test func(*testing.T, *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{
+			client: fake.NewClientset(), machine: newMachine(), runtime: &fakeRuntime{network: true},
+			recorder: record.NewFakeRecorder(100),
+		}
+		if prepare != nil {
+			prepare(b)
+		}
+		var err error
+		b.Manager, err = node.New(node.Config{
+			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
+		}, node.Deps{Client: b.client, Runtime: b.runtime, Machine: b.machine, Recorder: b.recorder})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.Start(ctx) }()
+		synctest.Wait()
+		test(t, b)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func (b *bench) get(t *testing.T) *corev1.Node {
+	t.Helper()
+	n, err := b.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	require.NoError(t, err)
+	return n
+}
+
+func (b *bench) condition(t *testing.T, kind corev1.NodeConditionType) corev1.NodeCondition {
+	t.Helper()
+	for _, c := range b.get(t).Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	require.Fail(t, "no condition", kind)
+	return corev1.NodeCondition{}
+}
+
+// writes counts how often the Node was created or patched.
+func (b *bench) writes() int {
+	n := 0
+	for _, action := range b.client.Actions() {
+		if action.GetResource().Resource == "nodes" && (action.GetVerb() == "create" || action.GetVerb() == "patch") {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *bench) events() []string {
+	var list []string
+	for {
+		select {
+		case e := <-b.recorder.Events:
+			list = append(list, e)
+		default:
+			return list
+		}
+	}
+}
+
+func TestRegistersReadyAtOnce(t *testing.T) {
+	run(t, func(b *bench) {
+		b.runtime.images = []*runtimeapi.Image{
+			{Id: "s", RepoTags: []string{"small:1"}, Size: 1}, {Id: "b", RepoTags: []string{"big:1"}, Size: 9}, {Id: "none"},
+		}
+	}, func(t *testing.T, b *bench) {
+		n := b.get(t)
+		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
+		require.Equal(t, "linux", n.Labels[corev1.LabelOSStable])
+		require.Equal(t, "linux", n.Labels["beta.kubernetes.io/os"])
+		require.Equal(t, "true", n.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"])
+		require.Equal(t, []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "n1"},
+		}, n.Status.Addresses)
+		require.EqualValues(t, 10250, n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+		require.Equal(t, "containerd://2.4.2", n.Status.NodeInfo.ContainerRuntimeVersion)
+		require.Equal(t, "v1.36.3+berth.1", n.Status.NodeInfo.KubeletVersion)
+		require.Equal(t, "boot-1", n.Status.NodeInfo.BootID)
+		require.Equal(t, []corev1.ContainerImage{
+			{Names: []string{"big:1"}, SizeBytes: 9}, {Names: []string{"small:1"}, SizeBytes: 1},
+		}, n.Status.Images)
+		require.Len(t, n.Status.RuntimeHandlers, 2)
+		require.True(t, *n.Status.RuntimeHandlers[1].Features.RecursiveReadOnlyMounts)
+		require.True(t, *n.Status.Features.SupplementalGroupsPolicy)
+		for name, want := range map[corev1.ResourceName][2]string{
+			"cpu": {"4", "4"}, "memory": {"8Gi", "7068Mi"}, "pods": {"110", "110"},
+			"ephemeral-storage": {"100Gi", "90Gi"}, "hugepages-2Mi": {"1Gi", "1Gi"},
+		} {
+			capacity, allocatable := n.Status.Capacity[name], n.Status.Allocatable[name]
+			require.Zero(t, capacity.Cmp(resource.MustParse(want[0])), "%s capacity %s", name, capacity.String())
+			require.Zero(t, allocatable.Cmp(resource.MustParse(want[1])), "%s allocatable %s", name, allocatable.String())
+		}
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeDiskPressure).Status)
+		require.Equal(t, 1, b.writes(), "one create does it all")
+		require.Equal(t, []string{"Normal Starting Starting kubelet.", "Normal NodeReady Node n1 status is now: NodeReady"}, b.events())
+	})
+}
+
+func TestWritesOnlyChangesAndSlowReports(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		time.Sleep(4 * time.Minute)
+		require.Equal(t, 1, b.writes())
+		before := b.condition(t, corev1.NodeReady)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, 2, b.writes())
+		after := b.condition(t, corev1.NodeReady)
+		require.True(t, before.LastHeartbeatTime.Before(&after.LastHeartbeatTime))
+		require.Equal(t, before.LastTransitionTime, after.LastTransitionTime)
+
+		b.runtime.set(func(r *fakeRuntime) { r.images = []*runtimeapi.Image{{Id: "i", RepoTags: []string{"new:1"}}} })
+		b.ImagesChanged()
+		synctest.Wait()
+		require.Equal(t, "new:1", b.get(t).Status.Images[0].Names[0])
+	})
+}
+
+func TestNetworkNotReady(t *testing.T) {
+	run(t, func(b *bench) { b.runtime.network = false }, func(t *testing.T, b *bench) {
+		ready := b.condition(t, corev1.NodeReady)
+		require.Equal(t, corev1.ConditionFalse, ready.Status)
+		require.Equal(t, "container runtime network not ready: NetworkReady=false reason:NoCNI message:no config", ready.Message)
+		// While not ready, the runtime is asked often, since nothing tells when its network comes up.
+		time.Sleep(700 * time.Millisecond)
+		b.runtime.set(func(r *fakeRuntime) { r.network = true })
+		time.Sleep(time.Second)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Contains(t, b.events(), "Normal NodeReady Node n1 status is now: NodeReady")
+	})
+}
+
+func TestRuntimeAwayHasGrace(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		b.runtime.set(func(r *fakeRuntime) { r.away = errors.New("no socket") })
+		b.RuntimeChanged()
+		time.Sleep(20 * time.Second)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		time.Sleep(20 * time.Second)
+		ready := b.condition(t, corev1.NodeReady)
+		require.Equal(t, corev1.ConditionFalse, ready.Status)
+		require.Equal(t, "container runtime is down", ready.Message)
+		require.Equal(t, "containerd://2.4.2", b.get(t).Status.NodeInfo.ContainerRuntimeVersion)
+		b.runtime.set(func(r *fakeRuntime) { r.away = nil })
+		b.RuntimeChanged()
+		synctest.Wait()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestRuntimeDownAtStart(t *testing.T) {
+	run(t, func(b *bench) { b.runtime.away = errors.New("no socket") }, func(t *testing.T, b *bench) {
+		ready := b.condition(t, corev1.NodeReady)
+		require.Equal(t, corev1.ConditionFalse, ready.Status)
+		require.Contains(t, ready.Message, "container runtime is down")
+		b.runtime.set(func(r *fakeRuntime) { r.away = nil })
+		b.RuntimeChanged()
+		synctest.Wait()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestReasonsOfOthers(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		b.SetNotReady("shutdown", errors.New("node is shutting down"))
+		b.SetNotReady("pleg", errors.New("events are stale"))
+		synctest.Wait()
+		require.Equal(t, "[events are stale, node is shutting down]", b.condition(t, corev1.NodeReady).Message)
+		b.SetNotReady("shutdown", nil)
+		b.SetNotReady("pleg", nil)
+		synctest.Wait()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestPressure(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		b.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 50<<20, 10 })
+		time.Sleep(11 * time.Second)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeMemoryPressure).Status)
+		require.Equal(t, "KubeletHasDiskPressure", b.condition(t, corev1.NodeDiskPressure).Reason)
+		require.Contains(t, b.events(), "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure")
+		b.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 4<<30, 500 })
+		time.Sleep(4 * time.Minute)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeMemoryPressure).Status, "it does not flap")
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeMemoryPressure).Status)
+	})
+}
+
+func TestTakesOverExistingNode(t *testing.T) {
+	run(t, func(b *bench) {
+		b.client = fake.NewClientset(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"mine": "yes", corev1.LabelHostname: "old"}},
+			Status: corev1.NodeStatus{
+				Capacity:        corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "hugepages-1Gi": resource.MustParse("1Gi")},
+				NodeInfo:        corev1.NodeSystemInfo{BootID: "boot-0"},
+				Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.9.9.9"}},
+				VolumesInUse:    []corev1.UniqueVolumeName{"v1"},
+				VolumesAttached: []corev1.AttachedVolume{{Name: "v1"}},
+				Conditions: []corev1.NodeCondition{
+					{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "Other", Status: corev1.ConditionTrue},
+				},
+			},
+		})
+	}, func(t *testing.T, b *bench) {
+		n := b.get(t)
+		require.Equal(t, "yes", n.Labels["mine"])
+		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
+		require.Equal(t, "10.0.0.1", n.Status.Addresses[0].Address)
+		require.Len(t, n.Status.Addresses, 2)
+		require.Contains(t, n.Status.Capacity, corev1.ResourceName("example.com/gpu"))
+		require.NotContains(t, n.Status.Capacity, corev1.ResourceName("hugepages-1Gi"))
+		require.Equal(t, []corev1.UniqueVolumeName{"v1"}, n.Status.VolumesInUse, "nobody said yet what is in use")
+		require.Len(t, n.Status.VolumesAttached, 1)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, "Other").Status)
+		require.Contains(t, b.events(), "Warning Rebooted Node n1 has been rebooted, boot id: boot-1")
+	})
+}
+
+func TestVolumesInUseAreAcknowledged(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		require.NoError(t, b.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"b", "a"}))
+		require.Equal(t, []corev1.UniqueVolumeName{"a", "b"}, b.get(t).Status.VolumesInUse)
+		require.NoError(t, b.SetVolumesInUse(t.Context(), nil))
+		require.Empty(t, b.get(t).Status.VolumesInUse)
+
+		b.client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("api away")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorContains(t, b.SetVolumesInUse(ctx, []corev1.UniqueVolumeName{"c"}), `volumes in use of node "n1"`)
+	})
+}
+
+func TestAPIServerAway(t *testing.T) {
+	var mu sync.Mutex
+	away := true
+	run(t, func(b *bench) {
+		b.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return away, nil, errors.New("api away")
+		})
+	}, func(t *testing.T, b *bench) {
+		time.Sleep(10 * time.Minute)
+		require.Nil(t, b.Node())
+		capacity, _, err := b.Resources()
+		require.NoError(t, err)
+		require.EqualValues(t, 4, capacity.Cpu().Value())
+		mu.Lock()
+		away = false
+		mu.Unlock()
+		time.Sleep(6 * time.Second)
+		<-b.Registered()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestDeletedNodeComesBack(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		synctest.Wait()
+		require.NoError(t, b.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		synctest.Wait()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestChangedByOthersIsPutRight(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		n := b.get(t).DeepCopy()
+		for i := range n.Status.Conditions {
+			n.Status.Conditions[i].Status = corev1.ConditionUnknown // as the node lifecycle controller does
+		}
+		_, err := b.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestForbiddenToCreate(t *testing.T) {
+	run(t, func(b *bench) {
+		b.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		b.client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("no"))
+		})
+	}, func(t *testing.T, b *bench) {
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestLease(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		get := func() time.Time {
+			l, err := b.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, 40, *l.Spec.LeaseDurationSeconds)
+			require.Equal(t, "n1", *l.Spec.HolderIdentity)
+			require.Equal(t, "Node", l.OwnerReferences[0].Kind)
+			return l.Spec.RenewTime.Time
+		}
+		first := get()
+		time.Sleep(11 * time.Second)
+		second := get()
+		require.InDelta(t, 10, second.Sub(first).Seconds(), 0.5)
+		require.NoError(t, b.client.CoordinationV1().Leases("kube-node-lease").Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		time.Sleep(11 * time.Second)
+		require.True(t, get().After(second))
+	})
+}
+
+func TestNewRefusesBadConfig(t *testing.T) {
+	good := node.Config{Name: "n1", IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}
+	deps := node.Deps{Client: fake.NewClientset(), Runtime: &fakeRuntime{}, Machine: newMachine()}
+	_, err := node.New(good, deps)
+	require.NoError(t, err)
+	for want, change := range map[string]func(*node.Config, *node.Deps){
+		"Config.Name is empty": func(c *node.Config, _ *node.Deps) { c.Name = "" },
+		"lower case":           func(c *node.Config, _ *node.Deps) { c.Name = "N1" },
+		"Config.IPs":           func(c *node.Config, _ *node.Deps) { c.IPs = nil },
+		"Config.MaxPods":       func(c *node.Config, _ *node.Deps) { c.MaxPods = -1 },
+		"Config.LeaseDuration": func(c *node.Config, _ *node.Deps) { c.LeaseDuration = -1 },
+		"Deps.Client":          func(_ *node.Config, d *node.Deps) { d.Client = nil },
+	} {
+		config, d := good, deps
+		change(&config, &d)
+		_, err := node.New(config, d)
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,252 @@
+package pki_test
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/controlplane/pki"
+)
+
+var (
+	start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	spec  = pki.Spec{
+		Addresses: []string{"10.88.0.1", "10.96.0.1", "127.0.0.1", "10.88.0.1", ""},
+		NodeName:  "node-1", NodeIP: "10.88.0.1",
+	}
+)
+
+// snapshot is every file's content by name.
+func snapshot(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	files := make(map[string]string, len(entries))
+	for _, entry := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		require.NoError(t, err)
+		files[entry.Name()] = string(data)
+	}
+	return files
+}
+
+// changed are the names of the files that differ.
+func changed(before, after map[string]string) []string {
+	names := []string{}
+	for name, content := range after {
+		if before[name] != content {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func certificate(t *testing.T, dir, name string) *x509.Certificate {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name+".crt"))
+	require.NoError(t, err)
+	block, _ := pem.Decode(data)
+	require.NotNil(t, block)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	return cert
+}
+
+func ensured(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pki")
+	_, err := pki.Ensure(dir, spec, start)
+	require.NoError(t, err)
+	return dir
+}
+
+func TestFirstEnsureMakesEverythingPrivate(t *testing.T) {
+	dir := ensured(t)
+	want := []string{
+		"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key", "apiserver.crt", "apiserver.key",
+		"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "front-proxy-client.crt",
+		"front-proxy-client.key", "kubelet-server.crt", "kubelet-server.key", "sa.key", "sa.pub",
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var have []string
+	for _, entry := range entries {
+		info, err := entry.Info()
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), entry.Name())
+		have = append(have, entry.Name())
+	}
+	require.Equal(t, want, have)
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+}
+
+func TestCertificatesVerifyForWhatTheyAreFor(t *testing.T) {
+	dir := ensured(t)
+	ca, frontProxy := x509.NewCertPool(), x509.NewCertPool()
+	ca.AddCert(certificate(t, dir, pki.CA))
+	frontProxy.AddCert(certificate(t, dir, pki.FrontProxyCA))
+	tests := []struct {
+		name  string
+		roots *x509.CertPool
+		usage x509.ExtKeyUsage
+		hosts []string
+	}{
+		{pki.APIServer, ca, x509.ExtKeyUsageServerAuth, []string{
+			"10.88.0.1", "10.96.0.1", "127.0.0.1", "localhost", "node-1", "kubernetes", "kubernetes.default",
+			"kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		}},
+		{pki.KubeletServer, ca, x509.ExtKeyUsageServerAuth, []string{"node-1", "10.88.0.1", "127.0.0.1"}},
+		{pki.APIServerKubeletClient, ca, x509.ExtKeyUsageClientAuth, []string{""}},
+		{pki.FrontProxyClient, frontProxy, x509.ExtKeyUsageClientAuth, []string{""}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cert := certificate(t, dir, tt.name)
+			for _, host := range tt.hosts {
+				_, err := cert.Verify(x509.VerifyOptions{
+					Roots: tt.roots, DNSName: host, KeyUsages: []x509.ExtKeyUsage{tt.usage}, CurrentTime: start,
+				})
+				require.NoError(t, err, host)
+			}
+		})
+	}
+	_, err := certificate(t, dir, pki.FrontProxyClient).Verify(x509.VerifyOptions{
+		Roots: ca, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: start,
+	})
+	require.Error(t, err, "a front-proxy certificate must not be a client of the cluster")
+}
+
+func TestSecondEnsureChangesOnlyWhatItMust(t *testing.T) {
+	moved := spec
+	moved.NodeIP = "10.88.0.9"
+	reordered := spec
+	reordered.Addresses = []string{"127.0.0.1", "10.96.0.1", "10.88.0.1"}
+	tests := []struct {
+		name   string
+		spec   pki.Spec
+		now    time.Time
+		damage func(t *testing.T, dir string)
+		want   []string
+	}{
+		{"nothing", spec, start, nil, nil},
+		{"the same addresses in another order", reordered, start, nil, nil},
+		{"eleven months later", spec, start.AddDate(0, 11, 0), nil, nil},
+		{"thirteen months later", spec, start.AddDate(0, 13, 0), nil, []string{
+			"apiserver.crt", "apiserver.key", "kubelet-server.crt", "kubelet-server.key",
+			"apiserver-kubelet-client.crt", "apiserver-kubelet-client.key",
+			"front-proxy-client.crt", "front-proxy-client.key",
+		}},
+		{"another node address", moved, start, nil, []string{"kubelet-server.crt", "kubelet-server.key"}},
+		{"lost certificate", spec, start, remove("apiserver.crt"), []string{"apiserver.crt", "apiserver.key"}},
+		{"lost key", spec, start, remove("apiserver.key"), []string{"apiserver.crt", "apiserver.key"}},
+		{"cut certificate", spec, start, overwrite("apiserver.crt", "-----BEGIN CERT"), []string{"apiserver.crt", "apiserver.key"}},
+		{"empty key", spec, start, overwrite("apiserver.key", ""), []string{"apiserver.crt", "apiserver.key"}},
+		{"lost public key", spec, start, remove("sa.pub"), []string{}},
+		{"crash between key and certificate of the authority", spec, start, remove("ca.crt"), []string{
+			"ca.crt", // the same key: everything it signed still verifies
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := ensured(t)
+			before := snapshot(t, dir)
+			if tt.damage != nil {
+				tt.damage(t, dir)
+			}
+			_, err := pki.Ensure(dir, tt.spec, tt.now)
+			require.NoError(t, err)
+			after := snapshot(t, dir)
+			require.ElementsMatch(t, tt.want, changed(before, after))
+			require.Len(t, after, len(before))
+
+			_, err = pki.Ensure(dir, tt.spec, tt.now)
+			require.NoError(t, err)
+			require.Empty(t, changed(after, snapshot(t, dir)), "the repair must hold")
+		})
+	}
+}
+
+func TestSwappedKeysAreNoticed(t *testing.T) {
+	dir := ensured(t)
+	key, err := os.ReadFile(filepath.Join(dir, "kubelet-server.key"))
+	require.NoError(t, err)
+	overwrite("apiserver.key", string(key))(t, dir)
+	before := snapshot(t, dir)
+	_, err = pki.Ensure(dir, spec, start)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"apiserver.crt", "apiserver.key"}, changed(before, snapshot(t, dir)))
+}
+
+func TestDamagedAuthorityIsReportedNotReplaced(t *testing.T) {
+	tests := []struct {
+		name   string
+		damage func(t *testing.T, dir string)
+		now    time.Time
+		want   string
+	}{
+		{"key lost", remove("ca.key"), start, "incomplete"},
+		{"key damaged", overwrite("ca.key", "nonsense"), start, "not usable"},
+		{"certificate damaged", overwrite("ca.crt", "nonsense"), start, "not usable"},
+		{"ended", func(*testing.T, string) {}, start.AddDate(11, 0, 0), "ended"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := ensured(t)
+			tt.damage(t, dir)
+			before := snapshot(t, dir)
+			_, err := pki.Ensure(dir, spec, tt.now)
+			require.ErrorContains(t, err, tt.want)
+			require.ErrorContains(t, err, dir, "the remedy names the directory")
+			require.Empty(t, changed(before, snapshot(t, dir)))
+		})
+	}
+}
+
+func TestDamagedServiceAccountKeyIsReported(t *testing.T) {
+	dir := ensured(t)
+	overwrite("sa.key", "")(t, dir)
+	_, err := pki.Ensure(dir, spec, start)
+	require.ErrorContains(t, err, "sa.key")
+}
+
+func TestHalfWrittenFilesAreRemoved(t *testing.T) {
+	dir := ensured(t)
+	overwrite("ca.key.berth-tmp-1234", "half")(t, dir)
+	_, err := pki.Ensure(dir, spec, start)
+	require.NoError(t, err)
+	require.NotContains(t, snapshot(t, dir), "ca.key.berth-tmp-1234")
+}
+
+func TestLeavesEndWithTheirAuthority(t *testing.T) {
+	dir := ensured(t)
+	late := start.AddDate(9, 6, 0)
+	_, err := pki.Ensure(dir, spec, late)
+	require.NoError(t, err)
+	require.Equal(t, certificate(t, dir, pki.CA).NotAfter, certificate(t, dir, pki.APIServer).NotAfter)
+
+	before := snapshot(t, dir)
+	_, err = pki.Ensure(dir, spec, late.AddDate(0, 1, 0))
+	require.NoError(t, err)
+	require.Empty(t, changed(before, snapshot(t, dir)), "renewing would not make them last longer")
+}
+
+func remove(name string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+}
+
+func overwrite(name, content string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+}

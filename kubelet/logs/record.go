@@ -1,0 +1,100 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"time"
+)
+
+// timeFormat is how times stand in front of lines, at a fixed width.
+const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+// record is one line of a log file: TIME STREAM TAGS CONTENT. A line that the container wrote is one record, or
+// several of which all but the last are marked partial.
+type record struct {
+	time    time.Time
+	stream  string // stdout or stderr
+	partial bool
+	content []byte // with the newline that ends the container's line, unless partial
+}
+
+// parse reads one line of the file, with or without its newline. It says whether the line has the right form.
+func parse(line []byte) (record, bool) {
+	body, ended := bytes.CutSuffix(line, []byte{'\n'})
+	stamp, rest, ok := bytes.Cut(body, []byte{' '})
+	if !ok {
+		return record{}, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil {
+		return record{}, false
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte{' '})
+	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
+		return record{}, false
+	}
+	tags, content, _ := bytes.Cut(rest, []byte{' '}) // an empty line may have lost its last blank
+	first, _, _ := bytes.Cut(tags, []byte{':'})
+	r := record{time: at, stream: string(stream), partial: string(first) == "P", content: content}
+	if ended && !r.partial {
+		r.content = append(content[:len(content):len(content)], '\n')
+	}
+	return r, true
+}
+
+var errLimit = errors.New("limit of bytes is reached")
+
+// sink writes records to the two streams.
+type sink struct {
+	opts           Options
+	stdout, stderr io.Writer // nil ones are left out
+	left           int64     // bytes that may still be written; -1 means any number
+	midLine        map[string]bool
+}
+
+func newSink(opts Options, stdout, stderr io.Writer) *sink {
+	left := int64(-1)
+	if opts.LimitBytes != nil {
+		left = *opts.LimitBytes
+	}
+	return &sink{opts: opts, stdout: stdout, stderr: stderr, left: left, midLine: map[string]bool{}}
+}
+
+// write writes one line of the file. A line that is no record, torn by a full disk perhaps, is shown as it is.
+func (s *sink) write(line []byte) error {
+	r, ok := parse(line)
+	if !ok {
+		return s.put(s.stdout, line)
+	}
+	if r.time.Before(s.opts.Since) {
+		return nil
+	}
+	w := s.stdout
+	if r.stream == "stderr" {
+		w = s.stderr
+	}
+	if s.opts.Timestamps && !s.midLine[r.stream] {
+		r.content = append([]byte(r.time.Format(timeFormat)+" "), r.content...)
+	}
+	s.midLine[r.stream] = r.partial
+	return s.put(w, r.content)
+}
+
+func (s *sink) put(w io.Writer, content []byte) error {
+	if w == nil {
+		return nil
+	}
+	last := s.left >= 0 && int64(len(content)) >= s.left
+	if last {
+		content = content[:s.left]
+	}
+	n, err := w.Write(content)
+	if s.left >= 0 {
+		s.left -= int64(n)
+	}
+	if err == nil && last {
+		return errLimit
+	}
+	return err
+}

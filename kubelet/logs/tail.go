@@ -1,0 +1,72 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+)
+
+const (
+	// tailBlock is how much is read at a time when a file is searched from its end, in bytes.
+	tailBlock = 16 << 10
+	// headerSize is enough to read the time, stream and tags of a record, in bytes.
+	headerSize = 64
+)
+
+// tailStart finds where the last n lines begin. A line that the container wrote counts once, however many records it
+// was cut into; a last line that is not complete counts as none and is read with the others.
+func tailStart(file *os.File, n int64) (int64, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	size := info.Size()
+	if n == 0 {
+		return size, nil
+	}
+	var (
+		block   = make([]byte, tailBlock)
+		ends    int64       // complete lines seen from the end
+		lineEnd = int64(-1) // just behind the newline of the record that is being searched for its beginning
+	)
+	for right := size; right > 0; {
+		left := max(right-tailBlock, 0)
+		part := block[:right-left]
+		if _, err := file.ReadAt(part, left); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for at := bytes.LastIndexByte(part, '\n'); at >= 0; at = bytes.LastIndexByte(part[:at], '\n') {
+			begin := left + int64(at) + 1
+			if lineEnd >= 0 {
+				if whole, err := endsLine(file, begin, lineEnd); err != nil {
+					return 0, err
+				} else if whole {
+					if ends++; ends > n {
+						return lineEnd, nil
+					}
+				}
+			}
+			lineEnd = begin
+		}
+		right = left
+	}
+	if lineEnd >= 0 {
+		if whole, err := endsLine(file, 0, lineEnd); err != nil {
+			return 0, err
+		} else if whole && ends == n {
+			return lineEnd, nil
+		}
+	}
+	return 0, nil
+}
+
+// endsLine says whether the record between two offsets is the last one of a line.
+func endsLine(file *os.File, begin, end int64) (bool, error) {
+	header := make([]byte, min(headerSize, end-begin))
+	if _, err := file.ReadAt(header, begin); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	r, ok := parse(header)
+	return !ok || !r.partial, nil
+}

@@ -1,0 +1,96 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+const (
+	// maxTerminationMessage is how much of a container's termination message is kept, in bytes.
+	maxTerminationMessage = 4096
+	// maxFallbackBytes and maxFallbackLines are how much of its log stands in for a message that is missing.
+	maxFallbackBytes       = 2048
+	maxFallbackLines int64 = 80
+)
+
+// TerminationMessage returns the message of a container that has ended: what the runtime says of it, and what the
+// container left in its termination-message file, or with the policy FallbackToLogsOnError and a failure, the end of
+// its log. It is empty for a container that has not ended.
+func TerminationMessage(ctx context.Context, s *container.ContainerStatus) string {
+	if s.State != container.StateExited {
+		return ""
+	}
+	own := ownMessage(s)
+	if own == "" && s.ExitCode != 0 && s.Reason != "ContainerCannotRun" &&
+		s.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+		own = logEnd(ctx, s.LogPath)
+	}
+	if own == "" || s.Message == "" {
+		return s.Message + own
+	}
+	return s.Message + ": " + own
+}
+
+// ownMessage reads the file that the container had mounted for its message.
+func ownMessage(s *container.ContainerStatus) string {
+	if s.TerminationMessagePath == "" {
+		return ""
+	}
+	wanted := s.TerminationMessagePath
+	if !filepath.IsAbs(wanted) {
+		wanted = "/" + wanted
+	}
+	for _, m := range s.Mounts {
+		if m.ContainerPath != wanted {
+			continue
+		}
+		message, err := readEnd(m.HostPath, maxTerminationMessage)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Sprintf("Error on reading termination log %s: %v", m.HostPath, err)
+		}
+		return message
+	}
+	return ""
+}
+
+// readEnd reads the last bytes of a regular file. A container may have written to the file, so it is not trusted to
+// be one, nor to hold text.
+func readEnd(path string, most int64) (string, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", errors.New("not a regular file")
+	}
+	content, err := io.ReadAll(io.NewSectionReader(file, max(info.Size()-most, 0), most))
+	return strings.ToValidUTF8(string(content), "\uFFFD"), err
+}
+
+// logEnd reads the last lines of a log.
+func logEnd(ctx context.Context, path string) string {
+	lines := maxFallbackLines
+	var b bytes.Buffer
+	if err := Read(ctx, path, Options{TailLines: &lines}, &b, &b); err != nil {
+		return fmt.Sprintf("Error on reading termination message from logs: %v", err)
+	}
+	content := b.Bytes()
+	content = content[max(len(content)-maxFallbackBytes, 0):]
+	return strings.ToValidUTF8(string(content), "\uFFFD")
+}

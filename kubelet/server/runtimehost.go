@@ -1,0 +1,211 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	kubelettypes "k8s.io/kubelet/pkg/types"
+)
+
+// RuntimeClient is what a RuntimeHost asks of the runtime; any CRI client has it.
+type RuntimeClient interface {
+	ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest, opts ...grpc.CallOption) (
+		*runtimeapi.ListContainersResponse, error)
+	ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest, opts ...grpc.CallOption) (
+		*runtimeapi.ListPodSandboxResponse, error)
+	ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (
+		*runtimeapi.ExecSyncResponse, error)
+	Exec(ctx context.Context, req *runtimeapi.ExecRequest, opts ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
+	Attach(ctx context.Context, req *runtimeapi.AttachRequest, opts ...grpc.CallOption) (
+		*runtimeapi.AttachResponse, error)
+	PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest, opts ...grpc.CallOption) (
+		*runtimeapi.PortForwardResponse, error)
+}
+
+// RuntimeHost is the half of a Host that the container runtime answers: which containers run, and where their
+// streams are. It keeps nothing; every question is asked live. It is safe for concurrent use.
+type RuntimeHost struct {
+	runtime RuntimeClient
+}
+
+// NewRuntimeHost makes a RuntimeHost.
+func NewRuntimeHost(runtime RuntimeClient) *RuntimeHost { return &RuntimeHost{runtime: runtime} }
+
+// ContainerID is the ID of the running container of that name in the Pod, the newest if there should be several.
+// It wraps ErrNotFound if none runs.
+func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, container string) (string, error) {
+	answer, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: map[string]string{
+			kubelettypes.KubernetesPodUIDLabel:        string(pod.UID),
+			kubelettypes.KubernetesContainerNameLabel: container,
+		},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("find container %q of pod %q: %w", container, pod.Namespace+"/"+pod.Name, err)
+	}
+	if len(answer.Containers) == 0 {
+		return "", fmt.Errorf("container %q of pod %q: %w: it is not running", container,
+			pod.Namespace+"/"+pod.Name, ErrNotFound)
+	}
+	return slices.MaxFunc(answer.Containers, func(a, b *runtimeapi.Container) int {
+		return cmp.Compare(a.CreatedAt, b.CreatedAt)
+	}).Id, nil
+}
+
+// SandboxID is the ID of the Pod's ready sandbox. It wraps ErrNotFound if there is none.
+func (h *RuntimeHost) SandboxID(ctx context.Context, pod *corev1.Pod) (string, error) {
+	answer, err := h.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: string(pod.UID)},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("find sandbox of pod %q: %w", pod.Namespace+"/"+pod.Name, err)
+	}
+	if len(answer.Items) == 0 {
+		return "", fmt.Errorf("sandbox of pod %q: %w: none is ready", pod.Namespace+"/"+pod.Name, ErrNotFound)
+	}
+	return slices.MaxFunc(answer.Items, func(a, b *runtimeapi.PodSandbox) int {
+		return cmp.Compare(a.CreatedAt, b.CreatedAt)
+	}).Id, nil
+}
+
+// GetExec is Host's method.
+func (h *RuntimeHost) GetExec(
+	ctx context.Context, pod *corev1.Pod, container string, cmd []string, opts remotecommand.Options,
+) (*url.URL, error) {
+	id, err := h.ContainerID(ctx, pod, container)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := h.runtime.Exec(ctx, &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: cmd, Tty: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare exec in container %q: %w", container, err)
+	}
+	return parseURL(answer.Url)
+}
+
+// GetAttach is Host's method. The terminal is taken from the container's spec.
+func (h *RuntimeHost) GetAttach(
+	ctx context.Context, pod *corev1.Pod, container string, opts remotecommand.Options,
+) (*url.URL, error) {
+	id, err := h.ContainerID(ctx, pod, container)
+	if err != nil {
+		return nil, err
+	}
+	tty := hasTTY(pod, container)
+	answer, err := h.runtime.Attach(ctx, &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: tty, Stdin: opts.Stdin, Stdout: opts.Stdout,
+		Stderr: opts.Stderr && !tty, // a terminal has one output, and the runtime refuses to be asked for two
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare attach to container %q: %w", container, err)
+	}
+	return parseURL(answer.Url)
+}
+
+// GetPortForward is Host's method.
+func (h *RuntimeHost) GetPortForward(ctx context.Context, pod *corev1.Pod, opts portforward.V4Options) (*url.URL, error) {
+	id, err := h.SandboxID(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := h.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: opts.Ports})
+	if err != nil {
+		return nil, fmt.Errorf("prepare port forward to pod %q: %w", pod.Namespace+"/"+pod.Name, err)
+	}
+	return parseURL(answer.Url)
+}
+
+// RunInContainer is Host's method. A command that fails is an error, beside its output.
+func (h *RuntimeHost) RunInContainer(ctx context.Context, pod *corev1.Pod, container string, cmd []string) ([]byte, error) {
+	id, err := h.ContainerID(ctx, pod, container)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := h.runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd})
+	if err != nil {
+		return nil, fmt.Errorf("run command in container %q: %w", container, err)
+	}
+	output := slices.Concat(answer.Stdout, answer.Stderr)
+	if answer.ExitCode != 0 {
+		return output, fmt.Errorf("command in container %q exited with %d: %s", container, answer.ExitCode, output)
+	}
+	return output, nil
+}
+
+// GetRunningPods is Host's method.
+func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error) {
+	answer, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("list running containers: %w", err)
+	}
+	pods := make(map[types.UID]*corev1.Pod)
+	for _, container := range answer.Containers {
+		uid := types.UID(container.Labels[kubelettypes.KubernetesPodUIDLabel])
+		if uid == "" {
+			continue // not ours
+		}
+		pod := pods[uid]
+		if pod == nil {
+			pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				UID:       uid,
+				Name:      container.Labels[kubelettypes.KubernetesPodNameLabel],
+				Namespace: container.Labels[kubelettypes.KubernetesPodNamespaceLabel],
+			}}
+			pods[uid] = pod
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{
+			Name:  container.Labels[kubelettypes.KubernetesContainerNameLabel],
+			Image: container.GetImage().GetImage(),
+		})
+	}
+	list := make([]*corev1.Pod, 0, len(pods))
+	for _, pod := range pods {
+		slices.SortFunc(pod.Spec.Containers, func(a, b corev1.Container) int { return cmp.Compare(a.Name, b.Name) })
+		list = append(list, pod)
+	}
+	slices.SortFunc(list, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return list, nil
+}
+
+// hasTTY reports whether the container's spec asks for a terminal.
+func hasTTY(pod *corev1.Pod, name string) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return list[i].TTY
+			}
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return pod.Spec.EphemeralContainers[i].TTY
+		}
+	}
+	return false
+}
+
+func parseURL(text string) (*url.URL, error) {
+	location, err := url.Parse(text)
+	if err != nil || location.Host == "" {
+		return nil, fmt.Errorf("the container runtime gave %q as the address of a stream, which is no URL with a host", text)
+	}
+	return location, nil
+}

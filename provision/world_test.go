@@ -1,0 +1,339 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+const driver = "example.com/disk"
+
+// world is an API server in memory, with what client-go's fake lacks and this package depends on: UIDs,
+// finalizers, UID preconditions. step plays the part of Kubernetes' own volume controller.
+type world struct {
+	mu      sync.Mutex
+	tracker k8stesting.ObjectTracker
+	react   k8stesting.ReactionFunc
+	uids    int
+	// writes counts what was written, by verb and resource.
+	writes map[string]int
+}
+
+func newWorld(objects ...runtime.Object) *world {
+	tracker := k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
+	w := &world{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
+	for _, obj := range objects {
+		if err := tracker.Add(obj); err != nil {
+			panic(err)
+		}
+	}
+	return w
+}
+
+// verdict is what befalls one request.
+type verdict int
+
+const (
+	pass verdict = iota
+	failBefore
+	failAfter // the request is carried out and the answer lost
+	killBefore
+	killAfter
+)
+
+// process is one life of a controller: its client and its backend calls end with it.
+type process struct {
+	mu   sync.Mutex
+	dead bool
+	kill context.CancelFunc
+	// fault is asked before each API request and each backend call, if it is set.
+	fault func(what string) verdict
+}
+
+var errDead = errors.New("connection refused")
+
+// enter decides over one request. after must be called when it was carried out.
+func (p *process) enter(what string) (after func() error, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return nil, errDead
+	}
+	v := pass
+	if p.fault != nil {
+		v = p.fault(what)
+	}
+	switch v {
+	case failBefore:
+		return nil, apierrors.NewInternalError(fmt.Errorf("injected before %s", what))
+	case killBefore:
+		p.die()
+		return nil, errDead
+	}
+	return func() error {
+		switch v {
+		case failAfter:
+			return apierrors.NewTimeoutError(fmt.Sprintf("injected after %s", what), 0)
+		case killAfter:
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.die()
+			return errDead
+		}
+		return nil
+	}, nil
+}
+
+func (p *process) die() {
+	p.dead = true
+	p.kill()
+}
+
+// client returns a client of the world whose requests pass through the process. A nil process lets all pass.
+func (w *world) client(p *process) *fake.Clientset {
+	cs := &fake.Clientset{}
+	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		if p == nil {
+			return w.do(action)
+		}
+		after, err := p.enter(action.GetVerb() + " " + action.GetResource().Resource)
+		if err != nil {
+			return true, nil, err
+		}
+		handled, obj, err := w.do(action)
+		if lost := after(); lost != nil {
+			return true, nil, lost
+		}
+		return handled, obj, err
+	})
+	cs.AddWatchReactor("*", func(action k8stesting.Action) (bool, watch.Interface, error) {
+		var opts metav1.ListOptions
+		if a, ok := action.(k8stesting.WatchActionImpl); ok {
+			opts = a.ListOptions
+		}
+		watcher, err := w.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
+		return true, watcher, err
+	})
+	return cs
+}
+
+func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch action.GetVerb() {
+	case "create", "update", "patch", "delete":
+		w.writes[action.GetVerb()+" "+action.GetResource().Resource]++
+	}
+	gvr, ns := action.GetResource(), action.GetNamespace()
+	switch a := action.(type) {
+	case k8stesting.CreateActionImpl:
+		obj, err := meta.Accessor(a.Object)
+		if err != nil {
+			return true, nil, err
+		}
+		if obj.GetUID() == "" {
+			w.uids++
+			obj.SetUID(types.UID(fmt.Sprintf("uid-%d", w.uids)))
+		}
+		return w.react(action)
+	case k8stesting.DeleteActionImpl:
+		return true, nil, w.delete(a)
+	case k8stesting.PatchActionImpl:
+		before, err := w.tracker.Get(gvr, ns, a.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		before = before.DeepCopyObject()
+		handled, obj, err := w.react(action)
+		if err != nil {
+			return handled, obj, err
+		}
+		return true, obj, w.patched(a, before, obj)
+	}
+	return w.react(action)
+}
+
+func (w *world) delete(a k8stesting.DeleteActionImpl) error {
+	gvr, ns := a.GetResource(), a.GetNamespace()
+	found, err := w.tracker.Get(gvr, ns, a.Name)
+	if err != nil {
+		return err
+	}
+	found = found.DeepCopyObject()
+	obj, err := meta.Accessor(found)
+	if err != nil {
+		return err
+	}
+	if p := a.DeleteOptions.Preconditions; p != nil && p.UID != nil && *p.UID != obj.GetUID() {
+		return apierrors.NewConflict(gvr.GroupResource(), a.Name, errors.New("UID differs"))
+	}
+	if len(obj.GetFinalizers()) == 0 {
+		return w.tracker.Delete(gvr, ns, a.Name)
+	}
+	if obj.GetDeletionTimestamp() == nil {
+		now := metav1.Now()
+		obj.SetDeletionTimestamp(&now)
+		return w.tracker.Update(gvr, found, ns)
+	}
+	return nil
+}
+
+// patched undoes a patch that an API server would not have taken, and ends objects without finalizers.
+func (w *world) patched(a k8stesting.PatchActionImpl, before, after runtime.Object) error {
+	gvr, ns := a.GetResource(), a.GetNamespace()
+	was, err := meta.Accessor(before)
+	if err != nil {
+		return err
+	}
+	is, err := meta.Accessor(after)
+	if err != nil {
+		return err
+	}
+	if was.GetUID() != is.GetUID() {
+		return errors.Join(w.tracker.Update(gvr, before, ns),
+			apierrors.NewConflict(gvr.GroupResource(), a.Name, errors.New("UID differs")))
+	}
+	if is.GetDeletionTimestamp() == nil {
+		return nil
+	}
+	for _, f := range is.GetFinalizers() {
+		if !slices.Contains(was.GetFinalizers(), f) {
+			return errors.Join(w.tracker.Update(gvr, before, ns),
+				apierrors.NewForbidden(gvr.GroupResource(), a.Name, errors.New("no new finalizers while deleting")))
+		}
+	}
+	if len(is.GetFinalizers()) == 0 {
+		return w.tracker.Delete(gvr, ns, a.Name)
+	}
+	return nil
+}
+
+// step binds claims to their volumes and releases the volumes of deleted claims.
+func (w *world) step(t testing.TB) {
+	t.Helper()
+	ctx, client := t.Context(), w.client(nil)
+	byUID := map[types.UID]*corev1.PersistentVolumeClaim{}
+	for _, claim := range w.claims(t) {
+		byUID[claim.UID] = &claim
+	}
+	for _, pv := range w.volumes(t) {
+		claim := byUID[pv.Spec.ClaimRef.UID]
+		phase := corev1.VolumeReleased
+		if claim != nil {
+			phase = corev1.VolumeBound
+		}
+		if claim != nil && claim.Spec.VolumeName == "" {
+			claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
+			_, err := client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, claim, metav1.UpdateOptions{})
+			require.NoError(t, err)
+		}
+		if pv.Status.Phase != phase {
+			pv.Status.Phase = phase
+			_, err := client.CoreV1().PersistentVolumes().Update(ctx, &pv, metav1.UpdateOptions{})
+			require.NoError(t, err)
+		}
+	}
+}
+
+func (w *world) claims(t testing.TB) []corev1.PersistentVolumeClaim {
+	t.Helper()
+	list, err := w.client(nil).CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return list.Items
+}
+
+func (w *world) claim(t testing.TB, name string) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	claim, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return claim
+}
+
+func (w *world) volumes(t testing.TB) []corev1.PersistentVolume {
+	t.Helper()
+	list, err := w.client(nil).CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return list.Items
+}
+
+func (w *world) createClaim(t testing.TB, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	made, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return made
+}
+
+func (w *world) deleteClaim(t testing.TB, name string) {
+	t.Helper()
+	err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), name, metav1.DeleteOptions{})
+	if !apierrors.IsNotFound(err) {
+		require.NoError(t, err)
+	}
+}
+
+func (w *world) changeClaim(t testing.TB, name string, change func(*corev1.PersistentVolumeClaim)) {
+	t.Helper()
+	claim := w.claim(t, name)
+	change(claim)
+	_, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+func (w *world) written(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writes[what]
+}
+
+func newClass(name string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, UID: types.UID("class-" + name)},
+		Provisioner: driver,
+	}
+}
+
+func newClaim(name, class string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "ns",
+			Annotations: map[string]string{"volume.kubernetes.io/storage-provisioner": driver},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+	}
+}
+
+// volumeOf is what a simple provisioner returns.
+func volumeOf(o provision.VolumeOptions) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: o.PVName},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: o.PersistentVolumeReclaimPolicy,
+			AccessModes:                   o.PVC.Spec.AccessModes,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/" + o.PVName},
+			},
+		},
+	}
+}

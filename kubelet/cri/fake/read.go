@@ -1,0 +1,169 @@
+package fake
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ListPodSandbox implements the CRI; of the filter it knows the labels.
+func (r *Runtime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListPodSandboxResponse, error) {
+	if err := r.enter(ctx, "ListPodSandbox"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := &runtimeapi.ListPodSandboxResponse{}
+	for _, s := range r.sandboxes {
+		if matches(s.Labels, in.GetFilter().GetLabelSelector()) {
+			out.Items = append(out.Items, &runtimeapi.PodSandbox{
+				Id: s.Id, Metadata: s.Metadata, State: s.State, Labels: s.Labels, CreatedAt: s.CreatedAt,
+			})
+		}
+	}
+	return out, nil
+}
+
+// ListContainers implements the CRI; of the filter it knows the labels.
+func (r *Runtime) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListContainersResponse, error) {
+	if err := r.enter(ctx, "ListContainers"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := &runtimeapi.ListContainersResponse{}
+	for id, c := range r.containers {
+		if matches(c.Labels, in.GetFilter().GetLabelSelector()) {
+			out.Containers = append(out.Containers, &runtimeapi.Container{
+				Id: id, PodSandboxId: r.boxOf[id], Metadata: c.Metadata, State: c.State, Labels: c.Labels,
+			})
+		}
+	}
+	return out, nil
+}
+
+// PodSandboxStatus implements the CRI.
+func (r *Runtime) PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
+	if err := r.enter(ctx, "PodSandboxStatus"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sandboxes[in.PodSandboxId]
+	if s == nil {
+		return nil, status.Errorf(codes.NotFound, "no sandbox %q", in.PodSandboxId)
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Status: proto.Clone(s).(*runtimeapi.PodSandboxStatus)}, nil
+}
+
+// ContainerStatus implements the CRI.
+func (r *Runtime) ContainerStatus(ctx context.Context, in *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ContainerStatusResponse, error) {
+	if err := r.enter(ctx, "ContainerStatus"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[in.ContainerId]
+	if c == nil {
+		return nil, status.Errorf(codes.NotFound, "no container %q", in.ContainerId)
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: proto.Clone(c).(*runtimeapi.ContainerStatus)}, nil
+}
+
+// ImageStatus implements the CRI.
+func (r *Runtime) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ImageStatusResponse, error) {
+	if err := r.enter(ctx, "ImageStatus"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.ImageStatusResponse{Image: r.images[in.Image.Image]}, nil
+}
+
+// PullImage implements the CRI: every image can be pulled.
+func (r *Runtime) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PullImageResponse, error) {
+	if err := r.enter(ctx, "PullImage"); err != nil {
+		return nil, err
+	}
+	r.AddImage(in.Image.Image)
+	return &runtimeapi.PullImageResponse{ImageRef: in.Image.Image}, nil
+}
+
+// GetContainerEvents implements the CRI. A reader that is 1000 events behind loses the rest.
+func (r *Runtime) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption,
+) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+	if err := r.enter(ctx, "GetContainerEvents"); err != nil {
+		return nil, err
+	}
+	s := &stream{ctx: ctx, events: make(chan *runtimeapi.ContainerEventResponse, 1000), cut: make(chan struct{})}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams[s] = struct{}{}
+	return s, nil
+}
+
+// CutEvents ends all event streams, as a runtime that restarts does.
+func (r *Runtime) CutEvents() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.streams {
+		close(s.cut)
+		delete(r.streams, s)
+	}
+}
+
+// emit sends an event to all readers. The caller holds mu.
+func (r *Runtime) emit(box *runtimeapi.PodSandboxStatus, id string, kind runtimeapi.ContainerEventType) {
+	event := &runtimeapi.ContainerEventResponse{
+		ContainerId: id, ContainerEventType: kind, CreatedAt: r.clock.Now().UnixNano(),
+	}
+	if box != nil {
+		event.PodSandboxStatus = proto.Clone(box).(*runtimeapi.PodSandboxStatus)
+	}
+	for s := range r.streams {
+		select {
+		case s.events <- event:
+		default:
+		}
+	}
+}
+
+// stream is one reader of events.
+type stream struct {
+	grpc.ClientStream
+	ctx    context.Context
+	events chan *runtimeapi.ContainerEventResponse
+	cut    chan struct{}
+}
+
+// Recv waits for the next event.
+func (s *stream) Recv() (*runtimeapi.ContainerEventResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case <-s.cut:
+		return nil, io.EOF
+	case event := <-s.events:
+		return event, nil
+	}
+}
+
+func matches(labels, selector map[string]string) bool {
+	for key, value := range selector {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,300 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+// Runtime is the runtime. Make it with New. It is safe for concurrent use. Methods of the CRI that it does not have
+// panic with a nil dereference.
+type Runtime struct {
+	runtimeapi.RuntimeServiceClient
+	runtimeapi.ImageServiceClient
+
+	clock clock.PassiveClock
+
+	mu         sync.Mutex // guards all below
+	next       int
+	sandboxes  map[string]*runtimeapi.PodSandboxStatus
+	containers map[string]*runtimeapi.ContainerStatus
+	boxOf      map[string]string
+	images     map[string]*runtimeapi.Image
+	calls      map[string]int
+	failures   map[string][]error
+	gates      map[string]chan struct{}
+	streams    map[*stream]struct{}
+	exits      map[string]int32
+}
+
+// New makes an empty runtime.
+func New(clk clock.PassiveClock) *Runtime {
+	return &Runtime{
+		clock: clk, sandboxes: map[string]*runtimeapi.PodSandboxStatus{},
+		containers: map[string]*runtimeapi.ContainerStatus{}, boxOf: map[string]string{},
+		images: map[string]*runtimeapi.Image{}, calls: map[string]int{}, failures: map[string][]error{},
+		gates: map[string]chan struct{}{}, streams: map[*stream]struct{}{}, exits: map[string]int32{},
+	}
+}
+
+// FailNext makes the next call of the CRI method return the error.
+func (r *Runtime) FailNext(method string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures[method] = append(r.failures[method], err)
+}
+
+// Block makes calls of the CRI method wait until the returned function is called.
+func (r *Runtime) Block(method string) (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gate := make(chan struct{})
+	r.gates[method] = gate
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.gates[method] == gate {
+			delete(r.gates, method)
+		}
+		close(gate)
+	})
+}
+
+// Calls is how often the CRI method was called.
+func (r *Runtime) Calls(method string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[method]
+}
+
+// AddImage makes an image present.
+func (r *Runtime) AddImage(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}}
+}
+
+// ExitOnStart makes containers of that name end with the code as soon as they are started.
+func (r *Runtime) ExitOnStart(name string, code int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.exits[name] = code
+}
+
+// RunForever takes ExitOnStart back.
+func (r *Runtime) RunForever(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.exits, name)
+}
+
+// Exit ends the running container of that name.
+func (r *Runtime) Exit(name string, code int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.containers {
+		if c.Metadata.Name == name && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			r.exit(c, code)
+		}
+	}
+}
+
+// Running are the names of the running containers, with how many run.
+func (r *Runtime) Running() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]int{}
+	for _, c := range r.containers {
+		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			out[c.Metadata.Name]++
+		}
+	}
+	return out
+}
+
+// Held is how many sandboxes and containers there are, in whatever state.
+func (r *Runtime) Held() (sandboxes, containers int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sandboxes), len(r.containers)
+}
+
+// enter counts a call, waits at its gate, and returns the failure it was told to have.
+func (r *Runtime) enter(ctx context.Context, method string) error {
+	r.mu.Lock()
+	r.calls[method]++
+	gate := r.gates[method]
+	r.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if list := r.failures[method]; len(list) > 0 {
+		r.failures[method] = list[1:]
+		return list[0]
+	}
+	return nil
+}
+
+func (r *Runtime) id(kind string) string {
+	r.next++
+	return fmt.Sprintf("%s-%d", kind, r.next)
+}
+
+// RunPodSandbox implements the CRI.
+func (r *Runtime) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RunPodSandboxResponse, error) {
+	if err := r.enter(ctx, "RunPodSandbox"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	meta := in.Config.Metadata
+	for _, s := range r.sandboxes {
+		if s.Metadata.Uid == meta.Uid && s.Metadata.Attempt == meta.Attempt {
+			return nil, status.Errorf(codes.Unknown, "sandbox name is reserved for %q", s.Id)
+		}
+	}
+	s := &runtimeapi.PodSandboxStatus{
+		Id: r.id("sandbox"), Metadata: meta, State: runtimeapi.PodSandboxState_SANDBOX_READY,
+		CreatedAt: r.clock.Now().UnixNano(), Labels: in.Config.Labels, Annotations: in.Config.Annotations,
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.0.2"},
+		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
+			Options: in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions(),
+		}},
+	}
+	r.sandboxes[s.Id] = s
+	r.emit(s, s.Id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: s.Id}, nil
+}
+
+// StopPodSandbox implements the CRI.
+func (r *Runtime) StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StopPodSandboxResponse, error) {
+	if err := r.enter(ctx, "StopPodSandbox"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sandboxes[in.PodSandboxId]
+	if s == nil {
+		return &runtimeapi.StopPodSandboxResponse{}, nil
+	}
+	for id, c := range r.containers {
+		if r.boxOf[id] == s.Id && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			r.exit(c, 137)
+		}
+	}
+	s.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	r.emit(s, s.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox implements the CRI.
+func (r *Runtime) RemovePodSandbox(ctx context.Context, in *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
+	if err := r.enter(ctx, "RemovePodSandbox"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sandboxes, in.PodSandboxId)
+	maps.DeleteFunc(r.containers, func(id string, _ *runtimeapi.ContainerStatus) bool {
+		return r.boxOf[id] == in.PodSandboxId
+	})
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// CreateContainer implements the CRI.
+func (r *Runtime) CreateContainer(ctx context.Context, in *runtimeapi.CreateContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.CreateContainerResponse, error) {
+	if err := r.enter(ctx, "CreateContainer"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	box := r.sandboxes[in.PodSandboxId]
+	if box == nil || box.State != runtimeapi.PodSandboxState_SANDBOX_READY {
+		return nil, status.Errorf(codes.NotFound, "sandbox %q is not ready", in.PodSandboxId)
+	}
+	for id, c := range r.containers {
+		if r.boxOf[id] == box.Id && c.Metadata.Name == in.Config.Metadata.Name &&
+			c.Metadata.Attempt == in.Config.Metadata.Attempt {
+			return nil, status.Errorf(codes.Unknown, "container name is reserved for %q", id)
+		}
+	}
+	c := &runtimeapi.ContainerStatus{
+		Id: r.id("container"), Metadata: in.Config.Metadata, Image: in.Config.Image,
+		ImageRef: in.Config.GetImage().GetImage(), CreatedAt: r.clock.Now().UnixNano(),
+		State: runtimeapi.ContainerState_CONTAINER_CREATED, Labels: in.Config.Labels,
+		Annotations: in.Config.Annotations, Mounts: in.Config.Mounts,
+	}
+	r.containers[c.Id], r.boxOf[c.Id] = c, box.Id
+	r.emit(box, c.Id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
+}
+
+// StartContainer implements the CRI.
+func (r *Runtime) StartContainer(ctx context.Context, in *runtimeapi.StartContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StartContainerResponse, error) {
+	if err := r.enter(ctx, "StartContainer"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[in.ContainerId]
+	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+		return nil, status.Errorf(codes.NotFound, "container %q cannot be started", in.ContainerId)
+	}
+	c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, r.clock.Now().UnixNano()
+	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	if code, ok := r.exits[c.Metadata.Name]; ok {
+		r.exit(c, code)
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// StopContainer implements the CRI.
+func (r *Runtime) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.StopContainerResponse, error) {
+	if err := r.enter(ctx, "StopContainer"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[in.ContainerId]; c != nil && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		r.exit(c, 143)
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// RemoveContainer implements the CRI.
+func (r *Runtime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RemoveContainerResponse, error) {
+	if err := r.enter(ctx, "RemoveContainer"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.containers, in.ContainerId)
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// exit ends a container. The caller holds mu.
+func (r *Runtime) exit(c *runtimeapi.ContainerStatus, code int32) {
+	c.State, c.ExitCode = runtimeapi.ContainerState_CONTAINER_EXITED, code
+	c.FinishedAt = r.clock.Now().UnixNano()
+	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}

@@ -1,0 +1,474 @@
+package podworker_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/cri/fake"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a node in memory: everything around the workers.
+type world struct {
+	t        *testing.T
+	clock    *clocktesting.FakeClock
+	runtime  *fake.Runtime
+	volumes  *volumes
+	statuses *statuses
+	builder  *builder
+	admitter *admitter
+	manager  *podworker.Manager
+	stop     func()
+}
+
+func newWorld(t *testing.T) *world {
+	clk := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	w := &world{
+		t: t, clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
+		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
+			changed: make(chan struct{}, 1)},
+		builder: &builder{}, admitter: &admitter{},
+	}
+	w.boot()
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// boot starts a node agent on what is there, as after a crash.
+func (w *world) boot() {
+	pulls, err := images.New(images.Config{}, images.Deps{Service: w.runtime, Clock: w.clock})
+	require.NoError(w.t, err)
+	var manager *podworker.Manager
+	watcher, err := pleg.New(pleg.Deps{
+		Runtime: w.runtime, Clock: w.clock,
+		Dirty:  func(uid types.UID) { manager.Dirty(uid) },
+		Listed: func(uids []types.UID) { manager.Listed(uids) },
+	})
+	require.NoError(w.t, err)
+	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
+		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
+		Probes: probes{}, Hooks: hooks{}, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
+	})
+	require.NoError(w.t, err)
+	w.manager = manager
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = watcher.Start(ctx) })
+	group.Go(func() { _ = manager.Start(ctx) })
+	w.stop = sync.OnceFunc(func() { cancel(); group.Wait() })
+}
+
+func (w *world) add(pod *corev1.Pod) { w.manager.HandlePod(config.Change{Op: config.Add, Pod: pod}) }
+
+// eventually waits until the Pod's status satisfies the condition.
+func (w *world) eventually(uid types.UID, what string, ok func(s corev1.PodStatus) bool) corev1.PodStatus {
+	w.t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		w.statuses.mu.Lock()
+		s := w.statuses.last[uid]
+		w.statuses.mu.Unlock()
+		if ok(s) {
+			return s
+		}
+		select {
+		case <-w.statuses.changed:
+		case <-deadline:
+			require.FailNow(w.t, "did not happen", "%s; status is %+v", what, s)
+		}
+	}
+}
+
+func (w *world) become(what string, ok func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, ok, 10*time.Second, time.Millisecond, what)
+}
+
+func running(s corev1.PodStatus) bool { return s.Phase == corev1.PodRunning && status.IsReady(&s) }
+
+func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	grace := int64(30)
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name), Generation: 1},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "main", Image: "app:1"}},
+		},
+	}
+	for _, fn := range change {
+		fn(p)
+	}
+	return p
+}
+
+func deleted(p *corev1.Pod) *corev1.Pod {
+	p = p.DeepCopy()
+	now, grace := metav1.Now(), int64(30)
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
+	return p
+}
+
+func TestPodRunsAndGoes(t *testing.T) {
+	w := newWorld(t)
+	p := pod("a")
+	w.add(p)
+	s := w.eventually(p.UID, "running", running)
+	require.Equal(t, "10.1.0.2", s.PodIP)
+	require.Equal(t, "containerd://container-2", s.ContainerStatuses[0].ContainerID)
+	require.Equal(t, map[string]int{"main": 1}, w.runtime.Running())
+
+	p = deleted(p)
+	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
+	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	require.False(t, w.volumes.has(p.UID), "the object goes only after the volumes")
+	s = w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	require.Equal(t, int32(143), s.ContainerStatuses[0].State.Terminated.ExitCode)
+
+	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
+	w.become("gone", func() bool { return !w.manager.Has(p.UID) })
+	boxes, containers := w.runtime.Held()
+	require.Zero(t, boxes+containers)
+}
+
+func TestVolumesImageAndSandboxAtTheSameTime(t *testing.T) {
+	w := newWorld(t)
+	mount, pull, run := w.volumes.block(), w.runtime.Block("PullImage"), w.runtime.Block("RunPodSandbox")
+	w.add(pod("a"))
+	w.become("all three begun", func() bool {
+		return w.volumes.begun() == 1 && w.runtime.Calls("PullImage") == 1 && w.runtime.Calls("RunPodSandbox") == 1
+	})
+	run()
+	pull()
+	require.Zero(t, w.runtime.Calls("CreateContainer"), "nothing is created before the volumes are there")
+	mount()
+	w.eventually("uid-a", "running", running)
+}
+
+func TestCrashLoopWaits(t *testing.T) {
+	w := newWorld(t)
+	w.runtime.ExitOnStart("main", 1)
+	w.add(pod("a"))
+	s := w.eventually("uid-a", "backoff", func(s corev1.PodStatus) bool {
+		return len(s.ContainerStatuses) > 0 && s.ContainerStatuses[0].State.Waiting != nil &&
+			s.ContainerStatuses[0].State.Waiting.Reason == "CrashLoopBackOff"
+	})
+	require.Equal(t, int32(1), s.ContainerStatuses[0].RestartCount, "the first restart is at once")
+	require.Equal(t, corev1.PodRunning, s.Phase)
+	w.runtime.RunForever("main")
+	w.become("the worker sleeps", func() bool { return w.clock.HasWaiters() })
+	w.clock.Step(11 * time.Second)
+	s = w.eventually("uid-a", "running", running)
+	require.Equal(t, int32(2), s.ContainerStatuses[0].RestartCount)
+}
+
+func TestNeverPodEndsByItself(t *testing.T) {
+	for code, phase := range map[int32]corev1.PodPhase{0: corev1.PodSucceeded, 3: corev1.PodFailed} {
+		t.Run(strconv.Itoa(int(code)), func(t *testing.T) {
+			w := newWorld(t)
+			p := pod("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+			w.add(p)
+			w.eventually(p.UID, "running", running)
+			w.runtime.Exit("main", code)
+			s := w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+			require.Equal(t, phase, s.Phase)
+			require.Equal(t, code, s.ContainerStatuses[0].State.Terminated.ExitCode)
+			w.become("volumes gone", func() bool { return !w.volumes.has(p.UID) })
+			require.False(t, w.statuses.isFinished(p.UID), "nobody asked for the object to go")
+		})
+	}
+}
+
+func TestInitContainersInOrder(t *testing.T) {
+	w := newWorld(t)
+	p := pod("a", func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "one", Image: "app:1"}, {Name: "two", Image: "app:1"}}
+	})
+	w.add(p)
+	w.become("first", func() bool { return w.runtime.Running()["one"] == 1 })
+	require.Len(t, w.runtime.Running(), 1)
+	w.runtime.Exit("one", 0)
+	w.become("second", func() bool { return w.runtime.Running()["two"] == 1 })
+	require.Len(t, w.runtime.Running(), 1)
+	w.runtime.Exit("two", 0)
+	s := w.eventually(p.UID, "running", running)
+	require.Equal(t, "one", s.InitContainerStatuses[0].Name)
+	require.True(t, s.InitContainerStatuses[0].Ready)
+}
+
+func TestRestartOfTheAgentChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	p := pod("a")
+	w.add(p)
+	before := w.eventually(p.UID, "running", running)
+	w.stop()
+	p = p.DeepCopy()
+	p.Status = before
+	w.boot()
+	w.add(p)
+	w.manager.SourceReady()
+	w.eventually(p.UID, "running again", running)
+	require.Equal(t, 1, w.runtime.Calls("CreateContainer"))
+	require.Equal(t, 1, w.runtime.Calls("RunPodSandbox"))
+	require.Zero(t, w.admitter.asked("again"), "a pod that was taken is not judged again")
+}
+
+func TestOrphanIsEnded(t *testing.T) {
+	w := newWorld(t)
+	p := pod("a")
+	w.add(p)
+	w.eventually(p.UID, "running", running)
+	w.stop()
+	w.boot()
+	w.manager.SourceReady()
+	w.become("gone", func() bool { b, c := w.runtime.Held(); return b+c == 0 && !w.manager.Has(p.UID) })
+	require.False(t, w.volumes.has(p.UID))
+}
+
+func TestDeletionWhileVolumesAreMissing(t *testing.T) {
+	w := newWorld(t)
+	defer w.volumes.block()()
+	p := pod("a")
+	w.add(p)
+	w.become("mounting", func() bool { return w.volumes.begun() == 1 })
+	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+}
+
+func TestSandboxFailureIsRetried(t *testing.T) {
+	w := newWorld(t)
+	w.runtime.FailNext("RunPodSandbox", errors.New("no network"))
+	w.add(pod("a"))
+	w.become("failed once", func() bool { return w.runtime.Calls("RunPodSandbox") == 1 && w.clock.HasWaiters() })
+	w.become("running", func() bool {
+		w.clock.Step(time.Second)
+		return w.runtime.Running()["main"] == 1
+	})
+	require.Equal(t, 2, w.runtime.Calls("RunPodSandbox"))
+}
+
+func TestRejectedPodFailsWithoutTrace(t *testing.T) {
+	w := newWorld(t)
+	w.admitter.refuse = &status.Failure{Reason: "OutOfpods", Message: "full"}
+	p := pod("a")
+	w.add(p)
+	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	require.Equal(t, "OutOfpods", s.Reason)
+	require.Zero(t, w.runtime.Calls("RunPodSandbox"))
+}
+
+func TestActiveDeadline(t *testing.T) {
+	w := newWorld(t)
+	limit := int64(60)
+	p := pod("a", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &limit })
+	w.add(p)
+	w.eventually(p.UID, "running", running)
+	w.become("asleep", func() bool { return w.clock.HasWaiters() })
+	w.clock.Step(61 * time.Second)
+	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	require.Equal(t, "DeadlineExceeded", s.Reason)
+	require.Empty(t, w.runtime.Running())
+}
+
+// The rest are small fakes.
+
+type volumes struct {
+	mu      sync.Mutex
+	mounted map[types.UID]bool
+	starts  int
+	gate    chan struct{}
+}
+
+func (v *volumes) block() func() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	gate := make(chan struct{})
+	v.gate = gate
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+func (v *volumes) begun() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.starts
+}
+
+func (v *volumes) has(uid types.UID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mounted[uid]
+}
+
+func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
+	v.mu.Lock()
+	v.starts++
+	gate := v.gate
+	v.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mounted[pod.UID] = true
+	return nil
+}
+
+func (v *volumes) Unmount(_ context.Context, uid types.UID) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.mounted, uid)
+	return nil
+}
+
+func (v *volumes) PodUpdated(*corev1.Pod) {}
+
+type statuses struct {
+	mu       sync.Mutex
+	last     map[types.UID]corev1.PodStatus
+	finished map[types.UID]bool
+	changed  chan struct{}
+}
+
+func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last[pod.UID] = st
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (s *statuses) Get(uid types.UID) (corev1.PodStatus, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.last[uid]
+	return st, ok
+}
+
+func (s *statuses) Observe(*corev1.Pod) {}
+
+func (s *statuses) Finish(pod *corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.finished[pod.UID] = true
+}
+
+func (s *statuses) isFinished(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finished[uid]
+}
+
+func (s *statuses) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.last, uid)
+}
+
+type probes struct{}
+
+func (probes) ContainerStarted(*corev1.Pod, prober.Container) {}
+func (probes) ContainerStopped(types.UID, string)             {}
+func (probes) StopLivenessAndStartup(types.UID)               {}
+func (probes) RemovePod(types.UID)                            {}
+func (probes) Ready(string) (bool, bool)                      { return true, true }
+func (probes) Started(string) (bool, bool)                    { return true, true }
+func (probes) Failed(string) (prober.Failure, bool)           { return prober.Failure{}, false }
+
+type hooks struct{}
+
+func (hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error { return nil }
+
+type admitter struct {
+	mu     sync.Mutex
+	refuse *status.Failure
+	calls  map[string]int
+}
+
+func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls == nil {
+		a.calls = map[string]int{}
+	}
+	if pod.Status.StartTime != nil {
+		a.calls["again"]++
+	}
+	return a.refuse
+}
+
+func (a *admitter) asked(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls[what]
+}
+
+type builder struct{}
+
+func (*builder) PreparePod(context.Context, *corev1.Pod) error { return nil }
+
+func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
+	*runtimeapi.PodSandboxConfig, string, error,
+) {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
+		},
+		Labels: labels(pod, ""),
+	}, "", nil
+}
+
+func (*builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: req.Start.Container.Name, Attempt: req.Start.Attempt},
+		Image:    &runtimeapi.ImageSpec{Image: req.Start.Container.Image},
+		Labels:   labels(req.Pod, req.Start.Container.Name),
+		Annotations: map[string]string{
+			container.HashAnnotation:         strconv.FormatUint(kuberuntime.HashContainer(req.Start.Container), 16),
+			container.RestartCountAnnotation: strconv.Itoa(int(req.Start.Attempt)),
+		},
+	}, nil
+}
+
+func labels(pod *corev1.Pod, name string) map[string]string {
+	l := map[string]string{
+		container.PodUIDLabel: string(pod.UID), container.PodNameLabel: pod.Name,
+		container.PodNamespaceLabel: pod.Namespace,
+	}
+	if name != "" {
+		l[container.ContainerNameLabel] = name
+	}
+	return l
+}
+
+func (*builder) ReleasePod(context.Context, types.UID) error          { return nil }
+func (*builder) ForgetPod(context.Context, *corev1.Pod) error         { return nil }
+func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)       { return 0, false }
+func (*builder) TerminationMessage(*container.ContainerStatus) string { return "" }

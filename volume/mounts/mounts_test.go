@@ -1,6 +1,7 @@
 package mounts_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,7 +26,7 @@ func realDir(t *testing.T) string {
 		if !t.Failed() {
 			require.Empty(t, left, "mounts left behind")
 		}
-		_ = mounts.UnmountAll(t.Context(), mounts.Syscalls{}, dir)
+		_ = mounts.UnmountAll(context.WithoutCancel(t.Context()), mounts.Syscalls{}, dir)
 		for _, path := range left {
 			_ = unix.Unmount(path, unix.MNT_DETACH)
 		}

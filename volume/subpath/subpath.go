@@ -1,0 +1,259 @@
+// Package subpath gives a container a part of a volume: a directory or file below the volume's root, named by
+// volumeMounts[].subPath, which the container's own peers may be changing at that very moment.
+//
+// The part is opened once, by the kernel, with the rule that the lookup must not leave the volume (openat2 with
+// RESOLVE_BENEATH); what was opened is then bound to a place that only the node agent can write to. A link, a rename or
+// ".." that points out of the volume gives an error, and swapping anything afterwards changes nothing.
+package subpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// dirName is the directory below the Pod's in which the parts are bound.
+const dirName = "volume-subpaths"
+
+// tries is how often a lookup is repeated while renames elsewhere disturb it.
+const tries = 128
+
+// Request asks for a part of a volume.
+type Request struct {
+	// PodDir is the Pod's directory: ROOT/pods/UID.
+	PodDir string
+	// VolumeName is the volume's name in the Pod, VolumePath where it is on this node.
+	VolumeName, VolumePath string
+	// SubPath is the part, relative to the volume, with variables already expanded.
+	SubPath string
+	// Container and Index name the mount: the container, and the index in its volumeMounts.
+	Container string
+	Index     int
+	// ReadOnly says that the volume itself cannot be written to: a missing directory is then an error.
+	ReadOnly bool
+}
+
+// SubPaths prepares parts of volumes. It has no state.
+type SubPaths struct{ mounter mounts.Mounter }
+
+// New makes a SubPaths.
+func New(mounter mounts.Mounter) *SubPaths { return &SubPaths{mounter: mounter} }
+
+// Prepare returns a path on this node that shows the part of the volume, and nothing else whatever happens to the
+// volume. A missing directory is made, with the mode and owner of the volume's root. It may be called again for the
+// same mount: the same part is then found, or the new one put in its place. Errors do not contain paths of the node.
+func (s *SubPaths) Prepare(ctx context.Context, req Request) (string, error) {
+	target := filepath.Join(req.PodDir, dirName, req.VolumeName, req.Container, strconv.Itoa(req.Index))
+	if err := s.prepare(ctx, req, target); err != nil {
+		return "", fmt.Errorf("failed to prepare subPath %q of volume %q for container %q: %w",
+			req.SubPath, req.VolumeName, req.Container, hidePath(err))
+	}
+	return target, nil
+}
+
+// hidePath drops the path that an error of the os package names.
+func hidePath(err error) error {
+	var pathError *os.PathError
+	if errors.As(err, &pathError) {
+		return fmt.Errorf("%s: %w", strings.SplitN(pathError.Op, " ", 2)[0], pathError.Err)
+	}
+	return err
+}
+
+func (s *SubPaths) prepare(ctx context.Context, req Request, target string) error {
+	if err := check(req); err != nil {
+		return err
+	}
+	root, err := unix.Open(req.VolumePath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == unix.ENOTDIR {
+		return errors.New("the volume is a file: a subPath needs a directory")
+	}
+	if err != nil {
+		return fmt.Errorf("open volume: %w", err)
+	}
+	defer func() { _ = unix.Close(root) }()
+	part, err := open(root, req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(part) }()
+	return s.bind(ctx, part, target)
+}
+
+// check refuses what can be refused by looking at the request.
+func check(req Request) error {
+	if filepath.IsAbs(req.SubPath) {
+		return errors.New("must be a relative path")
+	}
+	for _, part := range strings.Split(req.SubPath, "/") {
+		if part == ".." {
+			return errors.New("must not contain '..'")
+		}
+	}
+	for _, name := range []string{req.VolumeName, req.Container} {
+		if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+			return fmt.Errorf("invalid name %q", name)
+		}
+	}
+	return nil
+}
+
+// open opens the part, making directories that are missing.
+func open(root int, req Request) (int, error) {
+	path := filepath.Clean(req.SubPath)
+	fd, err := lookUp(root, path, 0)
+	if err != unix.ENOENT {
+		return fd, explain(err)
+	}
+	if req.ReadOnly {
+		return -1, errors.New("it does not exist and the volume is read-only")
+	}
+	var volume unix.Stat_t
+	if err := unix.Fstatat(root, "", &volume, unix.AT_EMPTY_PATH); err != nil {
+		return -1, fmt.Errorf("stat volume: %w", err)
+	}
+	dir, err := lookUp(root, ".", unix.O_DIRECTORY)
+	if err != nil {
+		return -1, explain(err)
+	}
+	// Links that exist are followed from the root, as far as they stay below it; what is missing is made in the
+	// directory that was opened last.
+	parts := strings.Split(path, "/")
+	for i := range parts {
+		next, err := lookUp(root, filepath.Join(parts[:i+1]...), unix.O_DIRECTORY)
+		if err == unix.ENOENT {
+			next, err = makeDir(dir, parts[i], &volume)
+		}
+		_ = unix.Close(dir)
+		if err != nil {
+			return -1, explain(err)
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// makeDir makes a directory with the mode and owner of the volume's root, and opens it.
+func makeDir(dir int, name string, like *unix.Stat_t) (int, error) {
+	mode := like.Mode & 0o7777
+	err := unix.Mkdirat(dir, name, 0o700)
+	existed := err == unix.EEXIST
+	if err != nil && !existed {
+		return -1, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.ELOOP || err == unix.ENOTDIR {
+		// A link that leads nowhere is in the way: whoever put it there cannot make us follow it.
+		return -1, unix.EXDEV
+	}
+	if err != nil || existed {
+		return fd, err
+	}
+	if err := unix.Fchownat(fd, "", int(like.Uid), int(like.Gid), unix.AT_EMPTY_PATH); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// lookUp opens a path below root. The kernel refuses whatever leads out of root.
+func lookUp(root int, path string, flags uint64) (int, error) {
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	fd, err := -1, error(unix.EAGAIN)
+	for i := 0; i < tries && (err == unix.EAGAIN || err == unix.EINTR); i++ {
+		fd, err = unix.Openat2(root, path, how)
+	}
+	return fd, err
+}
+
+// explain says what the errors of lookUp and makeDir mean for the user.
+func explain(err error) error {
+	switch err {
+	case nil:
+		return nil
+	case unix.EXDEV:
+		return errors.New("it leads out of the volume")
+	case unix.ELOOP:
+		return errors.New("it has too many symbolic links, or one that may not be followed")
+	case unix.ENOTDIR:
+		return errors.New("a part of it is a file, not a directory")
+	case unix.EAGAIN:
+		return errors.New("the volume's directories are being renamed all the time")
+	case unix.EROFS:
+		return errors.New("it does not exist and the volume is read-only")
+	}
+	return err
+}
+
+// bind makes target show the opened part.
+func (s *SubPaths) bind(ctx context.Context, part int, target string) error {
+	var want unix.Stat_t
+	if err := unix.Fstatat(part, "", &want, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("stat: %w", err)
+	}
+	mounted, err := s.mounter.IsMountPoint(target)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look at mount: %w", err)
+	}
+	if mounted {
+		var have unix.Stat_t
+		if err := unix.Lstat(target, &have); err == nil && have.Dev == want.Dev && have.Ino == want.Ino {
+			return nil
+		}
+	}
+	if err := mounts.UnmountPoint(ctx, s.mounter, target); err != nil {
+		return fmt.Errorf("replace mount: %w", hidePath(err))
+	}
+	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+		return fmt.Errorf("make mount point: %w", err)
+	}
+	// The entry in /proc leads to what was opened, whatever its name has become.
+	if err := s.mounter.Mount("/proc/self/fd/"+strconv.Itoa(part), target, "", []string{"bind"}); err != nil {
+		return fmt.Errorf("bind: %w", hidePath(err))
+	}
+	return nil
+}
+
+func makeTarget(target string, dir bool) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if dir {
+		return os.Mkdir(target, 0o750)
+	}
+	return os.WriteFile(target, nil, 0o640)
+}
+
+// Cleanup unmounts and removes all parts that were prepared for the Pod. It must run before the Pod's volumes are
+// taken down. A Pod without any is fine.
+func (s *SubPaths) Cleanup(ctx context.Context, podDir string) error {
+	dir := filepath.Join(podDir, dirName)
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := mounts.UnmountAll(ctx, s.mounter, dir); err != nil {
+		return fmt.Errorf("clean up subPaths: %w", err)
+	}
+	if err := mounts.RemoveTree(dir); err != nil {
+		return fmt.Errorf("clean up subPaths: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package rbac_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/berth-dev/berth/controlplane/rbac"
+)
+
+// writes are the verbs and resources of what changed the API.
+func writes(client *fake.Clientset) []string {
+	var all []string
+	for _, action := range client.Actions() {
+		if !slices.Contains([]string{"get", "list", "watch"}, action.GetVerb()) {
+			all = append(all, action.GetVerb()+" "+action.GetResource().Resource)
+		}
+	}
+	return all
+}
+
+func TestEnsureTwiceWritesOnce(t *testing.T) {
+	client := fake.NewClientset()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	require.Len(t, writes(client), 3*4+1, "a role, a lease role and their bindings for each part, and the kubelet's")
+	client.ClearActions()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	require.Empty(t, writes(client))
+}
+
+func TestEnsureTakesBackWhatWasChanged(t *testing.T) {
+	client := fake.NewClientset()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	roles := client.RbacV1().ClusterRoles()
+	role, err := roles.Get(t.Context(), rbac.ReplicaSetUser, metav1.GetOptions{})
+	require.NoError(t, err)
+	want := role.DeepCopy()
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+
+	bindings := client.RbacV1().ClusterRoleBindings()
+	binding, err := bindings.Get(t.Context(), rbac.ReplicaSetUser, metav1.GetOptions{})
+	require.NoError(t, err)
+	binding.Subjects = nil
+	_, err = bindings.Update(t.Context(), binding, metav1.UpdateOptions{})
+	require.NoError(t, err)
+
+	client.ClearActions()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	require.Equal(t, []string{"update clusterroles", "update clusterrolebindings"}, writes(client))
+	role, err = roles.Get(t.Context(), rbac.ReplicaSetUser, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, want.Rules, role.Rules)
+}
+
+// allowed says whether rules allow verb on resource of group.
+func allowed(rules []rbacv1.PolicyRule, verb, group, resource string) bool {
+	return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
+		return slices.Contains(rule.Verbs, verb) && slices.Contains(rule.APIGroups, group) &&
+			slices.Contains(rule.Resources, resource)
+	})
+}
+
+func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
+	client := fake.NewClientset()
+	require.NoError(t, rbac.Ensure(t.Context(), client))
+	tests := []struct {
+		user, verb, group, resource string
+		want                        bool
+	}{
+		{rbac.ProvisionUser, "create", "", "persistentvolumes", true},
+		{rbac.ProvisionUser, "update", "", "persistentvolumeclaims", true},
+		{rbac.ProvisionUser, "delete", "", "persistentvolumeclaims", false},
+		{rbac.ProvisionUser, "list", "storage.k8s.io", "volumeattachments", true},
+		{rbac.ProvisionUser, "update", "", "nodes", false},
+		{rbac.AttachDetachUser, "patch", "", "nodes/status", true},
+		{rbac.AttachDetachUser, "create", "storage.k8s.io", "volumeattachments", true},
+		{rbac.AttachDetachUser, "delete", "", "persistentvolumes", false},
+		{rbac.ReplicaSetUser, "create", "", "pods", true},
+		{rbac.ReplicaSetUser, "update", "apps", "replicasets/status", true},
+		{rbac.ReplicaSetUser, "delete", "apps", "replicasets", false},
+	}
+	for _, tt := range tests {
+		role, err := client.RbacV1().ClusterRoles().Get(t.Context(), tt.user, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, tt.want, allowed(role.Rules, tt.verb, tt.group, tt.resource),
+			"%s: %s %s/%s", tt.user, tt.verb, tt.group, tt.resource)
+	}
+	for _, user := range []string{rbac.ProvisionUser, rbac.AttachDetachUser, rbac.ReplicaSetUser} {
+		role, err := client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})
+		require.NoError(t, err)
+		for _, rule := range role.Rules {
+			require.NotContains(t, append(append(rule.Verbs, rule.Resources...), rule.APIGroups...), "*", user)
+			require.NotContains(t, rule.Resources, "secrets", user)
+		}
+		require.False(t, allowed(role.Rules, "update", "coordination.k8s.io", "leases"), "leases only in kube-system")
+		leases, err := client.RbacV1().Roles("kube-system").Get(t.Context(), user, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.True(t, allowed(leases.Rules, "update", "coordination.k8s.io", "leases"))
+	}
+}
+
+func TestRefusalNamesTheObject(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "rolebindings", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no space")
+	})
+	err := rbac.Ensure(t.Context(), client)
+	require.ErrorContains(t, err, `role binding "berth:provision"`)
+	require.ErrorContains(t, err, "no space")
+}

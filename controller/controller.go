@@ -1,0 +1,227 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// Controller runs a Reconciler of named objects.
+type Controller = Typed[reconcile.Request]
+
+// Typed runs a TypedReconciler. Its methods are safe for concurrent use, except that Watch must not be called at
+// the same time as Start.
+type Typed[R comparable] struct {
+	reconciler reconcile.TypedReconciler[R]
+	log        *slog.Logger
+	deps       Deps
+	config     Config
+	queue      *queue[R]
+	metrics    *metrics
+	sources    []*feed[R]
+	started    atomic.Bool
+	ready      atomic.Bool
+}
+
+// New makes a controller of named objects that is yet to be given its sources, by Watch, and started.
+func New(reconciler reconcile.Reconciler, deps Deps, config Config) (*Controller, error) {
+	return NewTyped[reconcile.Request](reconciler, deps, config)
+}
+
+// NewTyped makes a controller for any type of request.
+func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, config Config) (*Typed[R], error) {
+	config, err := config.complete()
+	if err != nil {
+		return nil, err
+	}
+	if reconciler == nil {
+		return nil, fmt.Errorf("make controller %q: no reconciler given", config.Name)
+	}
+	deps = deps.complete()
+	c := &Typed[R]{
+		reconciler: reconciler, config: config, deps: deps,
+		log:   deps.Logger.With("controller", config.Name),
+		queue: newQueue[R](deps.Clock, config.BackoffMin, config.BackoffMax),
+	}
+	c.metrics = newMetrics(config.Name, c.queue.stats)
+	return c, nil
+}
+
+// Watch lets source feed the controller from Start on. It must be called before Start.
+func (c *Typed[R]) Watch(source Source[R]) {
+	c.sources = append(c.sources, &feed[R]{source: source, queue: c.queue, synced: make(chan struct{})})
+}
+
+// Enqueue has the keys reconciled as soon as a worker is free, as after a live event. It is the way in for events
+// that no Source brings, such as those of a webhook. Keys may be given before Start.
+func (c *Typed[R]) Enqueue(keys ...R) {
+	for _, key := range keys {
+		c.queue.add(key, levelLive)
+	}
+}
+
+// EnqueueAfter has the key reconciled after d. Of several such requests for one key that wait, the earliest counts.
+// A run before that time does not take its place, as it does for Result.RequeueAfter.
+func (c *Typed[R]) EnqueueAfter(key R, d time.Duration) { c.queue.addAfter(key, d) }
+
+// Start runs the sources, waits until each has delivered what exists, then runs the workers until ctx ends or a
+// source fails. Runs that are under way are waited for; keys that wait are dropped, since a new start lists anew.
+// It returns nil if ctx ended, and every goroutine that it began has ended. A controller can be started once.
+func (c *Typed[R]) Start(ctx context.Context) error {
+	if !c.started.CompareAndSwap(false, true) {
+		return fmt.Errorf("start controller %q: it was started before; make a new one", c.config.Name)
+	}
+	if c.deps.Registerer != nil {
+		if err := c.deps.Registerer.Register(c.metrics); err != nil {
+			return fmt.Errorf("start controller %q: register metrics: %w", c.config.Name, err)
+		}
+		defer c.deps.Registerer.Unregister(c.metrics)
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		c.queue.delays(groupCtx)
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		c.queue.close()
+		return nil
+	})
+	for _, f := range c.sources {
+		group.Go(func() error { return f.run(groupCtx, c.config.Name) })
+	}
+	group.Go(func() error {
+		if c.waitSynced(groupCtx) {
+			c.log.Debug("sources synced, starting workers", "workers", c.config.Workers)
+			c.ready.Store(true)
+			for range c.config.Workers {
+				group.Go(func() error {
+					c.work(groupCtx)
+					return nil
+				})
+			}
+		}
+		return nil
+	})
+	err := group.Wait()
+	c.ready.Store(false)
+	return err
+}
+
+func (c *Typed[R]) waitSynced(ctx context.Context) bool {
+	for _, f := range c.sources {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-f.synced:
+		}
+	}
+	return true
+}
+
+// Ready returns nil while the workers run, which is when every source has delivered what existed at the start.
+func (c *Typed[R]) Ready() error {
+	if c.ready.Load() {
+		return nil
+	}
+	for _, f := range c.sources {
+		select {
+		case <-f.synced:
+		default:
+			if c.started.Load() {
+				return fmt.Errorf("controller %q is not ready: waiting for the initial list of %s",
+					c.config.Name, f.source.Name())
+			}
+		}
+	}
+	return fmt.Errorf("controller %q is not ready: it is not running", c.config.Name)
+}
+
+// Healthy returns an error while a single run has taken longer than Config.StuckAfter.
+func (c *Typed[R]) Healthy() error {
+	if longest := c.queue.stats().longest; longest > c.config.StuckAfter {
+		return fmt.Errorf("controller %q is unhealthy: a run has taken %s", c.config.Name, longest.Round(time.Second))
+	}
+	return nil
+}
+
+// work reconciles keys until the queue is closed.
+func (c *Typed[R]) work(ctx context.Context) {
+	for {
+		key, waited, ok := c.queue.get()
+		if !ok {
+			return
+		}
+		result, err := c.reconcileOne(ctx, key)
+		what, label := c.judge(ctx, key, result, err)
+		ran := c.queue.done(key, what)
+		c.metrics.ran(label, waited, ran)
+	}
+}
+
+// judge says what becomes of a key, as the documentation of package reconcile has it, and the label of its metric.
+func (c *Typed[R]) judge(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
+	var panicked *PanicError
+	switch {
+	case errors.As(err, &panicked):
+		c.log.Error("reconciler panicked, retrying", "key", key, "panic", panicked.Value, "stack", string(panicked.Stack))
+		return outcome{limited: true}, resultPanic
+	case reconcile.IsTerminal(err):
+		c.log.Error("reconcile failed for good", "key", key, "err", err)
+		return outcome{}, resultTerminal
+	case err != nil && ctx.Err() != nil:
+		c.log.Debug("reconcile ended by shutdown", "key", key, "err", err)
+		return outcome{limited: true}, resultError
+	case err != nil:
+		c.log.Error("reconcile failed, retrying", "key", key, "err", err)
+		return outcome{limited: true}, resultError
+	case result.RequeueAfter > 0:
+		return outcome{after: result.RequeueAfter}, resultAfter
+	case result.Requeue:
+		return outcome{limited: true}, resultRequeue
+	}
+	return outcome{}, resultSuccess
+}
+
+// errTimeout tells the end of Config.Timeout from the end of the caller's context.
+var errTimeout = errors.New("the controller's time limit for one run is over")
+
+// PanicError is the error in place of a panic of the Reconciler.
+type PanicError struct {
+	// Value is what the Reconciler panicked with.
+	Value any
+	// Stack is the stack of the panicking goroutine, as text.
+	Stack []byte
+}
+
+// Error tells the value; the stack is left to who logs the error.
+func (e *PanicError) Error() string { return fmt.Sprintf("reconciler panicked: %v", e.Value) }
+
+// Unwrap gives the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// reconcileOne runs the Reconciler once. A panic becomes an error.
+func (c *Typed[R]) reconcileOne(ctx context.Context, key R) (result reconcile.Result, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	if c.config.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.config.Timeout, errTimeout)
+		defer cancel()
+	}
+	return c.reconciler.Reconcile(ctx, key)
+}

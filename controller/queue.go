@@ -1,0 +1,312 @@
+package controller
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// maxStreak is how many live keys may go in a row before a waiting background key gets a turn.
+const maxStreak = 32
+
+// outcome is what becomes of a key after a run.
+type outcome struct {
+	limited bool          // again after a delay that grows with each one in a row
+	after   time.Duration // again after this time, if positive and not limited
+}
+
+// queue hands each key to one worker at a time. It starts no goroutine: delays needs one of the caller's.
+type queue[R comparable] struct {
+	clock    clock.WithTicker
+	min, max time.Duration // bounds of the delay after a failure
+
+	wake chan struct{} // gets a value when the first entry of later has changed
+
+	mu      sync.Mutex // guards all below, and the items
+	idle    sync.Cond  // workers that wait for a key
+	items   map[R]*item[R]
+	ready   [levels]list[R]
+	running list[R]
+	later   agenda[R]
+	streak  int // live keys in a row while a background key waited
+	closed  bool
+	counts  counts
+}
+
+// counts are the running totals of a queue.
+type counts struct {
+	adds    [levels]uint64
+	retries uint64
+	limited int           // keys that now wait after a failure
+	waited  time.Duration // the sum of the delays imposed after failures
+}
+
+func newQueue[R comparable](clk clock.WithTicker, shortest, longest time.Duration) *queue[R] {
+	q := &queue[R]{
+		clock: clk, min: shortest, max: longest, items: make(map[R]*item[R]), wake: make(chan struct{}, 1),
+	}
+	q.idle.L = &q.mu
+	return q
+}
+
+// add makes the key ready, or marks it to run again if it is running. A closed queue takes nothing.
+func (q *queue[R]) add(key R, urgency level) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.counts.adds[urgency]++
+	it := q.obtain(key)
+	switch {
+	case it.state == stateRunning:
+		if !it.again || urgency > it.level {
+			it.level = urgency
+		}
+		it.again = true
+	case it.state == stateLater:
+		q.makeReady(it, urgency)
+	case urgency > it.level:
+		q.ready[it.level].remove(it)
+		it.level = urgency
+		q.ready[urgency].push(it)
+	}
+}
+
+// addAfter makes the key ready after d. Of several such requests for one key the earliest counts.
+func (q *queue[R]) addAfter(key R, d time.Duration) {
+	if d <= 0 {
+		q.add(key, levelLive)
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	it := q.obtain(key)
+	if at := q.clock.Now().Add(d).UnixNano(); it.asked == 0 || at < it.asked {
+		it.asked = at
+		q.plan(it)
+	}
+}
+
+// get waits for a key and gives it to the caller, who must call done with it. waited is how long the key was ready.
+// It returns false once the queue is closed.
+func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if q.closed {
+			return key, 0, false
+		}
+		if it := q.next(); it != nil {
+			now := q.clock.Now().UnixNano()
+			waited = time.Duration(now - it.since)
+			it.state, it.since = stateRunning, now
+			q.running.push(it)
+			q.setDue(it, 0, false) // this run takes the place of the one that its last result asked for
+			return it.key, waited, true
+		}
+		q.idle.Wait()
+	}
+}
+
+// next takes the first key off the ready lists, nil if there is none. The caller holds mu.
+func (q *queue[R]) next() *item[R] {
+	live, background := &q.ready[levelLive], &q.ready[levelBackground]
+	from := live
+	if live.front == nil || (background.front != nil && q.streak >= maxStreak) {
+		from = background
+	}
+	if from.front == nil {
+		return nil
+	}
+	if from == live && background.front != nil {
+		q.streak++
+	} else {
+		q.streak = 0
+	}
+	it := from.front
+	from.remove(it)
+	return it
+}
+
+// done gives back a key from get, with what is to become of it, and tells how long it ran.
+func (q *queue[R]) done(key R, result outcome) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it := q.items[key]
+	now := q.clock.Now().UnixNano()
+	ran := time.Duration(now - it.since)
+	q.running.remove(it)
+	it.state = stateLater
+	switch {
+	case result.limited:
+		delay := q.backoff(it.failures)
+		it.failures++
+		q.counts.retries++
+		q.counts.waited += delay
+		q.setDue(it, now+int64(delay), true)
+	case result.after > 0:
+		it.failures = 0
+		q.setDue(it, now+int64(result.after), false)
+	default:
+		it.failures = 0
+	}
+	if it.again && !q.closed {
+		q.makeReady(it, it.level)
+	}
+	q.release(it)
+	return ran
+}
+
+// backoff is the delay after so many failures: min, twice min, …, at most max.
+func (q *queue[R]) backoff(failures int32) time.Duration {
+	delay := float64(q.min) * math.Pow(2, float64(failures))
+	if delay > float64(q.max) {
+		return q.max
+	}
+	return time.Duration(delay)
+}
+
+// obtain gives the key's item, making it if need be. The caller holds mu.
+func (q *queue[R]) obtain(key R) *item[R] {
+	it, ok := q.items[key]
+	if !ok {
+		it = &item[R]{key: key}
+		q.items[key] = it
+	}
+	return it
+}
+
+// release forgets an item with nothing left to do. The caller holds mu.
+func (q *queue[R]) release(it *item[R]) {
+	if it.state == stateLater && it.place == 0 {
+		delete(q.items, it.key)
+	}
+}
+
+// makeReady lets the item run at the next turn. The caller holds mu.
+func (q *queue[R]) makeReady(it *item[R], urgency level) {
+	it.state, it.level, it.again = stateReady, urgency, false
+	it.since = q.clock.Now().UnixNano()
+	q.ready[urgency].push(it)
+	q.idle.Signal()
+}
+
+// setDue sets when the item's result wants it to run. The caller holds mu.
+func (q *queue[R]) setDue(it *item[R], at int64, limited bool) {
+	if it.limited != limited {
+		it.limited = limited
+		if limited {
+			q.counts.limited++
+		} else {
+			q.counts.limited--
+		}
+	}
+	if it.due == at {
+		return
+	}
+	it.due = at
+	q.plan(it)
+}
+
+// plan puts the item at its place among those to run later. The caller holds mu.
+func (q *queue[R]) plan(it *item[R]) {
+	q.later.set(it)
+	if it.place == 1 {
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// delays makes keys ready when they are due, until ctx ends.
+func (q *queue[R]) delays(ctx context.Context) {
+	timer := q.clock.NewTimer(time.Hour) // set below before it matters
+	defer timer.Stop()
+	for {
+		var fire <-chan time.Time
+		if wait, any := q.ripen(); any {
+			// A fired timer that nobody read is of no consequence: ripen looks at the clock itself.
+			timer.Reset(wait)
+			fire = timer.C()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		case <-fire:
+		}
+	}
+}
+
+// ripen makes ready what is due, and returns the time until the next key is due, if there is one.
+func (q *queue[R]) ripen() (wait time.Duration, any bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.later) > 0 {
+		it, now := q.later[0], q.clock.Now().UnixNano()
+		if it.when() > now {
+			return time.Duration(it.when() - now), true
+		}
+		if it.asked != 0 && it.asked <= now {
+			it.asked = 0
+		}
+		if it.due != 0 && it.due <= now {
+			q.setDue(it, 0, false)
+		}
+		q.later.set(it)
+		switch {
+		case q.closed:
+			q.release(it)
+		case it.state == stateRunning:
+			it.again, it.level = true, levelLive
+		case it.state == stateLater:
+			q.makeReady(it, levelLive)
+		}
+	}
+	return 0, false
+}
+
+// close wakes the workers; get returns false from now on, and add takes nothing.
+func (q *queue[R]) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.idle.Broadcast()
+}
+
+// stats is what a queue holds at one moment.
+type stats struct {
+	counts
+	depth      [levels]int
+	delayed    int
+	running    int
+	oldest     time.Duration // the longest that a ready key has waited
+	longest    time.Duration // the longest that a key has been running
+	unfinished time.Duration // the sum over all running keys
+}
+
+func (q *queue[R]) stats() stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.clock.Now().UnixNano()
+	s := stats{counts: q.counts, delayed: len(q.later), running: q.running.len}
+	for urgency := range q.ready {
+		s.depth[urgency] = q.ready[urgency].len
+		if since := q.ready[urgency].oldest(); since != 0 {
+			s.oldest = max(s.oldest, time.Duration(now-since))
+		}
+	}
+	for it := q.running.front; it != nil; it = it.next {
+		s.unfinished += time.Duration(now - it.since)
+		s.longest = max(s.longest, time.Duration(now-it.since))
+	}
+	return s
+}

@@ -1,0 +1,102 @@
+package replicaset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// claim sorts out whose the Pods are: Pods of the ReplicaSet that its selector no longer matches are released, Pods
+// without a controller that it matches are adopted. It returns those that are the ReplicaSet's. A ReplicaSet that is
+// being deleted does neither, for the garbage collector is at work on its Pods.
+func (r *run) claim(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+	claimed := make([]*corev1.Pod, 0, len(pods))
+	var failures []error
+	confirmed := false
+	for _, pod := range pods {
+		matches := r.selector.Matches(labels.Set(pod.Labels))
+		owned := metav1.IsControlledBy(pod, r.rs)
+		switch {
+		case owned && matches:
+			claimed = append(claimed, pod)
+		case r.rs.DeletionTimestamp != nil:
+		case owned:
+			if err := r.release(ctx, pod); err != nil {
+				failures = append(failures, err)
+			}
+		default:
+			if !confirmed {
+				if err := r.confirmAlive(ctx); err != nil {
+					return nil, err
+				}
+				confirmed = true
+			}
+			adopted, err := r.adopt(ctx, pod)
+			if err != nil {
+				failures = append(failures, err)
+			}
+			if adopted != nil {
+				claimed = append(claimed, adopted)
+			}
+		}
+	}
+	return claimed, errors.Join(failures...)
+}
+
+// confirmAlive asks the API whether the ReplicaSet still exists and is not being deleted. The cache is not enough to
+// adopt on: the garbage collector may have orphaned these very Pods a moment ago.
+func (r *run) confirmAlive(ctx context.Context) error {
+	fresh, err := r.deps.Client.AppsV1().ReplicaSets(r.rs.Namespace).Get(ctx, r.rs.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("check replicaset %s/%s before adopting pods: %w", r.rs.Namespace, r.rs.Name, err)
+	}
+	if fresh.UID != r.rs.UID || fresh.DeletionTimestamp != nil {
+		return fmt.Errorf("adopt pods for replicaset %s/%s with uid %s: it is gone or being deleted",
+			r.rs.Namespace, r.rs.Name, r.rs.UID)
+	}
+	return nil
+}
+
+// adopt makes the ReplicaSet the Pod's controller. It returns nil without an error if the Pod is gone or going.
+func (r *run) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	patched, err := r.patchOwner(ctx, pod, metav1.NewControllerRef(r.rs, kind))
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt pod %s/%s for replicaset %q: %w", pod.Namespace, pod.Name, r.rs.Name, err)
+	}
+	if patched.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return patched, nil
+}
+
+// release removes the ReplicaSet from the Pod's owners. A Pod that is gone, or of which it is no owner, is released.
+func (r *run) release(ctx context.Context, pod *corev1.Pod) error {
+	_, err := r.patchOwner(ctx, pod, map[string]any{"$patch": "delete", "uid": r.rs.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) {
+		return fmt.Errorf("release pod %s/%s from replicaset %q: %w", pod.Namespace, pod.Name, r.rs.Name, err)
+	}
+	return nil
+}
+
+// patchOwner changes one entry of the Pod's owner references. The UID in the patch makes it fail on another Pod of
+// the same name.
+func (r *run) patchOwner(ctx context.Context, pod *corev1.Pod, reference any) (*corev1.Pod, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "ownerReferences": []any{reference}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode owner reference: %w", err)
+	}
+	return r.deps.Client.CoreV1().Pods(pod.Namespace).
+		Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+}

@@ -1,0 +1,151 @@
+package replicaset
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/expect"
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// Name is the controller's name in logs, metrics, timelines and events.
+const Name = "replicaset-controller"
+
+// kind is what the controller references of Pods name as their owner.
+var kind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+
+// Controller keeps ReplicaSets at their size.
+type Controller struct {
+	deps   Deps
+	config Config
+	log    *slog.Logger
+	// own is the factory that Start runs, nil if the caller gave one.
+	own      informers.SharedInformerFactory
+	pods     cache.Indexer
+	sets     cache.Indexer
+	lister   appslisters.ReplicaSetLister
+	runner   *controller.Controller
+	expected *expect.ExpectationsStore
+	owners   *owners
+	recorder record.EventRecorder // set by Start before the first run
+}
+
+var _ reconcile.Reconciler = (*Controller)(nil)
+
+// New makes the controller. It asks the informer factory for its informers but starts nothing.
+func New(deps Deps, config Config) (*Controller, error) {
+	deps, err := deps.complete()
+	if err != nil {
+		return nil, err
+	}
+	config, err = config.complete()
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		deps: deps, config: config, log: deps.Logger.With("controller", Name),
+		expected: expect.NewExpectationsStore(), owners: newOwners(), recorder: deps.Recorder,
+	}
+	factory := deps.Informers
+	if factory == nil {
+		factory = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(slim))
+		c.own = factory
+	}
+	pods, sets := factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer()
+	if err := pods.AddIndexers(cache.Indexers{byController: indexByController}); err != nil {
+		return nil, fmt.Errorf("make replicaset controller: index pods: %w", err)
+	}
+	if err := sets.AddIndexers(cache.Indexers{byController: indexByController}); err != nil {
+		return nil, fmt.Errorf("make replicaset controller: index replicasets: %w", err)
+	}
+	c.pods, c.sets, c.lister = pods.GetIndexer(), sets.GetIndexer(), factory.Apps().V1().ReplicaSets().Lister()
+	c.runner, err = controller.New(c, controller.Deps{
+		Logger: deps.Logger, Clock: deps.Clock, Registerer: deps.Registerer,
+	}, controller.Config{
+		Name: Name, Workers: config.Workers, BackoffMin: config.BackoffMin, BackoffMax: config.BackoffMax,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.runner.Watch(controller.For(sets))
+	c.runner.Watch(controller.Owns(pods, controller.Owner{Group: kind.Group, Kind: kind.Kind}))
+	c.runner.Watch(controller.Watches(pods, c.setsFor, mayBeAdopted))
+	return c, nil
+}
+
+// Start runs the controller until ctx ends, and returns once all that it began has ended.
+func (c *Controller) Start(ctx context.Context) error {
+	if c.recorder == nil {
+		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+		defer broadcaster.Shutdown()
+		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.deps.Client.CoreV1().Events("")})
+		c.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
+	}
+	if c.deps.Registerer != nil {
+		collector := expect.NewCollector(Name, c.expected)
+		if err := c.deps.Registerer.Register(collector); err != nil {
+			return fmt.Errorf("start replicaset controller: register metrics: %w", err)
+		}
+		defer c.deps.Registerer.Unregister(collector)
+	}
+	if c.own != nil {
+		// The informers end with this context, and Shutdown waits for them.
+		informersCtx, cancel := context.WithCancel(ctx)
+		defer c.own.Shutdown()
+		defer cancel()
+		c.own.Start(informersCtx.Done())
+	}
+	return c.runner.Start(ctx)
+}
+
+// Ready returns nil once the caches are filled and the workers run.
+func (c *Controller) Ready() error { return c.runner.Ready() }
+
+// Healthy returns an error while a worker is stuck.
+func (c *Controller) Healthy() error { return c.runner.Healthy() }
+
+// setsFor finds the ReplicaSets whose selector matches a Pod that has no controller.
+func (c *Controller) setsFor(pod *corev1.Pod) []reconcile.Request {
+	if metav1.GetControllerOfNoCopy(pod) != nil || len(pod.Labels) == 0 {
+		return nil
+	}
+	sets, err := c.lister.ReplicaSets(pod.Namespace).List(labels.Everything())
+	if err != nil {
+		return nil // the informer's own store does not fail
+	}
+	var requests []reconcile.Request
+	for _, rs := range sets {
+		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
+		if err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)) {
+			requests = append(requests, controller.RequestFor(rs))
+		}
+	}
+	return requests
+}
+
+// mayBeAdopted lets events through that can make a Pod without a controller fit for adoption.
+func mayBeAdopted(event controller.Event) bool {
+	return event.Type != controller.Deleted && metav1.GetControllerOfNoCopy(event.Object) == nil &&
+		!event.Resync && controller.MetadataChanged()(event)
+}
+
+// slim drops what the controller never reads, which is most of a Pod's metadata by size.
+func slim(obj any) (any, error) {
+	if object, ok := obj.(metav1.Object); ok {
+		object.SetManagedFields(nil)
+	}
+	return obj, nil
+}

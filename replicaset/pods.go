@@ -1,0 +1,99 @@
+package replicaset
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// byController is the index of objects by the UID of their controller; those without one are under orphansIn.
+const byController = "berth.dev/controller"
+
+func orphansIn(namespace string) string { return "orphans/" + namespace }
+
+func indexByController(obj any) ([]string, error) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("index by controller: %w", err)
+	}
+	if ref := metav1.GetControllerOfNoCopy(object); ref != nil {
+		return []string{string(ref.UID)}, nil
+	}
+	return []string{orphansIn(object.GetNamespace())}, nil
+}
+
+// listPods gives the Pods that the ReplicaSet controls and those without a controller that its selector matches.
+func (r *run) listPods() ([]*corev1.Pod, error) {
+	found, err := r.podsOf(r.rs.UID)
+	if err != nil {
+		return nil, err
+	}
+	orphans, err := r.pods.ByIndex(byController, orphansIn(r.rs.Namespace))
+	if err != nil {
+		return nil, fmt.Errorf("list pods without controller in %q: %w", r.rs.Namespace, err)
+	}
+	for _, obj := range orphans {
+		if pod, ok := obj.(*corev1.Pod); ok && r.selector.Matches(labels.Set(pod.Labels)) {
+			found = append(found, pod)
+		}
+	}
+	return found, nil
+}
+
+// podsOf gives the Pods that the ReplicaSet with that UID controls.
+func (c *Controller) podsOf(uid types.UID) ([]*corev1.Pod, error) {
+	objects, err := c.pods.ByIndex(byController, string(uid))
+	if err != nil {
+		return nil, fmt.Errorf("list pods of replicaset with uid %q: %w", uid, err)
+	}
+	pods := make([]*corev1.Pod, 0, len(objects))
+	for _, obj := range objects {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// dropSeenNames forgets the doubt about creations that the cache shows.
+func (o *owner) dropSeenNames(found []*corev1.Pod) {
+	if len(o.names) == 0 {
+		return
+	}
+	o.names = slices.DeleteFunc(o.names, func(name string) bool {
+		return slices.ContainsFunc(found, func(pod *corev1.Pod) bool { return pod.Name == name })
+	})
+}
+
+// isTerminal reports whether a Pod has ended for good.
+func isTerminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// readySince tells since when a Pod is ready, if it is.
+func readySince(pod *corev1.Pod) (time.Time, bool) {
+	for i := range pod.Status.Conditions {
+		if condition := &pod.Status.Conditions[i]; condition.Type == corev1.PodReady {
+			return condition.LastTransitionTime.Time, condition.Status == corev1.ConditionTrue
+		}
+	}
+	return time.Time{}, false
+}
+
+func isReady(pod *corev1.Pod) bool {
+	_, ready := readySince(pod)
+	return ready
+}
+
+// isAvailable reports whether a Pod has been ready for at least so long. A Pod that is ready without saying since
+// when is available only if no time is asked for.
+func isAvailable(pod *corev1.Pod, atLeast time.Duration, now time.Time) bool {
+	since, ready := readySince(pod)
+	return ready && (atLeast == 0 || (!since.IsZero() && !since.Add(atLeast).After(now)))
+}

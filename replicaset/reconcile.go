@@ -1,0 +1,141 @@
+package replicaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// run is one reconciliation of one ReplicaSet.
+type run struct {
+	*Controller
+	rs       *appsv1.ReplicaSet // from the cache or the last write; not to be modified
+	owner    *owner
+	key      string // of its expectations
+	selector labels.Selector
+	want     int
+
+	active      []*corev1.Pod // its Pods that count, without those whose deletion is expected
+	terminating []*corev1.Pod // its Pods that are on their way out
+	unseen      int           // created Pods that the cache does not show
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	cached, err := c.lister.ReplicaSets(request.Namespace).Get(request.Name)
+	if apierrors.IsNotFound(err) {
+		if uid := c.owners.forget(request.NamespacedName); uid != "" {
+			return reconcile.Result{}, c.expected.DeleteExpectations(logr.Discard(), string(uid))
+		}
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read replicaset %q: %w", request, err)
+	}
+	known, former := c.owners.of(request.NamespacedName, cached.UID)
+	if former != "" {
+		_ = c.expected.DeleteExpectations(logr.Discard(), string(former)) // its error is always nil
+	}
+	rs := known.newest(cached)
+	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
+	if err == nil && selector.Empty() {
+		err = errors.New("it is empty and would match every pod")
+	}
+	if err != nil {
+		return reconcile.Result{}, reconcile.TerminalError(
+			fmt.Errorf("read replicaset %q: field spec.selector: %w", request, err))
+	}
+	r := &run{Controller: c, rs: rs, owner: known, key: string(rs.UID), selector: selector, want: 1}
+	if rs.Spec.Replicas != nil {
+		r.want = int(*rs.Spec.Replicas)
+	}
+	return r.do(ctx)
+}
+
+func (r *run) do(ctx context.Context) (reconcile.Result, error) {
+	if err := r.settleDeletes(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.observe(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	var manageErr error
+	if r.rs.DeletionTimestamp == nil {
+		manageErr = r.manage(ctx)
+	}
+	now := r.deps.Clock.Now()
+	status := r.status(manageErr, now)
+	if err := r.writeStatus(ctx, status); err != nil {
+		return reconcile.Result{}, err
+	}
+	if manageErr != nil {
+		return reconcile.Result{}, manageErr
+	}
+	return reconcile.Result{RequeueAfter: r.lookAgain(now)}, nil
+}
+
+// observe finds the ReplicaSet's Pods, taking over and letting go of some, and brings its expectations up to date.
+func (r *run) observe(ctx context.Context) error {
+	// The version is read before the Pods: what the cache has seen by then is in the list, or gone.
+	seen := r.pods.LastStoreSyncResourceVersion()
+	found, err := r.listPods()
+	if err != nil {
+		return err
+	}
+	var live, terminating []types.UID
+	for _, pod := range found {
+		if pod.DeletionTimestamp == nil {
+			live = append(live, pod.UID)
+		} else {
+			terminating = append(terminating, pod.UID)
+		}
+	}
+	r.expected.SyncExpectationsAt(r.key, seen, live, terminating)
+	r.owner.dropSeenNames(found)
+	for _, pod := range found {
+		switch {
+		case isTerminal(pod):
+		case pod.DeletionTimestamp != nil:
+			if metav1.IsControlledBy(pod, r.rs) && r.selector.Matches(labels.Set(pod.Labels)) {
+				r.terminating = append(r.terminating, pod)
+			}
+		case r.expected.HasDeleteExpectation(r.key, pod.UID):
+		default:
+			r.active = append(r.active, pod)
+		}
+	}
+	r.unseen = len(r.expected.GetCreateExpectations(r.key))
+	r.active, err = r.claim(ctx, r.active)
+	return err
+}
+
+// lookAgain is when to run again without an event: when the next Pod becomes available, or when a created Pod should
+// long have shown up. Zero means never.
+func (r *run) lookAgain(now time.Time) time.Duration {
+	var next time.Duration
+	if r.unseen > 0 {
+		next = r.config.Recheck
+	}
+	for _, pod := range r.active {
+		at, ready := readySince(pod)
+		if !ready {
+			continue
+		}
+		wait := at.Add(time.Duration(r.rs.Spec.MinReadySeconds) * time.Second).Sub(now)
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+	}
+	return next
+}

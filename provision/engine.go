@@ -56,6 +56,7 @@ type engine struct {
 	claimLimiter, volumeLimiter   workqueue.RateLimiter
 	claimWrites, volumeWrites     workqueue.TypedRateLimiter[string]
 	unregister                    []func()
+	handled                       []cache.DoneChecker
 	factory                       informers.SharedInformerFactory
 	claimInformer, volumeInformer cache.SharedInformer
 	classInformer                 cache.SharedInformer

@@ -129,6 +129,7 @@ func (e *engine) subscribe() error {
 			e.unsubscribe()
 			return fmt.Errorf("watch %s: %w", s.what, err)
 		}
+		e.handled = append(e.handled, registration.HasSyncedChecker())
 		e.unregister = append(e.unregister, func() {
 			if err := s.informer.RemoveEventHandler(registration); err != nil {
 				e.logger.Error("cannot stop watching", "what", s.what, "error", err)
@@ -145,11 +146,11 @@ func (e *engine) unsubscribe() {
 	e.unregister = nil
 }
 
-// syncCaches starts the informers that are our own and waits for all of them.
+// syncCaches starts the informers that are our own and waits until all informers have listed and our
+// handlers have seen what they listed.
 func (e *engine) syncCaches(ctx context.Context) bool {
 	e.factory.StartWithContext(ctx)
-	return cache.WaitForCacheSync(ctx.Done(),
-		e.claimInformer.HasSynced, e.volumeInformer.HasSynced, e.classInformer.HasSynced)
+	return cache.WaitFor(ctx, "", e.handled...)
 }
 
 func (e *engine) claimSeen(old, obj any) {

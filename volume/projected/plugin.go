@@ -63,54 +63,63 @@ var _ volume.Refresher = (*Plugin)(nil)
 
 // NewConfigMap makes the plugin for configMap volumes.
 func NewConfigMap(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ConfigMapName, sources: func(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
-		if source.ConfigMap == nil {
-			return nil, nil
-		}
-		return []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: source.ConfigMap.LocalObjectReference,
-			Items:                source.ConfigMap.Items,
-			Optional:             source.ConfigMap.Optional,
-		}}}, source.ConfigMap.DefaultMode
-	}}
+	return &Plugin{deps: deps, name: ConfigMapName, sources: ofConfigMap}
 }
 
 // NewSecret makes the plugin for secret volumes.
 func NewSecret(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: SecretName, inMemory: true, sources: func(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
-		if source.Secret == nil {
-			return nil, nil
-		}
-		return []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: source.Secret.SecretName},
-			Items:                source.Secret.Items,
-			Optional:             source.Secret.Optional,
-		}}}, source.Secret.DefaultMode
-	}}
+	return &Plugin{deps: deps, name: SecretName, inMemory: true, sources: ofSecret}
 }
 
 // NewDownwardAPI makes the plugin for downwardAPI volumes.
 func NewDownwardAPI(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: DownwardAPIName, inMemory: true, sources: func(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
-		if source.DownwardAPI == nil {
-			return nil, nil
-		}
-		projection := corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: source.DownwardAPI.Items}}
-		return []corev1.VolumeProjection{projection}, source.DownwardAPI.DefaultMode
-	}}
+	return &Plugin{deps: deps, name: DownwardAPIName, inMemory: true, sources: ofDownwardAPI}
 }
 
 // NewProjected makes the plugin for projected volumes.
 func NewProjected(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ProjectedName, inMemory: true, sources: func(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
-		if source.Projected == nil {
-			return nil, nil
-		}
-		if source.Projected.Sources == nil {
-			return []corev1.VolumeProjection{}, source.Projected.DefaultMode
-		}
-		return source.Projected.Sources, source.Projected.DefaultMode
-	}}
+	return &Plugin{deps: deps, name: ProjectedName, inMemory: true, sources: ofProjected}
+}
+
+func ofConfigMap(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+	if source.ConfigMap == nil {
+		return nil, nil
+	}
+	return []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{
+		LocalObjectReference: source.ConfigMap.LocalObjectReference,
+		Items:                source.ConfigMap.Items,
+		Optional:             source.ConfigMap.Optional,
+	}}}, source.ConfigMap.DefaultMode
+}
+
+func ofSecret(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+	if source.Secret == nil {
+		return nil, nil
+	}
+	return []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: source.Secret.SecretName},
+		Items:                source.Secret.Items,
+		Optional:             source.Secret.Optional,
+	}}}, source.Secret.DefaultMode
+}
+
+func ofDownwardAPI(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+	if source.DownwardAPI == nil {
+		return nil, nil
+	}
+	return []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{
+		Items: source.DownwardAPI.Items,
+	}}}, source.DownwardAPI.DefaultMode
+}
+
+func ofProjected(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+	if source.Projected == nil {
+		return nil, nil
+	}
+	if source.Projected.Sources == nil {
+		return []corev1.VolumeProjection{}, source.Projected.DefaultMode // not nil: it is of this plugin
+	}
+	return source.Projected.Sources, source.Projected.DefaultMode
 }
 
 // Name implements volume.Plugin.

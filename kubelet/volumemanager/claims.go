@@ -1,0 +1,109 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// claimError says that a volume waits for its claim.
+type claimError struct {
+	namespace, name string
+	err             error
+}
+
+func (e *claimError) Error() string {
+	return fmt.Sprintf("use claim %s/%s: %v", e.namespace, e.name, e.err)
+}
+func (e *claimError) Unwrap() error { return e.err }
+
+// resolve finds out what an entry of spec.volumes stands for: itself, or the PersistentVolume of its claim. It also
+// tells whether the Pod wants it read-only.
+func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (volume.Spec, bool, error) {
+	spec := volume.Spec{Name: v.Name, Volume: v}
+	var claimName string
+	readOnly := false
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		claimName, readOnly = v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly
+	case v.Ephemeral != nil:
+		claimName = ephemeral.VolumeClaimName(pod, v)
+	default:
+		return spec, false, nil
+	}
+	pending := func(err error) error {
+		return &claimError{namespace: pod.Namespace, name: claimName, err: err}
+	}
+	claim, err := m.deps.Client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, claimName, metav1.GetOptions{})
+	if err != nil {
+		return spec, false, pending(err)
+	}
+	if v.Ephemeral != nil {
+		if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
+			return spec, false, pending(err)
+		}
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return spec, false, pending(fmt.Errorf("it is not bound to a volume yet, its phase is %q", claim.Status.Phase))
+	}
+	pv, err := m.deps.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return spec, false, pending(fmt.Errorf("get its volume: %w", err))
+	}
+	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
+		return spec, false, pending(fmt.Errorf("persistent volume %q is bound to another claim", pv.Name))
+	}
+	spec.PVC, spec.PV = claim, pv
+	if claim.DeletionTimestamp != nil && !m.onDisk(pod, spec) {
+		return spec, false, pending(fmt.Errorf("it is being deleted, so no new pod may use it"))
+	}
+	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+		return spec, false, pending(fmt.Errorf("persistent volume %q has volumeMode Block, but the pod names it in "+
+			"volumeMounts: use a claim with volumeMode Filesystem", pv.Name))
+	}
+	return spec, readOnly, nil
+}
+
+// onDisk reports whether the Pod has used the volume before: then this process took the Pod over.
+func (m *Manager) onDisk(pod *corev1.Pod, spec volume.Spec) bool {
+	plugin, err := m.deps.Plugins.Find(spec)
+	if err != nil {
+		return false
+	}
+	_, err = m.deps.Mounter.IsMountPoint(volume.Dir(m.config.RootDir, pod.UID, plugin.Name(), spec.DirName()))
+	return err == nil
+}
+
+// watchClaim watches the claim, beginning with its present state. Nil means that this is not possible now: an
+// ordinary node may read its claims but not watch them.
+func (m *Manager) watchClaim(ctx context.Context, claim *claimError) watch.Interface {
+	events, err := m.deps.Client.CoreV1().PersistentVolumeClaims(claim.namespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector("metadata.name", claim.name).String(),
+		ResourceVersion: "0",
+	})
+	if err != nil {
+		m.log.Debug("cannot watch claim, it is read now and then instead", "namespace", claim.namespace,
+			"claim", claim.name, "error", err)
+		return nil
+	}
+	return events
+}
+
+// node is this Node, for volumes that only some nodes may use.
+func (m *Manager) node(ctx context.Context, spec volume.Spec) (*corev1.Node, error) {
+	if spec.PV == nil || spec.PV.Spec.NodeAffinity == nil {
+		return nil, nil
+	}
+	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read this node's labels for persistent volume %q: %w", spec.PV.Name, err)
+	}
+	return node, nil
+}

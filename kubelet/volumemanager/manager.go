@@ -1,0 +1,271 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+	"github.com/berth-dev/berth/volume/subpath"
+)
+
+const (
+	// slowMount is how long the volumes of a Pod may take before an event names those that are missing; it is
+	// repeated as often.
+	slowMount = 2*time.Minute + 3*time.Second
+	// repeatEvent is after how long the same failure of the same volume gives an event again.
+	repeatEvent = 5 * time.Minute
+	// refreshers is how many Pods' volumes are refreshed at once.
+	refreshers = 8
+	// failedMount and failedUnmount are the reasons of events.
+	failedMount   = "FailedMount"
+	failedUnmount = "FailedUnmount"
+)
+
+// ErrTerminating says that a Pod's volumes cannot be mounted because they are being unmounted.
+var ErrTerminating = errors.New("the volumes of this pod are being unmounted")
+
+// Objects is the objects of the API that Pods refer to (see package objects).
+type Objects interface {
+	Acquire(pod *corev1.Pod)
+	Release(uid types.UID)
+	Subscribe(changed func(uid types.UID)) (cancel func())
+}
+
+// Tokens is the tokens of Pods' service accounts (see package token).
+type Tokens interface {
+	Forget(uid types.UID)
+	Subscribe(renewed func(uid types.UID)) (cancel func())
+}
+
+// Config is the values that a Manager runs with.
+type Config struct {
+	// RootDir is the node agent's root: Pods' directories lie in RootDir/pods.
+	RootDir string
+	// NodeName is this node's name.
+	NodeName string
+}
+
+// Deps is what a Manager needs. Mounter, Timeline, Recorder, Clock and Logger may be nil.
+type Deps struct {
+	// Client reads claims, PersistentVolumes and this Node.
+	Client  kubernetes.Interface
+	Plugins *volume.Registry
+	Objects Objects
+	Tokens  Tokens
+	// Mounter mounts. Nil is system calls.
+	Mounter  mounts.Mounter
+	Timeline *timeline.Recorder
+	Recorder record.EventRecorder
+	Clock    clock.Clock
+	Logger   *slog.Logger
+}
+
+// Mounted is a volume of a Pod that is set up.
+type Mounted struct {
+	// Path is where the volume is on this node: a directory, or for hostPath a file or a device.
+	Path string
+	// ReadOnly says that containers must get it read-only, whatever their volumeMounts say.
+	ReadOnly bool
+	// Spec is the volume with its claim and PersistentVolume, if it has them. Shared: not written to.
+	Spec volume.Spec
+}
+
+// Manager is the volume manager. It is safe for concurrent use.
+type Manager struct {
+	config   Config
+	deps     Deps
+	clock    clock.Clock
+	log      *slog.Logger
+	exec     *operationexecutor.Keyed
+	subpaths *subpath.SubPaths
+	ready    chan struct{} // closed when RootDir is prepared
+	wake     chan struct{} // has a value when dirty may not be empty
+
+	mu      sync.Mutex // guards all below
+	pods    map[types.UID]*podState
+	dirty   map[types.UID]struct{} // Pods whose volumes may have to be refreshed
+	stopped bool                   // UnmountAll was called
+}
+
+// podState is what is known of one Pod's volumes. gate is held for reading by operations on them, and for writing to
+// wait until there are none; the rest is guarded by the Manager's mutex.
+type podState struct {
+	uid     types.UID
+	gate    sync.RWMutex
+	closing chan struct{} // closed when Unmount begins
+
+	pod      *corev1.Pod // as last seen
+	mounted  map[string]*mountedVolume
+	reported map[string]reported // by volume, the failure that the last event was about
+	changed  chan struct{}       // closed, and made anew, when something changed that may cure a failure
+	retrying bool                // a refresh is to be tried again later
+}
+
+type mountedVolume struct {
+	Mounted
+	plugin  volume.Plugin
+	request volume.Request
+}
+
+type reported struct {
+	message string
+	at      time.Time
+}
+
+// New makes a Manager.
+func New(config Config, deps Deps) *Manager {
+	if deps.Mounter == nil {
+		deps.Mounter = mounts.Syscalls{}
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Recorder == nil {
+		deps.Recorder = &record.FakeRecorder{}
+	}
+	return &Manager{
+		config: config, deps: deps, clock: deps.Clock, log: deps.Logger,
+		exec: operationexecutor.NewKeyed(operationexecutor.Config{},
+			operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger}),
+		subpaths: subpath.New(deps.Mounter),
+		ready:    make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		pods:     make(map[types.UID]*podState),
+		dirty:    make(map[types.UID]struct{}),
+	}
+}
+
+// Start prepares the root directory (it is made if it is missing, and mounts below it are made to propagate into
+// containers), and then keeps mounted volumes up to date until ctx ends. It must run for Mount to go on. It is called
+// once.
+func (m *Manager) Start(ctx context.Context) error {
+	if err := os.MkdirAll(volume.PodsDir(m.config.RootDir), 0o750); err != nil {
+		return fmt.Errorf("prepare root directory for volumes: %w", err)
+	}
+	if _, err := mounts.MakeShared(m.deps.Mounter, m.config.RootDir); err != nil {
+		return fmt.Errorf("prepare root directory for volumes: %w", err)
+	}
+	defer m.deps.Objects.Subscribe(m.podChanged)()
+	defer m.deps.Tokens.Subscribe(m.podChanged)()
+	close(m.ready)
+	m.refreshLoop(ctx)
+	return nil
+}
+
+// Volumes returns the Pod's volumes that are set up, by their names in the Pod. The caller owns the map.
+func (m *Manager) Volumes(uid types.UID) map[string]Mounted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state, ok := m.pods[uid]
+	if !ok {
+		return map[string]Mounted{}
+	}
+	volumes := make(map[string]Mounted, len(state.mounted))
+	for name, mounted := range state.mounted {
+		volumes[name] = mounted.Mounted
+	}
+	return volumes
+}
+
+// SubPaths prepares parts of volumes for containers. They are cleaned up by Unmount.
+func (m *Manager) SubPaths() *subpath.SubPaths { return m.subpaths }
+
+// PodUpdated says that the Pod's object changed: its labels, its annotations, or the containers that it has. Volumes
+// that show those are brought up to date. A Pod that Mount has not seen is ignored.
+func (m *Manager) PodUpdated(pod *corev1.Pod) {
+	m.mu.Lock()
+	state, ok := m.pods[pod.UID]
+	if ok {
+		state.pod = pod
+	}
+	m.mu.Unlock()
+	if ok {
+		m.deps.Objects.Acquire(pod)
+		m.podChanged(pod.UID)
+	}
+}
+
+// podChanged notes that something changed that the Pod's volumes may show, or that may cure one that failed.
+func (m *Manager) podChanged(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state, ok := m.pods[uid]
+	if !ok {
+		return
+	}
+	close(state.changed)
+	state.changed = make(chan struct{})
+	m.dirty[uid] = struct{}{}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// state finds or makes the Pod's state and notes the Pod as last seen.
+func (m *Manager) state(pod *corev1.Pod) (*podState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped {
+		return nil, ErrTerminating
+	}
+	state, ok := m.pods[pod.UID]
+	if !ok {
+		state = newPodState(pod.UID)
+		m.pods[pod.UID] = state
+	}
+	if state.isClosing() {
+		return nil, ErrTerminating
+	}
+	state.pod = pod
+	return state, nil
+}
+
+func newPodState(uid types.UID) *podState {
+	return &podState{
+		uid: uid, closing: make(chan struct{}), changed: make(chan struct{}),
+		mounted: make(map[string]*mountedVolume), reported: make(map[string]reported),
+	}
+}
+
+func (s *podState) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// report writes an event about what failed with a volume, unless the last one said the same not long ago.
+func (m *Manager) report(state *podState, name, reason, message string) {
+	now := m.clock.Now()
+	m.mu.Lock()
+	last := state.reported[name]
+	skip := last.message == message && now.Sub(last.at) < repeatEvent
+	if !skip {
+		state.reported[name] = reported{message: message, at: now}
+	}
+	pod := state.pod
+	m.mu.Unlock()
+	if !skip && pod != nil {
+		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+	}
+}

@@ -1,0 +1,273 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// claimRead is the longest pause between two looks at a claim that may not be watched.
+const claimRead = time.Second
+
+const (
+	opMount   = "mount"
+	opRefresh = "refresh"
+	opUnmount = "unmount"
+)
+
+// Mount sets up all volumes of the Pod that a container mounts, all at the same time, and returns when they are. A
+// volume that fails is tried again until ctx ends, after a pause or when something changes that may cure it; each new
+// failure gives a FailedMount event. If all are set up already it returns at once.
+//
+// An error means that ctx ended, that Unmount was called (ErrTerminating), or that the Pod asks for something that is
+// not supported (volume.IsUnsupported). Volumes that are set up by then stay so until Unmount.
+func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
+	select {
+	case <-m.ready:
+	case <-ctx.Done():
+		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
+	}
+	state, err := m.state(pod)
+	if err != nil {
+		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	m.deps.Objects.Acquire(pod)
+	if state.isClosing() { // Unmount may have let the objects go just before
+		m.deps.Objects.Release(pod.UID)
+		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, ErrTerminating)
+	}
+	missing := m.missing(state)
+	if len(missing) == 0 {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, v := range missing {
+		group.Go(func() error { return m.mountVolume(ctx, state, v) })
+	}
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.remind(ctx, state, done)
+	}()
+	err = group.Wait()
+	close(done)
+	<-ended
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("unable to attach or mount volumes of pod %s/%s: %s: %w", pod.Namespace, pod.Name,
+		unmounted(m.missing(state)), err)
+}
+
+// missing is the volumes that the Pod wants and does not have yet.
+func (m *Manager) missing(state *podState) []*corev1.Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(wanted(state.pod), func(v *corev1.Volume) bool {
+		_, ok := state.mounted[v.Name]
+		return ok
+	})
+}
+
+func unmounted(volumes []*corev1.Volume) string {
+	names := make([]string, 0, len(volumes))
+	for _, v := range volumes {
+		names = append(names, v.Name)
+	}
+	return "unmounted volumes=[" + strings.Join(names, " ") + "]"
+}
+
+// remind writes an event each time that the Pod has waited for its volumes for so long.
+func (m *Manager) remind(ctx context.Context, state *podState, done <-chan struct{}) {
+	timer := m.clock.NewTimer(slowMount)
+	defer timer.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+			m.mu.Lock()
+			pod := state.pod
+			m.mu.Unlock()
+			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failedMount,
+				"Unable to attach or mount volumes: "+unmounted(m.missing(state))+": timed out waiting for the condition")
+			timer.Reset(slowMount)
+		}
+	}
+}
+
+// volumeKey is the key under which operations on a volume exclude each other.
+func volumeKey(uid types.UID, name string) operationexecutor.Key {
+	return operationexecutor.Key{Volume: string(uid) + "/" + name}
+}
+
+// mountVolume tries to set one volume up until it is.
+func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Volume) error {
+	wait := waiter{m: m, state: state}
+	defer wait.stop()
+	for {
+		// Taken before the attempt: what changes during it is not missed.
+		m.mu.Lock()
+		changed, pod := state.changed, state.pod
+		m.mu.Unlock()
+		span := m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageVolume, v.Name)
+		err := m.exec.Do(ctx, volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
+			return m.setUp(ctx, state, v)
+		})
+		span.End(err)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrTerminating) {
+			return fmt.Errorf("mount volume %q: %w", v.Name, err)
+		}
+		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
+			"volume", v.Name, "error", err)
+		m.report(state, v.Name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", v.Name, err))
+		if volume.IsUnsupported(err) {
+			return fmt.Errorf("mount volume %q: %w", v.Name, err)
+		}
+		if err := wait.forCure(ctx, changed, v.Name, err); err != nil {
+			return fmt.Errorf("mount volume %q: %w", v.Name, err)
+		}
+	}
+}
+
+// waiter waits between the attempts to set one volume up.
+type waiter struct {
+	m      *Manager
+	state  *podState
+	claims watch.Interface // of the volume's claim, while that is what is missing
+}
+
+func (w *waiter) stop() {
+	if w.claims != nil {
+		w.claims.Stop()
+	}
+}
+
+// forCure returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
+func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
+	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
+	var claim *claimError
+	var events <-chan watch.Event
+	if errors.As(cause, &claim) {
+		if w.claims == nil {
+			w.claims = w.m.watchClaim(ctx, claim)
+		}
+		if w.claims != nil {
+			events = w.claims.ResultChan()
+		} else {
+			pause = min(pause, claimRead)
+		}
+	}
+	timer := w.m.clock.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-changed:
+			return nil
+		case <-timer.C():
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
+		case <-w.state.closing:
+			return ErrTerminating
+		case event, ok := <-events:
+			if !ok {
+				w.claims.Stop()
+				w.claims, events = nil, nil // opened again after the next attempt
+				continue
+			}
+			if object, ok := event.Object.(metav1.Object); ok && object.GetName() == claim.name {
+				return nil
+			}
+		}
+	}
+}
+
+// setUp makes one attempt at one volume.
+func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) error {
+	state.gate.RLock()
+	defer state.gate.RUnlock()
+	if state.isClosing() {
+		return ErrTerminating
+	}
+	ctx, cancel := state.untilClosing(ctx)
+	defer cancel()
+	m.mu.Lock()
+	_, done := state.mounted[v.Name]
+	pod := state.pod
+	m.mu.Unlock()
+	if done {
+		return nil
+	}
+	spec, readOnly, err := m.resolve(ctx, pod, v)
+	if err != nil {
+		return err
+	}
+	plugin, err := m.deps.Plugins.Find(spec)
+	if err != nil {
+		return err
+	}
+	node, err := m.node(ctx, spec)
+	if err != nil {
+		return err
+	}
+	request := volume.Request{
+		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
+		Dir: volume.Dir(m.config.RootDir, state.uid, plugin.Name(), spec.DirName()),
+	}
+	if security := pod.Spec.SecurityContext; security != nil {
+		request.FSGroup = security.FSGroup
+		if security.FSGroupChangePolicy != nil {
+			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
+		}
+	}
+	mount, err := plugin.SetUp(ctx, request)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state.mounted[v.Name] = &mountedVolume{
+		Mounted: Mounted{Path: mount.Path, ReadOnly: mount.ReadOnly, Spec: spec}, plugin: plugin, request: request,
+	}
+	delete(state.reported, v.Name)
+	return nil
+}
+
+// untilClosing is ctx, ended also when the Pod's volumes are to be unmounted.
+func (s *podState) untilClosing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-s.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		<-ended
+	}
+}

@@ -1,0 +1,131 @@
+package volumemanager
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// refreshLoop brings volumes up to date whose Pods were noted as changed, until ctx ends.
+func (m *Manager) refreshLoop(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(refreshers)
+	var later sync.WaitGroup
+	defer later.Wait()
+	defer func() { _ = group.Wait() }() // the functions below return nil
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		}
+		m.mu.Lock()
+		dirty := m.dirty
+		m.dirty = make(map[types.UID]struct{})
+		m.mu.Unlock()
+		for uid := range dirty {
+			group.Go(func() error {
+				if pause := m.refreshPod(ctx, uid); pause > 0 {
+					later.Go(func() { m.refreshLater(ctx, uid, pause) })
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// refreshPod refreshes the volumes of one Pod that follow objects. It returns after how long to try again those that
+// failed, 0 if none did or somebody waits for that already.
+func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
+	m.mu.Lock()
+	state, ok := m.pods[uid]
+	names := []string{}
+	if ok {
+		for name, mounted := range state.mounted {
+			if _, follows := mounted.plugin.(volume.Refresher); follows {
+				names = append(names, name)
+			}
+		}
+	}
+	m.mu.Unlock()
+	var pause time.Duration
+	for _, name := range names {
+		key := volumeKey(uid, name)
+		err := m.exec.Do(ctx, key, opRefresh, func(ctx context.Context) error { return m.refresh(ctx, state, name) })
+		if err == nil || ctx.Err() != nil || state.isClosing() {
+			continue
+		}
+		m.log.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
+		m.report(state, name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
+		if wait := m.exec.Pause(key, opRefresh); pause == 0 || wait < pause {
+			pause = wait
+		}
+	}
+	if pause == 0 {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if state.retrying {
+		return 0
+	}
+	state.retrying = true
+	return pause
+}
+
+// refreshLater notes the Pod as changed after the pause.
+func (m *Manager) refreshLater(ctx context.Context, uid types.UID, pause time.Duration) {
+	m.mu.Lock()
+	state, ok := m.pods[uid]
+	m.mu.Unlock()
+	if !ok {
+		return
+	}
+	timer := m.clock.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-state.closing:
+		return
+	case <-timer.C():
+	}
+	m.mu.Lock()
+	state.retrying = false
+	m.mu.Unlock()
+	m.podChanged(uid)
+}
+
+// refresh refreshes one volume.
+func (m *Manager) refresh(ctx context.Context, state *podState, name string) error {
+	state.gate.RLock()
+	defer state.gate.RUnlock()
+	if state.isClosing() {
+		return nil
+	}
+	m.mu.Lock()
+	mounted, ok := state.mounted[name]
+	pod := state.pod
+	m.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	ctx, cancel := state.untilClosing(ctx)
+	defer cancel()
+	request := mounted.request
+	request.Pod = pod
+	if err := mounted.plugin.(volume.Refresher).Refresh(ctx, request); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(state.reported, name)
+	return nil
+}

@@ -1,0 +1,97 @@
+package volumemanager
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// container is the part of a container of any kind that says which volumes it uses.
+type container struct {
+	field   string // its path in the Pod
+	mounts  []corev1.VolumeMount
+	devices []corev1.VolumeDevice
+}
+
+func containers(pod *corev1.Pod) []container {
+	var all []container
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		all = append(all, container{fmt.Sprintf("spec.initContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		all = append(all, container{fmt.Sprintf("spec.containers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := &pod.Spec.EphemeralContainers[i]
+		all = append(all, container{fmt.Sprintf("spec.ephemeralContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+	}
+	return all
+}
+
+// wanted is the volumes that some container of the Pod mounts, without those that the runtime mounts by itself
+// (images).
+func wanted(pod *corev1.Pod) []*corev1.Volume {
+	used := make(map[string]bool)
+	for _, container := range containers(pod) {
+		for i := range container.mounts {
+			used[container.mounts[i].Name] = true
+		}
+	}
+	var volumes []*corev1.Volume
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; used[v.Name] && v.Image == nil {
+			volumes = append(volumes, v)
+		}
+	}
+	return volumes
+}
+
+// Supported returns an error, a volume.UnsupportedError that names the field, if the Pod asks for a volume that this
+// node agent cannot set up, as far as the Pod itself tells. What a claim turns out to be is known only by Mount.
+func (m *Manager) Supported(pod *corev1.Pod) error {
+	for _, container := range containers(pod) {
+		if len(container.devices) > 0 {
+			return &volume.UnsupportedError{Field: container.field + ".volumeDevices",
+				Reason: "raw block volumes are not supported; use a volume with a file system"}
+		}
+	}
+	for _, v := range wanted(pod) {
+		if err := m.supported(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) supported(v *corev1.Volume) error {
+	if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+		return nil
+	}
+	spec := volume.Spec{Name: v.Name, Volume: v}
+	if _, err := m.deps.Plugins.Find(spec); err != nil {
+		return err
+	}
+	if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault &&
+		v.EmptyDir.Medium != corev1.StorageMediumMemory {
+		return volume.Unsupported(spec, "emptyDir.medium",
+			fmt.Sprintf("medium %q is not supported; use \"\" or \"Memory\"", v.EmptyDir.Medium))
+	}
+	if v.Projected != nil {
+		for i := range v.Projected.Sources {
+			source := &v.Projected.Sources[i]
+			if source.ClusterTrustBundle != nil {
+				return volume.Unsupported(spec, fmt.Sprintf("projected.sources[%d].clusterTrustBundle", i),
+					"this source is not supported")
+			}
+			if source.PodCertificate != nil {
+				return volume.Unsupported(spec, fmt.Sprintf("projected.sources[%d].podCertificate", i),
+					"this source is not supported")
+			}
+		}
+	}
+	return nil
+}

@@ -79,8 +79,13 @@ func archiveError(input *countingReader, err error) error {
 		return ErrNotArchive
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: it ends after %d bytes, in the middle of a file", ErrIncomplete, input.n)
-	case strings.Contains(err.Error(), "unrecognized image format"): // The library has no value for it.
+	}
+	// The library has no values for these, only words.
+	switch text := err.Error(); {
+	case strings.Contains(text, "unrecognized image format"):
 		return ErrNoManifest
+	case strings.Contains(text, "missing index.json"), strings.Contains(text, "not found"):
+		return fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
 	return fmt.Errorf("read image archive: %w", err)
 }

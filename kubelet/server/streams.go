@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	translate "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -150,6 +152,11 @@ var _ proxy.ErrorResponder = responder{}
 
 // Error implements proxy.ErrorResponder.
 func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {
+	var answered apierrors.APIStatus
+	if errors.As(err, &answered) { // the request's own fault, such as asking for no upgrade
+		http.Error(w, err.Error(), int(answered.Status().Code))
+		return
+	}
 	r.log.Warn("proxy stream to the runtime", "path", req.URL.Path, "error", err)
 	http.Error(w, fmt.Sprintf("proxy stream to the container runtime: %v", err), http.StatusInternalServerError)
 }

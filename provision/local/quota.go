@@ -12,8 +12,8 @@ import (
 
 // The kernel's interface to project quotas (linux/quota.h, linux/fs.h), as far as it is used here.
 const (
-	projectQuota  = 2 // PRJQUOTA
-	cmdGetInfo    = 0x800005
+	projectQuota  = 2      // PRJQUOTA
+	cmdGetState   = 0x5805 // Q_XGETQSTAT
 	cmdGetQuota   = 0x800007
 	cmdSetQuota   = 0x800008
 	getAttributes = 0x801c581f // FS_IOC_FSGETXATTR
@@ -25,11 +25,15 @@ const (
 	projectsTried = 4096
 )
 
-// quotaInfo is struct if_dqinfo.
-type quotaInfo struct {
-	blockGrace, inodeGrace uint64
-	flags, valid           uint32
+// quotaState is struct fs_quota_stat, of which only the flags matter.
+type quotaState struct {
+	_     [2]byte
+	flags uint16
+	_     [124]byte // 76 are used
 }
+
+// projectEnforced is FS_QUOTA_PDQ_ENFD: limits of projects are not only counted but kept.
+const projectEnforced = 1 << 5
 
 // quotaLimits is struct if_dqblk.
 type quotaLimits struct {
@@ -66,9 +70,12 @@ func attributes(file *os.File, request uint, a *fileAttributes) error {
 // limit enforces the size of the directory's content. Where the filesystem cannot do that, reason says why
 // and err is nil; err is for a filesystem that can and failed.
 func (t *tree) limit(dir *os.File, name string, size int64) (reason, err error) {
-	var info quotaInfo
-	if err := quotactl(dir, cmdGetInfo, 0, unsafe.Pointer(&info)); err != nil {
+	var state quotaState
+	if err := quotactl(dir, cmdGetState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("the filesystem of %q has no project quota: %w", t.root, err), nil
+	}
+	if state.flags&projectEnforced == 0 {
+		return fmt.Errorf("the filesystem of %q is not mounted with prjquota", t.root), nil
 	}
 	var have fileAttributes
 	if err := attributes(dir, getAttributes, &have); err != nil {

@@ -1,0 +1,266 @@
+// Package testsuite proves that a volume plugin keeps the contract of volume.Plugin, with real directories and real
+// mounts. A plugin's own tests call Run and add what is particular to it.
+package testsuite
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Subject is a plugin under test.
+type Subject struct {
+	// New makes the plugin. It is called again where a test lets the process die and start anew.
+	New func(t *testing.T) volume.Plugin
+	// Spec is a volume that can be set up; scratch is an empty directory outside of the Pod's, for the volume's
+	// backing. It is called once a test.
+	Spec func(t *testing.T, scratch string) volume.Spec
+	// Node is this node, for plugins that ask. It may be nil.
+	Node *corev1.Node
+	// Writable says that containers may write to the volume.
+	Writable bool
+	// Persistent says that what they write outlives the Pod.
+	Persistent bool
+	// NoDir says that the plugin makes nothing at Request.Dir.
+	NoDir bool
+}
+
+// Root is a new temporary directory that the test may mount in. When the test ends nothing may be mounted there. The
+// test is skipped if the process may not mount.
+func Root(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root: run the tests as root")
+	}
+	root := t.TempDir()
+	t.Cleanup(func() {
+		left, err := mounts.Under(root)
+		require.NoError(t, err)
+		for _, path := range left {
+			_ = unix.Unmount(path, unix.MNT_DETACH)
+		}
+		if !t.Failed() {
+			require.Empty(t, left, "mounts left behind")
+		}
+	})
+	return root
+}
+
+// Pod is a Pod with this UID that has the volume.
+func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + string(uid), Namespace: "default", UID: uid}}
+	if spec.Volume != nil {
+		pod.Spec.Volumes = []corev1.Volume{*spec.Volume}
+	}
+	return pod
+}
+
+// world is what one test works with.
+type world struct {
+	Subject
+	root   string
+	spec   volume.Spec
+	plugin volume.Plugin
+}
+
+func (s Subject) world(t *testing.T) *world {
+	t.Helper()
+	root := Root(t)
+	scratch := filepath.Join(root, "scratch")
+	require.NoError(t, os.Mkdir(scratch, 0o755))
+	w := &world{Subject: s, root: root, spec: s.Spec(t, scratch), plugin: s.New(t)}
+	t.Cleanup(func() {
+		require.NoDirExists(t, w.request("a").Dir, "a volume was left behind")
+	})
+	return w
+}
+
+func (w *world) request(uid types.UID) volume.Request {
+	return volume.Request{
+		Pod: Pod(uid, w.spec), Node: w.Node, Spec: w.spec,
+		Dir: volume.Dir(w.root, uid, w.plugin.Name(), w.spec.DirName()),
+	}
+}
+
+func (w *world) setUp(t *testing.T, request volume.Request) volume.Mount {
+	t.Helper()
+	mount, err := w.plugin.SetUp(t.Context(), request)
+	require.NoError(t, err)
+	return mount
+}
+
+func (w *world) tearDown(t *testing.T, request volume.Request) {
+	t.Helper()
+	require.NoError(t, w.plugin.TearDown(t.Context(), request.Dir))
+	_, err := os.Lstat(request.Dir)
+	require.ErrorIs(t, err, os.ErrNotExist, "TearDown must leave nothing")
+}
+
+// Run runs the suite.
+func Run(t *testing.T, subject Subject) {
+	t.Run("NamesItself", subject.namesItself)
+	t.Run("SetsUpAndTearsDown", subject.setsUpAndTearsDown)
+	t.Run("RepeatsItself", subject.repeatsItself)
+	t.Run("TearsDownWhatIsNotThere", subject.tearsDownWhatIsNotThere)
+	t.Run("TakesOverAfterACrash", subject.takesOverAfterACrash)
+	t.Run("KeepsWhatLasts", subject.keepsWhatLasts)
+	t.Run("StopsAtMountsBelow", subject.stopsAtMountsBelow)
+	t.Run("WorksForManyPodsAtOnce", subject.worksForManyPodsAtOnce)
+	t.Run("EndsWithItsContext", subject.endsWithItsContext)
+}
+
+func (s Subject) namesItself(t *testing.T) {
+	w := s.world(t)
+	require.Regexp(t, `^[a-z0-9.-]+/[a-z0-9-]+$`, w.plugin.Name())
+	require.Equal(t, w.plugin.Name(), s.New(t).Name(), "the name is part of the format on disk")
+	require.True(t, w.plugin.CanSupport(w.spec))
+	require.False(t, w.plugin.CanSupport(volume.Spec{}))
+	require.False(t, w.plugin.CanSupport(volume.Spec{Name: "x", Volume: &corev1.Volume{Name: "x"}}))
+	require.False(t, w.plugin.CanSupport(volume.Spec{Name: "x", PV: &corev1.PersistentVolume{}}))
+}
+
+func (s Subject) setsUpAndTearsDown(t *testing.T) {
+	w := s.world(t)
+	request := w.request("a")
+	mount := w.setUp(t, request)
+	require.True(t, filepath.IsAbs(mount.Path))
+	_, err := os.Stat(mount.Path)
+	require.NoError(t, err, "the path must exist")
+	if s.NoDir {
+		require.NoDirExists(t, request.Dir)
+	} else {
+		require.Equal(t, request.Dir, mount.Path)
+	}
+	w.tearDown(t, request)
+}
+
+func (s Subject) repeatsItself(t *testing.T) {
+	w := s.world(t)
+	request := w.request("a")
+	first := w.setUp(t, request)
+	if s.Writable {
+		require.NoError(t, os.WriteFile(filepath.Join(first.Path, "written"), []byte("by the pod"), 0o644))
+	}
+	mountedOnce, err := mounts.Under(w.root)
+	require.NoError(t, err)
+	second := w.setUp(t, request)
+	require.Equal(t, first, second)
+	mountedTwice, err := mounts.Under(w.root)
+	require.NoError(t, err)
+	require.Equal(t, mountedOnce, mountedTwice, "the second SetUp must not mount again")
+	if s.Writable {
+		data, err := os.ReadFile(filepath.Join(second.Path, "written"))
+		require.NoError(t, err, "SetUp must keep what the Pod has written")
+		require.Equal(t, "by the pod", string(data))
+	}
+	w.tearDown(t, request)
+	w.tearDown(t, request)
+	w.setUp(t, request)
+	w.tearDown(t, request)
+}
+
+func (s Subject) tearsDownWhatIsNotThere(t *testing.T) {
+	w := s.world(t)
+	request := w.request("a")
+	w.tearDown(t, request)
+	require.NoError(t, os.MkdirAll(request.Dir, 0o750))
+	w.tearDown(t, request) // made by a SetUp that died right after
+}
+
+func (s Subject) takesOverAfterACrash(t *testing.T) {
+	w := s.world(t)
+	request := w.request("a")
+	if !s.NoDir {
+		require.NoError(t, os.MkdirAll(filepath.Dir(request.Dir), 0o750))
+	}
+	mount := w.setUp(t, request)
+	w.plugin = s.New(t)
+	require.Equal(t, mount, w.setUp(t, request), "a new process must find the volume as it is")
+	w.plugin = s.New(t)
+	w.tearDown(t, request)
+	// As after a reboot: the directory is there, the mounts are not.
+	w.setUp(t, request)
+	require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, w.root))
+	w.plugin = s.New(t)
+	w.setUp(t, request)
+	w.tearDown(t, request)
+}
+
+func (s Subject) keepsWhatLasts(t *testing.T) {
+	if !s.Writable {
+		t.Skip("containers cannot write to this volume")
+	}
+	w := s.world(t)
+	request := w.request("a")
+	mount := w.setUp(t, request)
+	require.NoError(t, os.WriteFile(filepath.Join(mount.Path, "written"), nil, 0o644))
+	w.tearDown(t, request)
+	mount = w.setUp(t, request)
+	_, err := os.Stat(filepath.Join(mount.Path, "written"))
+	if s.Persistent {
+		require.NoError(t, err, "what was written must last")
+	} else {
+		require.ErrorIs(t, err, os.ErrNotExist, "what was written must go with the Pod")
+	}
+	w.tearDown(t, request)
+}
+
+func (s Subject) stopsAtMountsBelow(t *testing.T) {
+	if !s.Writable || s.NoDir {
+		t.Skip("nobody can mount below this volume")
+	}
+	w := s.world(t)
+	request := w.request("a")
+	outside := filepath.Join(w.root, "outside")
+	require.NoError(t, os.Mkdir(outside, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(outside, "precious"), nil, 0o644))
+	mount := w.setUp(t, request)
+	below := filepath.Join(mount.Path, "below")
+	require.NoError(t, os.Mkdir(below, 0o755))
+	require.NoError(t, mounts.Syscalls{}.Mount(outside, below, "", []string{"bind"}))
+	err := w.plugin.TearDown(t.Context(), request.Dir)
+	require.FileExists(t, filepath.Join(outside, "precious"), "nothing may be removed through a mount point")
+	if err != nil { // it may refuse, then it must succeed once the mount is gone
+		require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, request.Dir))
+	}
+	w.tearDown(t, request)
+}
+
+func (s Subject) worksForManyPodsAtOnce(t *testing.T) {
+	w := s.world(t)
+	var wg sync.WaitGroup
+	for _, uid := range []types.UID{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		wg.Go(func() {
+			request := w.request(uid)
+			for range 5 {
+				if _, err := w.plugin.SetUp(t.Context(), request); err != nil {
+					t.Errorf("set up for %s: %v", uid, err)
+				}
+				if err := w.plugin.TearDown(t.Context(), request.Dir); err != nil {
+					t.Errorf("tear down for %s: %v", uid, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (s Subject) endsWithItsContext(t *testing.T) {
+	w := s.world(t)
+	request := w.request("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = w.plugin.SetUp(ctx, request) // it may succeed or fail, but what it leaves must be removable
+	w.tearDown(t, request)
+}

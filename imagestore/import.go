@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
@@ -29,13 +31,13 @@ type ImportOptions struct {
 // machine's platform is kept. r is not closed. Errors: [ErrNotArchive], [ErrIncomplete], [ErrNoManifest],
 // [ErrPlatform], [ErrNoName], or what containerd says.
 func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) (imported []Image, err error) {
-	ctx, release, err := s.lease(ctx)
+	ctx, lease, release, err := s.lease(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	found, err := readArchive(ctx, s.contents(), r, opts.Name)
+	found, err := readArchive(ctx, ownRefs{s.client.ContentStore(), lease}, r, opts.Name)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
@@ -95,11 +97,11 @@ func (s *Store) Ensure(ctx context.Context, wanted ...Built) error {
 
 // lease keeps what is written under the returned context from being collected until it is released, which also
 // removes what by then belongs to no image.
-func (s *Store) lease(ctx context.Context) (context.Context, func() error, error) {
+func (s *Store) lease(ctx context.Context) (context.Context, string, func() error, error) {
 	service := s.client.LeasesService()
 	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime))
 	if err != nil {
-		return nil, nil, fmt.Errorf("create lease: %w", err)
+		return nil, "", nil, fmt.Errorf("create lease: %w", err)
 	}
 	release := func() error {
 		// The caller may have given up, and that is when there is most to clean up.
@@ -109,12 +111,30 @@ func (s *Store) lease(ctx context.Context) (context.Context, func() error, error
 		}
 		return nil
 	}
-	return leases.WithLease(ctx, lease.ID), release, nil
+	return leases.WithLease(ctx, lease.ID), lease.ID, release, nil
 }
+
+// ownRefs gives the unfinished blobs of one import names that no other import uses. containerd resumes a blob of
+// the same name where it was left, and archives call different files "index.json".
+type ownRefs struct {
+	content.Store
+	prefix string
+}
+
+// Writer implements content.Store.
+func (o ownRefs) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+	own := func(w *content.WriterOpts) error {
+		w.Ref = o.prefix + "/" + w.Ref
+		return nil
+	}
+	return o.Store.Writer(ctx, append(slices.Clone(opts), own)...)
+}
+
+var _ content.Store = ownRefs{}
 
 // prepare ties the image's blobs to each other and unpacks its layers, all that can fail before it gets its name.
 func (s *Store) prepare(ctx context.Context, image named) error {
-	store, host := s.contents(), platforms.Default()
+	store, host := s.client.ContentStore(), platforms.Default()
 	children := images.FilterPlatforms(images.ChildrenHandler(store), host)
 	children = images.LimitManifests(children, host, 1)
 	labelled := images.SetChildrenMappedLabels(store, children, images.ChildGCLabels)
@@ -138,21 +158,25 @@ func (s *Store) publish(ctx context.Context, image named) (func() error, error) 
 		// This is how CRI marks the images that it shows; it would add the label itself a moment later.
 		"io.cri-containerd.image": "managed",
 	}}
-	before, err := service.Get(ctx, image.name)
-	switch {
-	case errdefs.IsNotFound(err):
-		if _, err := service.Create(ctx, record); err != nil {
+	for {
+		before, err := service.Get(ctx, image.name)
+		if errdefs.IsNotFound(err) {
+			_, err = service.Create(ctx, record)
+			if errdefs.IsAlreadyExists(err) {
+				continue // Somebody else imports it too, and was first.
+			}
+			return func() error { return service.Delete(context.WithoutCancel(ctx), image.name) }, err
+		}
+		if err != nil {
 			return nil, err
 		}
-		return func() error { return service.Delete(context.WithoutCancel(ctx), image.name) }, nil
-	case err != nil:
-		return nil, err
+		_, err = service.Update(ctx, record, "target", "labels")
+		if errdefs.IsNotFound(err) {
+			continue // Somebody removed it in between.
+		}
+		return func() error {
+			_, err := service.Update(context.WithoutCancel(ctx), before, "target", "labels")
+			return err
+		}, err
 	}
-	if _, err := service.Update(ctx, record, "target", "labels"); err != nil {
-		return nil, err
-	}
-	return func() error {
-		_, err := service.Update(context.WithoutCancel(ctx), before, "target", "labels")
-		return err
-	}, nil
 }

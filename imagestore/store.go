@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -46,6 +46,14 @@ type Store struct {
 // Open connects to the containerd that listens on the unix socket, and makes sure that it answers. The caller
 // closes the store.
 func Open(ctx context.Context, socket string) (*Store, error) {
+	// The client waits for a socket that is not there; to people, the answer is that containerd does not run.
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err == nil {
+		err = conn.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd: %w", err)
+	}
 	client, err := containerd.New(socket, containerd.WithDefaultNamespace(namespace))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %q: %w", socket, err)
@@ -209,6 +217,3 @@ func (s *Store) has(ctx context.Context, name, digest string) (bool, error) {
 	}
 	return containerd.NewImage(s.client, image).IsUnpacked(ctx, s.snapshotter)
 }
-
-// contents is the content store, for reading archives into it.
-func (s *Store) contents() content.Store { return s.client.ContentStore() }

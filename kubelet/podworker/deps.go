@@ -112,7 +112,7 @@ type Builder interface {
 	// LastAttempt is the highest restart count of the named container that the Pod's logs tell of.
 	LastAttempt(pod *corev1.Pod, name string) (uint32, bool)
 	// TerminationMessage is what an ended instance left to say, by its termination message policy.
-	TerminationMessage(c *container.ContainerStatus) string
+	TerminationMessage(ctx context.Context, c *container.ContainerStatus) string
 }
 
 // Admitter says whether the node takes a Pod, given those that it has; nil means yes.

@@ -206,6 +206,22 @@ func (m *Manager) Pods() []*corev1.Pod {
 // Has reports whether a Pod has a worker, and with it perhaps containers, volumes or files on the node.
 func (m *Manager) Has(uid types.UID) bool { return m.worker(uid) != nil }
 
+// Ended returns a channel that is closed when the container instance runs no more, or is not known. Nothing is
+// kept of it when the worker is gone.
+func (m *Manager) Ended(uid types.UID, containerID string) <-chan struct{} {
+	ended := make(chan struct{})
+	w := m.worker(uid)
+	if w == nil {
+		close(ended)
+		return ended
+	}
+	w.post(func() {
+		w.watched[containerID] = append(w.watched[containerID], ended)
+		w.touched()
+	})
+	return ended
+}
+
 func (m *Manager) worker(uid types.UID) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()

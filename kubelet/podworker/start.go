@@ -158,7 +158,9 @@ type failure struct {
 func (f *failure) Error() string { return f.reason + ": " + f.text }
 func (f *failure) Unwrap() error { return f.err }
 
-func fail(reason string, err error) error { return &failure{reason: reason, text: message(err), err: err} }
+func fail(reason string, err error) error {
+	return &failure{reason: reason, text: message(err), err: err}
+}
 
 // message is what a user is told of an error.
 func message(err error) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume"
 )
 
 // Keys of ops. Those of one container end in its name.
@@ -68,12 +69,16 @@ func (w *worker) mount(ctx context.Context) {
 	w.begin(ctx, opVolumes, op{}, func(ctx context.Context) func() {
 		err := w.m.deps.Volumes.Mount(ctx, pod)
 		return func() {
-			if err != nil {
+			switch {
+			case err == nil:
+				w.retries.done(opVolumes)
+				w.prepared = true
+			case volume.IsUnsupported(err) && w.failure == nil:
+				// What a claim turned out to be cannot be had here: no retry will help.
+				w.failure = &status.Failure{Reason: "UnsupportedField", Message: err.Error()}
+			default:
 				w.fail(ctx, opVolumes, err)
-				return
 			}
-			w.retries.done(opVolumes)
-			w.prepared = true
 		}
 	})
 }

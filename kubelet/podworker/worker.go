@@ -62,11 +62,12 @@ type worker struct {
 
 	prepared bool // volumes are mounted
 	images   map[string]*runtimeapi.Image
-	waiting  map[string]status.Waiting // failed steps, by container
-	messages map[string]string         // termination messages, by container id
-	adopted  map[string]bool           // container ids whose probes run
-	hooked   *set                      // container ids whose preStop hook has run
-	backoffs map[string]time.Time      // the wait that a BackOff event was sent for, by container
+	waiting  map[string]status.Waiting  // failed steps, by container
+	messages map[string]string          // termination messages, by container id
+	adopted  map[string]bool            // container ids whose probes run
+	watched  map[string][]chan struct{} // those who wait for the end of a container, by its id
+	hooked   *set                       // container ids whose preStop hook has run
+	backoffs map[string]time.Time       // the wait that a BackOff event was sent for, by container
 	retries  retries
 	next     time.Time // when to look again, zero for never
 
@@ -92,7 +93,7 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		m: m, wake: make(chan struct{}, 1), pod: pod, log: m.deps.Logger, changed: true, urgent: true,
 		ops: map[string]*op{}, images: map[string]*runtimeapi.Image{}, waiting: map[string]status.Waiting{},
 		messages: map[string]string{}, adopted: map[string]bool{}, hooked: newSet(), backoffs: map[string]time.Time{},
-		retries: retries{},
+		retries: retries{}, watched: map[string][]chan struct{}{},
 	}
 	if pod != nil {
 		w.uid = pod.UID
@@ -195,13 +196,13 @@ func (w *worker) read(ctx context.Context) bool {
 		}
 		w.retries.done("read")
 		w.runtime, w.changed, w.urgent = got, false, false
-		w.learn()
+		w.learn(ctx)
 	}
 	return w.runtime != nil
 }
 
 // learn takes from a fresh read what others have to know.
-func (w *worker) learn() {
+func (w *worker) learn(ctx context.Context) {
 	if w.pod == nil {
 		w.pod = podFromRuntime(w.uid, w.runtime)
 		w.log = w.m.deps.Logger.With("pod", w.pod.Namespace+"/"+w.pod.Name, "uid", w.uid)
@@ -217,7 +218,7 @@ func (w *worker) learn() {
 			}
 		case container.StateExited:
 			if _, known := w.messages[c.ID]; !known {
-				w.messages[c.ID] = w.m.deps.Builder.TerminationMessage(c)
+				w.messages[c.ID] = w.m.deps.Builder.TerminationMessage(ctx, c)
 			}
 		}
 	}
@@ -226,6 +227,15 @@ func (w *worker) learn() {
 			delete(w.adopted, id)
 			w.m.deps.Probes.ContainerStopped(w.uid, id)
 		}
+	}
+	for id, waiting := range w.watched {
+		if live[id] {
+			continue
+		}
+		for _, ended := range waiting {
+			close(ended)
+		}
+		delete(w.watched, id)
 	}
 	for id := range w.messages {
 		if w.runtime.FindID(id) == nil {

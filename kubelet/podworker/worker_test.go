@@ -468,7 +468,7 @@ func labels(pod *corev1.Pod, name string) map[string]string {
 	return l
 }
 
-func (*builder) ReleasePod(context.Context, types.UID) error          { return nil }
-func (*builder) ForgetPod(context.Context, *corev1.Pod) error         { return nil }
-func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)       { return 0, false }
-func (*builder) TerminationMessage(*container.ContainerStatus) string { return "" }
+func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }
+func (*builder) ForgetPod(context.Context, *corev1.Pod) error                          { return nil }
+func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)                        { return 0, false }
+func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) string { return "" }

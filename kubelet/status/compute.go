@@ -108,7 +108,9 @@ func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus 
 }
 
 // Terminal reports whether a phase is never left.
-func Terminal(phase corev1.PodPhase) bool { return phase == corev1.PodSucceeded || phase == corev1.PodFailed }
+func Terminal(phase corev1.PodPhase) bool {
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
 
 // addresses fills the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
 func addresses(in *Input, out *corev1.PodStatus) {

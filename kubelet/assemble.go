@@ -1,0 +1,174 @@
+package kubelet
+
+import (
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/cri"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/objects"
+	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+	"github.com/berth-dev/berth/kubelet/server"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/kubelet/token"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/volume/plugins"
+)
+
+var _ config.Handler = (*Kubelet)(nil)
+
+// connect makes the runtime's client.
+func (k *Kubelet) connect() error {
+	if k.deps.Runtime != nil {
+		k.runtime = k.deps.Runtime
+		return nil
+	}
+	timings := newTimings(k.metrics)
+	client, err := cri.New(cri.Config{Endpoint: k.cfg.RuntimeEndpoint, Observe: timings.observe})
+	if err != nil {
+		return err
+	}
+	k.connection, k.runtime = client, client
+	return nil
+}
+
+// furnish makes what keeps something for Pods: the node, its objects, volumes and control groups.
+func (k *Kubelet) furnish() (err error) {
+	cfg, d := &k.cfg, &k.deps
+	k.node, err = node.New(node.Config{
+		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
+		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
+		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved,
+	}, node.Deps{
+		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
+		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
+		Logger: d.Logger.With("room", "node"),
+	})
+	if err != nil {
+		return err
+	}
+	k.cgroups, err = cm.New(cm.Config{
+		CgroupRoot: cfg.CgroupRoot, Driver: cfg.CgroupDriver, PodPidsLimit: cfg.PodPidsLimit,
+		Resources: cm.DetectResourceOptions(),
+	}, cm.Deps{Logger: d.Logger.With("room", "cgroups")})
+	if err != nil {
+		return err
+	}
+	k.services = newServices(d.Client)
+	k.objects = objects.New(objects.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "objects")})
+	k.objects.Subscribe(func(uid types.UID) { k.workers.Wake(uid) })
+	k.tokens = token.New(token.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "tokens")})
+	registry, err := plugins.New(plugins.Deps{Objects: k.objects, Tokens: k.tokens, NodeAllocatable: k.allocatable})
+	if err != nil {
+		return err
+	}
+	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
+		volumemanager.Deps{
+			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Timeline: d.Timeline,
+			Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
+		})
+	return nil
+}
+
+// employ makes what works for Pods.
+func (k *Kubelet) employ() (err error) {
+	cfg, d := &k.cfg, &k.deps
+	if k.images, err = images.New(images.Config{MaxParallel: cfg.MaxParallelPulls}, images.Deps{
+		Service: k.runtime, Recorder: d.Recorder, Clock: d.Clock, Pulled: k.node.ImagesChanged, Logger: d.Logger,
+	}); err != nil {
+		return err
+	}
+	if k.statuses, err = status.NewWriter(status.WriterConfig{}, status.WriterDeps{
+		Client: d.Client, Timeline: d.Timeline, Clock: d.Clock, Logger: d.Logger,
+	}); err != nil {
+		return err
+	}
+	if k.probes, err = prober.New(prober.Deps{
+		Looker: probe.New(k.runtime), OnVerdict: func(v prober.Verdict) { k.workers.Wake(v.PodUID) },
+		Recorder: d.Recorder, Timeline: d.Timeline, Registerer: k.metrics, Clock: d.Clock, Logger: d.Logger,
+	}); err != nil {
+		return err
+	}
+	hooks, err := lifecycle.NewRunner(lifecycle.Deps{
+		Exec: k.runtime, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	if k.watcher, err = pleg.New(pleg.Deps{
+		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.Dirty(uid) }, Listed: k.heldByRuntime,
+		Clock: d.Clock, Logger: d.Logger,
+	}); err != nil {
+		return err
+	}
+	k.builder = &builder{
+		cfg: *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
+		objects: k.objects, services: k.services, allocatable: k.allocatable,
+	}
+	if k.workers, err = podworker.New(podworker.Config{
+		RuntimeName: cfg.RuntimeName, HostIPs: cfg.hostIPs(), MaxBackoff: cfg.MaxBackoff,
+	}, podworker.Deps{
+		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.statuses,
+		Probes: k.probes, Hooks: hooks, Builder: k.builder,
+		Admitter: &admission{
+			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
+		},
+		Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger, Clock: d.Clock,
+	}); err != nil {
+		return err
+	}
+	k.source, err = config.NewAPI(config.APIConfig{NodeName: cfg.NodeName}, config.Deps{
+		Client: d.Client, Handler: k, Clock: d.Clock, Logger: d.Logger,
+	})
+	return err
+}
+
+// open makes the server, if it is to listen anywhere.
+func (k *Kubelet) open() error {
+	cfg := k.cfg.Server
+	if len(cfg.Addresses) == 0 {
+		return nil
+	}
+	auth, err := server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: cfg.ClientCAFile}, k.deps.Client, k.deps.Logger)
+	if err != nil {
+		return err
+	}
+	if cfg.Port <= 0 {
+		return errors.New("kubelet: Config.Server.Port is needed for the Node object when the server listens")
+	}
+	k.server, err = server.New(server.Config{
+		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
+	}, server.Deps{
+		Host: &host{
+			RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
+			statuses: k.statuses, clock: k.deps.Clock,
+		},
+		Auth: auth, Metrics: k.metrics, Logger: k.deps.Logger,
+	})
+	return err
+}
+
+// allocatable is what Pods may use of the node, nil while the machine cannot be read.
+func (k *Kubelet) allocatable() corev1.ResourceList {
+	_, allocatable, err := k.node.Resources()
+	if err != nil {
+		k.deps.Logger.Warn("reading the machine's resources failed", "error", err)
+	}
+	return allocatable
+}
+
+func (k *Kubelet) dns() network.DNS {
+	return network.DNS{
+		ClusterDNS: k.cfg.ClusterDNS, ClusterDomain: k.cfg.ClusterDomain, ResolvConf: k.cfg.ResolvConf,
+	}
+}

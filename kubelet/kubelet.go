@@ -1,0 +1,246 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/objects"
+	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/server"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/kubelet/token"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
+)
+
+// Runtime is the container runtime: both services of the CRI. *cri.Client is one.
+type Runtime interface {
+	runtimeapi.RuntimeServiceClient
+	runtimeapi.ImageServiceClient
+}
+
+// Kubelet is the node agent of one node.
+type Kubelet struct {
+	cfg  Config
+	deps Deps
+
+	// connection is nil if Deps.Runtime stands in for it.
+	connection connection
+	runtime    Runtime
+	metrics    *prometheus.Registry
+
+	node     *node.Manager
+	cgroups  *cm.Manager
+	services *services
+	objects  *objects.Manager
+	tokens   *token.Manager
+	volumes  *volumemanager.Manager
+	probes   *prober.Manager
+	images   *images.Manager
+	statuses *status.Writer
+	builder  *builder
+	watcher  *pleg.Watcher
+	workers  *podworker.Manager
+	source   *config.API
+	server   *server.Server // nil if nothing is listened on
+
+	listed  chan struct{} // closed when the runtime was listed for the first time
+	sourced chan struct{} // closed when all Pods were delivered for the first time
+	once    struct{ listed, sourced sync.Once }
+}
+
+// connection is the part of *cri.Client that comes and goes.
+type connection interface {
+	Watch(ctx context.Context, changed func(connected bool)) error
+	Close() error
+}
+
+// New makes a Kubelet. It does nothing yet: no file is made, no port opened, no call sent.
+func New(cfg Config, deps Deps) (*Kubelet, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	if err := deps.complete(); err != nil {
+		return nil, err
+	}
+	k := &Kubelet{
+		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(),
+		listed: make(chan struct{}), sourced: make(chan struct{}),
+	}
+	for _, step := range []func() error{k.connect, k.furnish, k.employ, k.open} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+// Start makes the node's Pods run until ctx ends, and returns when all its goroutines have. Containers run on: the
+// next Start finds them. It is called once.
+func (k *Kubelet) Start(ctx context.Context) error {
+	if err := k.prepare(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	run := func(what string, start func(context.Context) error) {
+		group.Go(func() error {
+			if err := start(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			return nil
+		})
+	}
+	run("node", k.node.Start)
+	run("services", k.services.Start)
+	run("objects", k.objects.Start)
+	run("tokens", k.tokens.Start)
+	run("volumes", k.volumes.Start)
+	run("probes", k.probes.Start)
+	run("statuses", k.statuses.Start)
+	run("runtime events", k.watcher.Start)
+	run("pod workers", k.workers.Start)
+	run("pod source", k.follow)
+	run("orphans", k.sweep)
+	run("runtime connection", k.attend)
+	if k.server != nil {
+		run("server", k.server.Start)
+	}
+	return group.Wait()
+}
+
+// Drift is how many Pods a slow listing of the runtime found changed without an event. It should be 0.
+func (k *Kubelet) Drift() int64 { return k.watcher.Drift() }
+
+// Metrics gathers the node agent's metrics.
+func (k *Kubelet) Metrics() prometheus.Gatherer { return k.metrics }
+
+// prepare makes what has to be there before anything runs.
+func (k *Kubelet) prepare(ctx context.Context) error {
+	for _, dir := range []string{k.cfg.RootDir, k.cfg.PodLogsDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make directory %q of the node agent: %w", dir, err)
+		}
+	}
+	if err := k.cgroups.EnsureRoot(ctx); err != nil {
+		return fmt.Errorf("make control groups of pods below %q: %w", k.cfg.CgroupRoot, err)
+	}
+	capacity, _, err := k.node.Resources()
+	if err != nil {
+		return err
+	}
+	k.word(capacity.Memory().Value(), false)
+	return nil
+}
+
+// follow watches the node's Pods as soon as the Node exists, whose labels admission looks at.
+func (k *Kubelet) follow(ctx context.Context) error {
+	select {
+	case <-k.node.Registered():
+	case <-ctx.Done():
+		return nil
+	}
+	return k.source.Start(ctx)
+}
+
+// attend tells the others when the runtime can be reached, and asks it what it can do.
+func (k *Kubelet) attend(ctx context.Context) error {
+	greet := func() {
+		resp, err := k.runtime.Status(ctx, &runtimeapi.StatusRequest{})
+		if err == nil {
+			k.wordFor(resp)
+		}
+		k.node.RuntimeChanged()
+		k.workers.Connected()
+	}
+	if k.connection == nil {
+		greet()
+		return nil
+	}
+	return k.connection.Watch(ctx, func(connected bool) {
+		if !connected {
+			k.deps.Logger.Warn("the container runtime cannot be reached", "endpoint", k.cfg.RuntimeEndpoint)
+			k.node.RuntimeChanged()
+			return
+		}
+		greet()
+	})
+}
+
+// wordFor takes what the runtime can do into the wording of Pods.
+func (k *Kubelet) wordFor(resp *runtimeapi.StatusResponse) {
+	recursive := false
+	for _, handler := range resp.RuntimeHandlers {
+		if handler.Name == "" {
+			recursive = handler.GetFeatures().GetRecursiveReadOnlyMounts()
+		}
+	}
+	if capacity, _, err := k.node.Resources(); err == nil {
+		k.word(capacity.Memory().Value(), recursive)
+	}
+}
+
+// word makes the builder of CRI messages.
+func (k *Kubelet) word(memory int64, recursiveReadOnly bool) {
+	resources := cm.DetectResourceOptions()
+	resources.MemoryCapacity = memory
+	k.builder.words.Store(kuberuntime.NewBuilder(kuberuntime.Config{
+		PodLogsDir: k.cfg.PodLogsDir, SeccompRoot: k.cfg.RootDir + "/seccomp", DNS: k.dns(), Resources: resources,
+		RecursiveReadOnly: recursiveReadOnly,
+	}))
+}
+
+// sweep ends what is left on the disk and in the control groups of Pods that nobody wants, once it is known which
+// Pods are wanted, and which others the runtime still holds.
+func (k *Kubelet) sweep(ctx context.Context) error {
+	for _, known := range []chan struct{}{k.listed, k.sourced} {
+		select {
+		case <-known:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if err := k.volumes.CleanupOrphans(ctx, k.workers.Has); err != nil && ctx.Err() == nil {
+		k.deps.Logger.Warn("cleaning up after pods that are gone failed", "error", err)
+	}
+	groups, err := k.cgroups.Pods()
+	if err != nil {
+		k.deps.Logger.Warn("listing control groups of pods failed", "error", err)
+	}
+	for _, uid := range groups {
+		if k.workers.Has(uid) {
+			continue
+		}
+		if err := k.cgroups.RemovePod(ctx, uid); err != nil && ctx.Err() == nil {
+			k.deps.Logger.Warn("removing the control group of a pod that is gone failed", "uid", uid, "error", err)
+		}
+	}
+	return nil
+}
+
+// HandlePod implements config.Handler.
+func (k *Kubelet) HandlePod(change config.Change) { k.workers.HandlePod(change) }
+
+// SourceReady implements config.Handler.
+func (k *Kubelet) SourceReady() {
+	k.workers.SourceReady()
+	k.once.sourced.Do(func() { close(k.sourced) })
+}
+
+// heldByRuntime takes a listing of the runtime.
+func (k *Kubelet) heldByRuntime(uids []types.UID) {
+	k.workers.Listed(uids)
+	k.once.listed.Do(func() { close(k.listed) })
+}

@@ -1,0 +1,162 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/timeline"
+)
+
+const (
+	defaultClusterDomain = "cluster.local"
+	defaultHostsFile     = "/etc/hosts"
+	defaultResolvConf    = "/etc/resolv.conf"
+	defaultStopGrace     = 10 * time.Second
+	defaultMaxPods       = 110
+)
+
+// Config are the values of a Kubelet. All paths are absolute.
+type Config struct {
+	// NodeName is the name of the Node object, NodeIPs its internal addresses, the primary one first.
+	NodeName string
+	NodeIPs  []net.IP
+	// Hostname is the Node's hostname label and address; NodeName if empty.
+	Hostname string
+	// Labels and Taints are given to the Node when it is registered.
+	Labels map[string]string
+	Taints []corev1.Taint
+	// Version is reported as the node's kubeletVersion.
+	Version string
+
+	// RootDir holds pods/UID/… and all other state, PodLogsDir a directory of log files for each Pod.
+	RootDir, PodLogsDir string
+	// RuntimeEndpoint is the socket of the container runtime.
+	RuntimeEndpoint string
+	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
+	RuntimeName string
+
+	// CgroupRoot is the control group that holds kubepods, "/" if empty; CgroupDriver who makes groups in it.
+	CgroupRoot   string
+	CgroupDriver cm.Driver
+	// PodPidsLimit is the most processes of one Pod; no limit if not positive.
+	PodPidsLimit int64
+	// KubeReserved and SystemReserved are taken off what Pods may use.
+	KubeReserved, SystemReserved corev1.ResourceList
+
+	// ClusterDNS are the name servers of Pods, ClusterDomain the domain of services ("cluster.local" if empty).
+	ClusterDNS    []string
+	ClusterDomain string
+	// ResolvConf and HostsFile are the node's own; those in /etc if empty.
+	ResolvConf, HostsFile string
+
+	// MaxPods is how many Pods the node takes; 110 if zero.
+	MaxPods int64
+	// MaxParallelPulls is how many images are pulled at once; 4 if zero.
+	MaxParallelPulls int
+	// MaxBackoff is the longest wait of a crash loop; 300 s if zero.
+	MaxBackoff time.Duration
+	// StopGrace bounds the grace that StopPods gives each Pod; 10 s if zero.
+	StopGrace time.Duration
+
+	// Server says where the HTTPS server listens; without addresses there is none.
+	Server ServerConfig
+}
+
+// ServerConfig are the values of the node's HTTPS server.
+type ServerConfig struct {
+	// Addresses are host:port; Port is the one the Node object names.
+	Addresses []string
+	Port      int32
+	// CertFile and KeyFile are the serving certificate; ClientCAFile holds the CAs of its clients. All are read
+	// again when they are replaced.
+	CertFile, KeyFile, ClientCAFile string
+}
+
+// Deps are what a Kubelet needs from others. Client is needed; the rest may be nil.
+type Deps struct {
+	// Client speaks to the API server with the node's identity. LeaseClient should have a connection of its own;
+	// it is Client if nil.
+	Client, LeaseClient kubernetes.Interface
+	// Runtime stands in for the connection to Config.RuntimeEndpoint.
+	Runtime  Runtime
+	Timeline *timeline.Recorder
+	Recorder record.EventRecorder
+	Logger   *slog.Logger
+	Clock    clock.WithTicker
+}
+
+func (c *Config) complete() error {
+	for name, path := range map[string]string{"RootDir": c.RootDir, "PodLogsDir": c.PodLogsDir} {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			return fmt.Errorf("kubelet: Config.%s %q: want a clean absolute path", name, path)
+		}
+	}
+	switch {
+	case c.NodeName == "":
+		return errors.New("kubelet: Config.NodeName is empty")
+	case len(c.NodeIPs) == 0:
+		return errors.New("kubelet: Config.NodeIPs is empty: the node needs an address")
+	case len(c.Server.Addresses) > 0 && (c.Server.CertFile == "" || c.Server.KeyFile == ""):
+		return errors.New("kubelet: Config.Server.CertFile and KeyFile are needed to listen")
+	case c.MaxPods < 0:
+		return fmt.Errorf("kubelet: Config.MaxPods %d is negative", c.MaxPods)
+	}
+	if c.RuntimeName == "" {
+		c.RuntimeName = "containerd"
+	}
+	if c.ClusterDomain == "" {
+		c.ClusterDomain = defaultClusterDomain
+	}
+	if c.ResolvConf == "" {
+		c.ResolvConf = defaultResolvConf
+	}
+	if c.HostsFile == "" {
+		c.HostsFile = defaultHostsFile
+	}
+	if c.MaxPods == 0 {
+		c.MaxPods = defaultMaxPods
+	}
+	if c.StopGrace == 0 {
+		c.StopGrace = defaultStopGrace
+	}
+	return nil
+}
+
+func (d *Deps) complete() error {
+	if d.Client == nil {
+		return errors.New("kubelet: Deps.Client is needed")
+	}
+	if d.LeaseClient == nil {
+		d.LeaseClient = d.Client
+	}
+	if d.Recorder == nil {
+		d.Recorder = &record.FakeRecorder{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	return nil
+}
+
+func (c *Config) podDir(uid string) string { return filepath.Join(c.RootDir, "pods", uid) }
+
+func (c *Config) hostIPs() []string {
+	ips := make([]string, 0, len(c.NodeIPs))
+	for _, ip := range c.NodeIPs {
+		ips = append(ips, ip.String())
+	}
+	return ips
+}

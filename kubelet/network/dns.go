@@ -55,9 +55,14 @@ func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) 
 		if err != nil {
 			return nil, nil, err
 		}
-		config = node
-		if policy == corev1.DNSClusterFirst {
+		switch {
+		case policy == corev1.DNSClusterFirst:
 			config = d.clusterFirst(pod, node)
+		case d.ResolvConf == "":
+			// The runtime would take an empty configuration for "as the node has it"; this one finds nothing.
+			config = &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}
+		default:
+			config = node
 		}
 	}
 	if pod.Spec.DNSConfig != nil {
@@ -104,7 +109,7 @@ func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtime
 // node reads the node's own resolver configuration.
 func (d *DNS) node() (*runtimeapi.DNSConfig, error) {
 	if d.ResolvConf == "" {
-		return &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, nil
+		return &runtimeapi.DNSConfig{}, nil
 	}
 	content, err := os.ReadFile(d.ResolvConf)
 	if err != nil {

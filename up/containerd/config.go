@@ -29,6 +29,9 @@ type Config struct {
 	PodCIDR netip.Prefix
 	// Gateway is the bridge's own address in PodCIDR. No Pod gets it, nor an address before it.
 	Gateway netip.Addr
+	// ClusterMasquerade says that the caller uses [Config.Masquerade] for the whole network; without, the bridge
+	// plugin masquerades Pod by Pod.
+	ClusterMasquerade bool
 	// SystemdCgroup lets systemd make the Pods' cgroups; the CRI client must then name slices as cgroup parents.
 	SystemdCgroup bool
 	// Machine is what this machine has, from [Detect].
@@ -98,6 +101,9 @@ func (c Config) validate() error {
 	}
 	if c.Machine.Snapshotter == "" {
 		return fmt.Errorf("field Machine.Snapshotter: empty: fill Machine with Detect")
+	}
+	if c.ClusterMasquerade && c.Machine.Firewall != "iptables" {
+		return fmt.Errorf("field ClusterMasquerade: needs iptables, and this machine has %q", c.Machine.Firewall)
 	}
 	return nil
 }

@@ -115,6 +115,7 @@ func TestWriteNamesTheFieldThatIsWrong(t *testing.T) {
 		"host bits":         {func(c *containerd.Config) { c.PodCIDR = netip.MustParsePrefix("10.85.0.1/16") }, "field PodCIDR"},
 		"gateway elsewhere": {func(c *containerd.Config) { c.Gateway = netip.MustParseAddr("10.86.0.1") }, "field Gateway"},
 		"gateway is net":    {func(c *containerd.Config) { c.Gateway = netip.MustParseAddr("10.85.0.0") }, "field Gateway"},
+		"masquerade":        {func(c *containerd.Config) { c.ClusterMasquerade, c.Machine.Firewall = true, "nftables" }, "field ClusterMasquerade"},
 		"machine unknown":   {func(c *containerd.Config) { c.Machine = containerd.Machine{} }, "field Machine"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,8 +4,11 @@ package containerd_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,9 +125,31 @@ func TestTwoSideBySide(t *testing.T) {
 	second.clean(t)
 }
 
+// TestMasquerade adds the cluster's rule once, however often it is asked, and removes it.
+func TestMasquerade(t *testing.T) {
+	n := newNode(t, 8)
+	rules := func() int {
+		out, err := exec.Command("iptables", "-w", "5", "-t", "nat", "-S", "POSTROUTING").CombinedOutput()
+		require.NoError(t, err, string(out))
+		return strings.Count(string(out), n.PodCIDR.String())
+	}
+	for range 2 {
+		require.NoError(t, n.Masquerade(t.Context()))
+		require.Equal(t, 1, rules())
+	}
+	for range 2 {
+		require.NoError(t, n.Unmasquerade(t.Context()))
+		require.Zero(t, rules())
+	}
+	n.PodCIDR = netip.Prefix{}
+	require.ErrorContains(t, n.Masquerade(t.Context()), "iptables -C")
+}
+
 // TestFloor measures the three calls that every Pod needs, twenty times each.
 func TestFloor(t *testing.T) {
 	n := newNode(t, 5)
+	n.ClusterMasquerade = true
+	require.NoError(t, n.Write())
 	n.start(t)
 	n.images(t)
 	data := volume(t)

@@ -140,7 +140,7 @@ func (c Config) network() ([]byte, error) {
 	type object = map[string]any
 	bridge := object{
 		"type": "bridge", "bridge": c.Bridge, "isGateway": true, "hairpinMode": true,
-		"ipMasq": true, "ipMasqBackend": c.Machine.Firewall,
+		"ipMasq": !c.ClusterMasquerade, "ipMasqBackend": c.Machine.Firewall,
 		"ipam": object{
 			"type": "host-local", "dataDir": filepath.Join(c.RunDir, "addresses"),
 			"routes": []object{{"dst": "0.0.0.0/0"}},

@@ -185,11 +185,21 @@ func (n *node) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data strin
 	sandbox, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	require.NoError(t, err)
 	p.sandbox, p.steps[0] = sandbox.PodSandboxId, time.Since(began)
+	t.Cleanup(func() {
+		if t.Failed() { // Else the test has ended it.
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_, _ = n.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.sandbox})
+			_, _ = n.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox})
+		}
+	})
 	began = time.Now()
 	port := "8080"
 	if config.Linux.SecurityContext.NamespaceOptions.Network == runtimeapi.NamespaceMode_NODE {
 		port = "0"
 	}
+	// With a user namespace, a volume's files keep their owners only if its mount says so.
+	mapping := config.Linux.SecurityContext.NamespaceOptions.UsernsOptions
 	container, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: p.sandbox, SandboxConfig: config,
 		Config: &runtimeapi.ContainerConfig{
@@ -197,7 +207,7 @@ func (n *node) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data strin
 			Image:    &runtimeapi.ImageSpec{Image: imagestore.DemoName(imageVersion)},
 			Envs:     []*runtimeapi.KeyValue{{Key: "PORT", Value: []byte(port)}},
 			LogPath:  "demo.log",
-			Mounts:   []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: data}},
+			Mounts:   []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: data, UidMappings: mapping.GetUids(), GidMappings: mapping.GetGids()}},
 			Linux: &runtimeapi.LinuxContainerConfig{
 				Resources: &runtimeapi.LinuxContainerResources{OomScoreAdj: 1000},
 				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{

@@ -27,6 +27,9 @@ func (c Config) Write() error {
 		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return fmt.Errorf("configure containerd: %w", err)
 		}
+		if err := os.Chmod(dir.path, dir.mode); err != nil { // It may be older, and tighter.
+			return fmt.Errorf("configure containerd: %w", err)
+		}
 	}
 	var main bytes.Buffer
 	if err := configFile.Execute(&main, templateConfig{c}); err != nil {

@@ -32,9 +32,7 @@ func killAll(ctx context.Context, dirs []string) error {
 			return nil
 		}
 		err = killAndWait(ctx, victims)
-		for _, fd := range victims {
-			_ = unix.Close(fd)
-		}
+		closeAll(victims)
 		if err != nil {
 			return err
 		}
@@ -43,39 +41,40 @@ func killAll(ctx context.Context, dirs []string) error {
 }
 
 // openAll returns a pidfd of every process in the groups. A number that has left them by the time it is held may
-// belong to a stranger and is dropped.
+// belong to a stranger and is dropped. The map is empty only if there were no processes left.
 func openAll(dirs []string) (map[int]int, error) {
-	victims := map[int]int{}
-	before, err := pidsIn(dirs)
-	if err != nil || len(before) == 0 {
-		return nil, err
-	}
-	for pid := range before {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) {
-			continue
+	for {
+		before, err := pidsIn(dirs)
+		if err != nil || len(before) == 0 {
+			return nil, err
 		}
+		victims := map[int]int{}
+		for pid := range before {
+			fd, err := unix.PidfdOpen(pid, 0)
+			if errors.Is(err, unix.ESRCH) {
+				continue
+			}
+			if err != nil {
+				closeAll(victims)
+				return nil, fmt.Errorf("open process %d: %w", pid, err)
+			}
+			victims[pid] = fd
+		}
+		after, err := pidsIn(dirs)
 		if err != nil {
 			closeAll(victims)
-			return nil, fmt.Errorf("open process %d: %w", pid, err)
+			return nil, err
 		}
-		victims[pid] = fd
-	}
-	after, err := pidsIn(dirs)
-	if err != nil {
-		closeAll(victims)
-		return nil, err
-	}
-	for pid, fd := range victims {
-		if !after[pid] {
-			_ = unix.Close(fd)
-			delete(victims, pid)
+		for pid, fd := range victims {
+			if !after[pid] {
+				_ = unix.Close(fd)
+				delete(victims, pid)
+			}
+		}
+		if len(victims) > 0 || len(after) == 0 {
+			return victims, nil
 		}
 	}
-	if len(victims) == 0 && len(after) > 0 {
-		return openAll(dirs) // all of the old ones are gone, and there are new ones
-	}
-	return victims, nil
 }
 
 func closeAll(fds map[int]int) {
@@ -103,6 +102,19 @@ func pidsIn(dirs []string) (map[int]bool, error) {
 
 // killAndWait kills the processes behind the pidfds and waits until all have exited or ctx ends.
 func killAndWait(ctx context.Context, victims map[int]int) error {
+	fds := make([]int, 0, len(victims))
+	for pid, fd := range victims {
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", pid, err)
+		}
+		fds = append(fds, fd)
+	}
+	return waitReadable(ctx, fds)
+}
+
+// waitReadable waits until every descriptor has something to read (a pidfd has once its process has exited) or ctx
+// ends.
+func waitReadable(ctx context.Context, fds []int) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
@@ -115,10 +127,7 @@ func killAndWait(ctx context.Context, victims map[int]int) error {
 		}
 	}()
 	waiting := []unix.PollFd{{Fd: int32(r.Fd()), Events: unix.POLLIN}}
-	for pid, fd := range victims {
-		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill process %d: %w", pid, err)
-		}
+	for _, fd := range fds {
 		waiting = append(waiting, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
 	for len(waiting) > 1 {
@@ -129,9 +138,9 @@ func killAndWait(ctx context.Context, victims map[int]int) error {
 			return fmt.Errorf("wait for %d killed processes: %w", len(waiting)-1, ctx.Err())
 		}
 		left := waiting[:1]
-		for _, w := range waiting[1:] {
-			if w.Revents == 0 {
-				left = append(left, w)
+		for _, p := range waiting[1:] {
+			if p.Revents == 0 {
+				left = append(left, p)
 			}
 		}
 		waiting = left

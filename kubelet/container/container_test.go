@@ -1,0 +1,84 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestFromCRI(t *testing.T) {
+	labels := map[string]string{PodNameLabel: "p", PodNamespaceLabel: "ns", PodUIDLabel: "u", ContainerNameLabel: "c"}
+	second := func(n int64) int64 { return n * int64(time.Second) }
+	sandboxes := []*runtimeapi.PodSandboxStatus{
+		{Id: "old", CreatedAt: second(1), State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY, Labels: labels},
+		nil,
+		{Id: "new", CreatedAt: second(2), Network: &runtimeapi.PodSandboxNetworkStatus{
+			Ip: "10.0.0.1", AdditionalIps: []*runtimeapi.PodIP{{Ip: "nonsense"}, {Ip: "fd00::1"}}}},
+	}
+	containers := []*runtimeapi.ContainerStatus{
+		{Id: "a", Labels: labels, CreatedAt: second(3), StartedAt: second(4), FinishedAt: second(5), ExitCode: 3,
+			State: runtimeapi.ContainerState_CONTAINER_EXITED, Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
+			Annotations: map[string]string{HashAnnotation: "not hex", PreStopAnnotation: "{", RestartCountAnnotation: "x"}},
+		{Id: "b", Labels: labels, CreatedAt: second(6), State: runtimeapi.ContainerState_CONTAINER_RUNNING,
+			Metadata:    &runtimeapi.ContainerMetadata{Name: "c", Attempt: 1},
+			Annotations: map[string]string{HashAnnotation: "ff", RestartCountAnnotation: "2"},
+			Image:       &runtimeapi.ImageSpec{Image: "img:1", UserSpecifiedImage: "img"}},
+		{Id: "d", CreatedAt: second(6), State: 77, Metadata: &runtimeapi.ContainerMetadata{Name: "d"},
+			Image: &runtimeapi.ImageSpec{UserSpecifiedImage: "img"}},
+	}
+	s := FromCRI("u", sandboxes, containers)
+	require.Equal(t, "p", s.Name)
+	require.Equal(t, "ns", s.Namespace)
+	require.Equal(t, []string{"10.0.0.1", "fd00::1"}, s.IPs)
+	require.Equal(t, "new", s.LatestSandbox().Id)
+	require.Len(t, s.ReadySandboxes(), 1)
+
+	newest := s.Find("c")
+	require.Equal(t, "b", newest.ID)
+	require.Equal(t, StateRunning, newest.State)
+	require.Equal(t, uint32(2), newest.Attempt)
+	require.Equal(t, uint64(255), newest.SpecHash)
+	require.True(t, newest.StartedAt.IsZero())
+	require.Equal(t, "img:1", newest.Image)
+
+	old := s.FindExited("c")
+	require.Equal(t, "a", old.ID)
+	require.Equal(t, time.Unix(5, 0), old.FinishedAt)
+	require.Equal(t, int32(3), old.ExitCode)
+	require.Zero(t, old.SpecHash)
+	require.Nil(t, old.PreStop, "what does not parse is not there")
+	require.Same(t, old, s.FindID("a"))
+
+	require.Equal(t, StateUnknown, s.Find("d").State)
+	require.Equal(t, "img", s.Find("d").Image)
+	require.Len(t, s.Running(), 2, "what may run counts as running")
+	require.Len(t, s.All("c"), 2)
+	require.Nil(t, s.Find("z"))
+	require.False(t, s.Empty())
+}
+
+func TestNilPodStatus(t *testing.T) {
+	var s *PodStatus
+	require.Nil(t, s.Find("c"))
+	require.Nil(t, s.FindID("c"))
+	require.Nil(t, s.FindExited("c"))
+	require.Nil(t, s.LatestSandbox())
+	require.Empty(t, s.Running())
+	require.Empty(t, s.All("c"))
+	require.Empty(t, s.ReadySandboxes())
+	require.True(t, s.Empty())
+}
+
+func TestConfigError(t *testing.T) {
+	require.NoError(t, NewConfigError(nil))
+	cause := errors.New("missing")
+	err := NewConfigError(cause)
+	require.EqualError(t, err, "missing")
+	require.ErrorIs(t, err, cause)
+	wrapped := fmt.Errorf("again: %w", err)
+	require.Equal(t, wrapped, NewConfigError(wrapped), "once is enough")
+}

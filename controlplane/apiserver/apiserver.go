@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/berth-dev/berth/controlplane/atomicfile"
+	"github.com/berth-dev/berth/controlplane/bootstrap"
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/etcd"
 	"github.com/berth-dev/berth/controlplane/pki"
@@ -73,10 +74,36 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			ready()
 		}
 	}()
-	err = app.Run(ctx, completed)
+	err = serve(ctx, completed)
 	cancel()
 	<-watched
 	return err
+}
+
+// serve is upstream's app.Run with the two hooks replaced that make every start
+// a second longer (see package bootstrap).
+func serve(ctx context.Context, options options.CompletedOptions) error {
+	config, err := app.NewConfig(options)
+	if err != nil {
+		return fmt.Errorf("make configuration: %w", err)
+	}
+	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
+	completed, err := config.Complete()
+	if err != nil {
+		return fmt.Errorf("complete configuration: %w", err)
+	}
+	server, err := app.CreateServerChain(completed)
+	if err != nil {
+		return fmt.Errorf("make server: %w", err)
+	}
+	if err := server.GenericAPIServer.AddPostStartHook(bootstrap.HookName, bootstrap.Hook); err != nil {
+		return fmt.Errorf("add bootstrap: %w", err)
+	}
+	prepared, err := server.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("prepare server: %w", err)
+	}
+	return prepared.Run(ctx)
 }
 
 func (s *Server) waitReady(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -69,14 +70,15 @@ func (r *run) create(ctx context.Context, count int) error {
 }
 
 func (r *run) createBatch(ctx context.Context, size int) error {
-	names := r.names(size)
+	names, doubted := r.names(size)
 	var mu sync.Mutex // guards what follows, and the run's and the owner's fields
 	var failures []error
 	parallel(r.config.Parallel, names, func(name string) {
-		pod, doubt, err := r.createOne(ctx, name)
+		pod, answer, err := r.createOne(ctx, name)
 		mu.Lock()
 		defer mu.Unlock()
-		if doubt {
+		// A refusal of this attempt says nothing about an earlier one.
+		if answer == lost || (answer == refused && slices.Contains(doubted, name)) {
 			r.owner.names = append(r.owner.names, name)
 		}
 		if err != nil {
@@ -91,23 +93,34 @@ func (r *run) createBatch(ctx context.Context, size int) error {
 	return errors.Join(failures...)
 }
 
-// names gives the names for so many new Pods. Names in doubt come first: creating one of those again tells whether
-// it was created before.
-func (r *run) names(count int) []string {
+// names gives the names for so many new Pods. Names in doubt come first, and are returned once more on their own:
+// creating one of those again tells whether it was created before.
+func (r *run) names(count int) (names, doubted []string) {
 	again := min(count, len(r.owner.names))
-	names := append([]string(nil), r.owner.names[:again]...)
-	r.owner.names = r.owner.names[again:]
+	doubted = slices.Clone(r.owner.names[:again])
+	r.owner.names = slices.Clone(r.owner.names[again:])
+	names = slices.Clone(doubted)
+	base := r.prefix()[:min(len(r.prefix()), baseLength)]
 	for len(names) < count {
-		names = append(names, r.prefix()[:min(len(r.prefix()), baseLength)]+rand.String(suffixLength))
+		names = append(names, base+rand.String(suffixLength))
 	}
-	return names
+	return names, doubted
 }
 
 func (r *run) prefix() string { return r.rs.Name + "-" }
 
-// createOne creates a Pod from the template. It returns the Pod if there is one now, and whether that is in doubt.
-func (r *run) createOne(ctx context.Context, name string) (pod *corev1.Pod, doubt bool, err error) {
-	pod, err = r.deps.Client.CoreV1().Pods(r.rs.Namespace).Create(ctx, r.podFor(name), metav1.CreateOptions{})
+// answer is what is known after an attempt to create a Pod.
+type answer int
+
+const (
+	settled answer = iota // whether there is such a Pod is known
+	refused               // this attempt did not create it
+	lost                  // this attempt may have created it
+)
+
+// createOne creates a Pod from the template and returns it, or the one that an earlier attempt created.
+func (r *run) createOne(ctx context.Context, name string) (*corev1.Pod, answer, error) {
+	pod, err := r.deps.Client.CoreV1().Pods(r.rs.Namespace).Create(ctx, r.podFor(name), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return r.meet(ctx, name)
 	}
@@ -115,10 +128,14 @@ func (r *run) createOne(ctx context.Context, name string) (pod *corev1.Pod, doub
 		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			r.event(corev1.EventTypeWarning, reasonFailedCreate, "Error creating: %v", err)
 		}
-		return nil, unknownOutcome(err), fmt.Errorf("create pod %s/%s: %w", r.rs.Namespace, name, err)
+		answer := refused
+		if unknownOutcome(err) {
+			answer = lost
+		}
+		return nil, answer, fmt.Errorf("create pod %s/%s: %w", r.rs.Namespace, name, err)
 	}
 	r.created(pod)
-	return pod, false, nil
+	return pod, settled, nil
 }
 
 func (r *run) created(pod *corev1.Pod) {
@@ -128,16 +145,16 @@ func (r *run) created(pod *corev1.Pod) {
 
 // meet looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it
 // is the outcome of an earlier attempt. Otherwise the name is taken, and the run is repeated with another.
-func (r *run) meet(ctx context.Context, name string) (pod *corev1.Pod, doubt bool, err error) {
-	pod, err = r.lookUp(ctx, name)
+func (r *run) meet(ctx context.Context, name string) (*corev1.Pod, answer, error) {
+	pod, err := r.lookUp(ctx, name)
 	if err != nil {
-		return nil, true, fmt.Errorf("create pod %s/%s: it exists, read it: %w", r.rs.Namespace, name, err)
+		return nil, lost, fmt.Errorf("create pod %s/%s: it exists, read it: %w", r.rs.Namespace, name, err)
 	}
 	if pod == nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, r.rs) {
-		return nil, false, fmt.Errorf("create pod %s/%s: the name is taken, trying another", r.rs.Namespace, name)
+		return nil, settled, fmt.Errorf("create pod %s/%s: the name is taken, trying another", r.rs.Namespace, name)
 	}
 	r.created(pod)
-	return pod, false, nil
+	return pod, settled, nil
 }
 
 // lookUp reads a Pod from the API, nil if there is none. It lists, because the right to list is what the role of

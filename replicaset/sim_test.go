@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -324,12 +325,12 @@ func (a *api) podsOf(rs types.UID) []*corev1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var found []*corev1.Pod
-	for _, name := range slices.Sorted(maps.Keys(a.objects[pods])) {
-		pod := a.objects[pods][name].(*corev1.Pod)
-		if ref := metav1.GetControllerOf(pod); ref != nil && ref.UID == rs {
-			found = append(found, pod)
+	for _, obj := range a.objects[pods] {
+		if ref := metav1.GetControllerOf(obj); ref != nil && ref.UID == rs {
+			found = append(found, obj.(*corev1.Pod))
 		}
 	}
+	slices.SortFunc(found, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return found
 }
 

@@ -1,0 +1,288 @@
+package controller
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func testQueue() (*queue[string], *clocktesting.FakeClock) {
+	clk := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	return newQueue[string](clk, time.Second, 8*time.Second), clk
+}
+
+// take gets a key that must be ready.
+func take(t *testing.T, q *queue[string]) string {
+	t.Helper()
+	s := q.stats()
+	require.Positive(t, s.depth[levelLive]+s.depth[levelBackground], "nothing is ready")
+	key, _, ok := q.get()
+	require.True(t, ok)
+	return key
+}
+
+func TestQueueMergesAndKeepsOrder(t *testing.T) {
+	q, _ := testQueue()
+	for _, key := range []string{"a", "b", "a", "c", "b"} {
+		q.add(key, levelLive)
+	}
+	for _, want := range []string{"a", "b", "c"} {
+		require.Equal(t, want, take(t, q))
+		q.done(want, outcome{})
+	}
+	require.Zero(t, q.stats().depth)
+	require.Empty(t, q.items)
+}
+
+func TestQueueRunsAKeyAddedWhileRunningOnceMore(t *testing.T) {
+	q, _ := testQueue()
+	q.add("a", levelLive)
+	require.Equal(t, "a", take(t, q))
+	q.add("a", levelBackground)
+	q.add("a", levelLive)
+	q.add("a", levelBackground)
+	require.Zero(t, q.stats().depth, "it must not run twice at once")
+	q.done("a", outcome{})
+	require.Equal(t, 1, q.stats().depth[levelLive])
+	require.Equal(t, "a", take(t, q))
+	q.done("a", outcome{})
+	require.Empty(t, q.items)
+}
+
+func TestQueuePutsLiveBeforeBackground(t *testing.T) {
+	q, _ := testQueue()
+	for _, key := range []string{"a", "b", "c"} {
+		q.add(key, levelBackground)
+	}
+	q.add("x", levelLive)
+	q.add("b", levelLive)       // raised
+	q.add("x", levelBackground) // not lowered
+	for _, want := range []string{"x", "b", "a", "c"} {
+		require.Equal(t, want, take(t, q))
+	}
+}
+
+func TestQueueDoesNotStarveBackground(t *testing.T) {
+	q, _ := testQueue()
+	q.add("background", levelBackground)
+	for i := range 100 {
+		q.add(fmt.Sprint(i), levelLive)
+	}
+	turn := 0
+	for take(t, q) != "background" {
+		turn++
+	}
+	require.Equal(t, maxStreak, turn)
+}
+
+func TestQueueBackoff(t *testing.T) {
+	q, clk := testQueue()
+	q.add("a", levelLive)
+	fail := func() {
+		require.Equal(t, "a", take(t, q))
+		q.done("a", outcome{limited: true})
+	}
+	for _, delay := range []time.Duration{1, 2, 4, 8, 8} {
+		fail()
+		wait, pending := q.ripen()
+		require.True(t, pending)
+		require.Equal(t, delay*time.Second, wait)
+		require.Equal(t, 1, q.stats().limited)
+		clk.Step(wait)
+		q.ripen()
+		require.Zero(t, q.stats().limited)
+	}
+	require.Equal(t, "a", take(t, q))
+	q.done("a", outcome{after: time.Minute}) // success forgets the failures
+	wait, _ := q.ripen()
+	require.Equal(t, time.Minute, wait)
+	q.add("a", levelLive)
+	fail()
+	wait, _ = q.ripen()
+	require.Equal(t, time.Second, wait)
+	require.Equal(t, uint64(6), q.stats().retries)
+	require.Equal(t, 24*time.Second, q.stats().waited)
+}
+
+func TestQueueRunReplacesWhatItsResultAskedFor(t *testing.T) {
+	q, clk := testQueue()
+	q.add("a", levelLive)
+	take(t, q)
+	q.done("a", outcome{after: time.Second})
+	q.addAfter("a", 3*time.Second)
+	q.addAfter("a", 4*time.Second) // later than what is asked for already
+	q.add("a", levelLive)
+	take(t, q)
+	q.done("a", outcome{})
+	wait, pending := q.ripen()
+	require.True(t, pending, "what somebody else asked for stays")
+	require.Equal(t, 3*time.Second, wait)
+	clk.Step(wait)
+	_, pending = q.ripen()
+	require.False(t, pending)
+	require.Equal(t, "a", take(t, q))
+	q.done("a", outcome{})
+	require.Empty(t, q.items)
+}
+
+func TestQueueDueWhileRunning(t *testing.T) {
+	q, clk := testQueue()
+	q.addAfter("a", time.Second)
+	q.add("a", levelLive)
+	take(t, q)
+	clk.Step(time.Second)
+	q.ripen()
+	require.Zero(t, q.stats().depth)
+	q.done("a", outcome{})
+	require.Equal(t, 1, q.stats().depth[levelLive])
+}
+
+func TestQueueStats(t *testing.T) {
+	q, clk := testQueue()
+	q.add("a", levelLive)
+	clk.Step(time.Second)
+	q.add("b", levelBackground)
+	clk.Step(time.Second)
+	require.Equal(t, 2*time.Second, q.stats().oldest)
+	_, waited, _ := q.get()
+	require.Equal(t, 2*time.Second, waited)
+	take(t, q)
+	clk.Step(3 * time.Second)
+	s := q.stats()
+	require.Equal(t, 2, s.running)
+	require.Equal(t, 3*time.Second, s.longest)
+	require.Equal(t, 6*time.Second, s.unfinished)
+	require.Zero(t, s.oldest)
+	require.Equal(t, 3*time.Second, q.done("a", outcome{}))
+}
+
+func TestQueueClosed(t *testing.T) {
+	q, _ := testQueue()
+	q.add("a", levelLive)
+	q.close()
+	_, _, ok := q.get()
+	require.False(t, ok)
+	q.add("b", levelLive)
+	q.addAfter("c", time.Second)
+	require.Len(t, q.items, 1)
+}
+
+// TestAgendaKeepsOrder compares the heap with sorting, under random changes.
+func TestAgendaKeepsOrder(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	var heap agenda[int]
+	items := make([]*item[int], 50)
+	for i := range items {
+		items[i] = &item[int]{key: i}
+	}
+	for range 5000 {
+		it := items[random.IntN(len(items))]
+		it.due, it.asked = int64(random.IntN(20)), int64(random.IntN(20))
+		heap.set(it)
+		count, least := 0, int64(0)
+		for _, it := range items {
+			require.Equal(t, it.when() != 0, it.place != 0)
+			if at := it.when(); at != 0 {
+				count++
+				require.Same(t, it, heap[it.place-1])
+				if least == 0 || at < least {
+					least = at
+				}
+			}
+		}
+		require.Len(t, heap, count)
+		if count > 0 {
+			require.Equal(t, least, heap[0].when())
+		}
+	}
+}
+
+// TestQueueConcurrently lets producers and workers loose on a queue and checks what it promises: one key is never with
+// two workers, an add is never lost, and in the end nothing is left.
+func TestQueueConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue[int](clock.RealClock{}, time.Millisecond, time.Second)
+		const keys = 50
+		var mu sync.Mutex
+		var running [keys]bool
+		var wanted, seen [keys]int // wanted is set before add, seen at a run's start
+		var workers, producers sync.WaitGroup
+		workers.Go(func() { q.delays(t.Context()) })
+		for range 8 {
+			workers.Go(func() {
+				random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+				for {
+					key, _, ok := q.get()
+					if !ok {
+						return
+					}
+					mu.Lock()
+					if running[key] {
+						t.Errorf("key %d is with two workers", key)
+					}
+					running[key], seen[key] = true, wanted[key]
+					mu.Unlock()
+					time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+					mu.Lock()
+					running[key] = false
+					mu.Unlock()
+					q.done(key, outcome{limited: random.IntN(4) == 0, after: time.Duration(random.IntN(2)) * time.Millisecond})
+				}
+			})
+		}
+		for producer := range 8 {
+			producers.Go(func() {
+				random := rand.New(rand.NewPCG(rand.Uint64(), uint64(producer)))
+				for range 500 {
+					key := random.IntN(keys)
+					mu.Lock()
+					wanted[key]++
+					mu.Unlock()
+					switch random.IntN(4) {
+					case 0:
+						q.add(key, levelBackground)
+					case 1:
+						q.addAfter(key, time.Duration(random.IntN(5))*time.Millisecond)
+					default:
+						q.add(key, levelLive)
+					}
+					time.Sleep(time.Duration(random.IntN(2)) * time.Millisecond)
+				}
+			})
+		}
+		producers.Wait()
+		time.Sleep(time.Hour) // let every delay pass
+		mu.Lock()
+		require.Equal(t, wanted, seen)
+		mu.Unlock()
+		q.close()
+		t.Cleanup(workers.Wait)
+	})
+}
+
+func BenchmarkQueueAddGetDone(b *testing.B) {
+	q := newQueue[int](clock.RealClock{}, time.Millisecond, time.Second)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		q.add(i&1023, levelLive)
+		key, _, _ := q.get()
+		q.done(key, outcome{})
+	}
+}
+
+func BenchmarkQueueMillionKeys(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		q := newQueue[int](clock.RealClock{}, time.Millisecond, time.Second)
+		for i := range 1_000_000 {
+			q.add(i, levelBackground)
+		}
+	}
+}

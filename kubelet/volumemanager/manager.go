@@ -95,6 +95,8 @@ type Manager struct {
 	ready    chan struct{} // closed when RootDir is prepared
 	wake     chan struct{} // has a value when dirty may not be empty
 
+	root sync.Mutex // held while the root directory's own mount is made or released; taken before mu
+
 	mu      sync.Mutex // guards all below
 	pods    map[types.UID]*podState
 	dirty   map[types.UID]struct{} // Pods whose volumes may have to be refreshed
@@ -156,10 +158,7 @@ func New(config Config, deps Deps) *Manager {
 // containers), and then keeps mounted volumes up to date until ctx ends. It must run for Mount to go on. It is called
 // once.
 func (m *Manager) Start(ctx context.Context) error {
-	if err := os.MkdirAll(volume.PodsDir(m.config.RootDir), 0o750); err != nil {
-		return fmt.Errorf("prepare root directory for volumes: %w", err)
-	}
-	if _, err := mounts.MakeShared(m.deps.Mounter, m.config.RootDir); err != nil {
+	if err := m.prepareRoot(); err != nil {
 		return fmt.Errorf("prepare root directory for volumes: %w", err)
 	}
 	defer m.deps.Objects.Subscribe(m.podChanged)()
@@ -167,6 +166,23 @@ func (m *Manager) Start(ctx context.Context) error {
 	close(m.ready)
 	m.refreshLoop(ctx)
 	return nil
+}
+
+// prepareRoot makes the root directory, unless everything was unmounted for good already.
+func (m *Manager) prepareRoot() error {
+	m.root.Lock()
+	defer m.root.Unlock()
+	m.mu.Lock()
+	stopped := m.stopped
+	m.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	if err := os.MkdirAll(volume.PodsDir(m.config.RootDir), 0o750); err != nil {
+		return err
+	}
+	_, err := mounts.MakeShared(m.deps.Mounter, m.config.RootDir)
+	return err
 }
 
 // Volumes returns the Pod's volumes that are set up, by their names in the Pod. The caller owns the map.

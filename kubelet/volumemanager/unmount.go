@@ -249,7 +249,10 @@ func (m *Manager) UnmountAll(ctx context.Context) error {
 	}
 }
 
+// unmountBelowRoot makes one attempt.
 func (m *Manager) unmountBelowRoot(ctx context.Context) error {
+	m.root.Lock()
+	defer m.root.Unlock()
 	root, err := filepath.EvalSymlinks(m.config.RootDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

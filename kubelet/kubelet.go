@@ -169,13 +169,17 @@ func (k *Kubelet) attend(ctx context.Context) error {
 		greet()
 		return nil
 	}
+	before := false
 	return k.connection.Watch(ctx, func(connected bool) {
-		if !connected {
+		lost := before && !connected
+		before = connected
+		if lost {
 			k.deps.Logger.Warn("the container runtime cannot be reached", "endpoint", k.cfg.RuntimeEndpoint)
 			k.node.RuntimeChanged()
-			return
 		}
-		greet()
+		if connected {
+			greet()
+		}
 	})
 }
 

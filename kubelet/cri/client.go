@@ -139,19 +139,27 @@ func IsUnavailable(err error) bool { return code(err) == codes.Unavailable }
 // IsUnimplemented reports whether the runtime does not have the method called.
 func IsUnimplemented(err error) bool { return code(err) == codes.Unimplemented }
 
-// Message is the text of a runtime's error without gRPC's wrapping, as users see it in a Pod's status.
+// Message is the text of an error with gRPC's wrapping taken off a runtime's words, as users see it in a Pod's
+// status.
 func Message(err error) string {
 	if err == nil {
 		return ""
 	}
-	if s, ok := status.FromError(err); ok {
-		return s.Message()
+	var g grpcError
+	if !errors.As(err, &g) {
+		return err.Error()
 	}
-	return err.Error()
+	return strings.Replace(err.Error(), g.Error(), g.GRPCStatus().Message(), 1)
+}
+
+// grpcError is an error that came over gRPC.
+type grpcError interface {
+	error
+	GRPCStatus() *status.Status
 }
 
 func code(err error) codes.Code {
-	var g interface{ GRPCStatus() *status.Status }
+	var g grpcError
 	if errors.As(err, &g) {
 		return g.GRPCStatus().Code()
 	}

@@ -27,9 +27,10 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 	}
 	pod, held := w.pod, w.runtime
 	w.begin(ctx, opSandbox, op{}, func(ctx context.Context) func() {
-		err := w.replaceSandbox(ctx, pod, held, actions)
+		id, config, err := w.replaceSandbox(ctx, pod, held, actions)
 		return func() {
 			w.touched()
+			w.config, w.configOf = config, id
 			if err != nil {
 				if ctx.Err() == nil {
 					w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
@@ -45,33 +46,34 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 // replaceSandbox takes down what is held of the Pod and runs a sandbox.
 func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *container.PodStatus,
 	actions kuberuntime.Actions,
-) (err error) {
+) (id string, config *runtimeapi.PodSandboxConfig, err error) {
 	if !held.Empty() {
 		if err := w.killPod(ctx, pod, held, kuberuntime.PodGracePeriod(pod, nil)); err != nil {
-			return err
+			return "", nil, err
 		}
 		for _, c := range actions.Remove {
 			if err := w.removeContainer(ctx, c); err != nil {
-				return err
+				return "", nil, err
 			}
 		}
 	}
 	span := w.m.deps.Timeline.Begin(timeline.PodRef(pod), owner, timeline.StageSandbox, "")
 	defer func() { span.End(err) }()
 	if err := w.m.deps.Builder.PreparePod(ctx, pod); err != nil {
-		return err
+		return "", nil, err
 	}
 	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
 	w.busy.Add(1)
 	defer w.busy.Add(-1)
-	_, err = w.m.deps.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	resp, err := w.m.deps.Runtime.RunPodSandbox(ctx,
+		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	if err != nil {
-		return fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return "", nil, fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return nil
+	return resp.PodSandboxId, config, nil
 }
 
 // containerOps reports whether anything is under way that belongs to one container's life.
@@ -117,6 +119,9 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 	launch := launch{
 		worker: w, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
 		request: ContainerRequest{Pod: w.pod, Start: s, Image: w.images[name], PodIPs: w.podIPs()},
+	}
+	if w.configOf == sandboxID {
+		launch.sandbox = w.config
 	}
 	for _, c := range actions.Remove {
 		if c.Name == name {
@@ -177,8 +182,10 @@ type launch struct {
 	start     kuberuntime.Start
 	sandboxID string
 	attempt   uint32 // of the sandbox
-	request   ContainerRequest
-	remove    []*container.ContainerStatus
+	// sandbox is what the sandbox was made with; nil if an earlier process made it.
+	sandbox *runtimeapi.PodSandboxConfig
+	request ContainerRequest
+	remove  []*container.ContainerStatus
 }
 
 // run creates and starts the container and runs its postStart hook.
@@ -231,9 +238,11 @@ func (l *launch) configure(ctx context.Context) (*runtimeapi.CreateContainerRequ
 	if err != nil {
 		return nil, err
 	}
-	sandbox, _, err := l.m.deps.Builder.Sandbox(ctx, l.pod, l.attempt)
-	if err != nil {
-		return nil, err
+	sandbox := l.sandbox
+	if sandbox == nil {
+		if sandbox, _, err = l.m.deps.Builder.Sandbox(ctx, l.pod, l.attempt); err != nil {
+			return nil, err
+		}
 	}
 	return &runtimeapi.CreateContainerRequest{
 		PodSandboxId: l.sandboxID, Config: config, SandboxConfig: sandbox,

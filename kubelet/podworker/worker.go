@@ -61,6 +61,9 @@ type worker struct {
 	busy atomic.Int32
 
 	prepared bool // volumes are mounted
+	// config is what the sandbox with the id configOf was made with.
+	config   *runtimeapi.PodSandboxConfig
+	configOf string
 	images   map[string]*runtimeapi.Image
 	waiting  map[string]status.Waiting  // failed steps, by container
 	messages map[string]string          // termination messages, by container id

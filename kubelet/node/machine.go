@@ -82,9 +82,9 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(m.data, &fs); err != nil {
-		return Usage{}, fmt.Errorf("stat file system of %q: %w", m.data, err)
+	fs, err := statfs(m.data)
+	if err != nil {
+		return Usage{}, err
 	}
 	u := Usage{
 		MemoryAvailable: meminfo["MemAvailable"],
@@ -103,6 +103,19 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 		u.PIDs, _ = strconv.ParseInt(existing, 10, 64)
 	}
 	return u, nil
+}
+
+// statfs looks at the file system that the directory is on, or will be on once it is made.
+func statfs(dir string) (fs unix.Statfs_t, err error) {
+	for at := dir; ; at = filepath.Dir(at) {
+		err := unix.Statfs(at, &fs)
+		if err == nil {
+			return fs, nil
+		}
+		if !errors.Is(err, unix.ENOENT) || at == filepath.Dir(at) {
+			return fs, fmt.Errorf("stat file system of %q: %w", dir, err)
+		}
+	}
 }
 
 // text reads a small file and trims it; what cannot be read is empty.

@@ -48,8 +48,19 @@ func TestLinuxMachine(t *testing.T) {
 func TestLinuxMachineErrors(t *testing.T) {
 	_, err := node.NewLinuxMachine(t.TempDir(), "/").Facts()
 	require.ErrorContains(t, err, "read memory size")
-	_, err = node.NewLinuxMachine("/", filepath.Join(t.TempDir(), "none")).Usage()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = node.NewLinuxMachine("/", filepath.Join(file, "below")).Usage()
 	require.ErrorContains(t, err, "stat file system")
+}
+
+func TestUsageOfDirectoryYetToBeMade(t *testing.T) {
+	dir := t.TempDir()
+	want, err := node.NewLinuxMachine("/", dir).Usage()
+	require.NoError(t, err)
+	got, err := node.NewLinuxMachine("/", filepath.Join(dir, "not", "yet")).Usage()
+	require.NoError(t, err)
+	require.Equal(t, want.DiskCapacity, got.DiskCapacity)
 }
 
 func TestThisMachine(t *testing.T) {

@@ -143,7 +143,9 @@ func buildInfo(cfg *Config, status *corev1.NodeStatus, o observed) {
 			},
 		})
 	}
-	slices.SortFunc(status.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(status.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	if o.runtime.Features != nil {
 		status.Features = &corev1.NodeFeatures{
 			SupplementalGroupsPolicy: ptr.To(o.runtime.Features.SupplementalGroupsPolicy),
@@ -188,31 +190,17 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 
 // conditions computes the conditions. Ready comes last, as readers of old expect; conditions of others stay.
 func conditions(old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
-	choose := func(kind corev1.NodeConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) corev1.NodeCondition {
-		if bad {
-			return corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Reason: badReason, Message: badMessage}
-		}
-		return corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, Reason: goodReason, Message: goodMessage}
-	}
 	ours := []corev1.NodeCondition{
-		choose(corev1.NodeMemoryPressure, o.pressure.memory,
-			"KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
-			"KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-		choose(corev1.NodeDiskPressure, o.pressure.disk,
-			"KubeletHasDiskPressure", "kubelet has disk pressure",
-			"KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-		choose(corev1.NodePIDPressure, o.pressure.pid,
-			"KubeletHasInsufficientPID", "kubelet has insufficient PID available",
-			"KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
-	}
-	if len(o.notReady) > 0 {
-		ready := &ours[len(ours)-1]
-		ready.Status, ready.Reason = corev1.ConditionFalse, "KubeletNotReady"
-		ready.Message = o.notReady[0]
-		if len(o.notReady) > 1 {
-			ready.Message = fmt.Sprintf("[%s]", strings.Join(o.notReady, ", "))
-		}
+		pressureCondition(corev1.NodeMemoryPressure, o.pressure.memory,
+			words{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
+			words{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
+		pressureCondition(corev1.NodeDiskPressure, o.pressure.disk,
+			words{"KubeletHasDiskPressure", "kubelet has disk pressure"},
+			words{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
+		pressureCondition(corev1.NodePIDPressure, o.pressure.pid,
+			words{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
+			words{"KubeletHasSufficientPID", "kubelet has sufficient PID available"}),
+		readyCondition(o.notReady),
 	}
 	stamp := metav1.NewTime(now)
 	var result []corev1.NodeCondition
@@ -229,6 +217,30 @@ func conditions(old []corev1.NodeCondition, o observed, now time.Time) []corev1.
 		result = append(result, condition)
 	}
 	return result
+}
+
+// words are the reason and the message of a condition.
+type words struct{ reason, message string }
+
+func pressureCondition(kind corev1.NodeConditionType, pressed bool, yes, no words) corev1.NodeCondition {
+	if pressed {
+		return corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Reason: yes.reason, Message: yes.message}
+	}
+	return corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, Reason: no.reason, Message: no.message}
+}
+
+func readyCondition(notReady []string) corev1.NodeCondition {
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady"}
+	switch len(notReady) {
+	case 0:
+		ready.Status, ready.Reason = corev1.ConditionTrue, "KubeletReady"
+		ready.Message = "kubelet is posting ready status"
+	case 1:
+		ready.Message = notReady[0]
+	default:
+		ready.Message = fmt.Sprintf("[%s]", strings.Join(notReady, ", "))
+	}
+	return ready
 }
 
 func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {

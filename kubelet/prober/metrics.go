@@ -46,7 +46,10 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-func (m *metrics) observe(pod *corev1.Pod, container string, kind Type, result probe.Result, err error, took time.Duration) {
+// observe counts one look. An error means that there was no verdict.
+func (m *metrics) observe(
+	pod *corev1.Pod, container string, kind Type, result probe.Result, err error, took time.Duration,
+) {
 	word := resultSuccessful
 	switch {
 	case err != nil:

@@ -16,8 +16,7 @@ import (
 
 // routes is the map of the server. Everything here has passed Auth.guard.
 func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
-	healthz.InstallHandler(mux, append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)...)
+	mux := s.healthz()
 	mux.HandleFunc("GET /pods", s.getPods)
 	mux.HandleFunc("GET /pods/{$}", s.getPods)
 	mux.Handle("GET /metrics", metricsHandler(s.deps.Metrics))
@@ -52,6 +51,13 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 		mux.HandleFunc(method+" /portForward/{namespace}/{pod}", s.portForward)
 		mux.HandleFunc(method+" /portForward/{namespace}/{pod}/{uid}", s.portForward)
 	}
+}
+
+// healthz is /healthz and one path under it for each check.
+func (s *Server) healthz() *http.ServeMux {
+	mux := http.NewServeMux()
+	healthz.InstallHandler(mux, append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)...)
+	return mux
 }
 
 func metricsHandler(gatherer prometheus.Gatherer) http.Handler {

@@ -117,7 +117,9 @@ func (h *RuntimeHost) GetAttach(
 }
 
 // GetPortForward is Host's method.
-func (h *RuntimeHost) GetPortForward(ctx context.Context, pod *corev1.Pod, opts portforward.V4Options) (*url.URL, error) {
+func (h *RuntimeHost) GetPortForward(
+	ctx context.Context, pod *corev1.Pod, opts portforward.V4Options,
+) (*url.URL, error) {
 	id, err := h.SandboxID(ctx, pod)
 	if err != nil {
 		return nil, err
@@ -130,7 +132,9 @@ func (h *RuntimeHost) GetPortForward(ctx context.Context, pod *corev1.Pod, opts 
 }
 
 // RunInContainer is Host's method. A command that fails is an error, beside its output.
-func (h *RuntimeHost) RunInContainer(ctx context.Context, pod *corev1.Pod, container string, cmd []string) ([]byte, error) {
+func (h *RuntimeHost) RunInContainer(
+	ctx context.Context, pod *corev1.Pod, container string, cmd []string,
+) ([]byte, error) {
 	id, err := h.ContainerID(ctx, pod, container)
 	if err != nil {
 		return nil, err

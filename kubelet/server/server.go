@@ -38,6 +38,9 @@ type Config struct {
 	Addresses []string
 	// CertFile and KeyFile hold the serving certificate, in PEM form. They are read again when replaced.
 	CertFile, KeyFile string
+	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
+	// supervisors. Empty means none.
+	HealthzAddress string
 	// DisableDebugging turns off exec, attach, portForward, run, containerLogs and runningpods (status 405).
 	DisableDebugging bool
 }
@@ -55,6 +58,16 @@ func (c Config) validate() error {
 	for _, address := range c.Addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return fmt.Errorf("make node server: Config.Addresses %q: %w", address, err)
+		}
+	}
+	if c.HealthzAddress != "" {
+		host, _, err := net.SplitHostPort(c.HealthzAddress)
+		if err != nil {
+			return fmt.Errorf("make node server: Config.HealthzAddress %q: %w", c.HealthzAddress, err)
+		}
+		if !net.ParseIP(host).IsLoopback() {
+			return fmt.Errorf("make node server: Config.HealthzAddress %q: it is open to anyone, so it must be a "+
+				"loopback address such as 127.0.0.1:10248", c.HealthzAddress)
 		}
 	}
 	return nil
@@ -114,7 +127,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Ready is closed when the server listens on all its addresses.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Addrs are the addresses listened on, in the order of Config.Addresses. It is empty before Ready.
+// Addrs are the addresses listened on, in the order of Config.Addresses, then that of HealthzAddress if there is one.
+// It is empty before Ready.
 func (s *Server) Addrs() []net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,16 +144,14 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler:           s.handler,
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
+	server, health := s.httpServer(ctx, s.handler), s.httpServer(ctx, s.healthz())
 	served := make(chan error, len(listeners))
-	for _, l := range listeners {
-		go func() { served <- server.Serve(tls.NewListener(l, s.tlsConfig())) }()
+	for i, l := range listeners {
+		if i < len(s.cfg.Addresses) {
+			go func() { served <- server.Serve(tls.NewListener(l, s.tlsConfig())) }()
+		} else {
+			go func() { served <- health.Serve(l) }()
+		}
 	}
 	close(s.ready)
 
@@ -152,8 +164,10 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	if stopErr := server.Shutdown(stopCtx); stopErr != nil {
-		_ = server.Close()
+	for _, each := range []*http.Server{server, health} {
+		if stopErr := each.Shutdown(stopCtx); stopErr != nil {
+			_ = each.Close()
+		}
 	}
 	for range remaining {
 		<-served
@@ -169,6 +183,16 @@ func (s *Server) Start(ctx context.Context) error {
 	return err
 }
 
+func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
 func (s *Server) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -180,11 +204,15 @@ func (s *Server) tlsConfig() *tls.Config {
 	}
 }
 
-// listen opens all addresses or none.
+// listen opens all addresses or none; that of HealthzAddress, if any, is the last.
 func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
 	var listeners []net.Listener
 	var addrs []net.Addr
-	for _, address := range s.cfg.Addresses {
+	addresses := slices.Clone(s.cfg.Addresses)
+	if s.cfg.HealthzAddress != "" {
+		addresses = append(addresses, s.cfg.HealthzAddress)
+	}
+	for _, address := range addresses {
 		l, err := s.listenOne(ctx, address)
 		if err != nil {
 			for _, open := range listeners {

@@ -2,277 +2,22 @@ package server_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/client-go/kubernetes"
-	restclient "k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/kubelet/server"
 )
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// Started by the import of the API server's libraries, for the life of the process.
-		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		// The SPDY library lets a closed connection linger for the peer's last frames.
-		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
-}
-
-// authority issues certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	dir  string
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{dir: t.TempDir()}
-	a.key, a.cert = issue(t, nil, nil, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	})
-	a.write(t, "ca.crt", "CERTIFICATE", a.cert.Raw)
-	return a
-}
-
-var serial int64
-
-func issue(t *testing.T, ca *x509.Certificate, caKey *ecdsa.PrivateKey, template *x509.Certificate) (
-	*ecdsa.PrivateKey, *x509.Certificate,
-) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	serial++
-	template.SerialNumber = big.NewInt(serial)
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	if ca == nil {
-		ca, caKey = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca, key.Public(), caKey)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return key, cert
-}
-
-func (a *authority) write(t *testing.T, name, kind string, der []byte) {
-	t.Helper()
-	// Replaced by rename, as certificate managers do.
-	tmp := filepath.Join(a.dir, name+".tmp")
-	require.NoError(t, os.WriteFile(tmp, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-	require.NoError(t, os.Rename(tmp, filepath.Join(a.dir, name)))
-}
-
-// pair writes NAME.crt and NAME.key.
-func (a *authority) pair(t *testing.T, name string, template *x509.Certificate) *x509.Certificate {
-	t.Helper()
-	key, cert := issue(t, a.cert, a.key, template)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	a.write(t, name+".crt", "CERTIFICATE", cert.Raw)
-	a.write(t, name+".key", "PRIVATE KEY", der)
-	return cert
-}
-
-func (a *authority) serving(t *testing.T) *x509.Certificate {
-	t.Helper()
-	return a.pair(t, "serving", &x509.Certificate{
-		Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
-}
-
-func (a *authority) client(t *testing.T, user string) {
-	t.Helper()
-	a.pair(t, user, &x509.Certificate{
-		Subject: pkix.Name{CommonName: user}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-}
-
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
-
-// fakeHost has two Pods' worth of answers.
-type fakeHost struct {
-	*server.RuntimeHost
-	pods []*corev1.Pod
-	logs func(ctx context.Context, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error
-}
-
-var _ server.Host = (*fakeHost)(nil)
-
-func (h *fakeHost) GetPods() []*corev1.Pod { return h.pods }
-
-func (h *fakeHost) GetPodByName(namespace, name string) (*corev1.Pod, bool) {
-	for _, pod := range h.pods {
-		if pod.Namespace == namespace && pod.Name == name {
-			return pod, true
-		}
-	}
-	return nil, false
-}
-
-func (h *fakeHost) ContainerLogs(
-	ctx context.Context, _ *corev1.Pod, _ string, opts *corev1.PodLogOptions, stdout, stderr io.Writer,
-) error {
-	return h.logs(ctx, opts, stdout, stderr)
-}
-
-// bench is a running server. The user "admin" may do everything, "reader" may get nodes/metrics, others nothing.
-type bench struct {
-	*authority
-	server  *server.Server
-	host    *fakeHost
-	runtime *fakeRuntime
-	mu      sync.Mutex // guards reviews
-	reviews []authorizationv1.ResourceAttributes
-	base    string
-	stop    func()
-}
-
-func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *bench {
-	t.Helper()
-	b := &bench{authority: newAuthority(t), runtime: newRuntime(t)}
-	b.serving(t)
-	b.client(t, "admin")
-	b.client(t, "reader")
-	b.host = &fakeHost{
-		RuntimeHost: server.NewRuntimeHost(b.runtime),
-		pods: []*corev1.Pod{{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u1"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "tty", TTY: true}}},
-		}},
-	}
-	auth, err := server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: b.path("ca.crt")}, b.api(t), nil)
-	require.NoError(t, err)
-	cfg := server.Config{
-		NodeName: "n1", Addresses: []string{"127.0.0.1:0"},
-		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_answer"}))
-	deps := server.Deps{
-		Host: b.host, Auth: auth, Metrics: registry,
-		Configz: func() map[string]any { return map[string]any{"kubeletconfig": map[string]any{"maxPods": 110}} },
-	}
-	for _, c := range change {
-		c(&cfg, &deps)
-	}
-	b.server, err = server.New(cfg, deps)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.server.Start(ctx) }()
-	select {
-	case <-b.server.Ready():
-	case err := <-done:
-		require.NoError(t, err)
-	}
-	b.base = "https://" + b.server.Addrs()[0].String()
-	stopped := false
-	b.stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			require.NoError(t, <-done)
-		}
-	}
-	t.Cleanup(b.stop)
-	return b
-}
-
-// api is a client of an API server that knows the token "good" as admin.
-func (b *bench) api(t *testing.T) kubernetes.Interface {
-	t.Helper()
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
-		var review authenticationv1.TokenReview
-		_ = json.NewDecoder(r.Body).Decode(&review)
-		review.Status.Authenticated = review.Spec.Token == "good"
-		review.Status.User.Username = "admin"
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review)
-	})
-	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", func(w http.ResponseWriter, r *http.Request) {
-		var review authorizationv1.SubjectAccessReview
-		_ = json.NewDecoder(r.Body).Decode(&review)
-		attributes := review.Spec.ResourceAttributes
-		b.mu.Lock()
-		b.reviews = append(b.reviews, *attributes)
-		b.mu.Unlock()
-		review.Status.Allowed = review.Spec.User == "admin" ||
-			review.Spec.User == "reader" && attributes.Subresource == "metrics" && attributes.Verb == "get"
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(review)
-	})
-	api := httptest.NewServer(mux)
-	t.Cleanup(api.Close)
-	client, err := kubernetes.NewForConfig(&restclient.Config{
-		Host: api.URL, ContentConfig: restclient.ContentConfig{ContentType: "application/json"},
-	})
-	require.NoError(t, err)
-	return client
-}
-
-// as is an HTTP client with that user's certificate; an empty user has none.
-func (b *bench) as(t *testing.T, user string) *http.Client {
-	t.Helper()
-	roots := x509.NewCertPool()
-	roots.AddCert(b.cert)
-	config := &tls.Config{RootCAs: roots}
-	if user != "" {
-		cert, err := tls.LoadX509KeyPair(b.path(user+".crt"), b.path(user+".key"))
-		require.NoError(t, err)
-		config.Certificates = []tls.Certificate{cert}
-	}
-	transport := &http.Transport{TLSClientConfig: config}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-}
-
-func (b *bench) do(t *testing.T, user, method, path string, header ...string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, b.base+path, nil)
-	require.NoError(t, err)
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := b.as(t, user).Do(req)
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return resp.StatusCode, string(body)
-}
 
 func TestWhoMayDoWhat(t *testing.T) {
 	b := start(t)
@@ -343,6 +88,18 @@ func TestHealth(t *testing.T) {
 	code, body := b.do(t, "admin", "GET", "/healthz")
 	require.Equal(t, 500, code)
 	require.Contains(t, body, "[-]runtime failed")
+}
+
+func TestHealthOnLoopback(t *testing.T) {
+	b := start(t, func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "127.0.0.1:0" })
+	for path, want := range map[string]int{"/healthz": 200, "/pods": 404, "/metrics": 404} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.server.Addrs()[1].String()+path, nil)
+		require.NoError(t, err)
+		resp, err := b.as(t, "").Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, resp.StatusCode, path)
+	}
 }
 
 func TestLogs(t *testing.T) {
@@ -506,6 +263,7 @@ func TestStartErrors(t *testing.T) {
 	for want, change := range map[string]func(*server.Config, *server.Deps){
 		"Config.NodeName":  func(c *server.Config, _ *server.Deps) { c.NodeName = "" },
 		"Config.Addresses": func(c *server.Config, _ *server.Deps) { c.Addresses = nil },
+		"loopback":         func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "0.0.0.0:1" },
 		"missing port":     func(c *server.Config, _ *server.Deps) { c.Addresses = []string{"localhost"} },
 		"Config.KeyFile":   func(c *server.Config, _ *server.Deps) { c.KeyFile = "" },
 		"Deps.Host":        func(_ *server.Config, d *server.Deps) { d.Host = nil },

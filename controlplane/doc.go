@@ -18,8 +18,11 @@
 //	pki, kubeconfig         certificates, keys, identities
 //	etcd, listen, apiserver, controllermanager, scheduler, rbac   the components
 //	stack                   starts them in order, stops them in reverse
+//	bootstrap               Kubernetes' own default roles, without upstream's wait
+//	firstwatch              how the controller manager's start is noticed
+//	atomicfile              private files, whole or not at all
 //	notify                  one JSON line for each state a component reaches
 //
-// Only etcd, apiserver, controllermanager and scheduler import the real
+// Only etcd, apiserver, bootstrap, controllermanager and scheduler import the real
 // components; everything else builds and tests in seconds.
 package controlplane

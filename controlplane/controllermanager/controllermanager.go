@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/firstwatch"
 	"github.com/berth-dev/berth/controlplane/pki"
 )
 
@@ -47,7 +48,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("validate options: %w", err)
 	}
-	c.Kubeconfig.Wrap(newWatchObserver(ready).wrap)
+	c.Kubeconfig.Wrap(firstwatch.Wrap(ready))
 	if err := app.Run(ctx, c.Complete()); err != nil {
 		return err
 	}

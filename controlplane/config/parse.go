@@ -1,0 +1,41 @@
+package config
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/pflag"
+)
+
+// Parse reads a command line (without the program's name) and checks it. Help
+// that is asked for goes to help, and the error is pflag.ErrHelp.
+func Parse(args []string, help io.Writer) (*Config, error) {
+	c := &Config{}
+	flags := pflag.NewFlagSet("berth-controlplane", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.SetOutput(help)
+	flags.StringVar(&c.DataDir, "data-dir", "/var/lib/berth", "directory of pki, kubeconfigs and etcd")
+	flags.StringVar(&c.RunDir, "run-dir", "/run/berth", "directory of sockets; a short path")
+	flags.IntVar(&c.APIPort, "api-port", 6443, "TCP port of the API server on every bind address")
+	flags.StringArrayVar(&c.BindAddresses, "bind-address", []string{"127.0.0.1"},
+		"address the API server listens on; repeatable; kubeconfigs point to the first")
+	flags.StringVar(&c.AdvertiseAddress, "advertise-address", "",
+		"address at which pods reach the API server (default: the first bind address that is not loopback)")
+	flags.StringVar(&c.ServiceCIDR, "service-cidr", "10.96.0.0/16", "range of Service addresses")
+	flags.StringVar(&c.PodCIDR, "pod-cidr", "10.88.0.0/16", "range of pod addresses")
+	flags.StringVar(&c.NodeName, "node-name", "berth", "name of this machine's node")
+	flags.StringVar(&c.NodeIP, "node-ip", "", "address at which the API server reaches the kubelet")
+	flags.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
+	flags.BoolVar(&c.UnsafeNoFsync, "unsafe-no-fsync", false,
+		"etcd skips fsync: for tests only, a power cut loses the cluster")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}

@@ -1,0 +1,30 @@
+// Package firstwatch notices the first watch that an API server answers. It is
+// the only sign of "my informers have started" that kube-controller-manager
+// gives while it serves no port of its own.
+package firstwatch
+
+import (
+	"net/http"
+	"sync"
+)
+
+// Wrap returns a function for rest.Config.Wrap that calls seen once, from the
+// goroutine of the request, when the first watch has been answered with 200.
+// Requests and responses pass unchanged.
+func Wrap(seen func()) func(http.RoundTripper) http.RoundTripper {
+	var once sync.Once
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			if err == nil && response.StatusCode == http.StatusOK && request.URL.Query().Has("watch") {
+				once.Do(seen)
+			}
+			return response, err
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }

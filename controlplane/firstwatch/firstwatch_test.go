@@ -1,0 +1,54 @@
+package firstwatch_test
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/controlplane/firstwatch"
+)
+
+// answer is a transport with one answer.
+type answer struct {
+	status int
+	err    error
+}
+
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	return &http.Response{StatusCode: a.status, Body: http.NoBody}, nil
+}
+
+func TestOnlyAnAnsweredWatchIsSeen(t *testing.T) {
+	tests := []struct {
+		name, query string
+		answer      answer
+		want        int
+	}{
+		{"watch", "?watch=true", answer{status: 200}, 1},
+		{"list", "?limit=500", answer{status: 200}, 0},
+		{"forbidden watch", "?watch=true", answer{status: 403}, 0},
+		{"no server", "?watch=true", answer{err: errors.New("refused")}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			seen := 0
+			wrap := firstwatch.Wrap(func() { seen++ })
+			for range 2 { // two clients, two requests: still once
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods"+tt.query, nil)
+				require.NoError(t, err)
+				response, err := wrap(tt.answer).RoundTrip(request)
+				require.ErrorIs(t, err, tt.answer.err)
+				if err == nil {
+					require.Equal(t, tt.answer.status, response.StatusCode)
+					require.NoError(t, response.Body.Close())
+				}
+			}
+			require.Equal(t, tt.want, seen)
+		})
+	}
+}

@@ -43,10 +43,9 @@ func (k *Kubelet) StopPods(ctx context.Context) error {
 		group.Go(func() { errs[i] = k.stopPod(ctx, box, inside[box.Id]) })
 	}
 	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return errors.Join(k.volumes.UnmountAll(ctx), k.cgroups.RemoveRoot(ctx))
+	// What could not be stopped in order is killed with its control group, and let go of its mounts.
+	errs = append(errs, k.cgroups.RemoveRoot(ctx), k.volumes.UnmountAll(ctx))
+	return errors.Join(errs...)
 }
 
 // Close ends the connection to the runtime. Nothing may be called afterwards.

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
@@ -37,8 +41,44 @@ type world struct {
 	writes map[string]int
 }
 
+// versioned gives every written object a resourceVersion.
+type versioned struct {
+	k8stesting.ObjectTracker
+	last atomic.Int64
+}
+
+func (v *versioned) stamp(obj runtime.Object) runtime.Object {
+	obj = obj.DeepCopyObject()
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetResourceVersion(strconv.FormatInt(v.last.Add(1), 10))
+	}
+	return obj
+}
+
+func (v *versioned) Add(obj runtime.Object) error { return v.ObjectTracker.Add(v.stamp(obj)) }
+
+func (v *versioned) Create(
+	gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.CreateOptions,
+) error {
+	return v.ObjectTracker.Create(gvr, v.stamp(obj), ns, opts...)
+}
+
+func (v *versioned) Update(
+	gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.UpdateOptions,
+) error {
+	return v.ObjectTracker.Update(gvr, v.stamp(obj), ns, opts...)
+}
+
+func (v *versioned) Patch(
+	gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.PatchOptions,
+) error {
+	return v.ObjectTracker.Patch(gvr, v.stamp(obj), ns, opts...)
+}
+
 func newWorld(objects ...runtime.Object) *world {
-	tracker := k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
+	tracker := &versioned{
+		ObjectTracker: k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
+	}
 	w := &world{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
 	for _, obj := range objects {
 		if err := tracker.Add(obj); err != nil {
@@ -226,31 +266,49 @@ func (w *world) patched(a k8stesting.PatchActionImpl, before, after runtime.Obje
 	return nil
 }
 
+// watched is how many changes the fake's watchers take before somebody must read them.
+const watched = 40
+
 // step binds claims to their volumes and releases the volumes of deleted claims.
 func (w *world) step(t testing.TB) {
 	t.Helper()
+	for w.stepSome(t) {
+		synctest.Wait()
+	}
+}
+
+// stepSome returns whether more may be left to do.
+func (w *world) stepSome(t testing.TB) bool {
+	t.Helper()
+	changes := 0
 	ctx, client := t.Context(), w.client(nil)
 	byUID := map[types.UID]*corev1.PersistentVolumeClaim{}
 	for _, claim := range w.claims(t) {
 		byUID[claim.UID] = &claim
 	}
 	for _, pv := range w.volumes(t) {
+		if changes >= watched {
+			return true
+		}
 		claim := byUID[pv.Spec.ClaimRef.UID]
 		phase := corev1.VolumeReleased
 		if claim != nil {
 			phase = corev1.VolumeBound
 		}
 		if claim != nil && claim.Spec.VolumeName == "" {
+			changes++
 			claim.Spec.VolumeName, claim.Status.Phase = pv.Name, corev1.ClaimBound
 			_, err := client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, claim, metav1.UpdateOptions{})
 			require.NoError(t, err)
 		}
 		if pv.Status.Phase != phase {
+			changes++
 			pv.Status.Phase = phase
 			_, err := client.CoreV1().PersistentVolumes().Update(ctx, &pv, metav1.UpdateOptions{})
 			require.NoError(t, err)
 		}
 	}
+	return false
 }
 
 func (w *world) claims(t testing.TB) []corev1.PersistentVolumeClaim {

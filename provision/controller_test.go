@@ -1,0 +1,400 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// simple is a provisioner whose answers a test sets.
+type simple struct {
+	mu      sync.Mutex
+	answer  func(provision.VolumeOptions) error
+	delete  func(*corev1.PersistentVolume) error
+	calls   []provision.VolumeOptions
+	deletes []string
+}
+
+func (s *simple) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
+	s.mu.Lock()
+	s.calls = append(s.calls, o)
+	answer := s.answer
+	s.mu.Unlock()
+	if answer != nil {
+		if err := answer(o); err != nil {
+			return nil, err
+		}
+	}
+	return volumeOf(o), nil
+}
+
+func (s *simple) Delete(pv *corev1.PersistentVolume) error {
+	s.mu.Lock()
+	s.deletes = append(s.deletes, pv.Name)
+	answer := s.delete
+	s.mu.Unlock()
+	if answer != nil {
+		return answer(pv)
+	}
+	return nil
+}
+
+func (s *simple) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.calls)
+}
+
+func (s *simple) deleted() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.deletes)
+}
+
+func (s *simple) answers(f func(provision.VolumeOptions) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = f
+}
+
+// setup is a controller in a world of its own, inside a synctest bubble.
+type setup struct {
+	*testing.T
+	world  *world
+	events *record.FakeRecorder
+	ctrl   *provision.ProvisionController
+	stop   func()
+}
+
+func run(t *testing.T, w *world, p provision.Provisioner, options ...option) *setup {
+	t.Helper()
+	s := &setup{T: t, world: w, events: record.NewFakeRecorder(1000)}
+	options = append([]option{provision.LeaderElection(false), provision.EventRecorder(s.events)}, options...)
+	ctrl, err := provision.New(w.client(nil), driver, p, options...)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ctrl.RunContext(ctx) }()
+	s.ctrl = ctrl
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(s.stop)
+	synctest.Wait()
+	return s
+}
+
+// after lets the bubble's time pass and everything that follows from it happen.
+func (s *setup) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (s *setup) eventsSoFar() []string {
+	var texts []string
+	for {
+		select {
+		case e := <-s.events.Events:
+			texts = append(texts, e)
+		default:
+			return texts
+		}
+	}
+}
+
+func bubble(name string, t *testing.T, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+func TestClaimGetsItsVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class := newClass("fast")
+		class.Parameters = map[string]string{"tier": "gold"}
+		class.MountOptions = []string{"noatime"}
+		p := &simple{}
+		rec := timeline.New(clock.RealClock{}, 0)
+		s := run(t, newWorld(class), p, provision.Timeline(rec))
+		claim := s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+
+		pvs := s.world.volumes(t)
+		require.Len(t, pvs, 1)
+		pv := pvs[0]
+		require.Equal(t, "pvc-"+string(claim.UID), pv.Name)
+		require.Equal(t, driver, pv.Annotations["pv.kubernetes.io/provisioned-by"])
+		require.Equal(t, "fast", pv.Spec.StorageClassName)
+		require.Equal(t, []string{"external-provisioner.volume.kubernetes.io/finalizer"}, pv.Finalizers)
+		ref := pv.Spec.ClaimRef
+		require.Equal(t, []string{"PersistentVolumeClaim", "v1", "ns", "claim", string(claim.UID)},
+			[]string{ref.Kind, ref.APIVersion, ref.Namespace, ref.Name, string(ref.UID)})
+		require.Empty(t, s.world.claim(t, "claim").Finalizers)
+		require.Equal(t, []string{
+			`Normal Provisioning External provisioner is provisioning volume for claim "ns/claim"`,
+			"Normal ProvisioningSucceeded Successfully provisioned volume " + pv.Name,
+		}, s.eventsSoFar())
+
+		require.Equal(t, 1, p.count())
+		o := p.calls[0]
+		require.Equal(t, corev1.PersistentVolumeReclaimDelete, o.PersistentVolumeReclaimPolicy, "nil means Delete")
+		require.Equal(t, class.Parameters, o.Parameters)
+		require.Equal(t, class.MountOptions, o.MountOptions)
+		require.Equal(t, claim.UID, o.PVC.UID)
+
+		s.world.step(t)
+		synctest.Wait()
+		record, ok := rec.Record(claim.UID)
+		require.True(t, ok)
+		var stages []string
+		for _, stage := range record.Stages {
+			require.True(t, stage.Done(), stage.Name)
+			require.Empty(t, stage.Error)
+			stages = append(stages, stage.Name)
+		}
+		require.Equal(t, []string{provision.StageQueued, timeline.StageProvisioning, timeline.StageSaving,
+			timeline.StageBound}, stages)
+	})
+}
+
+func TestOnePVWriteAndTwoPatchesPerClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, newWorld(newClass("fast")), &simple{})
+		const count = 500
+		for i := range count {
+			s.world.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+			if i%watched == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		require.Len(t, s.world.volumes(t), count)
+		require.Equal(t, count, s.world.written("create persistentvolumes"))
+		require.Equal(t, 2*count, s.world.written("patch persistentvolumeclaims"))
+		require.Zero(t, s.world.written("patch persistentvolumes"))
+		require.Len(t, s.eventsSoFar(), 2*count)
+		s.world.step(t)
+		synctest.Wait()
+
+		before := fmt.Sprint(s.world.writes)
+		s.after(time.Hour) // four resyncs
+		require.Equal(t, before, fmt.Sprint(s.world.writes), "a controller at rest writes nothing")
+	})
+}
+
+func TestWhichClaimsAreServed(t *testing.T) {
+	late := newClass("late")
+	late.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	foreign := newClass("foreign")
+	foreign.Provisioner = "example.com/other"
+	alias := newClass("alias")
+	alias.Provisioner = "example.com/alias"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	annotate := func(key, value string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) { c.Annotations[key] = value }
+	}
+	const ga, beta = "volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"
+	for name, test := range map[string]struct {
+		class  string
+		change func(*corev1.PersistentVolumeClaim)
+		served bool
+	}{
+		"plain":            {"fast", nil, true},
+		"foreign":          {"fast", annotate(ga, "example.com/other"), false},
+		"no annotation":    {"fast", func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }, false},
+		"beta annotation":  {"fast", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{beta: driver} }, true},
+		"both annotations": {"fast", annotate(beta, "example.com/other"), true},
+		"alias":            {"alias", annotate(ga, "example.com/alias"), true},
+		"foreign class":    {"foreign", nil, false},
+		"missing class":    {"missing", nil, false},
+		"class annotation": {"missing", annotate("volume.beta.kubernetes.io/storage-class", "fast"), true},
+		"has volume":       {"fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "mine" }, false},
+		"no consumer":      {"late", nil, false},
+		"consumer":         {"late", annotate("volume.kubernetes.io/selected-node", "node"), true},
+		"block": {"fast", func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}, false},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			p := &simple{}
+			s := run(t, newWorld(newClass("fast"), late, foreign, alias, node), p,
+				provision.AdditionalProvisionerNames([]string{"example.com/alias"}))
+			claim := newClaim("claim", test.class)
+			if test.change != nil {
+				test.change(claim)
+			}
+			s.world.createClaim(t, claim)
+			synctest.Wait()
+			require.Equal(t, test.served, p.count() == 1)
+			require.Equal(t, test.served, len(s.world.volumes(t)) == 1)
+			if !test.served {
+				require.Zero(t, s.world.written("patch persistentvolumeclaims"))
+			}
+			if name == "consumer" {
+				require.Equal(t, "node", p.calls[0].SelectedNode.Name)
+			}
+			if name == "block" {
+				require.Equal(t, []string{"Warning ProvisioningFailed " + driver +
+					" does not support block volume provisioning"}, s.eventsSoFar())
+			}
+		})
+	}
+}
+
+func TestFailureIsRetriedUntilGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(provision.VolumeOptions) error { return errors.New("disk full: 100%!d") })
+		s := run(t, newWorld(newClass("fast")), p,
+			provision.FailedProvisionThreshold(2), provision.ExponentialBackOffOnError(false), provision.ResyncPeriod(time.Hour))
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		require.Equal(t, 1, p.count())
+		s.after(14 * time.Second)
+		require.Equal(t, 1, p.count(), "no retry before its time")
+		s.after(10 * time.Minute)
+		require.Equal(t, 3, p.count(), "two retries")
+		events := s.eventsSoFar()
+		require.Contains(t, events[1], `failed to provision volume with StorageClass "fast": disk full: 100%!d`)
+		require.Contains(t, events[len(events)-1], "gave up provisioning after 2 retries")
+		require.Empty(t, s.world.claim(t, "claim").Finalizers, "a claim that was given up is not held")
+
+		s.after(time.Hour)
+		require.Equal(t, 4, p.count(), "a resync allows one more")
+		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["fixed"] = "no" })
+		s.after(10 * time.Minute)
+		require.Equal(t, 7, p.count(), "a change starts over")
+		p.answers(nil)
+		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["fixed"] = "yes" })
+		synctest.Wait()
+		require.Len(t, s.world.volumes(t), 1)
+	})
+}
+
+func TestChangesEndTheBackoff(t *testing.T) {
+	for name, change := range map[string]func(*setup){
+		"claim": func(s *setup) {
+			s.world.changeClaim(s.T, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["a"] = "b" })
+		},
+		"class": func(s *setup) {
+			client := s.world.client(nil).StorageV1().StorageClasses()
+			class, err := client.Get(s.Context(), "fast", metav1.GetOptions{})
+			require.NoError(s, err)
+			class.AllowVolumeExpansion = ptr.To(true)
+			_, err = client.Update(s.Context(), class, metav1.UpdateOptions{})
+			require.NoError(s, err)
+		},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			p := &simple{}
+			p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+			s := run(t, newWorld(newClass("fast")), p)
+			s.world.createClaim(t, newClaim("claim", "fast"))
+			synctest.Wait()
+			require.Equal(t, 1, p.count())
+			p.answers(nil)
+			change(s)
+			synctest.Wait()
+			require.Equal(t, 2, p.count())
+			require.Len(t, s.world.volumes(t), 1)
+		})
+	}
+}
+
+func TestClassMayComeLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, newWorld(), &simple{})
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.after(time.Second)
+		require.Empty(t, s.world.volumes(t))
+		require.Empty(t, s.eventsSoFar())
+		_, err := s.world.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Len(t, s.world.volumes(t), 1)
+	})
+}
+
+func TestIgnoredClaimIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(provision.VolumeOptions) error {
+			return fmt.Errorf("look: %w", &provision.IgnoredError{Reason: "not mine"})
+		})
+		s := run(t, newWorld(newClass("fast")), p, provision.ResyncPeriod(0))
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.after(time.Hour)
+		require.Equal(t, 1, p.count())
+		require.Empty(t, s.world.claim(t, "claim").Finalizers)
+		require.Len(t, s.eventsSoFar(), 1, "only that it was tried")
+		requireCounts(t, s.ctrl, counts{})
+	})
+}
+
+func TestSlowCallsHoldUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(o provision.VolumeOptions) error {
+			if o.PVC.Labels["slow"] != "" {
+				time.Sleep(time.Hour)
+			}
+			return nil
+		})
+		s := run(t, newWorld(newClass("fast")), p)
+		for i := range provision.DefaultThreadiness - 1 {
+			claim := newClaim(fmt.Sprint("slow", i), "fast")
+			claim.Labels = map[string]string{"slow": "yes"}
+			s.world.createClaim(t, claim)
+		}
+		synctest.Wait()
+		for i := range 100 {
+			s.world.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+			if i%watched == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		require.Len(t, s.world.volumes(t), 100)
+		s.after(time.Hour)
+		require.Len(t, s.world.volumes(t), 103)
+	})
+}
+
+func TestStopFinishesAndSavesWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil })
+		w := newWorld(newClass("fast"))
+		c, err := provision.New(w.client(nil), driver, p, provision.LeaderElection(false), provision.Threadiness(1))
+		require.NoError(t, err)
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() { defer close(done); c.Run(stop) }()
+		w.createClaim(t, newClaim("one", "fast"))
+		w.createClaim(t, newClaim("two", "fast"))
+		synctest.Wait()
+		require.True(t, c.HasRun())
+		require.EqualError(t, provision.Threadiness(3)(c), "cannot call option functions after controller has Run")
+		close(stop)
+		<-done
+		require.Equal(t, 1, p.count(), "nothing new is begun")
+		require.Len(t, w.volumes(t), 1, "what was made is saved")
+		require.Error(t, c.RunContext(t.Context()), "a controller runs once")
+	})
+}

@@ -1,0 +1,84 @@
+package provision_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+type counts map[string]float64
+
+// gather returns all counters and gauges as name{label="value"} -> value.
+func gather(t *testing.T, from prometheus.Gatherer) counts {
+	t.Helper()
+	families, err := from.Gather()
+	require.NoError(t, err)
+	found := counts{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
+			}
+			key := strings.TrimPrefix(family.GetName(), "controller_") + "{" + strings.Join(labels, ",") + "}"
+			switch {
+			case metric.GetCounter() != nil:
+				found[key] = metric.GetCounter().GetValue()
+			case metric.GetGauge() != nil:
+				found[key] = metric.GetGauge().GetValue()
+			case metric.GetHistogram() != nil:
+				found[key] = float64(metric.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return found
+}
+
+// requireCounts compares all metrics but those of the queue.
+func requireCounts(t *testing.T, c *provision.ProvisionController, want counts) {
+	t.Helper()
+	have := gather(t, c.MetricsGatherer())
+	delete(have, "persistentvolumeclaim_provision_waiting{}")
+	delete(have, "persistentvolumeclaim_provision_oldest_seconds{}")
+	require.Equal(t, want, have)
+}
+
+func TestMetricsCountOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+		registry := prometheus.NewRegistry()
+		s := run(t, newWorld(newClass("fast")), p, provision.Registerer(registry))
+		claim := newClaim("claim", "fast")
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "VolumeSnapshot", Name: "snap"}
+		s.world.createClaim(t, claim)
+		s.after(time.Second)
+		queue := gather(t, registry)
+		require.Equal(t, 1.0, queue["persistentvolumeclaim_provision_waiting{}"])
+		require.Equal(t, 1.0, queue["persistentvolumeclaim_provision_oldest_seconds{}"])
+		p.answers(nil)
+		s.after(time.Minute)
+		s.world.step(t)
+		s.world.deleteClaim(t, "claim")
+		s.world.step(t)
+		s.after(time.Second)
+		labels := `{class="fast",source="VolumeSnapshot"}`
+		requireCounts(t, s.ctrl, counts{
+			"persistentvolumeclaim_provision_total" + labels:            1,
+			"persistentvolumeclaim_provision_failed_total" + labels:     1,
+			"persistentvolumeclaim_provision_duration_seconds" + labels: 1,
+			`persistentvolume_delete_total{class="fast"}`:               1,
+			`persistentvolume_delete_duration_seconds{class="fast"}`:    1,
+		})
+		require.Zero(t, gather(t, registry)["persistentvolumeclaim_provision_waiting{}"])
+	})
+}

@@ -1,0 +1,154 @@
+package provision_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+const pvFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+
+// released is a volume of the driver whose claim is gone.
+func released(name string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: "uid-of-" + "volume",
+			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": driver},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			StorageClassName:              "fast",
+			ClaimRef:                      &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "gone"},
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased},
+	}
+}
+
+type guarded struct{ simple }
+
+func (*guarded) ShouldDelete(pv *corev1.PersistentVolume) bool { return pv.Labels["keep"] == "" }
+
+func TestWhichVolumesAreDeleted(t *testing.T) {
+	now := metav1.Now()
+	for name, test := range map[string]struct {
+		change  func(*corev1.PersistentVolume)
+		deleted bool
+	}{
+		"released": {func(*corev1.PersistentVolume) {}, true},
+		"bound":    {func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, false},
+		"failed":   {func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeFailed }, false},
+		"retained": {func(pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}, false},
+		"foreign": {func(pv *corev1.PersistentVolume) { pv.Annotations["pv.kubernetes.io/provisioned-by"] = "other" }, false},
+		"by hand": {func(pv *corev1.PersistentVolume) { pv.Annotations = nil }, false},
+		"additional": {func(pv *corev1.PersistentVolume) {
+			pv.Annotations["pv.kubernetes.io/provisioned-by"] = "example.com/old"
+		}, true},
+		"guarded": {func(pv *corev1.PersistentVolume) { pv.Labels = map[string]string{"keep": "yes"} }, false},
+		"going, ours": {func(pv *corev1.PersistentVolume) {
+			pv.DeletionTimestamp, pv.Finalizers = &now, []string{"other/one", pvFinalizer}
+		}, true},
+		"going, not ours": {func(pv *corev1.PersistentVolume) {
+			pv.DeletionTimestamp, pv.Finalizers = &now, []string{"other/one"}
+		}, false},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			pv := released("volume")
+			test.change(pv)
+			p := &guarded{}
+			s := run(t, newWorld(pv), p, provision.AdditionalProvisionerNames([]string{"example.com/old"}))
+			s.after(time.Hour)
+			if !test.deleted {
+				require.Empty(t, p.deleted())
+				require.Len(t, s.world.volumes(t), 1)
+				return
+			}
+			require.Equal(t, []string{"volume"}, p.deleted(), "exactly one call")
+			left := s.world.volumes(t)
+			if name == "going, ours" {
+				require.Equal(t, []string{"other/one"}, left[0].Finalizers, "others' finalizers stay")
+				return
+			}
+			require.Empty(t, left)
+		})
+	}
+}
+
+func TestFailedDeleteIsReportedAndRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{delete: func(*corev1.PersistentVolume) error { return errors.New("still in use") }}
+		s := run(t, newWorld(released("volume")), p, provision.FailedDeleteThreshold(2),
+			provision.ExponentialBackOffOnError(false), provision.ResyncPeriod(time.Hour))
+		s.after(30 * time.Minute)
+		require.Len(t, p.deleted(), 3)
+		events := s.eventsSoFar()
+		require.Equal(t, "Warning VolumeFailedDelete still in use", events[0])
+		require.Contains(t, events[len(events)-1], "gave up deleting after 2 retries")
+		s.after(time.Hour)
+		require.Len(t, p.deleted(), 4, "a resync allows one more")
+		requireCounts(t, s.ctrl, counts{`persistentvolume_delete_failed_total{class="fast"}`: 4})
+	})
+}
+
+func TestIgnoredDeleteLeavesTheVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{delete: func(*corev1.PersistentVolume) error { return &provision.IgnoredError{Reason: "other node"} }}
+		s := run(t, newWorld(released("volume")), p, provision.ResyncPeriod(0))
+		s.after(time.Hour)
+		require.Len(t, p.deleted(), 1)
+		require.Len(t, s.world.volumes(t), 1)
+		require.Empty(t, s.eventsSoFar())
+		requireCounts(t, s.ctrl, counts{})
+	})
+}
+
+func TestVolumeFinalizerFollowsThePolicy(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy corev1.PersistentVolumeReclaimPolicy
+		have   []string
+		on     bool
+		want   []string
+	}{
+		"added":           {corev1.PersistentVolumeReclaimDelete, nil, true, []string{pvFinalizer}},
+		"stays":           {corev1.PersistentVolumeReclaimDelete, []string{pvFinalizer}, true, []string{pvFinalizer}},
+		"retain":          {corev1.PersistentVolumeReclaimRetain, []string{"a/b", pvFinalizer}, true, []string{"a/b"}},
+		"recycle":         {corev1.PersistentVolumeReclaimRecycle, []string{pvFinalizer}, true, nil},
+		"off":             {corev1.PersistentVolumeReclaimDelete, []string{pvFinalizer}, false, nil},
+		"never on retain": {corev1.PersistentVolumeReclaimRetain, nil, true, nil},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			pv := released("volume")
+			pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.Finalizers = corev1.VolumeBound, test.policy, test.have
+			s := run(t, newWorld(pv), &simple{}, provision.AddFinalizer(test.on))
+			require.ElementsMatch(t, test.want, s.world.volumes(t)[0].Finalizers)
+		})
+	}
+}
+
+// A volume deleted before its claim keeps its storage until the claim lets go of it, and then it goes too.
+func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		s := run(t, newWorld(newClass("fast")), p)
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		s.world.step(t)
+		name := s.world.volumes(t)[0].Name
+		require.NoError(t, s.world.client(nil).CoreV1().PersistentVolumes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+		s.after(time.Minute)
+		require.Empty(t, p.deleted())
+		s.world.deleteClaim(t, "claim")
+		s.world.step(t)
+		synctest.Wait()
+		require.Equal(t, []string{name}, p.deleted())
+		require.Empty(t, s.world.volumes(t))
+	})
+}

@@ -116,17 +116,16 @@ func (c *Cluster) live(ctx context.Context) error {
 	if err := ready.wait(ctx); err != nil {
 		return err
 	}
-	upper, err := c.startParts(ctx, ground)
+	upper, err := c.startParts(ctx)
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
-	defer upper.stop(context.WithoutCancel(ctx))
-	if err := c.announce(ctx); err != nil {
-		return ignoreStop(ctx, err)
+	err = c.announce(ctx)
+	if err == nil {
+		<-ctx.Done()
 	}
-	<-ctx.Done()
 	c.progress.Say("stopping (press Ctrl-C again to leave at once)")
-	return nil
+	return errors.Join(ignoreStop(ctx, err), upper.stop(context.WithoutCancel(ctx)))
 }
 
 // ignoreStop drops an error that came only because the person asked to stop meanwhile.

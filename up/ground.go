@@ -88,6 +88,10 @@ func (c *Cluster) startGround(l *layer) ground {
 
 // controlplaneProgram is berth-controlplane with this cluster's flags.
 func (c *Cluster) controlplaneProgram(ready *latch) program {
+	level := "info"
+	if c.Verbosity > 0 {
+		level = "debug"
+	}
 	argv := []string{
 		c.Program("berth-controlplane"),
 		"--data-dir", c.DataDir,
@@ -100,7 +104,7 @@ func (c *Cluster) controlplaneProgram(ready *latch) program {
 		"--pod-cidr", c.PodCIDR,
 		"--node-name", c.NodeName,
 		"--node-ip", c.Gateway.String(),
-		"--log-level", strconv.Itoa(c.Verbosity),
+		"--log-level", level,
 	}
 	if c.UnsafeNoFsync {
 		argv = append(argv, "--unsafe-no-fsync")

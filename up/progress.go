@@ -102,10 +102,33 @@ func (p *Progress) draw() {
 	_, _ = io.WriteString(p.out, b.String()) // a terminal that is gone has nobody to tell
 }
 
-// Say writes lines below what is there. The parts known so far keep their lines for good.
+// Say writes lines below the parts that are done, which keep their lines for good; the others go on below.
 func (p *Progress) Say(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.parts, p.drawn = nil, 0
+	done, open := p.split()
+	if p.live {
+		// What is open may stand between what is done, so the whole block is written anew.
+		if p.drawn > 0 {
+			fmt.Fprintf(p.out, "\x1b[%dA\x1b[J", p.drawn)
+		}
+		p.parts, p.drawn = done, 0
+		p.draw()
+	}
 	fmt.Fprintf(p.out, format+"\n", args...)
+	p.parts, p.drawn = open, 0
+	if p.live {
+		p.draw()
+	}
+}
+
+func (p *Progress) split() (done, open []*part) {
+	for _, line := range p.parts {
+		if line.state == "starting" {
+			open = append(open, line)
+		} else {
+			done = append(done, line)
+		}
+	}
+	return done, open
 }

@@ -66,6 +66,7 @@ func newNode(t testing.TB, net byte) *node {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(run)) })
 	data := t.TempDir()
+	require.NoError(t, os.Chmod(data, 0o700)) // As a cluster's data directory is.
 	root := filepath.Join(data, "containerd")
 	machine, err := containerd.Detect(root)
 	require.NoError(t, err)
@@ -255,9 +256,12 @@ func get(t testing.TB, url string) string {
 	return body
 }
 
-// volume is a directory that the demo's user may write to.
+// volume is a directory that the demo's user may write to, below one that only root may pass.
 func volume(t testing.TB) string {
-	dir := t.TempDir()
+	closed := t.TempDir()
+	require.NoError(t, os.Chmod(closed, 0o700))
+	dir := filepath.Join(closed, "volume")
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.Chown(dir, 65532, 65532))
 	return dir
 }
@@ -306,7 +310,7 @@ func (n *node) leftovers(t testing.TB) []string {
 func (n *node) cgroups(t testing.TB) []string {
 	var found []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry os.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && strings.Contains(path, n.cgroup) {
+		if err == nil && entry.IsDir() && strings.Contains(path+"/", n.cgroup+"/") {
 			found = append(found, path)
 		}
 		return nil

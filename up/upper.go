@@ -1,0 +1,134 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/replicaset"
+	"github.com/berth-dev/berth/version"
+)
+
+// stopPodsTimeout bounds how long an orderly stop waits for containers that ignore their TERM signal.
+const stopPodsTimeout = 60 * time.Second
+
+// upper is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
+type upper struct {
+	cluster     *Cluster
+	controllers *layer
+	node        *layer
+	kubelet     currentKubelet
+}
+
+// currentKubelet is the kubelet that runs now, or ran last.
+type currentKubelet struct {
+	mu sync.Mutex
+	k  *kubelet.Kubelet
+}
+
+// startParts starts Berth's own parts and applies what a cluster holds from the start.
+func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
+	u := &upper{cluster: c, controllers: newLayer(ctx), node: newLayer(ctx)}
+	c.keep(u.node, "timeline", c.watchPart)
+	c.keep(u.node, "explain socket", c.socketPart)
+	c.keep(u.node, "kubelet", u.kubeletPart)
+	c.keep(u.controllers, "provision", c.provisionPart)
+	c.keep(u.controllers, "replicaset", c.replicasetPart)
+	if err := c.applyOwnObjects(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
+	}
+	return u, nil
+}
+
+// stop ends the parts, the controllers first, so that nobody starts what the kubelet is stopping; then the Pods.
+func (u *upper) stop(ctx context.Context) error {
+	u.controllers.stop()
+	u.node.stop()
+	u.kubelet.mu.Lock()
+	defer u.kubelet.mu.Unlock()
+	if u.kubelet.k == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopPodsTimeout)
+	defer cancel()
+	if err := errors.Join(u.kubelet.k.StopPods(ctx), u.kubelet.k.Close()); err != nil {
+		return fmt.Errorf("stop the Pods: %w", err)
+	}
+	return nil
+}
+
+// kubeletPart is the node agent of this machine.
+func (u *upper) kubeletPart() (runPart, error) {
+	c := u.cluster
+	client, err := c.client("node")
+	if err != nil {
+		return nil, err
+	}
+	// The lease has a connection of its own: a burst of other requests must not make the node look dead.
+	leases, err := c.client("node")
+	if err != nil {
+		return nil, err
+	}
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	gateway := net.IP(c.Gateway.AsSlice())
+	k, err := kubelet.New(kubelet.Config{
+		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
+		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(), CgroupRoot: c.CgroupRoot(),
+		RuntimeEndpoint: "unix://" + c.ContainerdSocket(),
+		Server: kubelet.ServerConfig{
+			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
+			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
+		},
+	}, kubelet.Deps{
+		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
+	})
+	if err != nil {
+		events.Shutdown()
+		return nil, err
+	}
+	if err := u.kubelet.replace(k); err != nil {
+		c.log.Warn("closing the kubelet that died", "error", err)
+	}
+	return func(ctx context.Context) error {
+		defer events.Shutdown()
+		return k.Start(ctx)
+	}, nil
+}
+
+// replace makes k the current kubelet and closes the one before.
+func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.k
+	c.k = k
+	if old == nil {
+		return nil
+	}
+	return old.Close()
+}
+
+// replicasetPart keeps as many Pods as ReplicaSets ask for.
+func (c *Cluster) replicasetPart() (runPart, error) {
+	client, err := c.client("replicaset")
+	if err != nil {
+		return nil, err
+	}
+	controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: c.timeline, Logger: c.log, Clock: c.clock},
+		replicaset.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return controller.Start, nil
+}

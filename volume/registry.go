@@ -64,6 +64,15 @@ func Dir(root string, uid types.UID, plugin, volume string) string {
 	return filepath.Join(PodVolumesDir(root, uid), EscapeName(plugin), volume)
 }
 
+// CheckDirName refuses a volume's name that would lead out of its plugin's directory. The API server admits none, but
+// a Pod from elsewhere may have one.
+func CheckDirName(name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("use volume name %q: it cannot be the name of a directory", name)
+	}
+	return nil
+}
+
 // SourceField is the JSON name of the source that the volume has set, such as "nfs", or "source" if none is.
 func SourceField(spec Spec) string {
 	if spec.PV != nil {

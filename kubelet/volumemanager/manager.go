@@ -228,6 +228,11 @@ func (m *Manager) podChanged(uid types.UID) {
 	}
 	close(state.changed)
 	state.changed = make(chan struct{})
+	m.markDirty(uid)
+}
+
+// markDirty has the Pod's volumes refreshed. The caller holds mu.
+func (m *Manager) markDirty(uid types.UID) {
 	m.dirty[uid] = struct{}{}
 	select {
 	case m.wake <- struct{}{}:

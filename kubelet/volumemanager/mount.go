@@ -122,6 +122,7 @@ func volumeKey(uid types.UID, name string) operationexecutor.Key {
 func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Volume) error {
 	wait := waiter{m: m, state: state}
 	defer wait.stop()
+	var last error // of the attempt before
 	for {
 		// Taken before the attempt: what changes during it is not missed.
 		m.mu.Lock()
@@ -135,9 +136,13 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() != nil && last != nil {
+			return fmt.Errorf("mount volume %q: %w; last failure: %w", v.Name, ctx.Err(), last)
+		}
 		if ctx.Err() != nil || errors.Is(err, ErrTerminating) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
+		last = err
 		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
 		m.report(state, v.Name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", v.Name, err))
@@ -178,6 +183,9 @@ func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name stri
 			pause = min(pause, claimRead)
 		}
 	}
+	if pause <= 0 {
+		return ctx.Err() // the pause went by while the failure was reported
+	}
 	timer := w.m.clock.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -214,32 +222,14 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	defer cancel()
 	m.mu.Lock()
 	_, done := state.mounted[v.Name]
-	pod := state.pod
+	pod, before := state.pod, state.changed
 	m.mu.Unlock()
 	if done {
 		return nil
 	}
-	spec, readOnly, err := m.resolve(ctx, pod, v)
+	plugin, request, err := m.request(ctx, pod, v)
 	if err != nil {
 		return err
-	}
-	plugin, err := m.deps.Plugins.Find(spec)
-	if err != nil {
-		return err
-	}
-	node, err := m.node(ctx, spec)
-	if err != nil {
-		return err
-	}
-	request := volume.Request{
-		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
-		Dir: volume.Dir(m.config.RootDir, state.uid, plugin.Name(), spec.DirName()),
-	}
-	if security := pod.Spec.SecurityContext; security != nil {
-		request.FSGroup = security.FSGroup
-		if security.FSGroupChangePolicy != nil {
-			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
-		}
 	}
 	mount, err := plugin.SetUp(ctx, request)
 	if err != nil {
@@ -247,11 +237,47 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if state.changed != before {
+		m.markDirty(state.uid) // SetUp may have read what was there before the change
+	}
 	state.mounted[v.Name] = &mountedVolume{
-		Mounted: Mounted{Path: mount.Path, ReadOnly: mount.ReadOnly, Spec: spec}, plugin: plugin, request: request,
+		Mounted: Mounted{Path: mount.Path, ReadOnly: mount.ReadOnly, Spec: request.Spec},
+		plugin:  plugin, request: request,
 	}
 	delete(state.reported, v.Name)
 	return nil
+}
+
+// request finds the plugin of a volume and makes its request.
+func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
+	volume.Plugin, volume.Request, error,
+) {
+	spec, readOnly, err := m.resolve(ctx, pod, v)
+	if err != nil {
+		return nil, volume.Request{}, err
+	}
+	plugin, err := m.deps.Plugins.Find(spec)
+	if err != nil {
+		return nil, volume.Request{}, err
+	}
+	if err := volume.CheckDirName(spec.DirName()); err != nil {
+		return nil, volume.Request{}, err
+	}
+	node, err := m.node(ctx, spec)
+	if err != nil {
+		return nil, volume.Request{}, err
+	}
+	request := volume.Request{
+		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
+		Dir: volume.Dir(m.config.RootDir, pod.UID, plugin.Name(), spec.DirName()),
+	}
+	if security := pod.Spec.SecurityContext; security != nil {
+		request.FSGroup = security.FSGroup
+		if security.FSGroupChangePolicy != nil {
+			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
+		}
+	}
+	return plugin, request, nil
 }
 
 // untilClosing is ctx, ended also when the Pod's volumes are to be unmounted.

@@ -98,13 +98,14 @@ func TestFailureIsTriedAgainAfterThePause(t *testing.T) {
 	dir, kind := filepath.Join(filepath.Dir(w.root), "host"), corev1.HostPathDirectory
 	done := w.mounting(pod("a", vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: &kind}})))
 	require.Contains(t, w.nextEvent(), "is not a directory")
-	w.step(500 * time.Millisecond)
-	w.await("second attempt", func() bool {
+	began := w.clock.Now()
+	w.stepUntil(50*time.Millisecond, "third attempt", func() bool {
 		record, _ := w.timeline.Record("a")
-		return len(record.Stages) == 2 && record.Stages[1].Done()
+		return len(record.Stages) == 3 && record.Stages[2].Done()
 	})
+	require.GreaterOrEqual(t, w.clock.Since(began), 1500*time.Millisecond, "half a second, then one")
 	require.NoError(t, os.Mkdir(dir, 0o755))
-	w.step(time.Second)
+	w.stepUntil(50*time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
 	require.NoError(t, w.result(done))
 	require.Empty(t, w.events.Events, "the same failure again gives no event")
 }
@@ -116,7 +117,9 @@ func TestSlowMountNamesWhatIsMissing(t *testing.T) {
 	go func() { result <- w.Mount(ctx, pod("a", secretVolume("one", "x"), emptyDir("two"))) }()
 	require.Contains(t, w.nextEvent(), `secrets "x" not found`)
 	w.await("two is mounted", func() bool { return len(w.Volumes("a")) == 1 })
-	w.step(2*time.Minute + 3*time.Second)
+	began := w.clock.Now()
+	w.stepUntil(time.Second, "the event", func() bool { return len(w.events.Events) > 0 })
+	require.GreaterOrEqual(t, w.clock.Since(began), 2*time.Minute)
 	require.Contains(t, w.nextEvent(), "Unable to attach or mount volumes: unmounted volumes=[one]: timed out")
 	cancel()
 	err := w.result(result)
@@ -210,7 +213,9 @@ func TestClaimThatMayNotBeWatchedIsReadEachSecond(t *testing.T) {
 	require.Contains(t, w.nextEvent(), `"c" not found`)
 	claim, pv, _ := w.claim("c")
 	w.create(claim, pv, hereNode())
-	w.step(time.Second)
+	began := w.clock.Now()
+	w.stepUntil(100*time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
+	require.LessOrEqual(t, w.clock.Since(began), 3*time.Second, "the pause must not grow beyond a second")
 	require.NoError(t, w.result(done))
 }
 

@@ -77,8 +77,10 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 		delete(m.pods, uid)
 	}
 	delete(m.dirty, uid)
-	for name := range state.mounted {
-		m.exec.Forget(volumeKey(uid, name))
+	if state.pod != nil {
+		for i := range state.pod.Spec.Volumes {
+			m.exec.Forget(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
+		}
 	}
 	m.mu.Unlock()
 	m.deps.Objects.Release(uid)
@@ -269,7 +271,7 @@ func (m *Manager) unmountBelowRoot(ctx context.Context) error {
 		if path == root {
 			continue
 		}
-		errs = append(errs, m.deps.Mounter.Unmount(path))
+		errs = append(errs, mounts.UnmountListed(m.deps.Mounter, path))
 	}
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return err

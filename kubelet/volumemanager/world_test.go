@@ -39,7 +39,7 @@ const soon = 10 * time.Second
 // the test moves it, so whatever happens without that happens because of an event.
 type world struct {
 	*volumemanager.Manager
-	t        *testing.T
+	t        testing.TB
 	root     string
 	client   *fake.Clientset
 	clock    *testclock.FakeClock
@@ -51,7 +51,7 @@ type world struct {
 	stop     func()      // ends the process, as far as this world is one
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{
 		t: t, root: filepath.Join(testsuite.Root(t), "kubelet"), client: fake.NewClientset(),
@@ -178,6 +178,18 @@ func (w *world) step(d time.Duration) {
 	w.t.Helper()
 	w.await("somebody waits for the clock", w.clock.HasWaiters)
 	w.clock.Step(d)
+}
+
+// stepUntil moves the clock on, bit by bit, until the condition holds, for waits that begin at an unknown moment.
+func (w *world) stepUntil(bit time.Duration, what string, condition func() bool) {
+	w.t.Helper()
+	w.await(what, func() bool {
+		if condition() {
+			return true
+		}
+		w.clock.Step(bit)
+		return false
+	})
 }
 
 // read is the content of a file in a volume, or its error.

@@ -156,11 +156,19 @@ func UnmountAll(ctx context.Context, mounter Mounter, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		if err := mounter.Unmount(path); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, UnmountListed(mounter, path))
 	}
 	return errors.Join(errs...)
+}
+
+// UnmountListed unmounts a path that Under has listed. It is fine if the mount is gone by now: unmounting one shared
+// mount takes its peers away too.
+func UnmountListed(mounter Mounter, path string) error {
+	err := mounter.Unmount(path)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // UnmountPoint unmounts whatever is mounted on path itself, all layers of it. A path that is missing or no mount

@@ -38,7 +38,7 @@ type Subject struct {
 
 // Root is a new temporary directory that the test may mount in. When the test ends nothing may be mounted there. The
 // test is skipped if the process may not mount.
-func Root(t *testing.T) string {
+func Root(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root: run the tests as root")

@@ -97,11 +97,11 @@ func (r *remover) remove(dir int, name string, depth int) error {
 // empty removes all that is in the directory of this name.
 func (r *remover) empty(dir int, name string, depth int) error {
 	fd, err := openat2(dir, name, beneath)
-	switch err {
-	case nil:
-	case unix.ENOENT:
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.ENOENT):
 		return nil
-	case unix.EXDEV:
+	case errors.Is(err, unix.EXDEV):
 		return fmt.Errorf("enter %q: %w", name, ErrMountPoint)
 	default:
 		return &os.PathError{Op: "open", Path: name, Err: err}

@@ -128,7 +128,9 @@ func NewKeyed(config Config, deps Deps) *Keyed {
 // pause. When op is over and its key is free again, so that it may start the next one, done is called with op's
 // error; done may be nil. A panic in op is an error of op. If ctx ends before op could begin, op does not run and
 // done gets ctx's error, which is not counted as a failure.
-func (k *Keyed) Start(ctx context.Context, key Key, kind string, op func(context.Context) error, done func(error)) error {
+func (k *Keyed) Start(
+	ctx context.Context, key Key, kind string, op func(context.Context) error, done func(error),
+) error {
 	k.mu.Lock()
 	if k.conflict(key) != nil {
 		k.mu.Unlock()

@@ -100,7 +100,9 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 }
 
 // items adds the keys that the volume names, each at the path that it names.
-func (c *collector) items(kind, name string, items []corev1.KeyToPath, optional bool, get func(string) ([]byte, bool)) error {
+func (c *collector) items(
+	kind, name string, items []corev1.KeyToPath, optional bool, get func(string) ([]byte, bool),
+) error {
 	var errs []error
 	for _, item := range items {
 		data, ok := get(item.Key)

@@ -54,7 +54,9 @@ func lines(entries map[string]string) string {
 
 // containerResource is a request or limit of a container, as a multiple of the divisor, rounded up. A limit that the
 // container does not have is what the node has to give.
-func containerResource(pod *corev1.Pod, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+func containerResource(
+	pod *corev1.Pod, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList,
+) (string, error) {
 	container := findContainer(pod, ref.ContainerName)
 	if container == nil {
 		return "", fmt.Errorf("resourceFieldRef.containerName %q names no container of the pod", ref.ContainerName)

@@ -110,7 +110,7 @@ func check(req Request) error {
 func open(root int, req Request) (int, error) {
 	path := filepath.Clean(req.SubPath)
 	fd, err := lookUp(root, path, 0)
-	if err != unix.ENOENT {
+	if !errors.Is(err, unix.ENOENT) {
 		return fd, explain(err)
 	}
 	if req.ReadOnly {
@@ -129,7 +129,7 @@ func open(root int, req Request) (int, error) {
 	parts := strings.Split(path, "/")
 	for i := range parts {
 		next, err := lookUp(root, filepath.Join(parts[:i+1]...), unix.O_DIRECTORY)
-		if err == unix.ENOENT {
+		if errors.Is(err, unix.ENOENT) {
 			next, err = makeDir(dir, parts[i], &volume)
 		}
 		_ = unix.Close(dir)
@@ -175,7 +175,7 @@ func lookUp(root int, path string, flags uint64) (int, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	fd, err := -1, error(unix.EAGAIN)
-	for i := 0; i < tries && (err == unix.EAGAIN || err == unix.EINTR); i++ {
+	for i := 0; i < tries && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); i++ {
 		fd, err = unix.Openat2(root, path, how)
 	}
 	return fd, err
@@ -183,18 +183,16 @@ func lookUp(root int, path string, flags uint64) (int, error) {
 
 // explain says what the errors of lookUp and makeDir mean for the user.
 func explain(err error) error {
-	switch err {
-	case nil:
-		return nil
-	case unix.EXDEV:
+	switch {
+	case errors.Is(err, unix.EXDEV):
 		return errors.New("it leads out of the volume")
-	case unix.ELOOP:
+	case errors.Is(err, unix.ELOOP):
 		return errors.New("it has too many symbolic links, or one that may not be followed")
-	case unix.ENOTDIR:
+	case errors.Is(err, unix.ENOTDIR):
 		return errors.New("a part of it is a file, not a directory")
-	case unix.EAGAIN:
+	case errors.Is(err, unix.EAGAIN):
 		return errors.New("the volume's directories are being renamed all the time")
-	case unix.EROFS:
+	case errors.Is(err, unix.EROFS):
 		return errors.New("it does not exist and the volume is read-only")
 	}
 	return err

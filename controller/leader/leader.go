@@ -1,0 +1,205 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+// ErrLost is returned when the Lease could not be renewed in time, so that another copy may be at work.
+var ErrLost = errors.New("leadership lost")
+
+// Deps are what an Elector works with.
+type Deps struct {
+	// Client writes the Lease. It should share its rate limit with nobody: see NewClient. It is required.
+	Client coordinationv1.LeasesGetter
+	// Logger hears of elections. The default discards.
+	Logger *slog.Logger
+}
+
+// Config is how an Elector works.
+type Config struct {
+	// Namespace and Name are those of the Lease. Both are required.
+	Namespace, Name string
+	// Identity tells the copies apart; it must be different for each. It is required.
+	Identity string
+	// LeaseDuration is how long others wait after the last renewal that they saw before they take over. The default
+	// is 15 s.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the leader tries to renew before it gives up. The default is 10 s.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time from one attempt, to take or to renew, to the next. The default is 2 s.
+	RetryPeriod time.Duration
+}
+
+// NewClient makes a client for Leases out of the configuration of the cluster, with connections and a rate limit of
+// its own, and with requests that end before the Lease does.
+func NewClient(config *rest.Config) (coordinationv1.LeasesGetter, error) {
+	own := rest.CopyConfig(config)
+	own.RateLimiter = nil
+	own.QPS, own.Burst = 10, 20
+	own.Timeout = 5 * time.Second
+	client, err := coordinationv1.NewForConfig(rest.AddUserAgent(own, "leader-election"))
+	if err != nil {
+		return nil, fmt.Errorf("make client for leader election: %w", err)
+	}
+	return client, nil
+}
+
+// Elector takes part in one election.
+type Elector struct {
+	deps   Deps
+	config Config
+}
+
+// New makes an Elector that is yet to be run.
+func New(deps Deps, config Config) (*Elector, error) {
+	if deps.Client == nil {
+		return nil, errors.New("make leader elector: field Client is missing")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	for _, field := range []struct{ name, value string }{
+		{"Namespace", config.Namespace}, {"Name", config.Name}, {"Identity", config.Identity},
+	} {
+		if field.value == "" {
+			return nil, fmt.Errorf("configure leader elector: field %s is empty", field.name)
+		}
+	}
+	for _, field := range []struct {
+		value *time.Duration
+		or    time.Duration
+	}{
+		{&config.LeaseDuration, 15 * time.Second},
+		{&config.RenewDeadline, 10 * time.Second},
+		{&config.RetryPeriod, 2 * time.Second},
+	} {
+		if *field.value == 0 {
+			*field.value = field.or
+		}
+	}
+	e := &Elector{deps: deps, config: config}
+	if _, err := leaderelection.NewLeaderElector(e.election(leaderelection.LeaderCallbacks{
+		OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {},
+	})); err != nil {
+		return nil, fmt.Errorf("configure leader elector %q: %w", config.Name, err)
+	}
+	return e, nil
+}
+
+func (e *Elector) election(callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
+	return leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: e.config.Namespace, Name: e.config.Name},
+			Client:     e.deps.Client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: e.config.Identity},
+		},
+		LeaseDuration:   e.config.LeaseDuration,
+		RenewDeadline:   e.config.RenewDeadline,
+		RetryPeriod:     e.config.RetryPeriod,
+		Callbacks:       callbacks,
+		ReleaseOnCancel: true,
+		Name:            e.config.Name,
+	}
+}
+
+// Run waits until this copy leads, then calls work once. The context of work ends when ctx does or the Lease is lost;
+// Run returns after work has. It returns what work returned, or an error that wraps ErrLost if the Lease was lost.
+// While work is still ending the Lease is kept; then it is given up, so that another copy can take over at once.
+func (e *Elector) Run(ctx context.Context, work func(context.Context) error) error {
+	election, withdraw := context.WithCancel(context.WithoutCancel(ctx))
+	defer withdraw()
+	t := &term{withdraw: withdraw, result: make(chan error, 1)}
+	config := e.election(leaderelection.LeaderCallbacks{
+		OnStartedLeading: func(leading context.Context) {
+			leading, end := context.WithCancel(leading)
+			defer end()
+			defer context.AfterFunc(ctx, end)()
+			e.deps.Logger.Info("leading", "lease", e.config.Name, "identity", e.config.Identity)
+			err := work(leading)
+			t.finish(err)
+		},
+		OnStoppedLeading: func() {},
+	})
+	config.Lock = &watchedLock{Interface: config.Lock, acquired: t.begin}
+	elector, err := leaderelection.NewLeaderElector(config)
+	if err != nil {
+		return fmt.Errorf("run leader elector %q: %w", e.config.Name, err)
+	}
+	defer context.AfterFunc(ctx, t.giveUpWaiting)()
+	elector.Run(klog.NewContext(election, logr.FromSlogHandler(e.deps.Logger.Handler())))
+	if !t.begun() {
+		return nil // ctx ended before it was this copy's turn
+	}
+	lost := election.Err() == nil // nobody withdrew, so it was the renewal that failed
+	err = <-t.result
+	if lost {
+		return errors.Join(fmt.Errorf("renew lease %s/%s within %s: %w",
+			e.config.Namespace, e.config.Name, e.config.RenewDeadline, ErrLost), err)
+	}
+	return err
+}
+
+// term is one time of waiting and leading.
+type term struct {
+	withdraw context.CancelFunc
+	result   chan error
+
+	mu      sync.Mutex // guards leading
+	leading bool
+}
+
+// begin notes that the Lease was acquired; from now on the work ends the term.
+func (t *term) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leading = true
+}
+
+func (t *term) begun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leading
+}
+
+// giveUpWaiting withdraws from the election unless it was won.
+func (t *term) giveUpWaiting() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.leading {
+		t.withdraw()
+	}
+}
+
+// finish ends the term with the result of the work. The result is there before the election ends.
+func (t *term) finish(err error) {
+	t.result <- err
+	t.withdraw()
+}
+
+// watchedLock tells when the Lease is acquired. The elector starts the work in a goroutine and does not wait for it,
+// but it records this event before, in its own.
+type watchedLock struct {
+	resourcelock.Interface
+	acquired func()
+}
+
+// RecordEvent implements resourcelock.Interface.
+func (l *watchedLock) RecordEvent(event string) {
+	if event == "became leader" {
+		l.acquired()
+	}
+	l.Interface.RecordEvent(event)
+}

@@ -1,0 +1,297 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	fcache "k8s.io/client-go/tools/cache/testing"
+
+	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// journal is a Reconciler that notes its requests.
+type journal struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (j *journal) Reconcile(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.seen = append(j.seen, r.String())
+	return reconcile.Result{}, nil
+}
+
+func (j *journal) take() []string {
+	synctest.Wait()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	seen := j.seen
+	j.seen = nil
+	return seen
+}
+
+func pod(name, owner string) *corev1.Pod {
+	yes := true
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	if owner != "" {
+		p.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: "uid", Controller: &yes,
+		}}
+	}
+	return p
+}
+
+// running starts a controller with one source over an informer of what upstream holds.
+func running(
+	t *testing.T, upstream *fcache.FakeControllerSource, example runtime.Object,
+	source func(cache.SharedIndexInformer) controller.Source[reconcile.Request],
+) *journal {
+	t.Helper()
+	informer := cache.NewSharedIndexInformer(upstream, example, 0, cache.Indexers{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		informer.RunWithContext(ctx)
+	}()
+	j := &journal{}
+	c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
+	require.NoError(t, err)
+	c.Watch(source(informer))
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		upstream.Shutdown()
+	})
+	start(t, c)
+	require.NoError(t, c.Ready())
+	return j
+}
+
+func TestForAllKindsOfObjects(t *testing.T) {
+	for name, obj := range map[string]interface {
+		runtime.Object
+		metav1.Object
+	}{
+		"typed":         pod("a", ""),
+		"metadata only": &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}},
+		"unstructured": &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"namespace": "ns", "name": "a"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := fcache.NewFakeControllerSource()
+				upstream.Add(obj)
+				j := running(t, upstream, nil, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+					return controller.For(i)
+				})
+				require.Equal(t, []string{"ns/a"}, j.take())
+				upstream.Modify(obj)
+				require.Equal(t, []string{"ns/a"}, j.take())
+				upstream.Delete(obj)
+				require.Equal(t, []string{"ns/a"}, j.take())
+			})
+		})
+	}
+}
+
+func TestOwns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := fcache.NewFakeControllerSource()
+		j := running(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+			return controller.Owns(i, controller.Owner{Group: "apps", Kind: "ReplicaSet"})
+		})
+		upstream.Add(pod("a", ""))
+		require.Empty(t, j.take())
+		upstream.Modify(pod("a", "one"))
+		require.Equal(t, []string{"ns/one"}, j.take())
+		upstream.Modify(pod("a", "two"))
+		require.ElementsMatch(t, []string{"ns/one", "ns/two"}, j.take())
+		foreign := pod("b", "three")
+		foreign.OwnerReferences[0].APIVersion = "example.com/v1"
+		upstream.Add(foreign)
+		require.Empty(t, j.take())
+		upstream.Delete(pod("a", "two"))
+		require.Equal(t, []string{"ns/two"}, j.take())
+	})
+}
+
+func TestOwnsClusterScoped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := fcache.NewFakeControllerSource()
+		upstream.Add(pod("a", "one"))
+		j := running(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+			return controller.Owns(i, controller.Owner{Group: "apps", Kind: "ReplicaSet", ClusterScoped: true})
+		})
+		require.Equal(t, []string{"/one"}, j.take())
+	})
+}
+
+// TestInitialListWaitsForLiveEvents lists many objects and then changes one before the workers have got far.
+func TestInitialListWaitsForLiveEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := fcache.NewFakeControllerSource()
+		for _, name := range []string{"a", "b", "c", "d"} {
+			upstream.Add(pod(name, ""))
+		}
+		informer := cache.NewSharedIndexInformer(upstream, &corev1.Pod{}, 0, cache.Indexers{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			informer.RunWithContext(ctx)
+		}()
+		t.Cleanup(func() {
+			cancel()
+			<-ended
+			upstream.Shutdown()
+		})
+		var order []string
+		c, err := controller.New(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+			time.Sleep(time.Second)
+			order = append(order, r.Name)
+			return reconcile.Result{}, nil
+		}), controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(controller.For(informer))
+		start(t, c)
+		changed := pod("d", "")
+		changed.Labels = map[string]string{"changed": "yes"}
+		upstream.Modify(changed)
+		time.Sleep(time.Minute)
+		require.Len(t, order, 4)
+		require.Equal(t, "d", order[1], "only the one that was running already goes before")
+	})
+}
+
+func TestPredicates(t *testing.T) {
+	base := pod("a", "one")
+	base.Labels, base.Generation, base.ResourceVersion = map[string]string{"app": "web"}, 1, "1"
+	with := func(edit func(*corev1.Pod)) controller.Event {
+		changed := base.DeepCopy()
+		edit(changed)
+		return controller.Event{Type: controller.Updated, Old: base, Object: changed}
+	}
+	created := controller.Event{Type: controller.Created, Object: base}
+	relabelled := with(func(p *corev1.Pod) { p.Labels = nil })
+	bumped := with(func(p *corev1.Pod) { p.Generation++ })
+	terminating := with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} })
+	disowned := with(func(p *corev1.Pod) { p.OwnerReferences = nil })
+	status := with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+	resync := controller.Event{Type: controller.Updated, Old: base, Object: base, Resync: true}
+	web := controller.Matches(labels.SelectorFromSet(labels.Set{"app": "web"}))
+	never := controller.Not(web)
+	for name, tc := range map[string]struct {
+		predicate controller.Predicate
+		event     controller.Event
+		want      bool
+	}{
+		"generation: created":     {controller.GenerationChanged(), created, true},
+		"generation: bumped":      {controller.GenerationChanged(), bumped, true},
+		"generation: terminating": {controller.GenerationChanged(), terminating, true},
+		"generation: status":      {controller.GenerationChanged(), status, false},
+		"metadata: labels":        {controller.MetadataChanged(), relabelled, true},
+		"metadata: owner":         {controller.MetadataChanged(), disowned, true},
+		"metadata: terminating":   {controller.MetadataChanged(), terminating, true},
+		"metadata: status":        {controller.MetadataChanged(), status, false},
+		"changed: resync":         {controller.Changed(), resync, false},
+		"changed: status":         {controller.Changed(), status, true},
+		"matches":                 {web, status, true},
+		"matched before":          {web, relabelled, true},
+		"not":                     {never, status, false},
+		"any":                     {controller.Any(never, web), status, true},
+		"any of none":             {controller.Any(never), status, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.predicate(tc.event)) })
+	}
+}
+
+func TestChannel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := make(chan reconcile.Request)
+		j := &journal{}
+		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(controller.Channel("webhook", keys))
+		start(t, c)
+		keys <- request("a")
+		keys <- request("b")
+		require.Equal(t, []string{"/a", "/b"}, j.take())
+		close(keys)
+		synctest.Wait()
+		require.NoError(t, c.Ready(), "the controller goes on")
+	})
+}
+
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, failures := 0, 0
+		source := controller.Poll(controller.PollConfig{
+			Name: "other system", Period: time.Minute, Failed: func(error) { failures++ },
+		}, func(context.Context) ([]reconcile.Request, error) {
+			if calls++; calls == 2 {
+				return nil, errors.New("no answer")
+			}
+			return []reconcile.Request{request("a")}, nil
+		})
+		j := &journal{}
+		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(source)
+		start(t, c)
+		require.Equal(t, []string{"/a"}, j.take())
+		time.Sleep(time.Minute)
+		require.Empty(t, j.take())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"/a"}, j.take())
+		require.Equal(t, 1, failures)
+	})
+}
+
+func TestFailingSourceEndsTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := controller.New(&journal{}, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(controller.Poll(controller.PollConfig{Name: "broken"}, func(context.Context) ([]reconcile.Request, error) {
+			return nil, nil
+		}))
+		require.ErrorContains(t, c.Start(t.Context()), `run controller "test": source broken: poll "broken": field Period`)
+	})
+}
+
+// never is a source that does not come to an end of its initial list.
+type never struct{}
+
+func (never) Name() string { return "slow" }
+
+func (never) Run(ctx context.Context, _ controller.Sink[reconcile.Request], _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+
+func TestNotReadySaysWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journal{}
+		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(never{})
+		c.Enqueue(request("a"))
+		start(t, c)
+		require.ErrorContains(t, c.Ready(), "waiting for the initial list of slow")
+		require.Empty(t, j.take(), "no work on an incomplete picture")
+	})
+}

@@ -84,9 +84,15 @@ type setup struct {
 
 func run(t *testing.T, w *world, p provision.Provisioner, options ...option) *setup {
 	t.Helper()
-	s := &setup{T: t, world: w, events: record.NewFakeRecorder(1000)}
+	return runIn(t, w, nil, p, options...)
+}
+
+// runIn is run with a client that passes through the process.
+func runIn(t *testing.T, w *world, process *process, p provision.Provisioner, options ...option) *setup {
+	t.Helper()
+	s := &setup{T: t, world: w, events: record.NewFakeRecorder(5000)}
 	options = append([]option{provision.LeaderElection(false), provision.EventRecorder(s.events)}, options...)
-	ctrl, err := provision.New(w.client(nil), driver, p, options...)
+	ctrl, err := provision.New(w.client(process), driver, p, options...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -1,0 +1,227 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// scripted answers ProvisionExt with its states in turn, and then with success.
+type scripted struct {
+	simple
+	script []provision.ProvisioningState
+}
+
+func (s *scripted) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, o)
+	if n := len(s.calls); n <= len(s.script) {
+		return nil, s.script[n-1], errors.New("not yet")
+	}
+	return volumeOf(o), provision.ProvisioningFinished, nil
+}
+
+// What a failed call left behind decides whether a claim that is deleted then is let go.
+func TestStateDecidesWhetherADeletedClaimIsFinished(t *testing.T) {
+	const (
+		background = provision.ProvisioningInBackground
+		finished   = provision.ProvisioningFinished
+		noChange   = provision.ProvisioningNoChange
+	)
+	for name, test := range map[string]struct {
+		script []provision.ProvisioningState
+		held   bool
+	}{
+		"finished":              {[]provision.ProvisioningState{finished}, false},
+		"no change first":       {[]provision.ProvisioningState{noChange}, false},
+		"background":            {[]provision.ProvisioningState{background, background, background}, true},
+		"background, no change": {[]provision.ProvisioningState{background, noChange, background}, true},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			p := &scripted{script: test.script}
+			s := run(t, newWorld(newClass("fast")), p)
+			s.world.createClaim(t, newClaim("claim", "fast"))
+			s.after(20 * time.Second)
+			if !test.held {
+				require.Equal(t, 2, p.count())
+				return // succeeded by now; the deletion is below
+			}
+			s.world.deleteClaim(t, "claim")
+			synctest.Wait()
+			require.Len(t, s.world.claims(t), 1, "kept until its outcome is known")
+			s.after(time.Hour)
+			require.Empty(t, s.world.claims(t))
+			require.Len(t, s.world.volumes(t), 1)
+			require.Equal(t, p.calls[0].PVName, p.calls[len(p.calls)-1].PVName)
+			s.world.step(t)
+			synctest.Wait()
+			require.Empty(t, s.world.volumes(t))
+			require.Len(t, p.deleted(), 1)
+		})
+		if test.held {
+			continue
+		}
+		bubble(name+", deleted", t, func(t *testing.T) {
+			p := &scripted{script: test.script}
+			s := run(t, newWorld(newClass("fast")), p)
+			s.world.createClaim(t, newClaim("claim", "fast"))
+			synctest.Wait()
+			s.world.deleteClaim(t, "claim")
+			s.after(time.Hour)
+			require.Empty(t, s.world.claims(t))
+			require.Equal(t, 1, p.count(), "not called again")
+			require.Empty(t, s.world.volumes(t))
+		})
+	}
+}
+
+func scheduled(node string) (*storagev1.StorageClass, *corev1.PersistentVolumeClaim) {
+	class := newClass("late")
+	class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	claim := newClaim("claim", "late")
+	claim.Annotations["volume.kubernetes.io/selected-node"] = node
+	return class, claim
+}
+
+func TestReschedule(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes  []string
+		script []provision.ProvisioningState
+	}{
+		"asked for by the provisioner": {[]string{"one", "two"}, []provision.ProvisioningState{provision.ProvisioningReschedule}},
+		"the node is gone":             {[]string{"two"}, nil},
+	} {
+		bubble(name, t, func(t *testing.T) {
+			class, claim := scheduled("one")
+			w := newWorld(class)
+			for _, node := range test.nodes {
+				_, err := w.client(nil).CoreV1().Nodes().Create(t.Context(),
+					&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+				require.NoError(t, err)
+			}
+			p := &scripted{script: test.script}
+			s := run(t, w, p)
+			w.createClaim(t, claim)
+			s.after(time.Hour)
+			left := w.claim(t, "claim")
+			require.Empty(t, left.Annotations["volume.kubernetes.io/selected-node"])
+			require.Empty(t, left.Finalizers)
+			require.Empty(t, w.volumes(t))
+			require.Len(t, only(s.eventsSoFar(), "Warning ProvisioningFailed"), 1)
+			w.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
+				c.Annotations["volume.kubernetes.io/selected-node"] = "two"
+			})
+			synctest.Wait()
+			require.Len(t, w.volumes(t), 1)
+			require.Equal(t, "two", p.calls[len(p.calls)-1].SelectedNode.Name)
+		})
+	}
+}
+
+// What was begun for a node is finished although the node is gone.
+func TestNodeGoesWhileInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class, claim := scheduled("one")
+		w := newWorld(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		p := &scripted{script: []provision.ProvisioningState{provision.ProvisioningInBackground}}
+		s := run(t, w, p)
+		w.createClaim(t, claim)
+		synctest.Wait()
+		require.NoError(t, w.client(nil).CoreV1().Nodes().Delete(t.Context(), "one", metav1.DeleteOptions{}))
+		s.after(time.Minute)
+		require.Len(t, w.volumes(t), 1)
+		require.Equal(t, "one", p.calls[1].SelectedNode.Name)
+	})
+}
+
+// patient blocks until its context ends.
+type patient struct{ simple }
+
+func (p *patient) ProvisionContext(
+	ctx context.Context, o provision.VolumeOptions,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	<-ctx.Done()
+	return nil, provision.ProvisioningFinished, ctx.Err()
+}
+
+func (p *patient) DeleteContext(ctx context.Context, _ *corev1.PersistentVolume) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestContextEndsWithTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, newWorld(newClass("fast"), released("volume")), &patient{})
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.after(time.Hour)
+		s.stop()
+		require.NotEmpty(t, s.world.claim(t, "claim").Finalizers, "a call that was cut short is never final")
+		require.Len(t, s.world.volumes(t), 1)
+	})
+}
+
+// A claim that turns away from us while a volume may exist is finished all the same (its volume would leak).
+func TestClaimTurnsAwayWhileInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &scripted{script: []provision.ProvisioningState{provision.ProvisioningInBackground}}
+		s := run(t, newWorld(newClass("fast")), p)
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = nil
+			c.Spec.VolumeName = "another"
+		})
+		s.after(time.Minute)
+		require.Len(t, s.world.volumes(t), 1)
+		require.Empty(t, s.world.claim(t, "claim").Finalizers)
+	})
+}
+
+// The provisioner may change what it is given.
+func TestOptionsAreCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class := newClass("fast")
+		class.Parameters = map[string]string{"a": "b"}
+		p := &simple{}
+		fails := true
+		p.answers(func(o provision.VolumeOptions) error {
+			o.Parameters["a"], o.PVC.Annotations["volume.kubernetes.io/storage-provisioner"] = "spoilt", "spoilt"
+			if fails {
+				fails = false
+				return errors.New("once")
+			}
+			return nil
+		})
+		s := run(t, newWorld(class), p)
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.after(time.Minute)
+		require.Equal(t, 2, p.count())
+		require.Len(t, s.world.volumes(t), 1)
+	})
+}
+
+type nothing struct{ simple }
+
+func (*nothing) ProvisionExt(provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	return nil, provision.ProvisioningFinished, nil
+}
+
+func TestNeitherVolumeNorErrorIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, newWorld(newClass("fast")), &nothing{})
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		require.Len(t, only(s.eventsSoFar(), "neither a volume nor an error"), 1)
+	})
+}

@@ -1,0 +1,145 @@
+package provision_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+func withUID(claim *corev1.PersistentVolumeClaim, uid types.UID) *corev1.PersistentVolumeClaim {
+	claim.UID = uid
+	return claim
+}
+
+// candidate is a controller with leader election.
+type candidate struct {
+	ctrl *provision.ProvisionController
+	stop context.CancelFunc
+	done chan error
+}
+
+func stand(t *testing.T, w *world, process *process, p provision.Provisioner) *candidate {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	if process != nil {
+		process.kill = cancel
+	}
+	ctrl, err := provision.New(w.client(process), driver, p,
+		provision.LeaderElectionNamespace("ns"), provision.EventRecorder(&record.FakeRecorder{}))
+	require.NoError(t, err)
+	c := &candidate{ctrl: ctrl, stop: cancel, done: make(chan error, 1)}
+	go func() { c.done <- ctrl.RunContext(ctx) }()
+	synctest.Wait()
+	return c
+}
+
+func TestOnlyTheLeaderWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(newClass("fast"))
+		first, second := &simple{}, &simple{}
+		one := stand(t, w, nil, first)
+		two := stand(t, w, nil, second)
+		require.True(t, one.ctrl.HasRun())
+		require.False(t, two.ctrl.HasRun())
+		w.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		require.Equal(t, []int{1, 0}, []int{first.count(), second.count()})
+
+		one.stop()
+		require.NoError(t, <-one.done)
+		time.Sleep(provision.DefaultRetryPeriod * 2) // the bubble's time; far less than the lease's duration
+		synctest.Wait()
+		require.True(t, two.ctrl.HasRun(), "the lease was released, not left to expire")
+		w.createClaim(t, newClaim("claim2", "fast"))
+		synctest.Wait()
+		require.Equal(t, []int{1, 1}, []int{first.count(), second.count()})
+		two.stop()
+		require.NoError(t, <-two.done)
+		lease, err := w.client(nil).CoordinationV1().Leases("ns").Get(t.Context(), "example.com-disk", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Empty(t, *lease.Spec.HolderIdentity)
+	})
+}
+
+func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(newClass("fast"))
+		slow := &simple{answer: func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil }}
+		one := stand(t, w, nil, slow)
+		two := stand(t, w, nil, &simple{})
+		w.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		one.stop()
+		time.Sleep(50 * time.Second)
+		require.False(t, two.ctrl.HasRun())
+		require.NoError(t, <-one.done)
+		require.Len(t, w.volumes(t), 1)
+		time.Sleep(provision.DefaultRetryPeriod * 2)
+		require.True(t, two.ctrl.HasRun())
+		two.stop()
+		require.NoError(t, <-two.done)
+	})
+}
+
+func TestLosingTheLeaseEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(newClass("fast"))
+		lost := false
+		process := &process{fault: func(what string) verdict {
+			if lost && strings.HasSuffix(what, " leases") {
+				return failBefore
+			}
+			return pass
+		}}
+		c := stand(t, w, process, &simple{})
+		require.True(t, c.ctrl.HasRun())
+		process.mu.Lock()
+		lost = true
+		process.mu.Unlock()
+		require.ErrorIs(t, <-c.done, provision.ErrLeaseLost)
+	})
+}
+
+// A client that is throttled by its own work must still renew the lease in time.
+func TestTheLeaseIsNotThrottled(t *testing.T) {
+	created := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			created <- r.URL.Path
+		}
+		http.Error(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`, 404)
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: 0.001, Burst: 1})
+	require.NoError(t, err)
+	_, err = client.CoreV1().Nodes().Get(t.Context(), "x", metav1.GetOptions{}) // uses up what may burst
+	require.Error(t, err)
+	c, err := provision.New(client, driver, &simple{}, provision.LeaderElectionNamespace("ns"))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- c.RunContext(ctx) }()
+	select {
+	case path := <-created:
+		require.Equal(t, "/apis/coordination.k8s.io/v1/namespaces/ns/leases", path)
+	case <-time.After(20 * time.Second):
+		t.Error("no lease was asked for")
+	}
+	stop()
+	require.NoError(t, <-done)
+}

@@ -98,7 +98,8 @@ func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(stri
 	dir := h.Dir
 	for _, element := range name {
 		for _, controller := range h.Controllers {
-			if err := enable(dir, controller); err != nil && !giveUp(controller, err) && slices.Contains(limitControllers, controller) {
+			err := enable(dir, controller)
+			if err != nil && slices.Contains(limitControllers, controller) && !giveUp(controller, err) {
 				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
 			}
 		}

@@ -95,7 +95,8 @@ func (o ResourceOptions) period() int64 {
 
 // ContainerResources computes what the runtime is told of a container's resources. What a container does not limit
 // itself, the Pod's own limit stands in for.
-func ContainerResources(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) *runtimeapi.LinuxContainerResources {
+func ContainerResources(pod *corev1.Pod, c *corev1.Container,
+	opts ResourceOptions) *runtimeapi.LinuxContainerResources {
 	cpuLimit, memoryLimit := c.Resources.Limits.Cpu(), c.Resources.Limits.Memory()
 	if pod.Spec.Resources != nil {
 		if cpuLimit.IsZero() {

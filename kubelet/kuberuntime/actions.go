@@ -2,6 +2,7 @@ package kuberuntime
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,7 +60,7 @@ func (p *planner) newSandbox() bool {
 	p.out.CreateSandbox = true
 	p.out.SandboxChanged = sandbox != nil
 	for i := range p.pod.Spec.InitContainers {
-		p.out.Remove = append(p.out.Remove, p.status.All(p.pod.Spec.InitContainers[i].Name)...)
+		p.out.Remove = append(p.out.Remove, p.oldestFirst(p.pod.Spec.InitContainers[i].Name)...)
 	}
 	if !p.chain(0) {
 		return true
@@ -68,6 +69,14 @@ func (p *planner) newSandbox() bool {
 		p.start(KindMain, i, p.status.Find(p.pod.Spec.Containers[i].Name), false)
 	}
 	return true
+}
+
+// oldestFirst lists the instances of a container in the order of their removal: whoever is interrupted leaves the
+// newest one, which the restart count goes on from.
+func (p *planner) oldestFirst(name string) []*container.ContainerStatus {
+	instances := p.status.All(name)
+	slices.Reverse(instances)
+	return instances
 }
 
 // overWithSandbox says whether losing the sandbox means the end of the Pod, rather than a new sandbox in which the
@@ -249,17 +258,12 @@ func (p *planner) start(kind Kind, index int, last *container.ContainerStatus, b
 		}
 		plan.BackoffSince = exited.FinishedAt
 	}
-	switch {
-	case last == nil:
-		if n, known := p.lastAttempt(c.Name); known {
-			plan.Attempt = n + 1
-		}
-	case last.State == container.StateCreated:
+	if last != nil && last.State == container.StateCreated {
 		// It has never run: whoever made it died before the start. It goes, and its number is taken again.
 		plan.Attempt = last.Attempt
 		p.remove(last)
-	default:
-		plan.Attempt = last.Attempt + 1
+	} else {
+		plan.Attempt = p.nextAttempt(c.Name, last)
 	}
 	p.out.Start = append(p.out.Start, plan)
 	return true
@@ -275,11 +279,18 @@ func (p *planner) remove(s *container.ContainerStatus) {
 	p.out.Remove = append(p.out.Remove, s)
 }
 
-func (p *planner) lastAttempt(name string) (uint32, bool) {
-	if p.in.LastAttempt == nil {
-		return 0, false
+// nextAttempt is the restart count after the highest one known. The runtime may have lost the newest instance.
+func (p *planner) nextAttempt(name string, last *container.ContainerStatus) uint32 {
+	next := uint32(0)
+	if last != nil {
+		next = last.Attempt + 1
 	}
-	return p.in.LastAttempt(name)
+	if p.in.LastAttempt != nil {
+		if n, known := p.in.LastAttempt(name); known {
+			next = max(next, n+1)
+		}
+	}
+	return next
 }
 
 func (p *planner) wait(c *corev1.Container, until time.Time, delay time.Duration) {

@@ -239,7 +239,7 @@ func TestComputeActionsInit(t *testing.T) {
 		"sidecar has crashed, Never": {podOf("Never", "side:s", "a"), statusOf(exited("s", 1, 11), running("a", 20)),
 			Inputs{}, "+s#1"},
 		"sidecar has crashed before the mains": {podOf("Always", "side:s", "a"), statusOf(exited("s", 1, 11)), Inputs{},
-			"+s#1 +a"},
+			"+s#1! +a"},
 		"sidecar has crashed while an init runs": {podOf("Always", "side:s", "init:i", "a"),
 			statusOf(exited("s", 1, 11), running("i", 12)), Inputs{}, "+s#1"},
 		"sidecar is gone": {podOf("Always", "side:s", "a"), statusOf(running("a", 20)), Inputs{}, "+s"},

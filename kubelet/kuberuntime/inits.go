@@ -16,7 +16,7 @@ func (p *planner) inits() bool {
 	}
 	if p.initialized() {
 		for i := range list {
-			p.keepSidecar(i)
+			p.keepSidecar(i, false)
 		}
 		return true
 	}
@@ -30,7 +30,7 @@ func (p *planner) inits() bool {
 		return p.pod.DeletionTimestamp == nil && p.chain(0)
 	}
 	for i := range newest {
-		p.keepSidecar(i)
+		p.keepSidecar(i, false)
 	}
 	if IsSidecar(&list[newest]) {
 		return p.newestSidecar(newest)
@@ -88,21 +88,22 @@ func (p *planner) newestSidecar(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)
 	if last.State != container.StateRunning {
-		return p.keepSidecar(i) && c.StartupProbe == nil && p.chain(i+1)
+		return p.keepSidecar(i, true) && c.StartupProbe == nil && p.chain(i+1)
 	}
 	if reason, _ := p.unwanted(c, last, "Init container"); reason != "" && reason != KillLiveness {
-		p.keepSidecar(i)
+		p.keepSidecar(i, false)
 		return false
 	}
 	if c.StartupProbe != nil && verdict(p.in.Startup, last.ID) != VerdictSuccess {
 		return false
 	}
-	p.keepSidecar(i)
+	p.keepSidecar(i, false)
 	return p.chain(i + 1)
 }
 
 // keepSidecar sees to it that a sidecar that was started once goes on running. It says whether it is started now.
-func (p *planner) keepSidecar(i int) bool {
+// With blocking, what is planned after it waits for it.
+func (p *planner) keepSidecar(i int, blocking bool) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	if !IsSidecar(c) || p.pod.DeletionTimestamp != nil {
 		return false
@@ -120,7 +121,7 @@ func (p *planner) keepSidecar(i int) bool {
 			p.killUnknown(last, c)
 		}
 	}
-	return p.start(KindInit, i, last, false)
+	return p.start(KindInit, i, last, blocking)
 }
 
 // newestInit looks at the regular init container that initialization has come to.

@@ -98,16 +98,17 @@ func (p *planner) restartAll() bool {
 	collect := func(list []corev1.Container) {
 		for i := len(list) - 1; i >= 0; i-- {
 			c := &list[i]
-			instances := p.status.All(c.Name)
+			instances := p.oldestFirst(c.Name)
 			if len(instances) == 0 {
 				continue
 			}
-			if asksRestartAll(c, instances[0]) {
+			newest := instances[len(instances)-1]
+			if asksRestartAll(c, newest) {
 				sources = append(sources, instances...)
 				continue
 			}
-			if first := instances[0]; first.State == container.StateRunning || first.State == container.StateUnknown {
-				p.out.Kill = append(p.out.Kill, Kill{Status: first, Container: c, Reason: KillRestartAll,
+			if newest.State == container.StateRunning || newest.State == container.StateUnknown {
+				p.out.Kill = append(p.out.Kill, Kill{Status: newest, Container: c, Reason: KillRestartAll,
 					Message: "Container " + c.Name + " is stopped, all containers will be restarted", GracePeriod: ptr.To[int64](0)})
 			}
 			targets = append(targets, instances...)

@@ -119,8 +119,9 @@ type Inputs struct {
 	// Startup and Liveness tell the newest verdict of the container instance with that runtime id; nil functions
 	// know of none. A container without such a probe is never asked for.
 	Startup, Liveness func(containerID string) Verdict
-	// LastAttempt tells the highest restart count known of a container of which the runtime holds no instance any
-	// more (from its log directory, see [LastAttemptInLogs], or from the API status). Nil knows of none.
+	// LastAttempt tells the highest restart count known of a container beside what the runtime holds, which may have
+	// lost the newest instances: from its log directory, see [LastAttemptInLogs]. It is asked only for containers that
+	// are to be started. Nil knows of none.
 	LastAttempt func(containerName string) (uint32, bool)
 }
 

@@ -8,7 +8,8 @@
 //
 // Build:
 //
-//	cd controlplane && go build -trimpath -ldflags "$(./ldflags.sh)" -o ../bin/berth-controlplane ./cmd/berth-controlplane
+//	cd controlplane
+//	go build -trimpath -ldflags "$(./ldflags.sh)" -o ../bin/berth-controlplane ./cmd/berth-controlplane
 //
 // The folders, in the order in which a start uses them:
 //

@@ -77,14 +77,15 @@ func CheckVersion(dir string, own Versions) error {
 	default:
 		var have Versions
 		if err := json.Unmarshal(data, &have); err != nil {
-			return fmt.Errorf("read version of data directory %q: %w: restore the file, or remove it if the data is not newer than this program",
-				path, err)
+			return fmt.Errorf("read version of data directory %q: %w: restore the file, or remove it if the data "+
+				"is not newer than this program", path, err)
 		}
 		if have == own {
 			return nil
 		}
 		if err := own.mayOpen(have); err != nil {
-			return fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir", dir, err)
+			return fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir",
+				dir, err)
 		}
 	}
 	data, err = json.Marshal(own)

@@ -146,7 +146,8 @@ func TestSecondEnsureChangesOnlyWhatItMust(t *testing.T) {
 		{"another node address", moved, start, nil, []string{"kubelet-server.crt", "kubelet-server.key"}},
 		{"lost certificate", spec, start, remove("apiserver.crt"), []string{"apiserver.crt", "apiserver.key"}},
 		{"lost key", spec, start, remove("apiserver.key"), []string{"apiserver.crt", "apiserver.key"}},
-		{"cut certificate", spec, start, overwrite("apiserver.crt", "-----BEGIN CERT"), []string{"apiserver.crt", "apiserver.key"}},
+		{"cut certificate", spec, start, overwrite("apiserver.crt", "-----BEGIN CERT"),
+			[]string{"apiserver.crt", "apiserver.key"}},
 		{"empty key", spec, start, overwrite("apiserver.key", ""), []string{"apiserver.crt", "apiserver.key"}},
 		{"lost public key", spec, start, remove("sa.pub"), []string{}},
 		{"crash between key and certificate of the authority", spec, start, remove("ca.crt"), []string{

@@ -45,7 +45,8 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 			return fmt.Errorf("ensure role binding %q: %w", part.name, err)
 		}
 	}
-	return ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", "system:kubelet-api-admin", KubeletClientUser)
+	const kubeletAdmin = "system:kubelet-api-admin" // upstream's role for logs, exec and proxy
+	return ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", kubeletAdmin, KubeletClientUser)
 }
 
 func ensureClusterBinding(ctx context.Context, client kubernetes.Interface, name, role, subject string) error {

@@ -42,7 +42,8 @@ func TestEnsureTakesBackWhatWasChanged(t *testing.T) {
 	role, err := roles.Get(t.Context(), rbac.ReplicaSetUser, metav1.GetOptions{})
 	require.NoError(t, err)
 	want := role.DeepCopy()
-	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	everything := []string{"*"}
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: everything, Resources: everything, Verbs: everything})
 	_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
 	require.NoError(t, err)
 

@@ -9,6 +9,7 @@ import (
 	schedhelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -124,7 +125,7 @@ func hostPorts(pod *corev1.Pod) map[port][]string {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if status.IsSidecar(&pod.Spec.InitContainers[i]) {
+		if kuberuntime.IsSidecar(&pod.Spec.InitContainers[i]) {
 			add(&pod.Spec.InitContainers[i])
 		}
 	}

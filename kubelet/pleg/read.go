@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -135,6 +136,9 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.mu.Unlock()
 	sandboxes, containers, err := w.both(ctx, nil)
 	if err != nil {
+		w.mu.Lock()
+		w.touched = nil
+		w.mu.Unlock()
 		return err
 	}
 	seen := map[types.UID]fingerprint{}
@@ -153,20 +157,17 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	for _, c := range containers {
 		note(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
 	}
+	uids := slices.Collect(maps.Keys(seen))
 	for _, uid := range w.differing(seen, count) {
 		w.deps.Dirty(uid)
 	}
 	if w.deps.Listed != nil {
-		uids := make([]types.UID, 0, len(seen))
-		for uid := range seen {
-			uids = append(uids, uid)
-		}
 		w.deps.Listed(uids)
 	}
 	return nil
 }
 
-// differing takes a new listing for what is known, and returns the Pods in which it differs from before.
+// differing takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in which it differs from before.
 func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -149,6 +149,9 @@ func (w *worker) crashed(waiting []kuberuntime.Waiting) {
 		}
 	}
 	for _, crash := range waiting {
+		if w.ops[opCtr+crash.Container] != nil {
+			continue // it is being started, and its next wait was noted with that
+		}
 		w.waiting[crash.Container] = status.Waiting{Reason: reason, Message: crash.Message}
 		if !w.backoffs[crash.Container].Equal(crash.Until) {
 			w.backoffs[crash.Container] = crash.Until

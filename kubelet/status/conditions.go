@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // Reasons of conditions.
@@ -65,7 +67,7 @@ func initialized(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 	for i := range in.Pod.Spec.InitContainers {
 		spec := &in.Pod.Spec.InitContainers[i]
 		s := find(out.InitContainerStatuses, spec.Name)
-		done := s != nil && (s.Ready || IsSidecar(spec) && s.Started != nil && *s.Started)
+		done := s != nil && (s.Ready || kuberuntime.IsSidecar(spec) && s.Started != nil && *s.Started)
 		if !done {
 			open = append(open, spec.Name)
 		}
@@ -95,7 +97,7 @@ func containersReady(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 		}
 	}
 	for i := range in.Pod.Spec.InitContainers {
-		if spec := &in.Pod.Spec.InitContainers[i]; IsSidecar(spec) {
+		if spec := &in.Pod.Spec.InitContainers[i]; kuberuntime.IsSidecar(spec) {
 			note(spec.Name, out.InitContainerStatuses)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 const (
@@ -43,8 +44,8 @@ func containers(in *Input, out *corev1.PodStatus) {
 	})
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		s := one(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, IsSidecar(c))
-		if !IsSidecar(c) {
+		s := one(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, kuberuntime.IsSidecar(c))
+		if !kuberuntime.IsSidecar(c) {
 			ended := s.State.Terminated
 			if mainsExist && in.Runtime.Find(c.Name) == nil {
 				// It was collected after it had done its work, or mains would not exist.

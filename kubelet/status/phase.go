@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // Phase is the phase that follows from the containers' statuses alone, as long as the Pod is not being stopped.
@@ -49,7 +51,7 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 		c := &spec.InitContainers[i]
 		s := find(init, c.Name)
 		switch {
-		case IsSidecar(c):
+		case kuberuntime.IsSidecar(c):
 			pending = pending || s == nil || s.Started == nil || !*s.Started
 		case s == nil, s.State.Running != nil, s.State.Waiting != nil && s.LastTerminationState.Terminated == nil:
 			pending = true
@@ -69,36 +71,13 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 	return "", false
 }
 
-// IsSidecar reports whether an init container goes on running beside the main ones.
-func IsSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
-
 // WillRestart reports whether a container that ended with the exit code is to be started again, by its own rules,
-// its own policy, or else the Pod's.
+// its own policy, or else the Pod's. An init container that has succeeded is done.
 func WillRestart(spec *corev1.PodSpec, c *corev1.Container, code int32) bool {
-	for _, rule := range c.RestartPolicyRules {
-		if rule.ExitCodes == nil {
-			continue
-		}
-		in := slices.Contains(rule.ExitCodes.Values, code)
-		if in == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
-			return true
-		}
-	}
-	policy := spec.RestartPolicy
-	if c.RestartPolicy != nil {
-		policy = corev1.RestartPolicy(*c.RestartPolicy)
-	} else if policy == corev1.RestartPolicyAlways && isInit(spec, c) {
-		policy = corev1.RestartPolicyOnFailure // an init container that has succeeded is done
-	}
-	switch policy {
-	case corev1.RestartPolicyNever:
+	if code == 0 && !kuberuntime.IsSidecar(c) && isInit(spec, c) {
 		return false
-	case corev1.RestartPolicyOnFailure:
-		return code != 0
 	}
-	return true
+	return kuberuntime.RestartsOnExit(c, &corev1.Pod{Spec: *spec}, code)
 }
 
 func isInit(spec *corev1.PodSpec, c *corev1.Container) bool {

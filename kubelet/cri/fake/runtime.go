@@ -298,3 +298,15 @@ func (r *Runtime) exit(c *runtimeapi.ContainerStatus, code int32) {
 	c.FinishedAt = r.clock.Now().UnixNano()
 	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
+
+// Forget drops all that is held of the Pod without an event, as a runtime does that lost one.
+func (r *Runtime) Forget(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, s := range r.sandboxes {
+		if s.Metadata.Uid == uid {
+			delete(r.sandboxes, id)
+			maps.DeleteFunc(r.containers, func(c string, _ *runtimeapi.ContainerStatus) bool { return r.boxOf[c] == id })
+		}
+	}
+}

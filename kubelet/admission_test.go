@@ -1,0 +1,102 @@
+package kubelet
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func testPod(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c"}}}}
+	for _, fn := range change {
+		fn(p)
+	}
+	return p
+}
+
+func hostPort(number int32, ip string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: number, HostIP: ip, Protocol: corev1.ProtocolTCP}}
+	}
+}
+
+func cpu(amount string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	no := false
+	two := testPod()
+	for _, c := range []struct {
+		name    string
+		pod     *corev1.Pod
+		others  []*corev1.Pod
+		volumes error
+		reason  string // empty if it is admitted
+		says    string
+	}{
+		{name: "plain", pod: testPod()},
+		{name: "resource claims", pod: testPod(func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{}} }),
+			reason: ReasonUnsupported, says: "spec.resourceClaims"},
+		{name: "user namespace", pod: testPod(func(p *corev1.Pod) { p.Spec.HostUsers = &no }),
+			reason: ReasonUnsupported, says: "spec.hostUsers"},
+		{name: "container's claim", pod: testPod(func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{}}
+		}), reason: ReasonUnsupported, says: "spec.containers[0].resources.claims"},
+		{name: "volume", pod: testPod(), volumes: errors.New("spec.volumes[x].nfs"), reason: ReasonUnsupported, says: "nfs"},
+		{name: "windows", pod: testPod(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }),
+			reason: "PodOSNotSupported"},
+		{name: "other node", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeName = "m" }), reason: "NodeName"},
+		{name: "selector", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} }),
+			reason: "NodeAffinity"},
+		{name: "taint", pod: testPod(func(p *corev1.Pod) { p.Labels = map[string]string{"taint": "yes"} }),
+			reason: "TaintToleration"},
+		{name: "full", pod: testPod(), others: []*corev1.Pod{two, two}, reason: "OutOfpods", says: "capacity: 2"},
+		{name: "cpu fits", pod: testPod(cpu("1")), others: []*corev1.Pod{testPod(cpu("1"))}},
+		{name: "cpu", pod: testPod(cpu("1500m")), others: []*corev1.Pod{testPod(cpu("1"))}, reason: "OutOfcpu",
+			says: "requested: 1500, used: 1000, capacity: 2000"},
+		{name: "port taken", pod: testPod(hostPort(80, "")), others: []*corev1.Pod{testPod(hostPort(80, "10.0.0.1"))},
+			reason: "NodePorts"},
+		{name: "port on another address", pod: testPod(hostPort(80, "10.0.0.2")),
+			others: []*corev1.Pod{testPod(hostPort(80, "10.0.0.1"))}},
+		{name: "other port", pod: testPod(hostPort(81, "")), others: []*corev1.Pod{testPod(hostPort(80, ""))}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			if c.pod.Labels["taint"] != "" {
+				node.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}
+			}
+			a := &admission{
+				node:        func() *corev1.Node { return node },
+				allocatable: func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("2")} },
+				volumes:     func(*corev1.Pod) error { return c.volumes },
+				maxPods:     2,
+			}
+			failure := a.Admit(c.pod, c.others)
+			if c.reason == "" {
+				require.Nil(t, failure)
+				return
+			}
+			require.NotNil(t, failure)
+			require.Equal(t, c.reason, failure.Reason)
+			require.True(t, strings.HasPrefix(failure.Message, "Pod was rejected: "), failure.Message)
+			require.Contains(t, failure.Message, c.says)
+		})
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, c := range []struct{ cfg, says string }{{"/x/../y", "Config.RootDir"}, {"", "Config.RootDir"}} {
+		_, err := New(Config{RootDir: c.cfg, PodLogsDir: "/logs", NodeName: "n"}, Deps{})
+		require.ErrorContains(t, err, c.says)
+	}
+	_, err := New(Config{RootDir: "/a", PodLogsDir: "/logs", NodeName: "n"}, Deps{})
+	require.ErrorContains(t, err, "Config.NodeIPs")
+}

@@ -1,0 +1,98 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/cri"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// answers is a runtime service that knows its version only.
+type answers struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	deadline chan bool
+}
+
+func (a *answers) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	_, ok := ctx.Deadline()
+	a.deadline <- ok
+	return &runtimeapi.VersionResponse{RuntimeName: "test"}, nil
+}
+
+func serve(t *testing.T, socket string, a *answers) (stop func()) {
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(server, a)
+	var group sync.WaitGroup
+	group.Go(func() { _ = server.Serve(listener) })
+	return func() { server.Stop(); group.Wait() }
+}
+
+func TestCallsAreBoundedAndObserved(t *testing.T) {
+	socket, a := filepath.Join(t.TempDir(), "s"), &answers{deadline: make(chan bool, 1)}
+	defer serve(t, socket, a)()
+	var seen []string
+	client, err := cri.New(cri.Config{
+		Endpoint: "unix://" + socket,
+		Observe:  func(method string, _ time.Duration, err error) { seen = append(seen, fmt.Sprint(method, err != nil)) },
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	got, err := client.Version(context.Background(), &runtimeapi.VersionRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "test", got.RuntimeName)
+	require.True(t, <-a.deadline, "a call without a deadline gets one")
+	_, err = client.Status(context.Background(), &runtimeapi.StatusRequest{})
+	require.True(t, cri.IsUnimplemented(err))
+	require.Equal(t, []string{"Versionfalse", "Statustrue"}, seen)
+}
+
+func TestConnectionIsAnEvent(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	client, err := cri.New(cri.Config{Endpoint: socket})
+	require.NoError(t, err)
+	defer client.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	changes := make(chan bool, 10)
+	var group sync.WaitGroup
+	group.Go(func() { _ = client.Watch(ctx, func(connected bool) { changes <- connected }) })
+	require.False(t, <-changes)
+	stop := serve(t, socket, &answers{})
+	require.True(t, <-changes)
+	stop()
+	require.False(t, <-changes)
+	cancel()
+	group.Wait()
+}
+
+func TestEndpointIsChecked(t *testing.T) {
+	for _, endpoint := range []string{"", "relative.sock", "/" + strings.Repeat("x", 107)} {
+		_, err := cri.New(cri.Config{Endpoint: endpoint})
+		require.ErrorContains(t, err, "container runtime endpoint", endpoint)
+	}
+}
+
+func TestMessageTakesTheWrappingOff(t *testing.T) {
+	err := fmt.Errorf("run sandbox: %w", status.Error(codes.Unknown, "no network"))
+	require.Equal(t, "run sandbox: no network", cri.Message(err))
+	require.Equal(t, "plain", cri.Message(errors.New("plain")))
+	require.True(t, cri.IsNotFound(fmt.Errorf("x: %w", status.Error(codes.NotFound, "gone"))))
+}

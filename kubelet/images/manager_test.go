@@ -1,0 +1,108 @@
+package images_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/cri/fake"
+	"github.com/berth-dev/berth/kubelet/images"
+)
+
+func setUp(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeClock, *record.FakeRecorder) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime, events := fake.New(clk), record.NewFakeRecorder(100)
+	m, err := images.New(images.Config{}, images.Deps{Service: runtime, Clock: clk, Recorder: events})
+	require.NoError(t, err)
+	return m, runtime, clk, events
+}
+
+func want(image string, policy corev1.PullPolicy) images.Want {
+	return images.Want{
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Ref: &corev1.ObjectReference{}, Image: image, Policy: policy,
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		image   string
+		policy  corev1.PullPolicy
+		present bool
+		pulls   int
+		reason  string
+	}{
+		{"present", "app:1", corev1.PullIfNotPresent, true, 0, ""},
+		{"absent", "app:1", corev1.PullIfNotPresent, false, 1, ""},
+		{"always", "app:1", corev1.PullAlways, true, 1, ""},
+		{"never, present", "app:1", corev1.PullNever, true, 0, ""},
+		{"never, absent", "app:1", corev1.PullNever, false, 0, images.ReasonNeverPull},
+		{"not a name", "App:1", corev1.PullIfNotPresent, false, 0, images.ReasonInvalidName},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, runtime, _, _ := setUp(t)
+			if c.present {
+				runtime.AddImage(c.image)
+			}
+			image, err := m.Ensure(context.Background(), want(c.image, c.policy))
+			require.Equal(t, c.pulls, runtime.Calls("PullImage"))
+			if c.reason == "" {
+				require.NoError(t, err)
+				require.Equal(t, "sha256:app:1", image.Id)
+				return
+			}
+			var refused *images.Error
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, c.reason, refused.Reason)
+		})
+	}
+}
+
+func TestDefaultTag(t *testing.T) {
+	m, runtime, _, _ := setUp(t)
+	runtime.AddImage("app:latest")
+	_, err := m.Ensure(context.Background(), want("app", corev1.PullNever))
+	require.NoError(t, err)
+}
+
+func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
+	m, runtime, clk, _ := setUp(t)
+	ensure := func() *images.Error {
+		_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
+		var refused *images.Error
+		errors.As(err, &refused)
+		return refused
+	}
+	for _, delay := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+		runtime.FailNext("PullImage", errors.New("no such host"))
+		require.Equal(t, images.ReasonPull, ensure().Reason)
+		waits := ensure()
+		require.Equal(t, images.ReasonBackOff, waits.Reason)
+		require.Contains(t, waits.Message, "no such host", "the last failure is told")
+		require.Equal(t, delay*time.Second, waits.RetryAt.Sub(clk.Now()))
+		clk.Step(delay * time.Second)
+	}
+	require.Nil(t, ensure())
+	m.Forget("u")
+}
+
+func TestEvents(t *testing.T) {
+	m, runtime, _, events := setUp(t)
+	_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
+	require.NoError(t, err)
+	require.Contains(t, <-events.Events, "Normal Pulling")
+	require.Contains(t, <-events.Events, "Normal Pulled Successfully pulled")
+	runtime.FailNext("PullImage", errors.New("boom"))
+	_, err = m.Ensure(context.Background(), want("app:2", corev1.PullIfNotPresent))
+	require.Error(t, err)
+	require.Contains(t, <-events.Events, "Normal Pulling")
+	require.Contains(t, <-events.Events, "Warning Failed Failed to pull image \"app:2\": boom")
+	require.Contains(t, <-events.Events, "Warning Failed Error: ErrImagePull")
+}

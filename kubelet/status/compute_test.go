@@ -1,0 +1,180 @@
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func exited(name string, code int32, attempt uint32) *container.ContainerStatus {
+	return &container.ContainerStatus{
+		ID: name + "-id", Name: name, State: container.StateExited, ExitCode: code, Attempt: attempt,
+		StartedAt: now.Add(-time.Minute), FinishedAt: now.Add(-time.Second),
+	}
+}
+
+func runs(name string, attempt uint32) *container.ContainerStatus {
+	return &container.ContainerStatus{
+		ID: name + "-id", Name: name, State: container.StateRunning, Attempt: attempt, StartedAt: now,
+	}
+}
+
+func held(list ...*container.ContainerStatus) *container.PodStatus {
+	return &container.PodStatus{
+		UID: "u", Containers: list, IPs: []string{"10.1.0.2"},
+		Sandboxes: []*runtimeapi.PodSandboxStatus{{Id: "s", State: runtimeapi.PodSandboxState_SANDBOX_READY}},
+	}
+}
+
+func pod(policy corev1.RestartPolicy, names ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "p", Generation: 3}}
+	p.Spec.RestartPolicy = policy
+	for _, name := range names {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, Image: "i"})
+	}
+	return p
+}
+
+func withInit(p *corev1.Pod, sidecar bool, name string) *corev1.Pod {
+	c := corev1.Container{Name: name, Image: "i"}
+	if sidecar {
+		always := corev1.ContainerRestartPolicyAlways
+		c.RestartPolicy = &always
+	}
+	p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	return p
+}
+
+func TestPhase(t *testing.T) {
+	const always, onFailure, never = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
+	waiting := map[string]status.Waiting{"a": {Reason: "CrashLoopBackOff", Message: "wait"}}
+	for _, c := range []struct {
+		name  string
+		in    status.Input
+		phase corev1.PodPhase
+	}{
+		{"nothing yet", status.Input{Pod: pod(always, "a"), Runtime: held()}, corev1.PodPending},
+		{"one of two started", status.Input{Pod: pod(always, "a", "b"), Runtime: held(runs("a", 0))}, corev1.PodPending},
+		{"running", status.Input{Pod: pod(always, "a"), Runtime: held(runs("a", 0))}, corev1.PodRunning},
+		{"crash loop", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 1, 2)), Waiting: waiting},
+			corev1.PodRunning},
+		{"always restarts exit 0", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0))}, corev1.PodRunning},
+		{"onFailure done, still stopping", status.Input{Pod: pod(onFailure, "a"), Runtime: held(exited("a", 0, 0)),
+			Old: corev1.PodStatus{Phase: corev1.PodRunning}}, corev1.PodRunning},
+		{"onFailure done and ended", status.Input{Pod: pod(onFailure, "a"), Runtime: held(exited("a", 0, 0)), Ended: true},
+			corev1.PodSucceeded},
+		{"onFailure failed", status.Input{Pod: pod(onFailure, "a"), Runtime: held(exited("a", 1, 0))}, corev1.PodRunning},
+		{"never failed", status.Input{Pod: pod(never, "a", "b"), Ended: true,
+			Runtime: held(exited("a", 0, 0), exited("b", 1, 0))}, corev1.PodFailed},
+		{"deleted, policy always, exit 0", status.Input{Pod: pod(always, "a"), Ended: true,
+			Runtime: held(exited("a", 0, 0))}, corev1.PodSucceeded},
+		{"deleted before it ran", status.Input{Pod: pod(always, "a"), Ended: true, Runtime: held()}, corev1.PodFailed},
+		{"init running", status.Input{Pod: withInit(pod(always, "a"), false, "i"), Runtime: held(runs("i", 0))},
+			corev1.PodPending},
+		{"init failed for good", status.Input{Pod: withInit(pod(never, "a"), false, "i"), Ended: true,
+			Runtime: held(exited("i", 1, 0))}, corev1.PodFailed},
+		{"sidecar alone", status.Input{Pod: withInit(pod(always, "a"), true, "i"), Runtime: held(runs("i", 0))},
+			corev1.PodPending},
+		{"sidecar's exit code plays no part", status.Input{Pod: withInit(pod(never, "a"), true, "i"), Ended: true,
+			Runtime: held(exited("i", 137, 0), exited("a", 0, 0))}, corev1.PodSucceeded},
+		{"terminal is never left", status.Input{Pod: pod(always, "a"), Runtime: held(runs("a", 0)),
+			Old: corev1.PodStatus{Phase: corev1.PodFailed}}, corev1.PodFailed},
+		{"evicted", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0)), Ended: true,
+			Failure: &status.Failure{Reason: "Evicted"}}, corev1.PodFailed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.in.Now = now
+			require.Equal(t, c.phase, status.Compute(c.in).Phase)
+		})
+	}
+}
+
+func TestRunningPodIsReadyWithItsFacts(t *testing.T) {
+	got := status.Compute(status.Input{
+		Pod: pod(corev1.RestartPolicyAlways, "b", "a"), Runtime: held(runs("a", 0), runs("b", 2)), Prepared: true,
+		RuntimeName: "containerd", HostIPs: []string{"10.0.0.1"}, Now: now,
+	})
+	require.True(t, status.IsReady(&got))
+	require.Equal(t, "10.1.0.2", got.PodIP)
+	require.Equal(t, []corev1.HostIP{{IP: "10.0.0.1"}}, got.HostIPs)
+	require.Equal(t, int64(3), got.ObservedGeneration)
+	require.Equal(t, corev1.PodQOSBestEffort, got.QOSClass)
+	require.Equal(t, "a", got.ContainerStatuses[0].Name, "sorted by name")
+	require.Equal(t, "containerd://b-id", got.ContainerStatuses[1].ContainerID)
+	require.Equal(t, int32(2), got.ContainerStatuses[1].RestartCount)
+	require.Len(t, got.Conditions, 5)
+	for _, c := range got.Conditions {
+		require.Equal(t, corev1.ConditionTrue, c.Status, c.Type)
+	}
+}
+
+func TestTransitionTimeMovesOnlyWithTheStatus(t *testing.T) {
+	in := status.Input{Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(), Now: now}
+	in.Old = status.Compute(in)
+	in.Now, in.Runtime = now.Add(time.Minute), held(runs("a", 0))
+	got := status.Compute(in)
+	for i, c := range got.Conditions {
+		if c.Status == in.Old.Conditions[i].Status {
+			require.Equal(t, in.Old.Conditions[i].LastTransitionTime, c.LastTransitionTime, c.Type)
+		} else {
+			require.True(t, c.LastTransitionTime.Equal(&metav1.Time{Time: in.Now}), c.Type)
+		}
+	}
+	require.Equal(t, in.Old.StartTime, got.StartTime)
+}
+
+func TestWaitingReasons(t *testing.T) {
+	p := pod(corev1.RestartPolicyAlways, "a")
+	reason := func(in status.Input) string {
+		in.Now = now
+		return status.Compute(in).ContainerStatuses[0].State.Waiting.Reason
+	}
+	require.Equal(t, "ContainerCreating", reason(status.Input{Pod: p, Runtime: held()}))
+	require.Equal(t, "ErrImagePull", reason(status.Input{Pod: p, Runtime: held(),
+		Waiting: map[string]status.Waiting{"a": {Reason: "ErrImagePull"}}}))
+	require.Equal(t, "PodInitializing", reason(status.Input{
+		Pod: withInit(pod(corev1.RestartPolicyAlways, "a"), false, "i"), Runtime: held()}))
+	s := status.Compute(status.Input{Pod: p, Runtime: held(exited("a", 7, 1)), Now: now,
+		Waiting: map[string]status.Waiting{"a": {Reason: "CrashLoopBackOff"}}}).ContainerStatuses[0]
+	require.Equal(t, int32(7), s.LastTerminationState.Terminated.ExitCode, "the crash is its last state")
+	require.Equal(t, int32(1), s.RestartCount)
+}
+
+func TestVanishedContainerCountsAsRestart(t *testing.T) {
+	p := pod(corev1.RestartPolicyAlways, "a")
+	in := status.Input{Pod: p, Runtime: held(runs("a", 1)), Now: now}
+	in.Old = status.Compute(in)
+	in.Runtime = held()
+	s := status.Compute(in).ContainerStatuses[0]
+	require.Equal(t, int32(2), s.RestartCount)
+	require.Equal(t, "ContainerStatusUnknown", s.LastTerminationState.Terminated.Reason)
+	require.Equal(t, int32(137), s.LastTerminationState.Terminated.ExitCode)
+}
+
+func TestReadinessGatesAndForeignConditions(t *testing.T) {
+	p := pod(corev1.RestartPolicyAlways, "a")
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
+	in := status.Input{Pod: p, Runtime: held(runs("a", 0)), Now: now}
+	got := status.Compute(in)
+	require.False(t, status.IsReady(&got))
+	p.Status.Conditions = []corev1.PodCondition{{Type: "x/y", Status: corev1.ConditionTrue}}
+	got = status.Compute(in)
+	require.True(t, status.IsReady(&got))
+	require.Contains(t, got.Conditions, p.Status.Conditions[0], "what others wrote stays")
+}
+
+func TestRejected(t *testing.T) {
+	got := status.Rejected(pod(corev1.RestartPolicyAlways, "a"), status.Failure{Reason: "OutOfpods", Message: "m"}, now)
+	require.Equal(t, corev1.PodFailed, got.Phase)
+	require.Equal(t, "OutOfpods", got.Reason)
+	require.False(t, status.IsReady(&got))
+}

@@ -1,0 +1,115 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func apiPod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}}
+}
+
+func startWriter(t *testing.T, client *fake.Clientset) *status.Writer {
+	w, err := status.NewWriter(status.WriterConfig{}, status.WriterDeps{Client: client})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = w.Start(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+	return w
+}
+
+func live(t *testing.T, client *fake.Clientset) *corev1.Pod {
+	p, err := client.CoreV1().Pods("ns").Get(context.Background(), "p", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	return p
+}
+
+func TestStatusIsWrittenAndOthersConditionsStay(t *testing.T) {
+	p := apiPod()
+	p.Status.Conditions = []corev1.PodCondition{{Type: "x/y", Status: corev1.ConditionTrue}}
+	client := fake.NewClientset(p)
+	w := startWriter(t, client)
+	require.True(t, w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"}))
+	require.False(t, w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"}), "nothing changed")
+	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
+		5*time.Second, time.Millisecond)
+	require.Len(t, live(t, client).Status.Conditions, 1)
+}
+
+func TestFailedWriteIsRetried(t *testing.T) {
+	client := fake.NewClientset(apiPod())
+	var once sync.Once
+	client.PrependReactor("patch", "pods", func(clienttesting.Action) (failed bool, _ runtime.Object, err error) {
+		once.Do(func() { failed, err = true, errors.New("api server is away") })
+		return failed, nil, err
+	})
+	w := startWriter(t, client)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
+	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
+		5*time.Second, time.Millisecond)
+}
+
+func TestDriftIsPutRight(t *testing.T) {
+	client := fake.NewClientset(apiPod())
+	w := startWriter(t, client)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
+	right := func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }
+	require.Eventually(t, right, 5*time.Second, time.Millisecond)
+	edited := live(t, client)
+	edited.Status.PodIP = "6.6.6.6"
+	edited, err := client.CoreV1().Pods("ns").UpdateStatus(context.Background(), edited, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	w.Observe(edited)
+	require.Eventually(t, right, 5*time.Second, time.Millisecond)
+}
+
+func TestFinishDeletesAfterTheLastStatus(t *testing.T) {
+	client := fake.NewClientset(apiPod())
+	w := startWriter(t, client)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodFailed})
+	w.Finish(apiPod())
+	require.Eventually(t, func() bool { return live(t, client) == nil }, 5*time.Second, time.Millisecond)
+	var verbs []string
+	for _, action := range client.Actions() {
+		if verb := action.GetVerb(); verb == "patch" || verb == "delete" {
+			verbs = append(verbs, verb)
+		}
+	}
+	require.Equal(t, []string{"patch", "delete"}, verbs)
+	for _, action := range client.Actions() {
+		if d, ok := action.(clienttesting.DeleteActionImpl); ok {
+			require.Equal(t, int64(0), *d.DeleteOptions.GracePeriodSeconds)
+			require.Equal(t, "u", string(*d.DeleteOptions.Preconditions.UID))
+		}
+	}
+}
+
+func TestTerminalPhaseInTheAPIIsNeverTakenBack(t *testing.T) {
+	p := apiPod()
+	p.Status.Phase = corev1.PodSucceeded
+	client := fake.NewClientset(p)
+	w := startWriter(t, client)
+	w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
+	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }, 5*time.Second, time.Millisecond)
+	require.Equal(t, corev1.PodSucceeded, live(t, client).Status.Phase)
+}

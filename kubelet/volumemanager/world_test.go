@@ -53,8 +53,13 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	return newWorldAt(t, filepath.Join(testsuite.Root(t), "kubelet"))
+}
+
+func newWorldAt(t testing.TB, root string) *world {
+	t.Helper()
 	w := &world{
-		t: t, root: filepath.Join(testsuite.Root(t), "kubelet"), client: fake.NewClientset(),
+		t: t, root: root, client: fake.NewClientset(),
 		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100),
 	}
 	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {

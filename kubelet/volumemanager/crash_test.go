@@ -1,0 +1,120 @@
+package volumemanager_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+	"github.com/berth-dev/berth/volume/subpath"
+)
+
+// crashRoot names the environment variable that makes TestCrashingProcess the process that is killed.
+const crashRoot = "BERTH_TEST_CRASH_ROOT"
+
+func crashVolumes() []corev1.Volume {
+	return []corev1.Volume{emptyDir("disk"), memory("mem"), configMapVolume("conf", "conf"), secretVolume("sec", "sec"),
+		tokenVolume("tok"), claimVolume("data", "c")}
+}
+
+// TestCrashingProcess mounts and unmounts until it is killed. By itself it does nothing.
+func TestCrashingProcess(t *testing.T) {
+	root := os.Getenv(crashRoot)
+	if root == "" {
+		t.Skip("run by TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp")
+	}
+	w := newWorldAt(t, root)
+	claim, pv, _ := w.claim("c")
+	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, hereNode())
+	fmt.Println("started")
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for round := 0; ; round++ {
+				uid := types.UID(fmt.Sprintf("%d-%d", i, round%3))
+				if err := w.Mount(t.Context(), pod(uid, crashVolumes()...)); err != nil {
+					fmt.Println("mount failed:", err)
+					return
+				}
+				_, err := w.SubPaths().Prepare(t.Context(), subpath.Request{
+					PodDir: volume.PodDir(root, uid), VolumeName: "data", VolumePath: w.Volumes(uid)["data"].Path,
+					SubPath: "sub", Container: "main",
+				})
+				if err == nil {
+					err = w.Unmount(t.Context(), uid)
+				}
+				if err == nil {
+					err = w.RemovePodDir(uid)
+				}
+				if err != nil {
+					fmt.Println("failed:", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
+	w := newWorld(t)
+	claim, pv, dir := w.claim("c")
+	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, hereNode())
+	precious := filepath.Join(dir, "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("data"), 0o600))
+	found := 0
+	for round := range 15 {
+		kill(t, w.root)
+		leftovers, err := mounts.Under(volume.PodsDir(w.root))
+		require.NoError(t, err)
+		found += len(leftovers)
+		w.restart()
+		// One Pod lives on and finds its volumes, the others are gone.
+		survivor := pod("0-0", crashVolumes()...)
+		require.NoError(t, w.Mount(t.Context(), survivor), "round %d", round)
+		require.Equal(t, "1", w.read("0-0", "sec", "k"))
+		require.Equal(t, "data", w.read("0-0", "data", "precious"))
+		require.NoError(t, w.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "0-0" }))
+		entries, err := os.ReadDir(volume.PodsDir(w.root))
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		require.NoError(t, w.Unmount(t.Context(), "0-0"))
+		require.NoError(t, w.RemovePodDir("0-0"))
+		left, err := mounts.Under(volume.PodsDir(w.root))
+		require.NoError(t, err)
+		require.Empty(t, left)
+		require.FileExists(t, precious)
+	}
+	require.Positive(t, found, "the process must have been killed in the middle of its work now and then")
+}
+
+// kill runs TestCrashingProcess on the root directory and kills it at some moment.
+func kill(t *testing.T, root string) {
+	t.Helper()
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestCrashingProcess$", "-test.timeout", "60s")
+	child.Env = append(os.Environ(), crashRoot+"="+root)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	line := make([]byte, 64)
+	n, err := out.Read(line)
+	require.NoError(t, err)
+	require.Equal(t, "started\n", string(line[:n]))
+	moment := time.NewTimer(rand.N(80 * time.Millisecond))
+	<-moment.C
+	require.NoError(t, child.Process.Kill())
+	rest := make([]byte, 4096)
+	n, _ = out.Read(rest)
+	require.Empty(t, string(rest[:n]), "the process must have worked until it was killed")
+	_ = child.Wait() // it was killed
+}

@@ -1,0 +1,202 @@
+package client
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// overlay holds what is known beyond the cache: for some keys their state at a version that the cache had not reached,
+// and the keys and namespaces whose state is in doubt. It does no I/O.
+//
+// Its rule: a state as of version v may be forgotten once the cache has reached v, because from then on the cache shows
+// that state or a newer one.
+type overlay[T Object] struct {
+	// active is the number of states and doubts, so that readers can pass by without a lock when there are none.
+	active atomic.Int64
+
+	mu     sync.Mutex // guards all below
+	states map[string]state[T]
+	// order has the versions of the states, ascending, so that forgetting costs only what is forgotten. It may have
+	// versions of states that were replaced.
+	order []versioned
+	// doubts are the keys whose state must be looked up, by the number of the doubt; a look-up that began before the
+	// newest doubt does not settle it.
+	doubts  map[string]uint64
+	general map[string]uint64 // likewise for whole namespaces
+	last    uint64
+	reached uint64 // the newest version that the cache is known to have reached; its own account may go back in a resync
+}
+
+// state is what a key was at a version: an object, or nothing.
+type state[T Object] struct {
+	version uint64
+	obj     T
+	exists  bool
+}
+
+type versioned struct {
+	version uint64
+	key     string
+}
+
+func newOverlay[T Object]() *overlay[T] {
+	return &overlay[T]{states: map[string]state[T]{}, doubts: map[string]uint64{}, general: map[string]uint64{}}
+}
+
+// put lays a state over the cache, unless a newer one is there.
+func (o *overlay[T]) put(key string, s state[T]) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.putLocked(key, s)
+}
+
+// putLocked is put for a caller that holds mu.
+func (o *overlay[T]) putLocked(key string, s state[T]) {
+	if known, ok := o.states[key]; s.version <= o.reached || (ok && known.version >= s.version) {
+		return
+	}
+	o.states[key] = s
+	at, _ := slices.BinarySearchFunc(o.order, s.version, func(v versioned, version uint64) int {
+		if v.version <= version {
+			return -1
+		}
+		return 1
+	})
+	o.order = slices.Insert(o.order, at, versioned{s.version, key})
+	o.count()
+}
+
+// reachedLocked forgets the states that a cache at this version shows itself. The caller holds mu.
+func (o *overlay[T]) reachedLocked(version uint64) {
+	o.reached = max(o.reached, version)
+	n := 0
+	for n < len(o.order) && o.order[n].version <= o.reached {
+		passed := o.order[n]
+		if o.states[passed.key].version == passed.version {
+			delete(o.states, passed.key)
+		}
+		n++
+	}
+	if n > 0 {
+		o.order = slices.Delete(o.order, 0, n)
+		o.count()
+	}
+}
+
+// get gives the state of a key that a cache at this version need not show.
+func (o *overlay[T]) get(key string, cacheVersion uint64) (state[T], bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reachedLocked(cacheVersion)
+	s, ok := o.states[key]
+	return s, ok
+}
+
+// all gives the states of a namespace, or of all if it is empty, that a cache at this version need not show.
+func (o *overlay[T]) all(namespace string, cacheVersion uint64) map[string]state[T] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reachedLocked(cacheVersion)
+	found := make(map[string]state[T], len(o.states))
+	for key, s := range o.states {
+		if within(key, namespace) {
+			found[key] = s
+		}
+	}
+	return found
+}
+
+// doubt notes that the state of a key must be looked up.
+func (o *overlay[T]) doubt(key string) { o.note(o.doubts, key) }
+
+// doubtAll notes that all of a namespace must be looked up.
+func (o *overlay[T]) doubtAll(namespace string) { o.note(o.general, namespace) }
+
+func (o *overlay[T]) note(doubts map[string]uint64, name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last++
+	doubts[name] = o.last
+	o.count()
+}
+
+// pending gives the doubts that a read of the key, or of all keys of the namespace if the key is empty, meets: keys
+// and namespaces, and the number of the newest doubt so far.
+func (o *overlay[T]) pending(key, namespace string) (keys, namespaces []string, upTo uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for doubted := range o.general {
+		// Namespace "" in doubt means all of them, or those without one.
+		if doubted == "" || namespace == "" || doubted == namespace {
+			namespaces = append(namespaces, doubted)
+		}
+	}
+	for doubted := range o.doubts {
+		if doubted == key || (key == "" && within(doubted, namespace)) {
+			keys = append(keys, doubted)
+		}
+	}
+	return keys, namespaces, o.last
+}
+
+// settle lays what a look-up found over the cache and ends the doubts about the key that it answers.
+func (o *overlay[T]) settle(key string, s state[T], upTo uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.putLocked(key, s)
+	if o.doubts[key] <= upTo {
+		delete(o.doubts, key)
+	}
+	o.count()
+}
+
+// settleAll lays the whole content of a namespace at a version over the cache. shown are the keys that the cache
+// shows there.
+func (o *overlay[T]) settleAll(namespace string, version uint64, found map[string]T, shown []string, upTo uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.states {
+		if within(key, namespace) {
+			shown = append(shown, key)
+		}
+	}
+	for _, key := range shown {
+		if _, ok := found[key]; !ok {
+			o.putLocked(key, state[T]{version: version})
+		}
+	}
+	for key, obj := range found {
+		o.putLocked(key, state[T]{version: version, obj: obj, exists: true})
+	}
+	for key, number := range o.doubts {
+		if number <= upTo && within(key, namespace) {
+			delete(o.doubts, key)
+		}
+	}
+	if o.general[namespace] <= upTo {
+		delete(o.general, namespace)
+	}
+	o.count()
+}
+
+// count updates active. The caller holds mu.
+func (o *overlay[T]) count() {
+	o.active.Store(int64(len(o.order) + len(o.doubts) + len(o.general)))
+}
+
+// within reports whether a key is of the namespace; every key is of the empty one.
+func within(key, namespace string) bool {
+	return namespace == "" || (len(key) > len(namespace) && key[len(namespace)] == '/' && strings.HasPrefix(key, namespace))
+}
+
+// parseVersion reads a resource version, 0 for none or one that is no number.
+func parseVersion(text string) uint64 {
+	version, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return version
+}

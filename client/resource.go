@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Object is an API object.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// API is what a Resource needs of a client for one namespace: T is the object, L its list. The typed clients of
+// client-go have it, such as the result of clientset.CoreV1().Pods("default").
+type API[T Object, L runtime.Object] interface {
+	Create(ctx context.Context, obj T, options metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
+	DeleteCollection(ctx context.Context, options metav1.DeleteOptions, list metav1.ListOptions) error
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, options metav1.PatchOptions,
+		subresources ...string) (T, error)
+}
+
+// Config describes the kind of object.
+type Config[T Object] struct {
+	// Resource names the kind in errors. It is required.
+	Resource schema.GroupResource
+	// Fields gives the values of the fields that List may select by, such as "spec.nodeName", besides the name and the
+	// namespace.
+	Fields map[string]func(T) string
+	// Filter tells which objects the informer's cache is to hold, if its list and watch are filtered; what is filtered
+	// out is shown as not existing. It must agree with the informer's selectors. The default is all.
+	Filter func(T) bool
+}
+
+// Resource reads and writes the objects of one kind. It is safe for concurrent use. The objects that it returns may be
+// the cache's own and must not be modified; copy them first.
+type Resource[T Object, L runtime.Object, A API[T, L]] struct {
+	api      func(namespace string) A
+	informer cache.SharedIndexInformer
+	store    cache.Indexer
+	config   Config[T]
+	overlay  *overlay[T]
+}
+
+// New makes a Resource of a client, given as a function of the namespace, and an informer that the caller runs:
+//
+//	pods, err := client.New(clientset.CoreV1().Pods, factory.Core().V1().Pods().Informer(),
+//		client.Config[*corev1.Pod]{Resource: corev1.Resource("pods")})
+//
+// All writes that its reads are to show must go through this one Resource.
+func New[T Object, L runtime.Object, A API[T, L]](
+	api func(namespace string) A, informer cache.SharedIndexInformer, config Config[T],
+) (*Resource[T, L, A], error) {
+	if api == nil || informer == nil {
+		return nil, errors.New("make client: an API and an informer are required")
+	}
+	if config.Resource.Resource == "" {
+		return nil, errors.New("make client: field Resource is empty")
+	}
+	return &Resource[T, L, A]{
+		api: api, informer: informer, store: informer.GetIndexer(), config: config, overlay: newOverlay[T](),
+	}, nil
+}
+
+// Pending is how many results of writes are laid over the cache, or in doubt, at present.
+func (r *Resource[T, L, A]) Pending() int { return int(r.overlay.active.Load()) }
+
+// settle looks up in the API what a read of the key, or of the namespace if the key is empty, must know.
+func (r *Resource[T, L, A]) settle(ctx context.Context, key, namespace string) error {
+	keys, namespaces, upTo := r.overlay.pending(key, namespace)
+	for _, doubted := range namespaces {
+		if err := r.lookUpAll(ctx, doubted, upTo); err != nil {
+			return err
+		}
+	}
+	if len(namespaces) > 0 {
+		keys, _, upTo = r.overlay.pending(key, namespace)
+	}
+	for _, doubted := range keys {
+		if err := r.lookUp(ctx, doubted, upTo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookUp reads one key from the API. It lists, because only a list tells the version at which there is nothing.
+func (r *Resource[T, L, A]) lookUp(ctx context.Context, key string, upTo uint64) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return fmt.Errorf("look up %s %q: %w", r.config.Resource, key, err)
+	}
+	version, found, err := r.listLive(ctx, namespace, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+	})
+	if err != nil {
+		return fmt.Errorf("look up %s %q after a write of unknown outcome: %w", r.config.Resource, key, err)
+	}
+	obj, exists := found[key]
+	r.overlay.settle(key, state[T]{version: version, obj: obj, exists: exists}, upTo)
+	return nil
+}
+
+// lookUpAll reads a whole namespace from the API.
+func (r *Resource[T, L, A]) lookUpAll(ctx context.Context, namespace string, upTo uint64) error {
+	version, found, err := r.listLive(ctx, namespace, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("look up %s in namespace %q after a write of unknown outcome: %w",
+			r.config.Resource, namespace, err)
+	}
+	// What the cache shows is collected after the list: what it learns later is newer than the list.
+	var shown []string
+	for _, key := range r.store.ListKeys() {
+		if within(key, namespace) {
+			shown = append(shown, key)
+		}
+	}
+	r.overlay.settleAll(namespace, version, found, shown, upTo)
+	return nil
+}
+
+// listLive lists from the API, as of now, what the cache is to hold.
+func (r *Resource[T, L, A]) listLive(
+	ctx context.Context, namespace string, options metav1.ListOptions,
+) (version uint64, found map[string]T, err error) {
+	list, err := r.api(namespace).List(ctx, options)
+	if err != nil {
+		return 0, nil, err
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return 0, nil, err
+	}
+	found = map[string]T{}
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		obj, ok := item.(T)
+		if !ok {
+			return fmt.Errorf("the list has an object of type %T", item)
+		}
+		if r.config.Filter == nil || r.config.Filter(obj) {
+			found[keyOf(obj)] = obj
+		}
+		return nil
+	})
+	return parseVersion(accessor.GetResourceVersion()), found, err
+}
+
+func keyOf(obj metav1.Object) string { return key(obj.GetNamespace(), obj.GetName()) }
+
+func key(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "/" + name
+}

@@ -406,3 +406,13 @@ func TestInitWaitsInBackoff(t *testing.T) {
 	backoff.Started(pod.UID, actions.Start[0].BackoffKey, actions.Start[0].BackoffSince, at(13))
 	require.Equal(t, "~i", say(ComputeActions(pod, status, Inputs{Now: at(14), Backoff: backoff})))
 }
+
+// BenchmarkComputeActions measures the look that every event of a Pod costs when there is nothing to do.
+func BenchmarkComputeActions(b *testing.B) {
+	pod := podOf("Always", "side:s", "init:i", "a", "b")
+	status := statusOf(running("s", 11), exited("i", 0, 12), running("a", 20), running("b", 21))
+	b.ReportAllocs()
+	for b.Loop() {
+		ComputeActions(pod, status, Inputs{Now: at(100)})
+	}
+}

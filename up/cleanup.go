@@ -24,6 +24,7 @@ func (l Layout) sweep(ctx context.Context) error {
 		unmountBelow(filepath.Join(l.DataDir, "containerd")),
 		unmountBelow(l.KubeletDir()),
 		removeCgroups(l.CgroupRoot()),
+		l.networkRemains(ctx),
 		l.removeBridge(),
 		removeTree(l.RunDir),
 	)

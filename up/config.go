@@ -124,9 +124,13 @@ type Layout struct {
 	RunDir string
 	// Gateway is the pod bridge's address, and the Node's.
 	Gateway netip.Addr
-	// Pods is the parsed PodCIDR.
+	// Pods is this machine's part of PodCIDR: the control plane gives each node of a wide range a /24, and this node,
+	// being the first, the first one.
 	Pods netip.Prefix
 }
+
+// nodeBits is the width of a node's part of a wide pod range.
+const nodeBits = 24
 
 // NewLayout derives the layout of a completed Config.
 func NewLayout(c Config) (Layout, error) {
@@ -141,7 +145,7 @@ func NewLayout(c Config) (Layout, error) {
 		ID:      id,
 		RunDir:  filepath.Join("/run/berth", id),
 		Gateway: pods.Addr().Next(),
-		Pods:    pods,
+		Pods:    netip.PrefixFrom(pods.Addr(), max(pods.Bits(), nodeBits)),
 	}, nil
 }
 

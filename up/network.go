@@ -54,6 +54,10 @@ func (l Layout) ensureBridge() error {
 // refuseOverlap fails if another interface already has an address in the pod network: two routes to the same
 // addresses would send packets to the wrong cluster.
 func (l Layout) refuseOverlap() error {
+	whole, err := netip.ParsePrefix(l.PodCIDR)
+	if err != nil {
+		return fmt.Errorf("--pod-cidr: %w", err)
+	}
 	links, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list network interfaces: %w", err)
@@ -69,8 +73,8 @@ func (l Layout) refuseOverlap() error {
 		for _, addr := range addrs {
 			ip, ok := netip.AddrFromSlice(addr.IP.To4())
 			ones, _ := addr.Mask.Size()
-			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(l.Pods) {
-				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s: choose another range", l.Pods, addr.IPNet,
+			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(whole) {
+				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s: choose another range", whole, addr.IPNet,
 					link.Attrs().Name)
 			}
 		}

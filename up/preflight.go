@@ -34,7 +34,8 @@ func (l Layout) preflight() error {
 			errs = append(errs, fmt.Errorf("program %s is not executable: run `make build` again", path))
 		}
 	}
-	if _, err := exec.LookPath("iptables"); err != nil {
+	_, iptables := exec.LookPath("iptables")
+	if _, nft := exec.LookPath("nft"); iptables != nil && nft != nil {
 		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
 	}
 	if _, err := os.Stat("/proc/self/cgroup"); err != nil {
@@ -55,12 +56,14 @@ func (l Layout) checkPorts() error {
 	)
 }
 
-// directories makes what must be there before any part starts. Only root may look into them.
+// directories makes what must be there before any part starts. Only root may look into the data directory. The
+// run directory can be passed, not listed: root of a Pod's user namespace gets to its root file system through it.
 func (l Layout) directories() error {
-	for _, dir := range []string{l.DataDir, l.RunDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make the cluster's directories: %w", err)
-		}
+	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make the cluster's directories: %w", err)
+	}
+	if err := os.MkdirAll(l.RunDir, 0o711); err != nil {
+		return fmt.Errorf("make the cluster's directories: %w", err)
 	}
 	return nil
 }

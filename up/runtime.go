@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/berth-dev/berth/imagestore"
@@ -29,8 +30,30 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
 		SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
-		Machine: machine,
+		// One rule for the whole cluster costs nothing per Pod, and leaves nothing when a Pod's end is cut short.
+		ClusterMasquerade: machine.Firewall == "iptables",
+		Machine:           machine,
 	}, nil
+}
+
+// networkRemains takes away what the pod network leaves outside the cluster's own directories.
+func (l Layout) networkRemains(ctx context.Context) error {
+	config := containerd.Config{Bridge: l.Bridge(), PodCIDR: l.Pods, RunDir: l.RunDir,
+		Machine: containerd.Machine{Firewall: "iptables"}}
+	files, err := filepath.Glob(config.NetworkCache())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if _, err := exec.LookPath("iptables"); err == nil {
+		errs = append(errs, config.Unmasquerade(ctx))
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove a trace of the pod network: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // runContainerd runs the container runtime and opens the latch once it can run Pods and has our images.
@@ -45,6 +68,11 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	}
 	if err := config.Write(); err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
+	}
+	if config.ClusterMasquerade {
+		if err := config.Masquerade(ctx); err != nil {
+			return fmt.Errorf("let Pods reach other networks: %w", err)
+		}
 	}
 	// The readiness of a containerd that has died must not be waited for.
 	ctx, cancel := context.WithCancel(ctx)

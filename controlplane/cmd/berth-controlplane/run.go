@@ -16,7 +16,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/controlplane/apiserver"
-	"github.com/berth-dev/berth/controlplane/atomicfile"
 	"github.com/berth-dev/berth/controlplane/config"
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
@@ -51,8 +50,9 @@ func run(ctx context.Context, c *config.Config, events *notify.Writer) (err erro
 	if err := datadir.CheckVersion(c.DataDir, own); err != nil {
 		return err
 	}
-	if err := atomicfile.Dir(c.RunDir); err != nil {
-		return err
+	// Others pass through it to what they may open; what is private here has a directory of its own.
+	if err := os.MkdirAll(c.RunDir, 0o711); err != nil {
+		return fmt.Errorf("make --run-dir: %w", err)
 	}
 	if err := ensureIdentities(c, time.Now()); err != nil {
 		return err

@@ -84,7 +84,8 @@ func (k *Kubelet) furnish() (err error) {
 func (k *Kubelet) employ() (err error) {
 	cfg, d := &k.cfg, &k.deps
 	if k.images, err = images.New(images.Config{MaxParallel: cfg.MaxParallelPulls}, images.Deps{
-		Service: k.runtime, Recorder: d.Recorder, Clock: d.Clock, Pulled: k.node.ImagesChanged, Logger: d.Logger,
+		Service: k.runtime, Keyring: images.NewPullSecrets(k.objects), Recorder: d.Recorder, Clock: d.Clock,
+		Pulled: k.node.ImagesChanged, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}

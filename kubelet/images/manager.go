@@ -37,6 +37,7 @@ const (
 	eventBackOff        = "BackOff"
 	eventInspectFailed  = "InspectFailed"
 	eventNeverPull      = "ErrImageNeverPull"
+	eventNoSecret       = "FailedToRetrieveImagePullSecret"
 	defaultParallelPull = 4
 )
 
@@ -241,7 +242,8 @@ func (m *Manager) try(ctx context.Context, want Want, spec *runtimeapi.ImageSpec
 	if m.deps.Keyring != nil {
 		found, err := m.deps.Keyring.Credentials(ctx, want.Pod, want.Image)
 		if err != nil {
-			m.deps.Logger.Warn("looking up pull credentials failed", "image", want.Image, "error", err)
+			m.event(want, corev1.EventTypeWarning, eventNoSecret,
+				fmt.Sprintf("Unable to use some image pull secrets; attempting to pull the image may not succeed: %v", err))
 		}
 		if len(found) > 0 {
 			auths = found

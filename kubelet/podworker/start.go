@@ -224,7 +224,8 @@ func (l *launch) bringUp(ctx context.Context) (id string, err error) {
 		return "", fail("CreateContainerError", err)
 	}
 	span = l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageStart, name)
-	_, err = l.m.deps.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
+	_, err = l.m.deps.Runtime.StartContainer(whole(ctx),
+		&runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
 	span.End(err)
 	if err != nil {
 		return "", fail("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))

@@ -28,7 +28,7 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {
 		group.Go(func() {
-			_, err := w.m.deps.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+			_, err := w.m.deps.Runtime.StopPodSandbox(whole(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
 			if unless(err) != nil {
 				errs[i] = fmt.Errorf("stop sandbox %s of pod %s/%s: %w", box.Id, pod.Namespace, pod.Name, err)
 			}
@@ -139,7 +139,7 @@ func (w *worker) stopContainer(ctx context.Context, c *container.ContainerStatus
 }
 
 func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStatus) error {
-	_, err := w.m.deps.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
+	_, err := w.m.deps.Runtime.RemoveContainer(whole(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
 	if unless(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
 	}
@@ -147,9 +147,14 @@ func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStat
 }
 
 func (w *worker) removeSandbox(ctx context.Context, id string) error {
-	_, err := w.m.deps.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	_, err := w.m.deps.Runtime.RemovePodSandbox(whole(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 	if unless(err) != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	return nil
 }
+
+// whole lets a call that has begun run to its end (which the runtime's client bounds), whatever happens to the op it
+// belongs to. A runtime that is interrupted while it takes something down may leave a process behind, and one that
+// is interrupted in a start leaves a container that counts as a failed one.
+func whole(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }

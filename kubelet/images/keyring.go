@@ -1,0 +1,143 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Secrets gets Secrets. What it returns is not changed.
+type Secrets interface {
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+}
+
+// PullSecrets is a Keyring of the Secrets that Pods name in spec.imagePullSecrets.
+type PullSecrets struct{ secrets Secrets }
+
+var _ Keyring = (*PullSecrets)(nil)
+
+// NewPullSecrets makes a PullSecrets.
+func NewPullSecrets(secrets Secrets) *PullSecrets { return &PullSecrets{secrets: secrets} }
+
+// login is one entry of a docker configuration.
+type login struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Auth          string `json:"auth"`
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+// Credentials implements Keyring: those that match the image, the most specific first. A Secret that is missing or
+// cannot be read is part of the error, beside which the others are still returned; no error holds a secret's content.
+func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, fmt.Errorf("read image name %q: %w", image, err)
+	}
+	type match struct {
+		key  string
+		auth *runtimeapi.AuthConfig
+	}
+	var found []match
+	var errs []error
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		secret, err := p.secrets.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("get imagePullSecret %q: %w", ref.Name, err))
+			continue
+		}
+		logins, err := loginsOf(secret)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for key, l := range logins {
+			if matches(key, named) {
+				found = append(found, match{key, l.auth(reference.Domain(named))})
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b match) int {
+		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(a.key, b.key))
+	})
+	auths := make([]*runtimeapi.AuthConfig, 0, len(found))
+	for _, m := range found {
+		auths = append(auths, m.auth)
+	}
+	return auths, errors.Join(errs...)
+}
+
+// loginsOf reads the docker configuration in a Secret, of either of the two types there are.
+func loginsOf(secret *corev1.Secret) (map[string]login, error) {
+	var config struct {
+		Auths map[string]login `json:"auths"`
+	}
+	var into any = &config
+	data, ok := secret.Data[corev1.DockerConfigJsonKey]
+	if !ok {
+		into = &config.Auths
+		if data, ok = secret.Data[corev1.DockerConfigKey]; !ok {
+			return nil, fmt.Errorf("read imagePullSecret %q: it has neither key %q nor %q", secret.Name,
+				corev1.DockerConfigJsonKey, corev1.DockerConfigKey)
+		}
+	}
+	if json.Unmarshal(data, into) != nil { // whose error might show what it read
+		return nil, fmt.Errorf("read imagePullSecret %q: not a docker configuration", secret.Name)
+	}
+	return config.Auths, nil
+}
+
+// auth is the login in the runtime's words.
+func (l login) auth(server string) *runtimeapi.AuthConfig {
+	user, password := l.Username, l.Password
+	if raw, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && user == "" {
+		user, password, _ = strings.Cut(string(raw), ":")
+	}
+	return &runtimeapi.AuthConfig{
+		Username: user, Password: password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
+		ServerAddress: server,
+	}
+}
+
+// matches reports whether a key of a docker configuration (a host, perhaps with a path, a scheme, or a "*" in a part
+// of the host's name) covers the image.
+func matches(key string, image reference.Named) bool {
+	if !strings.Contains(key, "://") {
+		key = "https://" + key
+	}
+	u, err := url.Parse(key)
+	if err != nil {
+		return false
+	}
+	host, domain := u.Host, reference.Domain(image)
+	if host == "index.docker.io" {
+		host = "docker.io"
+	}
+	parts, wanted := strings.Split(host, "."), strings.Split(domain, ".")
+	if len(parts) != len(wanted) {
+		return false
+	}
+	for i := range parts {
+		if ok, err := path.Match(parts[i], wanted[i]); err != nil || !ok {
+			return false
+		}
+	}
+	prefix := strings.Trim(u.Path, "/")
+	if prefix == "v1" || prefix == "v2" {
+		prefix = "" // the address of the registry's interface, not of a part of it
+	}
+	repository := reference.Path(image)
+	return prefix == "" || repository == prefix || strings.HasPrefix(repository, prefix+"/")
+}

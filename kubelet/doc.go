@@ -2,9 +2,9 @@
 //
 // This package only puts the rooms together. The way of a Pod leads through them in this order:
 //
-//	config ──> admission (here) ──> podworker ──> volumemanager ┐
-//	                                          ├─> images        ├──> containers ──> prober ──> status ──> API
-//	                                          └─> sandbox (cri) ┘
+//	config -> admission (here) -> podworker -> volumemanager |
+//	                                        -> images        |-> containers -> prober -> status -> API
+//	                                        -> sandbox (cri) |
 //
 // pleg wakes a Pod's worker when the runtime says that something changed, node keeps the Node object, and server
 // answers the API server's questions (logs, exec, attach, port-forward).

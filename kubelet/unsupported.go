@@ -9,13 +9,15 @@ import (
 // ReasonUnsupported is the status reason of a Pod that asks for something this node agent does not do.
 const ReasonUnsupported = "UnsupportedField"
 
-// unsupported lists what is refused beside volumes, of which the volume manager knows better: for each rule the first field of the Pod that it finds, or "".
+// unsupported lists what is refused beside volumes, of which the volume manager knows better: each rule returns the
+// first field of the Pod that it finds, or "".
 var unsupported = []func(pod *corev1.Pod) (field, why string){
 	func(pod *corev1.Pod) (string, string) {
 		return when(len(pod.Spec.ResourceClaims) > 0, "spec.resourceClaims", "dynamic resource allocation")
 	},
 	func(pod *corev1.Pod) (string, string) {
-		return when(pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers, "spec.hostUsers", "user namespaces of Pods")
+		own := pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
+		return when(own, "spec.hostUsers", "a user namespace of the Pod's own")
 	},
 	containerFields,
 }

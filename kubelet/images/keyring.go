@@ -41,7 +41,9 @@ type login struct {
 
 // Credentials implements Keyring: those that match the image, the most specific first. A Secret that is missing or
 // cannot be read is part of the error, beside which the others are still returned; no error holds a secret's content.
-func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) (
+	[]*runtimeapi.AuthConfig, error,
+) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)

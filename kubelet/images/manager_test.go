@@ -26,7 +26,8 @@ func setUp(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeCloc
 
 func want(image string, policy corev1.PullPolicy) images.Want {
 	return images.Want{
-		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Ref: &corev1.ObjectReference{}, Image: image, Policy: policy,
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Ref: &corev1.ObjectReference{},
+		Image: image, Policy: policy,
 	}
 }
 

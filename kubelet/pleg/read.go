@@ -167,7 +167,8 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	return nil
 }
 
-// differing takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in which it differs from before.
+// differing takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in
+// which it differs from before.
 func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -110,6 +110,7 @@ func TestTerminalPhaseInTheAPIIsNeverTakenBack(t *testing.T) {
 	client := fake.NewClientset(p)
 	w := startWriter(t, client)
 	w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
-	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" },
+		5*time.Second, time.Millisecond)
 	require.Equal(t, corev1.PodSucceeded, live(t, client).Status.Phase)
 }

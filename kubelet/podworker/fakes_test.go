@@ -1,0 +1,198 @@
+package podworker_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+type volumes struct {
+	mu      sync.Mutex
+	mounted map[types.UID]bool
+	starts  int
+	gate    chan struct{}
+}
+
+func (v *volumes) block() func() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	gate := make(chan struct{})
+	v.gate = gate
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+func (v *volumes) begun() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.starts
+}
+
+func (v *volumes) has(uid types.UID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mounted[uid]
+}
+
+func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
+	v.mu.Lock()
+	v.starts++
+	gate := v.gate
+	v.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mounted[pod.UID] = true
+	return nil
+}
+
+func (v *volumes) Unmount(_ context.Context, uid types.UID) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.mounted, uid)
+	return nil
+}
+
+func (v *volumes) PodUpdated(*corev1.Pod) {}
+
+type statuses struct {
+	mu       sync.Mutex
+	last     map[types.UID]corev1.PodStatus
+	finished map[types.UID]bool
+	changed  chan struct{}
+}
+
+func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last[pod.UID] = st
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (s *statuses) Get(uid types.UID) (corev1.PodStatus, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.last[uid]
+	return st, ok
+}
+
+func (s *statuses) Observe(*corev1.Pod) {}
+
+func (s *statuses) Finish(pod *corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.finished[pod.UID] = true
+}
+
+func (s *statuses) isFinished(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finished[uid]
+}
+
+func (s *statuses) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.last, uid)
+}
+
+type probes struct{}
+
+func (probes) ContainerStarted(*corev1.Pod, prober.Container) {}
+func (probes) ContainerStopped(types.UID, string)             {}
+func (probes) StopLivenessAndStartup(types.UID)               {}
+func (probes) RemovePod(types.UID)                            {}
+func (probes) Ready(string) (bool, bool)                      { return true, true }
+func (probes) Started(string) (bool, bool)                    { return true, true }
+func (probes) Failed(string) (prober.Failure, bool)           { return prober.Failure{}, false }
+
+type hooks struct{}
+
+func (hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error { return nil }
+
+type admitter struct {
+	mu     sync.Mutex
+	refuse *status.Failure
+	calls  map[string]int
+}
+
+func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.calls == nil {
+		a.calls = map[string]int{}
+	}
+	if pod.Status.StartTime != nil {
+		a.calls["again"]++
+	}
+	return a.refuse
+}
+
+func (a *admitter) asked(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls[what]
+}
+
+type builder struct{}
+
+func (*builder) PreparePod(context.Context, *corev1.Pod) error { return nil }
+
+func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
+	*runtimeapi.PodSandboxConfig, string, error,
+) {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
+		},
+		Labels: labels(pod, ""),
+	}, "", nil
+}
+
+func (*builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: req.Start.Container.Name, Attempt: req.Start.Attempt},
+		Image:    &runtimeapi.ImageSpec{Image: req.Start.Container.Image},
+		Labels:   labels(req.Pod, req.Start.Container.Name),
+		Annotations: map[string]string{
+			container.HashAnnotation:         strconv.FormatUint(kuberuntime.HashContainer(req.Start.Container), 16),
+			container.RestartCountAnnotation: strconv.Itoa(int(req.Start.Attempt)),
+		},
+	}, nil
+}
+
+func labels(pod *corev1.Pod, name string) map[string]string {
+	l := map[string]string{
+		container.PodUIDLabel: string(pod.UID), container.PodNameLabel: pod.Name,
+		container.PodNamespaceLabel: pod.Namespace,
+	}
+	if name != "" {
+		l[container.ContainerNameLabel] = name
+	}
+	return l
+}
+
+func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }
+func (*builder) ForgetPod(context.Context, *corev1.Pod) error                          { return nil }
+func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)                        { return 0, false }
+func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) string { return "" }

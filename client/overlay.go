@@ -1,6 +1,7 @@
 package client
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,9 @@ type overlay[T Object] struct {
 	// order has the versions of the states, ascending, so that forgetting costs only what is forgotten. It may have
 	// versions of states that were replaced.
 	order []versioned
+	// floors are the versions at which whole namespaces were looked up. A key there without a state of its own did not
+	// exist at that version, even if the cache, being older, shows it later.
+	floors map[string]uint64
 	// doubts are the keys whose state must be looked up, by the number of the doubt; a look-up that began before the
 	// newest doubt does not settle it.
 	doubts  map[string]uint64
@@ -43,7 +47,10 @@ type versioned struct {
 }
 
 func newOverlay[T Object]() *overlay[T] {
-	return &overlay[T]{states: map[string]state[T]{}, doubts: map[string]uint64{}, general: map[string]uint64{}}
+	return &overlay[T]{
+		states: map[string]state[T]{}, floors: map[string]uint64{},
+		doubts: map[string]uint64{}, general: map[string]uint64{},
+	}
 }
 
 // put lays a state over the cache, unless a newer one is there.
@@ -80,10 +87,26 @@ func (o *overlay[T]) reachedLocked(version uint64) {
 		}
 		n++
 	}
-	if n > 0 {
-		o.order = slices.Delete(o.order, 0, n)
-		o.count()
+	o.order = slices.Delete(o.order, 0, n)
+	maps.DeleteFunc(o.floors, func(_ string, floor uint64) bool { return floor <= o.reached })
+	o.count()
+}
+
+// view is what is laid over the cache at one moment.
+type view[T Object] struct {
+	states map[string]state[T]
+	floors map[string]uint64
+}
+
+// of gives the state of a key that the cache need not show.
+func (v view[T]) of(key string) (state[T], bool) {
+	s, ok := v.states[key]
+	for namespace, floor := range v.floors {
+		if within(key, namespace) && floor > s.version {
+			s, ok = state[T]{version: floor}, true
+		}
 	}
+	return s, ok
 }
 
 // get gives the state of a key that a cache at this version need not show.
@@ -91,19 +114,18 @@ func (o *overlay[T]) get(key string, cacheVersion uint64) (state[T], bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reachedLocked(cacheVersion)
-	s, ok := o.states[key]
-	return s, ok
+	return view[T]{o.states, o.floors}.of(key)
 }
 
-// all gives the states of a namespace, or of all if it is empty, that a cache at this version need not show.
-func (o *overlay[T]) all(namespace string, cacheVersion uint64) map[string]state[T] {
+// all gives what a cache at this version need not show of a namespace, or of all if it is empty. The caller owns it.
+func (o *overlay[T]) all(namespace string, cacheVersion uint64) view[T] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reachedLocked(cacheVersion)
-	found := make(map[string]state[T], len(o.states))
-	for key, s := range o.states {
-		if within(key, namespace) {
-			found[key] = s
+	found := view[T]{states: make(map[string]state[T], len(o.states)), floors: maps.Clone(o.floors)}
+	for key := range o.states {
+		if s, _ := found.of(key); within(key, namespace) && o.states[key].version >= s.version {
+			found.states[key] = o.states[key]
 		}
 	}
 	return found
@@ -153,20 +175,12 @@ func (o *overlay[T]) settle(key string, s state[T], upTo uint64) {
 	o.count()
 }
 
-// settleAll lays the whole content of a namespace at a version over the cache. shown are the keys that the cache
-// shows there.
-func (o *overlay[T]) settleAll(namespace string, version uint64, found map[string]T, shown []string, upTo uint64) {
+// settleAll lays the whole content of a namespace at a version over the cache.
+func (o *overlay[T]) settleAll(namespace string, version uint64, found map[string]T, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for key := range o.states {
-		if within(key, namespace) {
-			shown = append(shown, key)
-		}
-	}
-	for _, key := range shown {
-		if _, ok := found[key]; !ok {
-			o.putLocked(key, state[T]{version: version})
-		}
+	if version > o.reached {
+		o.floors[namespace] = max(o.floors[namespace], version)
 	}
 	for key, obj := range found {
 		o.putLocked(key, state[T]{version: version, obj: obj, exists: true})
@@ -184,7 +198,7 @@ func (o *overlay[T]) settleAll(namespace string, version uint64, found map[strin
 
 // count updates active. The caller holds mu.
 func (o *overlay[T]) count() {
-	o.active.Store(int64(len(o.order) + len(o.doubts) + len(o.general)))
+	o.active.Store(int64(len(o.order) + len(o.floors) + len(o.doubts) + len(o.general)))
 }
 
 // within reports whether a key is of the namespace; every key is of the empty one.

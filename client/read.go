@@ -86,7 +86,7 @@ func (r *Resource[T, L, A]) Index(ctx context.Context, index, value string) ([]T
 func (r *Resource[T, L, A]) read(
 	ctx context.Context, namespace string, fromCache func() ([]any, error), selected func(T) bool,
 ) ([]T, error) {
-	var over map[string]state[T]
+	var over view[T]
 	if r.overlay.active.Load() != 0 {
 		if err := r.settle(ctx, "", namespace); err != nil {
 			return nil, err
@@ -103,20 +103,18 @@ func (r *Resource[T, L, A]) read(
 		if !ok {
 			return nil, fmt.Errorf("list %s from the cache: it holds an object of type %T", r.config.Resource, item)
 		}
-		if len(over) > 0 {
+		if len(over.states)+len(over.floors) > 0 {
 			k := keyOf(obj)
-			if s, ok := over[k]; ok {
-				if !newer(obj, s) {
-					continue // what is laid over is newer; it is added below
-				}
-				delete(over, k)
+			if s, ok := over.of(k); ok && !newer(obj, s) {
+				continue // what is laid over is newer; it is added below
 			}
+			delete(over.states, k)
 		}
 		if selected(obj) {
 			found = append(found, obj)
 		}
 	}
-	for k, s := range over {
+	for k, s := range over.states {
 		// An index need not have shown the object's present state above.
 		if cached, exists, _ := r.store.GetByKey(k); exists {
 			if obj, ok := cached.(T); ok && newer(obj, s) {

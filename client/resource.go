@@ -120,14 +120,7 @@ func (r *Resource[T, L, A]) lookUpAll(ctx context.Context, namespace string, upT
 		return fmt.Errorf("look up %s in namespace %q after a write of unknown outcome: %w",
 			r.config.Resource, namespace, err)
 	}
-	// What the cache shows is collected after the list: what it learns later is newer than the list.
-	var shown []string
-	for _, key := range r.store.ListKeys() {
-		if within(key, namespace) {
-			shown = append(shown, key)
-		}
-	}
-	r.overlay.settleAll(namespace, version, found, shown, upTo)
+	r.overlay.settleAll(namespace, version, found, upTo)
 	return nil
 }
 

@@ -34,7 +34,7 @@ func (k *Kubelet) connect() error {
 		return nil
 	}
 	timings := newTimings(k.metrics)
-	client, err := cri.New(cri.Config{Endpoint: k.cfg.RuntimeEndpoint, Observe: timings.observe})
+	client, err := cri.New(cri.Config{Endpoint: k.cfg.RuntimeEndpoint, Observe: timings.observe, Clock: k.deps.Clock})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -37,6 +38,8 @@ type Config struct {
 	// Observe, if set, is told of every finished unary call: its CRI method name, how long it took and how
 	// it ended. It is called from the goroutine of the call and must not block.
 	Observe func(method string, took time.Duration, err error)
+	// Clock measures calls for Observe; it may be nil.
+	Clock clock.PassiveClock
 }
 
 // Client is a connection to a container runtime. It is safe for concurrent use, connects when it is first used,
@@ -61,6 +64,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
 	}
 	retry := backoff.DefaultConfig
 	retry.BaseDelay, retry.MaxDelay = 50*time.Millisecond, 2*time.Second
@@ -121,10 +127,10 @@ func interceptor(cfg Config) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, cfg.Timeout)
 			defer cancel()
 		}
-		start := time.Now()
+		start := cfg.Clock.Now()
 		err := invoke(ctx, full, req, reply, conn, opts...)
 		if cfg.Observe != nil {
-			cfg.Observe(method, time.Since(start), err)
+			cfg.Observe(method, cfg.Clock.Since(start), err)
 		}
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
@@ -55,6 +56,20 @@ func (w *worker) set(s corev1.PodStatus) {
 	w.wasReady = ready
 }
 
+// initEnded notes in the timeline that an init container has come to its end.
+func (w *worker) initEnded(c *container.ContainerStatus) {
+	for i := range w.pod.Spec.InitContainers {
+		if w.pod.Spec.InitContainers[i].Name != c.Name {
+			continue
+		}
+		var err error
+		if c.ExitCode != 0 {
+			err = fmt.Errorf("exit code %d (%s)", c.ExitCode, c.Reason)
+		}
+		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageInit, c.Name, err)
+	}
+}
+
 // verdicts are the probes in the words of the status. A container that the prober does not know yet has only the
 // probes it does not have behind it.
 type verdicts struct{ probes Probes }
@@ -74,42 +89,42 @@ func (v verdicts) Ready(c *corev1.Container, id string) bool {
 }
 
 // note and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
-func (w *worker) note(container, reason, format string, args ...any) {
-	w.event(container, corev1.EventTypeNormal, reason, format, args...)
+func (w *worker) note(name, reason, format string, args ...any) {
+	w.event(name, corev1.EventTypeNormal, reason, format, args...)
 }
 
-func (w *worker) warn(container, reason, format string, args ...any) {
-	w.event(container, corev1.EventTypeWarning, reason, format, args...)
+func (w *worker) warn(name, reason, format string, args ...any) {
+	w.event(name, corev1.EventTypeWarning, reason, format, args...)
 }
 
-func (w *worker) event(container, kind, reason, format string, args ...any) {
+func (w *worker) event(name, kind, reason, format string, args ...any) {
 	pod := w.known.Load()
 	if pod == nil || pod.Name == "" {
 		return
 	}
-	w.m.deps.Recorder.Event(fieldRef(pod, container), kind, reason, fmt.Sprintf(format, args...))
+	w.m.deps.Recorder.Event(fieldRef(pod, name), kind, reason, fmt.Sprintf(format, args...))
 }
 
 // fieldRef is what an event is about: the Pod, or the part of it that says the container.
-func fieldRef(pod *corev1.Pod, container string) *corev1.ObjectReference {
+func fieldRef(pod *corev1.Pod, name string) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		ResourceVersion: pod.ResourceVersion,
 	}
-	if container == "" {
+	if name == "" {
 		return ref
 	}
 	field := "containers"
 	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == container {
+		if pod.Spec.InitContainers[i].Name == name {
 			field = "initContainers"
 		}
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == container {
+		if pod.Spec.EphemeralContainers[i].Name == name {
 			field = "ephemeralContainers"
 		}
 	}
-	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, container)
+	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, name)
 	return ref
 }

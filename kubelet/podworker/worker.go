@@ -222,6 +222,7 @@ func (w *worker) learn(ctx context.Context) {
 		case container.StateExited:
 			if _, known := w.messages[c.ID]; !known {
 				w.messages[c.ID] = w.m.deps.Builder.TerminationMessage(ctx, c)
+				w.initEnded(c)
 			}
 		}
 	}

@@ -11,11 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/expect"
 	"github.com/berth-dev/berth/reconcile"
@@ -33,10 +35,12 @@ type Controller struct {
 	config Config
 	log    *slog.Logger
 	// own is the factory that Start runs, nil if the caller gave one.
-	own      informers.SharedInformerFactory
-	pods     cache.Indexer
-	sets     cache.Indexer
-	lister   appslisters.ReplicaSetLister
+	own    informers.SharedInformerFactory
+	pods   cache.Indexer
+	sets   cache.Indexer
+	lister appslisters.ReplicaSetLister
+	// objects are the ReplicaSets as of the cache or of the controller's own last write, whichever is newer.
+	objects  *client.Resource[*appsv1.ReplicaSet, *appsv1.ReplicaSetList, typedappsv1.ReplicaSetInterface]
 	runner   *controller.Controller
 	expected *expect.ExpectationsStore
 	owners   *owners
@@ -72,6 +76,12 @@ func New(deps Deps, config Config) (*Controller, error) {
 		return nil, fmt.Errorf("make replicaset controller: index replicasets: %w", err)
 	}
 	c.pods, c.sets, c.lister = pods.GetIndexer(), sets.GetIndexer(), factory.Apps().V1().ReplicaSets().Lister()
+	c.objects, err = client.New(deps.Client.AppsV1().ReplicaSets, sets, client.Config[*appsv1.ReplicaSet]{
+		Resource: appsv1.Resource("replicasets"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.runner, err = controller.New(c, controller.Deps{
 		Logger: deps.Logger, Clock: deps.Clock, Registerer: deps.Registerer,
 	}, controller.Config{

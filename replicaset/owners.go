@@ -3,34 +3,17 @@ package replicaset
 import (
 	"sync"
 
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // owner is what the controller remembers of one ReplicaSet beyond its expectations. Only the run for that ReplicaSet
 // touches it, so it needs no lock.
 type owner struct {
 	uid types.UID
-	// written is the object as the last write of its status returned it.
-	written *appsv1.ReplicaSet
 	// names are those of Pods whose creation may or may not have happened.
 	names []string
 	// deletes are the Pods, name by UID, whose deletion may or may not have happened.
 	deletes map[types.UID]string
-}
-
-// newest is the newer of the cached object and the one that the controller wrote last.
-func (o *owner) newest(cached *appsv1.ReplicaSet) *appsv1.ReplicaSet {
-	if o.written == nil {
-		return cached
-	}
-	order, err := resourceversion.CompareResourceVersion(o.written.ResourceVersion, cached.ResourceVersion)
-	if err == nil && order > 0 {
-		return o.written
-	}
-	o.written = nil
-	return cached
 }
 
 // owners are the ReplicaSets that the controller knows.

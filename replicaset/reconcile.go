@@ -33,7 +33,7 @@ type run struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	cached, err := c.lister.ReplicaSets(request.Namespace).Get(request.Name)
+	rs, err := c.objects.Get(ctx, request.Namespace, request.Name)
 	if apierrors.IsNotFound(err) {
 		if uid := c.owners.forget(request.NamespacedName); uid != "" {
 			return reconcile.Result{}, c.expected.DeleteExpectations(logr.Discard(), string(uid))
@@ -43,11 +43,10 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read replicaset %q: %w", request, err)
 	}
-	known, former := c.owners.of(request.NamespacedName, cached.UID)
+	known, former := c.owners.of(request.NamespacedName, rs.UID)
 	if former != "" {
 		_ = c.expected.DeleteExpectations(logr.Discard(), string(former)) // its error is always nil
 	}
-	rs := known.newest(cached)
 	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 	if err == nil && selector.Empty() {
 		err = errors.New("it is empty and would match every pod")

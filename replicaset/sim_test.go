@@ -215,18 +215,23 @@ func (a *api) store(resource string, change watch.EventType, obj object) {
 
 func (a *api) list(action clienttesting.ListActionImpl) runtime.Object {
 	meta := metav1.ListMeta{ResourceVersion: strconv.FormatInt(a.version, 10)}
+	wanted, single := action.ListRestrictions.Fields.RequiresExactMatch("metadata.name")
+	listed := func(obj object) bool {
+		return !single || (obj.GetName() == wanted && obj.GetNamespace() == action.Namespace)
+	}
 	if action.Resource.Resource == replicasets {
 		list := &appsv1.ReplicaSetList{ListMeta: meta}
 		for _, name := range slices.Sorted(maps.Keys(a.objects[replicasets])) {
-			list.Items = append(list.Items, *a.objects[replicasets][name].DeepCopyObject().(*appsv1.ReplicaSet))
+			if rs := a.objects[replicasets][name].DeepCopyObject().(*appsv1.ReplicaSet); listed(rs) {
+				list.Items = append(list.Items, *rs)
+			}
 		}
 		return list
 	}
 	list := &corev1.PodList{ListMeta: meta}
-	wanted, single := action.ListRestrictions.Fields.RequiresExactMatch("metadata.name")
 	for _, name := range slices.Sorted(maps.Keys(a.objects[pods])) {
 		pod := a.objects[pods][name].DeepCopyObject().(*corev1.Pod)
-		if !single || (pod.Name == wanted && pod.Namespace == action.Namespace) {
+		if listed(pod) {
 			list.Items = append(list.Items, *pod)
 		}
 	}

@@ -72,22 +72,20 @@ func (r *run) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) e
 	if apiequality.Semantic.DeepEqual(r.rs.Status, status) {
 		return nil
 	}
-	client := r.deps.Client.AppsV1().ReplicaSets(r.rs.Namespace)
 	base := r.rs
 	for first := true; ; first = false {
 		update := base.DeepCopy()
 		update.Status = status
-		written, err := client.UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		_, err := r.objects.UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		switch {
 		case err == nil:
-			r.owner.written = written
 			return nil
 		case apierrors.IsNotFound(err):
 			return nil // deleted; the event is on its way
 		case !first || !apierrors.IsConflict(err):
 			return fmt.Errorf("write status of replicaset %s/%s: %w", r.rs.Namespace, r.rs.Name, err)
 		}
-		base, err = client.Get(ctx, r.rs.Name, metav1.GetOptions{})
+		base, err = r.deps.Client.AppsV1().ReplicaSets(r.rs.Namespace).Get(ctx, r.rs.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || (err == nil && base.UID != r.rs.UID) {
 			return nil
 		}

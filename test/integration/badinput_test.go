@@ -125,7 +125,7 @@ func TestBadPods(t *testing.T) {
 		c.apply(podManifest("devices", `{"image": "berth.local/demo:v1", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}`,
 			`"volumes": [{"name": "v", "nfs": {"server": "127.0.0.1", "path": "/"}}]`))
 		pod := c.waitPod("name=devices", "refused", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed })
-		require.Contains(t, pod.Status.Message, "spec.volumes[0].nfs", "the field is named")
+		require.Contains(t, pod.Status.Message, "spec.volumes[v].nfs", "the field is named")
 	})
 	t.Run("a missing configMap, then there", func(t *testing.T) {
 		c.apply(podManifest("late", `{"image": "berth.local/demo:v1", "volumeMounts": [{"name": "v", "mountPath": "/etc/late"}]}`,

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/provision/local"
+	"github.com/berth-dev/berth/replicaset"
+)
+
+type controllersFlags struct {
+	kubeconfig, nodeName, volumes string
+	run                           []string
+	verbosity                     int
+}
+
+// controllerNames are the controllers that can be run on their own.
+var controllerNames = []string{"provision", "replicaset"}
+
+func newControllers() *cobra.Command {
+	var flags controllersFlags
+	cmd := &cobra.Command{
+		Use: "controllers", Short: "Run berth's controllers on a cluster you have", Args: noArgs,
+		Long: "Runs berth's controllers against any Kubernetes cluster until Ctrl-C. `provision` serves the storage class\n" +
+			"berth-local on this machine (create the class with `berth controllers --print-class | kubectl apply -f -`).\n" +
+			"`replicaset` stands in for kube-controller-manager's own: turn that one off first.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if printClass, err := cmd.Flags().GetBool("print-class"); err != nil || printClass {
+				return errors.Join(err, printObject(cmd, local.StorageClass()))
+			}
+			return flags.start(cmd)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig (inside a Pod: its own identity)")
+	f.StringSliceVar(&flags.run, "controllers", []string{"provision"}, "which to run: "+strings.Join(controllerNames, ", "))
+	f.StringVar(&flags.nodeName, "node-name", "", "this machine's Node (default: the host name)")
+	f.StringVar(&flags.volumes, "local-volumes-dir", "/var/lib/berth/volumes", "where the volumes of class berth-local lie")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	f.Bool("print-class", false, "print the storage class berth-local and exit")
+	return cmd
+}
+
+func (f controllersFlags) start(cmd *cobra.Command) error {
+	for _, name := range f.run {
+		if !slices.Contains(controllerNames, name) {
+			return usageError{fmt.Errorf("--controllers %q: known are %s", name, strings.Join(controllerNames, ", "))}
+		}
+	}
+	config, err := loadKubeconfig(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make an API client: %w", err)
+	}
+	group, ctx := errgroup.WithContext(cmd.Context())
+	for _, name := range f.run {
+		start, err := f.controller(name, client)
+		if err != nil {
+			return fmt.Errorf("set up controller %s: %w", name, err)
+		}
+		group.Go(func() error {
+			if err := start(ctx); err != nil {
+				return fmt.Errorf("controller %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (f controllersFlags) controller(name string, client kubernetes.Interface) (func(context.Context) error, error) {
+	logger := stderrLogger(f.verbosity)
+	if name == "replicaset" {
+		controller, err := replicaset.New(replicaset.Deps{Client: client, Logger: logger}, replicaset.Config{})
+		if err != nil {
+			return nil, err
+		}
+		return controller.Start, nil
+	}
+	node := f.nodeName
+	if node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("find the host name (or give --node-name): %w", err)
+		}
+		node = strings.ToLower(host)
+	}
+	provisioner, err := local.New(local.Deps{Logger: logger}, local.Config{Root: f.volumes, NodeName: node})
+	if err != nil {
+		return nil, err
+	}
+	// Every node runs its own: nobody else can make a directory on it, so there is no leader to elect.
+	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
+		provision.Logger(logger))
+	if err != nil {
+		return nil, err
+	}
+	return controller.RunContext, nil
+}

@@ -152,6 +152,8 @@ func waits(selector *ast.SelectorExpr) bool {
 		return name == "time" || strings.EqualFold(name, "clock") || name == "clk"
 	case "Until":
 		return name == "wait"
+	case "AfterFunc":
+		return name != "context" // called when a context ends, not at a moment
 	}
 	return true
 }

@@ -21,7 +21,7 @@ func newImages() *cobra.Command {
 		Use: "images", Aliases: []string{"image"}, Short: "List, import and remove the images that Pods can use",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q: see %s --help", args[0], cmd.CommandPath())}
+				return unknownCommand(cmd, args[0])
 			}
 			return nil
 		},

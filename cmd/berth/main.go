@@ -63,11 +63,11 @@ func newRoot() *cobra.Command {
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		TraverseChildren: true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(root *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			return usageError{fmt.Errorf("unknown command %q: see berth --help", args[0])}
+			return unknownCommand(root, args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -97,6 +97,15 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 		return up.Layout{}, err
 	}
 	return up.NewLayout(config)
+}
+
+// unknownCommand is the error for a word that is no command of cmd's, with the nearest one that is.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(word); len(near) > 0 {
+		return usageError{fmt.Errorf("unknown command %q: did you mean %q?", word, near[0])}
+	}
+	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
 }
 
 // noArgs refuses words that a command has no use for.

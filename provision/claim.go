@@ -42,9 +42,7 @@ func (e *engine) syncClaim(ctx context.Context, key string) {
 	case st.outcome == outcomeNone && claim == nil:
 		e.forget(st)
 	case st.outcome == outcomeNone && !e.wanted(claim):
-		if e.withdraw(ctx, st, claim) {
-			e.forget(st)
-		}
+		e.release(ctx, st, claim)
 	default:
 		e.attempt(ctx, st, claim)
 	}
@@ -134,13 +132,21 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 		e.forget(st)
 		return
 	}
-	if !e.withdraw(ctx, st, claim) {
+	if !isBound(claim) {
+		e.withdraw(ctx, st, claim)
 		return
 	}
-	if isBound(claim) && !e.hasIntent(claim) {
-		e.mark(st, timeline.StageBound, nil)
-		e.forget(st)
+	e.mark(st, timeline.StageBound, nil)
+	e.release(ctx, st, claim)
+}
+
+// release takes the intent off the claim and then forgets the claim. It remembers it for as long as the
+// cache still shows the intent: seen without a memory, that would mean that a volume may exist.
+func (e *engine) release(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	if !e.withdraw(ctx, st, claim) || st.intent == intentRemoved && e.hasIntent(claim) {
+		return
 	}
+	e.forget(st)
 }
 
 // attempt checks all that can be checked without the provisioner, writes the intent and queues the call.
@@ -231,9 +237,7 @@ func (e *engine) acceptable(
 		return false
 	}
 	if waitsForConsumer(class) && selectedNode(claim) == "" {
-		if e.withdraw(ctx, st, claim) {
-			e.forget(st) // the scheduler's annotation will bring it back
-		}
+		e.release(ctx, st, claim) // the scheduler's annotation will bring it back
 		return false
 	}
 	return true

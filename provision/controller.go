@@ -13,7 +13,6 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/clock"
 )
 
 // ProvisionController provisions PersistentVolumes for PersistentVolumeClaims and deletes the storage
@@ -134,5 +133,3 @@ func leaseName(provisionerName string) string {
 }
 
 func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-var _ clock.WithTicker = clock.RealClock{}

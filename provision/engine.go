@@ -179,7 +179,7 @@ func (e *engine) mark(st *claimState, stage string, err error) {
 	e.timeline.Mark(st.ref, timelineOwner, stage, "", err)
 }
 
-// claimObject is what events about the claim are recorded on.
+// object is what events about the claim are recorded on.
 func (st *claimState) object(fallback *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	if fallback != nil {
 		return fallback

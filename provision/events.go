@@ -15,10 +15,14 @@ func (ctrl *ProvisionController) startEvents(ctx context.Context) (record.EventR
 	if r := ctrl.settings.recorder; r != nil {
 		return r, func() {}
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: ctrl.client.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{
 		Component: ctrl.provisionerName + "_" + ctrl.identity,
 	})
-	return recorder, broadcaster.Shutdown
+	return recorder, func() {
+		broadcaster.Shutdown()
+		cancel() // an event that waits to be written again waits no more
+	}
 }

@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,9 @@ func atLeast[N number](option string, value, least N) error {
 func AdditionalProvisionerNames(additionalProvisionerNames []string) func(*ProvisionController) error {
 	names := append([]string(nil), additionalProvisionerNames...)
 	return set(func(s *settings) error {
+		if slices.Contains(names, "") {
+			return errors.New("option AdditionalProvisionerNames: empty name")
+		}
 		s.additionalNames = names
 		return nil
 	})

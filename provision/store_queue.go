@@ -15,6 +15,7 @@ type queueStore struct {
 	client  kubernetes.Interface
 	limiter workqueue.RateLimiter
 	done    chan struct{}
+	once    sync.Once
 
 	mu      sync.Mutex // guards all below
 	unsaved map[string]*corev1.PersistentVolume
@@ -51,7 +52,10 @@ func (s *queueStore) Run(ctx context.Context, threadiness int) {
 	<-ctx.Done()
 	queue.ShutDown()
 	workers.Wait()
-	close(s.done)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = nil
+	s.once.Do(func() { close(s.done) })
 }
 
 func (s *queueStore) save(ctx context.Context, name string) {
@@ -62,7 +66,11 @@ func (s *queueStore) save(ctx context.Context, name string) {
 		return
 	}
 	if err := createVolume(ctx, s.client, volume); err != nil {
-		s.queue.AddAfter(name, s.limiter.When(name))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.queue != nil {
+			s.queue.AddAfter(name, s.limiter.When(name))
+		}
 		return
 	}
 	s.limiter.Forget(name)

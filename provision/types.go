@@ -45,13 +45,14 @@ type DeleterContext interface {
 // Qualifier is implemented by a Provisioner that wants to refuse claims before anything else happens.
 type Qualifier interface {
 	// ShouldProvision returns whether provisioning for the claim should be attempted. It is asked for
-	// every unbound claim, also for those of other provisioners, and must be quick.
+	// every unbound claim, also for those of other provisioners, must be quick and must not change the claim.
 	ShouldProvision(*corev1.PersistentVolumeClaim) bool
 }
 
 // DeletionGuard is implemented by a Provisioner that wants to keep some volumes from being deleted.
 type DeletionGuard interface {
-	// ShouldDelete returns whether deleting the PV should be attempted. It must be quick.
+	// ShouldDelete returns whether deleting the PV should be attempted. It must be quick and
+	// must not change the volume.
 	ShouldDelete(volume *corev1.PersistentVolume) bool
 }
 

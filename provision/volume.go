@@ -82,7 +82,7 @@ func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 	policyDelete := pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	switch {
 	case policyDelete && pv.Status.Phase == corev1.VolumeReleased && (pv.DeletionTimestamp == nil || has):
-		if guard, ok := e.provisioner.(DeletionGuard); ok && !guard.ShouldDelete(pv.DeepCopy()) {
+		if guard, ok := e.provisioner.(DeletionGuard); ok && !guard.ShouldDelete(pv) {
 			return volumeIdle
 		}
 		return volumeDelete

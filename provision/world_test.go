@@ -389,6 +389,7 @@ func volumeOf(o provision.VolumeOptions) *corev1.PersistentVolume {
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: o.PersistentVolumeReclaimPolicy,
 			AccessModes:                   o.PVC.Spec.AccessModes,
+			Capacity:                      o.PVC.Spec.Resources.Requests,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
 				HostPath: &corev1.HostPathVolumeSource{Path: "/" + o.PVName},
 			},

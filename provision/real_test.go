@@ -1,0 +1,306 @@
+package provision_test
+
+import (
+	"context"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// The tests in this file need a real API server with a controller manager: the path of an administrator's
+// kubeconfig in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own.
+const (
+	envKubeconfig = "BERTH_TEST_KUBECONFIG"
+	envBackend    = "BERTH_TEST_BACKEND"
+	envDriver     = "BERTH_TEST_DRIVER"
+)
+
+func realClient(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	path := os.Getenv(envKubeconfig)
+	if path == "" {
+		t.Skipf("%s is not set", envKubeconfig)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(t, err)
+	config.QPS = -1
+	var mu sync.Mutex
+	var open []net.Conn
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			open = append(open, conn)
+		}
+		return conn, err
+	}
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, conn := range open {
+			conn.Close()
+		}
+	})
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	return client
+}
+
+// realPlace makes a class and a namespace and returns their common name.
+func realPlace(t *testing.T, client kubernetes.Interface) string {
+	t.Helper()
+	name := "provision-" + utilrand.String(6)
+	ctx := context.WithoutCancel(t.Context())
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/" + name}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = client.StorageV1().StorageClasses().Delete(ctx, name, metav1.DeleteOptions{})
+		_ = client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	})
+	return name
+}
+
+func realClaim(t *testing.T, client kubernetes.Interface, place, name string) {
+	t.Helper()
+	_, err := client.CoreV1().PersistentVolumeClaims(place).Create(t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &place,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// untilClaims watches the claims until done says so of how many there are and how many are bound.
+func untilClaims(t *testing.T, client kubernetes.Interface, place string, done func(all, bound int) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for {
+		list, err := client.CoreV1().PersistentVolumeClaims(place).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		bound := map[string]bool{}
+		for _, claim := range list.Items {
+			bound[claim.Name] = claim.Status.Phase == corev1.ClaimBound
+		}
+		changes, err := client.CoreV1().PersistentVolumeClaims(place).Watch(ctx,
+			metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+		require.NoError(t, err)
+		for open := true; open; {
+			count := 0
+			for _, is := range bound {
+				if is {
+					count++
+				}
+			}
+			if done(len(bound), count) {
+				changes.Stop()
+				return
+			}
+			var event watch.Event
+			if event, open = <-changes.ResultChan(); open {
+				claim, is := event.Object.(*corev1.PersistentVolumeClaim)
+				switch {
+				case !is:
+					open = false
+				case event.Type == watch.Deleted:
+					delete(bound, claim.Name)
+				default:
+					bound[claim.Name] = claim.Status.Phase == corev1.ClaimBound
+				}
+			}
+		}
+		require.NoError(t, ctx.Err(), "claims: %v", bound)
+	}
+}
+
+func TestRealThroughput(t *testing.T) {
+	client := realClient(t)
+	place := realPlace(t, client)
+	const count = 500
+	for i := range count {
+		realClaim(t, client, place, fmt.Sprint("claim", i))
+	}
+	p := &simple{}
+	ctrl, err := provision.New(client, "example.com/"+place, p, provision.LeaderElectionNamespace(place))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	began := time.Now()
+	done := make(chan error, 1)
+	go func() { done <- ctrl.RunContext(ctx) }()
+	untilVolumes(t, client, place, count)
+	t.Logf("%d volumes saved %v after the controller's start", count, time.Since(began))
+	untilClaims(t, client, place, func(_, bound int) bool { return bound == count })
+	t.Logf("%d claims bound %v after the controller's start", count, time.Since(began))
+	require.Equal(t, count, p.count())
+
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+		metav1.DeleteOptions{}, metav1.ListOptions{}))
+	began = time.Now()
+	untilVolumes(t, client, place, 0)
+	t.Logf("%d volumes deleted %v after their claims", count, time.Since(began))
+	require.Len(t, p.deleted(), count)
+	stop()
+	require.NoError(t, <-done)
+}
+
+func realVolumes(t *testing.T, client kubernetes.Interface, place string) []string {
+	t.Helper()
+	list, err := client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var names []string
+	for _, pv := range list.Items {
+		if pv.Spec.StorageClassName == place {
+			names = append(names, pv.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// untilVolumes watches until so many volumes of the class are left.
+func untilVolumes(t *testing.T, client kubernetes.Interface, place string, count int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	changes, err := client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	defer changes.Stop()
+	have := map[string]bool{}
+	for _, name := range realVolumes(t, client, place) {
+		have[name] = true
+	}
+	for len(have) != count {
+		event, open := <-changes.ResultChan()
+		require.True(t, open, "volumes: %v", have)
+		switch pv, is := event.Object.(*corev1.PersistentVolume); {
+		case !is || pv.Spec.StorageClassName != place:
+		case event.Type == watch.Deleted:
+			delete(have, pv.Name)
+		default:
+			have[pv.Name] = true
+		}
+	}
+}
+
+// directories is a backend that outlives the process, for TestRealKill.
+type directories struct{ root string }
+
+func pause() { time.Sleep(upTo(30)) }
+
+func upTo(milliseconds int) time.Duration {
+	return time.Duration(mathrand.IntN(milliseconds)) * time.Millisecond
+}
+
+func (d directories) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
+	pause()
+	if err := os.MkdirAll(filepath.Join(d.root, o.PVName), 0o700); err != nil {
+		return nil, err
+	}
+	pause()
+	return volumeOf(o), nil
+}
+
+func (d directories) Delete(pv *corev1.PersistentVolume) error {
+	pause()
+	defer pause()
+	return os.RemoveAll(filepath.Join(d.root, pv.Name))
+}
+
+// TestHelperProvisioner is the process that TestRealKill kills.
+func TestHelperProvisioner(t *testing.T) {
+	root := os.Getenv(envBackend)
+	if root == "" {
+		t.Skip("only a helper of TestRealKill")
+	}
+	ctrl, err := provision.New(realClient(t), os.Getenv(envDriver), directories{root}, provision.LeaderElection(false))
+	require.NoError(t, err)
+	require.NoError(t, ctrl.RunContext(t.Context()))
+}
+
+// TestRealKill kills a real process again and again with SIGKILL while claims come and go.
+func TestRealKill(t *testing.T) {
+	client := realClient(t)
+	place, backend := realPlace(t, client), t.TempDir()
+	var helper *exec.Cmd
+	start := func() {
+		helper = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProvisioner$")
+		helper.Env = append(os.Environ(), envBackend+"="+backend, envDriver+"=example.com/"+place)
+		require.NoError(t, helper.Start())
+	}
+	kill := func() {
+		require.NoError(t, helper.Process.Signal(syscall.SIGKILL))
+		_ = helper.Wait() // killed
+	}
+	start()
+	const rounds, each = 25, 4
+	deleted := 0
+	for round := range rounds {
+		for i := range each {
+			realClaim(t, client, place, fmt.Sprintf("claim-%d-%d", round, i))
+		}
+		time.Sleep(200*time.Millisecond + upTo(400)) // when it is killed is the test's input
+		kill()
+		for i := range each {
+			if mathrand.IntN(2) == 0 {
+				err := client.CoreV1().PersistentVolumeClaims(place).Delete(t.Context(),
+					fmt.Sprintf("claim-%d-%d", round, i), metav1.DeleteOptions{})
+				require.True(t, err == nil || apierrors.IsNotFound(err), err)
+				deleted++
+			}
+		}
+		start()
+	}
+	left := rounds*each - deleted
+	untilClaims(t, client, place, func(all, bound int) bool { return all == left && bound == left })
+	untilVolumes(t, client, place, left)
+	kill()
+	entries, err := os.ReadDir(backend)
+	require.NoError(t, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	require.Equal(t, realVolumes(t, client, place), names)
+	t.Logf("%d kills, %d claims, %d of them deleted: %s", rounds, rounds*each, deleted, strings.Join(names[:2], " "))
+
+	start()
+	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
+		metav1.DeleteOptions{}, metav1.ListOptions{}))
+	untilVolumes(t, client, place, 0)
+	entries, err = os.ReadDir(backend)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	kill()
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,7 +121,12 @@ var keys = []string{"x/a", "x/b", "x/c", "y/a", "y/b"}
 func (g *game) play(t *testing.T) {
 	g.server = newServer()
 	lags := rand.New(rand.NewPCG(g.random.Uint64(), 0))
-	g.server.lag = func() time.Duration { return time.Duration(lags.IntN(int(5 * time.Second))) }
+	var mu sync.Mutex
+	g.server.lag = func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Duration(lags.IntN(int(5 * time.Second)))
+	}
 	g.w = &witness{t: t, server: g.server, filter: g.filter, floor: map[string]int64{}}
 	config := client.Config[*corev1.ConfigMap]{Filter: g.filter}
 	g.client = connect(t, g.server, config)

@@ -98,6 +98,7 @@ func TestWhatBecomesOfARequest(t *testing.T) {
 				c.Enqueue(request("a"))
 				start(t, c)
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				want := make([]time.Duration, len(tc.calls))
 				for i, seconds := range tc.calls {
 					want[i] = seconds * time.Second

@@ -173,6 +173,7 @@ func TestInitialListWaitsForLiveEvents(t *testing.T) {
 		changed.Labels = map[string]string{"changed": "yes"}
 		upstream.Modify(changed)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, order, 4)
 		require.Equal(t, "d", order[1], "only the one that was running already goes before")
 	})

@@ -3,12 +3,15 @@ package replicaset_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,8 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/replicaset"
+	"github.com/berth-dev/berth/timeline"
 )
 
 const ns = "default"
@@ -148,8 +153,10 @@ func TestMinReadySecondsIsExact(t *testing.T) {
 		change(a, replicasets, ns, "web", func(rs *appsv1.ReplicaSet) { rs.Spec.MinReadySeconds = 10 })
 		made := web(a)
 		time.Sleep(time.Second - time.Duration(time.Now().Nanosecond())) // timestamps count whole seconds
+		synctest.Wait()
 		ready(a, made[0], "node")
 		time.Sleep(4 * time.Second)
+		synctest.Wait()
 		ready(a, made[1], "node")
 		for _, step := range []struct {
 			after     time.Duration
@@ -159,6 +166,7 @@ func TestMinReadySecondsIsExact(t *testing.T) {
 			{4*time.Second - time.Nanosecond, 1}, {time.Nanosecond, 2},
 		} {
 			time.Sleep(step.after)
+			synctest.Wait()
 			synctest.Wait()
 			require.Equal(t, int32(2), a.replicaSet(ns, "web").Status.ReadyReplicas)
 			require.Equal(t, step.available, a.replicaSet(ns, "web").Status.AvailableReplicas)
@@ -234,6 +242,7 @@ func TestDeletionOfTheSetStopsWork(t *testing.T) {
 		a.erase(pods, ns, made[0].Name, true)
 		a.put(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "x", Labels: map[string]string{"app": "web"}}})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, web(a), 1)
 		require.Zero(t, a.requests["patch pods"])
 		a.erase(replicasets, ns, "web", true)
@@ -247,9 +256,9 @@ func TestQuotaRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI()
 		refused := 0
-		allowed := false
+		var allowed atomic.Bool
 		a.fault = func(verb, resource string) (error, error) {
-			if verb == "create" && resource == pods && !allowed {
+			if verb == "create" && resource == pods && !allowed.Load() {
 				refused++
 				return apierrors.NewForbidden(schema.GroupResource{Resource: pods}, "web", errors.New("exceeded quota")), nil
 			}
@@ -265,9 +274,11 @@ func TestQuotaRefusal(t *testing.T) {
 		require.Contains(t, status.Conditions[0].Message, "exceeded quota")
 		require.Equal(t, int64(1), status.ObservedGeneration)
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		require.LessOrEqual(t, refused, 14, "one at a time, ever more slowly")
-		allowed = true
+		allowed.Store(true)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, web(a), 100)
 		require.Empty(t, a.replicaSet(ns, "web").Status.Conditions)
 	})
@@ -306,11 +317,14 @@ func TestLostAnswers(t *testing.T) {
 		a.put(replicasets, newSet("web", 2))
 		start(t, a)
 		time.Sleep(4 * time.Second) // well within the lag
+		synctest.Wait()
 		require.Len(t, web(a), 2)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, web(a), 2)
 		scale(a, "web", 1)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, web(a), 1)
 		require.Equal(t, map[string]int{"create pods": 2, "delete pods": 1}, lost)
 		require.Equal(t, 1, a.requests["delete pods"])
@@ -324,4 +338,59 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	require.ErrorContains(t, err, "Workers")
 	_, err = replicaset.New(replicaset.Deps{Client: newAPI().client}, replicaset.Config{Recheck: -1})
 	require.ErrorContains(t, err, "Recheck")
+}
+
+// TestSendsEvents lets the controller record events by itself.
+func TestSendsEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		fail := true
+		a.fault = func(verb, resource string) (error, error) {
+			if verb == "create" && resource == pods && fail {
+				fail = false
+				return apierrors.NewForbidden(schema.GroupResource{Resource: pods}, "web", errors.New("not today")), nil
+			}
+			return nil, nil
+		}
+		a.put(replicasets, newSet("web", 1))
+		records := timeline.New(clock.RealClock{}, 0)
+		c, err := replicaset.New(replicaset.Deps{
+			Client: a.client, Timeline: records, Registerer: prometheus.NewPedanticRegistry(),
+		}, replicaset.Config{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Start(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		scale(a, "web", 0)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		cancel()
+		require.NoError(t, <-done)
+		time.Sleep(time.Minute) // the broadcaster's goroutines end on their own
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		require.Len(t, a.events, 3)
+		for i, want := range []struct{ kind, reason, message string }{
+			{"Warning", "FailedCreate", "Error creating: "}, {"Normal", "SuccessfulCreate", "Created pod: web-"},
+			{"Normal", "SuccessfulDelete", "Deleted pod: web-"},
+		} {
+			require.Equal(t, want.kind, a.events[i].Type)
+			require.Equal(t, want.reason, a.events[i].Reason)
+			require.True(t, strings.HasPrefix(a.events[i].Message, want.message), a.events[i].Message)
+			require.Equal(t, "ReplicaSet", a.events[i].InvolvedObject.Kind)
+			require.Equal(t, "replicaset-controller", a.events[i].Source.Component)
+		}
+		record, ok := records.Record(a.objects[replicasets][key(ns, "web")].GetUID())
+		require.True(t, ok)
+		var stages []string
+		for _, stage := range record.Stages {
+			stages = append(stages, fmt.Sprint(stage.Name, " ", stage.Subject, " ", stage.Error != ""))
+		}
+		require.Equal(t, []string{
+			"Reconcile create pods true", "Reconcile create pods false", "Reconcile delete pods false",
+		}, stages)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,10 +131,11 @@ func playFaults(t *testing.T, seed uint64, sets, steps int) {
 	a, j := newAPI(), &judge{sets: map[string]*account{}, started: time.Now()}
 	a.lag = func() time.Duration { return time.Duration(random.n(int(staleness))) }
 	a.wrote = j.wrote
-	trouble := true
+	var trouble atomic.Bool
+	trouble.Store(true)
 	a.fault = func(verb, _ string) (before, after error) {
 		switch p := random.n(100); {
-		case !trouble || verb == "list":
+		case !trouble.Load() || verb == "list":
 		case p < 4:
 			return apierrors.NewInternalError(errors.New("refused")), nil
 		case p < 6:
@@ -160,8 +162,9 @@ func playFaults(t *testing.T, seed uint64, sets, steps int) {
 			stop = start(t, a)
 		}
 	}
-	trouble = false
+	trouble.Store(false)
 	time.Sleep(20 * time.Minute) // longer than any delay after a failure
+	synctest.Wait()
 	for i := range sets {
 		requireSettled(t, a, name(i))
 	}

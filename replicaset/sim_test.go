@@ -40,7 +40,7 @@ type api struct {
 	history  map[string][]event
 	changed  chan struct{} // closed and replaced at each event
 	requests map[string]int
-	closed   bool
+	events   []*corev1.Event
 }
 
 type object interface {
@@ -81,6 +81,11 @@ func key(namespace, name string) string { return namespace + "/" + name }
 func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	verb, resource := action.GetVerb(), action.GetResource().Resource
 	if _, known := a.objects[resource]; !known {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if create, ok := action.(clienttesting.CreateActionImpl); ok && resource == "events" {
+			a.events = append(a.events, create.Object.(*corev1.Event))
+		}
 		return true, &corev1.Event{}, nil
 	}
 	before, after := a.fault(verb, resource)

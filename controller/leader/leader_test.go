@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,11 +52,13 @@ func TestOneLeadsUntilItStops(t *testing.T) {
 		firstDone := lead(first, "first")
 		second, stopSecond := context.WithCancel(t.Context())
 		secondDone := lead(second, "second")
-		time.Sleep(10 * time.Minute)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		require.Equal(t, []string{"first leads"}, log)
 		stopFirst()
 		require.ErrorIs(t, <-firstDone, io.EOF)
 		time.Sleep(10 * time.Second) // the lease was given up: no need to wait until it is over
+		synctest.Wait()
 		require.Equal(t, []string{"first leads", "first ended", "second leads"}, log)
 		stopSecond()
 		require.ErrorIs(t, <-secondDone, io.EOF)
@@ -65,9 +68,9 @@ func TestOneLeadsUntilItStops(t *testing.T) {
 func TestLosingTheLeaseEndsTheWorkWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		broken := false
+		var broken atomic.Bool
 		client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return broken, nil, apierrors.NewInternalError(errors.New("no answer"))
+			return broken.Load(), nil, apierrors.NewInternalError(errors.New("no answer"))
 		})
 		done := make(chan error, 1)
 		var led time.Duration
@@ -80,7 +83,7 @@ func TestLosingTheLeaseEndsTheWorkWithAnError(t *testing.T) {
 			})
 		}()
 		time.Sleep(time.Minute)
-		broken = true
+		broken.Store(true)
 		require.ErrorIs(t, <-done, leader.ErrLost)
 		require.Less(t, led, time.Minute+15*time.Second, "it must end before another can lead")
 	})

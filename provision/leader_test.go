@@ -61,7 +61,7 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 
 		one.stop()
 		require.NoError(t, <-one.done)
-		time.Sleep(provision.DefaultRetryPeriod * 2) // the bubble's time; far less than the lease's duration
+		time.Sleep(provision.DefaultRetryPeriod * 5 / 2) // the bubble's time; far less than the lease's duration
 		synctest.Wait()
 		require.True(t, two.ctrl.HasRun(), "the lease was released, not left to expire")
 		w.createClaim(t, newClaim("claim2", "fast"))
@@ -88,7 +88,7 @@ func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
 		require.False(t, two.ctrl.HasRun())
 		require.NoError(t, <-one.done)
 		require.Len(t, w.volumes(t), 1)
-		time.Sleep(provision.DefaultRetryPeriod * 2)
+		time.Sleep(provision.DefaultRetryPeriod * 5 / 2)
 		require.True(t, two.ctrl.HasRun())
 		two.stop()
 		require.NoError(t, <-two.done)

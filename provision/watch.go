@@ -150,7 +150,11 @@ func (e *engine) unsubscribe() {
 // handlers have seen what they listed.
 func (e *engine) syncCaches(ctx context.Context) bool {
 	e.factory.StartWithContext(ctx)
-	return cache.WaitFor(ctx, "", e.handled...)
+	synced := e.handled
+	if s := e.settings.nodes; s != nil {
+		synced = append(synced, s.HasSyncedChecker())
+	}
+	return cache.WaitFor(ctx, "", synced...)
 }
 
 func (e *engine) claimSeen(old, obj any) {

@@ -1,6 +1,9 @@
 package local
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +20,14 @@ const (
 	// ReasonSizeNotEnforced is the event on a claim whose volume may grow beyond the claim's size.
 	ReasonSizeNotEnforced = "VolumeSizeNotEnforced"
 )
+
+// IntentFinalizer is what to give provision.IntentFinalizer where several nodes have a provisioner each: no
+// node then takes another one's intent for its own.
+func IntentFinalizer(node string) string {
+	const short = 16
+	sum := sha256.Sum256([]byte(node))
+	return "intent.local.berth.dev/" + hex.EncodeToString(sum[:short])
+}
 
 // StorageClass returns the class that a cluster of Berth's starts with: the default class, binding at the
 // first consumer, because a directory is where its node is. The caller owns it.

@@ -1,0 +1,192 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ChildFlag is the first argument of a process that takes one sample; Child handles it.
+const ChildFlag = "-sample"
+
+const defaultTimeout = 5 * time.Minute
+
+// Options say how to run.
+type Options struct {
+	// Site is where to run; Site.Dir is where each benchmark gets a directory of its own.
+	Site Site
+	// Rounds is how many samples each variant of a case gives.
+	Rounds int
+	// Cases limits the run to cases whose name contains the text.
+	Cases string
+	// Out gets a line for each sample.
+	Out io.Writer
+	// Profile is a directory for a CPU and a heap profile of each variant; empty means none.
+	Profile string
+}
+
+// Run measures a benchmark. A variant that fails is left out and the reason kept; an error is returned only if nothing
+// can be measured, or ctx ended.
+func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
+	data := &Data{Name: b.Name, Title: b.Title, About: b.About, Axis: b.Axis,
+		Machine: ThisMachine(), Versions: Versions(ctx)}
+	if b.Missing != nil {
+		if reason := b.Missing(options.Site); reason != "" {
+			data.NotMeasured, data.Taken = reason, time.Now().UTC()
+			fmt.Fprintf(options.Out, "%s: not measured: %s\n", b.Name, reason)
+			return data, nil
+		}
+	}
+	dir, err := os.MkdirTemp(options.Site.Dir, b.Name+"-")
+	if err != nil {
+		return nil, fmt.Errorf("run benchmark %q: %w", b.Name, err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // what is left lies in the temporary directory
+	options.Site.Dir = dir
+	place := &Place{}
+	if b.Setup != nil {
+		if place, err = b.Setup(ctx, options.Site); err != nil {
+			return nil, fmt.Errorf("set up benchmark %q: %w", b.Name, err)
+		}
+	}
+	for i := range b.Cases {
+		if !strings.Contains(b.Cases[i].Name, options.Cases) {
+			continue
+		}
+		r := runner{options: options, env: place.Env, benchmark: b.Name, c: &b.Cases[i]}
+		result := r.run(ctx)
+		data.Cases = append(data.Cases, result)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	data.Taken = time.Now().UTC()
+	err = ctx.Err()
+	if place.Stop != nil {
+		err = errors.Join(err, place.Stop())
+	}
+	if err != nil {
+		return data, fmt.Errorf("run benchmark %q: %w", b.Name, err)
+	}
+	return data, nil
+}
+
+// runner takes the samples of one case.
+type runner struct {
+	options   Options
+	env       map[string]string
+	benchmark string
+	c         *Case
+}
+
+func (r *runner) run(ctx context.Context) CaseData {
+	result := CaseData{Name: r.c.Name, Scale: r.c.Scale, Metrics: r.c.Metrics, Targets: r.c.Targets,
+		Failed: map[string]string{}}
+	for _, v := range r.c.Variants {
+		result.Variants = append(result.Variants, v.Name)
+	}
+	rounds := r.options.Rounds
+	if r.c.Rounds > 0 {
+		rounds = min(rounds, r.c.Rounds)
+	}
+	for round := range rounds {
+		for turn := range r.c.Variants {
+			variant := r.c.Variants[(turn+round)%len(r.c.Variants)].Name
+			if _, failed := result.Failed[variant]; failed || ctx.Err() != nil {
+				continue
+			}
+			sample, err := r.sample(ctx, variant, round)
+			if err != nil {
+				result.Failed[variant] = err.Error()
+				fmt.Fprintf(r.options.Out, "%s / %s / %s: %v\n", r.benchmark, r.c.Name, variant, err)
+				continue
+			}
+			result.Samples = append(result.Samples, *sample)
+			r.print(sample)
+		}
+	}
+	return result
+}
+
+func (r *runner) print(sample *SampleData) {
+	line := fmt.Sprintf("%s / %s / %s:", r.benchmark, r.c.Name, sample.Variant)
+	for _, m := range r.c.Metrics {
+		line += fmt.Sprintf(" %s %.4g %s,", m.Name, sample.Values[m.Name], m.Unit)
+	}
+	fmt.Fprintf(r.options.Out, "%s load %.1f\n", line, sample.Load)
+}
+
+// sample takes one sample in a process of its own.
+func (r *runner) sample(ctx context.Context, variant string, round int) (*SampleData, error) {
+	timeout := r.c.Timeout
+	if timeout == 0 {
+		timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find own program: %w", err)
+	}
+	answer := filepath.Join(r.options.Site.Dir, "sample.json")
+	cmd := exec.CommandContext(ctx, program, ChildFlag, r.benchmark, r.c.Name, variant, strconv.Itoa(round), answer)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	cmd.Env = append(os.Environ(), "BERTH_BENCH_BIN="+r.options.Site.Bin, "BERTH_BENCH_DIR="+r.options.Site.Dir,
+		"BERTH_BENCH_PROFILE="+r.profile(variant))
+	for key, value := range r.env {
+		cmd.Env = append(cmd.Env, key+"="+value)
+	}
+	var output tail
+	cmd.Stdout, cmd.Stderr = &output, &output
+	load := LoadAverage()
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("sample: %w: %s", err, output.last())
+	}
+	text, err := os.ReadFile(answer)
+	if err != nil {
+		return nil, fmt.Errorf("sample: %w", err)
+	}
+	result := &SampleData{}
+	if err := json.Unmarshal(text, result); err != nil {
+		return nil, fmt.Errorf("sample: %w", err)
+	}
+	result.Load = load
+	return result, os.Remove(answer)
+}
+
+func (r *runner) profile(variant string) string {
+	if r.options.Profile == "" {
+		return ""
+	}
+	plain := strings.NewReplacer("/", "-", " ", "-", ",", "")
+	return filepath.Join(r.options.Profile, plain.Replace(r.benchmark+"-"+r.c.Name+"-"+variant))
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ text []byte }
+
+const tailSize = 4096
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	if len(t.text) > tailSize {
+		t.text = append([]byte(nil), t.text[len(t.text)-tailSize:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) last() string {
+	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-3):], " | ")
+}

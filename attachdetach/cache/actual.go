@@ -1,0 +1,302 @@
+package cache
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// AttachState is what is known of one attachment.
+type AttachState int
+
+const (
+	// AttachStateAttached means that the volume is attached for certain.
+	AttachStateAttached AttachState = iota
+	// AttachStateUncertain means that it may be.
+	AttachStateUncertain
+	// AttachStateDetached means that it is not.
+	AttachStateDetached
+)
+
+// String is the state as it appears in logs.
+func (s AttachState) String() string {
+	return [...]string{"Attached", "Uncertain", "Detached"}[s]
+}
+
+// ActualStateOfWorld is which volumes are, or may be, attached to which nodes, and which of them the nodes' statuses
+// should list. What it returns is the caller's own, but for the objects it points to, which are shared.
+type ActualStateOfWorld interface {
+	operationexecutor.ActualStateOfWorldAttacherUpdater
+
+	// AddVolumeNode adds an attachment, confirmed (and reported) if attached, else uncertain, and returns the volume's
+	// unique name. An empty name is derived from the spec. A new attachment counts as mounted until the node says
+	// otherwise; one that is known keeps that, and the time of its detach request.
+	AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, node types.NodeName, devicePath string, attached bool,
+	) (corev1.UniqueVolumeName, error)
+	// SetVolumesMountedByNode takes over what the node says it has mounted, all of it. Unknown volumes do no harm.
+	SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node types.NodeName)
+	// SetNodeStatusUpdateNeeded flags the node: its status must be written again. An unknown node is only logged.
+	SetNodeStatusUpdateNeeded(node types.NodeName)
+	// ResetDetachRequestTime forgets that the volume was to be detached.
+	ResetDetachRequestTime(name corev1.UniqueVolumeName, node types.NodeName)
+	// SetDetachRequestTime stamps the attachment on the first call and returns how long ago that was. It is an error
+	// if the volume is no longer attached to the node.
+	SetDetachRequestTime(name corev1.UniqueVolumeName, node types.NodeName) (time.Duration, error)
+	// DeleteVolumeNode removes the attachment, also from the node's list. What is not known is no error.
+	DeleteVolumeNode(name corev1.UniqueVolumeName, node types.NodeName)
+	// GetAttachState is what is known of the attachment.
+	GetAttachState(name corev1.UniqueVolumeName, node types.NodeName) AttachState
+	// GetAttachedVolume is the attachment, confirmed or uncertain; false if there is none.
+	GetAttachedVolume(name corev1.UniqueVolumeName, node types.NodeName) (AttachedVolume, bool)
+	// GetAttachedVolumes is all attachments, uncertain ones included.
+	GetAttachedVolumes() []AttachedVolume
+	// GetAttachedVolumesForNode is the node's attachments, uncertain ones included.
+	GetAttachedVolumesForNode(node types.NodeName) []AttachedVolume
+	// GetAttachedVolumesPerNode is all confirmed attachments, to be verified.
+	GetAttachedVolumesPerNode() map[types.NodeName][]operationexecutor.AttachedVolume
+	// GetNodesForAttachedVolume is the nodes that have the volume for certain, sorted.
+	GetNodesForAttachedVolume(name corev1.UniqueVolumeName) []types.NodeName
+	// GetNodesForPossiblyAttachedVolume is the nodes that have or may have the volume, sorted.
+	GetNodesForPossiblyAttachedVolume(name corev1.UniqueVolumeName) []types.NodeName
+	// GetVolumesToReportAttached is the list, sorted by name, of every flagged node, and takes the flags away.
+	GetVolumesToReportAttached() map[types.NodeName][]corev1.AttachedVolume
+	// GetVolumesToReportAttachedForNode is the node's list and whether it was flagged; the flag is taken away.
+	GetVolumesToReportAttachedForNode(node types.NodeName) (bool, []corev1.AttachedVolume)
+	// GetNodesToUpdateStatusFor is the flagged nodes, sorted.
+	GetNodesToUpdateStatusFor() []types.NodeName
+}
+
+// AttachedVolume is an attachment.
+type AttachedVolume struct {
+	operationexecutor.AttachedVolume
+	// Confirmed is false while it is uncertain whether the volume is attached.
+	Confirmed bool
+	// MountedByNode says that the node may have the volume mounted.
+	MountedByNode bool
+	// DetachRequestedTime is when the volume was found to be no longer wanted, zero if it is.
+	DetachRequestedTime time.Time
+	// Since is when the attachment became known.
+	Since time.Time
+}
+
+// Actual is an ActualStateOfWorld in memory, and a Notifier.
+type Actual struct {
+	plugins     operationexecutor.PluginFinder
+	clock       clock.PassiveClock
+	log         *slog.Logger
+	subscribers subscribers
+
+	mu         sync.RWMutex // guards all below
+	generation uint64
+	volumes    map[corev1.UniqueVolumeName]map[types.NodeName]*attachment
+	nodes      map[types.NodeName]*nodeEntry
+	flagged    map[types.NodeName]struct{}
+	total      Count
+}
+
+// attachment is one pair of a volume and a node.
+type attachment struct {
+	spec        *volume.Spec
+	devicePath  string
+	confirmed   bool
+	reported    bool
+	mounted     bool
+	detachAsked time.Time
+	since       time.Time
+	generation  uint64
+}
+
+// nodeEntry is a node that has attachments or has had some whose end is not yet written to its status.
+type nodeEntry struct {
+	volumes map[corev1.UniqueVolumeName]*attachment
+}
+
+var (
+	_ ActualStateOfWorld = (*Actual)(nil)
+	_ Notifier           = (*Actual)(nil)
+)
+
+// NewActualStateOfWorld makes an empty one. A nil clock is the real one, a nil logger is silent.
+func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.PassiveClock, log *slog.Logger) *Actual {
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Actual{
+		plugins: plugins, clock: clk, log: log,
+		volumes: make(map[corev1.UniqueVolumeName]map[types.NodeName]*attachment),
+		nodes:   make(map[types.NodeName]*nodeEntry),
+		flagged: make(map[types.NodeName]struct{}),
+		total:   make(Count),
+	}
+}
+
+// Subscribe implements Notifier.
+func (a *Actual) Subscribe(f func(Pair)) { a.subscribers = append(a.subscribers, f) }
+
+// touch marks the attachment as changed and tells it. The caller holds mu.
+func (a *Actual) touch(pair Pair, at *attachment) {
+	if at != nil {
+		a.generation++
+		at.generation = a.generation
+	}
+	a.subscribers.tell(pair)
+}
+
+// flag notes that the node's status must be written. The caller holds mu.
+func (a *Actual) flag(node types.NodeName) {
+	if _, ok := a.flagged[node]; !ok {
+		a.flagged[node] = struct{}{}
+		a.subscribers.tell(Pair{Node: node})
+	}
+}
+
+// report puts the attachment on the node's list, or takes it off. The caller holds mu.
+func (a *Actual) report(at *attachment, node types.NodeName, reported bool) {
+	if at.reported != reported {
+		at.reported = reported
+		a.flag(node)
+	}
+}
+
+// AddVolumeNode implements ActualStateOfWorld.
+func (a *Actual) AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, node types.NodeName, devicePath string,
+	attached bool,
+) (corev1.UniqueVolumeName, error) {
+	if name == "" {
+		if spec == nil {
+			return "", fmt.Errorf("add volume to node %q: it has neither a name nor a spec", node)
+		}
+		var err error
+		if name, err = operationexecutor.UniqueVolumeNameFromSpec(a.plugins, spec); err != nil {
+			return "", fmt.Errorf("add volume to node %q: %w", node, err)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.volumes[name][node]
+	if at == nil {
+		at = a.insert(name, node)
+	}
+	if spec != nil {
+		at.spec = spec
+	}
+	at.confirmed = attached
+	if attached {
+		if at.devicePath != devicePath && at.reported {
+			a.flag(node)
+		}
+		at.devicePath = devicePath
+		a.report(at, node, true)
+	}
+	a.touch(Pair{name, node}, at)
+	return name, nil
+}
+
+// insert makes a new attachment. The caller holds mu.
+func (a *Actual) insert(name corev1.UniqueVolumeName, node types.NodeName) *attachment {
+	at := &attachment{mounted: true, since: a.clock.Now()}
+	if a.volumes[name] == nil {
+		a.volumes[name] = make(map[types.NodeName]*attachment, 1)
+	}
+	a.volumes[name][node] = at
+	if a.nodes[node] == nil {
+		a.nodes[node] = &nodeEntry{volumes: make(map[corev1.UniqueVolumeName]*attachment)}
+	}
+	a.nodes[node].volumes[name] = at
+	a.total.add(pluginLabel(name), 1)
+	return at
+}
+
+// MarkVolumeAsAttached implements operationexecutor.ActualStateOfWorldAttacherUpdater.
+func (a *Actual) MarkVolumeAsAttached(name corev1.UniqueVolumeName, spec *volume.Spec, node types.NodeName,
+	devicePath string,
+) error {
+	_, err := a.AddVolumeNode(name, spec, node, devicePath, true)
+	return err
+}
+
+// MarkVolumeAsUncertain implements operationexecutor.ActualStateOfWorldAttacherUpdater.
+func (a *Actual) MarkVolumeAsUncertain(name corev1.UniqueVolumeName, spec *volume.Spec, node types.NodeName) error {
+	_, err := a.AddVolumeNode(name, spec, node, "", false)
+	return err
+}
+
+// MarkVolumeAsDetached implements operationexecutor.ActualStateOfWorldAttacherUpdater.
+func (a *Actual) MarkVolumeAsDetached(name corev1.UniqueVolumeName, node types.NodeName) {
+	a.DeleteVolumeNode(name, node)
+}
+
+// ApplyVerdict implements operationexecutor.ActualStateOfWorldAttacherUpdater.
+func (a *Actual) ApplyVerdict(name corev1.UniqueVolumeName, node types.NodeName, generation uint64,
+	verdict operationexecutor.Verdict,
+) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.volumes[name][node]
+	if at == nil || at.generation != generation {
+		return false
+	}
+	switch verdict {
+	case operationexecutor.VerdictDetached:
+		a.remove(name, node, at)
+	case operationexecutor.VerdictUncertain:
+		if !at.confirmed {
+			return false
+		}
+		at.confirmed = false
+		a.touch(Pair{name, node}, at)
+	case operationexecutor.VerdictAttached:
+		return false // only an attach that succeeds confirms an attachment
+	}
+	return true
+}
+
+// DeleteVolumeNode implements ActualStateOfWorld.
+func (a *Actual) DeleteVolumeNode(name corev1.UniqueVolumeName, node types.NodeName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at := a.volumes[name][node]; at != nil {
+		a.remove(name, node, at)
+	}
+}
+
+// remove drops the attachment. The caller holds mu.
+func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *attachment) {
+	a.report(at, node, false)
+	delete(a.volumes[name], node)
+	if len(a.volumes[name]) == 0 {
+		delete(a.volumes, name)
+	}
+	delete(a.nodes[node].volumes, name)
+	a.prune(node)
+	a.total.add(pluginLabel(name), -1)
+	a.touch(Pair{name, node}, nil)
+}
+
+// prune forgets a node of which nothing is left to say. The caller holds mu.
+func (a *Actual) prune(node types.NodeName) {
+	if entry := a.nodes[node]; entry != nil && len(entry.volumes) == 0 {
+		if _, ok := a.flagged[node]; !ok {
+			delete(a.nodes, node)
+		}
+	}
+}
+
+// Counts is how many attachments there are, by plugin. It costs as much as there are plugins.
+func (a *Actual) Counts() Count {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return maps.Clone(a.total)
+}

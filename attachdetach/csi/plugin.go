@@ -1,0 +1,347 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
+	"k8s.io/client-go/kubernetes"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// DefaultTimeout is how long an attach or a detach may take before it counts as failed.
+const DefaultTimeout = 2 * time.Minute
+
+// Deps is what the plugin needs. The informers are run by their owner; Logger and Clock may be nil.
+type Deps struct {
+	Client      kubernetes.Interface
+	Attachments storageinformers.VolumeAttachmentInformer
+	Drivers     storageinformers.CSIDriverInformer
+	Logger      *slog.Logger
+	Clock       clock.Clock
+}
+
+// Plugin is the operationexecutor.AttachablePlugin of CSI volumes. It is safe for concurrent use.
+type Plugin struct {
+	client      kubernetes.Interface
+	attachments storagelisters.VolumeAttachmentLister
+	drivers     storagelisters.CSIDriverLister
+	log         *slog.Logger
+	clock       clock.Clock
+	timeout     time.Duration
+
+	mu sync.Mutex // guards the two below
+	// waiting is, by name, whom to tell about a VolumeAttachment.
+	waiting map[string]map[chan struct{}]struct{}
+	// deleted is the VolumeAttachments that were deleted but that the cache may still show as they were before.
+	deleted map[types.UID]struct{}
+}
+
+var _ operationexecutor.AttachablePlugin = (*Plugin)(nil)
+
+// New makes the plugin and registers with the informer of VolumeAttachments. A zero timeout is DefaultTimeout.
+func New(deps Deps, timeout time.Duration) (*Plugin, error) {
+	if deps.Client == nil || deps.Attachments == nil || deps.Drivers == nil {
+		return nil, errors.New("make csi attach plugin: Client, Attachments and Drivers are required")
+	}
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	p := &Plugin{
+		client: deps.Client, attachments: deps.Attachments.Lister(), drivers: deps.Drivers.Lister(),
+		log: deps.Logger, clock: deps.Clock, timeout: timeout,
+		waiting: make(map[string]map[chan struct{}]struct{}), deleted: make(map[types.UID]struct{}),
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.clock == nil {
+		p.clock = clock.RealClock{}
+	}
+	_, err := deps.Attachments.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { p.seen(obj, false) },
+		UpdateFunc: func(_, obj any) { p.seen(obj, false) },
+		DeleteFunc: func(obj any) { p.seen(obj, true) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make csi attach plugin: watch volume attachments: %w", err)
+	}
+	return p, nil
+}
+
+// seen wakes who waits for the VolumeAttachment. The cache is as new as the event by then.
+func (p *Plugin) seen(obj any, gone bool) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	va, ok := obj.(*storagev1.VolumeAttachment)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if gone {
+		delete(p.deleted, va.UID)
+	}
+	for signal := range p.waiting[va.Name] {
+		select {
+		case signal <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watch has the channel told of every change of the VolumeAttachment, until stop is called.
+func (p *Plugin) watch(name string) (signal chan struct{}, stop func()) {
+	signal = make(chan struct{}, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[name] == nil {
+		p.waiting[name] = make(map[chan struct{}]struct{})
+	}
+	p.waiting[name][signal] = struct{}{}
+	return signal, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waiting[name], signal)
+		if len(p.waiting[name]) == 0 {
+			delete(p.waiting, name)
+		}
+	}
+}
+
+// Name implements operationexecutor.AttachablePlugin.
+func (p *Plugin) Name() string { return PluginName }
+
+// CanAttach implements operationexecutor.AttachablePlugin: a PersistentVolume of a CSI driver whose CSIDriver object,
+// if there is one, does not say that it needs no attachment.
+func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
+	if spec.PV == nil || spec.PV.Spec.CSI == nil {
+		return false, nil
+	}
+	return p.needsAttach(spec.PV.Spec.CSI.Driver)
+}
+
+func (p *Plugin) needsAttach(name string) (bool, error) {
+	driver, err := p.drivers.Get(name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read csi driver %q: %w", name, err)
+	}
+	return driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired, nil
+}
+
+// VolumeName implements operationexecutor.AttachablePlugin.
+func (p *Plugin) VolumeName(spec *volume.Spec) (string, error) {
+	if spec.PV == nil || spec.PV.Spec.CSI == nil {
+		return "", fmt.Errorf("name volume %q: it has no field spec.csi", spec.DirName())
+	}
+	return VolumeName(spec.PV.Spec.CSI.Driver, spec.PV.Spec.CSI.VolumeHandle), nil
+}
+
+// Attach implements operationexecutor.AttachablePlugin.
+func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+	source := spec.PV.Spec.CSI
+	name := AttachmentName(source.Driver, source.VolumeHandle, node)
+	signal, stop := p.watch(name)
+	defer stop()
+	_, err := p.attachments.Get(name)
+	if apierrors.IsNotFound(err) {
+		_, err = p.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: source.Driver, NodeName: string(node),
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PV.Name},
+			},
+		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("make volume attachment %q: %w", name, err)
+	}
+	known := false
+	return "", p.await(ctx, signal, fmt.Sprintf("volume attachment %q of driver %q to be attached", name, source.Driver),
+		func() (bool, error) {
+			va, err := p.attachments.Get(name)
+			if apierrors.IsNotFound(err) {
+				if known {
+					return false, fmt.Errorf("volume attachment %q was deleted by someone else", name)
+				}
+				return false, nil // the cache does not have it yet
+			}
+			if err != nil {
+				return false, fmt.Errorf("read volume attachment %q: %w", name, err)
+			}
+			known = true
+			return p.isAttached(va)
+		})
+}
+
+// isAttached reads the attacher's answer.
+func (p *Plugin) isAttached(va *storagev1.VolumeAttachment) (bool, error) {
+	p.mu.Lock()
+	_, stale := p.deleted[va.UID]
+	p.mu.Unlock()
+	switch {
+	case va.DeletionTimestamp != nil || stale:
+		return false, fmt.Errorf("volume attachment %q is being deleted", va.Name)
+	case va.Status.Attached:
+		return true, nil
+	case va.Status.AttachError != nil:
+		return false, errors.New(va.Status.AttachError.Message)
+	}
+	return false, nil
+}
+
+// Detach implements operationexecutor.AttachablePlugin.
+func (p *Plugin) Detach(ctx context.Context, volumeName string, node types.NodeName) error {
+	driver, handle, err := SplitVolumeName(volumeName)
+	if err != nil {
+		return err
+	}
+	name := AttachmentName(driver, handle, node)
+	signal, stop := p.watch(name)
+	defer stop()
+	before, err := p.attachments.Get(name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read volume attachment %q: %w", name, err)
+	}
+	err = p.client.StorageV1().VolumeAttachments().Delete(ctx, name, metav1.DeleteOptions{})
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return fmt.Errorf("delete volume attachment %q: %w", name, err)
+	}
+	var old *storagev1.VolumeError
+	if before == nil {
+		if absent {
+			return nil
+		}
+		// It was made just now, and the cache does not have it yet: its absence there says nothing.
+		if before, err = p.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("read volume attachment %q: %w", name, err)
+		}
+		return p.awaitGone(ctx, signal, before, before.Status.DetachError, false)
+	}
+	if before.DeletionTimestamp != nil {
+		old = before.Status.DetachError // of an earlier try; a new one differs
+	}
+	return p.awaitGone(ctx, signal, before, old, true)
+}
+
+// awaitGone returns when the cache has lost the VolumeAttachment, or a detach error other than old appears. cached says
+// that the cache had it, so that its absence there is an answer from the beginning.
+func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *storagev1.VolumeAttachment,
+	old *storagev1.VolumeError, cached bool,
+) error {
+	p.mu.Lock()
+	p.deleted[before.UID] = struct{}{}
+	p.mu.Unlock()
+	first := true
+	gone := func() (bool, error) {
+		va, err := p.attachments.Get(before.Name)
+		if apierrors.IsNotFound(err) {
+			// The first look is before any signal.
+			if first && !cached {
+				first = false
+				return false, nil
+			}
+			p.mu.Lock()
+			delete(p.deleted, before.UID)
+			p.mu.Unlock()
+			return true, nil
+		}
+		first = false
+		if err != nil {
+			return false, fmt.Errorf("read volume attachment %q: %w", before.Name, err)
+		}
+		if now := va.Status.DetachError; now != nil && (old == nil || !now.Time.Equal(&old.Time) || now.Message != old.Message) {
+			return false, errors.New(now.Message)
+		}
+		return va.UID != before.UID, nil // the one that was deleted is gone if another one is there
+	}
+	return p.await(ctx, signal, fmt.Sprintf("volume attachment %q to be detached by its driver", before.Name), gone)
+}
+
+// await asks check now and after each signal until it says yes or fails, the time is over, or ctx ends.
+func (p *Plugin) await(ctx context.Context, signal <-chan struct{}, what string, check func() (bool, error)) error {
+	timer := p.clock.NewTimer(p.timeout)
+	defer timer.Stop()
+	for {
+		done, err := check()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-signal:
+		case <-timer.C():
+			return fmt.Errorf("wait for %s: timed out after %v; see whether the driver's attacher runs", what, p.timeout)
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		}
+	}
+}
+
+// Verify implements operationexecutor.AttachablePlugin. It asks the cache: what a VolumeAttachment says is what the
+// driver said, and that it is absent is the only proof of not being attached.
+func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, node types.NodeName,
+) (map[corev1.UniqueVolumeName]operationexecutor.Verdict, error) {
+	verdicts := make(map[corev1.UniqueVolumeName]operationexecutor.Verdict, len(volumes))
+	for _, attached := range volumes {
+		_, volumeName, err := operationexecutor.SplitUniqueVolumeName(attached.VolumeName)
+		if err != nil {
+			return nil, err
+		}
+		driver, handle, err := SplitVolumeName(volumeName)
+		if err != nil {
+			return nil, err
+		}
+		verdict, err := p.Look(driver, handle, node)
+		if err != nil {
+			return nil, err
+		}
+		verdicts[attached.VolumeName] = verdict
+	}
+	return verdicts, nil
+}
+
+// Look says what the VolumeAttachment of the volume on the node tells.
+func (p *Plugin) Look(driver, handle string, node types.NodeName) (operationexecutor.Verdict, error) {
+	needed, err := p.needsAttach(driver)
+	if err != nil {
+		return operationexecutor.VerdictUncertain, err
+	}
+	if !needed {
+		return operationexecutor.VerdictAttached, nil
+	}
+	va, err := p.attachments.Get(AttachmentName(driver, handle, node))
+	switch {
+	case apierrors.IsNotFound(err):
+		return operationexecutor.VerdictDetached, nil
+	case err != nil:
+		return operationexecutor.VerdictUncertain, err
+	case va.DeletionTimestamp == nil && va.Status.Attached:
+		return operationexecutor.VerdictAttached, nil
+	}
+	return operationexecutor.VerdictUncertain, nil
+}

@@ -1,0 +1,111 @@
+package reconciler
+
+import (
+	"time"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+)
+
+// action is what to do with one pair.
+type action int
+
+const (
+	// doNothing: the pair is as it should be, or an event that is sure to come brings it back.
+	doNothing action = iota
+	// doWait: look again when decision.after is over.
+	doWait
+	// doDetach and doAttach: start the operation.
+	doDetach
+	doAttach
+	// doReport: another node has the volume; say so, and look again when that changes.
+	doReport
+)
+
+// decision is an action and what goes with it.
+type decision struct {
+	do    action
+	after time.Duration
+	// verify asks for the safety check before a detach; reason is why it is forced, empty if it is not.
+	verify bool
+	reason string
+}
+
+// The reasons of forced detaches, as the metric shows them.
+const (
+	reasonTimeout      = "timeout"
+	reasonOutOfService = "out-of-service"
+)
+
+// nodeFacts is what is known of a node.
+type nodeFacts struct {
+	// known is false if nobody can say anything about nodes: then the timeout alone decides.
+	known bool
+	// gone says that the node object does not exist, for as long as goneFor.
+	gone    bool
+	goneFor time.Duration
+	// ready is the Ready condition being True. outOfService is the taint of that name.
+	ready        bool
+	outOfService bool
+}
+
+// detachFacts is all that the decision on a detach depends on.
+type detachFacts struct {
+	mounted bool
+	// elapsed is the time since the detach was first asked for.
+	elapsed time.Duration
+	node    nodeFacts
+}
+
+// limits is the configured times of the decision.
+type limits struct {
+	maxWaitForUnmount time.Duration
+	nodeGoneGrace     time.Duration
+	neverForce        bool
+}
+
+// decideDetach is called for a pair that is attached, not wanted and not being worked on.
+func decideDetach(f detachFacts, l limits) decision {
+	if f.node.outOfService {
+		return decision{do: doDetach, reason: reasonOutOfService}
+	}
+	if !f.mounted {
+		return decision{do: doDetach, verify: true}
+	}
+	if f.node.gone {
+		// No kubelet can have it mounted for longer than the lease that the node had.
+		if f.node.goneFor >= l.nodeGoneGrace {
+			return decision{do: doDetach, verify: true}
+		}
+		return decision{do: doWait, after: l.nodeGoneGrace - f.node.goneFor}
+	}
+	if l.neverForce {
+		return decision{do: doNothing}
+	}
+	if f.elapsed <= l.maxWaitForUnmount {
+		return decision{do: doWait, after: l.maxWaitForUnmount - f.elapsed + 1}
+	}
+	if f.node.known && f.node.ready {
+		return decision{do: doNothing} // a healthy node unmounts by itself, or has a reason not to
+	}
+	return decision{do: doDetach, reason: reasonTimeout}
+}
+
+// attachFacts is all that the decision on an attach depends on.
+type attachFacts struct {
+	state cache.AttachState
+	// shareable says that several nodes may have the volume; elsewhere that another one has or may have it.
+	shareable bool
+	elsewhere bool
+}
+
+// decideAttach is called for a pair that is wanted and not being worked on. An exclusive volume which another node may
+// have, for all that is known, is not attached: the other node's attachment has to end first.
+func decideAttach(f attachFacts) decision {
+	switch {
+	case f.state == cache.AttachStateAttached:
+		return decision{do: doNothing}
+	case !f.shareable && f.elsewhere:
+		return decision{do: doReport}
+	}
+	return decision{do: doAttach}
+}

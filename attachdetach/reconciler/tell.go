@@ -1,0 +1,144 @@
+package reconciler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// ReasonForcedDetach is the reason of the events that a forced detach writes on the Node and the Pods that wait.
+const ReasonForcedDetach = "ForcedDetachVolume"
+
+func isReady(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func isOutOfService(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
+// reportMultiAttach tells the Pods of the pair why they wait: events once for each Pod, the timeline each time that the
+// answer changes.
+func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.NodeName) {
+	name := want.VolumeSpec.DirName()
+	if e.o.Timeline != nil {
+		err := errors.New(e.holders(want.VolumeName, others))
+		for _, pod := range want.ScheduledPods {
+			e.o.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
+		}
+	}
+	if len(want.UnreportedPods) == 0 {
+		return
+	}
+	users := e.o.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
+	for _, pod := range want.UnreportedPods {
+		if e.o.Recorder != nil {
+			e.o.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
+				multiAttachText(name, pod.Namespace, users))
+		}
+	}
+	e.o.Desired.SetMultiAttachError(want.VolumeName, want.NodeName)
+	e.log.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
+}
+
+// multiAttachText is the event for a Pod of the namespace. It never names Pods of another one.
+func multiAttachText(volumeName, namespace string, users []*corev1.Pod) string {
+	prefix := fmt.Sprintf("Multi-Attach error for volume %q ", volumeName)
+	var here []string
+	for _, user := range users {
+		if user.Namespace == namespace {
+			here = append(here, user.Name)
+		}
+	}
+	elsewhere := len(users) - len(here)
+	switch {
+	case len(users) == 0:
+		return prefix + "Volume is already exclusively attached to one node and can't be attached to another"
+	case len(here) == 0:
+		return prefix + fmt.Sprintf("Volume is already used by %d pod(s) in different namespaces", elsewhere)
+	case elsewhere == 0:
+		return prefix + "Volume is already used by pod(s) " + strings.Join(here, ", ")
+	}
+	return prefix + fmt.Sprintf("Volume is already used by pod(s) %s and %d pod(s) in different namespaces",
+		strings.Join(here, ", "), elsewhere)
+}
+
+// holders says who has the volume, since when, and what its release waits for.
+func (e *Engine) holders(name corev1.UniqueVolumeName, nodes []types.NodeName) string {
+	parts := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		at, ok := e.o.Actual.GetAttachedVolume(name, node)
+		if !ok {
+			continue
+		}
+		state := "is"
+		if !at.Confirmed {
+			state = "may be"
+		}
+		text := fmt.Sprintf("volume %s attached to node %q since %s, ", state, node, at.Since.UTC().Format("15:04:05"))
+		parts = append(parts, text+e.release(at, e.o.Desired.VolumeExists(name, node)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// release says what has to happen before the volume is free.
+func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
+	switch {
+	case wanted:
+		return "and pods on that node use it: it is released when they end"
+	case at.MountedByNode && e.o.DisableForceDetachOnTimeout:
+		return "and mounted there: it is released when the node has unmounted it; if the node is lost for good, " +
+			"taint it with " + corev1.TaintNodeOutOfService
+	case at.MountedByNode:
+		asked := at.DetachRequestedTime
+		if asked.IsZero() {
+			asked = e.clock.Now()
+		}
+		return fmt.Sprintf("and mounted there: it is released when the node has unmounted it, or at %s if the node is "+
+			"not ready; if the node is lost for good, taint it with %s",
+			asked.Add(e.o.MaxWaitForUnmount).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
+	}
+	return "and is being detached"
+}
+
+// forced counts and tells a detach that was not waited to be safe.
+func (e *Engine) forced(pair cache.Pair, attached cache.AttachedVolume, reason string) {
+	e.o.OnForcedDetach(reason)
+	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+
+		"to be down", e.o.MaxWaitForUnmount)
+	if reason == reasonOutOfService {
+		assumed = "the node is tainted with " + corev1.TaintNodeOutOfService + ", so it is assumed to be down"
+	}
+	name := string(pair.Volume)
+	if attached.VolumeSpec != nil {
+		name = attached.VolumeSpec.DirName()
+	}
+	text := fmt.Sprintf("Detaching volume %q from node %q without waiting for it to be unmounted: %s. "+
+		"If it still runs, data may be lost", name, pair.Node, assumed)
+	e.log.Warn("forced detach", "volume", pair.Volume, "node", pair.Node, "reason", reason)
+	if e.o.Recorder == nil {
+		return
+	}
+	node := &corev1.ObjectReference{Kind: "Node", Name: string(pair.Node), UID: types.UID(pair.Node)}
+	e.o.Recorder.Event(node, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	var waiting []types.NodeName
+	for other := range e.waiting[pair.Volume] {
+		waiting = append(waiting, other)
+	}
+	for _, pod := range e.o.Desired.GetVolumePodsOnNodes(waiting, pair.Volume) {
+		e.o.Recorder.Event(pod, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	}
+}

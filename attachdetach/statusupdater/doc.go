@@ -1,0 +1,2 @@
+// Package statusupdater writes the list of attached volumes into the statuses of nodes.
+package statusupdater

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Builds upstream's suite, its test programs and this module's own program. Usage: build.sh DIRECTORY, which is bin/
+# of the repository's build. The suite's first build takes minutes and shares its cache with the control plane's.
+set -eu
+out=$(mkdir -p "$1/conformance/programs" && cd "$1/conformance" && pwd)
+cd "$(dirname "$0")"
+
+upstream=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+module=$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
+[ -n "$module" ] || { go mod download k8s.io/kubernetes; module=$(go list -m -f '{{.Dir}}' k8s.io/kubernetes); }
+pinned=$(cd ../controlplane && go list -m -f '{{.Version}}' k8s.io/kubernetes)
+[ "$upstream" = "$pinned" ] || {
+	echo "build.sh: conformance/go.mod has k8s.io/kubernetes $upstream, controlplane/go.mod $pinned: make them one" >&2
+	exit 1
+}
+
+./deps.sh "$out/debian"
+echo "[1/3] upstream's suite, $upstream"
+# Unstamped, the suite misjudges specs that ask for a minimum version. Vet would go through every dependency.
+go test -c -vet=off -trimpath -ldflags "$(../controlplane/ldflags.sh)" -o "$out/e2e.test" k8s.io/kubernetes/test/e2e
+go build -trimpath -ldflags "-s -w" -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
+
+echo "[2/3] upstream's test programs"
+images=k8s.io/kubernetes/test/images
+export CGO_ENABLED=0
+program() { go build -trimpath -ldflags "-s -w $3" -o "$out/programs/$1" "$2"; }
+program agnhost $images/agnhost "-X main.Version=$(cat "$module/test/images/agnhost/VERSION")"
+program nonewprivs $images/nonewprivs ""
+program regression-issue-74839 $images/regression-issue-74839 ""
+program resource-consumer $images/resource-consumer ""
+program consume-cpu $images/resource-consumer/consume-cpu ""
+program sh ./cmd/sh ""
+
+echo "[3/3] conformance"
+go build -trimpath -ldflags "-s -w" -o "$out/conformance" ./cmd/conformance
+printf '%s\n' "$module/test/images" >"$out/upstream-images"

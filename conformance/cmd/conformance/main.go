@@ -1,0 +1,74 @@
+// Command conformance runs upstream's end-to-end suite on a Berth cluster of its own and writes a report. run.sh
+// builds all that it needs and starts it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	bin, dataDir, out      string
+	expected, list, report string
+	focus, skip            string
+	parallel, apiPort      int
+	podCIDR, serviceCIDR   string
+	timeout                time.Duration
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
+	flags.StringVar(&o.bin, "bin-dir", "", "the directory of make build, with conformance/ of build.sh in it")
+	flags.StringVar(&o.dataDir, "data-dir", "/var/lib/berth-conformance", "the cluster's directory; a cluster in it is deleted")
+	flags.StringVar(&o.out, "out", "", "where logs and the suite's own report go (default: conformance/out of the bin directory)")
+	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
+	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list (default: those of --expected)")
+	flags.StringVar(&o.report, "report", "", "the file to write the report to")
+	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
+	flags.StringVar(&o.skip, "skip", "", "leave out the specs whose name matches this regular expression")
+	flags.IntVar(&o.parallel, "parallel", 6, "how many specs run at once")
+	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
+	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")
+	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
+	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "when the suite is ended")
+	if err := flags.Parse(args); err != nil {
+		return options{}, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return options{}, fmt.Errorf("argument %q: there are flags only", flags.Arg(0))
+	case o.bin == "" || o.expected == "" || o.report == "":
+		return options{}, errors.New("--bin-dir, --expected and --report are required; run.sh sets them")
+	case o.focus != "" && o.list != "":
+		return options{}, errors.New("--focus and --list exclude each other")
+	case o.parallel < 1:
+		return options{}, fmt.Errorf("--parallel %d: at least one spec must run at once", o.parallel)
+	}
+	return o, nil
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err = run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}

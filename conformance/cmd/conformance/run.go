@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/conformance/internal/cluster"
+	"github.com/berth-dev/berth/conformance/internal/mirror"
+	"github.com/berth-dev/berth/conformance/internal/oci"
+	"github.com/berth-dev/berth/conformance/internal/standin"
+	"github.com/berth-dev/berth/conformance/internal/suite"
+)
+
+// patience bounds the cluster's start and its end.
+const patience = 3 * time.Minute
+
+// run is one whole run; its error is what makes the command fail.
+func run(ctx context.Context, o options) (err error) {
+	expected, err := suite.ReadList(o.expected)
+	if err != nil {
+		return err
+	}
+	focus, complete := o.focus, false
+	if focus == "" {
+		names := expected
+		if o.list != "" {
+			if names, err = suite.ReadList(o.list); err != nil {
+				return err
+			}
+		}
+		focus, complete = suite.Exactly(names), o.list == "" && o.skip == ""
+	}
+	bin, out, err := o.dirs()
+	if err != nil {
+		return err
+	}
+	layout, err := assemble(bin, out)
+	if err != nil {
+		return err
+	}
+	say("starting a cluster in %s", o.dataDir)
+	running, err := cluster.Start(ctx, cluster.Config{
+		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR,
+		Log: filepath.Join(out, "berth.log"), Patience: patience,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, running.Stop()) }()
+	closeMirror, err := serveMirror(layout, running.Registries())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeMirror()) }()
+	say("importing images")
+	if err := running.Import(ctx, layout.Dir()); err != nil {
+		return err
+	}
+	result, err := runSuite(ctx, o, running, focus, bin, out, expected)
+	if err != nil {
+		return err
+	}
+	if err := writeReport(o, result, bin, len(expected)); err != nil {
+		return err
+	}
+	return result.Verdict(complete)
+}
+
+func say(format string, args ...any) {
+	fmt.Printf("%s conformance: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+func (o options) dirs() (bin, out string, err error) {
+	if bin, err = filepath.Abs(o.bin); err != nil {
+		return "", "", fmt.Errorf("--bin-dir %q: %w", o.bin, err)
+	}
+	out = o.out
+	if out == "" {
+		out = filepath.Join(bin, "conformance", "out")
+	}
+	if out, err = filepath.Abs(out); err != nil {
+		return "", "", fmt.Errorf("--out %q: %w", o.out, err)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return "", "", fmt.Errorf("make output directory: %w", err)
+	}
+	return bin, out, nil
+}
+
+// assemble makes the stand-in images.
+func assemble(bin, out string) (oci.Layout, error) {
+	own := filepath.Join(bin, "conformance")
+	data, err := os.ReadFile(filepath.Join(own, "upstream-images"))
+	if err != nil {
+		return oci.Layout{}, fmt.Errorf("find upstream's images: %w: run build.sh first", err)
+	}
+	images, err := standin.Sources{
+		Debian: filepath.Join(own, "debian"), Programs: filepath.Join(own, "programs"),
+		Upstream: strings.TrimSpace(string(data)), Pause: filepath.Join(bin, "images", "pause"),
+	}.Images()
+	if err != nil {
+		return oci.Layout{}, err
+	}
+	dir := filepath.Join(out, "images")
+	if err := oci.Write(dir, images); err != nil {
+		return oci.Layout{}, err
+	}
+	say("assembled %d images", len(images))
+	return oci.Open(dir), nil
+}
+
+// serveMirror starts the registry for Pods that pull always, and tells the cluster's containerd of it. The function
+// it returns ends it.
+func serveMirror(layout oci.Layout, registries string) (func() error, error) {
+	handler, err := mirror.New(layout)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start mirror: %w", err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	stop := func() error {
+		closed := server.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("mirror: %w", err)
+		}
+		return closed
+	}
+	if err := handler.WriteHosts(registries, listener.Addr().String()); err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	return stop, nil
+}
+
+// runSuite runs the specs, and gives up when the cluster ends under them.
+func runSuite(
+	ctx context.Context, o options, running *cluster.Cluster, focus, bin, out string, expected []string,
+) (_ suite.Result, err error) {
+	kubectl, err := running.Kubectl(out)
+	if err != nil {
+		return suite.Result{}, err
+	}
+	log, err := os.Create(filepath.Join(out, "suite.log"))
+	if err != nil {
+		return suite.Result{}, fmt.Errorf("run suite: %w", err)
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-running.Ended():
+			cancel(errors.New("the cluster ended while the suite ran"))
+		case <-ctx.Done():
+		}
+	}()
+	say("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
+	report, err := suite.Run(ctx, suite.Config{
+		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
+		Focus: focus, Skip: o.skip, Parallel: o.parallel, Timeout: o.timeout, Progress: log,
+	})
+	if err != nil {
+		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+	}
+	result := suite.Judge(report, expected)
+	if cause := context.Cause(ctx); cause != nil && result.Broken == "" {
+		result.Broken = cause.Error()
+	}
+	return result, nil
+}
+
+func writeReport(o options, result suite.Result, bin string, expected int) (err error) {
+	file, err := os.Create(o.report)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	header := suite.Header{
+		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
+		Berth: firstWords(filepath.Join(bin, "berth"), "version"), Machine: machine(), Expected: expected,
+	}
+	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip} {
+		if value != "" {
+			header.Command += fmt.Sprintf(" %s='%s'", name, value)
+		}
+	}
+	if err := result.WriteReport(file, header); err != nil {
+		return err
+	}
+	failed := 0
+	for _, spec := range result.Specs {
+		if spec.Failed {
+			failed++
+			fmt.Printf("FAIL %s\n     %s\n", spec.Name, spec.Reason)
+		}
+	}
+	say("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",
+		result.Ran, failed, len(result.Regressed), len(result.Missing), o.report)
+	return nil
+}
+
+// firstWords is the first line that a program prints about itself.
+func firstWords(program string, args ...string) string {
+	out, err := exec.Command(program, args...).Output()
+	if err != nil {
+		return "of unknown version"
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
+}
+
+// machine is what of the machine changes results: kernel, cgroups, processors.
+func machine() string {
+	var name unix.Utsname
+	release := "unknown"
+	if err := unix.Uname(&name); err == nil {
+		release = unix.ByteSliceToString(name.Release[:])
+	}
+	groups := "cgroup v1"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		groups = "cgroup v2"
+	}
+	return fmt.Sprintf("Linux %s, %s, %d processors", release, groups, runtime.NumCPU())
+}

@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Config says where the cluster lies. All fields are required.
+type Config struct {
+	// Bin is the directory with berth and all that it starts.
+	Bin string
+	// DataDir is the cluster's alone: an earlier cluster in it is deleted.
+	DataDir string
+	// APIPort, PodCIDR and ServiceCIDR must be used by no other cluster of the machine.
+	APIPort              int
+	PodCIDR, ServiceCIDR string
+	// Log is the file that takes what berth prints.
+	Log string
+	// Patience bounds the start, and the stop.
+	Patience time.Duration
+}
+
+// readyWords are in the line by which berth says that the cluster is ready.
+const readyWords = "is ready after"
+
+// Cluster is a running `berth up`.
+type Cluster struct {
+	cfg   Config
+	cmd   *exec.Cmd
+	log   *os.File
+	ended chan struct{}
+	// err is how the process ended; read it after ended is closed.
+	err error
+}
+
+// Start deletes what an earlier run left in the data directory, starts the cluster and returns once it is ready. The
+// caller calls Stop. When ctx ends the process is asked to end.
+func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
+	log, err := os.Create(cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("start cluster: %w", err)
+	}
+	c := &Cluster{cfg: cfg, log: log, ended: make(chan struct{})}
+	c.cmd = exec.CommandContext(ctx, c.Berth(), "up", "--reset", "--unsafe-no-fsync", "--bin-dir", cfg.Bin,
+		"--data-dir", cfg.DataDir, "--api-port", strconv.Itoa(cfg.APIPort),
+		"--pod-cidr", cfg.PodCIDR, "--service-cidr", cfg.ServiceCIDR)
+	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
+	// A Ctrl-C at the terminal is for the suite first; the cluster ends after it, by Stop.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ready := newWatchFor(readyWords)
+	output := io.MultiWriter(log, ready)
+	c.cmd.Stdout, c.cmd.Stderr = output, output
+	if err := c.cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start cluster: %w", err), log.Close())
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.ended)
+	}()
+	timer := time.NewTimer(cfg.Patience)
+	defer timer.Stop()
+	select {
+	case <-ready.seen:
+		return c, nil
+	case <-c.ended:
+		return nil, errors.Join(fmt.Errorf("start cluster: berth ended before it was ready, see %s: %w", cfg.Log, c.err), log.Close())
+	case <-timer.C:
+		return nil, errors.Join(fmt.Errorf("start cluster: not ready after %s, see %s", cfg.Patience, cfg.Log), c.Stop())
+	}
+}
+
+// Berth is the program.
+func (c *Cluster) Berth() string { return filepath.Join(c.cfg.Bin, "berth") }
+
+// Kubeconfig is the administrator's.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(c.cfg.DataDir, "admin.kubeconfig") }
+
+// Registries is where the cluster's containerd looks for what to know about a registry.
+func (c *Cluster) Registries() string { return filepath.Join(c.cfg.DataDir, "containerd", "certs.d") }
+
+// Ended is closed when the process has ended, asked or not.
+func (c *Cluster) Ended() <-chan struct{} { return c.ended }
+
+// Import brings the images of an OCI layout into the cluster.
+func (c *Cluster) Import(ctx context.Context, layout string) error {
+	out, err := exec.CommandContext(ctx, c.Berth(), "--data-dir", c.cfg.DataDir, "images", "import", layout).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("import images: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Kubectl writes a program that is kubectl for this cluster and returns its path.
+func (c *Cluster) Kubectl(dir string) (string, error) {
+	path := filepath.Join(dir, "kubectl")
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --data-dir '%s' kubectl \"$@\"\n", c.Berth(), c.cfg.DataDir)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		return "", fmt.Errorf("write kubectl: %w", err)
+	}
+	return path, nil
+}
+
+// Stop asks berth to end, waits for it, and kills it if that takes too long.
+func (c *Cluster) Stop() error {
+	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended, which is seen below
+	timer := time.NewTimer(c.cfg.Patience)
+	defer timer.Stop()
+	select {
+	case <-c.ended:
+		if c.err != nil {
+			return errors.Join(fmt.Errorf("stop cluster: berth failed, see %s: %w", c.cfg.Log, c.err), c.log.Close())
+		}
+		return c.log.Close()
+	case <-timer.C:
+		killed := c.cmd.Process.Kill()
+		<-c.ended
+		return errors.Join(fmt.Errorf("stop cluster: still running after %s, killed, see %s", c.cfg.Patience, c.cfg.Log), killed, c.log.Close())
+	}
+}
+
+// watchFor is a writer that sees when certain words have been written.
+type watchFor struct {
+	words []byte
+	seen  chan struct{}
+	once  sync.Once
+
+	mu   sync.Mutex
+	tail []byte
+}
+
+func newWatchFor(words string) *watchFor {
+	return &watchFor{words: []byte(words), seen: make(chan struct{})}
+}
+
+// Write keeps only as much as could be the beginning of the words.
+func (w *watchFor) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tail = append(w.tail, p...)
+	if bytes.Contains(w.tail, w.words) {
+		w.once.Do(func() { close(w.seen) })
+	}
+	if keep := len(w.words); len(w.tail) > keep {
+		w.tail = append(w.tail[:0], w.tail[len(w.tail)-keep:]...)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,2 @@
+// Package cluster starts and stops the Berth cluster that the suite runs on.
+package cluster

@@ -1,0 +1,2 @@
+// Package elfdeps finds the shared libraries of a program inside a directory that holds unpacked packages.
+package elfdeps

@@ -1,0 +1,107 @@
+package suite
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Header is what a report says about the circumstances.
+type Header struct {
+	// Command is what to run to get the report again.
+	Command string
+	// Suite, Berth and Machine are the versions and the kind of machine.
+	Suite, Berth, Machine string
+	// Expected is how many specs must pass.
+	Expected int
+	// Notes are sentences that a reader must know, such as what no image stands in for.
+	Notes []string
+}
+
+// WriteReport writes the result as Markdown.
+func (r Result) WriteReport(w io.Writer, header Header) error {
+	var b strings.Builder
+	areas, tallies := r.areas()
+	var sum tally
+	for _, t := range tallies {
+		sum = tally{sum.passed + t.passed, sum.failed + t.failed, sum.notRun + t.notRun}
+	}
+	fmt.Fprintf(&b, "# Conformance\n\nWritten by `%s` on %s. Upstream's suite %s, berth %s, %s; the specs took %s.\n\n",
+		header.Command, r.Began.UTC().Format(time.DateOnly), header.Suite, header.Berth, header.Machine, r.Took.Round(time.Second))
+	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** Of %d specs that must pass (expected.txt) %d did, %d failed, %d did not run.\n\n",
+		sum.passed, sum.failed, sum.notRun, header.Expected,
+		header.Expected-len(r.Regressed)-len(r.Missing)-len(r.Unknown), len(r.Regressed), len(r.Missing)+len(r.Unknown))
+	if r.Broken != "" {
+		fmt.Fprintf(&b, "The suite itself failed: %s\n\n", cell(r.Broken))
+	}
+	for _, note := range header.Notes {
+		fmt.Fprintf(&b, "%s\n\n", note)
+	}
+	b.WriteString("| area | passed | failed | not run |\n| --- | ---: | ---: | ---: |\n")
+	for _, area := range areas {
+		t := tallies[area]
+		fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", cell(area), t.passed, t.failed, t.notRun)
+	}
+	r.writeFailures(&b)
+	r.writeNotRun(&b)
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+func (r Result) writeFailures(b *strings.Builder) {
+	must := make(map[string]bool)
+	for _, spec := range r.Regressed {
+		must[spec.Name] = true
+	}
+	b.WriteString("\n## Failures\n\n")
+	none := true
+	for _, spec := range r.Specs {
+		if !spec.Failed {
+			continue
+		}
+		none = false
+		mark := ""
+		if must[spec.Name] {
+			mark = " (must pass)"
+		}
+		fmt.Fprintf(b, "- %s%s, after %s  \n  `%s`\n", cell(spec.Name), mark, spec.Took.Round(time.Second),
+			strings.ReplaceAll(spec.Reason, "`", "'"))
+	}
+	if none {
+		b.WriteString("None.\n")
+	}
+}
+
+func (r Result) writeNotRun(b *strings.Builder) {
+	b.WriteString("\n## Not run\n\n")
+	none := true
+	listed := make(map[string]bool)
+	for _, spec := range r.Specs {
+		if spec.Passed || spec.Failed {
+			continue
+		}
+		none, listed[spec.Name] = false, true
+		fmt.Fprintf(b, "- %s: %s\n", cell(spec.Name), cell(spec.Reason))
+	}
+	for _, name := range r.Missing {
+		if !listed[name] {
+			none = false
+			fmt.Fprintf(b, "- %s (must pass): left out of this run\n", cell(name))
+		}
+	}
+	for _, name := range r.Unknown {
+		none = false
+		fmt.Fprintf(b, "- %s (must pass): the suite has no such spec\n", cell(name))
+	}
+	if none {
+		b.WriteString("None.\n")
+	}
+}
+
+// cell makes text safe inside a table or a list.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "*", `\*`, "<", "&lt;", "\n", " ").Replace(text)
+}

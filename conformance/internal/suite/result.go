@@ -1,0 +1,171 @@
+package suite
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+// Spec is how one spec ended.
+type Spec struct {
+	// Name is the full name, as lists of specs have it.
+	Name string
+	// Area is what the spec is about, the first words of its name: "node: Pods".
+	Area string
+	// Passed, or Failed, or neither: then it did not run.
+	Passed, Failed bool
+	// Reason is the first line of the failure, or why the suite itself skipped the spec.
+	Reason string
+	// Took is how long it ran.
+	Took time.Duration
+}
+
+// Result is what came out of a run. Build it with [Judge].
+type Result struct {
+	// Specs are all that the focus selected, by name.
+	Specs []Spec
+	// Broken is a failure outside any spec, such as before the suite's start; empty if there is none.
+	Broken string
+	// Unknown are names of the expected list that the suite does not have.
+	Unknown []string
+	// Regressed are specs of the expected list that failed.
+	Regressed []Spec
+	// Missing are specs of the expected list that were not run.
+	Missing []string
+	// Ran is how many specs ran.
+	Ran int
+	// Began and Took are the suite's.
+	Began time.Time
+	Took  time.Duration
+}
+
+// Judge reads ginkgo's report against the list of specs that must pass.
+func Judge(report types.Report, expected []string) Result {
+	result := Result{Began: report.StartTime, Took: report.RunTime}
+	known := make(map[string]*Spec)
+	for _, entry := range report.SpecReports {
+		if entry.LeafNodeType != types.NodeTypeIt {
+			if entry.State.Is(types.SpecStateFailureStates) && result.Broken == "" {
+				result.Broken = fmt.Sprintf("%s: %s", entry.LeafNodeType, firstLine(entry.Failure.Message))
+			}
+			continue
+		}
+		spec := specOf(entry)
+		known[spec.Name] = &spec
+		if spec.Passed || spec.Failed {
+			result.Ran++
+		}
+		// What the focus left out is skipped without a word.
+		if spec.Passed || spec.Failed || spec.Reason != "" {
+			result.Specs = append(result.Specs, spec)
+		}
+	}
+	slices.SortFunc(result.Specs, func(a, b Spec) int { return cmp.Compare(a.Name, b.Name) })
+	for _, name := range expected {
+		spec, ok := known[name]
+		switch {
+		case !ok:
+			result.Unknown = append(result.Unknown, name)
+		case spec.Failed:
+			result.Regressed = append(result.Regressed, *spec)
+		case !spec.Passed:
+			result.Missing = append(result.Missing, name)
+		}
+	}
+	return result
+}
+
+func specOf(entry types.SpecReport) Spec {
+	spec := Spec{Name: entry.FullText(), Took: entry.RunTime, Area: areaOf(entry)}
+	switch {
+	case entry.State.Is(types.SpecStatePassed):
+		spec.Passed = true
+	case entry.State.Is(types.SpecStateFailureStates):
+		spec.Failed = true
+		spec.Reason = cmp.Or(firstLine(entry.Failure.Message), entry.State.String())
+		if entry.Failure.ForwardedPanic != "" {
+			spec.Reason += ": " + firstLine(entry.Failure.ForwardedPanic)
+		}
+	default:
+		spec.Reason = firstLine(entry.Failure.Message)
+	}
+	return spec
+}
+
+var (
+	sig    = regexp.MustCompile(`^\[sig-([a-z-]+)\] *`)
+	labels = regexp.MustCompile(` *\[[^\]]*\]`)
+)
+
+// areaOf is the outermost container's text without its labels: "[sig-node] Pods" is "node: Pods".
+func areaOf(entry types.SpecReport) string {
+	if len(entry.ContainerHierarchyTexts) == 0 {
+		return "other"
+	}
+	text := entry.ContainerHierarchyTexts[0]
+	group := "other"
+	if match := sig.FindStringSubmatch(text); match != nil {
+		group, text = match[1], text[len(match[0]):]
+	}
+	return group + ": " + cmp.Or(strings.TrimSpace(labels.ReplaceAllString(text, "")), "other")
+}
+
+// longestReason keeps a failure on one line of a table.
+const longestReason = 300
+
+func firstLine(message string) string {
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if runes := []rune(line); len(runes) > longestReason {
+			line = string(runes[:longestReason]) + "…"
+		}
+		return line
+	}
+	return ""
+}
+
+// Verdict is nil if the run proves what it should: something ran, and nothing of the expected list failed. With
+// complete, every spec of that list must have run too.
+func (r Result) Verdict(complete bool) error {
+	switch {
+	case r.Broken != "":
+		return fmt.Errorf("the suite is broken: %s", r.Broken)
+	case r.Ran == 0:
+		return fmt.Errorf("no spec ran: the focus matches none")
+	case len(r.Unknown) > 0:
+		return fmt.Errorf("%d names of the expected list are no specs of the suite, the first is %q", len(r.Unknown), r.Unknown[0])
+	case len(r.Regressed) > 0:
+		return fmt.Errorf("%d specs that must pass failed, the first is %q", len(r.Regressed), r.Regressed[0].Name)
+	case complete && len(r.Missing) > 0:
+		return fmt.Errorf("%d specs that must pass did not run, the first is %q", len(r.Missing), r.Missing[0])
+	}
+	return nil
+}
+
+// tally is one area's count.
+type tally struct{ passed, failed, notRun int }
+
+func (r Result) areas() ([]string, map[string]tally) {
+	tallies := make(map[string]tally)
+	for _, spec := range r.Specs {
+		t := tallies[spec.Area]
+		switch {
+		case spec.Passed:
+			t.passed++
+		case spec.Failed:
+			t.failed++
+		default:
+			t.notRun++
+		}
+		tallies[spec.Area] = t
+	}
+	return slices.Sorted(maps.Keys(tallies)), tallies
+}

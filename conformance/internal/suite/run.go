@@ -1,0 +1,113 @@
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+// Config says what to run and against what.
+type Config struct {
+	// Bin holds ginkgo and e2e.test.
+	Bin string
+	// Kubeconfig and Kubectl are the cluster's administrator and a kubectl program.
+	Kubeconfig, Kubectl string
+	// OutDir takes the reports and the log.
+	OutDir string
+	// Focus and Skip are regular expressions over spec names, ginkgo's flags.
+	Focus, Skip string
+	// Parallel is how many specs run at once.
+	Parallel int
+	// Timeout ends the whole run.
+	Timeout time.Duration
+	// Progress takes the suite's output.
+	Progress io.Writer
+}
+
+// reportFile is the name of ginkgo's own report in the output directory.
+const reportFile = "report.json"
+
+// Exactly is the focus that selects these specs and no others.
+func Exactly(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = regexp.QuoteMeta(name)
+	}
+	// ginkgo puts the suite's name before the spec's, so only the end can be pinned.
+	return "(?:" + strings.Join(quoted, "|") + ")$"
+}
+
+// Run runs the suite and returns ginkgo's report. Specs that fail are no error; a run without a report is one.
+func Run(ctx context.Context, cfg Config) (types.Report, error) {
+	report := filepath.Join(cfg.OutDir, reportFile)
+	if err := os.Remove(report); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return types.Report{}, fmt.Errorf("run suite: %w", err)
+	}
+	args := []string{
+		"--procs=" + strconv.Itoa(cfg.Parallel), "--timeout=" + cfg.Timeout.String(), "--no-color", "--silence-skips",
+		"--output-dir=" + cfg.OutDir, "--json-report=" + reportFile, "--poll-progress-after=10m",
+	}
+	if cfg.Focus != "" {
+		args = append(args, "--focus="+cfg.Focus)
+	}
+	if cfg.Skip != "" {
+		args = append(args, "--skip="+cfg.Skip)
+	}
+	args = append(args, filepath.Join(cfg.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+cfg.Kubeconfig,
+		"--kubectl-path="+cfg.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
+	cmd := exec.CommandContext(ctx, filepath.Join(cfg.Bin, "ginkgo"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 2 * time.Minute
+	cmd.Stdout, cmd.Stderr = cfg.Progress, cfg.Progress
+	runErr := cmd.Run()
+	result, err := readReport(report)
+	if err != nil {
+		return types.Report{}, errors.Join(fmt.Errorf("run suite: %w", err), runErr)
+	}
+	return result, nil
+}
+
+func readReport(path string) (types.Report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return types.Report{}, fmt.Errorf("read the suite's report: %w", err)
+	}
+	var reports []types.Report
+	if err := json.Unmarshal(data, &reports); err != nil {
+		return types.Report{}, fmt.Errorf("read the suite's report %q: %w", path, err)
+	}
+	if len(reports) != 1 {
+		return types.Report{}, fmt.Errorf("read the suite's report %q: %d suites in it, not one", path, len(reports))
+	}
+	return reports[0], nil
+}
+
+// ReadList reads a list of spec names: one a line, empty lines and lines with # left out.
+func ReadList(path string) ([]string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read list of specs: %w", err)
+	}
+	var names []string
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			names = append(names, line)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("read list of specs %q: it names none", path)
+	}
+	return names, nil
+}

@@ -22,6 +22,9 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	// Events outlive ctx: those of the calls in flight are still to be written.
 	events, endEvents := ctrl.startEvents(context.WithoutCancel(ctx))
 	defer endEvents()
+	if user, ok := ctrl.provisioner.(EventUser); ok {
+		user.UseEvents(events)
+	}
 	engine := ctrl.newEngine(events)
 	defer engine.factory.Shutdown()
 	defer cancel() // before Shutdown, which waits for the informers

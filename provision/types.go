@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
 )
 
 // Provisioner makes and removes the storage behind PersistentVolumes. Its methods are called from
@@ -61,6 +62,12 @@ type BlockProvisioner interface {
 	Provisioner
 	// SupportsBlock returns whether provisioner supports block volume.
 	SupportsBlock() bool
+}
+
+// EventUser is implemented by a Provisioner that reports events of its own on claims and volumes.
+type EventUser interface {
+	// UseEvents is called once, when the controller begins to run and before it asks for anything else.
+	UseEvents(recorder record.EventRecorder)
 }
 
 // ProvisioningState says what a call of ProvisionExt left behind. It matters only beside an error;

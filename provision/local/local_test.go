@@ -237,6 +237,16 @@ func TestDeleteRefusesWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
+// A root that cannot be made leaves nothing behind, so a claim is not held for it.
+func TestUnusableRootIsAFinalError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	p, _ := newProvisioner(t, filepath.Join(file, "volumes"))
+	_, state, err := p.ProvisionContext(t.Context(), options("pvc-1"))
+	require.ErrorContains(t, err, file)
+	require.Equal(t, provision.ProvisioningFinished, state)
+}
+
 func TestDeleteStopsAndResumes(t *testing.T) {
 	p, _ := newProvisioner(t, t.TempDir())
 	pv, err := p.Provision(options("pvc-1"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +17,7 @@ import (
 
 // Deps are what the provisioner works with.
 type Deps struct {
-	// Events gets the events on claims. Nil: they are only logged.
+	// Events gets the events on claims. Nil: the recorder of the controller that runs the provisioner.
 	Events record.EventRecorder
 	// Logger; nil discards.
 	Logger *slog.Logger
@@ -45,8 +46,10 @@ func (c Config) validate() error {
 type Provisioner struct {
 	node   string
 	tree   *tree
-	events record.EventRecorder
 	logger *slog.Logger
+
+	mu     sync.Mutex // guards events
+	events record.EventRecorder
 }
 
 var (
@@ -54,6 +57,7 @@ var (
 	_ provision.ProvisionerContext = (*Provisioner)(nil)
 	_ provision.DeleterContext     = (*Provisioner)(nil)
 	_ provision.Qualifier          = (*Provisioner)(nil)
+	_ provision.EventUser          = (*Provisioner)(nil)
 )
 
 // New makes a Provisioner. It touches no file before the first volume.
@@ -71,6 +75,15 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 	return p, nil
 }
 
+// UseEvents implements provision.EventUser.
+func (p *Provisioner) UseEvents(recorder record.EventRecorder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.events == nil {
+		p.events = recorder
+	}
+}
+
 // ShouldProvision implements provision.Qualifier: claims that were scheduled to other nodes are theirs.
 func (p *Provisioner) ShouldProvision(claim *corev1.PersistentVolumeClaim) bool {
 	node := claim.Annotations["volume.kubernetes.io/selected-node"]
@@ -84,7 +97,7 @@ func (p *Provisioner) Provision(options provision.VolumeOptions) (*corev1.Persis
 }
 
 // ProvisionContext implements provision.ProvisionerContext. Making a directory is too quick to be cut short.
-// Every error is final: a directory without its volume is never left behind.
+// An error is final unless the directory is there already: then the next call finishes it.
 func (p *Provisioner) ProvisionContext(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
@@ -106,9 +119,12 @@ func (p *Provisioner) provision(
 	}
 	size := options.PVC.Spec.Resources.Requests[corev1.ResourceStorage]
 	made, err := p.tree.make(options.PVName, size.Value())
-	if err != nil {
-		// The directory may be there but unfinished; the next call finishes it.
+	if err != nil && made.exists {
+		// The directory is there but unfinished; the next call finishes it.
 		return nil, provision.ProvisioningInBackground, err
+	}
+	if err != nil {
+		return nil, provision.ProvisioningFinished, err
 	}
 	if made.created && !made.limited {
 		p.sizeNotEnforced(options.PVC, made.reason)
@@ -149,6 +165,8 @@ func (p *Provisioner) sizeNotEnforced(claim *corev1.PersistentVolumeClaim, reaso
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	text := fmt.Sprintf("The volume may grow beyond its size of %s: %v", size.String(), reason)
 	p.logger.Info("size is not enforced", "claim", claim.Namespace+"/"+claim.Name, "reason", reason)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.events != nil {
 		p.events.Event(claim, corev1.EventTypeNormal, ReasonSizeNotEnforced, text)
 	}

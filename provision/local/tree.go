@@ -28,7 +28,8 @@ type tree struct {
 
 // made says what make did.
 type made struct {
-	created bool
+	// exists is set once the directory is there, created if this call made it.
+	exists, created bool
 	// limited is set if a quota enforces the size; otherwise reason says why not.
 	limited bool
 	reason  error
@@ -95,6 +96,7 @@ func (t *tree) make(name string, size int64) (made, error) {
 	if err != nil {
 		return m, fmt.Errorf("make volume %q: %w", name, err)
 	}
+	m.exists = true
 	defer dir.Close()
 	if m.reason, err = t.limit(dir, name, size); err != nil {
 		return m, fmt.Errorf("limit size of volume %q: %w", name, err)

@@ -64,21 +64,83 @@ type Refresher interface {
 	Refresh(ctx context.Context, req Request) error
 }
 
-// Attachable is a Plugin whose volumes must be attached to the node, and perhaps staged once a node, before SetUp.
-//
-// DeviceName is the volume's unique name in node.status.volumesInUse and volumesAttached; an empty name means that
-// this volume needs no attachment. Stage makes the volume usable on the node under a directory of the plugin's own
-// and is called once a volume, before the first SetUp; Unstage is called after the last TearDown. Both are
-// idempotent, and their errors are final or Uncertain as those of SetUp.
-type Attachable interface {
-	Plugin
-	DeviceName(spec Spec) (string, error)
-	Stage(ctx context.Context, req StageRequest) error
-	Unstage(ctx context.Context, deviceName string) error
+// Repeater is a Refresher some of whose volumes want Refresh now and then even if nothing is known to have changed.
+type Repeater interface {
+	Refresher
+	// Repeats reports whether this volume does.
+	Repeats(ctx context.Context, spec Spec) bool
 }
 
-// BlockMapper is a Plugin that can hand a volume to a container as a device instead of a directory. Map returns the
-// device node; Unmap gets what TearDown gets. The rules of SetUp and TearDown hold.
+// Attachable is a Plugin whose volumes may be devices of the node: attached to it and made usable on it once, however
+// many Pods of the node use them.
+//
+// # Order
+//
+// A device with Attach is first named in node.status.volumesInUse, then awaited in node.status.volumesAttached. Then
+// comes Stage, then SetUp or Map for each Pod, then TearDown or Unmap for each, then Unstage, and last the name
+// leaves volumesInUse. The caller never runs two of these calls for one device at once, whichever Pods they are for.
+//
+// # Crashes and errors
+//
+// Stage and Unstage are idempotent, and their errors are final or Uncertain as those of SetUp and TearDown. Before
+// Stage does anything that Unstage would have to undo it leaves a trace on disk by which Staged finds the device.
+type Attachable interface {
+	Plugin
+	// Device says which device the volume is. One without a name needs neither Stage nor attachment.
+	Device(ctx context.Context, spec Spec) (Device, error)
+	// Stage makes the device usable on this node. It is called before each SetUp of a new process, and otherwise
+	// only before the first.
+	Stage(ctx context.Context, req StageRequest) error
+	// Unstage undoes Stage. A device that is not staged is fine.
+	Unstage(ctx context.Context, deviceName string) error
+	// Staged lists the devices for which Unstage is due some day, from what is on disk.
+	Staged() ([]Device, error)
+	// DeviceOf is the name of the device behind a directory that SetUp or Map made, from what is on disk. It is
+	// empty if there is none or the directory is missing.
+	DeviceOf(dir string) (string, error)
+}
+
+// Device is what a volume is to the node.
+type Device struct {
+	// Name is the volume's unique name in node.status.volumesInUse and volumesAttached.
+	Name string
+	// Attach says that the volume has to be attached before Stage.
+	Attach bool
+}
+
+// Expander is a Plugin whose volumes may grow while they are in use.
+type Expander interface {
+	Plugin
+	// Expand makes the volume, which is set up, as large as its PersistentVolume says. It returns false if that is
+	// not for the node to do.
+	Expand(ctx context.Context, req ExpandRequest) (bool, error)
+}
+
+// ExpandRequest asks to make a volume grow.
+type ExpandRequest struct {
+	Spec Spec
+	// Dir is that of the Request, Path that of the Mount.
+	Dir, Path string
+}
+
+// Stater is a Plugin that knows better than statfs(2) how full its volumes are.
+type Stater interface {
+	Plugin
+	// Stats returns nil if statfs has to do.
+	Stats(ctx context.Context, spec Spec, path string) (*Stats, error)
+}
+
+// Stats says how large and how full a volume is. What is unknown is 0.
+type Stats struct {
+	// Capacity, Available and Used are in bytes.
+	Capacity, Available, Used int64
+	// Inodes, InodesFree and InodesUsed count inodes.
+	Inodes, InodesFree, InodesUsed int64
+}
+
+// BlockMapper is a Plugin that can hand a volume to a container as a block device instead of a directory. Map returns
+// the path of the device; Unmap gets the Dir of its Request, which is POD/volumeDevices/<escaped plugin>/<DirName> and
+// which Map makes a symbolic link to the device. The rules of SetUp and TearDown hold.
 type BlockMapper interface {
 	Plugin
 	Map(ctx context.Context, req Request) (Mount, error)
@@ -131,9 +193,8 @@ type StageRequest struct {
 	Spec       Spec
 	// DevicePath is what the attacher wrote into node.status.volumesAttached. It may be empty.
 	DevicePath string
-	// PublishContext is the attachment's metadata. It may be nil.
-	PublishContext map[string]string
-	FSGroup        *int64
+	// FSGroup is that of the Pod that is to use the volume first.
+	FSGroup *int64
 }
 
 // Mount is a volume that is set up.

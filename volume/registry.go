@@ -44,6 +44,9 @@ func (r *Registry) ByDirName(name string) (Plugin, bool) {
 	return plugin, ok
 }
 
+// All returns the plugins in their order. The caller must not change the slice.
+func (r *Registry) All() []Plugin { return r.plugins }
+
 // EscapeName turns a plugin's name into the name of its directory: "kubernetes.io/empty-dir" becomes
 // "kubernetes.io~empty-dir".
 func EscapeName(name string) string { return strings.ReplaceAll(name, "/", "~") }
@@ -62,6 +65,21 @@ func PodVolumesDir(root string, uid types.UID) string {
 // Dir is the directory of one volume: POD/volumes/<escaped plugin name>/<volume>.
 func Dir(root string, uid types.UID, plugin, volume string) string {
 	return filepath.Join(PodVolumesDir(root, uid), EscapeName(plugin), volume)
+}
+
+// PodDevicesDir is the directory of the links to one Pod's block devices.
+func PodDevicesDir(root string, uid types.UID) string {
+	return filepath.Join(PodDir(root, uid), "volumeDevices")
+}
+
+// DeviceDir is the link to one block device: POD/volumeDevices/<escaped plugin name>/<volume>.
+func DeviceDir(root string, uid types.UID, plugin, volume string) string {
+	return filepath.Join(PodDevicesDir(root, uid), EscapeName(plugin), volume)
+}
+
+// IsBlock reports whether the volume is a block device rather than a file system.
+func (s Spec) IsBlock() bool {
+	return s.PV != nil && s.PV.Spec.VolumeMode != nil && *s.PV.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
 // CheckDirName refuses a volume's name that would lead out of its plugin's directory. The API server admits none, but

@@ -1,5 +1,5 @@
-// Package local is the volume plugin for PersistentVolumes of type local: a directory of one node, bound into the
-// Pods that run there.
+// Package local is the volume plugin for PersistentVolumes of type local: a directory or a block device of one node,
+// given to the Pods that run there.
 package local
 
 import (
@@ -23,7 +23,10 @@ const Name = "kubernetes.io/local-volume"
 // Plugin is the volume plugin. It has no state.
 type Plugin struct{ mounter mounts.Mounter }
 
-var _ volume.Plugin = (*Plugin)(nil)
+var (
+	_ volume.Plugin      = (*Plugin)(nil)
+	_ volume.BlockMapper = (*Plugin)(nil)
+)
 
 // New makes the plugin.
 func New(mounter mounts.Mounter) *Plugin { return &Plugin{mounter: mounter} }
@@ -55,7 +58,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
 		return volume.Mount{}, volume.Unsupported(req.Spec, "local.path",
-			path+" is a block device; only directories are supported, so mount its file system and use that directory")
+			path+" is a block device; use it with volumeMode Block, or mount its file system and use that directory")
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return volume.Mount{}, fmt.Errorf("set up local volume %q: %s is not a directory", pv.Name, path)

@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/emptydir"
 	"github.com/berth-dev/berth/volume/hostpath"
 	"github.com/berth-dev/berth/volume/local"
@@ -21,6 +22,8 @@ type Deps struct {
 	Tokens  projected.Tokens
 	// NodeAllocatable tells what Pods may use of this node. Nil is unknown.
 	NodeAllocatable func() corev1.ResourceList
+	// CSI is the plugin for CSI drivers. Nil leaves them out.
+	CSI *csi.Plugin
 }
 
 // New makes a registry of all plugins.
@@ -31,7 +34,7 @@ func New(deps Deps) (*volume.Registry, error) {
 	content := projected.Deps{
 		Objects: deps.Objects, Tokens: deps.Tokens, Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable,
 	}
-	return volume.NewRegistry(
+	list := []volume.Plugin{
 		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable}),
 		hostpath.New(deps.Mounter),
 		local.New(deps.Mounter),
@@ -39,5 +42,9 @@ func New(deps Deps) (*volume.Registry, error) {
 		projected.NewSecret(content),
 		projected.NewDownwardAPI(content),
 		projected.NewProjected(content),
-	)
+	}
+	if deps.CSI != nil {
+		list = append(list, deps.CSI)
+	}
+	return volume.NewRegistry(list...)
 }

@@ -1,0 +1,211 @@
+package csi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// tokensKey is the key under which a driver finds the tokens that it asked for.
+const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+
+// leavesOpen reports whether a failed call may have taken effect, now or later. ResourceExhausted is among these
+// because it is also how a client says that an answer was too large to read.
+func leavesOpen(err error) bool {
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted:
+		return true
+	}
+	return false
+}
+
+// callError says which call of which driver failed. The driver's own words are kept.
+func callError(driver, call, what string, err error) error {
+	return fmt.Errorf("csi driver %s: %s of %s: %w", driver, call, what, err)
+}
+
+// capability words what the volume is to be.
+func (s *source) capability(driver *Driver, fsGroup *int64) *csipb.VolumeCapability {
+	capability := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{
+		Mode: accessMode(s.accessMode, driver.can(csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)),
+	}}
+	if s.block {
+		capability.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
+		return capability
+	}
+	mount := &csipb.VolumeCapability_MountVolume{FsType: s.fsType, MountFlags: s.mountOptions}
+	if fsGroup != nil && driver.can(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+		mount.VolumeMountGroup = fmt.Sprint(*fsGroup)
+	}
+	capability.AccessType = &csipb.VolumeCapability_Mount{Mount: mount}
+	return capability
+}
+
+// accessMode translates the mode. Drivers that know how tell one writer from many on one node.
+func accessMode(mode corev1.PersistentVolumeAccessMode, tells bool) csipb.VolumeCapability_AccessMode_Mode {
+	switch mode {
+	case corev1.ReadOnlyMany:
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case corev1.ReadWriteMany:
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case corev1.ReadWriteOncePod:
+		if tells {
+			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		}
+	case corev1.ReadWriteOnce:
+		if tells {
+			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		}
+	}
+	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+}
+
+// secrets reads the Secret that a call is to get, nil if there is none.
+func (p *Plugin) secrets(ctx context.Context, ref *corev1.SecretReference, namespace string) (map[string]string, error) {
+	if ref == nil || ref.Name == "" {
+		return nil, nil
+	}
+	if ref.Namespace != "" {
+		namespace = ref.Namespace
+	}
+	secret, err := p.deps.Client.CoreV1().Secrets(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read secret %s/%s for the csi driver: %w", namespace, ref.Name, err)
+	}
+	values := make(map[string]string, len(secret.Data))
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}
+
+// attachment is what the attacher told of the device. It is asked for once, until the device is unstaged.
+func (p *Plugin) attachment(ctx context.Context, s *source) (map[string]string, error) {
+	device := deviceName(s.driver, s.handle)
+	p.mu.Lock()
+	metadata, ok := p.attachments[device]
+	p.mu.Unlock()
+	if ok {
+		return metadata, nil
+	}
+	name := attachmentName(s.handle, s.driver, p.config.NodeName)
+	object, err := p.deps.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read volume attachment %q of volume %q: %w", name, s.name, err)
+	}
+	switch {
+	case object.Spec.NodeName != p.config.NodeName || object.Spec.Attacher != s.driver:
+		return nil, fmt.Errorf("use volume attachment %q of volume %q: it is for driver %q and node %q", name, s.name,
+			object.Spec.Attacher, object.Spec.NodeName)
+	case object.DeletionTimestamp != nil:
+		return nil, fmt.Errorf("use volume attachment %q of volume %q: it is being detached", name, s.name)
+	case !object.Status.Attached:
+		return nil, fmt.Errorf("use volume attachment %q of volume %q: it is not attached", name, s.name)
+	}
+	metadata = object.Status.AttachmentMetadata
+	p.mu.Lock()
+	p.attachments[device] = metadata
+	p.mu.Unlock()
+	return metadata, nil
+}
+
+// forgetAttachment has the attachment read anew.
+func (p *Plugin) forgetAttachment(device string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.attachments, device)
+}
+
+// volumeContext is the volume's attributes and what else the driver wants to know. The second map is for the secrets.
+func (p *Plugin) volumeContext(
+	ctx context.Context, pod *corev1.Pod, s *source, object *storagev1.CSIDriver,
+) (attributes, secret map[string]string, err error) {
+	attributes = maps.Clone(s.attributes)
+	if attributes == nil {
+		attributes = make(map[string]string)
+	}
+	if wantsPodInfo(object) {
+		attributes["csi.storage.k8s.io/pod.name"] = pod.Name
+		attributes["csi.storage.k8s.io/pod.namespace"] = pod.Namespace
+		attributes["csi.storage.k8s.io/pod.uid"] = string(pod.UID)
+		attributes["csi.storage.k8s.io/serviceAccount.name"] = pod.Spec.ServiceAccountName
+		attributes["csi.storage.k8s.io/ephemeral"] = fmt.Sprint(s.ephemeral)
+	}
+	if object == nil || len(object.Spec.TokenRequests) == 0 {
+		return attributes, nil, nil
+	}
+	tokens, err := p.tokens(ctx, pod, object.Spec.TokenRequests)
+	if err != nil {
+		return nil, nil, err
+	}
+	if wantsTokensInSecrets(object) {
+		return attributes, map[string]string{tokensKey: tokens}, nil
+	}
+	attributes[tokensKey] = tokens
+	return attributes, nil, nil
+}
+
+// tokens is a JSON object with a token for each audience.
+func (p *Plugin) tokens(ctx context.Context, pod *corev1.Pod, requests []storagev1.TokenRequest) (string, error) {
+	answers := make(map[string]authenticationv1.TokenRequestStatus, len(requests))
+	for _, request := range requests {
+		token, err := p.deps.Tokens.Token(ctx, pod, &corev1.ServiceAccountTokenProjection{
+			Audience: request.Audience, ExpirationSeconds: request.ExpirationSeconds,
+		})
+		if err != nil {
+			return "", fmt.Errorf("get token with audience %q for the csi driver: %w", request.Audience, err)
+		}
+		expires, err := tokenExpiry(token)
+		if err != nil {
+			return "", fmt.Errorf("read token with audience %q for the csi driver: %w", request.Audience, err)
+		}
+		answers[request.Audience] = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: expires}
+	}
+	raw, err := json.Marshal(answers)
+	if err != nil {
+		return "", fmt.Errorf("encode tokens for the csi driver: %w", err)
+	}
+	return string(raw), nil
+}
+
+// tokenExpiry reads when a token of the API server, a JSON Web Token, expires. The signature is for others to check.
+func tokenExpiry(token string) (metav1.Time, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return metav1.Time{}, fmt.Errorf("it has %d parts instead of 3", len(parts))
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return metav1.Time{}, fmt.Errorf("decode its claims: %w", err)
+	}
+	var claims struct {
+		Expires int64 `json:"exp"`
+	}
+	if err := json.Unmarshal(raw, &claims); err != nil {
+		return metav1.Time{}, fmt.Errorf("read its claims: %w", err)
+	}
+	return metav1.NewTime(time.Unix(claims.Expires, 0).UTC()), nil
+}
+
+// outcome tells what a failed call means. Unless it is certain that nothing was done, and nothing had been done
+// before, the volume may be set up.
+func outcome(err error, before, mounted bool) error {
+	if before || mounted || leavesOpen(err) {
+		return volume.Uncertain(err)
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	// callTimeout bounds one call of a driver.
+	callTimeout = 2 * time.Minute
+	// redialMax is the longest pause between two tries to connect to a driver that went away.
+	redialMax = 2 * time.Second
+)
+
+// driverName is what the CSI specification allows as a name.
+var driverName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`)
+
+// CheckDriverName refuses what cannot be the name of a driver. Names become names of directories.
+func CheckDriverName(name string) error {
+	if !driverName.MatchString(name) || strings.Contains(name, "..") {
+		return fmt.Errorf("use csi driver %q: its name is not a domain name of at most 63 characters", name)
+	}
+	return nil
+}
+
+// Driver is a connection to the node service of one driver. It is safe for concurrent use.
+type Driver struct {
+	// Name is the driver's name.
+	Name string
+	// Endpoint is the path of its socket.
+	Endpoint string
+
+	node csipb.NodeClient
+	conn *grpc.ClientConn
+	caps map[csipb.NodeServiceCapability_RPC_Type]bool
+}
+
+// Dial connects to a driver and asks it what it can do. The caller owns the Driver until it is given to Drivers.
+func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
+	if err := CheckDriverName(name); err != nil {
+		return nil, err
+	}
+	endpoint = strings.TrimPrefix(endpoint, "unix://")
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", endpoint)
+	}
+	again := backoff.DefaultConfig
+	again.BaseDelay, again.MaxDelay = 50*time.Millisecond, redialMax
+	conn, err := grpc.NewClient("passthrough:///"+name, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial), grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to csi driver %q at %q: %w", name, endpoint, err)
+	}
+	d := &Driver{Name: name, Endpoint: endpoint, conn: conn, node: csipb.NewNodeClient(conn)}
+	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, err)
+	}
+	d.caps = make(map[csipb.NodeServiceCapability_RPC_Type]bool)
+	for _, capability := range answer.GetCapabilities() {
+		d.caps[capability.GetRpc().GetType()] = true
+	}
+	return d, nil
+}
+
+// NodeInfo asks the driver how it calls this node.
+func (d *Driver) NodeInfo(ctx context.Context) (*csipb.NodeGetInfoResponse, error) {
+	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask csi driver %q for its name of this node: %w", d.Name, err)
+	}
+	if answer.GetNodeId() == "" {
+		return nil, fmt.Errorf("ask csi driver %q for its name of this node: it gave none", d.Name)
+	}
+	return answer, nil
+}
+
+// Close ends the connection. Calls that run fail.
+func (d *Driver) Close() error { return d.conn.Close() }
+
+func (d *Driver) can(capability csipb.NodeServiceCapability_RPC_Type) bool { return d.caps[capability] }
+
+func (d *Driver) stages() bool { return d.can(csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) }
+
+// NotRegisteredError says that there is no driver of this name on the node.
+type NotRegisteredError struct{ Driver string }
+
+// Error implements error.
+func (e *NotRegisteredError) Error() string {
+	return fmt.Sprintf("driver name %s not found in the list of registered CSI drivers; "+
+		"see that the driver's pod runs on this node", e.Driver)
+}
+
+// Drivers is the drivers that are registered on this node. It is safe for concurrent use, and owns its Drivers.
+type Drivers struct {
+	mu      sync.Mutex // guards all below
+	byName  map[string]*Driver
+	readers map[int]func()
+	next    int
+}
+
+// NewDrivers makes an empty list.
+func NewDrivers() *Drivers {
+	return &Drivers{byName: make(map[string]*Driver), readers: make(map[int]func())}
+}
+
+// Get returns the driver of this name, or a *NotRegisteredError.
+func (d *Drivers) Get(name string) (*Driver, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if driver, ok := d.byName[name]; ok {
+		return driver, nil
+	}
+	return nil, &NotRegisteredError{Driver: name}
+}
+
+// Add registers a driver; one of the same name that is there is replaced and closed.
+func (d *Drivers) Add(driver *Driver) {
+	d.mu.Lock()
+	before := d.byName[driver.Name]
+	d.byName[driver.Name] = driver
+	readers := make([]func(), 0, len(d.readers))
+	for _, reader := range d.readers {
+		readers = append(readers, reader)
+	}
+	d.mu.Unlock()
+	if before != nil && before != driver {
+		_ = before.Close()
+	}
+	for _, reader := range readers {
+		reader()
+	}
+}
+
+// Remove takes the driver of this name away if it is still the one at the endpoint, and closes it. It reports whether
+// it was.
+func (d *Drivers) Remove(name, endpoint string) bool {
+	endpoint = strings.TrimPrefix(endpoint, "unix://")
+	d.mu.Lock()
+	driver, ok := d.byName[name]
+	if !ok || driver.Endpoint != endpoint {
+		d.mu.Unlock()
+		return false
+	}
+	delete(d.byName, name)
+	d.mu.Unlock()
+	_ = driver.Close()
+	return true
+}
+
+// Subscribe has added called each time that a driver was added, until cancel is called. It must return soon.
+func (d *Drivers) Subscribe(added func()) (cancel func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := d.next
+	d.next++
+	d.readers[id] = added
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.readers, id)
+	}
+}
+
+// Close closes all drivers and forgets them.
+func (d *Drivers) Close() {
+	d.mu.Lock()
+	drivers := d.byName
+	d.byName = make(map[string]*Driver)
+	d.mu.Unlock()
+	for _, driver := range drivers {
+		_ = driver.Close()
+	}
+}

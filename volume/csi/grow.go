@@ -1,0 +1,78 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// Expand implements volume.Expander.
+func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, error) {
+	s, err := sourceOf(req.Spec, "")
+	if err != nil {
+		return false, err
+	}
+	driver, err := p.deps.Drivers.Get(s.driver)
+	if err != nil {
+		return false, err
+	}
+	if !driver.can(csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
+		return false, nil
+	}
+	size := req.Spec.PV.Spec.Capacity[corev1.ResourceStorage]
+	call := &csipb.NodeExpandVolumeRequest{
+		VolumeId: s.handle, VolumePath: req.Path, VolumeCapability: s.capability(driver, nil),
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
+	}
+	if driver.stages() {
+		call.StagingTargetPath = p.stagingPath(p.dataOf(s, false))
+	}
+	if call.Secrets, err = p.secrets(ctx, s.expandSecret, ""); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := driver.node.NodeExpandVolume(ctx, call); err != nil {
+		return false, callError(s.driver, "NodeExpandVolume", fmt.Sprintf("volume %q", s.name), err)
+	}
+	return true, nil
+}
+
+// Stats implements volume.Stater.
+func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*volume.Stats, error) {
+	s, err := sourceOf(spec, "")
+	if err != nil {
+		return nil, err
+	}
+	driver, err := p.deps.Drivers.Get(s.driver)
+	if err != nil {
+		return nil, err
+	}
+	if s.ephemeral || !driver.can(csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
+		return nil, nil
+	}
+	call := &csipb.NodeGetVolumeStatsRequest{VolumeId: s.handle, VolumePath: path}
+	if driver.stages() {
+		call.StagingTargetPath = p.stagingPath(p.dataOf(s, false))
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	answer, err := driver.node.NodeGetVolumeStats(ctx, call)
+	if err != nil {
+		return nil, callError(s.driver, "NodeGetVolumeStats", fmt.Sprintf("volume %q", s.name), err)
+	}
+	stats := &volume.Stats{}
+	for _, usage := range answer.GetUsage() {
+		switch usage.GetUnit() {
+		case csipb.VolumeUsage_BYTES:
+			stats.Capacity, stats.Available, stats.Used = usage.GetTotal(), usage.GetAvailable(), usage.GetUsed()
+		case csipb.VolumeUsage_INODES:
+			stats.Inodes, stats.InodesFree, stats.InodesUsed = usage.GetTotal(), usage.GetAvailable(), usage.GetUsed()
+		}
+	}
+	return stats, nil
+}

@@ -1,0 +1,121 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// driverObjects keeps the cluster's CSIDriver objects: what administrators say of drivers.
+type driverObjects struct {
+	cache.Store
+	client kubernetes.Interface
+	listed func() // closes synced, once
+	synced chan struct{}
+}
+
+var _ cache.ReflectorStore = (*driverObjects)(nil)
+
+func newDriverObjects(client kubernetes.Interface) *driverObjects {
+	o := &driverObjects{
+		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client,
+		synced: make(chan struct{}),
+	}
+	o.listed = sync.OnceFunc(func() { close(o.synced) })
+	return o
+}
+
+// Replace is the reflector's: these are all there are.
+func (o *driverObjects) Replace(list []any, version string) error {
+	if err := o.Store.Replace(list, version); err != nil {
+		return err
+	}
+	o.listed()
+	return nil
+}
+
+// start follows the objects until ctx ends.
+func (o *driverObjects) start(ctx context.Context) error {
+	api := o.client.StorageV1().CSIDrivers()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return api.List(ctx, opts)
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return api.Watch(ctx, opts)
+		},
+	}
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, o.client), &storagev1.CSIDriver{}, o,
+		cache.ReflectorOptions{Name: "csi drivers"}).RunWithContext(ctx)
+	return nil
+}
+
+// get returns the object of a driver, nil if there is none. It waits for the first list.
+func (o *driverObjects) get(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	select {
+	case <-o.synced:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the list of CSIDriver objects: %w", ctx.Err())
+	}
+	object, ok, err := o.GetByKey(name)
+	if err != nil || !ok {
+		return nil, err
+	}
+	driver, ok := object.(*storagev1.CSIDriver)
+	if !ok {
+		return nil, fmt.Errorf("read CSIDriver %q: it is a %T", name, object)
+	}
+	return driver, nil
+}
+
+// needsAttach reports whether volumes of the driver have to be attached: so they have if nobody says otherwise.
+func needsAttach(object *storagev1.CSIDriver) bool {
+	return object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
+}
+
+func wantsRepublish(object *storagev1.CSIDriver) bool {
+	return object != nil && object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish
+}
+
+func wantsPodInfo(object *storagev1.CSIDriver) bool {
+	return object != nil && object.Spec.PodInfoOnMount != nil && *object.Spec.PodInfoOnMount
+}
+
+func wantsTokensInSecrets(object *storagev1.CSIDriver) bool {
+	return object != nil && object.Spec.ServiceAccountTokenInSecrets != nil && *object.Spec.ServiceAccountTokenInSecrets
+}
+
+// checkMode refuses a volume of a kind that the driver does not say it has.
+func checkMode(object *storagev1.CSIDriver, s *source) error {
+	mode := storagev1.VolumeLifecyclePersistent
+	if s.ephemeral {
+		mode = storagev1.VolumeLifecycleEphemeral
+	}
+	modes := []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	if object != nil && len(object.Spec.VolumeLifecycleModes) > 0 {
+		modes = object.Spec.VolumeLifecycleModes
+	}
+	if slices.Contains(modes, mode) {
+		return nil
+	}
+	if object == nil {
+		return fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode, s.driver)
+	}
+	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, s.driver, modes)
+}
+
+// fsGroupPolicy is the driver's policy about the Pod's group.
+func fsGroupPolicy(object *storagev1.CSIDriver) storagev1.FSGroupPolicy {
+	if object == nil || object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
+		return storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	}
+	return *object.Spec.FSGroupPolicy
+}

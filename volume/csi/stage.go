@@ -1,0 +1,252 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Device implements volume.Attachable. Every PersistentVolume is a device, and no inline volume.
+func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, error) {
+	if spec.PV == nil {
+		return volume.Device{}, nil
+	}
+	s, err := sourceOf(spec, "")
+	if err != nil {
+		return volume.Device{}, err
+	}
+	object, err := p.info.get(ctx, s.driver)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	if err := checkMode(object, s); err != nil {
+		return volume.Device{}, err
+	}
+	return volume.Device{Name: deviceName(s.driver, s.handle), Attach: needsAttach(object)}, nil
+}
+
+// Stage implements volume.Attachable. A driver that does not stage is not called.
+func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
+	s, err := sourceOf(req.Spec, "")
+	if err != nil {
+		return err
+	}
+	driver, err := p.deps.Drivers.Get(s.driver)
+	if err != nil {
+		return err
+	}
+	object, err := p.info.get(ctx, s.driver)
+	if err != nil {
+		return err
+	}
+	call := &csipb.NodeStageVolumeRequest{
+		VolumeId: s.handle, VolumeContext: s.attributes, VolumeCapability: s.capability(driver, req.FSGroup),
+	}
+	if needsAttach(object) {
+		p.forgetAttachment(req.DeviceName)
+		if call.PublishContext, err = p.attachment(ctx, s); err != nil {
+			return err
+		}
+	}
+	if call.Secrets, err = p.secrets(ctx, s.stageSecret, ""); err != nil {
+		return err
+	}
+	dir, data := p.deviceDir(s.driver, s.handle), p.dataOf(s, needsAttach(object))
+	call.StagingTargetPath = p.stagingPath(data)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
+	}
+	before, err := save(dir, data)
+	if err != nil || !driver.stages() {
+		return err
+	}
+	err = p.stage(ctx, driver, call, s)
+	if err == nil {
+		return nil
+	}
+	mounted, _ := p.deps.Mounter.IsMountPoint(call.StagingTargetPath)
+	err = outcome(err, before, mounted)
+	if volume.IsUncertain(err) {
+		return err
+	}
+	if cleanErr := p.removeStage(data); cleanErr != nil {
+		return volume.Uncertain(errors.Join(err, cleanErr))
+	}
+	return err
+}
+
+func (p *Plugin) stage(ctx context.Context, driver *Driver, call *csipb.NodeStageVolumeRequest, s *source) error {
+	if err := os.MkdirAll(call.StagingTargetPath, 0o750); err != nil {
+		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := driver.node.NodeStageVolume(ctx, call); err != nil {
+		return callError(s.driver, "NodeStageVolume", fmt.Sprintf("volume %q", s.name), err)
+	}
+	return nil
+}
+
+// Unstage implements volume.Attachable.
+func (p *Plugin) Unstage(ctx context.Context, device string) error {
+	name, handle, err := splitDeviceName(device)
+	if err != nil {
+		return err
+	}
+	dir := p.deviceDir(name, handle)
+	data, err := load(dir)
+	if errors.Is(err, errNoData) {
+		// Nothing was begun, or what is known of it is lost: what can be seen is taken away.
+		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
+			return err
+		}
+		return p.removeStage(&volumeData{DriverName: name, VolumeHandle: handle})
+	}
+	if err != nil {
+		return err
+	}
+	driver, err := p.deps.Drivers.Get(name)
+	if err != nil {
+		return fmt.Errorf("unstage volume %q: %w", data.SpecVolID, err)
+	}
+	if driver.stages() {
+		if err := p.unstage(ctx, driver, data); err != nil {
+			return err
+		}
+	}
+	p.forgetAttachment(device)
+	return p.removeStage(data)
+}
+
+func (p *Plugin) unstage(ctx context.Context, driver *Driver, data *volumeData) error {
+	path := p.stagingPath(data)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := driver.node.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{
+		VolumeId: data.VolumeHandle, StagingTargetPath: path,
+	})
+	if err != nil && p.isGone(err, path) {
+		return nil
+	}
+	if err != nil {
+		return callError(driver.Name, "NodeUnstageVolume", fmt.Sprintf("volume %q", data.SpecVolID), err)
+	}
+	return nil
+}
+
+// isGone reports whether an error means that the driver knows of no such volume, and indeed nothing is mounted.
+func (p *Plugin) isGone(err error, path string) bool {
+	if status.Code(err) != codes.NotFound {
+		return false
+	}
+	mounted, err := p.deps.Mounter.IsMountPoint(path)
+	return errors.Is(err, os.ErrNotExist) || err == nil && !mounted
+}
+
+// removeStage removes the directories of a device. Directories only, and only empty ones: whatever a driver left
+// there may be precious.
+func (p *Plugin) removeStage(data *volumeData) error {
+	path := p.stagingPath(data)
+	if err := p.refuseMountPoint(path); err != nil {
+		return err
+	}
+	if data.VolumeMode != "" {
+		// A driver may leave its file there; what it stood for is unstaged.
+		if err := mounts.RemoveTree(path); err != nil {
+			return fmt.Errorf("remove staging directory of volume %q: %w", data.SpecVolID, err)
+		}
+		if err := mounts.RemoveTree(filepath.Join(p.blockDir(), data.SpecVolID)); err != nil {
+			return fmt.Errorf("remove device directory of volume %q: %w", data.SpecVolID, err)
+		}
+	} else if err := removeEmpty(path); err != nil {
+		return fmt.Errorf("remove staging directory of volume %q: %w", data.SpecVolID, err)
+	}
+	dir := p.deviceDir(data.DriverName, data.VolumeHandle)
+	if err := forget(dir); err != nil {
+		return err
+	}
+	if err := removeEmpty(dir); err != nil {
+		return fmt.Errorf("remove directory of volume %q: %w", data.SpecVolID, err)
+	}
+	return nil
+}
+
+// refuseMountPoint returns an error if something is mounted on path.
+func (p *Plugin) refuseMountPoint(path string) error {
+	mounted, err := p.deps.Mounter.IsMountPoint(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("check for a mount: %w", err)
+	case mounted:
+		return fmt.Errorf("remove %q: the csi driver left something mounted there", path)
+	}
+	return nil
+}
+
+// removeEmpty removes an empty directory. A missing one is fine.
+func removeEmpty(dir string) error {
+	if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// Staged implements volume.Attachable.
+func (p *Plugin) Staged() ([]volume.Device, error) {
+	files, err := filepath.Glob(filepath.Join(escapeGlob(p.dir()), "*", "*", dataFile))
+	if err != nil {
+		return nil, fmt.Errorf("list staged volumes: %w", err)
+	}
+	var devices []volume.Device
+	for _, file := range files {
+		data, err := load(filepath.Dir(file))
+		if errors.Is(err, errNoData) {
+			p.deps.Logger.Warn("what was staged here is not known", "file", file, "error", err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if filepath.Dir(file) != p.deviceDir(data.DriverName, data.VolumeHandle) {
+			continue
+		}
+		devices = append(devices, volume.Device{
+			Name: deviceName(data.DriverName, data.VolumeHandle), Attach: data.AttachmentID != "",
+		})
+	}
+	return devices, nil
+}
+
+// DeviceOf implements volume.Attachable.
+func (p *Plugin) DeviceOf(dir string) (string, error) {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("find device of volume: %w", err)
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		dir = p.blockDataDir(filepath.Base(dir))
+	}
+	data, err := load(dir)
+	if errors.Is(err, errNoData) {
+		return "", nil
+	}
+	if err != nil || data.VolumeLifecycleMode == lifecycleEphemeral {
+		return "", err
+	}
+	return deviceName(data.DriverName, data.VolumeHandle), nil
+}

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/up/containerd"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -35,6 +37,8 @@ type Cluster struct {
 	timeline *timeline.Recorder
 	log      *slog.Logger
 	began    time.Time
+	// runtime is how containerd was set up last.
+	runtime atomic.Pointer[containerd.Config]
 }
 
 // New prepares a run; nothing starts before Run.

@@ -63,6 +63,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	if err != nil {
 		return fmt.Errorf("set up containerd: %w", err)
 	}
+	c.runtime.Store(&config)
 	if err := config.CheckFree(ctx); err != nil {
 		return err
 	}

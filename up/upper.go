@@ -61,6 +61,12 @@ func (u *upper) stop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPodsTimeout)
 	defer cancel()
+	// The runtime may just have died and be starting again: Pods cannot be stopped in order without it.
+	if config := u.cluster.runtime.Load(); config != nil {
+		if err := config.WaitReady(ctx, u.cluster.clock); err != nil {
+			u.cluster.log.Warn("stopping without the runtime", "error", err)
+		}
+	}
 	if err := errors.Join(u.kubelet.k.StopPods(ctx), u.kubelet.k.Close()); err != nil {
 		return fmt.Errorf("stop the Pods: %w", err)
 	}

@@ -358,6 +358,12 @@ func (o *output) String() string {
 // waitFor returns once the text was printed; it fails the test if the process ends before, or patience does.
 func (o *output) waitFor(t testing.TB, text string, ended <-chan error) {
 	t.Helper()
+	o.waitForTimes(t, text, 1, ended)
+}
+
+// waitForTimes is waitFor for a text that is printed several times.
+func (o *output) waitForTimes(t testing.TB, text string, times int, ended <-chan error) {
+	t.Helper()
 	found := make(chan struct{})
 	stop := context.AfterFunc(t.Context(), o.cond.Broadcast)
 	defer stop()
@@ -365,7 +371,7 @@ func (o *output) waitFor(t testing.TB, text string, ended <-chan error) {
 		defer close(found)
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		for !strings.Contains(o.text.String(), text) && t.Context().Err() == nil {
+		for strings.Count(o.text.String(), text) < times && t.Context().Err() == nil {
 			o.cond.Wait()
 		}
 	}()

@@ -1,0 +1,176 @@
+//go:build integration
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/imagestore"
+)
+
+// shellImage is an image of apt's static busybox, imported as a user would.
+const shellImage = "example.test/busybox:v1"
+
+// importShell makes the image's archive and brings it in by the command line.
+func importShell(t *testing.T, c *cluster) {
+	t.Helper()
+	binary, err := os.ReadFile("/bin/busybox")
+	require.NoError(t, err, "apt-get install busybox-static (make deps does)")
+	image, err := imagestore.Build(imagestore.BuildSpec{Name: shellImage, Binary: binary, Path: "/bin/busybox"})
+	require.NoError(t, err)
+	archive := filepath.Join(t.TempDir(), "busybox.tar")
+	file, err := os.Create(archive)
+	require.NoError(t, err)
+	require.NoError(t, imagestore.WriteTar(file, image))
+	require.NoError(t, file.Close())
+	require.Contains(t, c.mustRun("images", "import", archive), shellImage)
+}
+
+// shell is a container, as JSON, that runs a script.
+func shell(script, more string) string {
+	if more != "" {
+		more = ", " + more
+	}
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(script)
+	return `{"image": "` + shellImage + `", "imagePullPolicy": "Never", "command": ["/bin/busybox", "sh", "-c", "` + quoted + `"]` + more + `}`
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// TestPods runs Pods of all the kinds that a first cluster must run.
+func TestPods(t *testing.T) {
+	c := newCluster(t, 181)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	t.Run("images are listed and removed", func(t *testing.T) { checkImages(t, c) })
+	t.Run("every kind of volume", func(t *testing.T) { checkVolumes(t, c) })
+	t.Run("environment", func(t *testing.T) {
+		c.apply(podManifest("env", shell(`echo "$GREETING $WHO on $NODE"; exit 0`, `"env": [
+			{"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+			{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+			{"name": "GREETING", "value": "hello $(WHO):"}]`), `"restartPolicy": "Never"`))
+		c.waitPod("name=env", "finished", finished)
+		require.Equal(t, "hello env: env on node-181\n", c.mustRun("kubectl", "logs", "env"))
+	})
+	t.Run("restart policy and backoff", func(t *testing.T) {
+		c.apply(podManifest("crash", shell("echo once more; exit 3", ""), `"restartPolicy": "OnFailure"`))
+		pod := c.waitPod("name=crash", "in its backoff", waitingFor("CrashLoopBackOff"))
+		require.GreaterOrEqual(t, pod.Status.ContainerStatuses[0].RestartCount, int32(1))
+		require.Equal(t, int32(3), pod.Status.ContainerStatuses[0].LastTerminationState.Terminated.ExitCode)
+		require.Contains(t, c.mustRun("explain", "pod", "crash"), "exit code 3")
+		require.Equal(t, "once more\n", c.mustRun("kubectl", "logs", "crash", "--previous"))
+	})
+	t.Run("graceful deletion", func(t *testing.T) { checkGrace(t, c) })
+	t.Run("host network", func(t *testing.T) {
+		c.apply(podManifest("host", shell("sleep 1000 & trap 'kill $!; exit 0' TERM; wait", ""), `"hostNetwork": true`))
+		pod := c.waitPod("name=host", "ready", isReady)
+		require.Equal(t, "10.181.0.1", pod.Status.PodIP)
+	})
+	t.Run("a child that dies is started again", func(t *testing.T) { checkChildren(t, c) })
+	c.mustRun("kubectl", "delete", "pods", "--all", "--wait=true", "--timeout=2m")
+	c.stop()
+	require.Empty(t, c.leftovers())
+}
+
+func checkImages(t *testing.T, c *cluster) {
+	list := c.mustRun("images", "list")
+	require.Contains(t, list, shellImage)
+	require.Contains(t, list, "berth.local/demo:v1")
+	require.Contains(t, c.mustRun("images", "remove", shellImage), "removed")
+	require.NotContains(t, c.mustRun("images"), shellImage)
+	importShell(t, c)
+
+	bad := filepath.Join(t.TempDir(), "bad.tar")
+	require.NoError(t, os.WriteFile(bad, []byte("this is no archive"), 0o600))
+	out, err := c.run("images", "import", bad)
+	require.Error(t, err)
+	require.Contains(t, out, "archive")
+	out, err = c.run("images", "remove", "example.test/none:v1")
+	require.Error(t, err)
+	require.Contains(t, out, "not found")
+}
+
+func checkVolumes(t *testing.T, c *cluster) {
+	host := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(host, "file"), []byte("from the host"), 0o644))
+	c.mustRun("kubectl", "create", "configmap", "settings", "--from-literal=color=blue")
+	c.mustRun("kubectl", "create", "secret", "generic", "key", "--from-literal=code=1234")
+	script := `set -e
+cat /config/color /secret/code /host/file /down/name; echo
+test -s /token/token; echo scratch > /scratch/x; cat /scratch/x
+grep -q ' /memory tmpfs ' /proc/mounts; grep -q ' /secret tmpfs ' /proc/mounts
+cat /all/color; cat /all/name; echo; while :; do sleep 0.05; grep -q red /config/color && echo turned red && break; done`
+	c.apply(podManifest("volumes", shell(script, `"volumeMounts": [
+		{"name": "config", "mountPath": "/config"}, {"name": "secret", "mountPath": "/secret", "readOnly": true},
+		{"name": "host", "mountPath": "/host"}, {"name": "down", "mountPath": "/down"}, {"name": "token", "mountPath": "/token"},
+		{"name": "scratch", "mountPath": "/scratch"}, {"name": "memory", "mountPath": "/memory"}, {"name": "all", "mountPath": "/all"}]`),
+		`"restartPolicy": "Never", "volumes": [
+		{"name": "config", "configMap": {"name": "settings"}}, {"name": "secret", "secret": {"secretName": "key"}},
+		{"name": "host", "hostPath": {"path": "`+host+`", "type": "Directory"}},
+		{"name": "down", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+		{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "test"}}]}},
+		{"name": "scratch", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+		{"name": "all", "projected": {"sources": [{"configMap": {"name": "settings"}},
+			{"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}]`))
+	c.waitPod("name=volumes", "running", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning || finished(pod) })
+	c.mustRun("kubectl", "patch", "configmap", "settings", "-p", `{"data": {"color": "red"}}`)
+	pod := c.waitPod("name=volumes", "finished", finished)
+	log := c.mustRun("kubectl", "logs", "volumes")
+	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase, log)
+	require.Equal(t, "blue1234from the hostvolumes\nscratch\nbluevolumes\nturned red\n", log)
+}
+
+// checkGrace deletes a Pod that needs a moment to stop, and one that ignores TERM.
+func checkGrace(t *testing.T, c *cluster) {
+	mark := t.TempDir()
+	trap := `trap 'echo stopped > /mark/`
+	manifest := func(name, script string) string {
+		return podManifest(name, shell(script, `"volumeMounts": [{"name": "mark", "mountPath": "/mark"}]`),
+			`"volumes": [{"name": "mark", "hostPath": {"path": "`+mark+`"}}]`)
+	}
+	c.apply(manifest("polite", trap+`polite; exit 0' TERM; echo ready; while :; do sleep 0.05; done`))
+	c.apply(manifest("stubborn", `trap '' TERM; echo ready; while :; do sleep 0.05; done`))
+	c.waitPod("name=polite", "ready", isReady)
+	c.waitPod("name=stubborn", "ready", isReady)
+	began := time.Now()
+	c.mustRun("kubectl", "delete", "pod", "polite", "--grace-period=30", "--timeout=2m")
+	require.Less(t, time.Since(began), 25*time.Second, "a Pod that stops at once does not wait for its grace to end")
+	require.FileExists(t, filepath.Join(mark, "polite"))
+	c.mustRun("kubectl", "delete", "pod", "stubborn", "--timeout=2m")
+}
+
+// checkChildren kills containerd and the control plane under a running Pod.
+func checkChildren(t *testing.T, c *cluster) {
+	before := c.waitPod("name=host", "ready", isReady).Status.ContainerStatuses[0]
+	for _, name := range []string{"containerd", "control plane"} {
+		binary := map[string]string{"containerd": "/containerd ", "control plane": "/berth-controlplane "}[name]
+		killed := 0
+		for pid, command := range c.processes() {
+			if strings.Contains(command, binary) {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+				killed++
+			}
+		}
+		require.Equal(t, 1, killed, name)
+		c.out.waitFor(t, name+" died", c.ended)
+	}
+	c.out.waitForTimes(t, "kube-controller-manager    ready", 2, c.ended)
+	// The cluster is whole again when it runs a new Pod.
+	c.apply(podManifest("after", shell("exit 0", ""), `"restartPolicy": "Never"`))
+	require.Equal(t, corev1.PodSucceeded, c.waitPod("name=after", "finished", finished).Status.Phase)
+	after, err := c.client().CoreV1().Pods("default").Get(t.Context(), "host", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, before.ContainerID, after.Status.ContainerStatuses[0].ContainerID, "its container was not touched")
+	require.Equal(t, before.RestartCount, after.Status.ContainerStatuses[0].RestartCount)
+}

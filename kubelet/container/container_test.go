@@ -82,3 +82,21 @@ func TestConfigError(t *testing.T) {
 	wrapped := fmt.Errorf("again: %w", err)
 	require.Equal(t, wrapped, NewConfigError(wrapped), "once is enough")
 }
+
+func TestStartCutOff(t *testing.T) {
+	const exited = runtimeapi.ContainerState_CONTAINER_EXITED
+	for name, c := range map[string]struct {
+		status *runtimeapi.ContainerStatus
+		want   State
+	}{
+		"ran and was killed": {&runtimeapi.ContainerStatus{State: exited, StartedAt: 1, FinishedAt: 2, ExitCode: 137}, StateExited},
+		"killed before it ran": {
+			&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 137, Reason: "Error"}, StateCreated},
+		"start cancelled": {&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 128, Reason: "StartError",
+			Message: "failed to create containerd task: context canceled"}, StateCreated},
+		"no such program": {&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 128, Reason: "StartError",
+			Message: `exec: "x": executable file not found in $PATH`}, StateExited},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, ContainerFromCRI(c.status).State) })
+	}
+}

@@ -2,10 +2,12 @@ package container
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -106,6 +108,9 @@ func ContainerFromCRI(c *runtimeapi.ContainerStatus) *ContainerStatus {
 	if status.Name == "" {
 		status.Name = c.GetMetadata().GetName()
 	}
+	if startCutOff(c) {
+		status.State = StateCreated
+	}
 	if hash, err := strconv.ParseUint(c.Annotations[HashAnnotation], 16, 64); err == nil {
 		status.SpecHash = hash
 	}
@@ -122,6 +127,28 @@ func ContainerFromCRI(c *runtimeapi.ContainerStatus) *ContainerStatus {
 		}
 	}
 	return status
+}
+
+const (
+	// startError is the reason that containerd gives an instance whose start failed.
+	startError = "StartError"
+	// killed is the exit code of a process that was ended by SIGKILL.
+	killed = 137
+)
+
+// startCutOff says that an instance never ran although the runtime counts it as ended: whoever asked for its start,
+// or the runtime itself, died in the middle of it. containerd tells of that in two ways: the call was cancelled with
+// its caller, or it finds a process on its own restart that was made and not yet let run, and kills it. Such an
+// instance has failed at nothing, and is to be made again under the same number. A start that failed by itself
+// (no such program, say) ends with another code and another message.
+func startCutOff(c *runtimeapi.ContainerStatus) bool {
+	if c.State != runtimeapi.ContainerState_CONTAINER_EXITED || c.StartedAt > 0 {
+		return false
+	}
+	if c.Reason == startError {
+		return strings.Contains(c.Message, context.Canceled.Error()) || strings.Contains(c.Message, "code = Canceled")
+	}
+	return c.ExitCode == killed
 }
 
 func stateFromCRI(state runtimeapi.ContainerState) State {

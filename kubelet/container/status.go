@@ -12,8 +12,8 @@ import (
 type State string
 
 const (
-	// StateCreated is a container that was created and never started: whoever made it died in between, or the
-	// start failed.
+	// StateCreated is a container that was created and never ran: whoever made it died in between, or the start was
+	// cut off in the middle, whatever the runtime calls that.
 	StateCreated State = "created"
 	// StateRunning is a container whose process runs.
 	StateRunning State = "running"

@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/network"
 )
 
@@ -43,6 +45,21 @@ func LastAttemptInLogs(podLogsDir string, pod *corev1.Pod, containerName string)
 		}
 	}
 	return highest, found
+}
+
+// ForgetUnusedLog removes the log file of an instance that never ran, if it has one: restart counts are read from the
+// names of log files, and this number is to be taken again. To be called before the instance is removed.
+func ForgetUnusedLog(c *container.ContainerStatus) error {
+	if c.State != container.StateCreated || c.LogPath == "" {
+		return nil
+	}
+	if info, err := os.Lstat(c.LogPath); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
+		return nil // not there, or somebody has something to say
+	}
+	if err := os.Remove(c.LogPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove unused log of container %q: %w", c.Name, err)
+	}
+	return nil
 }
 
 // CreateTerminationLog makes an empty file, which every user may write to, for the termination message of a

@@ -284,7 +284,7 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 		Status:    &container.ContainerStatus{ID: id, Name: c.Name, State: container.StateRunning},
 		Container: c, Message: "FailedPostStartHook",
 	}
-	return errors.Join(fail("PostStartHookError", err), l.killOne(ctx, l.pod, kill))
+	return errors.Join(fail("PostStartHookError", err), l.killOne(ctx, l.pod, kill, target.PodIP))
 }
 
 // failedEvent tells of a start that failed, unless it was given up.

@@ -113,8 +113,8 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.
 	<-ended
 }
 
-// killOne stops one container while its Pod goes on.
-func (w *worker) killOne(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill) error {
+// killOne stops one container while its Pod, which has the address ip, goes on.
+func (w *worker) killOne(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill, ip string) error {
 	grace := kuberuntime.KillGracePeriod(pod, kill)
 	w.note(kill.Status.Name, "Killing", "%s", kill.Message)
 	stop := kuberuntime.Stop{Status: kill.Status, Container: kill.Container}
@@ -122,7 +122,7 @@ func (w *worker) killOne(ctx context.Context, pod *corev1.Pod, kill kuberuntime.
 		return w.stopContainer(ctx, kill.Status, 0)
 	}
 	deadline := w.m.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
-	w.preStop(ctx, pod, stop, deadline, "")
+	w.preStop(ctx, pod, stop, deadline, ip)
 	left := int64(deadline.Sub(w.m.deps.Clock.Now()).Round(time.Second) / time.Second)
 	return w.stopContainer(ctx, kill.Status, max(left, kuberuntime.MinGracePeriod))
 }
@@ -139,6 +139,9 @@ func (w *worker) stopContainer(ctx context.Context, c *container.ContainerStatus
 }
 
 func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStatus) error {
+	if err := kuberuntime.ForgetUnusedLog(c); err != nil {
+		return err
+	}
 	_, err := w.m.deps.Runtime.RemoveContainer(whole(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
 	if unless(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)

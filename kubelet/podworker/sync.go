@@ -166,16 +166,9 @@ func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
 	if len(w.ops) > 0 || w.waits(opRestart) {
 		return
 	}
-	pod := w.pod
+	pod, ip := w.pod, first(w.podIPs())
 	w.begin(ctx, opRestart, op{}, func(ctx context.Context) func() {
-		var errs []error
-		for _, kill := range actions.Kill {
-			errs = append(errs, w.killOne(ctx, pod, kill))
-		}
-		for _, c := range actions.Remove {
-			errs = append(errs, w.removeContainer(ctx, c))
-		}
-		err := errors.Join(errs...)
+		err := w.takeAllDown(ctx, pod, actions, ip)
 		return func() {
 			w.touched()
 			if err != nil {
@@ -188,6 +181,22 @@ func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
 	})
 }
 
+// takeAllDown stops and removes what is in the way of a restart of all containers. It stops at the first error: the
+// instances whose exit asks for the restart stand last, and without them nobody would know that it is not done.
+func (w *worker) takeAllDown(ctx context.Context, pod *corev1.Pod, actions kuberuntime.Actions, ip string) error {
+	for _, kill := range actions.Kill {
+		if err := w.killOne(ctx, pod, kill, ip); err != nil {
+			return err
+		}
+	}
+	for _, c := range actions.Remove {
+		if err := w.removeContainer(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // kill begins to stop one container while its Pod goes on.
 func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
 	key := opCtr + kill.Status.Name
@@ -197,9 +206,9 @@ func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
 	if f, ok := w.m.deps.Probes.Failed(kill.Status.ID); ok && kill.GracePeriod == nil {
 		kill.GracePeriod = f.GraceSeconds
 	}
-	pod := w.pod
+	pod, ip := w.pod, first(w.podIPs())
 	w.begin(ctx, key, op{}, func(ctx context.Context) func() {
-		err := w.killOne(ctx, pod, kill)
+		err := w.killOne(ctx, pod, kill, ip)
 		return func() {
 			w.touched()
 			if err != nil {

@@ -22,7 +22,9 @@ type scripted struct {
 	script []provision.ProvisioningState
 }
 
-func (s *scripted) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+func (s *scripted) ProvisionExt(
+	o provision.VolumeOptions,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, o)
@@ -99,7 +101,8 @@ func TestReschedule(t *testing.T) {
 		nodes  []string
 		script []provision.ProvisioningState
 	}{
-		"asked for by the provisioner": {[]string{"one", "two"}, []provision.ProvisioningState{provision.ProvisioningReschedule}},
+		"asked for by the provisioner": {
+			[]string{"one", "two"}, []provision.ProvisioningState{provision.ProvisioningReschedule}},
 		"the node is gone":             {[]string{"two"}, nil},
 	} {
 		bubble(name, t, func(t *testing.T) {

@@ -234,7 +234,8 @@ func TestNothingLeaks(t *testing.T) {
 		first, rounds = n, 1
 	}
 	for seed := first; seed < first+uint64(rounds); seed++ {
-		if !t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { faultRound(t, seed) }) }) {
+		round := func(t *testing.T) { synctest.Test(t, func(t *testing.T) { faultRound(t, seed) }) }
+		if !t.Run(fmt.Sprintf("seed%d", seed), round) {
 			return
 		}
 	}

@@ -40,7 +40,8 @@ func TestRealClaim(t *testing.T) {
 	defer func() {
 		_ = client.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), node, metav1.DeleteOptions{})
 	}()
-	if _, err := client.StorageV1().StorageClasses().Create(ctx, local.StorageClass(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+	_, err = client.StorageV1().StorageClasses().Create(ctx, local.StorageClass(), metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(t, err)
 	}
 	root := t.TempDir()

@@ -89,6 +89,7 @@ func (t *tree) make(name string, size int64) (made, error) {
 	defer root.Close()
 	err = unix.Mkdirat(int(root.Fd()), name, rootMode)
 	m.created = err == nil
+	m.exists = m.created
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return m, fmt.Errorf("make volume %q: %w", name, &os.PathError{Op: "mkdir", Path: t.path(name), Err: err})
 	}

@@ -103,7 +103,7 @@ func TestReschedule(t *testing.T) {
 	}{
 		"asked for by the provisioner": {
 			[]string{"one", "two"}, []provision.ProvisioningState{provision.ProvisioningReschedule}},
-		"the node is gone":             {[]string{"two"}, nil},
+		"the node is gone": {[]string{"two"}, nil},
 	} {
 		bubble(name, t, func(t *testing.T) {
 			class, claim := scheduled("one")

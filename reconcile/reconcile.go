@@ -56,7 +56,9 @@ type TypedReconciler[R comparable] interface {
 type TypedFunc[R comparable] func(context.Context, R) (Result, error)
 
 // Reconcile calls f.
-func (f TypedFunc[R]) Reconcile(ctx context.Context, request R) (Result, error) { return f(ctx, request) }
+func (f TypedFunc[R]) Reconcile(ctx context.Context, request R) (Result, error) {
+	return f(ctx, request)
+}
 
 var (
 	_ Reconciler               = Func(nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,8 @@ type Controller struct {
 	expected *expect.ExpectationsStore
 	owners   *owners
 	recorder record.EventRecorder // set by Start before the first run
+	// noTerminating is set once the server has shown that it does not keep status.terminatingReplicas.
+	noTerminating atomic.Bool
 }
 
 var _ reconcile.Reconciler = (*Controller)(nil)

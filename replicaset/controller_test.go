@@ -148,6 +148,19 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+func TestOldServerDropsTerminatingReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		a.old = true
+		a.put(replicasets, newSet("web", 1))
+		start(t, a)
+		writes := a.requests["update replicasets"]
+		change(a, replicasets, ns, "web", func(rs *appsv1.ReplicaSet) { rs.Labels = map[string]string{"any": "change"} })
+		synctest.Wait()
+		require.Equal(t, writes, a.requests["update replicasets"], "there is nothing new to write")
+	})
+}
+
 func TestMinReadySecondsIsExact(t *testing.T) {
 	run(t, 2, func(t *testing.T, a *api) {
 		change(a, replicasets, ns, "web", func(rs *appsv1.ReplicaSet) { rs.Spec.MinReadySeconds = 10 })

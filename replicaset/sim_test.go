@@ -33,6 +33,8 @@ type api struct {
 	fault func(verb, resource string) (before, after error)
 	// wrote is told of each Pod creation and deletion that came through the client.
 	wrote func(verb string, pod *corev1.Pod)
+	// old makes it a server that does not know status.terminatingReplicas.
+	old bool
 
 	mu       sync.Mutex // guards all below
 	version  int64
@@ -138,6 +140,9 @@ func (a *api) serve(action clienttesting.Action) (runtime.Object, error) {
 		}
 		fresh := current.DeepCopyObject().(*appsv1.ReplicaSet)
 		fresh.Status = obj.Status
+		if a.old {
+			fresh.Status.TerminatingReplicas = nil
+		}
 		a.store(resource, watch.Modified, fresh)
 		return fresh.DeepCopyObject(), nil
 	case clienttesting.PatchActionImpl:

@@ -36,8 +36,10 @@ func (r *run) status(manageErr error, now time.Time) appsv1.ReplicaSetStatus {
 			status.AvailableReplicas++
 		}
 	}
-	terminating := int32(len(r.terminating))
-	status.TerminatingReplicas = &terminating
+	if !r.noTerminating.Load() {
+		terminating := int32(len(r.terminating))
+		status.TerminatingReplicas = &terminating
+	}
 	r.setFailure(&status, manageErr, now)
 	return status
 }
@@ -76,9 +78,13 @@ func (r *run) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) e
 	for first := true; ; first = false {
 		update := base.DeepCopy()
 		update.Status = status
-		_, err := r.objects.UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		written, err := r.objects.UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		switch {
 		case err == nil:
+			// A server before 1.35 drops the field; without this every run would write the status again.
+			if status.TerminatingReplicas != nil && written.Status.TerminatingReplicas == nil {
+				r.noTerminating.Store(true)
+			}
 			return nil
 		case apierrors.IsNotFound(err):
 			return nil // deleted; the event is on its way

@@ -1,0 +1,111 @@
+package replicaset_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/replicaset"
+)
+
+func connect(t *testing.T, variable string) kubernetes.Interface {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Skip(variable + " is not set")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(t, err)
+	config.QPS = -1
+	http, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(http.Transport) })
+	client, err := kubernetes.NewForConfigAndClient(config, http)
+	require.NoError(t, err)
+	return client
+}
+
+// TestLive runs the controller against a real API server, in a namespace of its own. BERTH_TEST_KUBECONFIG names the
+// kubeconfig of an administrator, BERTH_TEST_REPLICASET_KUBECONFIG that of the controller, with no more rights than it
+// is to have. No other ReplicaSet controller may run there. Pods need not be scheduled.
+func TestLive(t *testing.T) {
+	admin, own := connect(t, "BERTH_TEST_KUBECONFIG"), connect(t, "BERTH_TEST_REPLICASET_KUBECONFIG")
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := replicaset.New(replicaset.Deps{Client: own}, replicaset.Config{})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- c.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	ns := fmt.Sprintf("live-%d", time.Now().UnixNano())
+	_, err = admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = admin.CoreV1().Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{}) })
+	_, err = admin.CoreV1().ResourceQuotas(ns).Create(ctx, &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("120")}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the quota counts only once its controller has seen it
+		quota, err := admin.CoreV1().ResourceQuotas(ns).Get(ctx, "pods", metav1.GetOptions{})
+		return err == nil && len(quota.Status.Hard) > 0
+	}, 30*time.Second, 50*time.Millisecond)
+
+	began := time.Now()
+	rs := newSet("web", 100)
+	rs.Namespace = ns
+	_, err = admin.AppsV1().ReplicaSets(ns).Create(ctx, rs, metav1.CreateOptions{})
+	require.NoError(t, err)
+	settle := func(what string, replicas int32, failing bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			rs, err := admin.AppsV1().ReplicaSets(ns).Get(ctx, "web", metav1.GetOptions{})
+			return err == nil && rs.Status.Replicas == replicas && rs.Status.ObservedGeneration == rs.Generation &&
+				(len(rs.Status.Conditions) > 0) == failing
+		}, 60*time.Second, 20*time.Millisecond, what)
+		pods, err := admin.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		require.NoError(t, err)
+		require.Len(t, pods.Items, int(replicas), what)
+		t.Logf("%s: %d pods after %v", what, replicas, time.Since(began).Round(time.Millisecond))
+	}
+	resize := func(replicas int32) {
+		t.Helper()
+		began = time.Now()
+		scale, err := admin.AppsV1().ReplicaSets(ns).GetScale(ctx, "web", metav1.GetOptions{})
+		require.NoError(t, err)
+		scale.Spec.Replicas = replicas
+		_, err = admin.AppsV1().ReplicaSets(ns).UpdateScale(ctx, "web", scale, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	settle("created", 100, false)
+	resize(150)
+	settle("refused by the quota", 120, true)
+	resize(7)
+	settle("scaled down", 7, false)
+	stray := (&corev1.Pod{ObjectMeta: rs.Spec.Template.ObjectMeta, Spec: rs.Spec.Template.Spec}).DeepCopy()
+	stray.Name = "stray"
+	began = time.Now()
+	_, err = admin.CoreV1().Pods(ns).Create(ctx, stray, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // adopted, or adopted and deleted as one too many
+		pod, err := admin.CoreV1().Pods(ns).Get(ctx, "stray", metav1.GetOptions{})
+		return apierrors.IsNotFound(err) || (err == nil && metav1.GetControllerOf(pod) != nil)
+	}, 30*time.Second, 20*time.Millisecond)
+	settle("adopted and trimmed", 7, false)
+	resize(0)
+	settle("emptied", 0, false)
+}

@@ -29,6 +29,8 @@ type sink interface {
 	live(key)
 	// background adds a key of an initial list.
 	background(key)
+	// settle returns once the keys added before it are in their place in the queue.
+	settle()
 }
 
 // work is what an engine runs.
@@ -79,6 +81,9 @@ type berthSink struct {
 func (s berthSink) live(k key)       { s.to.Add(reconcile.Request{NamespacedName: k}) }
 func (s berthSink) background(k key) { s.to.AddBackground(reconcile.Request{NamespacedName: k}) }
 
+// settle does nothing: adding a key puts it into its place.
+func (s berthSink) settle() {}
+
 // runControllerRuntime is controller-runtime, with the queue that it uses by default or with its older one.
 func runControllerRuntime(priority bool) engine {
 	return func(ctx context.Context, w work) error {
@@ -122,3 +127,6 @@ func (s runtimeSink) background(k key) {
 	}
 	s.queue.Add(request)
 }
+
+// settle counts the keys: before that, the priority queue sorts in those that it has only put aside.
+func (s runtimeSink) settle() { s.queue.Len() }

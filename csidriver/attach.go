@@ -1,0 +1,132 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ControllerPublishVolume implements csi.ControllerServer: it attaches the image to a loop device.
+func (d *Driver) ControllerPublishVolume(
+	ctx context.Context, req *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	id := req.GetVolumeId()
+	switch {
+	case id == "":
+		return nil, missing("volume_id")
+	case req.GetNodeId() == "":
+		return nil, missing("node_id")
+	case req.GetVolumeCapability() == nil:
+		return nil, missing("volume_capability")
+	}
+	if err := checkCapability(req.GetVolumeCapability()); err != nil {
+		return nil, err
+	}
+	if _, err := d.volume(id); err != nil {
+		return nil, err
+	}
+	if req.GetNodeId() != d.config.NodeID {
+		return nil, status.Errorf(codes.NotFound, "node %q is not that of the volumes, %q", req.GetNodeId(), d.config.NodeID)
+	}
+	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
+		if _, err := d.volume(id); err != nil {
+			return nil, err
+		}
+		device, err := d.attached(id, req.GetReadonly(), true)
+		if err != nil {
+			return nil, grpcError(err)
+		}
+		if device.readonly != req.GetReadonly() {
+			return nil, status.Errorf(codes.AlreadyExists,
+				"volume %q is published already, with readonly %t", id, device.readonly)
+		}
+		return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{
+			ContextDevice: device.path, ContextReadonly: strconv.FormatBool(device.readonly),
+		}}, nil
+	})
+}
+
+// attached returns the volume's device, and attaches it if it has none: after a reboot the node finds its volumes
+// detached. The limit counts for newly published volumes only. The caller holds the id.
+func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
+	device, err := d.loops.find(d.store.image(id))
+	if err != nil || device != nil {
+		return device, err
+	}
+	if limited && d.config.MaxVolumes > 0 {
+		count, err := d.countAttached()
+		if err != nil {
+			return nil, err
+		}
+		if count >= d.config.MaxVolumes {
+			return nil, status.Errorf(codes.ResourceExhausted,
+				"node %q has %d volumes published, its limit", d.config.NodeID, count)
+		}
+	}
+	device, err = d.loops.attach(d.store.image(id), readonly)
+	if err != nil {
+		return nil, err
+	}
+	d.logger.Info("attached volume", "volume", id, "device", device.path, "readonly", readonly)
+	return device, nil
+}
+
+func (d *Driver) countAttached() (int64, error) {
+	volumes, err := d.store.list(d.store.volumes())
+	if err != nil {
+		return 0, err
+	}
+	var count int64
+	for _, v := range volumes {
+		device, err := d.loops.find(d.store.image(v.id))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return 0, err
+		}
+		if device != nil {
+			count++
+		}
+	}
+	return count, nil
+}
+
+// ControllerUnpublishVolume implements csi.ControllerServer.
+func (d *Driver) ControllerUnpublishVolume(
+	ctx context.Context, req *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	id := req.GetVolumeId()
+	if id == "" {
+		return nil, missing("volume_id")
+	}
+	// What is not here is not published here.
+	if !isVolumeID(id) || req.GetNodeId() != "" && req.GetNodeId() != d.config.NodeID {
+		return &csi.ControllerUnpublishVolumeResponse{}, nil
+	}
+	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
+		device, err := d.loops.find(d.store.image(id))
+		if errors.Is(err, os.ErrNotExist) || err == nil && device == nil {
+			return &csi.ControllerUnpublishVolumeResponse{}, nil
+		}
+		if err != nil {
+			return nil, grpcError(err)
+		}
+		filesystem, node, err := device.uses()
+		if err != nil {
+			return nil, grpcError(err)
+		}
+		// The kernel would only detach it once it is no longer in use, and nobody would know.
+		if used := append(filesystem, node...); len(used) > 0 {
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"volume %q (%s) is still mounted on %q", id, device.path, used[0].Mountpoint)
+		}
+		if err := d.loops.detach(device); err != nil {
+			return nil, grpcError(err)
+		}
+		d.logger.Info("detached volume", "volume", id, "device", device.path)
+		return &csi.ControllerUnpublishVolumeResponse{}, nil
+	})
+}

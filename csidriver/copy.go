@@ -1,0 +1,79 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyChunk is how many bytes are copied between two looks at whether to stop.
+const copyChunk = 8 << 20
+
+// reflink makes dst share the blocks of src, at one moment in time. It reports false if the filesystem cannot.
+func reflink(dst, src *os.File) (bool, error) {
+	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.ENOTTY), errors.Is(err, unix.ENOSYS):
+		return false, nil
+	}
+	return false, fmt.Errorf("reflink image: %w", err)
+}
+
+// copySparse copies what src holds into the empty dst and leaves its holes as holes.
+func copySparse(ctx context.Context, dst, src *os.File) error {
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	size := info.Size()
+	if err := dst.Truncate(size); err != nil {
+		return err
+	}
+	for offset := int64(0); offset < size; {
+		start, err := unix.Seek(int(src.Fd()), offset, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // only a hole is left
+		}
+		if err != nil {
+			return fmt.Errorf("find data in image: %w", err)
+		}
+		end, err := unix.Seek(int(src.Fd()), start, unix.SEEK_HOLE)
+		if err != nil {
+			return fmt.Errorf("find hole in image: %w", err)
+		}
+		end = min(end, size)
+		if err := copyRange(ctx, dst, src, start, end); err != nil {
+			return err
+		}
+		offset = end
+	}
+	return nil
+}
+
+func copyRange(ctx context.Context, dst, src *os.File, start, end int64) error {
+	for start < end {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("copy image: %w", err)
+		}
+		n := min(end-start, copyChunk)
+		if _, err := dst.Seek(start, io.SeekStart); err != nil {
+			return err
+		}
+		// io.Copy has the kernel copy between files (copy_file_range), where it can.
+		if _, err := src.Seek(start, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(dst, src, n); err != nil {
+			return fmt.Errorf("copy image: %w", err)
+		}
+		start += n
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// granule is what sizes are rounded up to, in bytes.
+const granule = 4096
+
+// CreateVolume implements csi.ControllerServer. The id follows from the name, which makes it idempotent.
+func (d *Driver) CreateVolume(
+	ctx context.Context, req *csi.CreateVolumeRequest,
+) (*csi.CreateVolumeResponse, error) {
+	least, err := d.checkCreate(req)
+	if err != nil {
+		return nil, err
+	}
+	source, err := sourceID(req.GetVolumeContentSource())
+	if err != nil {
+		return nil, err
+	}
+	id := volumeID(req.GetName())
+	ids := []string{id}
+	if source != "" {
+		ids = append(ids, source)
+	}
+	return run(ctx, d.work, ids, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		it, err := d.store.get(id)
+		switch {
+		case err == nil:
+			err = sameVolume(it, req.GetCapacityRange(), source)
+		case errors.Is(err, errMissing):
+			it, err = d.create(ctx, id, req, source, least)
+		}
+		if err != nil {
+			return nil, grpcError(err)
+		}
+		return &csi.CreateVolumeResponse{Volume: d.describe(it)}, nil
+	})
+}
+
+// checkCreate refuses what cannot be made, and returns the least size of what can.
+func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (least int64, err error) {
+	if req.GetName() == "" {
+		return 0, missing("name")
+	}
+	if len(req.GetVolumeCapabilities()) == 0 {
+		return 0, missing("volume_capabilities")
+	}
+	least = MinSize
+	for _, capability := range req.GetVolumeCapabilities() {
+		if err := checkCapability(capability); err != nil {
+			return 0, err
+		}
+		if capability.GetMount() == nil {
+			continue
+		}
+		fsType := capability.GetMount().GetFsType()
+		if fsType == "" {
+			fsType = DefaultFSType
+		}
+		if fsType == fsXFS {
+			least = MinSizeXFS
+		}
+		// Better now than when a Pod waits for it.
+		if _, err := program("mkfs."+fsType, fsType); err != nil {
+			return 0, err
+		}
+	}
+	if err := checkParameters(req.GetParameters(), req.GetMutableParameters()); err != nil {
+		return 0, err
+	}
+	return least, d.checkTopology(req.GetAccessibilityRequirements())
+}
+
+// sourceID is the id of what the volume is to be a copy of, "" if of nothing.
+func sourceID(source *csi.VolumeContentSource) (string, error) {
+	var id string
+	switch {
+	case source == nil:
+		return "", nil
+	case source.GetSnapshot() != nil:
+		id = source.GetSnapshot().GetSnapshotId()
+		if !isSnapshotID(id) {
+			return "", status.Errorf(codes.NotFound, "volume_content_source: snapshot %q does not exist", id)
+		}
+	case source.GetVolume() != nil:
+		id = source.GetVolume().GetVolumeId()
+		if !isVolumeID(id) {
+			return "", status.Errorf(codes.NotFound, "volume_content_source: volume %q does not exist", id)
+		}
+	default:
+		return "", status.Error(codes.InvalidArgument, "volume_content_source names neither a snapshot nor a volume")
+	}
+	return id, nil
+}
+
+// sameVolume refuses a name that is in use for a volume that is not the one asked for.
+func sameVolume(it *item, capacity *csi.CapacityRange, source string) error {
+	limit := capacity.GetLimitBytes()
+	if it.size < capacity.GetRequiredBytes() || limit > 0 && it.size > limit {
+		return status.Errorf(codes.AlreadyExists, "volume %q exists with %d bytes, outside the capacity_range", it.Name, it.size)
+	}
+	if it.Source != source {
+		return status.Errorf(codes.AlreadyExists, "volume %q exists with the source %q, not %q", it.Name, it.Source, source)
+	}
+	return nil
+}
+
+// chooseSize returns a size in the range, of at least that many bytes.
+func chooseSize(capacity *csi.CapacityRange, least, otherwise int64) (int64, error) {
+	required, limit := capacity.GetRequiredBytes(), capacity.GetLimitBytes()
+	switch {
+	case required < 0 || limit < 0 || limit > 0 && limit < required || required > math.MaxInt64-granule:
+		return 0, status.Errorf(codes.InvalidArgument,
+			"capacity_range: required_bytes %d and limit_bytes %d are no range", required, limit)
+	case required == 0:
+		required = otherwise
+		if limit > 0 {
+			required = min(required, limit)
+		}
+	}
+	size := max(required, least)
+	if rounded := (size + granule - 1) / granule * granule; limit == 0 || rounded <= limit {
+		return rounded, nil
+	}
+	// The limit leaves no room for rounding: a size of whole sectors serves as well.
+	size = (size + sectorSize - 1) / sectorSize * sectorSize
+	if size > limit {
+		return 0, status.Errorf(codes.OutOfRange,
+			"capacity_range: limit_bytes %d is less than the %d bytes that the volume needs", limit, size)
+	}
+	return size, nil
+}
+
+// create makes a volume. The caller holds the ids of the volume and of its source.
+func (d *Driver) create(
+	ctx context.Context, id string, req *csi.CreateVolumeRequest, source string, least int64,
+) (*item, error) {
+	otherwise := int64(DefaultSize)
+	var from *item
+	if source != "" {
+		var err error
+		if from, err = d.store.get(source); err != nil {
+			return nil, fmt.Errorf("volume_content_source: %w", err)
+		}
+		least, otherwise = max(least, from.size), from.size
+		if required := req.GetCapacityRange().GetRequiredBytes(); required > 0 && required < from.size {
+			return nil, status.Errorf(codes.OutOfRange,
+				"capacity_range: required_bytes %d is less than the source's %d", required, from.size)
+		}
+	}
+	size, err := chooseSize(req.GetCapacityRange(), least, otherwise)
+	if err != nil {
+		return nil, err
+	}
+	release, err := d.store.reserve(size)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	m := meta{Name: req.GetName(), Source: source, Created: time.Now().UTC()}
+	err = d.store.make(id, m, func(image *os.File) error {
+		if from != nil {
+			if err := d.copyImage(ctx, image, from); err != nil {
+				return err
+			}
+		}
+		return image.Truncate(size)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.logger.Info("made volume", "volume", id, "name", req.GetName(), "bytes", size, "source", source)
+	return d.store.get(id)
+}
+
+func (d *Driver) describe(it *item) *csi.Volume {
+	volume := &csi.Volume{VolumeId: it.id, CapacityBytes: it.size, AccessibleTopology: d.topology()}
+	switch {
+	case isSnapshotID(it.Source):
+		volume.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: it.Source}}}
+	case it.Source != "":
+		volume.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: it.Source}}}
+	}
+	return volume
+}
+
+// DeleteVolume implements csi.ControllerServer. Copies of the volume live on.
+func (d *Driver) DeleteVolume(
+	ctx context.Context, req *csi.DeleteVolumeRequest,
+) (*csi.DeleteVolumeResponse, error) {
+	id := req.GetVolumeId()
+	if id == "" {
+		return nil, missing("volume_id")
+	}
+	if !isVolumeID(id) {
+		return &csi.DeleteVolumeResponse{}, nil // never was one of ours
+	}
+	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.DeleteVolumeResponse, error) {
+		device, err := d.loops.find(d.store.image(id))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, grpcError(err)
+		}
+		if device != nil {
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"volume %q is still published to node %q as %s", id, d.config.NodeID, device.path)
+		}
+		if err := d.store.remove(id); err != nil {
+			return nil, grpcError(err)
+		}
+		d.logger.Info("removed volume", "volume", id)
+		return &csi.DeleteVolumeResponse{}, nil
+	})
+}

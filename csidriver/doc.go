@@ -1,0 +1,27 @@
+// Package csidriver is the CSI driver csi.berth.dev: real disks for one machine. Each volume is a sparse image
+// file; attaching it makes a loop device of it, staging makes and mounts its filesystem.
+//
+// # State
+//
+// The driver keeps none in memory. What exists is what lies in the root directory, what is attached is what the
+// kernel's loop devices say, what is staged and published is what the mount table says. It may be killed at any
+// moment: a volume's directory appears and vanishes by one rename, and an interrupted mkfs is done again.
+//
+//	ROOT/volumes/vol-HASH/{disk.img,meta.json}      HASH is of the name, so that the same name is the same volume
+//	ROOT/snapshots/snap-HASH/{disk.img,meta.json}
+//	ROOT/tmp/                                       what is being made or removed; emptied at every start
+//
+// Names and ids come from outside and never reach a path: names are hashed, ids must look like such a hash.
+//
+// # Calls
+//
+// What a call changes is done by a goroutine of the driver, which goes on when the caller's deadline has passed;
+// the repeated call then finds it done, or is told Aborted while it is still under way. Calls for one volume never
+// run at the same time.
+//
+// # Size
+//
+// Images are sparse, but a volume's whole size is promised when it is made: CreateVolume and
+// ControllerExpandVolume refuse with ResourceExhausted what the disk below the root could not keep, unless
+// Config.Thin is set.
+package csidriver

@@ -1,0 +1,185 @@
+package csidriver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	fsExt4 = "ext4"
+	fsXFS  = "xfs"
+	// fsNone: the image holds nothing but zeros.
+	fsNone = ""
+	// fsUnknown: the image holds something, but no filesystem of ours.
+	fsUnknown = "unknown"
+)
+
+// fsPackage names the distribution's package that a filesystem's programs are in.
+var fsPackage = map[string]string{fsExt4: "e2fsprogs", fsXFS: "xfsprogs"}
+
+// checkFSType refuses filesystems that cannot be made here.
+func checkFSType(fsType string) error {
+	if _, ok := fsPackage[fsType]; !ok {
+		return status.Errorf(codes.InvalidArgument,
+			"volume_capability.mount.fs_type: %q is not supported, only %s and %s", fsType, fsExt4, fsXFS)
+	}
+	return nil
+}
+
+// program finds a filesystem's program, or says what to install.
+func program(name, fsType string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", status.Errorf(codes.FailedPrecondition,
+			"%s is not installed on the node: install the package %s", name, fsPackage[fsType])
+	}
+	return path, nil
+}
+
+// probe says which filesystem the image holds.
+func probe(image string) (string, error) {
+	file, err := os.Open(image)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	head := make([]byte, 2048)
+	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read superblock: %w", err)
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte("XFSB")):
+		return fsXFS, nil
+	case binary.LittleEndian.Uint16(head[extSuper+0x38:]) == extMagic:
+		return fsExt4, nil
+	}
+	blank, err := isBlank(file)
+	if err != nil || blank {
+		return fsNone, err
+	}
+	return fsUnknown, nil
+}
+
+// isBlank reports whether the file holds zeros only.
+func isBlank(file *os.File) (bool, error) {
+	buffer := make([]byte, 1<<20)
+	zeros := make([]byte, 1<<20)
+	for offset := int64(0); ; {
+		start, err := unix.Seek(int(file.Fd()), offset, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("find data in image: %w", err)
+		}
+		n, err := file.ReadAt(buffer, start)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return false, fmt.Errorf("read image: %w", err)
+		}
+		if !bytes.Equal(buffer[:n], zeros[:n]) {
+			return false, nil
+		}
+		if n == 0 {
+			return true, nil
+		}
+		offset = start + int64(n)
+	}
+}
+
+// ensureFilesystem makes a filesystem if the volume is new, and returns what it has then. An empty fsType takes
+// what is there.
+func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, fsType string) (string, error) {
+	marker := filepath.Join(d.store.dir(id), formattingName)
+	_, err := os.Lstat(marker)
+	interrupted := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("look for %q: %w", marker, err)
+	}
+	have := fsNone
+	if !interrupted {
+		if have, err = probe(d.store.image(id)); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case have == fsUnknown:
+		return "", status.Errorf(codes.FailedPrecondition,
+			"volume %q holds data that is neither %s nor %s; it was used as raw block volume", id, fsExt4, fsXFS)
+	case have != fsNone && fsType != "" && have != fsType:
+		return "", status.Errorf(codes.FailedPrecondition,
+			"volume_capability.mount.fs_type: volume %q has %s, not %s", id, have, fsType)
+	case have != fsNone:
+		return have, nil
+	}
+	if fsType == "" {
+		fsType = DefaultFSType
+	}
+	if device.readonly {
+		return "", status.Errorf(codes.FailedPrecondition,
+			"volume %q has no filesystem yet, and none can be made while it is published read-only", id)
+	}
+	if err := writeSynced(marker, nil); err != nil {
+		return "", fmt.Errorf("mark volume %q: %w", id, err)
+	}
+	if err := syncDir(filepath.Dir(marker)); err != nil {
+		return "", fmt.Errorf("mark volume %q: %w", id, err)
+	}
+	if err := d.makeFilesystem(ctx, device, fsType); err != nil {
+		return "", err
+	}
+	if err := os.Remove(marker); err != nil {
+		return "", fmt.Errorf("unmark volume %q: %w", id, err)
+	}
+	return fsType, syncDir(filepath.Dir(marker))
+}
+
+func (d *Driver) makeFilesystem(ctx context.Context, device *loop, fsType string) error {
+	mkfs, err := program("mkfs."+fsType, fsType)
+	if err != nil {
+		return err
+	}
+	args := []string{"-q", "-F", "-m", "0"}
+	if fsType == fsXFS {
+		args = []string{"-q", "-f"}
+	}
+	d.logger.Info("making filesystem", "device", device.path, "type", fsType)
+	return runProgram(ctx, mkfs, append(args, device.path)...)
+}
+
+// runProgram runs a program that must exit with 0.
+func runProgram(ctx context.Context, path string, args ...string) error {
+	output, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("run %s %q: %w: %s", filepath.Base(path), args, err, bytes.TrimSpace(output))
+	}
+	return nil
+}
+
+// repair has e2fsck replay the journal and mend what it can without asking. Full also checks what looks clean.
+func repair(ctx context.Context, device *loop, full bool) error {
+	fsck, err := program("e2fsck", fsExt4)
+	if err != nil {
+		return err
+	}
+	args := []string{"-p", device.path}
+	if full {
+		args = []string{"-f", "-p", device.path}
+	}
+	var exit *exec.ExitError
+	err = runProgram(ctx, fsck, args...)
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
+		return nil // mended
+	}
+	return err
+}

@@ -1,0 +1,191 @@
+package csidriver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Where an ext4 superblock lies on the device, and what marks it.
+const (
+	extSuper = 1024
+	extMagic = 0xEF53
+)
+
+// ioctls that grow mounted filesystems, and that ask xfs for its shape.
+const (
+	ext4ResizeFS  = 0x40086610
+	xfsGeometryV1 = 0x80705864
+	xfsGrowData   = 0x4010586e
+)
+
+// errNotAllowed says that the kernel lets only more privileged processes grow a mounted ext4.
+var errNotAllowed = errors.New("growing a mounted ext4 needs the capability CAP_SYS_RESOURCE")
+
+// growMounted makes the filesystem mounted on path as large as its device.
+func growMounted(device *loop, fsType, path string) error {
+	size, err := imageSize(device)
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("grow filesystem: %w", err)
+	}
+	defer dir.Close()
+	if fsType == fsXFS {
+		return growXFS(dir, size)
+	}
+	shape, err := readExt4(device)
+	if err != nil {
+		return err
+	}
+	if !shape.canGrow(size) {
+		return nil
+	}
+	blocks := uint64(size) / shape.blockSize
+	err = ioctl(dir, ext4ResizeFS, unsafe.Pointer(&blocks))
+	if errors.Is(err, unix.EPERM) {
+		return errNotAllowed
+	}
+	if err != nil {
+		return fmt.Errorf("grow ext4 on %q: %w", path, err)
+	}
+	return nil
+}
+
+func imageSize(device *loop) (int64, error) {
+	file, err := os.Open(device.path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	size, err := file.Seek(0, 2)
+	if err != nil {
+		return 0, fmt.Errorf("ask %q for its size: %w", device.path, err)
+	}
+	return size, nil
+}
+
+// ext4Shape is what of a superblock says how far the filesystem reaches.
+type ext4Shape struct {
+	blocks, blockSize, perGroup uint64
+	// tail is the most blocks that mkfs and the kernel leave unused at the end, because a last group that small
+	// would hold little but its own description.
+	tail uint64
+}
+
+func readExt4(device *loop) (ext4Shape, error) {
+	file, err := os.Open(device.path)
+	if err != nil {
+		return ext4Shape{}, err
+	}
+	defer file.Close()
+	super := make([]byte, 1024)
+	if _, err := file.ReadAt(super, extSuper); err != nil {
+		return ext4Shape{}, fmt.Errorf("read superblock of %q: %w", device.path, err)
+	}
+	shape, err := parseExt4(super)
+	if err != nil {
+		return ext4Shape{}, fmt.Errorf("read superblock of %q: %w", device.path, err)
+	}
+	return shape, nil
+}
+
+func parseExt4(super []byte) (ext4Shape, error) {
+	le := binary.LittleEndian
+	logSize := le.Uint32(super[0x18:])
+	if le.Uint16(super[0x38:]) != extMagic || logSize > 6 {
+		return ext4Shape{}, errors.New("not an ext4 superblock")
+	}
+	s := ext4Shape{
+		blocks:    uint64(le.Uint32(super[0x4:])),
+		blockSize: 1024 << logSize,
+		perGroup:  uint64(le.Uint32(super[0x20:])),
+	}
+	descriptor := uint64(32)
+	if le.Uint32(super[0x60:])&0x80 != 0 { // 64bit
+		s.blocks |= uint64(le.Uint32(super[0x150:])) << 32
+		descriptor = max(uint64(le.Uint16(super[0xFE:])), 32)
+	}
+	if s.perGroup == 0 {
+		return ext4Shape{}, errors.New("ext4 superblock without groups")
+	}
+	inodeTable := uint64(le.Uint32(super[0x28:])) * uint64(le.Uint16(super[0x58:])) / s.blockSize
+	groups := s.blocks/s.perGroup + 1
+	descriptors := groups*descriptor/s.blockSize + 1
+	reserved := uint64(le.Uint16(super[0xCE:]))
+	s.tail = inodeTable + descriptors + reserved + 3 + 50
+	return s, nil
+}
+
+// canGrow reports whether a device of that many bytes gives the filesystem room that it can use.
+func (s ext4Shape) canGrow(size int64) bool {
+	blocks := uint64(size) / s.blockSize
+	if blocks <= s.blocks {
+		return false
+	}
+	return s.blocks%s.perGroup > 1 || blocks-s.blocks > s.tail
+}
+
+// xfsGeometry is the kernel's struct xfs_fsop_geom_v1, as far as it is used.
+type xfsGeometry struct {
+	blockSize, rtExtSize, agBlocks, agCount, logBlocks, sectSize, inodeSize, imaxpct uint32
+	dataBlocks                                                                       uint64
+	_                                                                                [9]uint64
+}
+
+// xfsGrowth is the kernel's struct xfs_growfs_data.
+type xfsGrowth struct {
+	blocks  uint64
+	imaxpct uint32
+	_       uint32
+}
+
+func growXFS(dir *os.File, size int64) error {
+	var shape xfsGeometry
+	if err := ioctl(dir, xfsGeometryV1, unsafe.Pointer(&shape)); err != nil {
+		return fmt.Errorf("ask xfs on %q for its size: %w", dir.Name(), err)
+	}
+	blocks := uint64(size) / uint64(max(shape.blockSize, 1))
+	if blocks <= shape.dataBlocks {
+		return nil
+	}
+	growth := xfsGrowth{blocks: blocks, imaxpct: shape.imaxpct}
+	if err := ioctl(dir, xfsGrowData, unsafe.Pointer(&growth)); err != nil {
+		return fmt.Errorf("grow xfs on %q: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+func ioctl(file *os.File, request uintptr, arg unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), request, uintptr(arg)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// growUnmounted makes an ext4 that is not mounted as large as its device, if it is smaller.
+func growUnmounted(ctx context.Context, device *loop) error {
+	resize, err := program("resize2fs", fsExt4)
+	if err != nil {
+		return err
+	}
+	if err := repair(ctx, device, true); err != nil {
+		return err
+	}
+	return runProgram(ctx, resize, device.path)
+}
+
+// notAllowedNow is what an expansion comes to that must wait for the next staging.
+func notAllowedNow(id string) error {
+	return status.Errorf(codes.FailedPrecondition,
+		"volume %q: %v, which this driver lacks; the filesystem grows when the volume is next staged", id, errNotAllowed)
+}

@@ -1,0 +1,167 @@
+package csidriver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	loopMajor = 7
+	// sectorSize is that of the devices, whatever the kernel's default.
+	sectorSize = 512
+	// attachTries is how often a free device may be lost to somebody else who attaches at the same time.
+	attachTries = 64
+)
+
+// loops works with the kernel's loop devices. All it knows it asks the kernel each time.
+type loops struct {
+	// sys is /sys/block, dev is /dev.
+	sys, dev string
+}
+
+// loop is an attached loop device.
+type loop struct {
+	number   int
+	path     string
+	readonly bool
+}
+
+// find returns the device that the image is attached to, nil if there is none.
+func (l *loops) find(image string) (*loop, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(image, &stat); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: image, Err: err}
+	}
+	names, err := filepath.Glob(filepath.Join(l.sys, "loop*", "loop", "backing_file"))
+	if err != nil {
+		return nil, fmt.Errorf("list loop devices: %w", err)
+	}
+	for _, name := range names {
+		backing, err := os.ReadFile(name)
+		// The path may be seen from another mount namespace: only the inode decides. This spares opening devices.
+		if err != nil || !strings.Contains(string(backing), imageName) {
+			continue // detached meanwhile, or not ours
+		}
+		number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(name))), "loop"))
+		if err != nil {
+			continue
+		}
+		found, err := l.check(number, &stat)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			return found, nil
+		}
+	}
+	return nil, nil
+}
+
+// check returns the device if its image is that of stat. A device that is only still there until its last user
+// closes it does not count.
+func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
+	device, err := l.openDevice(number, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer device.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return nil, nil // detached meanwhile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %q for its image: %w", device.Name(), err)
+	}
+	if info.Device != stat.Dev || info.Inode != stat.Ino || info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
+		return nil, nil
+	}
+	return &loop{
+		number: number, path: device.Name(), readonly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+	}, nil
+}
+
+// attach attaches the image to a free device. The caller has made sure that it is attached to none.
+func (l *loops) attach(image string, readonly bool) (*loop, error) {
+	mode, flags := os.O_RDWR, uint32(0)
+	if readonly {
+		mode, flags = os.O_RDONLY, unix.LO_FLAGS_READ_ONLY
+	}
+	file, err := os.OpenFile(image, mode, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	control, err := os.OpenFile(filepath.Join(l.dev, "loop-control"), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open loop control (is the kernel's module \"loop\" loaded?): %w", err)
+	}
+	defer control.Close()
+	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: sectorSize, Info: unix.LoopInfo64{Flags: flags}}
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], image)
+	for range attachTries {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("get free loop device: %w", err)
+		}
+		device, err := l.openDevice(number, mode)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
+		device.Close()
+		if errors.Is(err, unix.EBUSY) {
+			continue // somebody else was quicker
+		}
+		if err != nil {
+			return nil, fmt.Errorf("attach %q to %q: %w", image, device.Name(), err)
+		}
+		return &loop{number: number, path: device.Name(), readonly: readonly}, nil
+	}
+	return nil, fmt.Errorf("attach %q: others took %d free loop devices first", image, attachTries)
+}
+
+// openDevice opens /dev/loopN, and makes the node if nobody (udev, devtmpfs) has.
+func (l *loops) openDevice(number, mode int) (*os.File, error) {
+	path := filepath.Join(l.dev, "loop"+strconv.Itoa(number))
+	device, err := os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
+	if !errors.Is(err, os.ErrNotExist) {
+		return device, err
+	}
+	id := int(unix.Mkdev(loopMajor, uint32(number)))
+	if err := unix.Mknod(path, unix.S_IFBLK|0o660, id); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
+}
+
+// detach frees the device.
+func (l *loops) detach(device *loop) error {
+	file, err := l.openDevice(device.number, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("detach %q: %w", device.path, err)
+	}
+	return nil
+}
+
+// resize has the device take the size that its image has now.
+func (l *loops) resize(device *loop) error {
+	file, err := l.openDevice(device.number, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return fmt.Errorf("resize %q: %w", device.path, err)
+	}
+	return nil
+}

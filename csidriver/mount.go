@@ -1,0 +1,146 @@
+package csidriver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ioctls that freeze a mounted filesystem, and undo it.
+const (
+	fiFreeze = 0xC0045877
+	fiThaw   = 0xC0045878
+)
+
+// holdsFilesystem reports whether the mount is one of the filesystem on the device.
+func (l *loop) holdsFilesystem(m *mountinfo.Info) bool {
+	return m.Major == loopMajor && m.Minor == l.number
+}
+
+// isNode reports whether the mount is a bind mount of the device's own node, which is how raw block volumes are
+// published.
+func (l *loop) isNode(m *mountinfo.Info) bool {
+	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && filepath.Base(m.Root) == "loop"+strconv.Itoa(l.number)
+}
+
+// uses returns the mounts of the device: those of its filesystem and those of its node.
+func (l *loop) uses() (filesystem, node []*mountinfo.Info, err error) {
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read mount table: %w", err)
+	}
+	for _, m := range all {
+		switch {
+		case l.holdsFilesystem(m):
+			filesystem = append(filesystem, m)
+		case l.isNode(m):
+			node = append(node, m)
+		}
+	}
+	return filesystem, node, nil
+}
+
+// mountAt returns what is mounted on path, the topmost mount, nil if it is not a mount point.
+func mountAt(path string) (*mountinfo.Info, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	if err != nil {
+		return nil, fmt.Errorf("read mount table: %w", err)
+	}
+	if len(infos) == 0 {
+		return nil, nil
+	}
+	return infos[len(infos)-1], nil
+}
+
+// place checks a path that the caller wants something to be mounted on, and returns it without symbolic links. The
+// path itself may be missing (then exists is false), its parent not.
+func place(field, path string) (clean string, exists bool, err error) {
+	if !filepath.IsAbs(path) {
+		return "", false, status.Errorf(codes.InvalidArgument, "%s: %q is not an absolute path", field, path)
+	}
+	path = filepath.Clean(path)
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return path, false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("%s: %w", field, err)
+	}
+	clean = filepath.Join(parent, filepath.Base(path))
+	info, err := os.Lstat(clean)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return clean, false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("%s: %w", field, err)
+	case info.Mode()&os.ModeSymlink != 0:
+		return "", false, status.Errorf(codes.InvalidArgument, "%s: %q is a symbolic link", field, path)
+	}
+	return clean, true, nil
+}
+
+// freeze makes the filesystem mounted on path complete on its device, and stops all writing until thaw is called.
+func freeze(path string) (thaw func() error, err error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("freeze filesystem: %w", err)
+	}
+	err = unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return dir.Close, nil // somebody else has frozen it, and thaws it
+	}
+	if err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("freeze filesystem on %q: %w", path, err)
+	}
+	return func() error {
+		err := unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
+		if err != nil {
+			err = fmt.Errorf("thaw filesystem on %q: %w", path, err)
+		}
+		return errors.Join(err, dir.Close())
+	}, nil
+}
+
+// thaw thaws what a process that was killed while it copied has left frozen.
+func (d *Driver) thaw() error {
+	volumes, err := d.store.list(d.store.volumes())
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		device, err := d.loops.find(d.store.image(v.id))
+		if err != nil {
+			return err
+		}
+		if device == nil {
+			continue
+		}
+		filesystem, _, err := device.uses()
+		if err != nil {
+			return err
+		}
+		if len(filesystem) == 0 {
+			continue
+		}
+		dir, err := os.Open(filesystem[0].Mountpoint)
+		if err != nil {
+			return fmt.Errorf("thaw volume %q: %w", v.id, err)
+		}
+		err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
+		dir.Close()
+		if err == nil {
+			d.logger.Warn("thawed a volume that was left frozen", "volume", v.id)
+		} else if !errors.Is(err, unix.EINVAL) { // EINVAL: not frozen
+			return fmt.Errorf("thaw volume %q: %w", v.id, err)
+		}
+	}
+	return nil
+}

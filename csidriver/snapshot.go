@@ -1,0 +1,144 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// CreateSnapshot implements csi.ControllerServer. A mounted filesystem is frozen meanwhile, so that the snapshot is
+// complete; where the images' filesystem has no reflinks, that lasts as long as copying takes.
+func (d *Driver) CreateSnapshot(
+	ctx context.Context, req *csi.CreateSnapshotRequest,
+) (*csi.CreateSnapshotResponse, error) {
+	source := req.GetSourceVolumeId()
+	switch {
+	case req.GetName() == "":
+		return nil, missing("name")
+	case source == "":
+		return nil, missing("source_volume_id")
+	}
+	if err := checkParameters(req.GetParameters(), nil); err != nil {
+		return nil, err
+	}
+	id := snapshotID(req.GetName())
+	if !isVolumeID(source) {
+		// The name may be taken for another source: that comes first, whatever this source is.
+		if it, err := d.store.get(id); err == nil {
+			return nil, sameSnapshot(it, source)
+		}
+		return nil, status.Errorf(codes.NotFound, "source_volume_id: volume %q %v", source, errMissing)
+	}
+	return run(ctx, d.work, []string{id, source}, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+		it, err := d.store.get(id)
+		switch {
+		case err == nil:
+			err = sameSnapshot(it, source)
+		case errors.Is(err, errMissing):
+			it, err = d.snapshot(ctx, id, req.GetName(), source)
+		}
+		if err != nil {
+			return nil, grpcError(err)
+		}
+		return &csi.CreateSnapshotResponse{Snapshot: describeSnapshot(it)}, nil
+	})
+}
+
+func sameSnapshot(it *item, source string) error {
+	if it.Source != source {
+		return status.Errorf(codes.AlreadyExists, "snapshot %q exists of volume %q, not of %q", it.Name, it.Source, source)
+	}
+	return nil
+}
+
+func (d *Driver) snapshot(ctx context.Context, id, name, source string) (*item, error) {
+	from, err := d.volume(source)
+	if err != nil {
+		return nil, err
+	}
+	release, err := d.store.reserve(from.allocated)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	m := meta{Name: name, Source: source, Created: time.Now().UTC()}
+	err = d.store.make(id, m, func(image *os.File) error { return d.copyImage(ctx, image, from) })
+	if err != nil {
+		return nil, err
+	}
+	d.logger.Info("made snapshot", "snapshot", id, "name", name, "volume", source)
+	return d.store.get(id)
+}
+
+// DeleteSnapshot implements csi.ControllerServer. Volumes made from the snapshot live on.
+func (d *Driver) DeleteSnapshot(
+	ctx context.Context, req *csi.DeleteSnapshotRequest,
+) (*csi.DeleteSnapshotResponse, error) {
+	id := req.GetSnapshotId()
+	if id == "" {
+		return nil, missing("snapshot_id")
+	}
+	if !isSnapshotID(id) {
+		return &csi.DeleteSnapshotResponse{}, nil // never was one of ours
+	}
+	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.DeleteSnapshotResponse, error) {
+		if err := d.store.remove(id); err != nil {
+			return nil, grpcError(err)
+		}
+		return &csi.DeleteSnapshotResponse{}, nil
+	})
+}
+
+// copyImage copies an image into the empty dst as it is at one moment. The caller holds the id of what is copied.
+func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err error) {
+	src, err := os.Open(d.store.image(from.id))
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	raw := false
+	if device, err := d.loops.find(src.Name()); err != nil {
+		return err
+	} else if device != nil && !device.readonly {
+		var thaw func() error
+		if thaw, raw, err = quiesce(device); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, thaw()) }()
+	}
+	linked, err := reflink(dst, src)
+	if err != nil || linked {
+		return err
+	}
+	if raw {
+		return status.Errorf(codes.FailedPrecondition, "volume %q is in use as raw block volume, and the filesystem of %q "+
+			"has no reflinks: a copy would mix old with new data; stop the Pods that use it first", from.id, d.config.Root)
+	}
+	return copySparse(ctx, dst, src)
+}
+
+// quiesce has everything written to the image that was written to its device. Raw says that writing goes on.
+func quiesce(device *loop) (thaw func() error, raw bool, err error) {
+	filesystem, node, err := device.uses()
+	if err != nil {
+		return nil, false, err
+	}
+	if len(filesystem) > 0 {
+		thaw, err = freeze(filesystem[0].Mountpoint)
+		return thaw, false, err
+	}
+	file, err := os.OpenFile(device.path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	if err = errors.Join(file.Sync(), file.Close()); err != nil {
+		return nil, false, fmt.Errorf("flush %q: %w", device.path, err)
+	}
+	return func() error { return nil }, len(node) > 0, nil
+}

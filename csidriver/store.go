@@ -1,0 +1,254 @@
+package csidriver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	volumePrefix   = "vol-"
+	snapshotPrefix = "snap-"
+	imageName      = "disk.img"
+	metaName       = "meta.json"
+	// formattingName marks a volume whose filesystem is being made.
+	formattingName = "formatting"
+)
+
+var (
+	idPattern = regexp.MustCompile(`^(vol|snap)-[0-9a-f]{40}$`)
+	// errMissing says that there is no such volume or snapshot.
+	errMissing = errors.New("does not exist")
+)
+
+// meta is what the image itself does not tell.
+type meta struct {
+	// Name is that of the create request.
+	Name string `json:"name"`
+	// Source is the id of the volume or snapshot that the image was copied from, "" if none.
+	Source string `json:"source,omitempty"`
+	// Created is when the image was complete.
+	Created time.Time `json:"created"`
+}
+
+// item is a volume or a snapshot as it lies on disk.
+type item struct {
+	meta
+	id string
+	// size is the image's size in bytes; it is the volume's capacity.
+	size int64
+	// allocated is how many bytes of it take up room.
+	allocated int64
+}
+
+// store keeps the images below its root. It changes an item only for a caller that holds the item's id (see work).
+type store struct {
+	root string
+	thin bool
+
+	// mu guards reserved: bytes promised to images that are being made or grown and do not count yet.
+	mu       sync.Mutex
+	reserved int64
+}
+
+// volumeID is the id of the volume of that name.
+func volumeID(name string) string { return volumePrefix + hash(name) }
+
+// snapshotID is the id of the snapshot of that name.
+func snapshotID(name string) string { return snapshotPrefix + hash(name) }
+
+func hash(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:20])
+}
+
+func isVolumeID(id string) bool {
+	return idPattern.MatchString(id) && id[:len(volumePrefix)] == volumePrefix
+}
+func isSnapshotID(id string) bool { return idPattern.MatchString(id) && !isVolumeID(id) }
+
+func (s *store) volumes() string   { return filepath.Join(s.root, "volumes") }
+func (s *store) snapshots() string { return filepath.Join(s.root, "snapshots") }
+func (s *store) tmp() string       { return filepath.Join(s.root, "tmp") }
+
+// dir is the directory of an item. The id must be one that isVolumeID or isSnapshotID knows.
+func (s *store) dir(id string) string {
+	if isSnapshotID(id) {
+		return filepath.Join(s.snapshots(), id)
+	}
+	return filepath.Join(s.volumes(), id)
+}
+
+func (s *store) image(id string) string { return filepath.Join(s.dir(id), imageName) }
+
+// open makes the directories, takes the root for this process alone and removes what is unfinished in it.
+func (s *store) open() (unlock func(), err error) {
+	for _, dir := range []string{s.root, s.volumes(), s.snapshots(), s.tmp()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make root: %w", err)
+		}
+	}
+	root, err := os.Open(s.root)
+	if err != nil {
+		return nil, fmt.Errorf("open root: %w", err)
+	}
+	if err := unix.Flock(int(root.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("lock root %q: is another driver running on it? %w", s.root, err)
+	}
+	left, err := os.ReadDir(s.tmp())
+	for _, entry := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(s.tmp(), entry.Name())))
+	}
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("remove unfinished images: %w", err)
+	}
+	return func() { root.Close() }, nil
+}
+
+// get returns an item, errMissing if there is none.
+func (s *store) get(id string) (*item, error) {
+	if !idPattern.MatchString(id) {
+		return nil, fmt.Errorf("%q %w", id, errMissing)
+	}
+	data, err := os.ReadFile(filepath.Join(s.dir(id), metaName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%q %w", id, errMissing)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", id, err)
+	}
+	it := &item{id: id}
+	if err := json.Unmarshal(data, &it.meta); err != nil {
+		return nil, fmt.Errorf("read %q: decode %s: %w", id, metaName, err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(s.image(id), &stat); err != nil {
+		return nil, fmt.Errorf("read %q: %w", id, &os.PathError{Op: "stat", Path: s.image(id), Err: err})
+	}
+	it.size, it.allocated = stat.Size, stat.Blocks*512
+	return it, nil
+}
+
+// list returns all items below dir (volumes or snapshots), sorted by id.
+func (s *store) list(dir string) ([]*item, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var items []*item
+	for _, entry := range entries {
+		it, err := s.get(entry.Name())
+		if errors.Is(err, errMissing) {
+			continue // removed meanwhile, or not ours
+		}
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, it)
+	}
+	slices.SortFunc(items, func(a, b *item) int {
+		switch {
+		case a.id < b.id:
+			return -1
+		case a.id > b.id:
+			return 1
+		}
+		return 0
+	})
+	return items, nil
+}
+
+// make makes an item: fill is given the empty image, to copy into it and to set its size.
+func (s *store) make(id string, m meta, fill func(image *os.File) error) error {
+	dir, err := os.MkdirTemp(s.tmp(), id+"-")
+	if err != nil {
+		return fmt.Errorf("make %q: %w", id, err)
+	}
+	defer os.RemoveAll(dir) // fails to find it once it has been renamed
+	image, err := os.OpenFile(filepath.Join(dir, imageName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("make %q: %w", id, err)
+	}
+	err = fill(image)
+	if err == nil {
+		err = image.Sync()
+	}
+	if err = errors.Join(err, image.Close()); err != nil {
+		return fmt.Errorf("make image of %q: %w", id, err)
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode %s of %q: %w", metaName, id, err)
+	}
+	if err := writeSynced(filepath.Join(dir, metaName), data); err != nil {
+		return fmt.Errorf("make %q: %w", id, err)
+	}
+	if err := syncDir(dir); err != nil {
+		return fmt.Errorf("make %q: %w", id, err)
+	}
+	if err := os.Rename(dir, s.dir(id)); err != nil {
+		return fmt.Errorf("make %q: %w", id, err)
+	}
+	return syncDir(filepath.Dir(s.dir(id)))
+}
+
+// remove removes an item. That there is none is fine.
+func (s *store) remove(id string) error {
+	away := filepath.Join(s.tmp(), id+"-removed")
+	err := os.Rename(s.dir(id), away)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove %q: %w", id, err)
+	}
+	if err := os.RemoveAll(away); err != nil {
+		return fmt.Errorf("remove %q: %w", id, err)
+	}
+	return syncDir(filepath.Dir(s.dir(id)))
+}
+
+// grow makes the image larger.
+func (s *store) grow(id string, size int64) error {
+	image, err := os.OpenFile(s.image(id), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("grow %q: %w", id, err)
+	}
+	err = image.Truncate(size)
+	if err == nil {
+		err = image.Sync()
+	}
+	if err = errors.Join(err, image.Close()); err != nil {
+		return fmt.Errorf("grow %q: %w", id, err)
+	}
+	return nil
+}
+
+func writeSynced(path string, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,106 @@
+package csidriver
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// work runs what the calls ask for, one thing at a time for each volume or snapshot, apart from the callers:
+// what is half done is more trouble than what is done and not heard of.
+type work struct {
+	mu sync.Mutex
+	// busy has a channel for each id that is worked on; it is closed when the work is done.
+	busy map[string]chan struct{}
+	// ctx is that of Start, nil before it.
+	ctx   context.Context
+	group sync.WaitGroup
+}
+
+func newWork() *work {
+	return &work{busy: map[string]chan struct{}{}}
+}
+
+func (w *work) begin(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ctx = ctx
+}
+
+// end lets nothing more begin and waits for what is under way.
+func (w *work) end() {
+	w.mu.Lock()
+	w.ctx = nil
+	w.mu.Unlock()
+	w.group.Wait()
+}
+
+// run runs job with all ids taken, and returns its result. If the caller's ctx ends first, it returns Aborted
+// and the job goes on; if the ids could not be had by then, the job never runs. The job's own context is the
+// driver's.
+func run[T any](ctx context.Context, w *work, ids []string, job func(context.Context) (T, error)) (T, error) {
+	var none T
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	own, err := w.take(ctx, ids)
+	if err != nil {
+		return none, err
+	}
+	var result T
+	done := make(chan struct{})
+	go func() {
+		defer w.group.Done()
+		defer w.release(ids)
+		result, err = job(own)
+		close(done)
+	}()
+	select {
+	case <-done:
+		return result, err
+	case <-ctx.Done():
+		return none, status.Errorf(codes.Aborted, "the operation for %q is still under way", ids)
+	}
+}
+
+// take takes all ids at once, so that no two takers can wait for each other.
+func (w *work) take(ctx context.Context, ids []string) (context.Context, error) {
+	for {
+		w.mu.Lock()
+		if w.ctx == nil || w.ctx.Err() != nil {
+			w.mu.Unlock()
+			return nil, status.Error(codes.Unavailable, "the driver is not running")
+		}
+		var wait chan struct{}
+		for _, id := range ids {
+			if wait = w.busy[id]; wait != nil {
+				break
+			}
+		}
+		if wait == nil {
+			for _, id := range ids {
+				w.busy[id] = make(chan struct{})
+			}
+			w.group.Add(1)
+			own := w.ctx
+			w.mu.Unlock()
+			return own, nil
+		}
+		w.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, status.Errorf(codes.Aborted, "an operation for %q is still under way", ids)
+		}
+	}
+}
+
+func (w *work) release(ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		close(w.busy[id])
+		delete(w.busy, id)
+	}
+}

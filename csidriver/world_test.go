@@ -1,0 +1,114 @@
+package csidriver_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berth-dev/berth/csidriver"
+)
+
+const node = "node-1"
+
+// world is a driver on a real disk, and what a cluster would call it with.
+type world struct {
+	t      *testing.T
+	dir    string
+	socket string
+	config csidriver.Config
+	stop   func()
+
+	csi.ControllerClient
+	csi.NodeClient
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it attaches loop devices and mounts them")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Skip("needs loop devices: ", err)
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	sockets, err := os.MkdirTemp("", "csi") // short, because of the limit on sockets' paths
+	require.NoError(t, err)
+	w := &world{t: t, dir: dir, socket: filepath.Join(sockets, "csi.sock")}
+	w.config = csidriver.Config{
+		Endpoint: "unix://" + w.socket, NodeID: node, Root: filepath.Join(dir, "root"), MaxVolumes: 16,
+	}
+	t.Cleanup(func() {
+		w.clean()
+		_ = os.RemoveAll(sockets)
+	})
+	return w
+}
+
+// start starts the driver; called again, it starts it anew.
+func (w *world) start() {
+	w.t.Helper()
+	if w.stop != nil {
+		w.stop()
+	}
+	driver, err := csidriver.New(csidriver.Deps{}, w.config)
+	require.NoError(w.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- driver.Start(ctx) }()
+	conn, err := grpc.NewClient("unix://"+w.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(w.t, err)
+	w.ControllerClient, w.NodeClient = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	w.stop = func() {
+		w.stop = nil
+		cancel()
+		require.NoError(w.t, conn.Close())
+		require.NoError(w.t, <-ended)
+	}
+	w.t.Cleanup(func() {
+		if w.stop != nil {
+			w.stop()
+		}
+	})
+	_, err = csi.NewIdentityClient(conn).Probe(w.t.Context(), &csi.ProbeRequest{}, grpc.WaitForReady(true))
+	require.NoError(w.t, err)
+}
+
+// clean takes down what the test left mounted or attached. A test that is fine has left nothing.
+func (w *world) clean() {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.dir))
+	require.NoError(w.t, err)
+	for i := len(infos) - 1; i >= 0; i-- {
+		_ = unix.Unmount(infos[i].Mountpoint, unix.MNT_DETACH)
+	}
+	for name, backing := range w.loops() {
+		file, err := os.Open(name)
+		require.NoError(w.t, err)
+		_ = unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0)
+		file.Close()
+		w.t.Logf("left attached: %s to %s", name, backing)
+	}
+}
+
+// loops returns the loop devices whose images are in the test's directory.
+func (w *world) loops() map[string]string {
+	found := map[string]string{}
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	require.NoError(w.t, err)
+	for _, name := range names {
+		backing, err := os.ReadFile(name)
+		if err == nil && strings.HasPrefix(string(backing), w.dir) {
+			found["/dev/"+strings.Split(name, "/")[3]] = strings.TrimSpace(string(backing))
+		}
+	}
+	return found
+}

@@ -167,7 +167,8 @@ func TestSelectorsSeeWhatWasWritten(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, names(t, c, red))
 		require.Empty(t, names(t, c, big))
-		require.Equal(t, []string{"old"}, names(t, c, client.ListOptions{Fields: fields.OneTermEqualSelector("metadata.name", "old")}))
+		byName := fields.OneTermEqualSelector("metadata.name", "old")
+		require.Equal(t, []string{"old"}, names(t, c, client.ListOptions{Fields: byName}))
 		_, err = c.List(t.Context(), client.ListOptions{Fields: fields.OneTermEqualSelector("spec.x", "y")})
 		require.ErrorContains(t, err, `"spec.x" is not supported`)
 		_, err = c.Index(t.Context(), "shape", "round")
@@ -209,7 +210,8 @@ func TestDeleteCollection(t *testing.T) {
 			_, err := c.Create(t.Context(), obj, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
-		require.NoError(t, c.DeleteCollection(t.Context(), "ns", metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "color=red"}))
+		red := metav1.ListOptions{LabelSelector: "color=red"}
+		require.NoError(t, c.DeleteCollection(t.Context(), "ns", metav1.DeleteOptions{}, red))
 		require.ElementsMatch(t, []string{"old", "c", "b (terminating)"}, names(t, c, client.ListOptions{}))
 		require.Equal(t, 1, s.requests["list"])
 	})

@@ -169,7 +169,8 @@ func (p *livePlay) write() {
 	case !exists:
 		written, err = p.c.Create(ctx, fresh, metav1.CreateOptions{})
 	case op == 0:
-		err = p.c.DeleteCollection(ctx, p.namespace, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: p.selector.String()})
+		all := metav1.ListOptions{LabelSelector: p.selector.String()}
+		err = p.c.DeleteCollection(ctx, p.namespace, metav1.DeleteOptions{}, all)
 		require.NoError(t, err)
 		clear(p.want)
 		return

@@ -203,7 +203,8 @@ func (o *overlay[T]) count() {
 
 // within reports whether a key is of the namespace; every key is of the empty one.
 func within(key, namespace string) bool {
-	return namespace == "" || (len(key) > len(namespace) && key[len(namespace)] == '/' && strings.HasPrefix(key, namespace))
+	return namespace == "" ||
+		(len(key) > len(namespace) && key[len(namespace)] == '/' && strings.HasPrefix(key, namespace))
 }
 
 // parseVersion reads a resource version, 0 for none or one that is no number.

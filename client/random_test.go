@@ -59,7 +59,8 @@ func (w *witness) saw(how, key string, obj *corev1.ConfigMap) {
 			return
 		}
 	}
-	w.t.Fatalf("%s read %v of %s, which is older than version %d; history %v", how, describe(obj), key, w.floor[key], history)
+	w.t.Fatalf("%s read %v of %s, which is older than version %d; history %v",
+		how, describe(obj), key, w.floor[key], history)
 }
 
 func (w *witness) same(then, read *corev1.ConfigMap) bool {
@@ -200,9 +201,11 @@ func (g *game) write(ctx context.Context) {
 			_, err = g.client.Update(ctx, g.edit(current), metav1.UpdateOptions{})
 		}
 	case 5:
-		_, err = g.client.Patch(ctx, namespace, name, client.Patch{Type: types.MergePatchType, Data: []byte("p")}, metav1.PatchOptions{})
+		patch := client.Patch{Type: types.MergePatchType, Data: []byte("p")}
+		_, err = g.client.Patch(ctx, namespace, name, patch, metav1.PatchOptions{})
 	case 6:
-		err = g.client.DeleteCollection(ctx, namespace, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "color=red"})
+		red := metav1.ListOptions{LabelSelector: "color=red"}
+		err = g.client.DeleteCollection(ctx, namespace, metav1.DeleteOptions{}, red)
 		written = keys
 	default:
 		err = g.client.Delete(ctx, namespace, name, metav1.DeleteOptions{})

@@ -108,7 +108,9 @@ var _ client.API[*corev1.ConfigMap, *corev1.ConfigMapList] = (*namespaced)(nil)
 
 func (s *server) in(namespace string) *namespaced { return &namespaced{s, namespace} }
 
-func (n *namespaced) Create(_ context.Context, obj *corev1.ConfigMap, _ metav1.CreateOptions) (*corev1.ConfigMap, error) {
+func (n *namespaced) Create(
+	_ context.Context, obj *corev1.ConfigMap, _ metav1.CreateOptions,
+) (*corev1.ConfigMap, error) {
 	return call(n.server, "create", func() (*corev1.ConfigMap, error) {
 		obj := obj.DeepCopy()
 		if obj.Name == "" {
@@ -122,7 +124,9 @@ func (n *namespaced) Create(_ context.Context, obj *corev1.ConfigMap, _ metav1.C
 	})
 }
 
-func (n *namespaced) Update(_ context.Context, obj *corev1.ConfigMap, _ metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+func (n *namespaced) Update(
+	_ context.Context, obj *corev1.ConfigMap, _ metav1.UpdateOptions,
+) (*corev1.ConfigMap, error) {
 	return call(n.server, "update", func() (*corev1.ConfigMap, error) {
 		current, exists := n.objects[n.namespace+"/"+obj.Name]
 		switch {

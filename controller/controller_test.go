@@ -63,26 +63,32 @@ func result(r reconcile.Result, err error) func(context.Context) (reconcile.Resu
 }
 
 func TestWhatBecomesOfARequest(t *testing.T) {
+	type answers = []func(context.Context) (reconcile.Result, error)
+	again := result(reconcile.Result{Requeue: true}, nil)
+	in10 := result(reconcile.Result{RequeueAfter: 10 * time.Second}, nil)
+	bad := fmt.Errorf("x: %w", reconcile.TerminalError(errors.New("bad")))
 	failed, done := result(reconcile.Result{}, errors.New("failed")), result(reconcile.Result{}, nil)
 	for name, tc := range map[string]struct {
-		answers []func(context.Context) (reconcile.Result, error)
+		answers answers
 		calls   []time.Duration
 	}{
-		"success":         {[]func(context.Context) (reconcile.Result, error){done}, []time.Duration{0}},
-		"errors back off": {[]func(context.Context) (reconcile.Result, error){failed, failed, failed, failed, failed, done}, []time.Duration{0, 1, 3, 7, 11, 15}},
-		"requeue backs off": {[]func(context.Context) (reconcile.Result, error){
-			result(reconcile.Result{Requeue: true}, nil), result(reconcile.Result{Requeue: true}, nil), done}, []time.Duration{0, 1, 3}},
-		"requeue after is exact and forgets failures": {[]func(context.Context) (reconcile.Result, error){
-			failed, failed, result(reconcile.Result{RequeueAfter: 10 * time.Second}, nil), failed, done}, []time.Duration{0, 1, 3, 13, 14}},
-		"requeue with requeue after": {[]func(context.Context) (reconcile.Result, error){
+		"success": {answers{done}, []time.Duration{0}},
+		"errors back off": {
+			answers{failed, failed, failed, failed, failed, done}, []time.Duration{0, 1, 3, 7, 11, 15},
+		},
+		"requeue backs off": {answers{
+			again, again, done}, []time.Duration{0, 1, 3}},
+		"requeue after is exact and forgets failures": {answers{
+			failed, failed, in10, failed, done}, []time.Duration{0, 1, 3, 13, 14}},
+		"requeue with requeue after": {answers{
 			result(reconcile.Result{Requeue: true, RequeueAfter: 10 * time.Second}, nil), done}, []time.Duration{0, 10}},
-		"an error counts more than its result": {[]func(context.Context) (reconcile.Result, error){
+		"an error counts more than its result": {answers{
 			result(reconcile.Result{RequeueAfter: time.Hour}, errors.New("failed")), done}, []time.Duration{0, 1}},
-		"a terminal error ends it": {[]func(context.Context) (reconcile.Result, error){
-			result(reconcile.Result{RequeueAfter: 1}, fmt.Errorf("x: %w", reconcile.TerminalError(errors.New("bad")))), done}, []time.Duration{0}},
-		"a panic is an error": {[]func(context.Context) (reconcile.Result, error){
+		"a terminal error ends it": {answers{
+			result(reconcile.Result{RequeueAfter: 1}, bad), done}, []time.Duration{0}},
+		"a panic is an error": {answers{
 			func(context.Context) (reconcile.Result, error) { panic("oh") }, done}, []time.Duration{0, 1}},
-		"a timeout": {[]func(context.Context) (reconcile.Result, error){
+		"a timeout": {answers{
 			func(ctx context.Context) (reconcile.Result, error) {
 				<-ctx.Done()
 				return reconcile.Result{}, context.Cause(ctx)
@@ -211,7 +217,8 @@ func TestMetrics(t *testing.T) {
 			result(reconcile.Result{}, errors.New("failed")), result(reconcile.Result{}, nil),
 			result(reconcile.Result{RequeueAfter: time.Hour}, nil),
 		}}
-		c, err := controller.New(s, controller.Deps{Registerer: registry}, controller.Config{Name: "test", BackoffMin: 2 * time.Second})
+		c, err := controller.New(s, controller.Deps{Registerer: registry},
+			controller.Config{Name: "test", BackoffMin: 2 * time.Second})
 		require.NoError(t, err)
 		c.Enqueue(request("a"))
 		stop := start(t, c)

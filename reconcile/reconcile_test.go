@@ -16,7 +16,9 @@ import (
 
 // The public names, as they are documented: this fails to compile if one is lost or changes its type.
 var (
-	_ func(reconcile.Reconciler, context.Context, reconcile.Request) (reconcile.Result, error) = reconcile.Reconciler.Reconcile
+	_ interface {
+		Reconcile(context.Context, reconcile.Request) (reconcile.Result, error)
+	} = reconcile.Reconciler(nil)
 
 	_ = reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "name"}}
 	_ = reconcile.Result{Requeue: true, RequeueAfter: time.Second}
@@ -28,7 +30,8 @@ var (
 func TestFuncPassesEverythingThrough(t *testing.T) {
 	want := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "name"}}
 	type marker struct{}
-	var r reconcile.Reconciler = reconcile.Func(func(ctx context.Context, got reconcile.Request) (reconcile.Result, error) {
+	var r reconcile.Reconciler
+	r = reconcile.Func(func(ctx context.Context, got reconcile.Request) (reconcile.Result, error) {
 		require.Equal(t, want, got)
 		require.Equal(t, "here", ctx.Value(marker{}))
 		return reconcile.Result{RequeueAfter: time.Minute}, io.EOF

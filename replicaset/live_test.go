@@ -52,7 +52,8 @@ func TestLive(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 	ns := fmt.Sprintf("live-%d", time.Now().UnixNano())
-	_, err = admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
+	_, err = admin.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = admin.CoreV1().Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{}) })
 	_, err = admin.CoreV1().ResourceQuotas(ns).Create(ctx, &corev1.ResourceQuota{

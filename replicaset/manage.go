@@ -223,7 +223,8 @@ func (r *run) remove(ctx context.Context, count int) error {
 
 // deleteOne deletes a Pod, and no other one of that name. A Pod that is gone is deleted.
 func (r *run) deleteOne(ctx context.Context, pod *corev1.Pod) error {
-	err := r.deps.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewPreconditionDeleteOptions(string(pod.UID)))
+	options := *metav1.NewPreconditionDeleteOptions(string(pod.UID))
+	err := r.deps.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

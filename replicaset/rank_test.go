@@ -46,6 +46,8 @@ func readyFor(d time.Duration) func(*corev1.Pod) {
 
 func on(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
 
+func readySinceUnknown(pod *corev1.Pod) { pod.Status.Conditions[0].LastTransitionTime = metav1.Time{} }
+
 func unready(pod *corev1.Pod) { pod.Status.Conditions = nil }
 
 func restarted(count int32) func(*corev1.Pod) {
@@ -66,16 +68,20 @@ func sidecarRestarted(count int32) func(*corev1.Pod) {
 // in its own criterion and, the other way, in the next one, so that the order of the criteria is tested too.
 func TestRank(t *testing.T) {
 	for name, pair := range map[string][2]*corev1.Pod{
-		"unassigned before assigned":    {podWith(on(""), phase(corev1.PodRunning)), podWith(phase(corev1.PodPending))},
-		"pending before unknown":        {podWith(phase(corev1.PodPending)), podWith(phase(corev1.PodUnknown), unready)},
-		"unknown before running":        {podWith(phase(corev1.PodUnknown)), podWith(unready)},
-		"unready before ready":          {podWith(unready, cost("9")), podWith(cost("1"))},
-		"low cost before high":          {podWith(cost("-3"), readyFor(time.Hour)), podWith(readyFor(time.Minute))},
-		"bad cost counts as none":       {podWith(cost("+1")), podWith(cost("1"))},
-		"ready later first":             {podWith(readyFor(time.Minute)), podWith(restarted(3))},
-		"ready since unknown first":     {podWith(readyFor(0), func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), podWith(readyFor(0))},
-		"more restarts first":           {podWith(restarted(3), sidecarRestarted(0)), podWith(restarted(2), sidecarRestarted(5))},
-		"more sidecar restarts first":   {podWith(sidecarRestarted(2), age(9*time.Hour)), podWith(sidecarRestarted(1), age(time.Minute))},
+		"unassigned before assigned": {podWith(on(""), phase(corev1.PodRunning)), podWith(phase(corev1.PodPending))},
+		"pending before unknown":     {podWith(phase(corev1.PodPending)), podWith(phase(corev1.PodUnknown), unready)},
+		"unknown before running":     {podWith(phase(corev1.PodUnknown)), podWith(unready)},
+		"unready before ready":       {podWith(unready, cost("9")), podWith(cost("1"))},
+		"low cost before high":       {podWith(cost("-3"), readyFor(time.Hour)), podWith(readyFor(time.Minute))},
+		"bad cost counts as none":    {podWith(cost("+1")), podWith(cost("1"))},
+		"ready later first":          {podWith(readyFor(time.Minute)), podWith(restarted(3))},
+		"ready since unknown first":  {podWith(readySinceUnknown), podWith(readyFor(0))},
+		"more restarts first": {
+			podWith(restarted(3), sidecarRestarted(0)), podWith(restarted(2), sidecarRestarted(5)),
+		},
+		"more sidecar restarts first": {
+			podWith(sidecarRestarted(2), age(9*time.Hour)), podWith(sidecarRestarted(1), age(time.Minute)),
+		},
 		"younger first":                 {podWith(age(time.Minute)), podWith(age(time.Hour))},
 		"ages of one magnitude: by uid": {podWith(age(3700 * time.Second)), podWith(age(3600 * time.Second))},
 	} {
@@ -141,7 +147,7 @@ func TestAvailability(t *testing.T) {
 		"ready":                  {podWith(readyFor(0)), 0, true},
 		"just long enough":       {podWith(readyFor(time.Minute)), time.Minute, true},
 		"not long enough":        {podWith(readyFor(time.Minute)), time.Minute + 1, false},
-		"ready since who knows?": {podWith(func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), 1, false},
+		"ready since who knows?": {podWith(readySinceUnknown), 1, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, isAvailable(tc.pod, tc.min, now)) })
 	}

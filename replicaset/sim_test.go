@@ -263,7 +263,9 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 			a.mu.Lock()
 			history, changed := a.history[resource], a.changed
 			a.mu.Unlock()
-			at, _ := slices.BinarySearchFunc(history, from+1, func(e event, version int64) int { return int(e.version - version) })
+			at, _ := slices.BinarySearchFunc(history, from+1, func(e event, version int64) int {
+				return int(e.version - version)
+			})
 			for _, e := range history[at:] {
 				if !wait(stopped.StopChan(), time.Until(e.at.Add(a.lag()))) {
 					return

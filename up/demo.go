@@ -112,9 +112,12 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return err
 	}
 	url := "http://" + net.JoinHostPort(pod.Status.PodIP, demoPort) + "/"
+	if _, err := fetch(ctx, url); err != nil {
+		return fmt.Errorf("the demo's Pod is ready, but its page is not served: %w", err)
+	}
 	count, err := fetch(ctx, url+"count")
 	if err != nil {
-		return fmt.Errorf("the demo's Pod is ready, but its page is not served: %w", err)
+		return fmt.Errorf("the demo's Pod is ready, but does not tell its count: %w", err)
 	}
 	c.progress.Say("\n%s\n  page        %s  (visits: %s)\n  again       %s\n  delete it   %s   (the count stays on its volume)\n",
 		way.String(), url, count, c.hint("explain pod "+pod.Name), c.hint("kubectl delete pod "+pod.Name))

@@ -56,6 +56,7 @@ func (c *Cluster) provisionPart() (runPart, error) {
 	}
 	controller, err := provision.New(client, local.ProvisionerName, provisioner,
 		provision.LeaderElection(false), // one process, one cluster: the data directory's lock is the election
+		provision.IntentFinalizer(local.IntentFinalizer(c.NodeName)),
 		provision.Timeline(c.timeline), provision.Logger(c.log))
 	if err != nil {
 		return nil, err

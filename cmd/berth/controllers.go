@@ -103,7 +103,7 @@ func (f controllersFlags) controller(name string, client kubernetes.Interface) (
 	}
 	// Every node runs its own: nobody else can make a directory on it, so there is no leader to elect.
 	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
-		provision.Logger(logger))
+		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Logger(logger))
 	if err != nil {
 		return nil, err
 	}

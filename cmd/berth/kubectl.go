@@ -29,6 +29,9 @@ func newKubectl() *cobra.Command {
 					return fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
 						layout.DataDir, err)
 				}
+				if _, err := os.Stat(layout.Socket()); err != nil {
+					fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
+				}
 				if err := os.Setenv("KUBECONFIG", path); err != nil {
 					return fmt.Errorf("point kubectl at the cluster: %w", err)
 				}

@@ -1,0 +1,146 @@
+package rig
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const stopTimeout = 20 * time.Second
+
+// Process is a program that the rig started.
+type Process struct {
+	// PID is its process id.
+	PID int
+
+	name   string
+	cancel context.CancelFunc
+	ended  chan struct{}
+	err    error // set before ended is closed
+	log    string
+}
+
+// start starts a program whose standard error goes to logDir/NAME.log. Each line of its standard output goes to line, if
+// given. It ends with ctx, with Stop, and with this process.
+func start(ctx context.Context, logDir, name string, argv, env []string, line func(string)) (*Process, error) {
+	path := filepath.Join(logDir, name+".log")
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr, cmd.Stdout = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	var out io.ReadCloser
+	if line != nil {
+		cmd.Stdout = nil
+		if out, err = cmd.StdoutPipe(); err != nil {
+			cancel()
+			return nil, errors.Join(err, log.Close())
+		}
+	}
+	p := &Process{name: name, cancel: cancel, ended: make(chan struct{}), log: path}
+	started := make(chan error)
+	go p.live(cmd, log, out, line, started)
+	if err := <-started; err != nil {
+		cancel()
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p.PID = cmd.Process.Pid
+	return p, nil
+}
+
+// live runs the program on a thread of its own: the signal that ends it with its parent follows the thread.
+func (p *Process) live(cmd *exec.Cmd, log *os.File, out io.Reader, line func(string), started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(p.ended)
+	if err := cmd.Start(); err != nil {
+		started <- errors.Join(err, log.Close())
+		return
+	}
+	started <- nil
+	if line != nil {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			line(lines.Text())
+		}
+	}
+	p.err = errors.Join(cmd.Wait(), log.Close())
+}
+
+// Stop asks the program to end, waits, and kills it if it does not.
+func (p *Process) Stop() error {
+	p.cancel()
+	<-p.ended
+	return nil // how it ended is of no interest once it was asked to
+}
+
+// failed returns an error if the program has ended.
+func (p *Process) failed() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended: %w: %s", p.name, errors.Join(p.err, errors.New("not asked to")), lastLines(p.log))
+	default:
+		return nil
+	}
+}
+
+// lastLines is the end of a log file.
+func lastLines(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-3):], " | ")
+}
+
+// Usage is what a process has used.
+type Usage struct {
+	// CPU is its user and system time so far.
+	CPU time.Duration
+	// RSS is its resident memory in bytes, at present.
+	RSS int64
+}
+
+// clockTicks is the unit of times in /proc, the same on every Linux of Go's.
+const clockTicks = 100
+
+// UsageOf reads what a process has used.
+func UsageOf(pid int) (Usage, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
+	}
+	// The name, in brackets, may hold blanks; the fields after it count from the third.
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	const utime, stime, rss = 14 - 3, 15 - 3, 24 - 3
+	if len(fields) <= rss {
+		return Usage{}, fmt.Errorf("read usage of process %d: %d fields", pid, len(fields))
+	}
+	var values [3]int64
+	for i, at := range []int{utime, stime, rss} {
+		if values[i], err = strconv.ParseInt(fields[at], 10, 64); err != nil {
+			return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
+		}
+	}
+	return Usage{
+		CPU: time.Duration(values[0]+values[1]) * time.Second / clockTicks,
+		RSS: values[2] * int64(os.Getpagesize()),
+	}, nil
+}

@@ -1,0 +1,76 @@
+package provision
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+const (
+	ours     = "berth"
+	theirs   = "external-provisioner lib v13"
+	unbound  = "the same, no limit, 64 workers"
+	nodeName = "bench"
+)
+
+var network = rig.Network{PodCIDR: "10.213.0.0/24", ServiceCIDR: "10.214.0.0/24"}
+
+// Benchmark measures the provisioning of many claims at once.
+func Benchmark() harness.Benchmark {
+	metrics := []harness.Metric{
+		{Name: "all bound", Unit: "s", Better: harness.Lower},
+		{Name: "bound p50", Unit: "s", Better: harness.Lower},
+		{Name: "writes a claim", Unit: "", Better: harness.Lower},
+		{Name: "CPU of the provisioner a claim", Unit: "ms", Better: harness.Lower},
+	}
+	return harness.Benchmark{
+		Name: "provision", Title: "Dynamic provisioning",
+		About: "Claims created at once (16 at a time), with a provisioner that answers at once, until all are Bound; a real" +
+			" control plane without client limits. Berth runs as `berth up` runs it, with 4 workers and a client without" +
+			" a limit; the library with its defaults (4 workers) and client-go's (5 requests a second), then with that" +
+			" limit lifted and 64 workers. *Limited*: both with client-go's 5 requests a second. *Writes* are all" +
+			" requests of the provisioner's client that change something, events included.",
+		Missing: func(site harness.Site) string { return rig.Missing(site.Bin, "berth-controlplane") },
+		Setup: func(ctx context.Context, site harness.Site) (*harness.Place, error) {
+			c, err := rig.StartControlPlane(ctx, site.Bin, site.Dir, network, nodeName)
+			if err != nil {
+				return nil, err
+			}
+			return &harness.Place{Env: map[string]string{rig.EnvKubeconfig: c.Kubeconfig()}, Stop: c.Stop}, nil
+		},
+		Cases: []harness.Case{
+			{
+				Name: "500 claims", Metrics: metrics, Timeout: 15 * time.Minute,
+				Targets: []harness.Target{
+					{Metric: "all bound", Against: theirs, Ratio: 0.05},
+					{Metric: "all bound", Against: unbound, Ratio: 0.5},
+					{Metric: "writes a claim", Ratio: 5},
+				},
+				Variants: []harness.Variant{
+					variant(ours, 500, false, runBerth),
+					variant(theirs, 500, true, runLibrary(0)),
+					variant(unbound, 500, false, runLibrary(64)),
+				},
+				Rounds: 3,
+			},
+			{
+				Name: "50 claims, limited", Metrics: metrics, Timeout: 15 * time.Minute, Rounds: 2,
+				Variants: []harness.Variant{
+					variant(ours, 50, true, runBerth), variant(theirs, 50, true, runLibrary(0)),
+				},
+			},
+			{
+				Name: "10,000 claims, idle", Timeout: 15 * time.Minute, Rounds: 1,
+				Metrics: []harness.Metric{
+					{Name: "CPU", Unit: "% of a core", Better: harness.Lower},
+					{Name: "writes", Unit: "/min", Better: harness.Lower},
+					{Name: "heap", Unit: "MiB", Better: harness.Lower},
+				},
+				Targets:  []harness.Target{{Metric: "CPU", Ratio: 0.1}, {Metric: "writes", Ratio: 0}},
+				Variants: []harness.Variant{idleVariant(ours, runBerth), idleVariant(theirs, runLibrary(0))},
+			},
+		},
+	}
+}

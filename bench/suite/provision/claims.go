@@ -1,0 +1,210 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+const (
+	creators = 16
+)
+
+// place is a namespace and a class of one sample's own.
+type place struct {
+	name   string
+	client kubernetes.Interface
+}
+
+func newPlace(ctx context.Context, client kubernetes.Interface, name string) (*place, error) {
+	p := &place{name: name, client: client}
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.name}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create namespace: %w", err)
+	}
+	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name}, Provisioner: p.provisioner()}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create class: %w", err)
+	}
+	return p, nil
+}
+
+func (p *place) provisioner() string { return "example.com/" + p.name }
+
+// create creates so many claims and tells when each was.
+func (p *place) create(ctx context.Context, count int) (map[string]time.Time, error) {
+	var (
+		mu    sync.Mutex // guards began and errs
+		began = make(map[string]time.Time, count)
+		errs  error
+		all   sync.WaitGroup
+		next  = make(chan int)
+	)
+	for range creators {
+		all.Go(func() {
+			for i := range next {
+				name := fmt.Sprint("claim-", i)
+				now := time.Now()
+				_, err := p.client.CoreV1().PersistentVolumeClaims(p.name).Create(ctx, p.claim(name), metav1.CreateOptions{})
+				mu.Lock()
+				began[name], errs = now, errors.Join(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range count {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return began, errs
+}
+
+func (p *place) claim(name string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &p.name,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+		},
+	}
+}
+
+// watchBound tells when each claim became bound, until so many are. It can be limited to one name.
+func (p *place) watchBound(ctx context.Context, count int, only ...string) (map[string]time.Time, error) {
+	var options metav1.ListOptions
+	for _, name := range only {
+		options.FieldSelector = "metadata.name=" + name
+	}
+	changes, err := p.client.CoreV1().PersistentVolumeClaims(p.name).Watch(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("watch claims: %w", err)
+	}
+	defer changes.Stop()
+	bound := make(map[string]time.Time, count)
+	for len(bound) < count {
+		event, open := <-changes.ResultChan()
+		if !open {
+			return nil, errors.Join(fmt.Errorf("the watch ended with %d of %d claims bound", len(bound), count), ctx.Err())
+		}
+		claim, is := event.Object.(*corev1.PersistentVolumeClaim)
+		if !is || claim.Status.Phase != corev1.ClaimBound {
+			continue
+		}
+		if _, known := bound[claim.Name]; !known {
+			bound[claim.Name] = time.Now()
+		}
+	}
+	return bound, nil
+}
+
+// remove deletes the claims, which costs whoever provisions as much again, and the class.
+func (p *place) remove(ctx context.Context) error {
+	return errors.Join(
+		p.client.StorageV1().StorageClasses().Delete(ctx, p.name, metav1.DeleteOptions{}),
+		p.client.CoreV1().PersistentVolumeClaims(p.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+	)
+}
+
+// variant measures so many claims at once.
+func variant(name string, count int, limited bool, run engine) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
+		return measure(ctx, s, count, limited, run)
+	}}
+}
+
+func measure(ctx context.Context, s *harness.Sample, count int, limited bool, run engine) error {
+	client, config, err := rig.Client(os.Getenv(rig.EnvKubeconfig))
+	if err != nil {
+		return err
+	}
+	p, err := newPlace(ctx, client, fmt.Sprintf("bench-%d-%d", s.Round, os.Getpid()))
+	if err != nil {
+		return err
+	}
+	var counted writes
+	own, err := counted.client(config, limited)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- run(running, own, p.provisioner()) }()
+	defer stop()
+	// One claim first: when it is bound, the informers have synced and the provisioner works.
+	if err := p.warm(ctx, "warm"); err != nil {
+		return err
+	}
+	counted.Store(0)
+	type result struct {
+		bound map[string]time.Time
+		err   error
+	}
+	watched := make(chan result, 1)
+	go func() {
+		bound, err := p.watchBound(ctx, count+1)
+		watched <- result{bound, err}
+	}()
+	meter := harness.StartMeter()
+	began, err := p.create(ctx, count)
+	if err != nil {
+		return err
+	}
+	seen := <-watched
+	if seen.err != nil {
+		return seen.err
+	}
+	spent := meter.Stop()
+	var waits []float64
+	for name, at := range began {
+		waits = append(waits, harness.Milliseconds(seen.bound[name].Sub(at)))
+	}
+	s.Keep("claim to bound", waits)
+	s.Set("all bound", spent.Wall.Seconds())
+	s.Set("bound p50", harness.Quantile(waits, 0.5)/1e3)
+	s.Set("CPU of the provisioner a claim", harness.Milliseconds(spent.CPU)/float64(count))
+	stop()
+	if err := finish(done); err != nil {
+		return err
+	}
+	s.Set("writes a claim", float64(counted.Load())/float64(count))
+	return p.remove(ctx)
+}
+
+// finish waits for an engine that was told to stop; the library does not always end.
+func finish(done <-chan error) error {
+	timer := time.NewTimer(5 * time.Second)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return nil
+	}
+}
+
+// warm provisions one claim.
+func (p *place) warm(ctx context.Context, name string) error {
+	_, err := p.client.CoreV1().PersistentVolumeClaims(p.name).Create(ctx, p.claim(name), metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create claim: %w", err)
+	}
+	_, err = p.watchBound(ctx, 1, name)
+	return err
+}

@@ -1,0 +1,110 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+const (
+	idleClaims = 10_000
+	idlePlace  = "bench-idle"
+	idleTime   = time.Minute
+)
+
+// idleVariant measures what a provisioner does while nothing happens.
+func idleVariant(name string, run engine) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
+		return idle(ctx, s, run)
+	}}
+}
+
+func idle(ctx context.Context, s *harness.Sample, run engine) error {
+	client, config, err := rig.Client(os.Getenv(rig.EnvKubeconfig))
+	if err != nil {
+		return err
+	}
+	var counted writes
+	own, err := counted.client(config, false)
+	if err != nil {
+		return err
+	}
+	p := &place{name: idlePlace, client: client}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	switch filled, err := newPlace(ctx, client, idlePlace); {
+	case err == nil:
+		// The first sample fills the place for all; the claims stay until the control plane goes.
+		if err := filled.fill(ctx); err != nil {
+			return err
+		}
+	case !apierrors.IsAlreadyExists(err):
+		return err
+	}
+	go func() { done <- run(running, own, p.provisioner()) }()
+	if err := p.warm(ctx, fmt.Sprint("warm-", os.Getpid())); err != nil {
+		return err
+	}
+	if err := settled(ctx); err != nil {
+		return err
+	}
+	counted.Store(0)
+	meter := harness.StartMeter()
+	if err := pause(ctx, idleTime); err != nil {
+		return err
+	}
+	spent := meter.Stop()
+	s.Set("CPU", 100*spent.CPU.Seconds()/spent.Wall.Seconds())
+	s.Set("writes", float64(counted.Load())/spent.Wall.Minutes())
+	s.Set("heap", float64(harness.HeapInUse())/(1<<20))
+	stop()
+	return finish(done)
+}
+
+// fill has the claims made and bound, by Berth.
+func (p *place) fill(ctx context.Context) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- runBerth(running, p.client, p.provisioner()) }()
+	_, createErr := p.create(ctx, idleClaims)
+	if createErr != nil {
+		return createErr
+	}
+	_, err := p.watchBound(ctx, idleClaims)
+	stop()
+	return errors.Join(err, finish(done))
+}
+
+// settled returns when five seconds have passed in which the process used hardly any CPU: what follows a start, such as
+// writing events, is then over.
+func settled(ctx context.Context) error {
+	for {
+		before := harness.CPUTime()
+		if err := pause(ctx, 5*time.Second); err != nil {
+			return err
+		}
+		if harness.CPUTime()-before < 50*time.Millisecond {
+			return nil
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

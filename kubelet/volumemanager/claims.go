@@ -64,9 +64,14 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if claim.DeletionTimestamp != nil && !m.onDisk(pod, spec) {
 		return spec, false, pending(fmt.Errorf("it is being deleted, so no new pod may use it"))
 	}
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+	asMount, asDevice := uses(pod, v.Name)
+	if asMount && spec.IsBlock() {
 		return spec, false, pending(fmt.Errorf("persistent volume %q has volumeMode Block, but the pod names it in "+
 			"volumeMounts: use a claim with volumeMode Filesystem", pv.Name))
+	}
+	if asDevice && !spec.IsBlock() {
+		return spec, false, pending(fmt.Errorf("persistent volume %q has volumeMode Filesystem, but the pod names it "+
+			"in volumeDevices: use a claim with volumeMode Block", pv.Name))
 	}
 	return spec, readOnly, nil
 }
@@ -77,7 +82,7 @@ func (m *Manager) onDisk(pod *corev1.Pod, spec volume.Spec) bool {
 	if err != nil {
 		return false
 	}
-	_, err = m.deps.Mounter.IsMountPoint(volume.Dir(m.config.RootDir, pod.UID, plugin.Name(), spec.DirName()))
+	_, err = m.deps.Mounter.IsMountPoint(m.volumeDir(pod.UID, plugin, spec))
 	return err == nil
 }
 

@@ -66,6 +66,8 @@ type Deps struct {
 	Plugins *volume.Registry
 	Objects Objects
 	Tokens  Tokens
+	// Node writes which volumes are in use. Nil refuses volumes that have to be attached.
+	Node NodeStatus
 	// Mounter mounts. Nil is system calls.
 	Mounter  mounts.Mounter
 	Timeline *timeline.Recorder
@@ -80,6 +82,8 @@ type Mounted struct {
 	Path string
 	// ReadOnly says that containers must get it read-only, whatever their volumeMounts say.
 	ReadOnly bool
+	// Block says that Path is a block device, to be given to containers by volumeDevices.
+	Block bool
 	// Spec is the volume with its claim and PersistentVolume, if it has them. Shared: not written to.
 	Spec volume.Spec
 }
@@ -92,8 +96,11 @@ type Manager struct {
 	log      *slog.Logger
 	exec     *operationexecutor.Keyed
 	subpaths *subpath.SubPaths
+	devices  *devices
 	ready    chan struct{} // closed when RootDir is prepared
 	wake     chan struct{} // has a value when dirty may not be empty
+
+	lookAgain chan struct{} // has a value when again has got its first entry
 
 	root sync.Mutex // held while the root directory's own mount is made or released; taken before mu
 
@@ -101,6 +108,7 @@ type Manager struct {
 	pods    map[types.UID]*podState
 	dirty   map[types.UID]struct{} // Pods whose volumes may have to be refreshed
 	stopped bool                   // UnmountAll was called
+	again   map[types.UID]struct{} // Pods with volumes that are looked after now and then
 }
 
 // podState is what is known of one Pod's volumes. gate is held for reading by operations on them, and for writing to
@@ -142,15 +150,18 @@ func New(config Config, deps Deps) *Manager {
 	if deps.Recorder == nil {
 		deps.Recorder = &record.FakeRecorder{}
 	}
+	exec := operationexecutor.NewKeyed(operationexecutor.Config{},
+		operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger})
 	return &Manager{
-		config: config, deps: deps, clock: deps.Clock, log: deps.Logger,
-		exec: operationexecutor.NewKeyed(operationexecutor.Config{},
-			operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger}),
-		subpaths: subpath.New(deps.Mounter),
-		ready:    make(chan struct{}),
-		wake:     make(chan struct{}, 1),
-		pods:     make(map[types.UID]*podState),
-		dirty:    make(map[types.UID]struct{}),
+		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec,
+		subpaths:  subpath.New(deps.Mounter),
+		devices:   newDevices(deps.Node, exec, deps.Clock, deps.Logger),
+		again:     make(map[types.UID]struct{}),
+		lookAgain: make(chan struct{}, 1),
+		ready:     make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+		pods:      make(map[types.UID]*podState),
+		dirty:     make(map[types.UID]struct{}),
 	}
 }
 
@@ -163,7 +174,15 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	defer m.deps.Objects.Subscribe(m.podChanged)()
 	defer m.deps.Tokens.Subscribe(m.podChanged)()
+	if err := m.adoptDevices(); err != nil {
+		return fmt.Errorf("find volumes that an earlier process left: %w", err)
+	}
 	close(m.ready)
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter} {
+		group.Go(func() { loop(ctx) })
+	}
 	m.refreshLoop(ctx)
 	return nil
 }

@@ -27,6 +27,8 @@ const (
 	opMount   = "mount"
 	opRefresh = "refresh"
 	opUnmount = "unmount"
+	opUnstage = "unstage"
+	opExpand  = "expand"
 )
 
 // Mount sets up all volumes of the Pod that a container mounts, all at the same time, and returns when they are. A
@@ -173,6 +175,11 @@ func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name stri
 	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
 	var claim *claimError
 	var events <-chan watch.Event
+	var used *inUseError
+	var freed <-chan struct{}
+	if errors.As(cause, &used) {
+		freed = used.freed
+	}
 	if errors.As(cause, &claim) {
 		if w.claims == nil {
 			w.claims = w.m.watchClaim(ctx, claim)
@@ -191,6 +198,8 @@ func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name stri
 	for {
 		select {
 		case <-changed:
+			return nil
+		case <-freed:
 			return nil
 		case <-timer.C():
 			return nil
@@ -231,19 +240,26 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	if err != nil {
 		return err
 	}
-	mount, err := plugin.SetUp(ctx, request)
+	mount, err := m.place(ctx, plugin, request)
 	if err != nil {
 		return err
+	}
+	mounted := &mountedVolume{
+		Mounted: Mounted{
+			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), Spec: request.Spec,
+		},
+		plugin: plugin, request: request,
+	}
+	if err := m.grow(ctx, pod, mounted); err != nil {
+		m.report(state, v.Name, resizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, err))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state.changed != before {
 		m.markDirty(state.uid) // SetUp may have read what was there before the change
 	}
-	state.mounted[v.Name] = &mountedVolume{
-		Mounted: Mounted{Path: mount.Path, ReadOnly: mount.ReadOnly, Spec: request.Spec},
-		plugin:  plugin, request: request,
-	}
+	state.mounted[v.Name] = mounted
+	m.noteAgain(ctx, state.uid, mounted)
 	delete(state.reported, v.Name)
 	return nil
 }
@@ -269,7 +285,7 @@ func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	}
 	request := volume.Request{
 		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
-		Dir: volume.Dir(m.config.RootDir, pod.UID, plugin.Name(), spec.DirName()),
+		Dir: m.volumeDir(pod.UID, plugin, spec),
 	}
 	if security := pod.Spec.SecurityContext; security != nil {
 		request.FSGroup = security.FSGroup

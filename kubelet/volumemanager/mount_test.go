@@ -153,9 +153,9 @@ func TestUnsupportedVolumesAreNamed(t *testing.T) {
 		require.Contains(t, w.nextEvent(), field)
 		require.NoError(t, w.Unmount(t.Context(), p.UID))
 	}
-	p := pod("d")
+	p := pod("d", emptyDir("v"))
 	p.Spec.InitContainers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
-	require.ErrorContains(t, w.Supported(p), "spec.initContainers[0].volumeDevices")
+	require.ErrorContains(t, w.Supported(p), "spec.volumes[v].emptyDir: volumeDevices names it")
 	claim, pv, _ := w.claim("c")
 	pv.Spec.Local, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{}
 	w.create(claim, pv, hereNode())

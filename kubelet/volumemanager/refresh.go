@@ -121,11 +121,35 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 	defer cancel()
 	request := mounted.request
 	request.Pod = pod
-	if err := mounted.plugin.(volume.Refresher).Refresh(ctx, request); err != nil {
+	if err := m.refreshVolume(ctx, mounted, request); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(state.reported, name)
 	return nil
+}
+
+// refreshVolume calls the plugin, and keeps others away from the device that the volume is made of.
+func (m *Manager) refreshVolume(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
+	refresh := func(ctx context.Context) error { return mounted.plugin.(volume.Refresher).Refresh(ctx, request) }
+	return m.onDevice(ctx, mounted, opRefresh, refresh)
+}
+
+// onDevice runs an operation on a volume that is set up under the key of its device, if it is made of one.
+func (m *Manager) onDevice(
+	ctx context.Context, mounted *mountedVolume, kind string, op func(context.Context) error,
+) error {
+	attachable, ok := mounted.plugin.(volume.Attachable)
+	if !ok {
+		return op(ctx)
+	}
+	device, err := attachable.DeviceOf(mounted.request.Dir)
+	if err != nil {
+		return err
+	}
+	if device == "" {
+		return op(ctx)
+	}
+	return m.exec.Do(ctx, deviceKey(device), kind, op)
 }

@@ -32,6 +32,7 @@ const (
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	state := m.close(uid)
 	for {
+		cured := m.devices.cured()
 		err := m.takeDown(ctx, state, uid)
 		if err == nil {
 			m.forget(uid, state)
@@ -45,6 +46,8 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		timer := m.clock.NewTimer(max(m.exec.Pause(podKey(uid), opUnmount), time.Millisecond))
 		select {
 		case <-timer.C():
+		case <-cured:
+			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
 			return fmt.Errorf("unmount volumes of pod %s: %w", uid, err)
@@ -77,6 +80,7 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 		delete(m.pods, uid)
 	}
 	delete(m.dirty, uid)
+	delete(m.again, uid)
 	if state.pod != nil {
 		for i := range state.pod.Spec.Volumes {
 			m.exec.Forget(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
@@ -99,8 +103,7 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		if err := m.subpaths.Cleanup(ctx, podDir); err != nil {
 			return err
 		}
-		root := volume.PodVolumesDir(m.config.RootDir, uid)
-		found, err := onDisk(root)
+		found, err := m.volumesOnDisk(uid)
 		if err != nil {
 			return err
 		}
@@ -108,7 +111,7 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		errs := make([]error, len(found))
 		for i, dir := range found {
 			group.Go(func() error {
-				errs[i] = m.takeDownVolume(ctx, dir)
+				errs[i] = m.takeDownVolume(ctx, uid, dir)
 				return nil
 			})
 		}
@@ -116,8 +119,14 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		if err := mounts.RemoveTree(root); err != nil {
-			return fmt.Errorf("remove volumes directory: %w", err)
+		// Some may have asked for a device and never come so far as to be on disk.
+		m.devices.releasePod(uid)
+		for _, root := range []string{
+			volume.PodVolumesDir(m.config.RootDir, uid), volume.PodDevicesDir(m.config.RootDir, uid),
+		} {
+			if err := mounts.RemoveTree(root); err != nil {
+				return fmt.Errorf("remove volumes directory: %w", err)
+			}
 		}
 		return nil
 	})
@@ -148,27 +157,19 @@ func onDisk(root string) ([]string, error) {
 	return found, nil
 }
 
-// takeDownVolume takes one volume down. What no plugin knows is unmounted, and removed only if it is empty: nobody can
-// say whether its content is precious.
-func (m *Manager) takeDownVolume(ctx context.Context, dir string) error {
-	name := filepath.Base(filepath.Dir(dir))
-	plugin, ok := m.deps.Plugins.ByDirName(name)
-	if !ok {
-		if err := mounts.UnmountAll(ctx, m.deps.Mounter, dir); err != nil {
-			return fmt.Errorf("take down volume of unknown plugin %q: %w", name, err)
-		}
-		return mounts.Detach(ctx, m.deps.Mounter, dir)
+// takeDownUnknown takes a volume down that no plugin knows: it is unmounted, and removed only if it is empty. Nobody
+// can say whether its content is precious.
+func (m *Manager) takeDownUnknown(ctx context.Context, name, dir string) error {
+	if err := mounts.UnmountAll(ctx, m.deps.Mounter, dir); err != nil {
+		return fmt.Errorf("take down volume of unknown plugin %q: %w", name, err)
 	}
-	if err := plugin.TearDown(ctx, dir); err != nil {
-		return fmt.Errorf("take down %s volume %q: %w", strings.ReplaceAll(name, "~", "/"), filepath.Base(dir), err)
-	}
-	return nil
+	return mounts.Detach(ctx, m.deps.Mounter, dir)
 }
 
 // RemovePodDir removes the Pod's whole directory, without passing through a mount point. Unmount must have succeeded
 // before: if volumes are left it refuses. A missing directory is fine.
 func (m *Manager) RemovePodDir(uid types.UID) error {
-	left, err := onDisk(volume.PodVolumesDir(m.config.RootDir, uid))
+	left, err := m.volumesOnDisk(uid)
 	if err != nil {
 		return fmt.Errorf("remove directory of pod %s: %w", uid, err)
 	}
@@ -214,6 +215,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		})
 	}
 	_ = group.Wait() // the errors are in errs
+	m.devices.unstageLeftovers()
 	return errors.Join(errs...)
 }
 
@@ -236,6 +238,7 @@ func (m *Manager) UnmountAll(ctx context.Context) error {
 		m.mu.Unlock()
 		state.gate.Unlock()
 	}
+	m.giveBack(ctx)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		err := m.unmountBelowRoot(ctx)
 		if err == nil {

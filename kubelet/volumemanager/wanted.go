@@ -32,13 +32,29 @@ func containers(pod *corev1.Pod) []container {
 	return all
 }
 
-// wanted is the volumes that some container of the Pod mounts, without those that the runtime mounts by itself
+// uses reports whether containers of the Pod use the volume as a directory, and whether as a block device.
+func uses(pod *corev1.Pod, name string) (asMount, asDevice bool) {
+	for _, container := range containers(pod) {
+		for i := range container.mounts {
+			asMount = asMount || container.mounts[i].Name == name
+		}
+		for i := range container.devices {
+			asDevice = asDevice || container.devices[i].Name == name
+		}
+	}
+	return asMount, asDevice
+}
+
+// wanted is the volumes that some container of the Pod uses, without those that the runtime mounts by itself
 // (images).
 func wanted(pod *corev1.Pod) []*corev1.Volume {
 	used := make(map[string]bool)
 	for _, container := range containers(pod) {
 		for i := range container.mounts {
 			used[container.mounts[i].Name] = true
+		}
+		for i := range container.devices {
+			used[container.devices[i].Name] = true
 		}
 	}
 	var volumes []*corev1.Volume
@@ -53,13 +69,12 @@ func wanted(pod *corev1.Pod) []*corev1.Volume {
 // Supported returns an error, a volume.UnsupportedError that names the field, if the Pod asks for a volume that this
 // node agent cannot set up, as far as the Pod itself tells. What a claim turns out to be is known only by Mount.
 func (m *Manager) Supported(pod *corev1.Pod) error {
-	for _, container := range containers(pod) {
-		if len(container.devices) > 0 {
-			return &volume.UnsupportedError{Field: container.field + ".volumeDevices",
-				Reason: "raw block volumes are not supported; use a volume with a file system"}
-		}
-	}
 	for _, v := range wanted(pod) {
+		_, asDevice := uses(pod, v.Name)
+		if asDevice && v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
+			return volume.Unsupported(volume.Spec{Name: v.Name, Volume: v}, volume.SourceField(volume.Spec{Volume: v}),
+				"volumeDevices names it, but only a claim can be used as a block device")
+		}
 		if err := m.supported(v); err != nil {
 			return err
 		}

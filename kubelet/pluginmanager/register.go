@@ -1,0 +1,141 @@
+package pluginmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+const (
+	// askTimeout bounds the question what a plugin is.
+	askTimeout = time.Second
+	// registerTimeout bounds taking a plugin on, and telling it so.
+	registerTimeout = 30 * time.Second
+)
+
+// walk lists the sockets at and below dir, and has all directories watched. Watching a directory twice is fine.
+func walk(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
+	found := make(map[string]identity)
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // gone meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if path != dir && strings.HasPrefix(entry.Name(), ".") {
+			if entry.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if entry.IsDir() {
+			// Before its entries are read, so that none is missed.
+			if err := watcher.Add(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("watch %q: %w", path, err)
+			}
+			return nil
+		}
+		if entry.Type() != fs.ModeSocket {
+			return nil
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil // gone meanwhile
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if ok {
+			found[path] = identity{inode: stat.Ino, changed: stat.Ctim.Nano()}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("walk %q: %w", dir, err)
+	}
+	return found, nil
+}
+
+// register does the handshake with the plugin behind a socket. A plugin that is not wanted is told so, and is no
+// error: it gives a Plugin without a name.
+func (m *Manager) register(ctx context.Context, socket string) (Plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}
+	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial))
+	if err != nil {
+		return Plugin{}, fmt.Errorf("connect to plugin: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := registerapi.NewRegistrationClient(conn)
+	plugin, err := ask(ctx, client)
+	if err != nil {
+		return Plugin{}, err
+	}
+	err = m.takeOn(ctx, plugin)
+	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
+	if err != nil {
+		status.Error = err.Error()
+	}
+	_, told := client.NotifyRegistrationStatus(ctx, status)
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		m.deps.Logger.Warn("plugin is refused", "socket", socket, "error", err)
+		return Plugin{}, nil
+	}
+	if err != nil {
+		return Plugin{}, err
+	}
+	if told != nil {
+		return Plugin{}, fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, told)
+	}
+	m.deps.Logger.Info("plugin is registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)
+	return plugin, nil
+}
+
+func ask(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
+	if err != nil {
+		return Plugin{}, fmt.Errorf("ask plugin what it is: %w", err)
+	}
+	return Plugin{
+		Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions(),
+	}, nil
+}
+
+// refusedError says that a plugin will not be taken on, however often it is tried.
+type refusedError struct{ reason string }
+
+// Error implements error.
+func (e *refusedError) Error() string { return e.reason }
+
+func (m *Manager) takeOn(ctx context.Context, plugin Plugin) error {
+	handler, ok := m.deps.Handlers[plugin.Type]
+	if !ok {
+		return &refusedError{fmt.Sprintf("plugins of type %q are not supported by this node agent", plugin.Type)}
+	}
+	if plugin.Name == "" {
+		return &refusedError{"the plugin has no name"}
+	}
+	if err := handler.Register(ctx, plugin); err != nil {
+		return fmt.Errorf("register plugin %q: %w", plugin.Name, err)
+	}
+	return nil
+}

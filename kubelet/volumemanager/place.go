@@ -1,0 +1,260 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/volume"
+)
+
+// giveBackTime is how long drivers may take, in all, to take their volumes back when everything is unmounted.
+const giveBackTime = 10 * time.Second
+
+// place makes one attempt to have the plugin set the volume up. What belongs to the node comes first: the volume is
+// attached and staged.
+func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
+	attachable, ok := plugin.(volume.Attachable)
+	if !ok {
+		return makeReady(ctx, plugin, request)
+	}
+	device, err := attachable.Device(ctx, request.Spec)
+	if err != nil {
+		return volume.Mount{}, err
+	}
+	if device.Name == "" {
+		return makeReady(ctx, plugin, request)
+	}
+	by := user{uid: request.Pod.UID, dir: request.Dir}
+	if err := m.devices.acquire(attachable, device, by, isExclusive(request.Spec)); err != nil {
+		return volume.Mount{}, err
+	}
+	path, err := m.awaitAttached(ctx, device, request)
+	if err != nil {
+		return volume.Mount{}, err
+	}
+	var mount volume.Mount
+	err = m.exec.Do(ctx, deviceKey(device.Name), opMount, func(ctx context.Context) error {
+		if err := m.devices.stage(ctx, device.Name, volume.StageRequest{
+			DeviceName: device.Name, Spec: request.Spec, DevicePath: path, FSGroup: request.FSGroup,
+		}); err != nil {
+			return err
+		}
+		var err error
+		mount, err = makeReady(ctx, plugin, request)
+		return err
+	})
+	return mount, err
+}
+
+// makeReady calls the plugin.
+func makeReady(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
+	if !request.Spec.IsBlock() {
+		return plugin.SetUp(ctx, request)
+	}
+	mapper, ok := plugin.(volume.BlockMapper)
+	if !ok {
+		return volume.Mount{}, volume.Unsupported(request.Spec, "volumeMode",
+			fmt.Sprintf("volumes of %s cannot be used as block devices", plugin.Name()))
+	}
+	return mapper.Map(ctx, request)
+}
+
+// awaitAttached waits, if the device needs it, until it is attached, and returns where. The wait is a stage of the
+// Pod's timeline.
+func (m *Manager) awaitAttached(ctx context.Context, device volume.Device, request volume.Request) (string, error) {
+	if !device.Attach {
+		return "", nil
+	}
+	end := func(error) {}
+	path, err := m.devices.awaitAttached(ctx, device.Name, func() {
+		span := m.deps.Timeline.Begin(timeline.PodRef(request.Pod), "kubelet", timeline.StageAttach, request.Spec.Name)
+		end = span.End
+	})
+	end(err)
+	return path, err
+}
+
+// isExclusive reports whether only one Pod may use the volume at a time.
+func isExclusive(spec volume.Spec) bool {
+	return spec.PV != nil && slices.Contains(spec.PV.Spec.AccessModes, corev1.ReadWriteOncePod)
+}
+
+// NodeChanged takes a new state of this Node: it says which volumes are attached. It does not block.
+func (m *Manager) NodeChanged(node *corev1.Node) { m.devices.nodeChanged(node) }
+
+// Retry has everything that failed tried again now. It is called when something came that many may have waited for,
+// such as a CSI driver.
+func (m *Manager) Retry() {
+	m.devices.retry()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, state := range m.pods {
+		close(state.changed)
+		state.changed = make(chan struct{})
+	}
+}
+
+// volumeDir is where a volume of a Pod is on disk.
+func (m *Manager) volumeDir(uid types.UID, plugin volume.Plugin, spec volume.Spec) string {
+	if spec.IsBlock() {
+		return volume.DeviceDir(m.config.RootDir, uid, plugin.Name(), spec.DirName())
+	}
+	return volume.Dir(m.config.RootDir, uid, plugin.Name(), spec.DirName())
+}
+
+// volumesOnDisk lists a Pod's volumes, whoever set them up.
+func (m *Manager) volumesOnDisk(uid types.UID) ([]string, error) {
+	found, err := onDisk(volume.PodVolumesDir(m.config.RootDir, uid))
+	if err != nil {
+		return nil, err
+	}
+	devices, err := onDisk(volume.PodDevicesDir(m.config.RootDir, uid))
+	return append(found, devices...), err
+}
+
+// takeDownVolume takes one volume of a Pod down. The device that it is made of, if any, is let go.
+func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string) error {
+	name := filepath.Base(filepath.Dir(dir))
+	plugin, ok := m.deps.Plugins.ByDirName(name)
+	if !ok {
+		return m.takeDownUnknown(ctx, name, dir)
+	}
+	device := ""
+	attachable, ok := plugin.(volume.Attachable)
+	if ok {
+		var err error
+		if device, err = attachable.DeviceOf(dir); err != nil {
+			return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
+		}
+	}
+	down := func(ctx context.Context) error { return m.tearDown(ctx, plugin, dir) }
+	err := error(nil)
+	if device == "" {
+		err = down(ctx)
+	} else {
+		err = m.exec.Do(ctx, deviceKey(device), opUnmount, down)
+	}
+	if err != nil {
+		return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
+	}
+	m.devices.release(device, user{uid: uid, dir: dir})
+	return nil
+}
+
+// tearDown calls the plugin.
+func (m *Manager) tearDown(ctx context.Context, plugin volume.Plugin, dir string) error {
+	if filepath.Base(filepath.Dir(filepath.Dir(dir))) != filepath.Base(volume.PodDevicesDir("", "")) {
+		return plugin.TearDown(ctx, dir)
+	}
+	mapper, ok := plugin.(volume.BlockMapper)
+	if !ok {
+		return errors.New("the plugin has no block devices; remove the directory by hand")
+	}
+	return mapper.Unmap(ctx, dir)
+}
+
+// adoptDevices finds on disk which devices are staged on this node, and which volumes of Pods are made of them.
+func (m *Manager) adoptDevices() error {
+	for _, plugin := range m.deps.Plugins.All() {
+		attachable, ok := plugin.(volume.Attachable)
+		if !ok {
+			continue
+		}
+		staged, err := attachable.Staged()
+		if err != nil {
+			return err
+		}
+		for _, device := range staged {
+			m.devices.adopt(attachable, device)
+		}
+		// A volume may be left whose device is not known as staged: what stands there counts as attached too.
+		for _, base := range []string{"volumes", "volumeDevices"} {
+			if err := m.adoptUsers(attachable, base); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Manager) adoptUsers(plugin volume.Attachable, base string) error {
+	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
+	if err != nil {
+		return fmt.Errorf("list pods on disk: %w", err)
+	}
+	for _, pod := range pods {
+		parent := filepath.Join(volume.PodsDir(m.config.RootDir), pod.Name(), base, volume.EscapeName(plugin.Name()))
+		volumes, err := os.ReadDir(parent)
+		if err != nil {
+			continue // the Pod has none; what cannot be read is met again when it is taken down
+		}
+		for _, one := range volumes {
+			dir := filepath.Join(parent, one.Name())
+			name, err := plugin.DeviceOf(dir)
+			if err != nil || name == "" {
+				continue
+			}
+			device := volume.Device{Name: name}
+			m.devices.adopt(plugin, device, user{uid: types.UID(pod.Name()), dir: dir})
+		}
+	}
+	return nil
+}
+
+// giveBack makes one attempt to take the volumes of devices down in the order that their drivers want, before
+// everything is unmounted by force. What a driver does not answer to in time is left to that.
+func (m *Manager) giveBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, giveBackTime)
+	defer cancel()
+	for _, plugin := range m.deps.Plugins.All() {
+		attachable, ok := plugin.(volume.Attachable)
+		if !ok {
+			continue
+		}
+		staged, err := attachable.Staged()
+		if err != nil || len(staged) == 0 {
+			continue
+		}
+		m.giveBackVolumes(ctx, attachable)
+		for _, device := range staged {
+			err := m.exec.Do(ctx, deviceKey(device.Name), opUnstage, func(ctx context.Context) error {
+				return attachable.Unstage(ctx, device.Name)
+			})
+			if err != nil {
+				m.log.Warn("volume was not unstaged in order", "volume", device.Name, "error", err)
+			}
+		}
+	}
+}
+
+func (m *Manager) giveBackVolumes(ctx context.Context, plugin volume.Attachable) {
+	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
+	if err != nil {
+		return
+	}
+	for _, pod := range pods {
+		uid := types.UID(pod.Name())
+		found, err := m.volumesOnDisk(uid)
+		if err != nil {
+			continue
+		}
+		for _, dir := range found {
+			if !strings.HasSuffix(filepath.Dir(dir), "/"+volume.EscapeName(plugin.Name())) {
+				continue
+			}
+			if err := m.takeDownVolume(ctx, uid, dir); err != nil {
+				m.log.Warn("volume was not taken down in order", "uid", uid, "error", err)
+			}
+		}
+	}
+}

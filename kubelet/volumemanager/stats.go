@@ -1,0 +1,62 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// Stats tells how full the Pod's volumes are that are set up, by their names in the Pod. A plugin that knows is asked;
+// otherwise the file system is. A volume that cannot be asked is left out, and the error tells why.
+func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error) {
+	m.mu.Lock()
+	volumes := make(map[string]*mountedVolume)
+	if state, ok := m.pods[uid]; ok {
+		for name, mounted := range state.mounted {
+			volumes[name] = mounted
+		}
+	}
+	m.mu.Unlock()
+	all := make(map[string]volume.Stats, len(volumes))
+	var errs []error
+	for name, mounted := range volumes {
+		stats, err := statsOf(ctx, mounted)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("measure volume %q of pod %s: %w", name, uid, err))
+			continue
+		}
+		if stats != nil {
+			all[name] = *stats
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// statsOf measures one volume. Nil means that there is nothing to measure.
+func statsOf(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+	if stater, ok := mounted.plugin.(volume.Stater); ok {
+		stats, err := stater.Stats(ctx, mounted.Spec, mounted.Path)
+		if stats != nil || err != nil {
+			return stats, err
+		}
+	}
+	if mounted.Block {
+		return nil, nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(mounted.Path, &fs); err != nil {
+		return nil, &os.PathError{Op: "statfs", Path: mounted.Path, Err: err}
+	}
+	return &volume.Stats{
+		Capacity: int64(fs.Blocks) * fs.Bsize, Available: int64(fs.Bavail) * fs.Bsize,
+		Used:   int64(fs.Blocks-fs.Bfree) * fs.Bsize,
+		Inodes: int64(fs.Files), InodesFree: int64(fs.Ffree), InodesUsed: int64(fs.Files - fs.Ffree),
+	}, nil
+}

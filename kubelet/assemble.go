@@ -2,19 +2,23 @@ package kubelet
 
 import (
 	"errors"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/cri"
+	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
@@ -22,6 +26,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/kubelet/token"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/plugins"
 )
 
@@ -52,7 +57,7 @@ func (k *Kubelet) furnish() (err error) {
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
-		Logger: d.Logger.With("room", "node"),
+		OnNode: func(n *corev1.Node) { k.volumes.NodeChanged(n) }, Logger: d.Logger.With("room", "node"),
 	})
 	if err != nil {
 		return err
@@ -68,16 +73,43 @@ func (k *Kubelet) furnish() (err error) {
 	k.objects = objects.New(objects.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "objects")})
 	k.objects.Subscribe(func(uid types.UID) { k.workers.Wake(uid) })
 	k.tokens = token.New(token.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "tokens")})
-	registry, err := plugins.New(plugins.Deps{Objects: k.objects, Tokens: k.tokens, NodeAllocatable: k.allocatable})
+	return k.furnishVolumes()
+}
+
+// furnishVolumes makes what keeps volumes, and what finds the drivers of some of them.
+func (k *Kubelet) furnishVolumes() (err error) {
+	cfg, d := &k.cfg, &k.deps
+	k.drivers = csi.NewDrivers()
+	k.csi = csi.New(csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName}, csi.Deps{
+		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, Logger: d.Logger.With("room", "csi"),
+	})
+	registry, err := plugins.New(plugins.Deps{
+		Objects: k.objects, Tokens: k.tokens, NodeAllocatable: k.allocatable, CSI: k.csi,
+	})
 	if err != nil {
 		return err
 	}
 	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
 		volumemanager.Deps{
-			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Timeline: d.Timeline,
-			Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
+			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Node: k.node,
+			Timeline: d.Timeline, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
 		})
-	return nil
+	k.drivers.Subscribe(k.volumes.Retry)
+	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
+		Client: d.Client, Drivers: k.drivers, Registered: k.node.Registered(), Node: k.node.Node,
+		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) },
+		Clock:    d.Clock, Logger: d.Logger.With("room", "csi"),
+	})
+	if err != nil {
+		return err
+	}
+	k.plugins, err = pluginmanager.New(
+		pluginmanager.Config{Dir: filepath.Join(cfg.RootDir, "plugins_registry")},
+		pluginmanager.Deps{
+			Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: k.csiNode},
+			Clock:    d.Clock, Logger: d.Logger.With("room", "plugins"),
+		})
+	return err
 }
 
 // employ makes what works for Pods.

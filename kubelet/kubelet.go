@@ -13,17 +13,20 @@ import (
 
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/server"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/kubelet/token"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/volume/csi"
 )
 
 // Runtime is the container runtime: both services of the CRI. *cri.Client is one.
@@ -48,6 +51,10 @@ type Kubelet struct {
 	objects  *objects.Manager
 	tokens   *token.Manager
 	volumes  *volumemanager.Manager
+	drivers  *csi.Drivers
+	csi      *csi.Plugin
+	csiNode  *csinode.Manager
+	plugins  *pluginmanager.Manager
 	probes   *prober.Manager
 	images   *images.Manager
 	statuses *status.Writer
@@ -108,6 +115,9 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	run("objects", k.objects.Start)
 	run("tokens", k.tokens.Start)
 	run("volumes", k.volumes.Start)
+	run("csi drivers", k.csi.Start)
+	run("csi node", k.csiNode.Start)
+	run("plugins", k.plugins.Start)
 	run("probes", k.probes.Start)
 	run("statuses", k.statuses.Start)
 	run("runtime events", k.watcher.Start)

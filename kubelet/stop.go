@@ -48,8 +48,9 @@ func (k *Kubelet) StopPods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends the connection to the runtime. Nothing may be called afterwards.
+// Close ends the connections to the runtime and to CSI drivers. Nothing may be called afterwards.
 func (k *Kubelet) Close() error {
+	k.drivers.Close()
 	if k.connection == nil {
 		return nil
 	}

@@ -103,6 +103,9 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 		HostsFile: hosts, TerminationLog: message,
 	}
 	for name, v := range mounted {
+		if v.Block {
+			continue
+		}
 		inputs.Volumes[name] = kuberuntime.Volume{HostPath: v.Path, ReadOnly: v.ReadOnly}
 	}
 	mounts, err := words.Mounts(ctx, inputs)
@@ -111,7 +114,7 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 	}
 	return words.ContainerConfig(kuberuntime.ContainerInputs{
 		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.UserOf(req.Image),
-		Env: env, Mounts: mounts,
+		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted),
 	})
 }
 

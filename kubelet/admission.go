@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -47,8 +48,23 @@ func (a *admission) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 	return a.fit(pod, others)
 }
 
+// Resize implements podworker.Admitter.
+func (a *admission) Resize(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+	if f := a.fit(pod, nil); f != nil {
+		return &status.Failure{Reason: corev1.PodReasonInfeasible, Message: trimRejected(f.Message)}
+	}
+	if f := a.fit(pod, others); f != nil {
+		return &status.Failure{Reason: corev1.PodReasonDeferred, Message: trimRejected(f.Message)}
+	}
+	return nil
+}
+
+func trimRejected(message string) string { return strings.TrimPrefix(message, rejectedPrefix) }
+
+const rejectedPrefix = "Pod was rejected: "
+
 func rejected(reason, format string, args ...any) *status.Failure {
-	return &status.Failure{Reason: reason, Message: "Pod was rejected: " + fmt.Sprintf(format, args...)}
+	return &status.Failure{Reason: reason, Message: rejectedPrefix + fmt.Sprintf(format, args...)}
 }
 
 func wrongOS(pod *corev1.Pod) *status.Failure {

@@ -158,6 +158,20 @@ func (b *builder) subPath(ctx context.Context, req kuberuntime.SubPathRequest) (
 	})
 }
 
+// Resources implements podworker.Builder.
+func (b *builder) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+	return b.words.Load().Resources(pod, c)
+}
+
+// ResizePod implements podworker.Builder.
+func (b *builder) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error {
+	if !limited {
+		return b.cgroups.UnlimitPod(ctx, pod)
+	}
+	_, err := b.cgroups.EnsurePod(ctx, pod)
+	return err
+}
+
 // ReleasePod implements podworker.Builder.
 func (b *builder) ReleasePod(ctx context.Context, uid types.UID) error {
 	return b.cgroups.RemovePod(ctx, uid)

@@ -116,6 +116,14 @@ func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error
 	return name.path(m.config.Driver), nil
 }
 
+// UnlimitPod takes the limits of CPU time and memory off the Pod's group, for the moment in which those of its
+// containers change: which of them grow, and which shrink first, is then of no matter. EnsurePod sets them again.
+func (m *Manager) UnlimitPod(ctx context.Context, pod *corev1.Pod) error {
+	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
+	limits.CPUPeriod, limits.CPUQuota, limits.Memory = m.config.Resources.period(), -1, -1
+	return m.ensure(ctx, m.podName(pod), limits)
+}
+
 // ensure makes a group and all above it, and sets its limits.
 func (m *Manager) ensure(ctx context.Context, name groupName, limits Limits) error {
 	if err := ctx.Err(); err != nil {

@@ -191,10 +191,11 @@ func (p *planner) mains() {
 			reason, message := p.unwanted(c, last, "Container")
 			if reason == "" {
 				kept++
+				p.resize(c, last)
 				continue
 			}
 			restart := p.pod.DeletionTimestamp == nil &&
-				(reason == KillDefinitionChanged || policyOf(c, p.pod) != corev1.RestartPolicyNever)
+				(reason == KillDefinitionChanged || reason == KillResize || policyOf(c, p.pod) != corev1.RestartPolicyNever)
 			if restart {
 				message += ", will be restarted"
 				kept++
@@ -225,6 +226,9 @@ func (p *planner) unwanted(c *corev1.Container, s *container.ContainerStatus, wh
 	}
 	if c.StartupProbe != nil && verdict(p.in.Startup, s.ID) == VerdictFailure {
 		return KillStartup, fmt.Sprintf("%s %s failed startup probe", what, c.Name)
+	}
+	if p.resizeRestarts(c, s) {
+		return KillResize, fmt.Sprintf("%s %s resize requires restart", what, c.Name)
 	}
 	return "", ""
 }

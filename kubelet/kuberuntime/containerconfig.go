@@ -114,9 +114,14 @@ func (b *Builder) linuxContainer(in ContainerInputs) (*runtimeapi.LinuxContainer
 		return nil, err
 	}
 	return &runtimeapi.LinuxContainerConfig{
-		Resources:       cm.ContainerResources(pod, c, b.config.Resources),
+		Resources:       b.Resources(pod, c),
 		SecurityContext: sc,
 	}, nil
+}
+
+// Resources is what the runtime is told of a container's resources.
+func (b *Builder) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+	return cm.ContainerResources(pod, c, b.config.Resources)
 }
 
 func hasDevice(devices []*runtimeapi.Device, path string) bool {

@@ -114,6 +114,7 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 		case container.StateRunning:
 			reason, message := p.unwanted(c, last, "Init container")
 			if reason == "" {
+				p.resize(c, last)
 				return false
 			}
 			p.kill(last, c, reason, message)

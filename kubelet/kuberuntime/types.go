@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
 )
@@ -31,6 +32,8 @@ const (
 	// KillLiveness and KillStartup are failed probes; their own terminationGracePeriodSeconds counts.
 	KillLiveness KillReason = "LivenessProbe"
 	KillStartup  KillReason = "StartupProbe"
+	// KillResize is a container that can take its new resources only by a restart.
+	KillResize KillReason = "Resize"
 	// KillRestartAll is a container that goes down because another one's exit asks for a restart of all.
 	KillRestartAll KillReason = "RestartAllContainers"
 )
@@ -71,6 +74,8 @@ type Actions struct {
 	Attempt       uint32
 	SandboxID     string
 
+	// Resize are the running containers that are to get other limits while they run.
+	Resize []Resize
 	// Start are the containers to be created and started, in that order, one after another.
 	Start []Start
 	// Waiting are the containers that would be started but for their backoff.
@@ -119,6 +124,9 @@ type Inputs struct {
 	// Startup and Liveness tell the newest verdict of the container instance with that runtime id; nil functions
 	// know of none. A container without such a probe is never asked for.
 	Startup, Liveness func(containerID string) Verdict
+	// Resources tells what the runtime is to be told of a container's resources; nil leaves running containers as they
+	// are. The caller may change what it returns.
+	Resources func(c *corev1.Container) *runtimeapi.LinuxContainerResources
 	// LastAttempt tells the highest restart count known of a container beside what the runtime holds, which may have
 	// lost the newest instances: from its log directory, see [LastAttemptInLogs]. It is asked only for containers that
 	// are to be started. Nil knows of none.

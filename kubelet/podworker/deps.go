@@ -36,6 +36,8 @@ type Runtime interface {
 	) (*runtimeapi.StartContainerResponse, error)
 	StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.StopContainerResponse, error)
+	UpdateContainerResources(ctx context.Context, in *runtimeapi.UpdateContainerResourcesRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.UpdateContainerResourcesResponse, error)
 	RemoveContainer(ctx context.Context, in *runtimeapi.RemoveContainerRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RemoveContainerResponse, error)
 }
@@ -104,6 +106,10 @@ type Builder interface {
 	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)
 	// Container is a container's configuration. It needs the Pod's volumes to be mounted.
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
+	// Resources is what the runtime is told of a container's resources; nil if that is not known yet.
+	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
+	// ResizePod gives the Pod's cgroup the limits of its spec, or, before its containers change theirs, no limits.
+	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
 	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.
 	ReleasePod(ctx context.Context, uid types.UID) error
@@ -115,9 +121,13 @@ type Builder interface {
 	TerminationMessage(ctx context.Context, c *container.ContainerStatus) string
 }
 
-// Admitter says whether the node takes a Pod, given those that it has; nil means yes.
+// Admitter says what the node has room for, given the Pods that it has; nil means yes.
 type Admitter interface {
+	// Admit says whether the node takes a Pod.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
+	// Resize says whether a Pod that runs here may have the resources that its spec asks for now. The reason of a
+	// failure is Deferred if there may be room later, and Infeasible if there never will.
+	Resize(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 }
 
 // Config are the values a Manager works with.

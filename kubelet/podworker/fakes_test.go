@@ -133,6 +133,7 @@ func (hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) er
 type admitter struct {
 	mu     sync.Mutex
 	refuse *status.Failure
+	later  *status.Failure // the answer of Resize
 	calls  map[string]int
 }
 
@@ -148,13 +149,28 @@ func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	return a.refuse
 }
 
+func (a *admitter) Resize(*corev1.Pod, []*corev1.Pod) *status.Failure {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.later
+}
+
+func (a *admitter) answer(why *status.Failure) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.later = why
+}
+
 func (a *admitter) asked(what string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.calls[what]
 }
 
-type builder struct{}
+type builder struct {
+	mu      sync.Mutex
+	resized []bool // calls of ResizePod
+}
 
 func (*builder) PreparePod(context.Context, *corev1.Pod) error { return nil }
 
@@ -169,11 +185,12 @@ func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
 	}, "", nil
 }
 
-func (*builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {
+func (b *builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: req.Start.Container.Name, Attempt: req.Start.Attempt},
 		Image:    &runtimeapi.ImageSpec{Image: req.Start.Container.Image},
 		Labels:   labels(req.Pod, req.Start.Container.Name),
+		Linux:    &runtimeapi.LinuxContainerConfig{Resources: b.Resources(req.Pod, req.Start.Container)},
 		Annotations: map[string]string{
 			container.HashAnnotation:         strconv.FormatUint(kuberuntime.HashContainer(req.Start.Container), 16),
 			container.RestartCountAnnotation: strconv.Itoa(int(req.Start.Attempt)),
@@ -190,6 +207,19 @@ func labels(pod *corev1.Pod, name string) map[string]string {
 		l[container.ContainerNameLabel] = name
 	}
 	return l
+}
+
+func (*builder) Resources(_ *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+	return &runtimeapi.LinuxContainerResources{
+		CpuShares: 2 + c.Resources.Requests.Cpu().MilliValue(), MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
+	}
+}
+
+func (b *builder) ResizePod(_ context.Context, _ *corev1.Pod, limited bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resized = append(b.resized, limited)
+	return nil
 }
 
 func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }

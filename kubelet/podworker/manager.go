@@ -89,10 +89,10 @@ func (m *Manager) HandlePod(change config.Change) {
 	case config.Remove:
 		w.post(func() { w.removed = true })
 	case config.Reconcile:
-		w.post(func() { w.pod = pod })
+		w.post(func() { w.take(pod) })
 	default:
 		w.post(func() {
-			w.pod = pod
+			w.take(pod)
 			m.deps.Volumes.PodUpdated(pod)
 		})
 	}
@@ -104,13 +104,7 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 	if status.Terminal(pod.Status.Phase) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
 		return nil
 	}
-	var others []*corev1.Pod
-	for _, w := range m.workers {
-		if known := w.known.Load(); known != nil && w.rejected == nil && !w.over.Load() {
-			others = append(others, known)
-		}
-	}
-	failure := m.deps.Admitter.Admit(pod, others)
+	failure := m.deps.Admitter.Admit(pod, m.others(nil))
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", asError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
@@ -118,6 +112,17 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 			"reason", failure.Reason, "message", failure.Message)
 	}
 	return failure
+}
+
+// others are the Pods that use some of the node, but for that of one worker. The caller holds mu.
+func (m *Manager) others(but *worker) []*corev1.Pod {
+	var others []*corev1.Pod
+	for _, w := range m.workers {
+		if known := w.known.Load(); w != but && known != nil && w.rejected == nil && !w.over.Load() {
+			others = append(others, known)
+		}
+	}
+	return others
 }
 
 // SourceReady says that all Pods were delivered once: what the runtime holds beyond them has to go.
@@ -258,6 +263,7 @@ func (m *Manager) drop(w *worker) {
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.workers, w.uid)
+	m.mu.Unlock()
+	m.freed()
 }

@@ -43,6 +43,7 @@ func (w *worker) report() {
 		Prepared:    w.prepared && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
 		Ended:       w.stopped,
 		Failure:     w.failure,
+		Resize:      w.resize.state(),
 		Now:         w.m.deps.Clock.Now(),
 	}))
 }

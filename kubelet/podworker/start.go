@@ -93,7 +93,8 @@ func (w *worker) start(ctx context.Context, actions kuberuntime.Actions) {
 	if sandbox == nil {
 		return
 	}
-	held := false
+	// A container whose limits are beyond those of the Pod's group cannot be made.
+	held := w.resize.group == groupTight
 	for _, o := range w.ops {
 		held = held || o.hold
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -28,11 +29,15 @@ const (
 
 // sync decides what the Pod needs now and begins it.
 func (w *worker) sync(ctx context.Context) {
+	w.grant()
 	actions := kuberuntime.ComputeActions(w.pod, w.runtime, kuberuntime.Inputs{
-		Now:         w.m.deps.Clock.Now(),
-		Backoff:     w.m.backoff,
-		Startup:     w.startup,
-		Liveness:    w.liveness,
+		Now:      w.m.deps.Clock.Now(),
+		Backoff:  w.m.backoff,
+		Startup:  w.startup,
+		Liveness: w.liveness,
+		Resources: func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
+			return w.m.deps.Builder.Resources(w.pod, c)
+		},
 		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
 	})
 	if !actions.NextLook.IsZero() {
@@ -52,6 +57,7 @@ func (w *worker) sync(ctx context.Context) {
 	case actions.CreateSandbox:
 		w.sandbox(ctx, actions)
 	default:
+		w.settle(ctx, actions)
 		for _, kill := range actions.Kill {
 			w.kill(ctx, kill)
 		}

@@ -47,6 +47,7 @@ func (w *worker) terminate(ctx context.Context) {
 	if w.cleaned {
 		w.state = terminated
 		w.over.Store(true)
+		w.m.freed()
 		w.finish(ctx)
 	}
 }

@@ -38,6 +38,8 @@ type worker struct {
 	known atomic.Pointer[corev1.Pod]
 	over  atomic.Bool
 	wake  chan struct{}
+	// deferred says that the Pod waits for resources of the node to become free.
+	deferred atomic.Bool
 
 	mu    sync.Mutex // guards inbox
 	inbox []func()
@@ -60,6 +62,7 @@ type worker struct {
 	// are about to change.
 	busy atomic.Int32
 
+	resize   resize
 	prepared bool // volumes are mounted
 	// config is what the sandbox with the id configOf was made with.
 	config   *runtimeapi.PodSandboxConfig
@@ -98,10 +101,15 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		messages: map[string]string{}, adopted: map[string]bool{}, hooked: newSet(), backoffs: map[string]time.Time{},
 		retries: retries{}, watched: map[string][]chan struct{}{},
 	}
+	w.resize.asked = map[string]*runtimeapi.LinuxContainerResources{}
 	if pod != nil {
+		w.resize.desired, w.pod = pod, firstGrant(pod)
+		if hasCondition(pod, corev1.PodResizeInProgress) {
+			w.resize.group = groupTight
+		}
 		w.uid = pod.UID
 		w.log = m.deps.Logger.With("pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID)
-		w.known.Store(pod)
+		w.known.Store(w.pod)
 	}
 	return w
 }
@@ -240,6 +248,11 @@ func (w *worker) learn(ctx context.Context) {
 			close(ended)
 		}
 		delete(w.watched, id)
+	}
+	for id := range w.resize.asked {
+		if !live[id] {
+			delete(w.resize.asked, id)
+		}
 	}
 	for id := range w.messages {
 		if w.runtime.FindID(id) == nil {

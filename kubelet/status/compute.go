@@ -22,6 +22,17 @@ type Failure struct {
 	Reason, Message string
 }
 
+// Resize is how far a change of a running Pod's resources has come.
+type Resize struct {
+	// Pending, if set, says why the node has not granted the resources that the spec asks for.
+	Pending *Failure
+	// InProgress says that what was granted is not in force yet, and Error what is in its way.
+	InProgress bool
+	Error      string
+	// Unsettled are the names of the containers that still have what they had before.
+	Unsettled map[string]bool
+}
+
 // Probes says what is known of a container instance, by runtime id. An instance without such a probe counts as
 // started and ready as soon as it runs.
 type Probes interface {
@@ -51,6 +62,8 @@ type Input struct {
 	// Ended says that the Pod's life on this node is over: everything is stopped and nothing will start again.
 	// Only then may the phase become Succeeded or Failed.
 	Ended bool
+	// Resize says how far a change of the Pod's resources has come; nil if there is none to be told of.
+	Resize *Resize
 	// Failure, if set, makes the phase Failed once the Pod has ended.
 	Failure *Failure
 	Now     time.Time

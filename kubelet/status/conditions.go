@@ -26,6 +26,8 @@ var owned = map[corev1.PodConditionType]bool{
 	corev1.PodReady:                  true,
 	corev1.ContainersReady:           true,
 	corev1.PodScheduled:              true,
+	corev1.PodResizePending:          true,
+	corev1.PodResizeInProgress:       true,
 }
 
 // conditions fills ours and keeps those of others.
@@ -38,7 +40,7 @@ func conditions(in *Input, out *corev1.PodStatus) {
 		ready,
 		truth(corev1.PodScheduled, true),
 	}
-	for _, c := range ours {
+	for _, c := range append(ours, resizing(in, out)...) {
 		c.ObservedGeneration = out.ObservedGeneration
 		c.LastTransitionTime = metav1.NewTime(in.Now.Truncate(1e9))
 		if old := condition(in.Old.Conditions, c.Type); old != nil && old.Status == c.Status {
@@ -51,6 +53,27 @@ func conditions(in *Input, out *corev1.PodStatus) {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
+}
+
+// resizing are the conditions of a change of resources, as long as it lasts.
+func resizing(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
+	if in.Resize == nil || Terminal(out.Phase) {
+		return nil
+	}
+	var list []corev1.PodCondition
+	if why := in.Resize.Pending; why != nil {
+		c := truth(corev1.PodResizePending, true)
+		c.Reason, c.Message = why.Reason, why.Message
+		list = append(list, c)
+	}
+	if in.Resize.InProgress {
+		c := truth(corev1.PodResizeInProgress, true)
+		if in.Resize.Error != "" {
+			c.Reason, c.Message = corev1.PodReasonError, in.Resize.Error
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
 // initialized is the condition Initialized.

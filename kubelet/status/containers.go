@@ -90,6 +90,7 @@ func one(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback s
 		settle(in, &s)
 	}
 	details(in, c, &s, lasting)
+	resources(in, c, &s, old)
 	return s
 }
 
@@ -202,11 +203,6 @@ func details(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting 
 		}
 	}
 	s.Started = &started
-	if running {
-		s.AllocatedResources = c.Resources.Requests
-		s.Resources = c.Resources.DeepCopy()
-		s.Resources.Claims = nil
-	}
 	for _, m := range c.VolumeMounts {
 		mount := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
@@ -218,6 +214,20 @@ func details(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting 
 		}
 		s.VolumeMounts = append(s.VolumeMounts, mount)
 	}
+}
+
+// resources fills what the container was granted, and what of it is in force.
+func resources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *corev1.ContainerStatus) {
+	if in.Runtime.Find(c.Name) == nil {
+		return
+	}
+	s.AllocatedResources = c.Resources.Requests
+	if old != nil && old.Resources != nil && in.Resize != nil && in.Resize.Unsettled[c.Name] {
+		s.Resources = old.Resources
+		return
+	}
+	s.Resources = c.Resources.DeepCopy()
+	s.Resources.Claims = nil
 }
 
 // recursive says whether the runtime made the mount recursively read-only.

@@ -41,7 +41,7 @@ func mergeConditions(api, want []corev1.PodCondition) []corev1.PodCondition {
 		}
 	}
 	for _, c := range api {
-		if condition(out, c.Type) == nil {
+		if !owned[c.Type] && condition(out, c.Type) == nil {
 			out = append(out, c)
 		}
 	}

@@ -241,6 +241,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, in *runtimeapi.CreateCont
 		State: runtimeapi.ContainerState_CONTAINER_CREATED, Labels: in.Config.Labels,
 		Annotations: in.Config.Annotations, Mounts: in.Config.Mounts,
 	}
+	if linux := in.Config.GetLinux().GetResources(); linux != nil {
+		c.Resources = &runtimeapi.ContainerResources{Linux: linux}
+	}
 	r.containers[c.Id], r.boxOf[c.Id] = c, box.Id
 	r.emit(box, c.Id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
@@ -264,6 +267,23 @@ func (r *Runtime) StartContainer(ctx context.Context, in *runtimeapi.StartContai
 		r.exit(c, code)
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// UpdateContainerResources implements the CRI.
+func (r *Runtime) UpdateContainerResources(ctx context.Context, in *runtimeapi.UpdateContainerResourcesRequest,
+	_ ...grpc.CallOption,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	if err := r.enter(ctx, "UpdateContainerResources"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[in.ContainerId]
+	if c == nil {
+		return nil, status.Errorf(codes.NotFound, "container %q is not there", in.ContainerId)
+	}
+	c.Resources = &runtimeapi.ContainerResources{Linux: in.Linux}
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
 // StopContainer implements the CRI.

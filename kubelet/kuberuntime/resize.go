@@ -1,0 +1,62 @@
+package kuberuntime
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+)
+
+// Resize is a running container whose CPU or memory limits in the runtime are not those of its spec, and are to be
+// changed while it runs.
+type Resize struct {
+	Status    *container.ContainerStatus
+	Container *corev1.Container
+	// Want is what the runtime is to be told. A limit that is to be taken away is -1 in it.
+	Want *runtimeapi.LinuxContainerResources
+}
+
+// resize plans the change of a running container's limits, if they differ from the spec's.
+func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
+	if cpu, memory := p.resized(c, s); cpu || memory {
+		want := p.in.Resources(c)
+		have := s.Resources.GetLinux()
+		if want.CpuQuota <= 0 && have.CpuQuota > 0 {
+			want.CpuQuota = -1
+		}
+		if want.MemoryLimitInBytes <= 0 && have.MemoryLimitInBytes > 0 {
+			want.MemoryLimitInBytes = -1
+		}
+		p.out.Resize = append(p.out.Resize, Resize{Status: s, Container: c, Want: want})
+	}
+}
+
+// resized says which of a container's resources are not as the spec has them. A runtime that does not tell what a
+// container has got is believed to have done as it was told.
+func (p *planner) resized(c *corev1.Container, s *container.ContainerStatus) (cpu, memory bool) {
+	have := s.Resources.GetLinux()
+	if p.in.Resources == nil || have == nil {
+		return false, false
+	}
+	want := p.in.Resources(c)
+	if want == nil {
+		return false, false
+	}
+	cpu = have.CpuShares > 0 && want.CpuShares != have.CpuShares || max(want.CpuQuota, 0) != max(have.CpuQuota, 0) ||
+		want.CpuQuota > 0 && want.CpuPeriod != have.CpuPeriod
+	return cpu, max(want.MemoryLimitInBytes, 0) != max(have.MemoryLimitInBytes, 0)
+}
+
+// resizeRestarts says whether a resource of the container has changed that it can only get by a restart.
+func (p *planner) resizeRestarts(c *corev1.Container, s *container.ContainerStatus) bool {
+	cpu, memory := p.resized(c, s)
+	for _, policy := range c.ResizePolicy {
+		if policy.RestartPolicy != corev1.RestartContainer {
+			continue
+		}
+		if cpu && policy.ResourceName == corev1.ResourceCPU || memory && policy.ResourceName == corev1.ResourceMemory {
+			return true
+		}
+	}
+	return false
+}

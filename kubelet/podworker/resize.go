@@ -1,0 +1,264 @@
+package podworker
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+const opResize = "resize"
+
+// group is how the Pod's control group stands to the resources that were granted.
+type group int
+
+const (
+	groupExact group = iota // as granted, as far as is known
+	groupTight              // may be too small for what was granted
+	groupRoomy              // without limits, while the containers' limits change
+)
+
+// resize is what a worker knows of a change of its Pod's resources. The Pod as the source has it says what is wanted;
+// the worker's own copy of it, which all decisions are made from, has the resources that were granted.
+type resize struct {
+	desired *corev1.Pod // as the source has it
+	pending *status.Failure
+	group   group
+	// asked is what a running instance was last told to have, by its id.
+	asked     map[string]*runtimeapi.LinuxContainerResources
+	unsettled map[string]bool // names of the containers that do not have it yet
+	trouble   string
+	under     bool // a change is under way, and its end is to be told of
+}
+
+// take takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
+func (w *worker) take(pod *corev1.Pod) {
+	w.resize.desired = pod
+	w.pod = withResources(pod, w.pod)
+}
+
+// firstGrant is the Pod as an earlier process has granted it: as its spec says, unless its status tells that the spec
+// still waits to be granted. Then its status tells as well what its containers have.
+func firstGrant(pod *corev1.Pod) *corev1.Pod {
+	if !hasCondition(pod, corev1.PodResizePending) {
+		return pod
+	}
+	out := pod.DeepCopy()
+	restore := func(containers []corev1.Container, statuses []corev1.ContainerStatus) {
+		for i := range containers {
+			for _, s := range statuses {
+				if s.Name != containers[i].Name || s.Resources == nil {
+					continue
+				}
+				claims := containers[i].Resources.Claims
+				containers[i].Resources = *s.Resources.DeepCopy()
+				containers[i].Resources.Claims = claims
+			}
+		}
+	}
+	restore(out.Spec.Containers, pod.Status.ContainerStatuses)
+	restore(out.Spec.InitContainers, pod.Status.InitContainerStatuses)
+	return out
+}
+
+func hasCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// sameResources reports whether all containers of both versions of a Pod may use the same.
+func sameResources(a, b *corev1.Pod) bool {
+	same := func(x, y []corev1.Container) bool {
+		for i := range x {
+			if i < len(y) && !apiequality.Semantic.DeepEqual(x[i].Resources, y[i].Resources) {
+				return false
+			}
+		}
+		return true
+	}
+	return same(a.Spec.Containers, b.Spec.Containers) && same(a.Spec.InitContainers, b.Spec.InitContainers) &&
+		apiequality.Semantic.DeepEqual(a.Spec.Resources, b.Spec.Resources)
+}
+
+// withResources is the Pod with the resources that another version of it has.
+func withResources(pod, granted *corev1.Pod) *corev1.Pod {
+	if granted == nil || sameResources(pod, granted) {
+		return pod
+	}
+	out := pod.DeepCopy()
+	for i := range granted.Spec.Containers {
+		out.Spec.Containers[i].Resources = granted.Spec.Containers[i].Resources
+	}
+	for i := range granted.Spec.InitContainers {
+		out.Spec.InitContainers[i].Resources = granted.Spec.InitContainers[i].Resources
+	}
+	out.Spec.Resources = granted.Spec.Resources
+	return out
+}
+
+// grant asks for the resources that the Pod's spec wants, if they are others than it has.
+func (w *worker) grant() {
+	r := &w.resize
+	if r.desired == nil || sameResources(r.desired, w.pod) {
+		r.pending = nil
+		w.deferred.Store(false)
+		return
+	}
+	why := w.m.fits(w, r.desired)
+	w.deferred.Store(why != nil && why.Reason == corev1.PodReasonDeferred)
+	if why != nil {
+		if r.pending == nil || *r.pending != *why {
+			w.warn("", "Resize"+why.Reason, "%s", why.Message)
+		}
+		r.pending = why
+		return
+	}
+	shrinks := w.pod
+	w.pod, r.pending, r.trouble = r.desired, nil, ""
+	r.group, r.under = groupTight, true
+	w.retries.done(opResize)
+	w.note("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
+	if shrinks != nil {
+		w.m.freed()
+	}
+}
+
+// settle brings control group and running containers to what was granted: the group gets room, then the containers
+// change, and when all of them have what they should, the group gets its limits. A container that takes its new
+// resources by a restart is somebody else's to restart; the group waits for it.
+func (w *worker) settle(ctx context.Context, actions kuberuntime.Actions) {
+	r := &w.resize
+	todo := w.unsettle(actions)
+	if r.group == groupExact && len(todo) > 0 {
+		r.group, r.under = groupTight, true
+	}
+	if r.group == groupExact {
+		if r.under {
+			r.under = false
+			w.note("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
+		}
+		return
+	}
+	exact := len(actions.Kill) == 0 && len(actions.Start) == 0
+	if w.ops[opResize] != nil || w.waits(opResize) || r.group == groupRoomy && len(todo) == 0 && !exact {
+		return
+	}
+	w.begin(ctx, opResize, op{}, w.resizeOp(todo, r.group == groupTight, exact))
+}
+
+// unsettle notes which containers do not have what was granted, and returns those that have not been told to yet.
+func (w *worker) unsettle(actions kuberuntime.Actions) []kuberuntime.Resize {
+	r := &w.resize
+	var todo []kuberuntime.Resize
+	r.unsettled = map[string]bool{}
+	for _, change := range actions.Resize {
+		// A runtime may report other numbers than it was told; telling it again would change nothing.
+		if asked := r.asked[change.Status.ID]; asked == nil || !proto.Equal(asked, change.Want) {
+			todo = append(todo, change)
+			r.unsettled[change.Container.Name] = true
+		}
+	}
+	for _, kill := range actions.Kill {
+		if kill.Reason == kuberuntime.KillResize {
+			r.unsettled[kill.Status.Name] = true
+		}
+	}
+	return todo
+}
+
+// resizeOp is one step towards what was granted.
+func (w *worker) resizeOp(todo []kuberuntime.Resize, room, exact bool) func(ctx context.Context) func() {
+	pod := w.pod
+	return func(ctx context.Context) func() {
+		reached, done, err := w.change(ctx, pod, todo, room, exact)
+		return func() {
+			w.touched()
+			r := &w.resize
+			for _, change := range done {
+				r.asked[change.Status.ID] = change.Want
+			}
+			if sameResources(pod, w.pod) {
+				r.group = reached
+			} else {
+				r.group = groupTight // another change was granted meanwhile
+			}
+			r.trouble = ""
+			if err != nil {
+				r.trouble = message(err)
+				w.warn("", "ResizeError", "Pod resize error: %s", r.trouble)
+				w.fail(ctx, opResize, err)
+				return
+			}
+			w.retries.done(opResize)
+		}
+	}
+}
+
+// change tells control group and runtime, and returns how far it came.
+func (w *worker) change(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, room, exact bool) (
+	reached group, done []kuberuntime.Resize, err error,
+) {
+	if room {
+		if err := w.m.deps.Builder.ResizePod(ctx, pod, false); err != nil {
+			return groupTight, nil, err
+		}
+	}
+	for _, change := range todo {
+		_, err := w.m.deps.Runtime.UpdateContainerResources(whole(ctx), &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: change.Status.ID, Linux: change.Want,
+		})
+		if unless(err) != nil {
+			return groupRoomy, done, fmt.Errorf("change resources of container %q: %w", change.Container.Name, err)
+		}
+		done = append(done, change)
+	}
+	if !exact {
+		return groupRoomy, done, nil
+	}
+	if err := w.m.deps.Builder.ResizePod(ctx, pod, true); err != nil {
+		return groupRoomy, done, err
+	}
+	return groupExact, done, nil
+}
+
+// state is the change of resources as the status tells of it.
+func (r *resize) state() *status.Resize {
+	progress := r.group != groupExact || len(r.unsettled) > 0
+	if r.pending == nil && !progress {
+		return nil
+	}
+	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.trouble, Unsettled: r.unsettled}
+}
+
+// fits asks whether a Pod that runs here may have the resources of another version of it, and if so takes note of
+// that version at once, so that nobody else is given the same room.
+func (m *Manager) fits(w *worker, desired *corev1.Pod) *status.Failure {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	why := m.deps.Admitter.Resize(desired, m.others(w))
+	if why == nil {
+		w.known.Store(desired)
+	}
+	return why
+}
+
+// freed says that some of the node may be free again: Pods that wait for resources ask anew.
+func (m *Manager) freed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.workers {
+		if w.deferred.Load() {
+			w.post(func() {})
+		}
+	}
+}

@@ -5,6 +5,8 @@ package controller
 type item[R comparable] struct {
 	key        R
 	next, prev *item[R]
+	// sibling is another item whose key has the same hash.
+	sibling *item[R]
 	// since is when the key became ready or began to run, in nanoseconds of the queue's clock.
 	since int64
 	// due is when the key is to run by its own last result, asked when by a caller of addAfter; 0 is never. They

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"hash/maphash"
 	"math"
 	"sync"
 	"time"
@@ -25,9 +26,14 @@ type queue[R comparable] struct {
 
 	wake chan struct{} // gets a value when the first entry of later has changed
 
-	mu      sync.Mutex // guards all below, and the items
-	idle    sync.Cond  // workers that wait for a key
-	items   map[R]*item[R]
+	// hash need not tell keys apart, only mostly.
+	hash func(R) uint64
+
+	mu   sync.Mutex // guards all below, and the items
+	idle sync.Cond  // workers that wait for a key
+	// items are found by the hash of their keys: the keys themselves are in the items, and a million of them should
+	// not be held twice.
+	items   map[uint64]*item[R]
 	ready   [levels]list[R]
 	running list[R]
 	later   agenda[R]
@@ -45,8 +51,10 @@ type counts struct {
 }
 
 func newQueue[R comparable](clk clock.WithTicker, shortest, longest time.Duration) *queue[R] {
+	seed := maphash.MakeSeed()
 	q := &queue[R]{
-		clock: clk, min: shortest, max: longest, items: make(map[R]*item[R]), wake: make(chan struct{}, 1),
+		clock: clk, min: shortest, max: longest, wake: make(chan struct{}, 1),
+		hash: func(key R) uint64 { return maphash.Comparable(seed, key) }, items: make(map[uint64]*item[R]),
 	}
 	q.idle.L = &q.mu
 	return q
@@ -139,7 +147,7 @@ func (q *queue[R]) next() *item[R] {
 func (q *queue[R]) done(key R, result outcome) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	it := q.items[key]
+	it := q.obtain(key) // it is there: get made it run
 	now := q.clock.Now().UnixNano()
 	ran := time.Duration(now - it.since)
 	q.running.remove(it)
@@ -175,19 +183,36 @@ func (q *queue[R]) backoff(failures int32) time.Duration {
 
 // obtain gives the key's item, making it if need be. The caller holds mu.
 func (q *queue[R]) obtain(key R) *item[R] {
-	it, ok := q.items[key]
-	if !ok {
-		it = &item[R]{key: key}
-		q.items[key] = it
+	hash := q.hash(key)
+	first := q.items[hash]
+	for it := first; it != nil; it = it.sibling {
+		if it.key == key {
+			return it
+		}
 	}
+	it := &item[R]{key: key, sibling: first}
+	q.items[hash] = it
 	return it
 }
 
 // release forgets an item with nothing left to do. The caller holds mu.
 func (q *queue[R]) release(it *item[R]) {
-	if it.state == stateLater && it.place == 0 {
-		delete(q.items, it.key)
+	if it.state != stateLater || it.place != 0 {
+		return
 	}
+	hash := q.hash(it.key)
+	first := q.items[hash]
+	switch {
+	case first == it && it.sibling == nil:
+		delete(q.items, hash)
+	case first == it:
+		q.items[hash] = it.sibling
+	default:
+		for ; first.sibling != it; first = first.sibling {
+		}
+		first.sibling = it.sibling
+	}
+	it.sibling = nil
 }
 
 // makeReady lets the item run at the next turn. The caller holds mu.

@@ -286,3 +286,26 @@ func BenchmarkQueueMillionKeys(b *testing.B) {
 		}
 	}
 }
+
+// TestKeysOfOneHash lets every key have the same hash: they must still be told apart, and leave nothing behind.
+func TestKeysOfOneHash(t *testing.T) {
+	q := newQueue[int](clocktesting.NewFakeClock(time.Unix(1, 0)), time.Second, time.Minute)
+	q.hash = func(int) uint64 { return 7 }
+	for _, order := range [][]int{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}} {
+		for key := 1; key <= 3; key++ {
+			q.add(key, levelLive)
+			q.add(key, levelLive)
+		}
+		got := map[int]bool{}
+		for range 3 {
+			key, _, ok := q.get()
+			require.True(t, ok)
+			got[key] = true
+		}
+		require.Len(t, got, 3)
+		for _, key := range order {
+			q.done(key, outcome{})
+		}
+		require.Empty(t, q.items)
+	}
+}

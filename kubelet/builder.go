@@ -108,6 +108,11 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 		}
 		inputs.Volumes[name] = kuberuntime.Volume{HostPath: v.Path, ReadOnly: v.ReadOnly}
 	}
+	for name, image := range req.ImageVolumes {
+		inputs.Volumes[name] = kuberuntime.Volume{Image: &runtimeapi.ImageSpec{
+			Image: image.GetId(), UserSpecifiedImage: image.GetSpec().GetImage(),
+		}}
+	}
 	mounts, err := words.Mounts(ctx, inputs)
 	if err != nil {
 		return nil, err

@@ -94,6 +94,8 @@ type ContainerRequest struct {
 	Start kuberuntime.Start
 	// Image is the container's image as the runtime describes it.
 	Image *runtimeapi.Image
+	// ImageVolumes are the images of its volumes that are images, by the volume's name.
+	ImageVolumes map[string]*runtimeapi.Image
 	// PodIPs are the Pod's addresses, the primary one first.
 	PodIPs []string
 }

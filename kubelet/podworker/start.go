@@ -105,7 +105,7 @@ func (w *worker) start(ctx context.Context, actions kuberuntime.Actions) {
 		hold := s.Kind != kuberuntime.KindEphemeral &&
 			(s.Blocking || s.Container.Lifecycle != nil && s.Container.Lifecycle.PostStart != nil)
 		key := opCtr + s.Container.Name
-		if w.ops[key] == nil && w.prepared && w.images[s.Container.Name] != nil && !w.waits(key) {
+		if image, _ := w.pulled(s.Container); image != nil && w.ops[key] == nil && w.prepared && !w.waits(key) {
 			w.startOne(ctx, s, sandbox.Id, actions, hold)
 		}
 		held = held || hold
@@ -117,9 +117,12 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 	hold bool,
 ) {
 	key, name := opCtr+s.Container.Name, s.Container.Name
+	image, volumes := w.pulled(s.Container)
 	launch := launch{
 		worker: w, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
-		request: ContainerRequest{Pod: w.pod, Start: s, Image: w.images[name], PodIPs: w.podIPs()},
+		request: ContainerRequest{
+			Pod: w.pod, Start: s, Image: image, ImageVolumes: volumes, PodIPs: w.podIPs(),
+		},
 	}
 	if w.configOf == sandboxID {
 		launch.sandbox = w.config
@@ -129,7 +132,7 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 			launch.remove = append(launch.remove, c)
 		}
 	}
-	delete(w.images, name) // the next instance asks again, as its pull policy may want
+	w.forgetImages(s.Container)
 	w.begin(ctx, key, op{hold: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
 		return func() {

@@ -3,17 +3,14 @@ package podworker
 import (
 	"context"
 	"errors"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
-	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/status"
-	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -93,56 +90,6 @@ func (w *worker) mount(ctx context.Context) {
 func (w *worker) fail(ctx context.Context, step string, err error) {
 	if ctx.Err() == nil {
 		w.failed(step, err)
-	}
-}
-
-// pull begins to make images present: those of the containers to be started, and beside them those that will be
-// needed first after these.
-func (w *worker) pull(ctx context.Context, actions kuberuntime.Actions) {
-	for _, s := range actions.Start {
-		w.pullOne(ctx, s.Container)
-	}
-	for i := range w.pod.Spec.Containers {
-		c := &w.pod.Spec.Containers[i]
-		if w.runtime.Find(c.Name) == nil {
-			w.pullOne(ctx, c)
-		}
-	}
-}
-
-func (w *worker) pullOne(ctx context.Context, c *corev1.Container) {
-	key := opImage + c.Name
-	if w.images[c.Name] != nil || w.ops[key] != nil || w.ops[opCtr+c.Name] != nil || w.waits(key) {
-		return
-	}
-	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, c.Name), Image: c.Image, Policy: c.ImagePullPolicy}
-	w.begin(ctx, key, op{}, func(ctx context.Context) func() {
-		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, c.Name)
-		image, err := w.m.deps.Images.Ensure(ctx, want)
-		span.End(err)
-		return func() {
-			if err == nil {
-				w.retries.done(key)
-				w.images[c.Name] = image
-				w.clearImageFailure(c.Name)
-				return
-			}
-			var refused *images.Error
-			if errors.As(err, &refused) {
-				w.waiting[c.Name] = status.Waiting{Reason: refused.Reason, Message: refused.Message}
-				w.retries[key] = retry{until: refused.RetryAt}
-				w.lookAt(refused.RetryAt)
-				return
-			}
-			w.fail(ctx, key, err)
-		}
-	})
-}
-
-// clearImageFailure forgets the reason for waiting if it was the image.
-func (w *worker) clearImageFailure(name string) {
-	if strings.Contains(w.waiting[name].Reason, "Image") || w.waiting[name].Reason == images.ReasonUnavailable {
-		delete(w.waiting, name)
 	}
 }
 

@@ -1,0 +1,114 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// pull begins to make images present: those of the containers to be started, and beside them those that will be
+// needed first after these.
+func (w *worker) pull(ctx context.Context, actions kuberuntime.Actions) {
+	for _, s := range actions.Start {
+		w.pullFor(ctx, s.Container)
+	}
+	for i := range w.pod.Spec.Containers {
+		c := &w.pod.Spec.Containers[i]
+		if w.runtime.Find(c.Name) == nil {
+			w.pullFor(ctx, c)
+		}
+	}
+}
+
+// pullFor begins to make a container's image present, and those of the image volumes that it mounts.
+func (w *worker) pullFor(ctx context.Context, c *corev1.Container) {
+	if w.ops[opCtr+c.Name] != nil {
+		return
+	}
+	w.pullOne(ctx, c.Name, c.Name, c.Image, c.ImagePullPolicy)
+	for _, v := range w.imageVolumes(c) {
+		w.pullOne(ctx, c.Name, volumeKey(c, v.Name), v.Image.Reference, v.Image.PullPolicy)
+	}
+}
+
+// imageVolumes are the Pod's volumes that are images and that the container mounts.
+func (w *worker) imageVolumes(c *corev1.Container) []*corev1.Volume {
+	var found []*corev1.Volume
+	for _, m := range c.VolumeMounts {
+		for i := range w.pod.Spec.Volumes {
+			if v := &w.pod.Spec.Volumes[i]; v.Name == m.Name && v.Image != nil && v.Image.Reference != "" {
+				found = append(found, v)
+			}
+		}
+	}
+	return found
+}
+
+// volumeKey is what the image of a container's volume is kept under; no container has such a name.
+func volumeKey(c *corev1.Container, volume string) string { return c.Name + "/" + volume }
+
+// pulled returns the container's image and those of its image volumes by the volume's name, if all are present.
+func (w *worker) pulled(c *corev1.Container) (image *runtimeapi.Image, volumes map[string]*runtimeapi.Image) {
+	volumes = map[string]*runtimeapi.Image{}
+	for _, v := range w.imageVolumes(c) {
+		got := w.images[volumeKey(c, v.Name)]
+		if got == nil {
+			return nil, nil
+		}
+		volumes[v.Name] = got
+	}
+	return w.images[c.Name], volumes
+}
+
+// forgetImages lets the next instance ask for its images again, as its pull policy may want.
+func (w *worker) forgetImages(c *corev1.Container) {
+	delete(w.images, c.Name)
+	for _, v := range w.imageVolumes(c) {
+		delete(w.images, volumeKey(c, v.Name))
+	}
+}
+
+// pullOne begins to make one image present, for the named container. It is kept under the key.
+func (w *worker) pullOne(ctx context.Context, name, key, image string, policy corev1.PullPolicy) {
+	step := opImage + key
+	if w.images[key] != nil || w.ops[step] != nil || w.waits(step) {
+		return
+	}
+	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
+	w.begin(ctx, step, op{}, func(ctx context.Context) func() {
+		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
+		image, err := w.m.deps.Images.Ensure(ctx, want)
+		span.End(err)
+		return func() {
+			if err == nil {
+				w.retries.done(step)
+				w.images[key] = image
+				w.clearImageFailure(name)
+				return
+			}
+			var refused *images.Error
+			if errors.As(err, &refused) {
+				w.waiting[name] = status.Waiting{Reason: refused.Reason, Message: refused.Message}
+				w.retries[step] = retry{until: refused.RetryAt}
+				w.lookAt(refused.RetryAt)
+				return
+			}
+			w.fail(ctx, step, err)
+		}
+	})
+}
+
+// clearImageFailure forgets the reason for waiting if it was the image.
+func (w *worker) clearImageFailure(name string) {
+	if strings.Contains(w.waiting[name].Reason, "Image") || w.waiting[name].Reason == images.ReasonUnavailable {
+		delete(w.waiting, name)
+	}
+}

@@ -257,6 +257,7 @@ func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *st
 	p.mu.Lock()
 	p.deleted[before.UID] = struct{}{}
 	p.mu.Unlock()
+	defer p.settled(before.UID, before.Name)
 	first := true
 	gone := func() (bool, error) {
 		va, err := p.attachments.Get(before.Name)
@@ -266,9 +267,6 @@ func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *st
 				first = false
 				return false, nil
 			}
-			p.mu.Lock()
-			delete(p.deleted, before.UID)
-			p.mu.Unlock()
 			return true, nil
 		}
 		first = false
@@ -281,6 +279,15 @@ func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *st
 		return va.UID != before.UID, nil // the one that was deleted is gone if another one is there
 	}
 	return p.await(ctx, signal, fmt.Sprintf("volume attachment %q to be detached by its driver", before.Name), gone)
+}
+
+// settled forgets that the VolumeAttachment was deleted, once the cache has lost it.
+func (p *Plugin) settled(uid types.UID, name string) {
+	if va, err := p.attachments.Get(name); apierrors.IsNotFound(err) || err == nil && va.UID != uid {
+		p.mu.Lock()
+		delete(p.deleted, uid)
+		p.mu.Unlock()
+	}
 }
 
 // await asks check now and after each signal until it says yes or fails, the time is over, or ctx ends.

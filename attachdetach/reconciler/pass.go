@@ -44,6 +44,9 @@ func (e *Engine) passOverChanges(ctx context.Context) {
 		}
 		for node := range mail.nodes {
 			for _, attached := range e.o.Actual.GetAttachedVolumesForNode(node) {
+				if e.pacer != nil { // what failed so far may have failed because of what the node was
+					e.pacer.ForgetFailures(attached.VolumeName, operationexecutor.NodeOfKey(attached.VolumeSpec, node))
+				}
 				add(&mail.pairs, cache.Pair{Volume: attached.VolumeName, Node: node})
 			}
 		}

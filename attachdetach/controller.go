@@ -1,0 +1,155 @@
+package attachdetach
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/attachdetach/metrics"
+	"github.com/berth-dev/berth/attachdetach/reconciler"
+	"github.com/berth-dev/berth/attachdetach/statusupdater"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// Controller is the attach/detach controller. Start runs it, once.
+type Controller struct {
+	deps   Deps
+	config Config
+	ready  atomic.Bool
+}
+
+// New makes the controller. It starts nothing.
+func New(deps Deps, config Config) (*Controller, error) {
+	deps, err := deps.complete()
+	if err != nil {
+		return nil, err
+	}
+	if config, err = config.complete(); err != nil {
+		return nil, err
+	}
+	return &Controller{deps: deps, config: config}, nil
+}
+
+// Ready reports an error until what is attached and what should be is known, and work has begun.
+func (c *Controller) Ready() error {
+	if !c.ready.Load() {
+		return fmt.Errorf("%s has not read the state of the cluster yet", Name)
+	}
+	return nil
+}
+
+// Start runs the controller until ctx ends, and returns once all that it began has ended.
+func (c *Controller) Start(ctx context.Context) error {
+	recorder := c.deps.Recorder
+	if recorder == nil {
+		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+		defer broadcaster.Shutdown()
+		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.deps.Client.CoreV1().Events("")})
+		recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
+	}
+	a, err := c.assemble(recorder)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", Name, err)
+	}
+	defer a.queue.ShutDown()
+	if c.deps.Registerer != nil {
+		if err := c.deps.Registerer.Register(a.metrics); err != nil {
+			return fmt.Errorf("start %s: register metrics: %w", Name, err)
+		}
+		defer c.deps.Registerer.Unregister(a.metrics)
+	}
+	if c.config.NodeSelector != nil {
+		c.deps.Logger.Info("attaching volumes for some nodes only", "selector", c.config.NodeSelector.String())
+	}
+	// The informers end with this context, and Shutdown waits for them.
+	watching, stop := context.WithCancel(ctx)
+	defer a.factory.Shutdown()
+	defer stop()
+	a.factory.StartWithContext(watching)
+	if !toolscache.WaitFor(ctx, "", a.synced...) {
+		return nil // ctx has ended
+	}
+	a.feeder.recover()
+	c.ready.Store(true)
+	defer c.ready.Store(false)
+	var running sync.WaitGroup
+	running.Go(func() { a.feeder.run(ctx) })
+	err = a.engine.Start(ctx)
+	a.queue.ShutDown()
+	running.Wait()
+	return err
+}
+
+// assembly is the parts of a controller that runs.
+type assembly struct {
+	factory informers.SharedInformerFactory
+	synced  []toolscache.DoneChecker
+	queue   workqueue.TypedInterface[task]
+	feeder  *feeder
+	engine  *reconciler.Engine
+	metrics *metrics.Collector
+}
+
+// assemble wires the parts. It starts nothing.
+func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.deps.Client, 0, informers.WithTransform(slim))
+	storage, core := factory.Storage().V1(), factory.Core().V1()
+	plugin, err := csi.New(csi.Deps{
+		Client: c.deps.Client, Attachments: storage.VolumeAttachments(), Drivers: storage.CSIDrivers(),
+		Logger: c.deps.Logger, Clock: c.deps.Clock,
+	}, c.config.AttachTimeout)
+	if err != nil {
+		return nil, err
+	}
+	plugins := append(operationexecutor.Plugins{}, c.deps.Plugins...)
+	plugins = append(plugins, plugin)
+	desired := cache.NewDesiredStateOfWorld(plugins)
+	actual := cache.NewActualStateOfWorld(plugins, c.deps.Clock, c.deps.Logger)
+	collector := metrics.New(actual, desired)
+	executor := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+		Plugins: plugins, Recorder: recorder, Timeline: c.deps.Timeline, Logger: c.deps.Logger, Clock: c.deps.Clock,
+		Nodes: func(ctx context.Context, name types.NodeName) (*corev1.Node, error) {
+			return c.deps.Client.CoreV1().Nodes().Get(ctx, string(name), metav1.GetOptions{})
+		},
+		Observe: collector.Observe,
+	}, operationexecutor.ExecutorConfig{AttachLane: c.config.Parallel, DetachLane: c.config.Parallel})
+	engine, err := reconciler.New(reconciler.Options{
+		LoopPeriod: c.config.SafetyPeriod, MaxWaitForUnmount: c.config.MaxWaitForUnmount,
+		SyncDuration: c.config.VerifyPeriod, DisableForceDetachOnTimeout: c.config.DisableForceDetachOnTimeout,
+		NodeGoneGrace: c.config.NodeGoneGrace, StatusWriters: c.config.StatusWriters,
+		Desired: desired, Actual: actual, Executor: executor,
+		Updater: statusupdater.NewNodeStatusUpdater(c.deps.Client, core.Nodes().Lister(), actual),
+		Nodes:   core.Nodes().Lister(), Recorder: recorder, Timeline: c.deps.Timeline,
+		OnForcedDetach: collector.ForcedDetach, Clock: c.deps.Clock, Logger: c.deps.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &assembly{factory: factory, engine: engine, metrics: collector, queue: workqueue.NewTyped[task]()}
+	a.feeder = &feeder{
+		log: c.deps.Logger, clock: c.deps.Clock, config: c.config, queue: a.queue,
+		desired: desired, actual: actual, executor: executor, engine: engine,
+		plugin: plugin, objects: newObjects(factory),
+		pods: make(map[string]*podState), nodes: make(map[types.NodeName]nodeState),
+		ending:      make(map[types.NodeName]struct{}),
+		attachments: make(map[string]cache.Pair), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),
+	}
+	executor.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
+		a.queue.Add(task{kind: kindOperation, name: string(name)})
+	})
+	a.synced, err = a.watch()
+	return a, err
+}

@@ -1,0 +1,115 @@
+package attachdetach
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+)
+
+const (
+	// managedAnnotation is set, with any value, by kubelets that leave attaching to the controller.
+	managedAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+	// keepTerminatedAnnotation, if "true", keeps the volumes of Pods that have ended attached until the Pods are gone.
+	keepTerminatedAnnotation = "volumes.kubernetes.io/keep-terminated-pod-volumes"
+)
+
+// nodeState is what was last seen of a node.
+type nodeState struct {
+	uid            types.UID
+	ready          corev1.ConditionStatus
+	outOfService   bool
+	keepTerminated bool
+	attached       []corev1.AttachedVolume
+	inUse          []corev1.UniqueVolumeName
+}
+
+func stateOf(node *corev1.Node) nodeState {
+	state := nodeState{
+		uid: node.UID, attached: node.Status.VolumesAttached, inUse: node.Status.VolumesInUse,
+		keepTerminated: node.Annotations[keepTerminatedAnnotation] == "true",
+		outOfService: slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == corev1.TaintNodeOutOfService
+		}),
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			state.ready = condition.Status
+		}
+	}
+	return state
+}
+
+// selected reports whether the controller works for the node.
+func (f *feeder) selected(node *corev1.Node) bool {
+	return f.config.NodeSelector == nil || f.config.NodeSelector.Matches(labels.Set(node.Labels))
+}
+
+// node makes the worlds match the Node.
+func (f *feeder) node(name string) {
+	nodeName := types.NodeName(name)
+	node, err := f.objects.nodes.Get(name)
+	if err != nil { // it does not exist
+		delete(f.nodes, nodeName)
+		f.endNode(nodeName)
+		f.engine.NodeChanged(nodeName)
+		return
+	}
+	_, managed := node.Annotations[managedAnnotation]
+	if managed = managed && f.selected(node); managed {
+		delete(f.ending, nodeName)
+	} else {
+		f.endNode(nodeName)
+		if !f.selected(node) {
+			return
+		}
+	}
+	before, known := f.nodes[nodeName]
+	now := stateOf(node)
+	f.nodes[nodeName] = now
+	if managed && !f.desired.NodeExists(nodeName) {
+		f.desired.AddNode(nodeName)
+		f.podsBy(indexByNode, name)
+	} else if known && before.keepTerminated != now.keepTerminated {
+		f.podsBy(indexByNode, name)
+	}
+	f.actual.SetVolumesMountedByNode(now.inUse, nodeName)
+	f.retryUnmounted(nodeName, before.inUse, now.inUse)
+	if managed && (!known || before.uid != now.uid || !slices.Equal(before.attached, now.attached)) {
+		f.actual.CheckReport(nodeName, now.attached)
+	}
+	if !known || before.uid != now.uid || before.ready != now.ready || before.outOfService != now.outOfService {
+		f.engine.NodeChanged(nodeName)
+	}
+}
+
+// retryUnmounted has volumes that the node has let go detached at once, even if that failed before because it had not.
+func (f *feeder) retryUnmounted(node types.NodeName, before, now []corev1.UniqueVolumeName) {
+	if slices.Equal(before, now) {
+		return
+	}
+	left := make(map[corev1.UniqueVolumeName]struct{}, len(now))
+	for _, name := range now {
+		left[name] = struct{}{}
+	}
+	for _, name := range before {
+		if _, ok := left[name]; ok || f.desired.VolumeExists(name, node) {
+			continue
+		}
+		if attached, ok := f.actual.GetAttachedVolume(name, node); ok {
+			f.retry(cache.Pair{Volume: name, Node: node}, attached.VolumeSpec)
+		}
+	}
+}
+
+// endNode ends the management of the node, now or when its last Pod with volumes is gone.
+func (f *feeder) endNode(name types.NodeName) {
+	if err := f.desired.DeleteNode(name); err != nil {
+		f.ending[name] = struct{}{}
+		return
+	}
+	delete(f.ending, name)
+}

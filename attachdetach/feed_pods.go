@@ -1,0 +1,158 @@
+package attachdetach
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+var everything = labels.Everything()
+
+// podState is what stands in the desired state of the world for a Pod: the unique name of each of its volumes.
+type podState struct {
+	uid     types.UID
+	node    types.NodeName
+	volumes map[string]corev1.UniqueVolumeName
+}
+
+// pod makes the desired state of the world match the Pod.
+func (f *feeder) pod(key string) {
+	obj, _, err := f.objects.pods.GetByKey(key)
+	f.logListing("pods", err)
+	pod, _ := obj.(*corev1.Pod)
+	state := f.pods[key]
+	if state != nil && (pod == nil || pod.UID != state.uid || types.NodeName(pod.Spec.NodeName) != state.node ||
+		f.isOver(pod)) {
+		f.dropPod(key, state)
+		state = nil
+	}
+	if pod == nil || pod.Spec.NodeName == "" || f.isOver(pod) {
+		return
+	}
+	node := types.NodeName(pod.Spec.NodeName)
+	if !f.desired.NodeExists(node) {
+		return // looked at again when the node is managed
+	}
+	if state == nil {
+		state = &podState{uid: pod.UID, node: node, volumes: make(map[string]corev1.UniqueVolumeName)}
+	}
+	for i := range pod.Spec.Volumes {
+		f.podVolume(pod, &pod.Spec.Volumes[i], state)
+	}
+	if len(state.volumes) > 0 {
+		f.pods[key] = state
+	} else {
+		delete(f.pods, key)
+	}
+}
+
+// podVolume makes the desired state of the world match one volume of the Pod. While it cannot be told what the volume
+// is, what stands there is left: that a claim is out of sight is no reason to detach.
+func (f *feeder) podVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
+	spec, err := f.spec(pod, v)
+	if err != nil {
+		f.log.Debug("volume of pod is not ready to be attached", "pod", pod.Namespace+"/"+pod.Name, "volume", v.Name,
+			"reason", err)
+		return
+	}
+	known, had := state.volumes[v.Name]
+	name, err := f.desired.AddPod(pod.UID, pod, spec, state.node)
+	switch {
+	case errors.Is(err, operationexecutor.ErrNotAttachable):
+		delete(state.volumes, v.Name)
+	case err != nil:
+		f.log.Error("cannot note volume of pod", "volume", v.Name, "error", err)
+		return
+	default:
+		state.volumes[v.Name] = name
+	}
+	if had && known != state.volumes[v.Name] {
+		f.dropVolume(state, known)
+	}
+}
+
+// dropVolume ends the Pod's use of a volume, unless another of its volumes is the same one.
+func (f *feeder) dropVolume(state *podState, name corev1.UniqueVolumeName) {
+	for _, other := range state.volumes {
+		if other == name {
+			return
+		}
+	}
+	f.desired.DeletePod(state.uid, name, state.node)
+}
+
+// dropPod ends the Pod's use of all its volumes.
+func (f *feeder) dropPod(key string, state *podState) {
+	for _, name := range state.volumes {
+		f.desired.DeletePod(state.uid, name, state.node)
+	}
+	delete(f.pods, key)
+	if _, ok := f.ending[state.node]; ok {
+		f.endNode(state.node)
+	}
+}
+
+// isOver reports whether the Pod needs its volumes no longer: it has ended, or is being deleted and nothing of it runs.
+// A node can ask to keep the volumes until the Pod is gone.
+func (f *feeder) isOver(pod *corev1.Pod) bool {
+	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+		pod.DeletionTimestamp != nil && !isRunning(pod)
+	return over && !f.nodes[types.NodeName(pod.Spec.NodeName)].keepTerminated
+}
+
+func isRunning(pod *corev1.Pod) bool {
+	for _, statuses := range [][]corev1.ContainerStatus{
+		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
+		for _, status := range statuses {
+			if status.State.Terminated == nil && status.State.Waiting == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// claimName is the claim that the volume stands for, empty if it is none.
+func claimName(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
+}
+
+// spec is the volume with its claim and PersistentVolume, which must be bound to each other.
+func (f *feeder) spec(pod *corev1.Pod, v *corev1.Volume) (*volume.Spec, error) {
+	name := claimName(pod, v)
+	if name == "" {
+		return &volume.Spec{Name: v.Name, Volume: v}, nil
+	}
+	claim, err := f.objects.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
+	if err != nil {
+		return nil, fmt.Errorf("read claim %q: %w", name, err)
+	}
+	if v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
+		return nil, fmt.Errorf("claim %q was not made for pod %q; delete or rename it", name, pod.Name)
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return nil, fmt.Errorf("claim %q is not bound", name)
+	}
+	pv, err := f.objects.volumes.Get(claim.Spec.VolumeName)
+	if err != nil {
+		return nil, fmt.Errorf("read volume %q of claim %q: %w", claim.Spec.VolumeName, name, err)
+	}
+	if pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
+		return nil, fmt.Errorf("volume %q is not bound to claim %q", pv.Name, name)
+	}
+	return &volume.Spec{Name: v.Name, Volume: v, PVC: claim, PV: pv}, nil
+}

@@ -1,0 +1,199 @@
+package attachdetach
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/attachdetach/reconciler"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// feeder writes what the objects of the API say into the two worlds. All its fields belong to the one goroutine that
+// runs recover and then run.
+type feeder struct {
+	log      *slog.Logger
+	clock    clock.Clock
+	config   Config
+	queue    workqueue.TypedInterface[task]
+	desired  *cache.Desired
+	actual   *cache.Actual
+	executor *operationexecutor.Executor
+	engine   *reconciler.Engine
+	plugin   *csi.Plugin
+	objects  objects
+
+	// pods is what was made of each Pod, by NAMESPACE/NAME; nodes what was last seen of each node.
+	pods  map[string]*podState
+	nodes map[types.NodeName]nodeState
+	// ending is the nodes that are to be managed no longer, but still have Pods with volumes.
+	ending map[types.NodeName]struct{}
+	// attachments is the pair of each VolumeAttachment that was seen. deferred is, by volume, those that are to be looked
+	// at again when no operation on the volume is pending.
+	attachments map[string]cache.Pair
+	deferred    map[corev1.UniqueVolumeName]map[string]struct{}
+}
+
+// recover fills the worlds after the caches are complete: what is attached first, so that nothing is attached twice.
+func (f *feeder) recover() {
+	nodes, err := f.objects.nodes.List(everything)
+	f.logListing("nodes", err)
+	for _, node := range nodes {
+		f.recoverNode(node)
+	}
+	for _, node := range nodes {
+		f.node(node.Name)
+	}
+	for _, obj := range f.objects.attachments.List() {
+		if va, ok := obj.(*storagev1.VolumeAttachment); ok {
+			f.attachment(va.Name)
+			f.recoverSpec(va)
+		}
+	}
+	for _, node := range nodes { // again, for what only the VolumeAttachments told of
+		f.actual.SetVolumesMountedByNode(node.Status.VolumesInUse, types.NodeName(node.Name))
+	}
+	for _, key := range f.objects.pods.ListKeys() {
+		f.pod(key)
+	}
+}
+
+func (f *feeder) logListing(what string, err error) {
+	if err != nil {
+		f.log.Error("cannot list from the cache", "objects", what, "error", err)
+	}
+}
+
+// recoverNode takes over what an earlier controller wrote into the node's status. Only the names are known.
+func (f *feeder) recoverNode(node *corev1.Node) {
+	if !f.selected(node) {
+		return
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		_, err := f.actual.AddVolumeNode(attached.Name, nil, types.NodeName(node.Name), attached.DevicePath, true)
+		if err != nil {
+			f.log.Error("cannot take over attached volume", "volume", attached.Name, "node", node.Name, "error", err)
+		}
+	}
+	// This is what the status says, so there is nothing to write.
+	f.actual.GetVolumesToReportAttachedForNode(types.NodeName(node.Name))
+}
+
+// recoverSpec gives an attachment that is known by name only its volume. Nothing runs yet that could change it.
+func (f *feeder) recoverSpec(va *storagev1.VolumeAttachment) {
+	spec, pair, ok := f.pairOf(va)
+	if !ok {
+		return
+	}
+	attached, ok := f.actual.GetAttachedVolume(pair.Volume, pair.Node)
+	if !ok || attached.VolumeSpec != nil {
+		return
+	}
+	_, err := f.actual.AddVolumeNode(pair.Volume, spec, pair.Node, attached.DevicePath, attached.Confirmed)
+	if err != nil {
+		f.log.Error("cannot note volume of attachment", "attachment", va.Name, "error", err)
+	}
+}
+
+// run works on the queue until it is shut down, and looks at everything every ResyncPeriod.
+func (f *feeder) run(ctx context.Context) {
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	sweeping.Go(func() { f.sweep(ctx) })
+	for {
+		next, down := f.queue.Get()
+		if down {
+			return
+		}
+		f.do(next)
+		f.queue.Done(next)
+	}
+}
+
+// sweep puts everything into the queue now and then, in case that an event was lost.
+func (f *feeder) sweep(ctx context.Context) {
+	timer := f.clock.NewTimer(f.config.ResyncPeriod)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		}
+		for kind, store := range map[taskKind]toolscache.Indexer{kindPod: f.objects.pods, kindAttachment: f.objects.attachments} {
+			for _, name := range store.ListKeys() {
+				f.queue.Add(task{kind: kind, name: name})
+			}
+		}
+		timer.Reset(f.config.ResyncPeriod)
+	}
+}
+
+// do looks at one thing.
+func (f *feeder) do(next task) {
+	switch next.kind {
+	case kindPod:
+		f.pod(next.name)
+	case kindClaim:
+		f.podsBy(indexByClaim, next.name)
+	case kindVolume:
+		f.volume(next.name)
+	case kindNode:
+		f.node(next.name)
+	case kindDriver:
+		f.driver()
+	case kindAttachment:
+		f.attachment(next.name)
+	case kindOperation:
+		f.afterOperation(corev1.UniqueVolumeName(next.name))
+	}
+}
+
+// podsBy looks at the Pods that an index lists.
+func (f *feeder) podsBy(index, value string) {
+	keys, err := f.objects.pods.IndexKeys(index, value)
+	f.logListing("pods", err)
+	for _, key := range keys {
+		f.pod(key)
+	}
+}
+
+// volume looks at what depends on a PersistentVolume: Pods through the claim, and VolumeAttachments.
+func (f *feeder) volume(name string) {
+	if pv, err := f.objects.volumes.Get(name); err == nil && pv.Spec.ClaimRef != nil {
+		f.podsBy(indexByClaim, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
+	}
+	keys, err := f.objects.attachments.IndexKeys(indexByVolume, name)
+	f.logListing("volume attachments", err)
+	for _, key := range keys {
+		f.attachment(key)
+	}
+}
+
+// driver looks at everything, because a CSIDriver that came or went changes which volumes are attachable at all.
+func (f *feeder) driver() {
+	for _, key := range f.objects.pods.ListKeys() {
+		f.pod(key)
+	}
+	for _, key := range f.objects.attachments.ListKeys() {
+		f.attachment(key)
+	}
+}
+
+// afterOperation looks at the VolumeAttachments that changed while the operation was pending.
+func (f *feeder) afterOperation(name corev1.UniqueVolumeName) {
+	again := f.deferred[name]
+	delete(f.deferred, name)
+	for attachment := range again {
+		f.attachment(attachment)
+	}
+}

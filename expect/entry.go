@@ -2,6 +2,7 @@ package expect
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -14,97 +15,150 @@ type creation struct {
 	at              time.Time
 }
 
-// entry is what is expected for one key. A UID is in at most one of the two maps. Maps are made when first needed,
-// since most keys expect nothing most of the time. The lock of the entry's shard guards it.
+// entry is what is expected for one key. What is published in shown is never written again, so that readers need no
+// lock; changes are made by the holder of the shard's lock, each as a new snapshot.
 type entry struct {
-	creations map[types.UID]creation
-	deletions map[types.UID]struct{}
-	// shown is the snapshot of the above, nil when they have changed since it was taken. Once published it is
-	// never written again.
-	shown *ControlleeExpectations
+	key  string
+	hash uint64
+	// shown is what is expected now; nil if the key was forgotten.
+	shown atomic.Pointer[ControlleeExpectations]
+	// made tells of those creations that may be released by age or version; nil while there are none. The shard's
+	// lock guards it.
+	made map[types.UID]creation
 }
 
-// met reports whether nothing is expected.
-func (e *entry) met() bool { return len(e.creations) == 0 && len(e.deletions) == 0 }
+// nothing is the snapshot of a key with nothing expected. It is never written.
+var nothing = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
+
+// expects reports whether anything is expected.
+func (e *entry) expects() bool {
+	shown := e.shown.Load()
+	return shown != nil && len(shown.creations)+len(shown.deletions) > 0
+}
+
+// publish makes the sorted lists the entry's snapshot. The caller gives them away.
+func (e *entry) publish(creations, deletions []types.UID) {
+	if len(creations)+len(deletions) == 0 {
+		e.shown.Store(&nothing)
+		return
+	}
+	if creations == nil {
+		creations = nothing.creations
+	}
+	if deletions == nil {
+		deletions = nothing.deletions
+	}
+	e.shown.Store(&ControlleeExpectations{creations: creations, deletions: deletions})
+}
 
 func (e *entry) expectCreations(made creation, uids []types.UID) {
+	shown := e.shown.Load()
+	creations := shown.creations
 	for _, uid := range uids {
-		if _, goes := e.deletions[uid]; goes {
+		if has(shown.deletions, uid) {
 			continue
 		}
-		if e.creations == nil {
-			e.creations = make(map[types.UID]creation, len(uids))
-		}
-		e.creations[uid] = made
-		e.shown = nil
+		creations = with(creations, shown.creations, uid)
+		e.note(uid, made)
 	}
+	if len(creations) != len(shown.creations) {
+		e.publish(creations, shown.deletions)
+	}
+}
+
+// note keeps when an object was created, if that was told.
+func (e *entry) note(uid types.UID, made creation) {
+	if made == (creation{}) {
+		delete(e.made, uid)
+		return
+	}
+	if e.made == nil {
+		e.made = make(map[types.UID]creation)
+	}
+	e.made[uid] = made
 }
 
 func (e *entry) expectDeletions(uids []types.UID) {
+	shown := e.shown.Load()
+	creations, deletions := shown.creations, shown.deletions
 	for _, uid := range uids {
-		if e.deletions == nil {
-			e.deletions = make(map[types.UID]struct{}, len(uids))
-		}
-		e.deletions[uid] = struct{}{}
-		delete(e.creations, uid)
-		e.shown = nil
+		deletions = with(deletions, shown.deletions, uid)
+		creations = without(creations, shown.creations, uid)
+		delete(e.made, uid)
 	}
+	e.change(shown, creations, deletions)
 }
 
 func (e *entry) observeDeletions(uids []types.UID) {
+	shown := e.shown.Load()
+	creations, deletions := shown.creations, shown.deletions
 	for _, uid := range uids {
-		delete(e.creations, uid)
-		delete(e.deletions, uid)
+		creations = without(creations, shown.creations, uid)
+		deletions = without(deletions, shown.deletions, uid)
+		delete(e.made, uid)
 	}
-	e.shown = nil
+	e.change(shown, creations, deletions)
+}
+
+// change publishes the lists unless they are as long as before: each step only adds to a list or only takes from it.
+func (e *entry) change(shown *ControlleeExpectations, creations, deletions []types.UID) {
+	if len(creations) != len(shown.creations) || len(deletions) != len(shown.deletions) {
+		e.publish(creations, deletions)
+	}
 }
 
 // sync drops what the cache has met. It runs at every reconcile, mostly with nothing expected, so it walks the
-// lists only as far as there is something to look for, and makes a set only of what stays.
+// lists only as far as there is something to look for.
 func (e *entry) sync(live, terminating []types.UID) {
-	if len(e.creations) > 0 {
-		for _, uid := range live {
-			e.meetCreation(uid)
-		}
-		for _, uid := range terminating {
-			e.meetCreation(uid)
+	shown := e.shown.Load()
+	creations := shown.creations
+	if len(creations) > 0 {
+		for _, list := range [2][]types.UID{live, terminating} {
+			for _, uid := range list {
+				creations = without(creations, shown.creations, uid)
+				if e.made != nil {
+					delete(e.made, uid)
+				}
+			}
 		}
 	}
-	if len(e.deletions) == 0 && len(terminating) == 0 {
+	if len(shown.deletions) == 0 && len(terminating) == 0 {
+		if len(creations) != len(shown.creations) {
+			e.publish(creations, shown.deletions)
+		}
 		return
 	}
-	keep := make(map[types.UID]struct{}, len(terminating))
+	var few [16]types.UID // most lists are short: what comes out is compared before it is kept
+	keep := few[:0]
 	for _, uid := range live {
-		if _, goes := e.deletions[uid]; goes {
-			keep[uid] = struct{}{}
+		if has(shown.deletions, uid) {
+			keep = append(keep, uid)
 		}
 	}
-	for _, uid := range terminating {
-		keep[uid] = struct{}{}
+	keep = append(keep, terminating...)
+	slices.Sort(keep)
+	keep = slices.Compact(keep)
+	deletions := shown.deletions
+	if !slices.Equal(keep, deletions) {
+		deletions = slices.Clone(keep)
+	} else if len(creations) == len(shown.creations) {
+		return
 	}
-	if !sameKeys(keep, e.deletions) {
-		e.deletions = keep
-		e.shown = nil
-	}
-}
-
-// meetCreation drops the creation of one UID that the cache has.
-func (e *entry) meetCreation(uid types.UID) {
-	if _, ok := e.creations[uid]; ok {
-		delete(e.creations, uid)
-		e.shown = nil
-	}
+	e.publish(creations, deletions)
 }
 
 // release drops creations that will never be seen: the cache is past their version, or they are older than oldest.
 func (e *entry) release(resourceVersion string, oldest time.Time) {
-	for uid, made := range e.creations {
+	shown := e.shown.Load()
+	creations := shown.creations
+	for uid, made := range e.made {
 		passed := reached(resourceVersion, made.resourceVersion)
 		if passed || (!oldest.IsZero() && made.at.Before(oldest)) {
-			delete(e.creations, uid)
-			e.shown = nil
+			creations = without(creations, shown.creations, uid)
+			delete(e.made, uid)
 		}
 	}
+	e.change(shown, creations, shown.deletions)
 }
 
 // reached reports whether a cache at version now has seen version then; false if that cannot be told.
@@ -116,35 +170,39 @@ func reached(now, then string) bool {
 	return err == nil && order >= 0
 }
 
-func sameKeys(a, b map[types.UID]struct{}) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for uid := range a {
-		if _, ok := b[uid]; !ok {
-			return false
-		}
-	}
-	return true
+func has(sorted []types.UID, uid types.UID) bool {
+	_, found := slices.BinarySearch(sorted, uid)
+	return found
 }
 
-// snapshot makes the entry's snapshot unless it has one.
-func (e *entry) snapshot() *ControlleeExpectations {
-	if e.shown != nil {
-		return e.shown
+// with adds the UID to a sorted list. The list that is published already is copied first, and any other changed in
+// place.
+func with(list, published []types.UID, uid types.UID) []types.UID {
+	at, found := slices.BinarySearch(list, uid)
+	if found {
+		return list
 	}
-	shown := &ControlleeExpectations{
-		creations: make([]types.UID, 0, len(e.creations)),
-		deletions: make([]types.UID, 0, len(e.deletions)),
+	if shares(list, published) {
+		list = append(make([]types.UID, 0, len(list)+1), list...)
 	}
-	for uid := range e.creations {
-		shown.creations = append(shown.creations, uid)
+	return slices.Insert(list, at, uid)
+}
+
+// without takes the UID off a sorted list, as with adds it.
+func without(list, published []types.UID, uid types.UID) []types.UID {
+	at, found := slices.BinarySearch(list, uid)
+	switch {
+	case !found:
+		return list
+	case len(list) == 1:
+		return nil
+	case shares(list, published):
+		list = slices.Clone(list)
 	}
-	for uid := range e.deletions {
-		shown.deletions = append(shown.deletions, uid)
-	}
-	slices.Sort(shown.creations)
-	slices.Sort(shown.deletions)
-	e.shown = shown
-	return shown
+	return slices.Delete(list, at, at+1)
+}
+
+// shares reports whether the two are one list.
+func shares(list, published []types.UID) bool {
+	return len(list) == len(published) && (len(list) == 0 || &list[0] == &published[0])
 }

@@ -46,36 +46,17 @@ func (s *ExpectationsStore) GetDeleteExpectations(controlleeKey string) []types.
 
 // HasDeleteExpectation reports whether the deletion of the object with this UID is expected for the key.
 func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types.UID) bool {
-	sh := s.shard(controlleeKey)
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	e, ok := sh.entries[controlleeKey]
-	if !ok {
-		return false
-	}
-	_, goes := e.deletions[uid]
-	return goes
+	shown := s.read(controlleeKey)
+	return shown != nil && has(shown.deletions, uid)
 }
 
-// read gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the write lock.
+// read gives the key's snapshot, nil if the key is unknown.
 func (s *ExpectationsStore) read(key string) *ControlleeExpectations {
-	sh := s.shard(key)
-	sh.mu.RLock()
-	e, ok := sh.entries[key]
-	var shown *ControlleeExpectations
-	if ok {
-		shown = e.shown
+	sh, hash := s.place(key)
+	if e := sh.find(hash, key); e != nil {
+		return e.shown.Load()
 	}
-	sh.mu.RUnlock()
-	if !ok || shown != nil {
-		return shown
-	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e, ok = sh.entries[key]; !ok {
-		return nil
-	}
-	return e.snapshot()
+	return nil
 }
 
 // Size counts what the store holds: known keys, expected creations, expected deletions.
@@ -85,14 +66,11 @@ type Size struct{ Keys, Creations, Deletions int }
 func (s *ExpectationsStore) Size() Size {
 	var size Size
 	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.RLock()
-		size.Keys += len(sh.entries)
-		for _, e := range sh.entries {
-			size.Creations += len(e.creations)
-			size.Deletions += len(e.deletions)
-		}
-		sh.mu.RUnlock()
+		s.shards[i].entries(func(shown *ControlleeExpectations) {
+			size.Keys++
+			size.Creations += len(shown.creations)
+			size.Deletions += len(shown.deletions)
+		})
 	}
 	return size
 }

@@ -2,7 +2,6 @@ package expect
 
 import (
 	"hash/maphash"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,8 +17,6 @@ var ControlleeKeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 const (
 	// shards keeps controllers' workers, which hold different keys, from waiting for each other.
 	shards = 64
-	// sweepFloor is the number of keys in a shard below which keys with nothing expected are not looked for.
-	sweepFloor = 32
 	// verbose is the level at which every change is logged.
 	verbose = 4
 )
@@ -43,15 +40,6 @@ type ExpectationsStore struct {
 	shards  [shards]shard
 }
 
-// shard holds the entries of the keys that hash to it.
-type shard struct {
-	mu      sync.RWMutex // guards all below, and the entries
-	entries map[string]*entry
-	// sweepAt is the number of entries at which keys with nothing expected are removed. It doubles with what is
-	// left, so that the cost of a sweep is spread over the insertions since the last one.
-	sweepAt int
-}
-
 // NewExpectationsStore makes an empty store that keeps expectations until they are met or removed.
 func NewExpectationsStore() *ExpectationsStore { return NewExpectationsStoreWithOptions(Options{}) }
 
@@ -60,12 +48,7 @@ func NewExpectationsStoreWithOptions(options Options) *ExpectationsStore {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	s := &ExpectationsStore{options: options, seed: maphash.MakeSeed()}
-	for i := range s.shards {
-		s.shards[i].entries = make(map[string]*entry)
-		s.shards[i].sweepAt = sweepFloor
-	}
-	return s
+	return &ExpectationsStore{options: options, seed: maphash.MakeSeed()}
 }
 
 // ExpectCreations records that the objects with these UIDs were created for controlleeKey. A UID whose deletion is
@@ -90,9 +73,9 @@ func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVer
 	if s.options.CreationTTL > 0 {
 		made.at = s.options.Clock.Now()
 	}
-	sh := s.shard(key)
+	sh, hash := s.place(key)
 	sh.mu.Lock()
-	sh.obtain(key).expectCreations(made, uids)
+	sh.obtain(hash, key).expectCreations(made, uids)
 	sh.mu.Unlock()
 	s.log(logger, "creations expected", key, uids)
 }
@@ -100,9 +83,9 @@ func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVer
 // ExpectDeletions records that the objects with these UIDs were or are about to be deleted for controlleeKey. It ends
 // the expectation of their creation. The key becomes known even without UIDs. The error is always nil.
 func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
-	sh := s.shard(controlleeKey)
+	sh, hash := s.place(controlleeKey)
 	sh.mu.Lock()
-	sh.obtain(controlleeKey).expectDeletions(uids)
+	sh.obtain(hash, controlleeKey).expectDeletions(uids)
 	sh.mu.Unlock()
 	s.log(logger, "deletions expected", controlleeKey, uids)
 	return nil
@@ -111,9 +94,9 @@ func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey st
 // ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and
 // keys are no matter.
 func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) {
-	sh := s.shard(controlleeKey)
+	sh, hash := s.place(controlleeKey)
 	sh.mu.Lock()
-	if e, ok := sh.entries[controlleeKey]; ok {
+	if e := sh.known(hash, controlleeKey); e != nil {
 		e.observeDeletions(uids)
 	}
 	sh.mu.Unlock()
@@ -122,12 +105,15 @@ func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey s
 
 // DeleteExpectations forgets the key and all that was expected for it. The error is always nil.
 func (s *ExpectationsStore) DeleteExpectations(logger logr.Logger, controlleeKey string) error {
-	sh := s.shard(controlleeKey)
+	sh, hash := s.place(controlleeKey)
 	sh.mu.Lock()
-	_, known := sh.entries[controlleeKey]
-	delete(sh.entries, controlleeKey)
+	e := sh.known(hash, controlleeKey)
+	if e != nil {
+		e.made = nil
+		e.shown.Store(nil)
+	}
 	sh.mu.Unlock()
-	if known {
+	if e != nil {
 		s.log(logger, "expectations deleted", controlleeKey, nil)
 	}
 	return nil
@@ -153,39 +139,24 @@ func (s *ExpectationsStore) SyncExpectationsAt(
 	if s.options.CreationTTL > 0 {
 		oldest = s.options.Clock.Now().Add(-s.options.CreationTTL)
 	}
-	sh := s.shard(controlleeKey)
+	sh, hash := s.place(controlleeKey)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e, ok := sh.entries[controlleeKey]; ok {
+	if e := sh.known(hash, controlleeKey); e != nil {
 		e.sync(existingNonTerminatingUIDs, existingTerminatingUIDs)
 		e.release(resourceVersion, oldest)
 	}
 }
 
-func (s *ExpectationsStore) shard(key string) *shard {
-	return &s.shards[maphash.String(s.seed, key)%shards]
+// place is where the key's entry is.
+func (s *ExpectationsStore) place(key string) (*shard, uint64) {
+	hash := maphash.String(s.seed, key)
+	// The shard is chosen by other bits than the slot in its table, or every shard would use few of its slots.
+	return &s.shards[hash>>32%shards], hash
 }
 
 func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {
 	if v := logger.V(verbose); v.Enabled() {
 		v.Info(what, "controllee", key, "uids", uids)
 	}
-}
-
-// obtain gives the key's entry, making it if need be. The caller holds mu.
-func (sh *shard) obtain(key string) *entry {
-	if e, ok := sh.entries[key]; ok {
-		return e
-	}
-	if len(sh.entries) >= sh.sweepAt {
-		for known, e := range sh.entries {
-			if e.met() {
-				delete(sh.entries, known)
-			}
-		}
-		sh.sweepAt = max(sweepFloor, 2*len(sh.entries))
-	}
-	e := &entry{}
-	sh.entries[key] = e
-	return e
 }

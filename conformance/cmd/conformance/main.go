@@ -27,8 +27,10 @@ func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	flags.StringVar(&o.bin, "bin-dir", "", "the directory of make build, with conformance/ of build.sh in it")
-	flags.StringVar(&o.dataDir, "data-dir", "/var/lib/berth-conformance", "the cluster's directory; a cluster in it is deleted")
-	flags.StringVar(&o.out, "out", "", "where logs and the suite's own report go (default: conformance/out of the bin directory)")
+	flags.StringVar(&o.dataDir, "data-dir", "/var/lib/berth-conformance",
+		"the cluster's directory; a cluster in it is deleted")
+	flags.StringVar(&o.out, "out", "",
+		"where logs and the suite's own report go (default: conformance/out of the bin directory)")
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
 	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list (default: those of --expected)")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")

@@ -192,7 +192,8 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 	defer func() { err = errors.Join(err, file.Close()) }()
 	header := suite.Header{
 		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
-		Berth: firstWords(filepath.Join(bin, "berth"), "version"), Machine: machine(), Expected: expected,
+		Berth:   strings.TrimPrefix(firstWords(filepath.Join(bin, "berth"), "version"), "berth "),
+		Machine: machine(), Expected: expected,
 	}
 	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip} {
 		if value != "" {
@@ -221,7 +222,7 @@ func firstWords(program string, args ...string) string {
 		return "of unknown version"
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
+	return strings.Join(strings.Fields(line), " ")
 }
 
 // machine is what of the machine changes results: kernel, cgroups, processors.

@@ -73,7 +73,8 @@ func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
 	case <-ready.seen:
 		return c, nil
 	case <-c.ended:
-		return nil, errors.Join(fmt.Errorf("start cluster: berth ended before it was ready, see %s: %w", cfg.Log, c.err), log.Close())
+		err := fmt.Errorf("start cluster: berth ended before it was ready, see %s: %w", cfg.Log, c.err)
+		return nil, errors.Join(err, log.Close())
 	case <-timer.C:
 		return nil, errors.Join(fmt.Errorf("start cluster: not ready after %s, see %s", cfg.Patience, cfg.Log), c.Stop())
 	}
@@ -93,8 +94,8 @@ func (c *Cluster) Ended() <-chan struct{} { return c.ended }
 
 // Import brings the images of an OCI layout into the cluster.
 func (c *Cluster) Import(ctx context.Context, layout string) error {
-	out, err := exec.CommandContext(ctx, c.Berth(), "--data-dir", c.cfg.DataDir, "images", "import", layout).CombinedOutput()
-	if err != nil {
+	cmd := exec.CommandContext(ctx, c.Berth(), "--data-dir", c.cfg.DataDir, "images", "import", layout)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import images: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
@@ -124,7 +125,8 @@ func (c *Cluster) Stop() error {
 	case <-timer.C:
 		killed := c.cmd.Process.Kill()
 		<-c.ended
-		return errors.Join(fmt.Errorf("stop cluster: still running after %s, killed, see %s", c.cfg.Patience, c.cfg.Log), killed, c.log.Close())
+		err := fmt.Errorf("stop cluster: still running after %s, killed, see %s", c.cfg.Patience, c.cfg.Log)
+		return errors.Join(err, killed, c.log.Close())
 	}
 }
 

@@ -97,7 +97,8 @@ func TestSameContentGivesSameDigest(t *testing.T) {
 
 func TestManifestNamesTheImagesConfig(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
-	image := oci.Image{Name: "example.test/a:1", Config: ocispec.ImageConfig{User: "1234", Entrypoint: []string{"/program"}}}
+	config := ocispec.ImageConfig{User: "1234", Entrypoint: []string{"/program"}}
+	image := oci.Image{Name: "example.test/a:1", Config: config}
 	if err := oci.Write(dir, []oci.Image{image}); err != nil {
 		t.Fatal(err)
 	}
@@ -108,10 +109,10 @@ func TestManifestNamesTheImagesConfig(t *testing.T) {
 	}
 	var manifest ocispec.Manifest
 	read(t, layout.BlobPath(manifests[image.Name].Digest), &manifest)
-	var config ocispec.Image
-	read(t, layout.BlobPath(manifest.Config.Digest), &config)
-	if config.Config.User != "1234" || config.OS != "linux" {
-		t.Errorf("config is %+v", config)
+	var written ocispec.Image
+	read(t, layout.BlobPath(manifest.Config.Digest), &written)
+	if written.Config.User != "1234" || written.OS != "linux" {
+		t.Errorf("config is %+v", written)
 	}
 }
 

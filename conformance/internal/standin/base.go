@@ -45,7 +45,8 @@ func (s Sources) base() (*oci.Tree, error) {
 	tree.File("/etc/passwd", 0o644, []byte(passwd))
 	tree.File("/etc/group", 0o644, []byte(group))
 	tree.File("/etc/os-release", 0o644, []byte(release))
-	if err := s.addPrograms(tree, map[string]string{"/bin/busybox": "/bin/busybox", "/bin/bash": "/bin/bash-static"}); err != nil {
+	shells := map[string]string{"/bin/busybox": "/bin/busybox", "/bin/bash": "/bin/bash-static"}
+	if err := s.addPrograms(tree, shells); err != nil {
 		return nil, err
 	}
 	busybox := filepath.Join(s.Debian, "bin", "busybox")

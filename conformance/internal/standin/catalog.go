@@ -128,7 +128,8 @@ http {
 
 func addNginx(tree *oci.Tree) {
 	tree.File("/etc/nginx/nginx.conf", 0o644, []byte(nginxConfig))
-	page := "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head><body><h1>Welcome to nginx!</h1></body></html>\n"
+	page := "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head>" +
+		"<body><h1>Welcome to nginx!</h1></body></html>\n"
 	tree.File("/usr/share/nginx/html/index.html", 0o644, []byte(page))
 	for _, dir := range []string{"/var/lib/nginx", "/var/log/nginx", "/usr/share/nginx/modules"} {
 		tree.Dir(dir, 0o755)

@@ -27,10 +27,11 @@ func (r Result) WriteReport(w io.Writer, header Header) error {
 	for _, t := range tallies {
 		sum = tally{sum.passed + t.passed, sum.failed + t.failed, sum.notRun + t.notRun}
 	}
-	fmt.Fprintf(&b, "# Conformance\n\nWritten by `%s` on %s. Upstream's suite %s, berth %s, %s; the specs took %s.\n\n",
-		header.Command, r.Began.UTC().Format(time.DateOnly), header.Suite, header.Berth, header.Machine, r.Took.Round(time.Second))
-	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** Of %d specs that must pass (expected.txt) %d did, %d failed, %d did not run.\n\n",
-		sum.passed, sum.failed, sum.notRun, header.Expected,
+	fmt.Fprintf(&b, "# Conformance\n\nWritten by `%s` on %s. ", header.Command, r.Began.UTC().Format(time.DateOnly))
+	fmt.Fprintf(&b, "Upstream's suite %s, berth %s, %s; the specs took %s.\n\n",
+		header.Suite, header.Berth, header.Machine, r.Took.Round(time.Second))
+	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** ", sum.passed, sum.failed, sum.notRun)
+	fmt.Fprintf(&b, "Of %d specs that must pass (expected.txt) %d did, %d failed, %d did not run.\n\n", header.Expected,
 		header.Expected-len(r.Regressed)-len(r.Missing)-len(r.Unknown), len(r.Regressed), len(r.Missing)+len(r.Unknown))
 	if r.Broken != "" {
 		fmt.Fprintf(&b, "The suite itself failed: %s\n\n", cell(r.Broken))
@@ -86,11 +87,15 @@ func (r Result) writeNotRun(b *strings.Builder) {
 		none, listed[spec.Name] = false, true
 		fmt.Fprintf(b, "- %s: %s\n", cell(spec.Name), cell(spec.Reason))
 	}
+	left := 0
 	for _, name := range r.Missing {
 		if !listed[name] {
-			none = false
-			fmt.Fprintf(b, "- %s (must pass): left out of this run\n", cell(name))
+			left++
 		}
+	}
+	if left > 0 {
+		none = false
+		fmt.Fprintf(b, "- %d specs that must pass were left out of this run by its focus\n", left)
 	}
 	for _, name := range r.Unknown {
 		none = false

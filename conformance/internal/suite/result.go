@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/onsi/ginkgo/v2/types"
 )
@@ -119,17 +120,29 @@ func areaOf(entry types.SpecReport) string {
 // longestReason keeps a failure on one line of a table.
 const longestReason = 300
 
+// goesOn matches a line that says nothing without a later one: it opens a dump, or only tells that time was up.
+var goesOn = regexp.MustCompile(`([{\[:]|Timed out after [0-9.]+m?s\.)$`)
+
+// firstLine is the first line that tells something. What a line opens is left out down to the next line that is not
+// indented and has words.
 func firstLine(message string) string {
+	var parts []string
 	for line := range strings.Lines(message) {
-		if line = strings.TrimSpace(line); line == "" {
+		text := strings.TrimSpace(line)
+		inside := len(parts) > 0 && (line[0] == ' ' || line[0] == '\t')
+		if text == "" || inside || !strings.ContainsFunc(text, unicode.IsLetter) {
 			continue
 		}
-		if runes := []rune(line); len(runes) > longestReason {
-			line = string(runes[:longestReason]) + "…"
+		parts = append(parts, text)
+		if !goesOn.MatchString(text) {
+			break
 		}
-		return line
 	}
-	return ""
+	line := strings.Join(parts, " … ")
+	if runes := []rune(line); len(runes) > longestReason {
+		line = string(runes[:longestReason]) + "…"
+	}
+	return line
 }
 
 // Verdict is nil if the run proves what it should: something ran, and nothing of the expected list failed. With
@@ -141,7 +154,8 @@ func (r Result) Verdict(complete bool) error {
 	case r.Ran == 0:
 		return fmt.Errorf("no spec ran: the focus matches none")
 	case len(r.Unknown) > 0:
-		return fmt.Errorf("%d names of the expected list are no specs of the suite, the first is %q", len(r.Unknown), r.Unknown[0])
+		return fmt.Errorf("%d names of the expected list are no specs of the suite, the first is %q",
+			len(r.Unknown), r.Unknown[0])
 	case len(r.Regressed) > 0:
 		return fmt.Errorf("%d specs that must pass failed, the first is %q", len(r.Regressed), r.Regressed[0].Name)
 	case complete && len(r.Missing) > 0:

@@ -27,7 +27,7 @@ func report() types.Report {
 	return types.Report{SpecReports: types.SpecReports{
 		{LeafNodeType: types.NodeTypeSynchronizedBeforeSuite, State: types.SpecStatePassed},
 		spec("[sig-node] Pods [Feature:X]", "should run [Conformance]", types.SpecStatePassed, ""),
-		spec("[sig-node] Pods [Feature:X]", "should stop [Conformance]", types.SpecStateFailed, "\nexpected | this\nnot that"),
+		spec("[sig-node] Pods [Feature:X]", "should stop [Conformance]", types.SpecStateFailed, "\nexpected | this\nthat"),
 		spec("[sig-storage] Secrets", "should wait [Conformance]", types.SpecStateSkipped, "needs two nodes"),
 		spec("[sig-storage] Secrets", "left out by the focus", types.SpecStateSkipped, ""),
 	}}
@@ -73,7 +73,8 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"**1 passed, 1 failed, 1 not run.** Of 3 specs that must pass (expected.txt) 1 did, 1 failed, 1 did not run.",
+		"**1 passed, 1 failed, 1 not run.**",
+		"Of 3 specs that must pass (expected.txt) 1 did, 1 failed, 1 did not run.",
 		"| node: Pods | 1 | 1 | 0 |",
 		"| storage: Secrets | 0 | 0 | 1 |",
 		podsFail + " (must pass), after 1s",
@@ -86,6 +87,22 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 	}
 	if strings.Contains(b.String(), "left out by the focus") {
 		t.Errorf("the report names a spec that the focus left out:\n%s", b.String())
+	}
+}
+
+func TestReasonTellsMoreThanTheBeginningOfADump(t *testing.T) {
+	for message, want := range map[string]string{
+		"plain\nmore": "plain",
+		"Verifying. Pod: {\n  \"a\": 1\n}\n: [\nvalue was 1": "Verifying. Pod: { … value was 1",
+		"Timed out after 300.000s.\nExpected Running":        "Timed out after 300.000s. … Expected Running",
+		strings.Repeat("x", 400):                             strings.Repeat("x", 300) + "…",
+	} {
+		failed := report()
+		failed.SpecReports[2].Failure.Message = message
+		result := suite.Judge(failed, []string{podsFail})
+		if got := result.Regressed[0].Reason; got != want {
+			t.Errorf("reason of %q is %q, want %q", message, got, want)
+		}
 	}
 }
 

@@ -59,6 +59,9 @@ func New(
 	if err := c.settings.complete(provisionerName); err != nil {
 		return nil, fmt.Errorf("make provision controller %q: %w", provisionerName, err)
 	}
+	if !c.settings.clientLimit {
+		c.client = unthrottled(client)
+	}
 	c.metrics = newMetrics()
 	if reg := c.settings.registerer; reg != nil {
 		if err := c.metrics.register(reg); err != nil {

@@ -5,13 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -94,37 +89,10 @@ func (ctrl *ProvisionController) newElector(elected func()) (*leaderelection.Lea
 	return elector, nil
 }
 
-// leases is the client of the Lease. Unless one was given, it shares the connections of the controller's
-// client but not its rate limit: a controller that waits for its own requests must not lose its lease.
+// leases is the client of the Lease: a limited client that waits for its own requests must not lose its lease.
 func (ctrl *ProvisionController) leases() coordinationclient.LeasesGetter {
 	if c := ctrl.settings.leaseClient; c != nil {
 		return c.CoordinationV1()
 	}
-	if own, ok := unthrottledLeases(ctrl.client); ok {
-		return own
-	}
-	return ctrl.client.CoordinationV1()
-}
-
-func unthrottledLeases(client kubernetes.Interface) (coordinationclient.LeasesGetter, bool) {
-	shared, ok := client.CoordinationV1().RESTClient().(*rest.RESTClient)
-	if !ok || shared == nil || shared.Client == nil {
-		return nil, false
-	}
-	base := *shared.Get().URL()
-	const path = "/apis/coordination.k8s.io/v1"
-	if n := len(base.Path) - len(path); n >= 0 && base.Path[n:] == path {
-		base.Path = base.Path[:n] + "/"
-	} else {
-		return nil, false
-	}
-	gv := coordinationv1.SchemeGroupVersion
-	own, err := rest.NewRESTClient(&base, path[1:], rest.ClientContentConfig{
-		GroupVersion: gv, ContentType: runtime.ContentTypeJSON,
-		Negotiator: runtime.NewClientNegotiator(scheme.Codecs.WithoutConversion(), gv),
-	}, nil, shared.Client)
-	if err != nil {
-		return nil, false
-	}
-	return coordinationclient.New(own), true
+	return unthrottled(ctrl.client).CoordinationV1()
 }

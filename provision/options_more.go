@@ -50,6 +50,15 @@ func IntentFinalizer(name string) func(*ProvisionController) error {
 	})
 }
 
+// ClientLimit keeps the rate limit of the client given to New (client-go's default is 5 requests a second). Defaults
+// to false: the controller uses that client's connections and identity without its limit.
+func ClientLimit(clientLimit bool) func(*ProvisionController) error {
+	return set(func(s *settings) error {
+		s.clientLimit = clientLimit
+		return nil
+	})
+}
+
 // LeaseClient is the client that renews the Lease. Defaults to one over the same connections as the
 // controller's client but without its rate limit, so that a busy controller does not lose its lease.
 func LeaseClient(client kubernetes.Interface) func(*ProvisionController) error {

@@ -47,6 +47,7 @@ type settings struct {
 	leaderNamespace                           string
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 	leaseClient                               kubernetes.Interface
+	clientLimit                               bool
 
 	metricsPort    int32
 	metricsAddress string

@@ -1,0 +1,235 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+const (
+	// reserved is the prefix of the parameters that are for us and not for the driver.
+	reserved = "csi.storage.k8s.io/"
+
+	paramFSType = reserved + "fstype"
+	// paramOldFSType is what paramFSType was called once.
+	paramOldFSType = "fstype"
+
+	metaClaimName      = reserved + "pvc/name"
+	metaClaimNamespace = reserved + "pvc/namespace"
+	metaVolumeName     = reserved + "pv/name"
+)
+
+// plan is all that one volume takes, found out before the driver is called.
+type plan struct {
+	options provision.VolumeOptions
+	request *csiapi.CreateVolumeRequest
+	refs    secretRefs
+	fsType  string
+	block   bool
+	size    int64
+}
+
+func (p *Provisioner) plan(ctx context.Context, able *abilities, options provision.VolumeOptions) (*plan, error) {
+	claim := options.PVC
+	fail := func(err error) (*plan, error) {
+		var ignored *provision.IgnoredError
+		if errors.As(err, &ignored) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("claim %q: %w", claim.Namespace+"/"+claim.Name, err)
+	}
+	if !able.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
+		return fail(fmt.Errorf("driver %q cannot make volumes", p.config.Name))
+	}
+	if claim.Spec.Selector != nil {
+		return fail(errors.New("spec.selector: not supported for provisioned volumes"))
+	}
+	parameters, fsType, err := splitParameters(options.Parameters)
+	if err != nil {
+		return fail(err)
+	}
+	made := &plan{options: options, fsType: fsType}
+	made.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	if made.block && fsType != "" {
+		return fail(fmt.Errorf("spec.volumeMode: Block, but the class has the parameter %q", paramFSType))
+	}
+	if !made.block && fsType == "" {
+		made.fsType = p.config.DefaultFSType
+	}
+	request := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	made.size = request.Value()
+	if p.config.ExtraCreateMetadata {
+		parameters[metaClaimName], parameters[metaClaimNamespace] = claim.Name, claim.Namespace
+		parameters[metaVolumeName] = options.PVName
+	}
+	made.request = &csiapi.CreateVolumeRequest{
+		Name: options.PVName, Parameters: parameters,
+		CapacityRange:      &csiapi.CapacityRange{RequiredBytes: made.size},
+		VolumeCapabilities: made.capabilities(able),
+	}
+	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		made.request.CapacityRange.LimitBytes = limit.Value()
+	}
+	if made.refs, err = resolveSecrets(options); err != nil {
+		return fail(err)
+	}
+	if made.request.Secrets, err = p.readSecret(ctx, made.refs[secretProvision]); err != nil {
+		return fail(err)
+	}
+	if made.request.VolumeContentSource, err = p.source(ctx, able, options); err != nil {
+		return fail(err)
+	}
+	if made.request.MutableParameters, err = p.mutableParameters(ctx, able, claim); err != nil {
+		return fail(err)
+	}
+	if able.topology {
+		if made.request.AccessibilityRequirements, err = p.requirements(ctx, options); err != nil {
+			return fail(err)
+		}
+	}
+	return made, nil
+}
+
+// splitParameters keeps what is for us from the driver.
+func splitParameters(all map[string]string) (forDriver map[string]string, fsType string, err error) {
+	forDriver = map[string]string{}
+	named := 0
+	for key, value := range all {
+		switch {
+		case key == paramFSType || key == paramOldFSType:
+			fsType = value
+			named++
+		case isSecretParameter(key):
+		case strings.HasPrefix(key, reserved):
+			return nil, "", fmt.Errorf("StorageClass parameter %q is not known, and %q is reserved", key, reserved)
+		default:
+			forDriver[key] = value
+		}
+	}
+	if named > 1 {
+		return nil, "", fmt.Errorf("StorageClass parameters %q and %q are the same: give one", paramFSType, paramOldFSType)
+	}
+	return forDriver, fsType, nil
+}
+
+func (m *plan) capabilities(able *abilities) []*csiapi.VolumeCapability {
+	var list []*csiapi.VolumeCapability
+	single := able.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	for _, mode := range m.options.PVC.Spec.AccessModes {
+		capability := &csiapi.VolumeCapability{
+			AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)},
+		}
+		if m.block {
+			capability.AccessType = &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}
+		} else {
+			capability.AccessType = &csiapi.VolumeCapability_Mount{Mount: &csiapi.VolumeCapability_MountVolume{
+				FsType: m.fsType, MountFlags: m.options.MountOptions,
+			}}
+		}
+		list = append(list, capability)
+	}
+	return list
+}
+
+// accessMode is CSI's name for a mode. Drivers that do not tell one writer from several on a node get for both what
+// there was before.
+func accessMode(mode corev1.PersistentVolumeAccessMode, single bool) csiapi.VolumeCapability_AccessMode_Mode {
+	switch {
+	case mode == corev1.ReadWriteOnce && single:
+		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	case mode == corev1.ReadWriteOncePod && single:
+		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	case mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod:
+		return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case mode == corev1.ReadOnlyMany:
+		return csiapi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case mode == corev1.ReadWriteMany:
+		return csiapi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	}
+	return csiapi.VolumeCapability_AccessMode_UNKNOWN
+}
+
+// mutableParameters are those of the claim's VolumeAttributesClass.
+func (p *Provisioner) mutableParameters(
+	ctx context.Context, able *abilities, claim *corev1.PersistentVolumeClaim,
+) (map[string]string, error) {
+	name := claim.Spec.VolumeAttributesClassName
+	if name == nil || *name == "" {
+		return nil, nil
+	}
+	if !able.rpc[csiapi.ControllerServiceCapability_RPC_MODIFY_VOLUME] {
+		return nil, fmt.Errorf("spec.volumeAttributesClassName: driver %q does not support it", p.config.Name)
+	}
+	class, err := p.client.StorageV1().VolumeAttributesClasses().Get(ctx, *name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("spec.volumeAttributesClassName: %w", err)
+	}
+	if class.DriverName != p.config.Name {
+		return nil, fmt.Errorf("spec.volumeAttributesClassName: class %q is of driver %q, not %q",
+			*name, class.DriverName, p.config.Name)
+	}
+	return class.Parameters, nil
+}
+
+// check returns what is wrong with the volume that the driver made.
+func (m *plan) check(made *csiapi.Volume) error {
+	switch {
+	case made.GetVolumeId() == "":
+		return errors.New("the driver answered without an id")
+	case made.GetCapacityBytes() != 0 && made.GetCapacityBytes() < m.size:
+		return fmt.Errorf("the driver made %d bytes where %d were asked for", made.GetCapacityBytes(), m.size)
+	case m.request.GetVolumeContentSource() != nil && made.GetContentSource() == nil:
+		return errors.New("the driver made an empty volume where a copy was asked for")
+	}
+	return nil
+}
+
+// volume describes what the driver made.
+func (m *plan) volume(driver string, made *csiapi.Volume) *corev1.PersistentVolume {
+	claim := m.options.PVC
+	capacity := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	if bytes := made.GetCapacityBytes(); bytes != 0 && bytes != capacity.Value() {
+		capacity = *resource.NewQuantity(bytes, resource.BinarySI)
+	}
+	mode := corev1.PersistentVolumeFilesystem
+	if m.block {
+		mode = corev1.PersistentVolumeBlock
+	}
+	source := &corev1.CSIPersistentVolumeSource{
+		Driver: driver, VolumeHandle: made.GetVolumeId(), FSType: m.fsType,
+		VolumeAttributes:           maps.Clone(made.GetVolumeContext()),
+		ControllerPublishSecretRef: m.refs[secretControllerPublish],
+		NodeStageSecretRef:         m.refs[secretNodeStage],
+		NodePublishSecretRef:       m.refs[secretNodePublish],
+		ControllerExpandSecretRef:  m.refs[secretControllerExpand],
+		NodeExpandSecretRef:        m.refs[secretNodeExpand],
+	}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: m.options.PVName},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: m.options.PersistentVolumeReclaimPolicy,
+			AccessModes:                   claim.Spec.AccessModes,
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: capacity},
+			VolumeMode:                    &mode,
+			MountOptions:                  m.options.MountOptions,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: source},
+			NodeAffinity:                  nodeAffinity(made.GetAccessibleTopology()),
+		},
+	}
+	if name := claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
+		volume.Spec.VolumeAttributesClassName = name
+	}
+	if ref := m.refs[secretProvision]; ref != nil {
+		volume.Annotations = map[string]string{annDeletionSecretName: ref.Name, annDeletionSecretNamespace: ref.Namespace}
+	}
+	return volume
+}

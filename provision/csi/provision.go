@@ -1,0 +1,164 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// ProvisionContext implements provision.ProvisionerContext.
+func (p *Provisioner) ProvisionContext(
+	ctx context.Context, options provision.VolumeOptions,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	able, client, err := p.driver.ask(ctx)
+	if err != nil {
+		return nil, provision.ProvisioningNoChange, err
+	}
+	plan, err := p.planOrResume(ctx, able, options)
+	if err != nil {
+		// Nothing was sent, so nothing is known that was not known before.
+		return nil, provision.ProvisioningNoChange, err
+	}
+	volume, state, err := p.create(ctx, client, plan, able.topology && options.SelectedNode != nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch state {
+	case provision.ProvisioningInBackground:
+		p.open[options.PVName] = plan
+	case provision.ProvisioningNoChange:
+	default:
+		delete(p.open, options.PVName)
+	}
+	return volume, state, err
+}
+
+// planOrResume makes a plan, or takes up the one that was left open, with its secrets as they are by now.
+func (p *Provisioner) planOrResume(
+	ctx context.Context, able *abilities, options provision.VolumeOptions,
+) (*plan, error) {
+	p.mu.Lock()
+	left := p.open[options.PVName]
+	p.mu.Unlock()
+	if left == nil {
+		return p.plan(ctx, able, options)
+	}
+	secrets, err := p.readSecret(ctx, left.refs[secretProvision])
+	if err != nil {
+		p.logger.Info("secret cannot be read again, using it as it was", "volume", options.PVName, "error", err)
+		return left, nil
+	}
+	again := *left
+	again.request = proto.CloneOf(left.request)
+	again.request.Secrets = secrets
+	return &again, nil
+}
+
+func (p *Provisioner) create(
+	ctx context.Context, client csiapi.ControllerClient, plan *plan, mayReschedule bool,
+) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	name := plan.options.PVName
+	resp, err := client.CreateVolume(ctx, plan.request)
+	if err != nil {
+		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
+		return nil, stateOf(status.Code(err), mayReschedule), err
+	}
+	if err := plan.check(resp.GetVolume()); err != nil {
+		state, err := p.discard(ctx, client, plan, resp.GetVolume(), err)
+		return nil, state, err
+	}
+	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
+}
+
+// stateOf says what a CreateVolume that failed with that code left behind.
+func stateOf(code codes.Code, mayReschedule bool) provision.ProvisioningState {
+	switch code {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
+		// It may be under way: CSI says so, or an answer was lost on the way.
+		return provision.ProvisioningInBackground
+	case codes.AlreadyExists:
+		// The name is of this claim alone: the volume is from an earlier call with other words.
+		return provision.ProvisioningInBackground
+	case codes.ResourceExhausted:
+		if mayReschedule {
+			return provision.ProvisioningReschedule
+		}
+		return provision.ProvisioningNoChange // no room, perhaps only to look at the request
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return provision.ProvisioningNoChange // not looked at
+	}
+	return provision.ProvisioningFinished
+}
+
+// discard removes a volume that is not what was asked for.
+func (p *Provisioner) discard(
+	ctx context.Context, client csiapi.ControllerClient, plan *plan, made *csiapi.Volume, cause error,
+) (provision.ProvisioningState, error) {
+	cause = fmt.Errorf("create volume %q by driver %q: %w", plan.options.PVName, p.config.Name, cause)
+	if made.GetVolumeId() == "" {
+		return provision.ProvisioningInBackground, cause
+	}
+	_, err := client.DeleteVolume(ctx, &csiapi.DeleteVolumeRequest{
+		VolumeId: made.GetVolumeId(), Secrets: plan.request.GetSecrets(),
+	})
+	if err != nil {
+		return provision.ProvisioningInBackground, fmt.Errorf("%w; and it could not be deleted again: %w", cause, err)
+	}
+	return provision.ProvisioningFinished, cause
+}
+
+// DeleteContext implements provision.DeleterContext.
+func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.PersistentVolume) error {
+	source := volume.Spec.CSI
+	if source == nil || source.Driver != p.config.Name {
+		return &provision.IgnoredError{Reason: fmt.Sprintf("volume %q is not of driver %q", volume.Name, p.config.Name)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	able, client, err := p.driver.ask(ctx)
+	if err != nil {
+		return err
+	}
+	if !able.rpc[csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME] {
+		return fmt.Errorf("delete volume %q: driver %q cannot delete volumes", volume.Name, p.config.Name)
+	}
+	if able.rpc[csiapi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
+		if err := p.checkDetached(ctx, volume.Name); err != nil {
+			return fmt.Errorf("delete volume %q: %w", volume.Name, err)
+		}
+	}
+	secrets, err := p.readSecret(ctx, deletionSecret(volume))
+	if err != nil {
+		return fmt.Errorf("delete volume %q: %w", volume.Name, err)
+	}
+	_, err = client.DeleteVolume(ctx, &csiapi.DeleteVolumeRequest{VolumeId: source.VolumeHandle, Secrets: secrets})
+	if err != nil {
+		return fmt.Errorf("delete volume %q by driver %q: %w", volume.Name, p.config.Name, err)
+	}
+	return nil
+}
+
+// checkDetached refuses to delete what is still attached: CSI leaves that order to us.
+func (p *Provisioner) checkDetached(ctx context.Context, name string) error {
+	list, err := p.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("list volume attachments: %w", err)
+	}
+	for i := range list.Items {
+		attachment := &list.Items[i]
+		source := attachment.Spec.Source.PersistentVolumeName
+		if attachment.Spec.Attacher == p.config.Name && source != nil && *source == name {
+			return fmt.Errorf("it is still attached to node %q", attachment.Spec.NodeName)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+const (
+	annDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
+	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+)
+
+// The purposes of the secrets that a class names, as the parameters call them.
+const (
+	secretProvision         = "provisioner"
+	secretControllerPublish = "controller-publish"
+	secretNodeStage         = "node-stage"
+	secretNodePublish       = "node-publish"
+	secretControllerExpand  = "controller-expand"
+	secretNodeExpand        = "node-expand"
+)
+
+var secretPurposes = []string{
+	secretProvision, secretControllerPublish, secretNodeStage, secretNodePublish, secretControllerExpand, secretNodeExpand,
+}
+
+// secretRefs are the secrets of a volume by purpose.
+type secretRefs map[string]*corev1.SecretReference
+
+func nameParameter(purpose string) string      { return reserved + purpose + "-secret-name" }
+func namespaceParameter(purpose string) string { return reserved + purpose + "-secret-namespace" }
+
+func isSecretParameter(key string) bool {
+	for _, purpose := range secretPurposes {
+		if key == nameParameter(purpose) || key == namespaceParameter(purpose) {
+			return true
+		}
+	}
+	return false
+}
+
+// resolveSecrets finds out which secrets the class names for this claim.
+func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
+	refs := secretRefs{}
+	for _, purpose := range secretPurposes {
+		nameKey, namespaceKey := nameParameter(purpose), namespaceParameter(purpose)
+		name, hasName := options.Parameters[nameKey]
+		namespace, hasNamespace := options.Parameters[namespaceKey]
+		if !hasName && !hasNamespace {
+			continue
+		}
+		if hasName != hasNamespace {
+			return nil, fmt.Errorf("StorageClass parameters %q and %q must be given together", nameKey, namespaceKey)
+		}
+		tokens := map[string]string{"pv.name": options.PVName, "pvc.namespace": options.PVC.Namespace}
+		namespace, err := expand(namespaceKey, namespace, tokens)
+		if err != nil {
+			return nil, err
+		}
+		// A claim's author may choose the secret's name, where the class lets him, but never its namespace.
+		tokens["pvc.name"] = options.PVC.Name
+		if purpose != secretProvision {
+			for key, value := range options.PVC.Annotations {
+				tokens["pvc.annotations['"+key+"']"] = value
+			}
+		}
+		if name, err = expand(nameKey, name, tokens); err != nil {
+			return nil, err
+		}
+		refs[purpose] = &corev1.SecretReference{Namespace: namespace, Name: name}
+	}
+	return refs, nil
+}
+
+// expand puts the tokens into the parameter's value.
+func expand(key, value string, tokens map[string]string) (string, error) {
+	var unknown []string
+	resolved := os.Expand(value, func(token string) string {
+		text, ok := tokens[token]
+		if !ok {
+			unknown = append(unknown, "${"+token+"}")
+		}
+		return text
+	})
+	if len(unknown) > 0 {
+		return "", fmt.Errorf("StorageClass parameter %q: %s is not known here", key, strings.Join(unknown, ", "))
+	}
+	check := validation.IsDNS1123Subdomain
+	if strings.HasSuffix(key, "-namespace") {
+		check = validation.IsDNS1123Label
+	}
+	if wrong := check(resolved); len(wrong) > 0 {
+		return "", fmt.Errorf("StorageClass parameter %q: %q comes to %q: %s", key, value, resolved, strings.Join(wrong, "; "))
+	}
+	return resolved, nil
+}
+
+// deletionSecret is the secret that the volume was made with, nil if none.
+func deletionSecret(volume *corev1.PersistentVolume) *corev1.SecretReference {
+	ref := &corev1.SecretReference{
+		Name: volume.Annotations[annDeletionSecretName], Namespace: volume.Annotations[annDeletionSecretNamespace],
+	}
+	if ref.Name == "" || ref.Namespace == "" {
+		return nil
+	}
+	return ref
+}
+
+func (p *Provisioner) readSecret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	secret, err := p.client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read secret %q for the driver: %w", ref.Namespace+"/"+ref.Name, err)
+	}
+	values := make(map[string]string, len(secret.Data))
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}

@@ -14,6 +14,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/version"
@@ -43,6 +44,7 @@ func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	c.keep(u.node, "explain socket", c.socketPart)
 	c.keep(u.node, "kubelet", u.kubeletPart)
 	c.keep(u.controllers, "provision", c.provisionPart)
+	c.keep(u.controllers, "attachdetach", c.attachdetachPart)
 	c.keep(u.controllers, "replicaset", c.replicasetPart)
 	if err := c.applyOwnObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
@@ -123,6 +125,20 @@ func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
 		return nil
 	}
 	return old.Close()
+}
+
+// attachdetachPart attaches volumes to nodes.
+func (c *Cluster) attachdetachPart() (runPart, error) {
+	client, err := c.client("attachdetach")
+	if err != nil {
+		return nil, err
+	}
+	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: c.timeline, Logger: c.log, Clock: c.clock},
+		attachdetach.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return controller.Start, nil
 }
 
 // replicasetPart keeps as many Pods as ReplicaSets ask for.

@@ -4,27 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/local"
 	"github.com/berth-dev/berth/replicaset"
 )
 
 type controllersFlags struct {
-	kubeconfig, nodeName, volumes string
-	run                           []string
-	verbosity                     int
+	kubeconfig, nodeName, volumes, attachNodes string
+	run                                        []string
+	verbosity                                  int
 }
 
 // controllerNames are the controllers that can be run on their own.
-var controllerNames = []string{"provision", "replicaset"}
+var controllerNames = []string{"provision", "attachdetach", "replicaset"}
 
 func newControllers() *cobra.Command {
 	var flags controllersFlags
@@ -32,6 +35,7 @@ func newControllers() *cobra.Command {
 		Use: "controllers", Short: "Run berth's controllers on a cluster you have", Args: noArgs,
 		Long: "Runs berth's controllers against any Kubernetes cluster until Ctrl-C. `provision` serves the storage class\n" +
 			"berth-local on this machine (create the class with `berth controllers --print-class | kubectl apply -f -`).\n" +
+			"`attachdetach` works for the nodes that --attach-nodes selects, which kube-controller-manager's own must leave alone.\n" +
 			"`replicaset` stands in for kube-controller-manager's own: turn that one off first.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if printClass, err := cmd.Flags().GetBool("print-class"); err != nil || printClass {
@@ -45,6 +49,7 @@ func newControllers() *cobra.Command {
 	f.StringSliceVar(&flags.run, "controllers", []string{"provision"}, "which to run: "+strings.Join(controllerNames, ", "))
 	f.StringVar(&flags.nodeName, "node-name", "", "this machine's Node (default: the host name)")
 	f.StringVar(&flags.volumes, "local-volumes-dir", "/var/lib/berth/volumes", "where the volumes of class berth-local lie")
+	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach works for (required with it)")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
 	return cmd
@@ -82,13 +87,37 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 
 func (f controllersFlags) controller(name string, client kubernetes.Interface) (func(context.Context) error, error) {
 	logger := stderrLogger(f.verbosity)
-	if name == "replicaset" {
+	switch name {
+	case "replicaset":
 		controller, err := replicaset.New(replicaset.Deps{Client: client, Logger: logger}, replicaset.Config{})
 		if err != nil {
 			return nil, err
 		}
 		return controller.Start, nil
+	case "attachdetach":
+		return f.attachdetach(client, logger)
 	}
+	return f.provision(client, logger)
+}
+
+// attachdetach works only for nodes that were named: two controllers for one node would undo each other's work.
+func (f controllersFlags) attachdetach(client kubernetes.Interface, logger *slog.Logger) (func(context.Context) error, error) {
+	if f.attachNodes == "" {
+		return nil, usageError{errors.New("--attach-nodes is required: which nodes does no other attach/detach controller work for?")}
+	}
+	nodes, err := labels.Parse(f.attachNodes)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
+	}
+	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Logger: logger}, attachdetach.Config{NodeSelector: nodes})
+	if err != nil {
+		return nil, err
+	}
+	logger.Info("attachdetach works for selected nodes only", "selector", nodes)
+	return controller.Start, nil
+}
+
+func (f controllersFlags) provision(client kubernetes.Interface, logger *slog.Logger) (func(context.Context) error, error) {
 	node := f.nodeName
 	if node == "" {
 		host, err := os.Hostname()

@@ -110,7 +110,7 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 	}
 	for name, image := range req.ImageVolumes {
 		inputs.Volumes[name] = kuberuntime.Volume{Image: &runtimeapi.ImageSpec{
-			Image: image.GetId(), UserSpecifiedImage: image.GetSpec().GetImage(),
+			Image: nameOf(image), UserSpecifiedImage: image.GetSpec().GetImage(),
 		}}
 	}
 	mounts, err := words.Mounts(ctx, inputs)
@@ -121,6 +121,17 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.UserOf(req.Image),
 		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted),
 	})
+}
+
+// nameOf is a name by which containerd finds an image to be mounted: for one that was not pulled through the CRI, its
+// id is none.
+func nameOf(image *runtimeapi.Image) string {
+	for _, names := range [][]string{image.GetRepoTags(), image.GetRepoDigests()} {
+		if len(names) > 0 {
+			return names[0]
+		}
+	}
+	return image.GetId()
 }
 
 // environment resolves a container's environment.

@@ -1,0 +1,329 @@
+package reconciler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/attachdetach/reconciler"
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// churn is a world in which everything goes wrong now and then: calls fail, or fail and take effect all the same, writes
+// of statuses fail, the controller's view of what is mounted is old, and the controller is killed and begins anew.
+//
+// The judges are the storage, which never may have an exclusive disk on two nodes nor lose one that is mounted, and
+// the kubelets, which mount what their node's list says and find it attached.
+type churn struct {
+	*world
+	rand  *rand.Rand
+	disks []*volume.Spec
+	nodes []types.NodeName
+	users map[types.UID]use
+	// records is the pairs for which an attach was begun and no detach has succeeded, as VolumeAttachments are. Guarded
+	// by storage.mu; mounted by statuses.mu, which is taken after it.
+	records map[cache.Pair]*volume.Spec
+	mounted map[cache.Pair]bool
+	faults  bool
+	kill    func()
+	// faultRand is used by operations, under storage.mu; writeRand by writes, under statuses.mu.
+	faultRand, writeRand *rand.Rand
+}
+
+// use is a Pod that wants a disk on a node.
+type use struct {
+	pod  *corev1.Pod
+	spec *volume.Spec
+	node types.NodeName
+}
+
+func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
+	c := &churn{
+		world: newWorld(t), users: make(map[types.UID]use), records: make(map[cache.Pair]*volume.Spec),
+		mounted: make(map[cache.Pair]bool), faults: true,
+		rand: rand.New(rand.NewPCG(seed, 1)), faultRand: rand.New(rand.NewPCG(seed, 2)), writeRand: rand.New(rand.NewPCG(seed, 3)),
+	}
+	for i := range disks {
+		mode := corev1.ReadWriteOnce
+		if i%3 == 0 {
+			mode = corev1.ReadWriteMany
+		}
+		c.disks = append(c.disks, disk(fmt.Sprint("disk", i), mode))
+	}
+	for i := range nodes {
+		name := types.NodeName(fmt.Sprint("node", i))
+		c.nodes = append(c.nodes, name)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(name)}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		require.NoError(t, c.world.nodes.Update(node))
+	}
+	c.storage.attach = func(disk string, node types.NodeName) (bool, error) {
+		pair := cache.Pair{Volume: unique(disk), Node: node}
+		c.records[pair] = c.specOf(disk)
+		return c.outcome()
+	}
+	c.storage.detach = func(disk string, node types.NodeName) (bool, error) {
+		pair := cache.Pair{Volume: unique(disk), Node: node}
+		c.statuses.set(func() {
+			if c.mounted[pair] {
+				c.storage.problems = append(c.storage.problems, "detaching "+pair.String()+", which is mounted")
+			}
+		})
+		done, err := c.outcome()
+		if err == nil {
+			delete(c.records, pair)
+		}
+		return done, err
+	}
+	c.statuses.fail = func(types.NodeName) error {
+		if c.faults && c.writeRand.IntN(10) == 0 {
+			return errors.New("write failed")
+		}
+		return nil
+	}
+	c.begin()
+	return c
+}
+
+func (c *churn) specOf(name string) *volume.Spec {
+	i, err := strconv.Atoi(name[len("disk"):])
+	require.NoError(c.t, err)
+	return c.disks[i]
+}
+
+// outcome is what becomes of a call: it works, fails, or fails although it took effect.
+func (c *churn) outcome() (done bool, err error) {
+	if !c.faults {
+		return true, nil
+	}
+	switch c.faultRand.IntN(10) {
+	case 0, 1:
+		return false, errors.New("failed")
+	case 2:
+		return true, errors.New("timed out")
+	}
+	return true, nil
+}
+
+// begin starts a controller that knows nothing, and gives it what a controller reads at the start.
+func (c *churn) begin() {
+	plugins := operationexecutor.Plugins{c.storage}
+	c.desired = cache.NewDesiredStateOfWorld(plugins)
+	c.actual = cache.NewActualStateOfWorld(plugins, c.clock, nil)
+	c.statuses.set(func() { c.statuses.actual = c.actual })
+	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+		Plugins: plugins, Nodes: c.statuses.get, Clock: c.clock,
+	}, operationexecutor.ExecutorConfig{})
+	var err error
+	c.engine, err = reconciler.New(reconciler.Options{
+		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: c.desired, Actual: c.actual, Executor: c.executor,
+		Updater: c.statuses, Clock: c.clock, Nodes: corelisters.NewNodeLister(c.world.nodes),
+		OnForcedDetach: func(string) { c.t.Error("no detach may be forced: all nodes are healthy") },
+	})
+	require.NoError(c.t, err)
+	for _, node := range c.nodes {
+		c.desired.AddNode(node)
+		c.statuses.set(func() {
+			for _, at := range c.statuses.lists[node] {
+				_, err := c.actual.AddVolumeNode(at.Name, nil, node, at.DevicePath, true)
+				require.NoError(c.t, err)
+			}
+		})
+	}
+	c.storage.set(func() {
+		for pair, spec := range c.records {
+			if c.actual.GetAttachState(pair.Volume, pair.Node) == detached {
+				require.NoError(c.t, c.actual.MarkVolumeAsUncertain(pair.Volume, spec, pair.Node))
+			}
+		}
+	})
+	for _, node := range c.nodes {
+		c.tellMounted(node)
+	}
+	for uid, u := range c.users {
+		_, err := c.desired.AddPod(uid, u.pod, u.spec, u.node)
+		require.NoError(c.t, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	engine := c.engine
+	go func() { done <- engine.Start(ctx) }()
+	c.kill = func() { cancel(); require.NoError(c.t, <-done) }
+}
+
+// tellMounted brings the controller's view of the node up to date.
+func (c *churn) tellMounted(node types.NodeName) {
+	var names []corev1.UniqueVolumeName
+	c.statuses.set(func() { names = slices.Clone(c.statuses.inUse[node]) })
+	c.actual.SetVolumesMountedByNode(names, node)
+}
+
+// kubelet does what the node's kubelet does: it says what it is going to use, mounts what is listed, and unmounts what
+// no Pod uses before it says so.
+func (c *churn) kubelet(node types.NodeName) {
+	want := make(map[corev1.UniqueVolumeName]bool)
+	for _, u := range c.users {
+		if u.node == node {
+			want[unique(u.spec.Name)] = true
+		}
+	}
+	c.storage.mu.Lock()
+	defer c.storage.mu.Unlock()
+	c.statuses.mu.Lock()
+	defer c.statuses.mu.Unlock()
+	for _, at := range c.statuses.lists[node] {
+		pair := cache.Pair{Volume: at.Name, Node: node}
+		if want[at.Name] && slices.Contains(c.statuses.inUse[node], at.Name) && !c.mounted[pair] {
+			c.mounted[pair] = true
+			if !c.storage.on[string(at.Name[len("test/disk/"):])][node] {
+				c.storage.problems = append(c.storage.problems, "mounting "+pair.String()+", which is not attached")
+			}
+		}
+	}
+	var inUse []corev1.UniqueVolumeName
+	for name := range want {
+		inUse = append(inUse, name)
+	}
+	for pair := range c.mounted {
+		if pair.Node == node && !want[pair.Volume] {
+			delete(c.mounted, pair)
+		}
+	}
+	slices.Sort(inUse)
+	c.statuses.inUse[node] = inUse
+}
+
+// step does one random thing.
+func (c *churn) step() {
+	node := c.nodes[c.rand.IntN(len(c.nodes))]
+	switch n := c.rand.IntN(100); {
+	case n < 30: // a Pod comes
+		c.pods++
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprint("p", c.pods), UID: types.UID(fmt.Sprint("uid-", c.pods)),
+		}}
+		u := use{pod: pod, spec: c.disks[c.rand.IntN(len(c.disks))], node: node}
+		c.users[pod.UID] = u
+		_, err := c.desired.AddPod(pod.UID, pod, u.spec, node)
+		require.NoError(c.t, err)
+	case n < 60: // a Pod goes
+		c.dropOne()
+	case n < 80:
+		c.kubelet(node)
+	case n < 92:
+		c.tellMounted(node)
+	case n < 99:
+		c.clock.Step(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
+	default:
+		if c.rand.IntN(5) == 0 {
+			c.kill()
+			c.begin()
+		}
+	}
+}
+
+func (c *churn) dropOne() {
+	var uids []types.UID
+	for uid := range c.users {
+		uids = append(uids, uid)
+	}
+	if len(uids) == 0 {
+		return
+	}
+	slices.Sort(uids)
+	uid := uids[c.rand.IntN(len(uids))]
+	u := c.users[uid]
+	delete(c.users, uid)
+	c.desired.DeletePod(uid, unique(u.spec.Name), u.node)
+}
+
+// settled steps through time until f holds.
+func (c *churn) settled(f func() bool, what string) {
+	c.t.Helper()
+	c.eventually(func() bool {
+		for _, node := range c.nodes {
+			c.kubelet(node)
+			c.tellMounted(node)
+		}
+		c.clock.Step(time.Second)
+		return f()
+	}, what)
+}
+
+func (c *churn) check() {
+	c.t.Helper()
+	c.storage.set(func() { require.Empty(c.t, c.storage.problems) })
+}
+
+func TestChurn(t *testing.T) {
+	seed, steps := uint64(time.Now().UnixNano()), 20000
+	if text := os.Getenv("CHURN_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	if testing.Short() {
+		steps = 3000
+	}
+	t.Logf("CHURN_SEED=%d", seed)
+	c := newChurn(t, seed, 50, 500)
+	defer func() { c.kill() }()
+	for range steps {
+		c.step()
+		runtime.Gosched() // or the steps are over before the reconciler has done much
+	}
+	c.check()
+	c.storage.set(func() {
+		t.Logf("%d calls to the storage", len(c.storage.calls))
+		require.Greater(t, len(c.storage.calls), steps/50, "the storage must have had work")
+	})
+
+	// Every shared disk that is wanted gets attached, and every exclusive one to one of the nodes that want it.
+	c.storage.set(func() { c.statuses.set(func() { c.faults = false }) })
+	c.settled(func() bool {
+		for _, u := range c.users {
+			nodes := c.actual.GetNodesForAttachedVolume(unique(u.spec.Name))
+			if len(nodes) == 0 || operationexecutor.IsMultiAttachAllowed(u.spec) && !slices.Contains(nodes, u.node) {
+				return false
+			}
+		}
+		return true
+	}, "everything that can be attached must be")
+	c.check()
+
+	// When nobody wants anything, nothing is left anywhere.
+	for len(c.users) > 0 {
+		c.dropOne()
+	}
+	c.settled(func() bool {
+		left := len(c.actual.GetAttachedVolumes())
+		c.storage.set(func() {
+			left += len(c.records)
+			for _, nodes := range c.storage.on {
+				left += len(nodes)
+			}
+			c.statuses.set(func() {
+				for _, list := range c.statuses.lists {
+					left += len(list)
+				}
+			})
+		})
+		return left == 0
+	}, "nothing may be left")
+	c.check()
+}

@@ -1,0 +1,95 @@
+package reconciler
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/attachdetach/cache"
+)
+
+func TestDecideDetach(t *testing.T) {
+	const limit, grace = 6 * time.Minute, 40 * time.Second
+	l := limits{maxWaitForUnmount: limit, nodeGoneGrace: grace}
+	ready, unready := nodeFacts{known: true, ready: true}, nodeFacts{known: true}
+	for _, test := range []struct {
+		name  string
+		facts detachFacts
+		never bool
+		want  decision
+	}{
+		{name: "unmounted", facts: detachFacts{node: ready}, want: decision{do: doDetach, verify: true}},
+		{name: "unmounted after the timeout is no force (B-10)", facts: detachFacts{node: unready, elapsed: 2 * limit},
+			want: decision{do: doDetach, verify: true}},
+		{name: "mounted", facts: detachFacts{mounted: true, node: ready}, want: decision{do: doWait, after: limit + 1}},
+		{name: "at the timeout", facts: detachFacts{mounted: true, elapsed: limit}, want: decision{do: doWait, after: 1}},
+		{name: "past the timeout", facts: detachFacts{mounted: true, elapsed: limit + 1},
+			want: decision{do: doDetach, reason: reasonTimeout}},
+		{name: "past it, not ready", facts: detachFacts{mounted: true, elapsed: limit + 1, node: unready},
+			want: decision{do: doDetach, reason: reasonTimeout}},
+		{name: "past it, ready", facts: detachFacts{mounted: true, elapsed: limit + 1, node: ready}},
+		{name: "past it, never forced", facts: detachFacts{mounted: true, elapsed: limit + 1, node: unready}, never: true},
+		{name: "taint", facts: detachFacts{mounted: true, node: nodeFacts{known: true, ready: true, outOfService: true}}, never: true,
+			want: decision{do: doDetach, reason: reasonOutOfService}},
+		{name: "gone just now", facts: detachFacts{mounted: true, node: nodeFacts{known: true, gone: true, goneFor: grace - 1}},
+			want: decision{do: doWait, after: 1}},
+		{name: "gone for its lease", facts: detachFacts{mounted: true, node: nodeFacts{known: true, gone: true, goneFor: grace}},
+			never: true, want: decision{do: doDetach, verify: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l.neverForce = test.never
+			require.Equal(t, test.want, decideDetach(test.facts, l))
+		})
+	}
+}
+
+func TestDecideAttach(t *testing.T) {
+	for _, test := range []struct {
+		facts attachFacts
+		want  action
+	}{
+		{attachFacts{state: cache.AttachStateAttached, elsewhere: true}, doNothing},
+		{attachFacts{state: cache.AttachStateDetached}, doAttach},
+		{attachFacts{state: cache.AttachStateUncertain}, doAttach},
+		{attachFacts{state: cache.AttachStateDetached, elsewhere: true}, doReport},
+		{attachFacts{state: cache.AttachStateUncertain, elsewhere: true}, doReport},
+		{attachFacts{state: cache.AttachStateDetached, elsewhere: true, shareable: true}, doAttach},
+	} {
+		require.Equal(t, test.want, decideAttach(test.facts).do, "%+v", test.facts)
+	}
+}
+
+// The deadlines must do what a map that is searched does.
+func TestDeadlines(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	now := time.Unix(0, 0)
+	d, model := newDeadlines(), map[cache.Pair]time.Time{}
+	for range 5000 {
+		pair := cache.Pair{Volume: corev1.UniqueVolumeName(fmt.Sprint(r.IntN(20))), Node: "n"}
+		switch r.IntN(4) {
+		case 0, 1:
+			at := now.Add(time.Duration(r.IntN(20)))
+			d.set(pair, at)
+			model[pair] = at
+		case 2:
+			d.drop(pair)
+			delete(model, pair)
+		case 3:
+			now = now.Add(time.Duration(r.IntN(5)))
+			var want []cache.Pair
+			for p, at := range model {
+				if !at.After(now) {
+					want = append(want, p)
+					delete(model, p)
+				}
+			}
+			require.ElementsMatch(t, want, d.due(now))
+		}
+		require.Len(t, d.heap, len(model))
+		require.Len(t, d.pairs, len(model))
+	}
+}

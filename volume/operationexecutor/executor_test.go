@@ -1,0 +1,283 @@
+package operationexecutor_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+)
+
+// disks is a plugin whose calls do what the test says.
+type disks struct {
+	attach func() error
+	detach func(name string) error
+	verify func() (operationexecutor.Verdict, error)
+}
+
+func (d *disks) Name() string                                 { return "test/disk" }
+func (d *disks) CanAttach(spec *volume.Spec) (bool, error)    { return spec.PV != nil, nil }
+func (d *disks) VolumeName(spec *volume.Spec) (string, error) { return spec.PV.Name, nil }
+func (d *disks) Detach(_ context.Context, name string, _ types.NodeName) error {
+	return d.detach(name)
+}
+
+func (d *disks) Attach(context.Context, *volume.Spec, types.NodeName) (string, error) {
+	return "/dev/d", d.attach()
+}
+
+func (d *disks) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, _ types.NodeName,
+) (map[corev1.UniqueVolumeName]operationexecutor.Verdict, error) {
+	verdict, err := d.verify()
+	all := make(map[corev1.UniqueVolumeName]operationexecutor.Verdict)
+	for _, v := range volumes {
+		all[v.VolumeName] = verdict
+	}
+	return all, err
+}
+
+// notes is an actual state of the world that writes down what it is told.
+type notes struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (n *notes) add(what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = append(n.told, what)
+}
+
+func (n *notes) MarkVolumeAsAttached(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName, path string) error {
+	n.add("attached " + string(name) + " " + string(node) + " " + path)
+	return nil
+}
+
+func (n *notes) MarkVolumeAsUncertain(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName) error {
+	n.add("uncertain " + string(name) + " " + string(node))
+	return nil
+}
+
+func (n *notes) MarkVolumeAsDetached(name corev1.UniqueVolumeName, node types.NodeName) {
+	n.add("detached " + string(name) + " " + string(node))
+}
+
+func (n *notes) RemoveVolumeFromReportAsAttached(corev1.UniqueVolumeName, types.NodeName) error {
+	return nil
+}
+func (n *notes) AddVolumeToReportAsAttached(corev1.UniqueVolumeName, types.NodeName) {}
+
+func (n *notes) ApplyVerdict(name corev1.UniqueVolumeName, _ types.NodeName, _ uint64, v operationexecutor.Verdict) bool {
+	n.add("verdict " + string(name) + " " + v.String())
+	return true
+}
+
+func pv(modes ...corev1.PersistentVolumeAccessMode) *volume.Spec {
+	spec := &volume.Spec{Name: "data", PV: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "d"}}}
+	spec.PV.Spec.AccessModes = modes
+	return spec
+}
+
+func want() operationexecutor.VolumeToAttach {
+	return operationexecutor.VolumeToAttach{
+		VolumeName: "test/disk/d", VolumeSpec: pv(corev1.ReadWriteOnce), NodeName: "a",
+		ScheduledPods: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}},
+	}
+}
+
+// R-34, B-14.
+func TestIsMultiAttachAllowed(t *testing.T) {
+	const rwo, rwop, rwx, rox = corev1.ReadWriteOnce, corev1.ReadWriteOncePod, corev1.ReadWriteMany, corev1.ReadOnlyMany
+	inline := func(source corev1.VolumeSource) *volume.Spec {
+		return &volume.Spec{Volume: &corev1.Volume{VolumeSource: source}}
+	}
+	for _, test := range []struct {
+		name string
+		spec *volume.Spec
+		want bool
+	}{
+		{"no modes", pv(), true},
+		{"rwo", pv(rwo), false},
+		{"rwop", pv(rwop), false},
+		{"rwo and rwop", pv(rwo, rwop), false},
+		{"rwx", pv(rwx), true},
+		{"rox", pv(rox), true},
+		{"rwo and rox", pv(rwo, rox), true},
+		{"inline", inline(corev1.VolumeSource{}), true},
+		{"inline azure", inline(corev1.VolumeSource{AzureDisk: &corev1.AzureDiskVolumeSource{}}), false},
+		{"inline cinder", inline(corev1.VolumeSource{Cinder: &corev1.CinderVolumeSource{}}), false},
+		{"known by name only", nil, false},
+	} {
+		require.Equal(t, test.want, operationexecutor.IsMultiAttachAllowed(test.spec), test.name)
+	}
+}
+
+// R-28, B-22.
+func TestSplitUniqueVolumeName(t *testing.T) {
+	plugin, name, err := operationexecutor.SplitUniqueVolumeName("kubernetes.io/csi/drv^a/b^c")
+	require.NoError(t, err)
+	require.Equal(t, [2]string{"kubernetes.io/csi", "drv^a/b^c"}, [2]string{plugin, name})
+	_, _, err = operationexecutor.SplitUniqueVolumeName("kubernetes.io/csi")
+	require.Error(t, err)
+}
+
+// R-38, R-39, R-40, R-41, R-47, R-48, R-55.
+func TestAttach(t *testing.T) {
+	dangling := &operationexecutor.DanglingAttachError{Node: "b", Err: errors.New("busy")}
+	const failed = `Warning FailedAttachVolume AttachVolume.Attach failed for volume "d" : `
+	for _, test := range []struct {
+		name   string
+		attach func() error
+		change func(*operationexecutor.VolumeToAttach)
+		told   []string
+		event  string
+	}{
+		{name: "success", attach: func() error { return nil }, told: []string{"attached test/disk/d a /dev/d"},
+			event: `Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume "d" `},
+		{name: "failure", attach: func() error { return errors.New("no 100% luck %s") },
+			told: []string{"uncertain test/disk/d a"}, event: failed + "no 100% luck %s"},
+		{name: "dangling", attach: func() error { return dangling }, event: failed + dangling.Error(),
+			told: []string{"uncertain test/disk/d b", "uncertain test/disk/d a"}},
+		{name: "panic", attach: func() error { panic("boom") }, told: []string{"uncertain test/disk/d a"},
+			event: failed + `plugin "test/disk" panicked: boom`},
+		{name: "no plugin", change: func(w *operationexecutor.VolumeToAttach) { w.VolumeSpec = &volume.Spec{Name: "d"} },
+			event: failed + `find plugin of volume "d": volume is not attachable`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			events, state := record.NewFakeRecorder(10), &notes{}
+			clk := testclock.NewFakeClock(time.Now())
+			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+				Plugins: operationexecutor.Plugins{&disks{attach: test.attach}}, Recorder: events, Clock: clk,
+			}, operationexecutor.ExecutorConfig{})
+			var ended []corev1.UniqueVolumeName
+			e.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
+				require.False(t, e.IsOperationPending(name, node), "the volume must be free when its end is told")
+				ended = append(ended, name)
+			})
+			w := want()
+			if test.change != nil {
+				test.change(&w)
+			}
+			require.NoError(t, e.AttachVolume(t.Context(), w, state))
+			e.Wait()
+			require.Equal(t, test.told, state.told)
+			require.Equal(t, test.event, <-events.Events)
+			require.Equal(t, []corev1.UniqueVolumeName{"test/disk/d"}, ended)
+			node := operationexecutor.NodeOfKey(w.VolumeSpec, "a")
+			ok := test.name == "success"
+			require.Equal(t, ok, e.IsOperationSafeToRetry("test/disk/d", node, operationexecutor.OperationAttach))
+			require.True(t, e.IsOperationSafeToRetry("test/disk/d", node, operationexecutor.OperationDetach))
+			if !ok {
+				require.Equal(t, 500*time.Millisecond, e.RetryAfter("test/disk/d", node, operationexecutor.OperationAttach))
+				var backoff *operationexecutor.BackoffError
+				require.ErrorAs(t, e.AttachVolume(t.Context(), w, state), &backoff)
+				e.ForgetFailures("test/disk/d", node)
+				require.Zero(t, e.RetryAfter("test/disk/d", node, operationexecutor.OperationAttach))
+			}
+		})
+	}
+}
+
+// R-25, R-26, R-27, R-28.
+func TestDetach(t *testing.T) {
+	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "a")
+	inUse := &corev1.Node{Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"test/disk/d"}}}
+	for _, test := range []struct {
+		name    string
+		node    *corev1.Node
+		nodeErr error
+		verify  bool
+		detach  error
+		called  bool
+		told    string
+	}{
+		{name: "success", node: &corev1.Node{}, verify: true, called: true, told: "detached test/disk/d a"},
+		{name: "in use", node: inUse, verify: true, told: "uncertain test/disk/d a"},
+		{name: "in use but forced", node: inUse, called: true, told: "detached test/disk/d a"},
+		{name: "node gone", nodeErr: notFound, verify: true, called: true, told: "detached test/disk/d a"},
+		{name: "node unreadable", nodeErr: errors.New("away"), verify: true, told: "uncertain test/disk/d a"},
+		{name: "failure", detach: errors.New("stuck"), called: true, told: "uncertain test/disk/d a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state, called := &notes{}, false
+			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+				Plugins: operationexecutor.Plugins{&disks{detach: func(name string) error {
+					called = true
+					require.Equal(t, "d", name)
+					return test.detach
+				}}},
+				Nodes: func(context.Context, types.NodeName) (*corev1.Node, error) { return test.node, test.nodeErr },
+			}, operationexecutor.ExecutorConfig{})
+			from := operationexecutor.AttachedVolume{VolumeName: "test/disk/d", NodeName: "a"}
+			require.NoError(t, e.DetachVolume(t.Context(), from, test.verify, state))
+			e.Wait()
+			require.Equal(t, test.called, called)
+			require.Equal(t, []string{test.told}, state.told)
+		})
+	}
+	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{}},
+		operationexecutor.ExecutorConfig{})
+	require.ErrorContains(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "x"}, true, &notes{}), "three parts")
+	require.ErrorIs(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "a/b/c"}, true, &notes{}),
+		operationexecutor.ErrNotAttachable)
+}
+
+// Attaches that hang do not keep detaches from running.
+func TestLanes(t *testing.T) {
+	gate, state := make(chan struct{}), &notes{}
+	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+		Plugins: operationexecutor.Plugins{&disks{
+			attach: func() error { <-gate; return nil }, detach: func(string) error { return nil },
+		}},
+	}, operationexecutor.ExecutorConfig{AttachLane: 1, DetachLane: 1})
+	detached := make(chan struct{})
+	e.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
+		if name == "test/disk/z" {
+			close(detached)
+		}
+	})
+	for _, name := range []corev1.UniqueVolumeName{"test/disk/d", "test/disk/e"} {
+		w := want()
+		w.VolumeName = name
+		require.NoError(t, e.AttachVolume(t.Context(), w, state))
+	}
+	require.NoError(t, e.DetachVolume(t.Context(),
+		operationexecutor.AttachedVolume{VolumeName: "test/disk/z", NodeName: "a"}, false, state))
+	<-detached
+	close(gate)
+	e.Wait()
+	require.Len(t, state.told, 3)
+}
+
+// B-12: that nobody answers says nothing of the volumes.
+func TestVerify(t *testing.T) {
+	state, plugin := &notes{}, &disks{}
+	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{plugin}},
+		operationexecutor.ExecutorConfig{})
+	volumes := []operationexecutor.AttachedVolume{{VolumeName: "test/disk/d", NodeName: "a", Generation: 3}}
+	all := map[types.NodeName][]operationexecutor.AttachedVolume{"a": volumes}
+	plugin.verify = func() (operationexecutor.Verdict, error) {
+		return operationexecutor.VerdictDetached, errors.New("away")
+	}
+	require.ErrorContains(t, e.VerifyVolumesAreAttachedPerNode(t.Context(), volumes, "a", state), "away")
+	plugin.verify = func() (operationexecutor.Verdict, error) { return operationexecutor.VerdictAttached, nil }
+	e.VerifyVolumesAreAttached(t.Context(), all, state)
+	e.Wait()
+	require.Empty(t, state.told)
+	plugin.verify = func() (operationexecutor.Verdict, error) { return operationexecutor.VerdictDetached, nil }
+	e.VerifyVolumesAreAttached(t.Context(), all, state)
+	e.Wait()
+	require.Equal(t, []string{"verdict test/disk/d detached"}, state.told)
+}

@@ -142,7 +142,7 @@ func TestUnmountEndsAMountThatWaits(t *testing.T) {
 func TestUnsupportedVolumesAreNamed(t *testing.T) {
 	w := newWorld(t)
 	for field, p := range map[string]*corev1.Pod{
-		"spec.volumes[v].csi":             pod("a", vol("v", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}})),
+		"spec.volumes[v].iscsi":           pod("a", vol("v", corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}})),
 		"spec.volumes[v].nfs":             pod("b", vol("v", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}})),
 		"spec.volumes[v].emptyDir.medium": pod("c", vol("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages"}})),
 	} {
@@ -157,9 +157,9 @@ func TestUnsupportedVolumesAreNamed(t *testing.T) {
 	p.Spec.InitContainers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
 	require.ErrorContains(t, w.Supported(p), "spec.volumes[v].emptyDir: volumeDevices names it")
 	claim, pv, _ := w.claim("c")
-	pv.Spec.Local, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{}
+	pv.Spec.Local, pv.Spec.NFS = nil, &corev1.NFSVolumeSource{}
 	w.create(claim, pv, hereNode())
-	require.ErrorContains(t, w.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.csi")
+	require.ErrorContains(t, w.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.nfs")
 }
 
 func TestClaims(t *testing.T) {

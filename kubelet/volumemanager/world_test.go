@@ -26,6 +26,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/csi"
+	csifake "github.com/berth-dev/berth/volume/csi/fake"
 	"github.com/berth-dev/berth/volume/plugins"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
@@ -47,6 +49,9 @@ type world struct {
 	tokens   *token.Manager
 	timeline *timeline.Recorder
 	events   *record.FakeRecorder
+	drivers  *csi.Drivers
+	driver   *csifake.Driver // the one driver of this node, if the test has one
+	status   *nodeStatus
 	watching chan string // the resource of each watch that was opened
 	stop     func()      // ends the process, as far as this world is one
 }
@@ -60,7 +65,7 @@ func newWorldAt(t testing.TB, root string) *world {
 	t.Helper()
 	w := &world{
 		t: t, root: root, client: fake.NewClientset(),
-		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100),
+		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100), status: &nodeStatus{},
 	}
 	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
@@ -71,7 +76,9 @@ func newWorldAt(t testing.TB, root string) *world {
 	})
 	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		events, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
-		w.watching <- action.GetResource().Resource
+		if resource := action.GetResource().Resource; resource != "csidrivers" {
+			w.watching <- resource
+		}
 		return true, events, err
 	})
 	w.start()
@@ -89,16 +96,23 @@ func (w *world) start() {
 	w.events = record.NewFakeRecorder(100)
 	w.objects = objects.New(objects.Deps{Client: w.client, Clock: w.clock})
 	w.tokens = token.New(token.Deps{Client: w.client, Clock: w.clock})
-	registry, err := plugins.New(plugins.Deps{Objects: w.objects, Tokens: w.tokens})
+	w.drivers = csi.NewDrivers()
+	driverPlugin := csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
+		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens})
+	registry, err := plugins.New(plugins.Deps{Objects: w.objects, Tokens: w.tokens, CSI: driverPlugin})
 	require.NoError(w.t, err)
 	w.Manager = volumemanager.New(
 		volumemanager.Config{RootDir: w.root, NodeName: "here"},
 		volumemanager.Deps{
 			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
-			Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
+			Node: w.status, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	starts := []func(context.Context) error{w.objects.Start, w.tokens.Start, w.Manager.Start}
+	w.drivers.Subscribe(w.Manager.Retry)
+	if w.driver != nil {
+		w.register()
+	}
+	starts := []func(context.Context) error{w.objects.Start, w.tokens.Start, w.Manager.Start, driverPlugin.Start}
 	done := make(chan error, len(starts))
 	for _, start := range starts {
 		go func() { done <- start(ctx) }()
@@ -108,6 +122,7 @@ func (w *world) start() {
 		for range starts {
 			require.NoError(w.t, <-done)
 		}
+		w.drivers.Close()
 	}
 }
 

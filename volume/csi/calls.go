@@ -102,7 +102,7 @@ func (p *Plugin) attachment(ctx context.Context, s *source) (map[string]string, 
 	if ok {
 		return metadata, nil
 	}
-	name := attachmentName(s.handle, s.driver, p.config.NodeName)
+	name := AttachmentName(s.handle, s.driver, p.config.NodeName)
 	object, err := p.deps.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read volume attachment %q of volume %q: %w", name, s.name, err)

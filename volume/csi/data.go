@@ -41,7 +41,7 @@ func (p *Plugin) dataOf(s *source, attach bool) *volumeData {
 		data.VolumeLifecycleMode = lifecycleEphemeral
 	}
 	if attach {
-		data.AttachmentID = attachmentName(s.handle, s.driver, p.config.NodeName)
+		data.AttachmentID = AttachmentName(s.handle, s.driver, p.config.NodeName)
 	}
 	if s.block {
 		data.VolumeMode = "Block"
@@ -130,8 +130,9 @@ func (p *Plugin) stagingPath(data *volumeData) string {
 // blockDir is where everything about block devices lies.
 func (p *Plugin) blockDir() string { return filepath.Join(p.dir(), "volumeDevices") }
 
-// attachmentName is the name of the VolumeAttachment object, as the attach/detach controller makes it.
-func attachmentName(handle, driver, node string) string {
+// AttachmentName is the name of the VolumeAttachment object for a volume and a node. The attach/detach controller and
+// the node agent must agree on it.
+func AttachmentName(handle, driver, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
 

@@ -1,0 +1,257 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Fault says what becomes of one call.
+type Fault struct {
+	// Code is what the call fails with. codes.OK is no failure.
+	Code codes.Code
+	// Lost has the call take effect before it fails.
+	Lost bool
+	// Hang has the call take effect, if Lost, and then answer only when its caller has given up.
+	Hang bool
+}
+
+// Config is what a Driver is.
+type Config struct {
+	// Name is the driver's name, NodeID what it calls the node.
+	Name, NodeID string
+	// Dir holds the sockets and the data of volumes: Dir/data/HANDLE.
+	Dir string
+	// Capabilities are those of the node service.
+	Capabilities []csipb.NodeServiceCapability_RPC_Type
+	// Topology and MaxVolumes are told by NodeGetInfo.
+	Topology   map[string]string
+	MaxVolumes int64
+	// Device is the block device that every block volume is.
+	Device string
+	// Type and Versions are told when the driver registers; "CSIPlugin" and "1.0.0" if empty.
+	Type     string
+	Versions []string
+}
+
+// Driver is the fake. Its fields are set before Serve; its methods are safe for concurrent use.
+type Driver struct {
+	csipb.UnimplementedNodeServer
+	registerapi.UnimplementedRegistrationServer
+	Config Config
+
+	servers []*grpc.Server
+	done    sync.WaitGroup
+
+	mu        sync.Mutex // guards all below
+	plan      func(call, volume string) Fault
+	calls     []string
+	requests  []any
+	staged    map[string]string            // by volume, the path
+	published map[string]map[string]string // by volume, the stage that it is made of by target
+	notified  chan *registerapi.RegistrationStatus
+}
+
+// New makes a Driver.
+func New(config Config) *Driver {
+	if config.Type == "" {
+		config.Type = registerapi.CSIPlugin
+	}
+	if config.Versions == nil {
+		config.Versions = []string{"1.0.0"}
+	}
+	return &Driver{
+		Config: config, staged: make(map[string]string), published: make(map[string]map[string]string),
+		plan: func(string, string) Fault { return Fault{} }, notified: make(chan *registerapi.RegistrationStatus, 100),
+	}
+}
+
+// Endpoint is the socket of the node service.
+func (d *Driver) Endpoint() string { return filepath.Join(d.Config.Dir, "csi.sock") }
+
+// Serve opens the node's socket, and the registration socket too if its path is not empty.
+func (d *Driver) Serve(registration string) error {
+	if err := os.MkdirAll(filepath.Join(d.Config.Dir, "data"), 0o755); err != nil {
+		return fmt.Errorf("serve fake csi driver: %w", err)
+	}
+	if err := d.serve(d.Endpoint(), func(s *grpc.Server) { csipb.RegisterNodeServer(s, d) }); err != nil {
+		return err
+	}
+	if registration == "" {
+		return nil
+	}
+	return d.serve(registration, func(s *grpc.Server) { registerapi.RegisterRegistrationServer(s, d) })
+}
+
+func (d *Driver) serve(path string, register func(*grpc.Server)) error {
+	_ = os.Remove(path)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("serve fake csi driver: %w", err)
+	}
+	server := grpc.NewServer()
+	register(server)
+	d.servers = append(d.servers, server)
+	d.done.Go(func() { _ = server.Serve(listener) })
+	return nil
+}
+
+// Stop closes and removes the sockets. Calls that run end.
+func (d *Driver) Stop() {
+	for _, server := range d.servers {
+		server.Stop()
+	}
+	d.servers = nil
+	d.done.Wait()
+}
+
+// Plan sets what becomes of calls from now on. Nil lets all succeed.
+func (d *Driver) Plan(plan func(call, volume string) Fault) {
+	if plan == nil {
+		plan = func(string, string) Fault { return Fault{} }
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.plan = plan
+}
+
+// FailNext has the next calls of one kind meet these faults, one after the other, and then none.
+func (d *Driver) FailNext(call string, faults ...Fault) {
+	var mu sync.Mutex
+	d.Plan(func(name, _ string) Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if name != call || len(faults) == 0 {
+			return Fault{}
+		}
+		fault := faults[0]
+		faults = faults[1:]
+		return fault
+	})
+}
+
+// Calls lists the calls that changed something, or were to, since the last Reset: "NodeStageVolume HANDLE".
+func (d *Driver) Calls() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.calls)
+}
+
+// Last is the newest request of this type, the zero value if there was none.
+func Last[T any](d *Driver) (request T) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range slices.Backward(d.requests) {
+		if found, ok := one.(T); ok {
+			return found
+		}
+	}
+	return request
+}
+
+// Reset forgets the calls.
+func (d *Driver) Reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls, d.requests = nil, nil
+}
+
+// Staged and Published count what is there.
+func (d *Driver) Staged() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.staged)
+}
+
+// Published counts the targets.
+func (d *Driver) Published() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, targets := range d.published {
+		n += len(targets)
+	}
+	return n
+}
+
+// Notified gets what the node agent answered to registrations.
+func (d *Driver) Notified() <-chan *registerapi.RegistrationStatus { return d.notified }
+
+// GetInfo implements the registration service.
+func (d *Driver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return &registerapi.PluginInfo{
+		Type: d.Config.Type, Name: d.Config.Name, Endpoint: d.Endpoint(), SupportedVersions: d.Config.Versions,
+	}, nil
+}
+
+// NotifyRegistrationStatus implements the registration service.
+func (d *Driver) NotifyRegistrationStatus(_ context.Context, status *registerapi.RegistrationStatus) (
+	*registerapi.RegistrationStatusResponse, error,
+) {
+	d.notified <- status
+	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+// call notes a call, and lets it take effect as planned.
+func (d *Driver) call(ctx context.Context, name, volume string, request any, effect func() error) error {
+	d.mu.Lock()
+	d.calls = append(d.calls, name+" "+volume)
+	d.requests = append(d.requests, request)
+	plan := d.plan
+	d.mu.Unlock()
+	fault := plan(name, volume)
+	if fault.Code == codes.OK && !fault.Hang || fault.Lost {
+		d.mu.Lock()
+		err := effect()
+		d.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	if fault.Hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if fault.Code != codes.OK {
+		return status.Errorf(fault.Code, "planned failure of %s", name)
+	}
+	return nil
+}
+
+func bind(from, to string) error {
+	mounter := mounts.Syscalls{}
+	if is, err := mounter.IsMountPoint(to); err == nil && is {
+		return nil
+	}
+	if err := mounter.Mount(from, to, "", []string{"bind"}); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+func unbind(ctx context.Context, path string) error {
+	if err := mounts.UnmountPoint(ctx, mounts.Syscalls{}, path); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}

@@ -15,13 +15,16 @@ import (
 	"github.com/berth-dev/berth/bench/report"
 	"github.com/berth-dev/berth/bench/suite/client"
 	"github.com/berth-dev/berth/bench/suite/expect"
+	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
 )
 
 // benchmarks are all there are, in the order of the report.
 func benchmarks() []harness.Benchmark {
-	return []harness.Benchmark{runtime.Benchmark(), expect.Benchmark(), client.Benchmark(), provision.Benchmark()}
+	return []harness.Benchmark{
+		pod.Benchmark(), pod.Idle(), provision.Benchmark(), runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
+	}
 }
 
 func main() {

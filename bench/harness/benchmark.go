@@ -23,6 +23,8 @@ type Metric struct {
 	Unit string `json:"unit"`
 	// Better says which values are good.
 	Better Direction `json:"better"`
+	// Optional is set if some variants have nothing to give here, such as the floor that has no kubelet.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Target is what the project asks of itself: the ratio that ours and another variant's medians must keep.
@@ -128,7 +130,7 @@ func (s *Sample) check(metrics []Metric) error {
 	declared := make(map[string]bool, len(metrics))
 	for _, m := range metrics {
 		declared[m.Name] = true
-		if _, ok := s.values[m.Name]; !ok {
+		if _, ok := s.values[m.Name]; !ok && !m.Optional {
 			return fmt.Errorf("metric %q was not set", m.Name)
 		}
 	}

@@ -51,8 +51,8 @@ type SampleData struct {
 func (c *CaseData) Values(variant, metric string) []float64 {
 	var values []float64
 	for _, s := range c.Samples {
-		if s.Variant == variant {
-			values = append(values, s.Values[metric])
+		if value, ok := s.Values[metric]; ok && s.Variant == variant {
+			values = append(values, value)
 		}
 	}
 	return values

@@ -120,7 +120,9 @@ func (r *runner) run(ctx context.Context) CaseData {
 func (r *runner) print(sample *SampleData) {
 	line := fmt.Sprintf("%s / %s / %s:", r.benchmark, r.c.Name, sample.Variant)
 	for _, m := range r.c.Metrics {
-		line += fmt.Sprintf(" %s %.4g %s,", m.Name, sample.Values[m.Name], m.Unit)
+		if value, ok := sample.Values[m.Name]; ok {
+			line += fmt.Sprintf(" %s %.4g %s,", m.Name, value, m.Unit)
+		}
 	}
 	fmt.Fprintf(r.options.Out, "%s load %.1f\n", line, sample.Load)
 }

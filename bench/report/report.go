@@ -84,7 +84,7 @@ func writeCase(text *strings.Builder, c *harness.CaseData) {
 	for _, m := range c.Metrics {
 		fmt.Fprintf(text, "| %s, %s |", m.Name, m.Unit)
 		for _, v := range c.Variants {
-			fmt.Fprintf(text, " %s |", cell(c, v, m.Name))
+			fmt.Fprintf(text, " %s |", cell(c, v, m))
 		}
 		fmt.Fprintf(text, " %s | %s |\n", ratios(c, m.Name), targets(c, m))
 	}
@@ -96,12 +96,14 @@ func writeCase(text *strings.Builder, c *harness.CaseData) {
 	}
 }
 
-func cell(c *harness.CaseData, variant, metric string) string {
-	s := harness.Summarize(c.Values(variant, metric))
-	switch s.Count {
-	case 0:
+func cell(c *harness.CaseData, variant string, metric harness.Metric) string {
+	s := harness.Summarize(c.Values(variant, metric.Name))
+	switch {
+	case s.Count == 0 && metric.Optional:
+		return "-"
+	case s.Count == 0:
 		return "not measured"
-	case 1:
+	case s.Count == 1:
 		return number(s.Median)
 	}
 	return fmt.Sprintf("%s (%s to %s)", number(s.Median), number(s.Min), number(s.Max))

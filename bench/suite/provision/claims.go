@@ -12,7 +12,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/rig"
@@ -88,30 +90,44 @@ func (p *place) claim(name string) *corev1.PersistentVolumeClaim {
 
 // watchBound tells when each claim became bound, until so many are. It can be limited to one name.
 func (p *place) watchBound(ctx context.Context, count int, only ...string) (map[string]time.Time, error) {
-	var options metav1.ListOptions
+	var selector string
 	for _, name := range only {
-		options.FieldSelector = "metadata.name=" + name
+		selector = "metadata.name=" + name
 	}
-	changes, err := p.client.CoreV1().PersistentVolumeClaims(p.name).Watch(ctx, options)
+	informer := informers.NewSharedInformerFactoryWithOptions(p.client, 0, informers.WithNamespace(p.name),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }),
+	).Core().V1().PersistentVolumeClaims().Informer()
+	bound := make(map[string]time.Time, count) // used by the handler alone until all is closed
+	all := make(chan struct{})
+	see := func(obj any) {
+		claim, is := obj.(*corev1.PersistentVolumeClaim)
+		if !is || claim.Status.Phase != corev1.ClaimBound {
+			return
+		}
+		if _, known := bound[claim.Name]; known || len(bound) == count {
+			return
+		}
+		if bound[claim.Name] = time.Now(); len(bound) == count {
+			close(all)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, obj any) { see(obj) },
+	})
 	if err != nil {
 		return nil, fmt.Errorf("watch claims: %w", err)
 	}
-	defer changes.Stop()
-	bound := make(map[string]time.Time, count)
-	for len(bound) < count {
-		event, open := <-changes.ResultChan()
-		if !open {
-			return nil, errors.Join(fmt.Errorf("the watch ended with %d of %d claims bound", len(bound), count), ctx.Err())
-		}
-		claim, is := event.Object.(*corev1.PersistentVolumeClaim)
-		if !is || claim.Status.Phase != corev1.ClaimBound {
-			continue
-		}
-		if _, known := bound[claim.Name]; !known {
-			bound[claim.Name] = time.Now()
-		}
+	watching, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(watching) })
+	defer running.Wait()
+	defer stop()
+	select {
+	case <-all:
+		return bound, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for %d claims to be bound: %w", count, ctx.Err())
 	}
-	return bound, nil
 }
 
 // remove deletes the claims, which costs whoever provisions as much again, and the class.

@@ -1,0 +1,153 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// Kubelet says whose kubelet a node runs.
+type Kubelet string
+
+// The kubelets.
+const (
+	Berth    Kubelet = "berth"
+	Upstream Kubelet = "kubernetes"
+)
+
+// UpstreamProgram is the file of Kubernetes' kubelet in the directory of programs; see the module bench/upstream.
+const UpstreamProgram = "bench/kubelet"
+
+const nodeTimeout = 90 * time.Second
+
+// Node is a running kubelet.
+type Node struct {
+	*Process
+	client kubernetes.Interface
+}
+
+// StartNode starts a kubelet and returns when its Node is ready and takes Pods.
+func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernetes.Interface) (*Node, error) {
+	err := client.CoreV1().Nodes().Delete(ctx, NodeName, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("delete the node of before: %w", err)
+	}
+	argv, err := command(c, kubelet)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{client: client}
+	if n.Process, err = start(ctx, c.Dir, "kubelet-"+string(kubelet), argv, nil, nil); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	if err := n.waitReady(ctx); err != nil {
+		return nil, errors.Join(err, n.failed(), n.Stop())
+	}
+	return n, nil
+}
+
+func command(c *Cluster, kubelet Kubelet) ([]string, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	root := filepath.Join(c.Dir, "kubelet-"+string(kubelet))
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, fmt.Errorf("make the kubelet's directory: %w", err)
+	}
+	logs := filepath.Join(root, "logs")
+	if kubelet == Berth {
+		return []string{
+			filepath.Join(c.Bin, "berth"), "node", "--kubeconfig", c.part("node"), "--node-name", NodeName,
+			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
+			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
+		}, nil
+	}
+	config, err := upstreamConfig(c, root, logs, port)
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		filepath.Join(c.Bin, UpstreamProgram), "--kubeconfig", c.part("node"), "--hostname-override", NodeName,
+		"--node-ip", c.Network.Gateway, "--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--config", config,
+	}, nil
+}
+
+// upstreamConfig writes the kubelet's configuration: its defaults, without limits on its requests, and what this kind
+// of machine asks for. Feature gates are at their defaults, among which is PLEGOnDemandRelist; EventedPLEG makes nodes
+// NotReady in this version.
+func upstreamConfig(c *Cluster, root, logs string, port int) (string, error) {
+	no, none := false, int32(0)
+	requests := int32(100_000) // as good as no limit; there is no value for that
+	config := kubeletconfig.KubeletConfiguration{
+		TypeMeta: metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		Address:  "127.0.0.1", Port: int32(port), HealthzPort: &none, OOMScoreAdj: &none,
+		Authentication: kubeletconfig.KubeletAuthentication{
+			X509: kubeletconfig.KubeletX509Authentication{ClientCAFile: filepath.Join(c.DataDir, "pki", "ca.crt")},
+		},
+		ContainerRuntimeEndpoint: c.Runtime, PodLogsDir: logs, CgroupRoot: c.CgroupRoot, CgroupDriver: "cgroupfs",
+		FailSwapOn: &no, FailCgroupV1: &no, KubeAPIQPS: &requests, KubeAPIBurst: requests, EventRecordQPS: &none,
+		VolumePluginDir: filepath.Join(root, "plugins"),
+		// A disk that fills up for other reasons must not evict the Pods that are measured.
+		EvictionHard:           map[string]string{"memory.available": "1Mi"},
+		EnforceNodeAllocatable: []string{"none"},
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "config.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return "", fmt.Errorf("write the kubelet's configuration: %w", err)
+	}
+	return path, nil
+}
+
+// waitReady waits until the Node is ready and no taint keeps Pods off.
+func (n *Node) waitReady(ctx context.Context) error {
+	changes, err := n.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + NodeName})
+	if err != nil {
+		return fmt.Errorf("watch the node: %w", err)
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case <-n.ended:
+			return errors.New("the kubelet ended before its node was ready")
+		case event, open := <-changes.ResultChan():
+			if !open {
+				return fmt.Errorf("wait for the node: the watch ended: %w", ctx.Err())
+			}
+			if node, is := event.Object.(*corev1.Node); is && usable(node) {
+				return nil
+			}
+		}
+	}
+}
+
+func usable(node *corev1.Node) bool {
+	for _, taint := range node.Spec.Taints {
+		if taint.Effect != corev1.TaintEffectPreferNoSchedule {
+			return false
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue && node.Status.Allocatable.Pods().Value() > 0
+		}
+	}
+	return false
+}

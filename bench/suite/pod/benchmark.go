@@ -1,0 +1,154 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+const (
+	ours   = "berth"
+	theirs = "kubernetes v1.36.3"
+	floor  = "CRI floor"
+
+	alone = 20 // Pods of a sample that come one at a time
+)
+
+var network = rig.Network{PodCIDR: "10.211.0.0/24", ServiceCIDR: "10.212.0.0/24", Gateway: "10.211.0.1"}
+
+// Benchmark measures the start and the end of Pods.
+func Benchmark() harness.Benchmark {
+	return harness.Benchmark{
+		Name: "pod", Title: "Pod start and stop",
+		About: "Create to Ready, and delete (grace 1 s, the process ends at once) to gone, as a watch sees them, of Pods of" +
+			" one container with an emptyDir and a ConfigMap, on one node whose image is present. Both kubelets use the" +
+			" same control plane and containerd, one after the other; Pods are bound to the node beforehand, so no" +
+			" scheduler is in the time. *Stateful* Pods come with a claim of their own, and go through scheduler and" +
+			" provisioner. The *CRI floor* is RunPodSandbox, CreateContainer and StartContainer, and StopContainer," +
+			" StopPodSandbox and RemovePodSandbox, called directly for the same container, without volumes.",
+		Missing: missing,
+		Setup:   setup,
+		Cases: []harness.Case{
+			oneAtATime("hostNetwork, one at a time", plan{count: alone, hostNetwork: true}),
+			oneAtATime("bridge, one at a time", plan{count: alone}),
+			burst("hostNetwork, 30 at once", plan{count: 30, hostNetwork: true, together: true}),
+			burst("bridge, 30 at once", plan{count: 30, together: true}),
+			burst("hostNetwork, 100 at once", plan{count: 100, hostNetwork: true, together: true}),
+			burst("bridge, 100 at once", plan{count: 100, together: true}),
+			{
+				Name: "stateful, one at a time", Metrics: metrics(false), Rounds: 3,
+				Variants: []harness.Variant{
+					kubelet(ours, rig.Berth, plan{count: alone, stateful: true}),
+					kubelet(theirs, rig.Upstream, plan{count: alone, stateful: true}),
+				},
+			},
+		},
+	}
+}
+
+// Idle measures a node that has nothing to do.
+func Idle() harness.Benchmark {
+	b := harness.Benchmark{
+		Name: "idle", Title: "Idle node", Axis: "Pods",
+		About: "A node whose Pods all run and whose objects nobody changes, looked at for 30 s after it has come to rest:" +
+			" CPU of the kubelet and of containerd, which the kubelet keeps busy, and the kubelet's resident memory.",
+		Missing: missing,
+		Setup:   setup,
+	}
+	for _, pods := range []int{0, 50, 100} {
+		c := harness.Case{
+			Name: fmt.Sprint(pods, " Pods"), Scale: float64(max(pods, 1)), Rounds: 2, Timeout: 10 * time.Minute,
+			Metrics: []harness.Metric{
+				{Name: "CPU of the kubelet", Unit: "s/min", Better: harness.Lower},
+				{Name: "CPU of containerd", Unit: "s/min", Better: harness.Lower},
+				{Name: "memory of the kubelet", Unit: "MiB", Better: harness.Lower},
+			},
+			Variants: []harness.Variant{idle(ours, rig.Berth, pods), idle(theirs, rig.Upstream, pods)},
+		}
+		if pods == 100 {
+			c.Targets = []harness.Target{
+				{Metric: "CPU of the kubelet", Against: theirs, Ratio: 0.1},
+				{Metric: "memory of the kubelet", Against: theirs, Ratio: 1. / 3},
+			}
+		}
+		b.Cases = append(b.Cases, c)
+	}
+	return b
+}
+
+func missing(site harness.Site) string {
+	return rig.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", rig.UpstreamProgram)
+}
+
+func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
+	cluster, err := rig.StartCluster(ctx, site.Bin, site.Dir, network)
+	if err != nil {
+		return nil, err
+	}
+	env, err := cluster.Env()
+	if err != nil {
+		return nil, err
+	}
+	return &harness.Place{Env: env, Stop: cluster.Stop}, nil
+}
+
+// metrics are those of Pods, alone or together.
+func metrics(together bool) []harness.Metric {
+	all := []harness.Metric{
+		{Name: "ready p50", Unit: "ms", Better: harness.Lower},
+		{Name: "ready p99", Unit: "ms", Better: harness.Lower},
+		{Name: "gone p50", Unit: "ms", Better: harness.Lower},
+		{Name: "gone p99", Unit: "ms", Better: harness.Lower},
+	}
+	if together {
+		all = append([]harness.Metric{
+			{Name: "all ready", Unit: "s", Better: harness.Lower},
+			{Name: "all gone", Unit: "s", Better: harness.Lower},
+		}, all...)
+	}
+	return append(all,
+		harness.Metric{Name: "CPU of the kubelet a Pod", Unit: "ms", Better: harness.Lower, Optional: true},
+		harness.Metric{Name: "CPU of containerd a Pod", Unit: "ms", Better: harness.Lower},
+	)
+}
+
+func oneAtATime(name string, p plan) harness.Case {
+	return harness.Case{
+		Name: name, Metrics: metrics(false), Variants: variants(p),
+		Targets: []harness.Target{
+			{Metric: "ready p50", Against: floor, Ratio: 1.15},
+			{Metric: "ready p99", Against: floor, Ratio: 1.5},
+			{Metric: "gone p50", Against: floor, Ratio: 1.25},
+		},
+	}
+}
+
+func burst(name string, p plan) harness.Case {
+	return harness.Case{
+		Name: name, Metrics: metrics(true), Variants: variants(p), Rounds: 3, Timeout: 10 * time.Minute,
+		Targets: []harness.Target{{Metric: "all ready", Against: theirs, Ratio: 0.5}},
+	}
+}
+
+func variants(p plan) []harness.Variant {
+	return []harness.Variant{
+		kubelet(ours, rig.Berth, p),
+		kubelet(theirs, rig.Upstream, p),
+		{Name: floor, Run: func(ctx context.Context, s *harness.Sample) error { return runFloor(ctx, s, p) }},
+	}
+}
+
+func kubelet(name string, which rig.Kubelet, p plan) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
+		return run(ctx, s, which, p)
+	}}
+}
+
+func idle(name string, which rig.Kubelet, pods int) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
+		return runIdle(ctx, s, which, pods)
+	}}
+}

@@ -1,0 +1,115 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+// runFloor calls the container runtime as a kubelet would have to.
+func runFloor(ctx context.Context, sample *harness.Sample, p plan) error {
+	cluster, err := rig.ClusterFromEnv()
+	if err != nil {
+		return err
+	}
+	runtime, err := rig.Dial(cluster.Runtime)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close() //nolint:errcheck // all its calls have been answered
+	f := floorRun{cluster: cluster, runtime: runtime, plan: p}
+	if err := f.one(ctx, "warm", &results{}); err != nil {
+		return err
+	}
+	before, err := rig.UsageOf(cluster.RuntimePID)
+	if err != nil {
+		return err
+	}
+	var r results
+	if p.together {
+		err = f.all(ctx, &r)
+	} else {
+		for i := 0; i < p.count && err == nil; i++ {
+			err = f.one(ctx, podName(i), &r)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	after, err := rig.UsageOf(cluster.RuntimePID)
+	if err != nil {
+		return err
+	}
+	report(sample, p, &r)
+	sample.Set("CPU of containerd a Pod", harness.Milliseconds(after.CPU-before.CPU)/float64(p.count))
+	return nil
+}
+
+type floorRun struct {
+	cluster *rig.Cluster
+	runtime *rig.Runtime
+	plan    plan
+}
+
+func (f *floorRun) create(ctx context.Context, name string) (*rig.FloorPod, error) {
+	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("floor-%d-%s", os.Getpid(), name), f.plan.hostNetwork)
+}
+
+func (f *floorRun) one(ctx context.Context, name string, r *results) error {
+	began := time.Now()
+	pod, err := f.create(ctx, name)
+	if err != nil {
+		return err
+	}
+	r.ready = append(r.ready, harness.Milliseconds(time.Since(began)))
+	began = time.Now()
+	if err := f.runtime.Remove(ctx, pod); err != nil {
+		return err
+	}
+	r.gone = append(r.gone, harness.Milliseconds(time.Since(began)))
+	return nil
+}
+
+// all does the calls of all Pods at once; those of one Pod follow each other.
+func (f *floorRun) all(ctx context.Context, r *results) error {
+	pods := make([]*rig.FloorPod, f.plan.count)
+	began := time.Now()
+	var err error
+	r.ready, err = f.each(func(i int) error {
+		var err error
+		pods[i], err = f.create(ctx, podName(i))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.allReady = time.Since(began)
+	began = time.Now()
+	r.gone, err = f.each(func(i int) error { return f.runtime.Remove(ctx, pods[i]) })
+	r.allGone = time.Since(began)
+	return err
+}
+
+// each does something for all Pods at once and tells when each was done, counted from the beginning of all.
+func (f *floorRun) each(do func(i int) error) ([]float64, error) {
+	var (
+		times = make([]float64, f.plan.count)
+		errs  = make([]error, f.plan.count)
+		all   sync.WaitGroup
+	)
+	began := time.Now()
+	for i := range f.plan.count {
+		all.Go(func() {
+			errs[i] = do(i)
+			times[i] = harness.Milliseconds(time.Since(began))
+		})
+	}
+	all.Wait()
+	return times, errors.Join(errs...)
+}

@@ -1,0 +1,66 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+const (
+	restTime = 20 * time.Second // after the last Pod is ready, before anything counts
+	idleTime = 30 * time.Second
+)
+
+func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet, pods int) error {
+	s, err := open(ctx, which, plan{count: pods, hostNetwork: true, together: true})
+	if err != nil {
+		return err
+	}
+	err = s.idle(ctx, sample)
+	return errors.Join(err, s.close())
+}
+
+func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
+	if err := s.one(ctx, "warm", &results{}); err != nil {
+		return err
+	}
+	if _, err := s.each(ctx, s.create, isReady); err != nil {
+		return err
+	}
+	if err := pause(ctx, restTime); err != nil {
+		return err
+	}
+	pids := []int{s.node.PID, s.cluster.RuntimePID}
+	before, err := usages(pids)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := pause(ctx, idleTime); err != nil {
+		return err
+	}
+	after, err := usages(pids)
+	if err != nil {
+		return err
+	}
+	minutes := time.Since(began).Minutes()
+	sample.Set("CPU of the kubelet", (after[0].CPU-before[0].CPU).Seconds()/minutes)
+	sample.Set("CPU of containerd", (after[1].CPU-before[1].CPU).Seconds()/minutes)
+	sample.Set("memory of the kubelet", float64(after[0].RSS)/(1<<20))
+	_, err = s.each(ctx, s.remove, isGone)
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,12 +21,16 @@ import (
 	"github.com/berth-dev/berth/kubelet/envvars"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/logs"
+	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/securitycontext"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume/subpath"
 )
+
+// volumeGroupAnnotation is upstream's: a PersistentVolume with it belongs to that group.
+const volumeGroupAnnotation = "pv.beta.kubernetes.io/gid"
 
 // builder gathers what the runtime is told about a Pod from the rooms that know it.
 type builder struct {
@@ -35,6 +42,7 @@ type builder struct {
 	volumes  *volumemanager.Manager
 	objects  *objects.Manager
 	services *services
+	noDNS    sync.Once
 	// allocatable is what Pods may use of the node: the value of limits that are not set.
 	allocatable func() corev1.ResourceList
 }
@@ -71,9 +79,40 @@ func (b *builder) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) 
 		CgroupParent: b.cgroups.CgroupParent(pod),
 	})
 	for _, w := range warnings {
-		b.recorder.Event(pod, corev1.EventTypeWarning, w.Reason, w.Message)
+		b.warn(pod, w)
 	}
 	return config, handler, err
+}
+
+// warn tells of what a Pod's wording had to leave out. That the cluster has no name servers concerns all Pods, nearly
+// all of which ask for them because nothing was said: it is told once, of the node.
+func (b *builder) warn(pod *corev1.Pod, w network.Warning) {
+	if w.Reason != network.ReasonMissingClusterDNS {
+		b.recorder.Event(pod, corev1.EventTypeWarning, w.Reason, w.Message)
+		return
+	}
+	b.noDNS.Do(func() {
+		b.recorder.Event(&corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Node", Name: b.cfg.NodeName, UID: types.UID(b.cfg.NodeName),
+		}, corev1.EventTypeNormal, w.Reason,
+			"The cluster has no name servers: Pods with dnsPolicy ClusterFirst get the node's resolver configuration")
+	})
+}
+
+// extraGroups are the groups that the PersistentVolumes of a Pod say their users need to be in.
+func extraGroups(mounted map[string]volumemanager.Mounted) []int64 {
+	var groups []int64
+	for _, v := range mounted {
+		if v.Spec.PV == nil {
+			continue
+		}
+		gid, err := strconv.ParseInt(v.Spec.PV.Annotations[volumeGroupAnnotation], 10, 64)
+		if err == nil && gid > 0 && !slices.Contains(groups, gid) {
+			groups = append(groups, gid)
+		}
+	}
+	slices.Sort(groups)
+	return groups
 }
 
 // Container implements podworker.Builder.
@@ -119,7 +158,7 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 	}
 	return words.ContainerConfig(kuberuntime.ContainerInputs{
 		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.UserOf(req.Image),
-		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted),
+		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted), ExtraGroups: extraGroups(mounted),
 	})
 }
 

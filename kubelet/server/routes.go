@@ -43,13 +43,14 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.getContainerLogs)
 	mux.HandleFunc("POST /run/{namespace}/{pod}/{container}", s.run)
 	mux.HandleFunc("POST /run/{namespace}/{pod}/{uid}/{container}", s.run)
+	exec, attach, portForward := quietly(s.log, s.exec), quietly(s.log, s.attach), quietly(s.log, s.portForward)
 	for _, method := range []string{"GET", "POST"} { // WebSocket upgrades are GET, SPDY upgrades mostly POST
-		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{container}", s.exec)
-		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{uid}/{container}", s.exec)
-		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{container}", s.attach)
-		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{uid}/{container}", s.attach)
-		mux.HandleFunc(method+" /portForward/{namespace}/{pod}", s.portForward)
-		mux.HandleFunc(method+" /portForward/{namespace}/{pod}/{uid}", s.portForward)
+		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{container}", exec)
+		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{uid}/{container}", exec)
+		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{container}", attach)
+		mux.HandleFunc(method+" /attach/{namespace}/{pod}/{uid}/{container}", attach)
+		mux.HandleFunc(method+" /portForward/{namespace}/{pod}", portForward)
+		mux.HandleFunc(method+" /portForward/{namespace}/{pod}/{uid}", portForward)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-dev/berth/kubelet/cm"
-	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -29,8 +28,6 @@ import (
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/plugins"
 )
-
-var _ config.Handler = (*Kubelet)(nil)
 
 // connect makes the runtime's client.
 func (k *Kubelet) connect() error {
@@ -126,6 +123,9 @@ func (k *Kubelet) employ() (err error) {
 	}); err != nil {
 		return err
 	}
+	if err := k.reflect(); err != nil {
+		return err
+	}
 	if k.probes, err = prober.New(prober.Deps{
 		Looker: probe.New(k.runtime), OnVerdict: func(v prober.Verdict) { k.workers.Wake(v.PodUID) },
 		Recorder: d.Recorder, Timeline: d.Timeline, Registerer: k.metrics, Clock: d.Clock, Logger: d.Logger,
@@ -151,19 +151,16 @@ func (k *Kubelet) employ() (err error) {
 	if k.workers, err = podworker.New(podworker.Config{
 		RuntimeName: cfg.RuntimeName, HostIPs: cfg.hostIPs(), MaxBackoff: cfg.MaxBackoff,
 	}, podworker.Deps{
-		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.statuses,
+		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
 		Admitter: &admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 		},
-		Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger, Clock: d.Clock,
+		Gone: k.gone, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger, Clock: d.Clock,
 	}); err != nil {
 		return err
 	}
-	k.source, err = config.NewAPI(config.APIConfig{NodeName: cfg.NodeName}, config.Deps{
-		Client: d.Client, Handler: k, Clock: d.Clock, Logger: d.Logger,
-	})
-	return err
+	return k.openSources()
 }
 
 // open makes the server, if it is to listen anywhere.
@@ -184,7 +181,7 @@ func (k *Kubelet) open() error {
 	}, server.Deps{
 		Host: &host{
 			RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
-			statuses: k.statuses, clock: k.deps.Clock,
+			statuses: k.mirrors, clock: k.deps.Clock,
 		},
 		Auth: auth, Metrics: k.metrics, Logger: k.deps.Logger,
 	})

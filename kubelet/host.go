@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/server"
-	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // host is the node agent as its server sees it: the runtime answers what only it can know.
@@ -21,7 +21,9 @@ type host struct {
 	*server.RuntimeHost
 	runtime  Runtime
 	workers  *podworker.Manager
-	statuses *status.Writer
+	statuses interface {
+		Get(uid types.UID) (corev1.PodStatus, bool)
+	}
 	clock    clock.PassiveClock
 }
 

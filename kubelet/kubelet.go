@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/mirror"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pleg"
@@ -62,6 +63,9 @@ type Kubelet struct {
 	watcher  *pleg.Watcher
 	workers  *podworker.Manager
 	source   *config.API
+	mirrors  *mirror.Manager
+	sources  sources
+	readers  readers
 	server   *server.Server // nil if nothing is listened on
 
 	listed  chan struct{} // closed when the runtime was listed for the first time
@@ -110,19 +114,25 @@ func (k *Kubelet) Start(ctx context.Context) error {
 			return nil
 		})
 	}
-	run("node", k.node.Start)
-	run("services", k.services.Start)
+	if !k.deps.standalone {
+		run("node", k.node.Start)
+		run("services", k.services.Start)
+		run("csi drivers", k.csi.Start)
+		run("csi node", k.csiNode.Start)
+		run("plugins", k.plugins.Start)
+		run("pod source", k.follow)
+	}
+	run("mirror pods", k.mirrors.Start)
+	for _, source := range k.sources.static {
+		run("static pods", source.Start)
+	}
 	run("objects", k.objects.Start)
 	run("tokens", k.tokens.Start)
 	run("volumes", k.volumes.Start)
-	run("csi drivers", k.csi.Start)
-	run("csi node", k.csiNode.Start)
-	run("plugins", k.plugins.Start)
 	run("probes", k.probes.Start)
 	run("statuses", k.statuses.Start)
 	run("runtime events", k.watcher.Start)
 	run("pod workers", k.workers.Start)
-	run("pod source", k.follow)
 	run("orphans", k.sweep)
 	run("runtime connection", k.attend)
 	if k.server != nil {
@@ -242,15 +252,6 @@ func (k *Kubelet) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// HandlePod implements config.Handler.
-func (k *Kubelet) HandlePod(change config.Change) { k.workers.HandlePod(change) }
-
-// SourceReady implements config.Handler.
-func (k *Kubelet) SourceReady() {
-	k.workers.SourceReady()
-	k.once.sourced.Do(func() { close(k.sourced) })
 }
 
 // heldByRuntime takes a listing of the runtime.

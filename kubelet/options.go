@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"time"
 
@@ -70,6 +71,20 @@ type Config struct {
 
 	// Server says where the HTTPS server listens; without addresses there is none.
 	Server ServerConfig
+	// Static says where Pods come from that no API server knows.
+	Static StaticConfig
+}
+
+// StaticConfig names the sources of static Pods. Both may be empty.
+type StaticConfig struct {
+	// Path is a manifest's file or a directory of such, looked at when the kernel says that it has changed and every
+	// FilePeriod (20 s if zero).
+	Path       string
+	FilePeriod time.Duration
+	// URL is asked every HTTPPeriod (20 s if zero), with Header.
+	URL        string
+	Header     http.Header
+	HTTPPeriod time.Duration
 }
 
 // ServerConfig are the values of the node's HTTPS server.
@@ -82,10 +97,10 @@ type ServerConfig struct {
 	CertFile, KeyFile, ClientCAFile string
 }
 
-// Deps are what a Kubelet needs from others. Client is needed; the rest may be nil.
+// Deps are what a Kubelet needs from others. All may be nil.
 type Deps struct {
 	// Client speaks to the API server with the node's identity. LeaseClient should have a connection of its own;
-	// it is Client if nil.
+	// it is Client if nil. Without a Client the node stands alone: there is no Node object, and only static Pods run.
 	Client, LeaseClient kubernetes.Interface
 	// Runtime stands in for the connection to Config.RuntimeEndpoint.
 	Runtime  Runtime
@@ -93,6 +108,8 @@ type Deps struct {
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
+	// standalone says that Client is one that reaches nobody.
+	standalone bool
 }
 
 func (c *Config) complete() error {
@@ -134,7 +151,11 @@ func (c *Config) complete() error {
 
 func (d *Deps) complete() error {
 	if d.Client == nil {
-		return errors.New("kubelet: Deps.Client is needed")
+		client, err := newOfflineClient()
+		if err != nil {
+			return err
+		}
+		d.Client, d.LeaseClient, d.standalone = client, client, true
 	}
 	if d.LeaseClient == nil {
 		d.LeaseClient = d.Client

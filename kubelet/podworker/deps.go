@@ -142,8 +142,11 @@ type Config struct {
 	MaxBackoff time.Duration
 }
 
-// Deps are what a Manager needs from others. Timeline, Recorder, Logger, Clock and Readied may be nil.
+// Deps are what a Manager needs from others. Timeline, Recorder, Logger, Clock and Gone may be nil.
 type Deps struct {
+	// Gone is told of each Pod of which nothing is left on the node. It may call the Manager.
+	Gone func(uid types.UID)
+
 	Runtime  Runtime
 	Reader   Reader
 	Images   Images
@@ -167,6 +170,9 @@ func (d *Deps) complete() error {
 		if missing {
 			return errors.New("pod workers: a dependency is missing")
 		}
+	}
+	if d.Gone == nil {
+		d.Gone = func(types.UID) {}
 	}
 	if d.Recorder == nil {
 		d.Recorder = &record.FakeRecorder{}

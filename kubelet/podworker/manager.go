@@ -266,4 +266,5 @@ func (m *Manager) drop(w *worker) {
 	delete(m.workers, w.uid)
 	m.mu.Unlock()
 	m.freed()
+	m.deps.Gone(w.uid)
 }

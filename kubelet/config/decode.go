@@ -1,0 +1,217 @@
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// MaxManifest is the largest manifest that is read, in bytes.
+const MaxManifest = 10 << 20
+
+// The values of SourceAnnotation for static Pods.
+const (
+	// SourceFile is for Pods of a file or directory.
+	SourceFile = "file"
+	// SourceHTTP is for Pods of a URL.
+	SourceHTTP = "http"
+)
+
+// Origin says where a manifest came from, which is part of what its Pods are.
+type Origin struct {
+	// Source is SourceFile or SourceHTTP.
+	Source string
+	// Location is the file's path or the URL. The same manifest at two locations is two Pods.
+	Location string
+	// NodeName is appended to the Pods' names and written into them; with an empty one names stay as they are.
+	NodeName string
+}
+
+// errEmpty says that a manifest holds nothing at all, as a file does in the moment between being made and written.
+var errEmpty = errors.New("the manifest is empty")
+
+var manifests = newManifests()
+
+func newManifests() runtime.Decoder {
+	scheme := runtime.NewScheme()
+	// Only core/v1 is known, and the registration of a static list of types cannot fail.
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil
+	}
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+}
+
+// Decode reads the Pods of a manifest: one v1 Pod, PodList or List of Pods, in YAML or JSON. Fields that are not
+// known are errors, those that are left out get the API server's defaults, and what cannot work without an API
+// server is refused with its field's name. A Pod without a UID gets one that follows from the manifest's content
+// and origin, so that an edited manifest is another Pod.
+func Decode(data []byte, origin Origin) ([]*corev1.Pod, error) {
+	if len(data) > MaxManifest {
+		return nil, fmt.Errorf("manifest is larger than %d MiB", MaxManifest>>20)
+	}
+	document, err := onlyDocument(data)
+	if err != nil {
+		return nil, err
+	}
+	items, err := decodeItems(document)
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]*corev1.Pod, 0, len(items))
+	seen := map[types.NamespacedName]bool{}
+	for i := range items {
+		pod := &items[i]
+		if err := adopt(pod, origin); err != nil {
+			return nil, fmt.Errorf("pod %q: %w", pod.Name, err)
+		}
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if seen[name] {
+			return nil, fmt.Errorf("pod %q: metadata.name: the manifest holds two pods of this name", pod.Name)
+		}
+		seen[name] = true
+		pods = append(pods, pod)
+	}
+	return pods, nil
+}
+
+// onlyDocument is the one YAML or JSON document that the manifest holds.
+func onlyDocument(data []byte) ([]byte, error) {
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	var found []byte
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read manifest: %w", err)
+		}
+		if blank(document) {
+			continue
+		}
+		if found != nil {
+			return nil, errors.New("the manifest holds several YAML documents: put each pod into a file of its own, or " +
+				"all into one object of kind PodList")
+		}
+		found = document
+	}
+	if found == nil {
+		return nil, errEmpty
+	}
+	return found, nil
+}
+
+// blank reports whether a document is made of comments, separators and white space.
+func blank(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
+
+// decodeItems decodes the document into the Pods it holds.
+func decodeItems(document []byte) ([]corev1.Pod, error) {
+	object, kind, err := manifests.Decode(document, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("decode manifest: %w", err)
+	}
+	switch object := object.(type) {
+	case *corev1.Pod:
+		return []corev1.Pod{*object}, nil
+	case *corev1.PodList:
+		return object.Items, nil
+	case *corev1.List:
+		return listItems(object)
+	}
+	return nil, fmt.Errorf("decode manifest: kind %s is not run here, only Pod and lists of Pods are", kind.Kind)
+}
+
+func listItems(list *corev1.List) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	for i := range list.Items {
+		object, kind, err := manifests.Decode(list.Items[i].Raw, nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("decode items[%d]: %w", i, err)
+		}
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return nil, fmt.Errorf("decode items[%d]: kind %s is not run here, only Pod is", i, kind.Kind)
+		}
+		pods = append(pods, *pod)
+	}
+	return pods, nil
+}
+
+// adopt makes a decoded Pod one of this node's: checked, complete and with an identity of its own.
+func adopt(pod *corev1.Pod, origin Origin) error {
+	// What the manifest claims of the past is not so.
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+	pod.OwnerReferences, pod.Finalizers, pod.ManagedFields, pod.ResourceVersion = nil, nil, nil, ""
+	if pod.GenerateName != "" {
+		return errors.New("metadata.generateName: there is no API server to generate a name, set metadata.name")
+	}
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	setDefaults(pod)
+	if err := identify(pod, origin); err != nil {
+		return err
+	}
+	if origin.NodeName != "" {
+		pod.Name += "-" + strings.ToLower(origin.NodeName)
+		pod.Spec.NodeName = origin.NodeName
+	}
+	if origin.Source == SourceFile {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
+			Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+		})
+	}
+	if err := validate(pod); err != nil {
+		return err
+	}
+	annotations := make(map[string]string, len(pod.Annotations)+2)
+	for key, value := range pod.Annotations {
+		if !local(key) {
+			annotations[key] = value
+		}
+	}
+	annotations[SourceAnnotation], annotations[HashAnnotation] = origin.Source, string(pod.UID)
+	pod.Annotations = annotations
+	return nil
+}
+
+// identify gives the Pod a UID, if it has none, that changes with everything that makes it what it is.
+func identify(pod *corev1.Pod, origin Origin) error {
+	if pod.UID != "" {
+		return nil
+	}
+	content, err := json.Marshal(pod)
+	if err != nil {
+		return fmt.Errorf("encode pod to find its identity: %w", err)
+	}
+	hash := sha256.New()
+	for _, part := range [][]byte{content, []byte(origin.NodeName), []byte(origin.Source), []byte(origin.Location)} {
+		// The length keeps what one part ends with from being taken for the start of the next.
+		fmt.Fprintf(hash, "%d:", len(part))
+		hash.Write(part)
+	}
+	pod.UID = types.UID(hex.EncodeToString(hash.Sum(nil)[:16]))
+	return nil
+}

@@ -1,0 +1,123 @@
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+)
+
+const httpTimeout = 10 * time.Second
+
+// HTTPConfig says where static Pods are fetched from.
+type HTTPConfig struct {
+	// URL gives a Pod or a list of Pods to a GET, and Header is sent along.
+	URL    string
+	Header http.Header
+	// NodeName is part of the Pods' names.
+	NodeName string
+	// Period is how often the URL is asked: HTTP has no event for a change. 20 s if zero.
+	Period time.Duration
+}
+
+// HTTPDeps are what an HTTP needs from others.
+type HTTPDeps struct {
+	// Set takes all Pods of the URL, each time it gave something new. It must not block.
+	Set func([]*corev1.Pod)
+	// Transport sends the requests; http.DefaultTransport if nil. Logger and Clock may be nil.
+	Transport http.RoundTripper
+	Logger    *slog.Logger
+	Clock     clock.WithTicker
+}
+
+// HTTP is the source of static Pods at a URL. As long as the URL cannot be had, or gives something broken, the Pods
+// that it gave last stay.
+type HTTP struct {
+	cfg    HTTPConfig
+	deps   HTTPDeps
+	client *http.Client
+	last   []byte // the last answer that was good, nil if there was none
+}
+
+// NewHTTP makes the source. Start runs it.
+func NewHTTP(cfg HTTPConfig, deps HTTPDeps) (*HTTP, error) {
+	target, err := url.Parse(cfg.URL)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("static pods: %w", err)
+	case target.Scheme != "http" && target.Scheme != "https", target.Host == "":
+		return nil, fmt.Errorf("static pods: URL %q: want http:// or https:// and a host", target.Redacted())
+	case deps.Set == nil:
+		return nil, errors.New("static pods: HTTPDeps.Set is needed")
+	case cfg.Period < 0:
+		return nil, fmt.Errorf("static pods: check period %s is negative", cfg.Period)
+	}
+	if cfg.Period == 0 {
+		cfg.Period = defaultCheckPeriod
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &HTTP{cfg: cfg, deps: deps, client: &http.Client{Transport: deps.Transport, Timeout: httpTimeout}}, nil
+}
+
+// Start asks the URL until ctx ends.
+func (h *HTTP) Start(ctx context.Context) error {
+	ticker := h.deps.Clock.NewTicker(h.cfg.Period)
+	defer ticker.Stop()
+	for {
+		if err := h.ask(ctx); err != nil && ctx.Err() == nil {
+			h.deps.Logger.Warn("fetching static pods failed, those known stay", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			h.client.CloseIdleConnections()
+			return nil
+		case <-ticker.C():
+		}
+	}
+}
+
+// ask fetches the URL once.
+func (h *HTTP) ask(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.cfg.URL, nil)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	for name, values := range h.cfg.Header {
+		req.Header[name] = values
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
+	if err != nil {
+		return fmt.Errorf("read answer of %q: %w", req.URL.Redacted(), err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %q: status %s", req.URL.Redacted(), resp.Status)
+	}
+	if h.last != nil && bytes.Equal(h.last, data) {
+		return nil
+	}
+	pods, err := Decode(data, Origin{Source: SourceHTTP, Location: h.cfg.URL, NodeName: h.cfg.NodeName})
+	if err != nil && !errors.Is(err, errEmpty) {
+		return fmt.Errorf("pods of %q: %w", req.URL.Redacted(), err)
+	}
+	h.last = append([]byte{}, data...)
+	h.deps.Set(pods)
+	return nil
+}

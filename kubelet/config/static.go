@@ -1,0 +1,195 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// StaticDeps are what a Static needs from others.
+type StaticDeps struct {
+	// Handle takes the changes, one at a time and in order. It must not block, and must not call the Static.
+	Handle func(Change)
+	// Logger and Clock may be nil.
+	Logger *slog.Logger
+	Clock  clock.PassiveClock
+}
+
+// Static turns the sets of Pods that sources of static Pods have into changes, so that of each name one Pod at most
+// is on the node: the next one is handed on when the one before it has left no trace. It is safe for concurrent use.
+type Static struct {
+	deps StaticDeps
+
+	mu      sync.Mutex // guards all below, and orders the calls of Handle
+	wanted  map[string]map[types.UID]*corev1.Pod
+	holders map[types.NamespacedName]types.UID // the Pod on the node that has the name, be it wanted or ending
+	names   map[types.UID]types.NamespacedName // of holders
+	waiting map[types.NamespacedName][]*corev1.Pod
+}
+
+// NewStatic makes a Static that knows of no Pod.
+func NewStatic(deps StaticDeps) (*Static, error) {
+	if deps.Handle == nil {
+		return nil, errors.New("static pods: StaticDeps.Handle is needed")
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Static{
+		deps: deps, wanted: map[string]map[types.UID]*corev1.Pod{},
+		holders: map[types.NamespacedName]types.UID{}, names: map[types.UID]types.NamespacedName{},
+		waiting: map[types.NamespacedName][]*corev1.Pod{},
+	}, nil
+}
+
+// Replace says which Pods a source has now, all of them. They must not be modified afterwards.
+func (s *Static) Replace(source string, pods []*corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, next := s.wanted[source], make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		next[pod.UID] = pod
+	}
+	for _, pod := range sorted(slices.Collect(maps.Values(before))) {
+		if now := next[pod.UID]; now == nil || nameOf(now) != nameOf(pod) {
+			s.withdraw(pod)
+			delete(before, pod.UID)
+		}
+	}
+	for _, pod := range sorted(slices.Collect(maps.Values(next))) {
+		old := before[pod.UID]
+		if old == nil {
+			if s.taken(source, pod.UID) {
+				s.deps.Logger.Warn("static pod left out: another one has its UID", "pod", nameOf(pod), "uid", pod.UID)
+				delete(next, pod.UID)
+				continue
+			}
+			next[pod.UID] = s.see(pod)
+			s.offer(next[pod.UID])
+			continue
+		}
+		// Only a Pod whose manifest gives it a UID can change and still be the same.
+		next[pod.UID] = old
+		if !sameWanted(old, pod) {
+			next[pod.UID] = s.see(pod)
+			s.update(next[pod.UID])
+		}
+	}
+	s.wanted[source] = next
+}
+
+// Gone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on.
+func (s *Static) Gone(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, known := s.names[uid]
+	if !known {
+		return
+	}
+	delete(s.names, uid)
+	delete(s.holders, name)
+	queue := s.waiting[name]
+	if len(queue) == 0 {
+		return
+	}
+	s.waiting[name] = queue[1:]
+	if len(queue) == 1 {
+		delete(s.waiting, name)
+	}
+	s.hand(queue[0])
+}
+
+// taken reports whether another source has a Pod with the UID. The caller holds mu.
+func (s *Static) taken(source string, uid types.UID) bool {
+	for other, pods := range s.wanted {
+		if other != source && pods[uid] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// offer hands a new Pod on, or lets it wait for its name. The caller holds mu.
+func (s *Static) offer(pod *corev1.Pod) {
+	name := nameOf(pod)
+	_, held := s.holders[name]
+	_, ending := s.names[pod.UID] // under another name
+	if held || ending {
+		s.waiting[name] = append(s.waiting[name], pod)
+		return
+	}
+	s.hand(pod)
+}
+
+// hand hands a Pod on whose name is free. The caller holds mu.
+func (s *Static) hand(pod *corev1.Pod) {
+	name := nameOf(pod)
+	s.holders[name], s.names[pod.UID] = pod.UID, name
+	s.deps.Handle(Change{Op: Add, Pod: pod})
+}
+
+// update hands a Pod's new version on, or lets it wait in place of the old one. The caller holds mu.
+func (s *Static) update(pod *corev1.Pod) {
+	name := nameOf(pod)
+	if i := position(s.waiting[name], pod.UID); i >= 0 {
+		s.waiting[name][i] = pod
+		return
+	}
+	s.deps.Handle(Change{Op: Update, Pod: pod})
+}
+
+// withdraw ends a Pod that its source does not have any more, with its own grace. The caller holds mu.
+func (s *Static) withdraw(pod *corev1.Pod) {
+	name := nameOf(pod)
+	if i := position(s.waiting[name], pod.UID); i >= 0 {
+		s.waiting[name] = slices.Delete(s.waiting[name], i, i+1)
+		return
+	}
+	ending := *pod
+	now := metav1.NewTime(s.deps.Clock.Now())
+	ending.DeletionTimestamp, ending.DeletionGracePeriodSeconds = &now, pod.Spec.TerminationGracePeriodSeconds
+	s.deps.Handle(Change{Op: Delete, Pod: &ending})
+	s.deps.Handle(Change{Op: Remove, Pod: &ending})
+}
+
+// see copies the Pod with the time at which it was first seen, which stands for that of its creation.
+func (s *Static) see(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	out.Annotations = maps.Clone(pod.Annotations)
+	if out.Annotations == nil {
+		out.Annotations = map[string]string{}
+	}
+	now := s.deps.Clock.Now()
+	out.Annotations[SeenAnnotation] = now.Format(time.RFC3339Nano)
+	if out.CreationTimestamp.IsZero() {
+		out.CreationTimestamp = metav1.NewTime(now)
+	}
+	return &out
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+func position(pods []*corev1.Pod, uid types.UID) int {
+	return slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid })
+}
+
+func sorted(pods []*corev1.Pod) []*corev1.Pod {
+	slices.SortFunc(pods, func(x, y *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
+	})
+	return pods
+}

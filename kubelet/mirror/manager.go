@@ -1,0 +1,322 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/config"
+)
+
+// Annotation marks a mirror Pod; its value is the static Pod's hash.
+const Annotation = corev1.MirrorPodAnnotationKey
+
+const (
+	firstRetry = 100 * time.Millisecond
+	maxRetry   = 30 * time.Second
+)
+
+// Statuses brings statuses to the API server. *status.Writer is one.
+type Statuses interface {
+	Set(pod *corev1.Pod, status corev1.PodStatus) bool
+	Get(uid types.UID) (corev1.PodStatus, bool)
+	Observe(pod *corev1.Pod)
+	Finish(pod *corev1.Pod)
+	Forget(uid types.UID)
+}
+
+// Deps are what a Manager needs from others.
+type Deps struct {
+	// Client makes and deletes mirror Pods, and Writer writes statuses. Both are nil where there is no API server:
+	// then statuses stay here, and there are no mirrors.
+	Client kubernetes.Interface
+	Writer Statuses
+	// Node is the Node object as last seen, nil as long as it is not registered.
+	Node func() *corev1.Node
+	// Registered is closed when the Node is registered, before which no mirror can be made.
+	Registered <-chan struct{}
+	// Changed is told of each new status, of all Pods. It must not block. It may be nil.
+	Changed func(pod *corev1.Pod, status corev1.PodStatus)
+	// Logger and Clock may be nil.
+	Logger *slog.Logger
+	Clock  clock.WithTicker
+}
+
+// Manager keeps the mirrors of a node's static Pods. It stands between those who compute statuses and the writer:
+// statuses of static Pods go to their mirrors, all others straight through. It is safe for concurrent use.
+type Manager struct {
+	deps  Deps
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu       sync.Mutex // guards all below
+	static   map[types.NamespacedName]*corev1.Pod
+	names    map[types.UID]types.NamespacedName // of static
+	mirrors  map[types.NamespacedName]*corev1.Pod
+	statuses map[types.UID]corev1.PodStatus // of static Pods, and of all where there is no writer
+	// known says that the sources of static Pods have spoken: a mirror without a static Pod is one too many.
+	known bool
+}
+
+var _ Statuses = (*Manager)(nil)
+
+// New makes a Manager.
+func New(deps Deps) (*Manager, error) {
+	if (deps.Client == nil) != (deps.Writer == nil) {
+		return nil, errors.New("mirror pods: Deps.Client and Deps.Writer go together")
+	}
+	if deps.Client != nil && (deps.Node == nil || deps.Registered == nil) {
+		return nil, errors.New("mirror pods: Deps.Node and Deps.Registered are needed with a client")
+	}
+	if deps.Changed == nil {
+		deps.Changed = func(*corev1.Pod, corev1.PodStatus) {}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Manager{
+		deps: deps,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, maxRetry),
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "mirror_pods", Clock: deps.Clock}),
+		static: map[types.NamespacedName]*corev1.Pod{}, names: map[types.UID]types.NamespacedName{},
+		mirrors: map[types.NamespacedName]*corev1.Pod{}, statuses: map[types.UID]corev1.PodStatus{},
+	}, nil
+}
+
+// IsStatic reports whether the Pod comes from a source of this node, and not from the API server.
+func IsStatic(pod *corev1.Pod) bool {
+	source := pod.Annotations[config.SourceAnnotation]
+	return source == config.SourceFile || source == config.SourceHTTP
+}
+
+// IsMirror reports whether a Pod of the API server is a mirror: it is never run.
+func IsMirror(pod *corev1.Pod) bool {
+	_, marked := pod.Annotations[Annotation]
+	return marked && !IsStatic(pod)
+}
+
+// Start keeps the mirrors until ctx ends, as soon as the Node is registered.
+func (m *Manager) Start(ctx context.Context) error {
+	defer m.queue.ShutDown()
+	if m.deps.Client == nil {
+		<-ctx.Done()
+		return nil
+	}
+	select {
+	case <-m.deps.Registered:
+	case <-ctx.Done():
+		return nil
+	}
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for {
+			name, quit := m.queue.Get()
+			if quit {
+				return
+			}
+			m.process(ctx, name)
+		}
+	})
+	<-ctx.Done()
+	m.queue.ShutDown()
+	worker.Wait()
+	return nil
+}
+
+// HandleStatic takes a static Pod's newest version, or notes that it is to end. Its mirror stays until Gone.
+func (m *Manager) HandleStatic(change config.Change) {
+	if change.Op == config.Delete || change.Op == config.Remove {
+		return
+	}
+	name := nameOf(change.Pod)
+	m.mu.Lock()
+	m.static[name], m.names[change.Pod.UID] = change.Pod, name
+	m.mu.Unlock()
+	m.queue.Add(name)
+}
+
+// HandleMirror takes a mirror Pod as the API server has it.
+func (m *Manager) HandleMirror(change config.Change) {
+	name := nameOf(change.Pod)
+	m.mu.Lock()
+	old := m.mirrors[name]
+	if change.Op == config.Remove {
+		if old != nil && old.UID == change.Pod.UID {
+			delete(m.mirrors, name)
+		}
+	} else {
+		m.mirrors[name] = change.Pod
+	}
+	m.mu.Unlock()
+	if m.deps.Writer != nil {
+		if change.Op == config.Remove {
+			m.deps.Writer.Forget(change.Pod.UID)
+		} else {
+			m.deps.Writer.Observe(change.Pod)
+		}
+	}
+	m.queue.Add(name)
+}
+
+// SourcesReady says that all sources of Pods have spoken: mirrors without a static Pod have to go.
+func (m *Manager) SourcesReady() {
+	m.mu.Lock()
+	m.known = true
+	names := make([]types.NamespacedName, 0, len(m.mirrors))
+	for name := range m.mirrors {
+		names = append(names, name)
+	}
+	m.mu.Unlock()
+	for _, name := range names {
+		m.queue.Add(name)
+	}
+}
+
+// Mirrors are the mirror Pods that the API server has, in no order. They must not be modified.
+func (m *Manager) Mirrors() []*corev1.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]*corev1.Pod, 0, len(m.mirrors))
+	for _, pod := range m.mirrors {
+		out = append(out, pod)
+	}
+	return out
+}
+
+// process brings one name's mirror to what it should be.
+func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
+	defer m.queue.Done(name)
+	if ctx.Err() != nil {
+		return
+	}
+	m.mu.Lock()
+	static, mirror, known := m.static[name], m.mirrors[name], m.known
+	var status *corev1.PodStatus
+	if static != nil {
+		if s, ok := m.statuses[static.UID]; ok {
+			status = &s
+		}
+	}
+	m.mu.Unlock()
+	err := m.settle(ctx, static, mirror, status, known)
+	if err == nil {
+		m.queue.Forget(name)
+		return
+	}
+	if ctx.Err() == nil {
+		m.deps.Logger.Warn("keeping the mirror of a static pod failed", "pod", name, "error", err)
+		m.queue.AddRateLimited(name)
+	}
+}
+
+// settle does the next step for a mirror. What it does comes back as an event, which leads to the step after.
+func (m *Manager) settle(ctx context.Context, static, mirror *corev1.Pod, status *corev1.PodStatus, known bool) error {
+	switch {
+	case mirror == nil && static == nil:
+		return nil
+	case mirror == nil:
+		return m.create(ctx, static)
+	case static == nil && !known:
+		return nil // its source may still be to speak
+	case static == nil, !mirrors(static, mirror):
+		return m.remove(ctx, mirror)
+	case status != nil:
+		m.deps.Writer.Set(mirror, *status)
+	}
+	return nil
+}
+
+// mirrors reports whether the mirror shows the static Pod as it is.
+func mirrors(static, mirror *corev1.Pod) bool {
+	if mirror.DeletionTimestamp != nil || mirror.Annotations[Annotation] != hashOf(static) {
+		return false
+	}
+	// Beside its metadata, images are about all that can be edited in a Pod.
+	if len(mirror.Spec.Containers) != len(static.Spec.Containers) {
+		return false
+	}
+	for i := range static.Spec.Containers {
+		if mirror.Spec.Containers[i].Image != static.Spec.Containers[i].Image {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Manager) create(ctx context.Context, static *corev1.Pod) error {
+	node := m.deps.Node()
+	if node == nil {
+		return errors.New("create mirror pod: the Node is not registered")
+	}
+	mirror := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: static.Namespace, Name: static.Name, Labels: static.Labels,
+			Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: *static.Spec.DeepCopy(),
+	}
+	for key, value := range static.Annotations {
+		mirror.Annotations[key] = value
+	}
+	mirror.Annotations[Annotation] = hashOf(static)
+	_, err := m.deps.Client.CoreV1().Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return m.existing(ctx, static)
+	}
+	if err != nil {
+		return fmt.Errorf("create mirror of static pod %s/%s: %w", static.Namespace, static.Name, err)
+	}
+	return nil
+}
+
+// existing tells a mirror that the watch has not shown yet from a Pod of somebody else's.
+func (m *Manager) existing(ctx context.Context, static *corev1.Pod) error {
+	found, err := m.deps.Client.CoreV1().Pods(static.Namespace).Get(ctx, static.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("get mirror of static pod %s/%s: %w", static.Namespace, static.Name, err)
+	case !IsMirror(found) || found.Spec.NodeName != static.Spec.NodeName:
+		return fmt.Errorf("create mirror of static pod %s/%s: the name belongs to another pod", static.Namespace, static.Name)
+	}
+	return nil
+}
+
+// remove deletes a mirror for good: there is nothing to wait for.
+func (m *Manager) remove(ctx context.Context, mirror *corev1.Pod) error {
+	err := m.deps.Client.CoreV1().Pods(mirror.Namespace).Delete(ctx, mirror.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &mirror.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete mirror pod %s/%s: %w", mirror.Namespace, mirror.Name, err)
+	}
+	return nil
+}
+
+func hashOf(static *corev1.Pod) string {
+	if hash := static.Annotations[config.HashAnnotation]; hash != "" {
+		return hash
+	}
+	return string(static.UID)
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}

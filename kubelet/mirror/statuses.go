@@ -1,0 +1,86 @@
+package mirror
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Set takes a Pod's status and brings it to the API server: a static Pod's to its mirror, as soon as there is one.
+// It reports whether the status differs from the one before.
+func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
+	if !m.keeps(pod) {
+		changed := m.deps.Writer.Set(pod, status)
+		if changed {
+			m.deps.Changed(pod, status)
+		}
+		return changed
+	}
+	m.mu.Lock()
+	old, known := m.statuses[pod.UID]
+	changed := !known || !apiequality.Semantic.DeepEqual(old, status)
+	if changed {
+		m.statuses[pod.UID] = *status.DeepCopy()
+	}
+	name, static := m.names[pod.UID]
+	m.mu.Unlock()
+	if !changed {
+		return false
+	}
+	m.deps.Changed(pod, status)
+	if static {
+		m.queue.Add(name)
+	}
+	return true
+}
+
+// Get returns the status set last.
+func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
+	m.mu.Lock()
+	status, known := m.statuses[uid]
+	m.mu.Unlock()
+	if known {
+		return *status.DeepCopy(), true
+	}
+	if m.deps.Writer == nil {
+		return corev1.PodStatus{}, false
+	}
+	return m.deps.Writer.Get(uid)
+}
+
+// Observe takes note of a Pod as the API server has it.
+func (m *Manager) Observe(pod *corev1.Pod) {
+	if !m.keeps(pod) {
+		m.deps.Writer.Observe(pod)
+	}
+}
+
+// Finish asks for a Pod's object to be deleted. Of static Pods there is none.
+func (m *Manager) Finish(pod *corev1.Pod) {
+	if !m.keeps(pod) {
+		m.deps.Writer.Finish(pod)
+	}
+}
+
+// Forget drops all that is kept of a Pod of which nothing is left on the node, and its mirror with it.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	delete(m.statuses, uid)
+	name, static := m.names[uid]
+	if static {
+		delete(m.names, uid)
+		if current := m.static[name]; current != nil && current.UID == uid {
+			delete(m.static, name)
+		}
+	}
+	m.mu.Unlock()
+	switch {
+	case static:
+		m.queue.Add(name)
+	case m.deps.Writer != nil:
+		m.deps.Writer.Forget(uid)
+	}
+}
+
+// keeps reports whether a Pod's status is kept here.
+func (m *Manager) keeps(pod *corev1.Pod) bool { return m.deps.Writer == nil || IsStatic(pod) }

@@ -234,10 +234,11 @@ func unique(disk string) corev1.UniqueVolumeName {
 }
 
 func (w *world) pod(name, node string, claims ...string) *corev1.Pod {
-	w.uid++
+	w.set(func() { w.uid++ })
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: name, UID: types.UID(fmt.Sprint(name, "-uid-", w.uid)),
+		Namespace: "default", Name: name,
 	}}
+	w.set(func() { pod.UID = types.UID(fmt.Sprint(name, "-uid-", w.uid)) })
 	pod.Spec.NodeName = node
 	for _, claim := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{

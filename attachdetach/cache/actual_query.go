@@ -126,7 +126,7 @@ func (at *attachment) export(name corev1.UniqueVolumeName, node types.NodeName) 
 func (a *Actual) GetAttachedVolumes() []AttachedVolume {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	var all []AttachedVolume
+	all := make([]AttachedVolume, 0, len(a.volumes))
 	for name, byNode := range a.volumes {
 		for node, at := range byNode {
 			all = append(all, at.export(name, node))

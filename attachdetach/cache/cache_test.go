@@ -65,6 +65,8 @@ func TestDesired(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, d.GetPodToAdd(), 3)
 	require.Len(t, d.GetVolumesToAttach(), 2)
+	require.ElementsMatch(t, []cache.Pair{{Volume: v, Node: "a"}, {Volume: "kubernetes.io/csi/drv^w", Node: "a"}},
+		d.GetPairsToAttach())
 	require.Equal(t, cache.Count{"kubernetes.io/csi:drv": 2}, d.Counts())
 	require.Equal(t, map[types.NodeName]cache.Count{"a": {"kubernetes.io/csi:drv": 3}}, d.CountsPerNode())
 	require.ErrorContains(t, d.DeleteNode("a"), "2 volumes")

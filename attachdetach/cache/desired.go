@@ -36,6 +36,8 @@ type DesiredStateOfWorld interface {
 	GetVolumeToAttach(name corev1.UniqueVolumeName, node types.NodeName) (VolumeToAttach, bool)
 	// GetVolumesToAttach is all that should be attached. It costs as much as there is.
 	GetVolumesToAttach() []VolumeToAttach
+	// GetPairsToAttach is the names of all that should be attached.
+	GetPairsToAttach() []Pair
 	// GetPodToAdd is every volume of every Pod, so that a Pod with several volumes is there several times.
 	GetPodToAdd() []PodToAdd
 	// SetMultiAttachError notes that the Pods which use the volume on the node have been told that it is attached
@@ -206,6 +208,23 @@ func (d *Desired) GetVolumesToAttach() []VolumeToAttach {
 	for node, volumes := range d.nodes {
 		for name, want := range volumes {
 			all = append(all, want.export(name, node))
+		}
+	}
+	return all
+}
+
+// GetPairsToAttach implements DesiredStateOfWorld.
+func (d *Desired) GetPairsToAttach() []Pair {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	n := 0
+	for _, volumes := range d.nodes {
+		n += len(volumes)
+	}
+	all := make([]Pair, 0, n)
+	for node, volumes := range d.nodes {
+		for name := range volumes {
+			all = append(all, Pair{name, node})
 		}
 	}
 	return all

@@ -11,16 +11,22 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// passOverAll looks at everything there is.
+// passOverAll looks at everything there is. What is as it should be is not even made dirty.
 func (e *Engine) passOverAll() {
 	pairs := make(map[cache.Pair]struct{})
 	used := make(map[types.NodeName]struct{})
 	for _, attached := range e.o.Actual.GetAttachedVolumes() {
-		pairs[cache.Pair{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
 		used[attached.NodeName] = struct{}{}
+		fine := attached.Confirmed && attached.DetachRequestedTime.IsZero() &&
+			e.o.Desired.VolumeExists(attached.VolumeName, attached.NodeName)
+		if !fine {
+			pairs[cache.Pair{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
+		}
 	}
-	for _, want := range e.o.Desired.GetVolumesToAttach() {
-		pairs[cache.Pair{Volume: want.VolumeName, Node: want.NodeName}] = struct{}{}
+	for _, pair := range e.o.Desired.GetPairsToAttach() {
+		if e.o.Actual.GetAttachState(pair.Volume, pair.Node) != cache.AttachStateAttached {
+			pairs[pair] = struct{}{}
+		}
 	}
 	for node := range e.gone {
 		if _, ok := used[node]; !ok {

@@ -1,0 +1,190 @@
+//go:build integration
+
+package attachdetach_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/attachdetach/csi"
+)
+
+const patience = 3 * time.Minute
+
+// controlPlane runs a real API server, and the controllers that are not ours, until the test ends.
+func controlPlane(t *testing.T) (dataDir string) {
+	binary, err := filepath.Abs("../bin/berth-controlplane")
+	require.NoError(t, err)
+	_, err = os.Stat(binary)
+	require.NoError(t, err, "run make build first")
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	number := port.Addr().(*net.TCPAddr).Port
+	require.NoError(t, port.Close())
+	runDir, err := os.MkdirTemp("/tmp", "ad")
+	require.NoError(t, err)
+	dataDir = t.TempDir()
+	var out bytes.Buffer
+	cmd := exec.Command(binary, "--data-dir", dataDir, "--run-dir", runDir, "--api-port", strconv.Itoa(number), "--unsafe-no-fsync")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		_ = os.RemoveAll(runDir)
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	return dataDir
+}
+
+func clientOf(path string) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 500, 1000
+	return kubernetes.NewForConfig(config)
+}
+
+// TestAgainstTheRealAPIServer runs the controller with the identity and the rights that a cluster gives it: a disk
+// is attached, moves with its Pod, and survives a restart of the controller. The attacher is played by the test.
+func TestAgainstTheRealAPIServer(t *testing.T) {
+	dataDir := controlPlane(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	var admin kubernetes.Interface
+	eventually := func(f func() bool, what string) {
+		t.Helper()
+		require.Eventually(t, f, patience, 20*time.Millisecond, what)
+	}
+	eventually(func() bool {
+		var err error
+		if admin, err = clientOf(filepath.Join(dataDir, "admin.kubeconfig")); err != nil {
+			return false
+		}
+		_, err = admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err == nil
+	}, "the control plane must come up")
+	client, err := clientOf(filepath.Join(dataDir, "kubeconfigs", "attachdetach.kubeconfig"))
+	require.NoError(t, err)
+	start := func() (stop func()) {
+		c, err := attachdetach.New(attachdetach.Deps{Client: client}, attachdetach.Config{})
+		require.NoError(t, err)
+		running, stopRunning := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- c.Start(running) }()
+		eventually(func() bool { return c.Ready() == nil }, "the controller must become ready")
+		return func() { stopRunning(); require.NoError(t, <-done) }
+	}
+	for _, name := range []string{"a", "b"} {
+		_, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: map[string]string{managed: "true"},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	liveDisk(ctx, t, admin)
+	stop := start()
+	livePod(ctx, t, admin, "one", "a")
+	attached := func(node string, answer bool) func() bool {
+		return func() bool {
+			if answer {
+				answerLive(ctx, admin, node)
+			}
+			n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+			return err == nil && len(n.Status.VolumesAttached) == 1 && n.Status.VolumesAttached[0].Name == unique("d")
+		}
+	}
+	eventually(attached("a", true), "the disk must be attached and listed")
+	eventually(func() bool {
+		events, err := admin.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false
+		}
+		for _, e := range events.Items {
+			if e.Reason == "SuccessfulAttachVolume" && e.Source.Component == attachdetach.Name {
+				return true
+			}
+		}
+		return false
+	}, "the event must be written")
+	stop()
+
+	zero := int64(0)
+	require.NoError(t, admin.CoreV1().Pods("default").Delete(ctx, "one", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+	livePod(ctx, t, admin, "two", "b")
+	stop = start()
+	defer stop()
+	began := time.Now()
+	eventually(attached("b", true), "after a restart the disk must move to where its pod is")
+	t.Logf("moved %v after the start of the controller", time.Since(began).Round(time.Millisecond))
+	require.False(t, attached("a", false)())
+	list, err := admin.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	require.Equal(t, csi.AttachmentName(driver, "d", "b"), list.Items[0].Name)
+}
+
+// answerLive is the attacher of one node.
+func answerLive(ctx context.Context, admin kubernetes.Interface, node string) {
+	name := csi.AttachmentName(driver, "d", types.NodeName(node))
+	va, err := admin.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	if err != nil || va.Status.Attached {
+		return
+	}
+	_, _ = admin.StorageV1().VolumeAttachments().Patch(ctx, name, types.MergePatchType,
+		[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
+}
+
+// liveDisk makes a claim and its volume, and waits until they are bound.
+func liveDisk(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
+	t.Helper()
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	none := ""
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-d"}}
+	pv.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "d"},
+	}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "d"}
+	_, err := admin.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	require.NoError(t, err)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
+	claim.Spec = corev1.PersistentVolumeClaimSpec{
+		VolumeName: "pv-d", AccessModes: modes, StorageClassName: &none,
+		Resources: corev1.VolumeResourceRequirements{Requests: size},
+	}
+	_, err = admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func livePod(ctx context.Context, t *testing.T, admin kubernetes.Interface, name, node string) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pod.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "d"},
+	}}}
+	_, err := admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+	require.NoError(t, err, fmt.Sprintf("pod %s on node %s", name, node))
+}

@@ -126,6 +126,9 @@ var goesOn = regexp.MustCompile(`([{\[:]|Timed out after [0-9.]+m?s\.)$`)
 // firstLine is the first line that tells something. What a line opens is left out down to the next line that is not
 // indented and has words.
 func firstLine(message string) string {
+	if text := strings.Join(strings.Fields(message), " "); strings.HasPrefix(text, "Expected <") {
+		return shorten(text) // a comparison, which is short as a rule
+	}
 	var parts []string
 	for line := range strings.Lines(message) {
 		text := strings.TrimSpace(line)
@@ -138,9 +141,12 @@ func firstLine(message string) string {
 			break
 		}
 	}
-	line := strings.Join(parts, " … ")
+	return shorten(strings.Join(parts, " … "))
+}
+
+func shorten(line string) string {
 	if runes := []rune(line); len(runes) > longestReason {
-		line = string(runes[:longestReason]) + "…"
+		return string(runes[:longestReason]) + "…"
 	}
 	return line
 }

@@ -93,9 +93,10 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 func TestReasonTellsMoreThanTheBeginningOfADump(t *testing.T) {
 	for message, want := range map[string]string{
 		"plain\nmore": "plain",
-		"Verifying. Pod: {\n  \"a\": 1\n}\n: [\nvalue was 1": "Verifying. Pod: { … value was 1",
-		"Timed out after 300.000s.\nExpected Running":        "Timed out after 300.000s. … Expected Running",
-		strings.Repeat("x", 400):                             strings.Repeat("x", 300) + "…",
+		"Verifying. Pod: {\n  \"a\": 1\n}\n: [\nvalue was 1":   "Verifying. Pod: { … value was 1",
+		"Timed out after 300.000s.\nExpected Running":          "Timed out after 300.000s. … Expected Running",
+		"Expected\n    <string>: a\nto equal\n    <string>: b": "Expected <string>: a to equal <string>: b",
+		strings.Repeat("x", 400):                               strings.Repeat("x", 300) + "…",
 	} {
 		failed := report()
 		failed.SpecReports[2].Failure.Message = message

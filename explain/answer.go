@@ -36,6 +36,12 @@ type Answer struct {
 	Verdict string `json:"verdict"`
 	// Since is when the state began, as well as it is known.
 	Since time.Time `json:"since,omitzero"`
+	// HeldBy is who has to move before the object can: a component, a node, a Pod, a finalizer. Empty if unknown.
+	HeldBy string `json:"heldBy,omitempty"`
+	// MovesAt is when it will move by itself, if that is known.
+	MovesAt time.Time `json:"movesAt,omitzero"`
+	// Account says where the time of a Pod's start went; nil if no record tells.
+	Account *Account `json:"account,omitempty"`
 	// Stages are the object's way in the order in which the stages began, those of its claims included.
 	Stages []Stage `json:"stages"`
 	// Evidence is what the verdict rests on.
@@ -44,6 +50,8 @@ type Answer struct {
 	Next string `json:"next,omitempty"`
 	// Unseen says what could not be looked at, and why.
 	Unseen []string `json:"unseen,omitempty"`
+
+	crashed string // the container whose log belongs to the evidence
 }
 
 // Stage is one step of the way, with the object it belongs to and its time relative to the first step.

@@ -3,10 +3,11 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/berth-dev/berth/timeline"
 )
@@ -19,7 +20,7 @@ func podUnscheduled(f *facts) *finding {
 		return found
 	}
 	since := f.pod.CreationTimestamp.Time
-	if f.nodes == 0 {
+	if len(f.nodes) == 0 && !f.blind("nodes") {
 		return &finding{state: Waiting, reason: "NoNodes", since: since,
 			verdict: fmt.Sprintf("waiting %s: the cluster has no node", f.ago(since)), next: "berth kubectl get nodes"}
 	}
@@ -27,10 +28,47 @@ func podUnscheduled(f *facts) *finding {
 		verdict: fmt.Sprintf("waiting %s: the scheduler has not looked at it yet", f.ago(since))}
 	if scheduled := condition(f.pod, corev1.PodScheduled); scheduled != nil && scheduled.Message != "" {
 		found.verdict = fmt.Sprintf("waiting %s: no node fits: %s", f.ago(since), scheduled.Message)
-		found.reason = cmp.Or(scheduled.Reason, found.reason)
+		found.reason, found.heldBy = cmp.Or(scheduled.Reason, found.reason), "scheduler"
 		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "status.conditions[PodScheduled]", scheduled.Message}}
+		f.nodeHints(found)
+	} else if len(f.pod.Spec.SchedulingGates) > 0 {
+		gate := f.pod.Spec.SchedulingGates[0].Name
+		found.reason, found.heldBy = "SchedulingGated", "gate "+gate
+		found.verdict = fmt.Sprintf("waiting %s: held back by scheduling gate %s, until somebody removes it", f.ago(since), gate)
 	}
 	return found
+}
+
+// blind reports whether something of that name could not be looked at.
+func (f *facts) blind(what string) bool {
+	return slices.ContainsFunc(f.unseen, func(text string) bool { return strings.HasPrefix(text, what) })
+}
+
+// nodeHints adds what is wrong with the nodes themselves, and what helps.
+func (f *facts) nodeHints(found *finding) {
+	var cordoned []string
+	for i := range f.nodes {
+		if node := &f.nodes[i]; node.Spec.Unschedulable {
+			cordoned = append(cordoned, node.Name)
+			found.evidence = append(found.evidence, Evidence{"Node/" + node.Name, "spec.unschedulable", "true"})
+		}
+	}
+	switch {
+	case len(cordoned) > 0 && len(cordoned) == len(f.nodes):
+		found.reason = "NodesCordoned"
+		found.verdict = fmt.Sprintf("waiting %s: %s cordoned (%s)", f.ago(found.since), all(names("node", cordoned), len(cordoned)),
+			found.evidence[0].Text)
+		found.next = "berth kubectl uncordon " + strings.Join(cordoned, " ")
+	case strings.Contains(found.verdict, "Insufficient") || strings.Contains(found.verdict, "Too many pods"):
+		found.reason, found.next = "InsufficientResources", "berth kubectl describe nodes"
+	}
+}
+
+func all(names string, count int) string {
+	if count == 1 {
+		return "its only " + names + " is"
+	}
+	return "all nodes are"
 }
 
 // claimProblem is what is wrong with the first claim that is not bound.
@@ -44,63 +82,25 @@ func (f *facts) claimProblem() *finding {
 }
 
 func (f *facts) oneClaim(c claim) *finding {
-	since := f.pod.CreationTimestamp.Time
-	waiting := func(reason, text string) *finding {
-		return &finding{state: Waiting, reason: reason, since: since,
-			verdict:  fmt.Sprintf("waiting %s: claim %s (volume %s) %s", f.ago(since), c.name, c.volume, text),
-			evidence: []Evidence{{"PersistentVolumeClaim/" + c.name, "status.phase", "missing"}},
-			next:     f.kubectl("describe pvc", c.name)}
-	}
 	if c.object == nil {
-		found := waiting("ClaimMissing", "does not exist")
-		found.next = f.kubectl("get pvc", "")
-		return found
+		since := f.pod.CreationTimestamp.Time
+		return &finding{state: Waiting, reason: "ClaimMissing", since: since, heldBy: "you",
+			verdict:  fmt.Sprintf("waiting %s: claim %s (volume %s) does not exist", f.ago(since), c.name, c.volume),
+			evidence: []Evidence{{KindClaim + "/" + c.name, "status.phase", "missing"}},
+			next:     f.kubectl("get pvc", "")}
 	}
-	if c.object.Status.Phase == corev1.ClaimBound {
-		return nil
+	why := c.facts.unbound()
+	if why == nil || why.reason == "WaitForFirstConsumer" && f.toldWhy() {
+		return nil // then the scheduler's own reason says more
 	}
-	since = c.object.CreationTimestamp.Time
-	var found *finding
-	switch {
-	case c.object.Status.Phase == corev1.ClaimLost:
-		found = waiting("ClaimLost", "has lost its volume "+c.object.Spec.VolumeName)
-	case c.className == "" && c.object.Spec.VolumeName == "":
-		found = waiting("ClaimWithoutClass", "names no storage class and there is no default class")
-		found.next = "berth kubectl get storageclass"
-	case c.className != "" && c.class == nil:
-		found = waiting("ClassMissing", fmt.Sprintf("asks for storage class %q, which does not exist", c.className))
-		found.next = "berth kubectl get storageclass"
-	default:
-		found = waiting("ClaimPending", f.pendingText(c))
-	}
-	found.evidence[0].Text = string(c.object.Status.Phase)
-	return found
+	return &finding{state: Waiting, reason: why.reason, since: why.since, heldBy: why.heldBy, next: why.next, evidence: why.evidence,
+		verdict: fmt.Sprintf("waiting %s: claim %s (volume %s) %s", f.ago(why.since), c.name, c.volume, why.text)}
 }
 
-// pendingText says what a claim of an existing class waits for.
-func (f *facts) pendingText(c claim) string {
-	for _, record := range f.records {
-		if record.Ref.UID != c.object.UID {
-			continue
-		}
-		for i := len(record.Stages) - 1; i >= 0; i-- {
-			stage := record.Stages[i]
-			if stage.Error != "" {
-				return fmt.Sprintf("cannot be provisioned (attempt %d): %s", stage.Attempt, stage.Error)
-			}
-			if !stage.Done() {
-				return fmt.Sprintf("is being provisioned since %s", f.ago(stage.Start))
-			}
-		}
-	}
-	if c.class == nil {
-		return "is not bound to a volume yet"
-	}
-	if c.class.VolumeBindingMode != nil && *c.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer &&
-		c.object.Annotations["volume.kubernetes.io/selected-node"] == "" {
-		return "waits until the scheduler has chosen a node"
-	}
-	return fmt.Sprintf("waits for provisioner %s of class %s", c.class.Provisioner, c.class.Name)
+// toldWhy reports whether the scheduler has said why it cannot choose a node.
+func (f *facts) toldWhy() bool {
+	scheduled := condition(f.pod, corev1.PodScheduled)
+	return scheduled != nil && scheduled.Status == corev1.ConditionFalse && scheduled.Message != ""
 }
 
 func podVolumes(f *facts) *finding {
@@ -115,22 +115,57 @@ func podVolumes(f *facts) *finding {
 	if stage == nil && (event == nil || f.record.Ref.UID != "") {
 		return nil // with a record, the record is the truth and an event may be old
 	}
-	found := &finding{state: Waiting, reason: "MountVolume", next: f.kubectl("describe pod", f.pod.Name)}
+	found := &finding{state: Waiting, reason: "MountVolume", next: f.kubectl("describe pod", f.pod.Name),
+		heldBy: "kubelet of node " + f.pod.Spec.NodeName}
 	if stage != nil {
-		found.since = stage.Start
+		found.since = f.firstTry(*stage)
 		found.verdict = fmt.Sprintf("waiting %s: volume %s is being set up", f.ago(stage.Start), stage.Subject)
 		if text := f.lastError(timeline.StageVolume, stage.Subject); text != "" {
 			found.reason = "FailedMount"
-			found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be set up (attempt %d): %s", f.ago(f.firstTry(*stage)), stage.Subject,
+			found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be set up (attempt %d): %s", f.ago(found.since), stage.Subject,
 				stage.Attempt, text)
 			found.evidence = []Evidence{{"Pod/" + f.pod.Name, "spec.volumes[" + stage.Subject + "]", text}}
+			f.volumeCause(found, stage.Subject)
 		}
 		return found
 	}
 	found.reason, found.since = event.Reason, eventTime(*event)
 	found.verdict = fmt.Sprintf("waiting %s: %s", f.ago(f.pod.CreationTimestamp.Time), event.Message)
 	found.evidence = []Evidence{{"Pod/" + f.pod.Name, "event", event.Reason + ": " + event.Message}}
+	f.volumeCause(found, "")
 	return found
+}
+
+// volumeCause makes the reason of a failed mount more exact where the volume's kind tells more. The subject is the
+// volume's name; where only an event is known, any volume of the Pod may be meant.
+func (f *facts) volumeCause(found *finding, subject string) {
+	for i := range f.pod.Spec.Volumes {
+		volume := &f.pod.Spec.Volumes[i]
+		if subject != "" && volume.Name != subject {
+			continue
+		}
+		if subject != "" && volume.HostPath != nil && volume.HostPath.Type != nil && *volume.HostPath.Type != "" {
+			found.reason, found.heldBy = "HostPathType", "you"
+			found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "spec.volumes[" + volume.Name + "].hostPath.type",
+				string(*volume.HostPath.Type) + " " + volume.HostPath.Path})
+			return
+		}
+		configMaps, secrets := references(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{*volume}}})
+		for name := range configMaps {
+			if f.missing["configmap "+name] {
+				found.reason, found.heldBy = "ConfigMapMissing", "you"
+				found.next = f.kubectl("create configmap", name+" --from-file=…")
+				return
+			}
+		}
+		for name := range secrets {
+			if f.missing["secret "+name] {
+				found.reason, found.heldBy = "SecretMissing", "you"
+				found.next = f.kubectl("create secret generic", name+" --from-file=…")
+				return
+			}
+		}
+	}
 }
 
 // firstTry is when the first attempt at the stage began.
@@ -218,6 +253,9 @@ func sidecar(pod *corev1.Pod, name string) bool {
 
 // oneContainer is why a container is waiting, unless it merely has its turn later.
 func (f *facts) oneContainer(what string, status corev1.ContainerStatus) *finding {
+	if found := f.imageFailing(what, status); found != nil {
+		return found
+	}
 	waiting := status.State.Waiting
 	if waiting == nil || waiting.Reason == "ContainerCreating" || waiting.Reason == "PodInitializing" || waiting.Reason == "" {
 		return nil
@@ -227,11 +265,115 @@ func (f *facts) oneContainer(what string, status corev1.ContainerStatus) *findin
 		verdict:  fmt.Sprintf("%s %s: %s: %s", what, status.Name, waiting.Reason, waiting.Message),
 		evidence: []Evidence{{"Pod/" + f.pod.Name, field, waiting.Reason + ": " + waiting.Message}},
 		next:     f.kubectl("describe pod", f.pod.Name)}
+	if waiting.Reason == "CreateContainerConfigError" {
+		for name := range f.missing {
+			kind, object, _ := strings.Cut(name, " ")
+			found.reason, found.heldBy = map[string]string{"configmap": "ConfigMapMissing", "secret": "SecretMissing"}[kind], "you"
+			found.next = f.kubectl("create "+strings.Replace(kind, "secret", "secret generic", 1), object+" --from-literal=…")
+		}
+	}
 	if ended := status.LastTerminationState.Terminated; ended != nil && waiting.Reason == "CrashLoopBackOff" {
-		found.since = ended.FinishedAt.Time
-		found.verdict = fmt.Sprintf("%s %s crashes: it ended %d times, last with exit code %d %s ago; %s", what, status.Name,
-			max(status.RestartCount, 1), ended.ExitCode, f.ago(ended.FinishedAt.Time), waiting.Message)
+		found.since, found.crashed = ended.FinishedAt.Time, status.Name
+		how := fmt.Sprintf("exit code %d", ended.ExitCode)
+		if ended.Reason != "" && ended.Reason != "Error" && ended.Reason != "Completed" {
+			how += " (" + ended.Reason + ")"
+		}
+		found.verdict = fmt.Sprintf("%s %s crashes: it ended %s, last with %s %s ago; %s", what, status.Name,
+			times(max(status.RestartCount, 1)), how, f.ago(ended.FinishedAt.Time), waiting.Message)
 		found.next = f.kubectl("logs", fmt.Sprintf("%s -c %s --previous", f.pod.Name, status.Name))
+		if wait, ok := backoff(waiting.Message); ok {
+			found.movesAt, found.heldBy = ended.FinishedAt.Add(wait), "the backoff after its crashes"
+		}
 	}
 	return found
+}
+
+func times(n int32) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// backoff reads the wait out of the kubelet's "back-off 20s restarting failed container=…".
+func backoff(message string) (time.Duration, bool) {
+	_, rest, found := strings.Cut(message, "back-off ")
+	if !found {
+		return 0, false
+	}
+	word, _, _ := strings.Cut(rest, " ")
+	wait, err := time.ParseDuration(word)
+	return wait, err == nil
+}
+
+// imageFailing says what the last pull of the container's image ended with: while the kubelet backs off, the status
+// only says that it does.
+func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *finding {
+	waiting := status.State.Waiting
+	stage := f.openStage(timeline.StageImage)
+	pulls := waiting != nil && (waiting.Reason == "ErrImagePull" || waiting.Reason == "ImagePullBackOff")
+	if !pulls && (waiting == nil || stage == nil || stage.Subject != status.Name) {
+		return nil
+	}
+	image := status.Image
+	for _, container := range slices.Concat(f.pod.Spec.InitContainers, f.pod.Spec.Containers) {
+		if container.Name == status.Name {
+			image = container.Image
+		}
+	}
+	text := f.lastError(timeline.StageImage, status.Name)
+	if event := f.lastEvent("Failed"); text == "" && event != nil && strings.Contains(event.Message, "pull image") {
+		text = event.Message
+	}
+	text = pullError(text)
+	switch {
+	case text == "" && pulls:
+		text = pullError(waiting.Message)
+	case text == "" && stage != nil:
+		return &finding{state: Waiting, reason: "PullingImage", since: stage.Start, heldBy: "container runtime",
+			verdict: fmt.Sprintf("waiting %s: image %s of %s %s is being pulled", f.ago(stage.Start), image, what, status.Name)}
+	}
+	reason := "ErrImagePull"
+	if waiting != nil && !pulls && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
+		reason = waiting.Reason // InvalidImageName, ErrImageNeverPull
+	}
+	found := &finding{state: Waiting, reason: reason, since: f.pod.CreationTimestamp.Time, heldBy: "registry of " + image,
+		verdict:  fmt.Sprintf("waiting %s: image %s of %s %s cannot be pulled: %s", f.ago(f.pod.CreationTimestamp.Time), image, what, status.Name, text),
+		evidence: []Evidence{{"Pod/" + f.pod.Name, "spec.containers[" + status.Name + "].image", reason + ": " + text}},
+		next:     f.kubectl("describe pod", f.pod.Name)}
+	f.pullSecrets(found)
+	return found
+}
+
+// pullError is what the registry or the network said, without the wrapping that every failed pull has.
+func pullError(text string) string {
+	for _, wrapping := range []string{"ErrImagePull: ", "rpc error: code = ", " desc = "} {
+		if _, rest, found := strings.Cut(text, wrapping); found {
+			text = rest
+		}
+	}
+	return text
+}
+
+// pullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
+func (f *facts) pullSecrets(found *finding) {
+	for _, secret := range f.pod.Spec.ImagePullSecrets {
+		if f.missing["secret "+secret.Name] {
+			found.reason, found.heldBy = "PullSecretMissing", "you"
+			found.verdict += fmt.Sprintf("; its pull secret %s does not exist", secret.Name)
+			found.evidence = append(found.evidence, Evidence{"Secret/" + secret.Name, "metadata.name", "missing"})
+			found.next = f.kubectl("create secret docker-registry", secret.Name+" --docker-server=… --docker-username=… --docker-password=…")
+			return
+		}
+	}
+	text := strings.ToLower(found.verdict)
+	for _, sign := range []string{"401", "403", "unauthorized", "authorization failed", "denied", "forbidden"} {
+		if strings.Contains(text, sign) {
+			found.reason = "PullDenied"
+			if len(f.pod.Spec.ImagePullSecrets) == 0 {
+				found.verdict += "; the pod names no pull secret"
+			}
+			return
+		}
+	}
 }

@@ -81,19 +81,19 @@ var scenes = map[string]struct {
 		explain.Waiting, "ClaimWithoutClass", "names no storage class and there is no default class"},
 	"provisioner silent": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(ptr.To("fast")),
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "acme.io/disk"}}},
-		explain.Waiting, "ClaimPending", "waits for provisioner acme.io/disk of class fast"},
+		explain.Waiting, "ProvisionerSilent", "waits for provisioner acme.io/disk of class fast, which has not answered"},
 	"provisioner failing": {scene{pod: pod(withClaim), objects: []runtime.Object{claimFor(ptr.To("fast")),
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "acme.io/disk"}},
 		record: func(rec *timeline.Recorder, _ timeline.Ref) {
 			claim := timeline.Ref{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data", UID: "claim"}
 			rec.Begin(claim, "provision", timeline.StageProvisioning, "").End(errors.New("quota used up"))
 		}},
-		explain.Waiting, "ClaimPending", "cannot be provisioned (attempt 1): quota used up"},
+		explain.Waiting, "ProvisioningFailed", "cannot be provisioned (attempt 1): quota used up"},
 	"no node fits": {scene{pod: pod(func(p *corev1.Pod) {
 		p.Spec.NodeName = ""
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
 			Message: "0/1 nodes are available: 1 Insufficient cpu"}}
-	})}, explain.Waiting, "Unschedulable", "no node fits: 0/1 nodes are available: 1 Insufficient cpu"},
+	})}, explain.Waiting, "InsufficientResources", "no node fits: 0/1 nodes are available: 1 Insufficient cpu"},
 	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
 		explain.Waiting, "NodeMissing", "its node n2 is not in the cluster any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},
@@ -108,7 +108,7 @@ var scenes = map[string]struct {
 		rec.Begin(ref, "kubelet", timeline.StageSandbox, "").End(errors.New("no IP left"))
 	}}, explain.Waiting, "FailedCreatePodSandBox", "its sandbox cannot be made (attempt 1): no IP left"},
 	"image": {scene{pod: pod(status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}))},
-		explain.Waiting, "ErrImagePull", "container main: ErrImagePull: no such host"},
+		explain.Waiting, "ErrImagePull", "image x of container main cannot be pulled: no such host"},
 	"crash loop": {scene{pod: pod(func(p *corev1.Pod) {
 		status(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"}})(p)
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 7,

@@ -1,20 +1,19 @@
 package explain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/timeline"
 )
@@ -30,22 +29,24 @@ type facts struct {
 	now     time.Time
 	pod     *corev1.Pod
 	claims  []claim
+	attach  []attachFacts
+	beats   map[string]time.Time // last heartbeats of other nodes that hold a volume of the Pod's
 	node    *corev1.Node
-	nodes   int
+	nodes   []corev1.Node // all, while none is chosen
 	events  []corev1.Event
 	record  timeline.Record
 	records []timeline.Record // of the claims
+	// missing are objects that the Pod names and that are not there, as "configmap NAME", "secret NAME".
+	missing map[string]bool
 	unseen  []string
 }
 
-// claim is one claim of the Pod, by its name; object and class are nil if they are not there.
+// claim is one claim of the Pod; object is nil if there is none of that name.
 type claim struct {
 	volume string
 	name   string
 	object *corev1.PersistentVolumeClaim
-	class  *storagev1.StorageClass
-	// className is what the claim asks for; empty for the default class that is not there, too.
-	className string
+	facts  *claimFacts
 }
 
 // Pod explains one Pod. An error means that the question could not be answered at all: no such Pod, or no API.
@@ -54,12 +55,18 @@ func Pod(ctx context.Context, client kubernetes.Interface, records Records, name
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
 	}
-	f := &facts{now: now, pod: pod}
+	f := &facts{now: now, pod: pod, missing: make(map[string]bool)}
 	f.readClaims(ctx, client)
 	f.readNode(ctx, client)
-	f.readEvents(ctx, client)
+	f.events = readEvents(ctx, client, namespace, pod.UID, f.miss)
 	f.readRecords(ctx, records)
-	return f.answer(), nil
+	if pod.Spec.NodeName != "" && !f.started() {
+		f.readAttach(ctx, client)
+		f.readMissing(ctx, client)
+	}
+	answer := f.answer()
+	f.addLog(ctx, client, answer)
+	return answer, nil
 }
 
 // miss notes that something could not be looked at. A missing object is a fact, not a miss.
@@ -69,36 +76,44 @@ func (f *facts) miss(what string, err error) {
 
 func (f *facts) readClaims(ctx context.Context, client kubernetes.Interface) {
 	for _, volume := range f.pod.Spec.Volumes {
-		c := claim{volume: volume.Name}
-		switch {
-		case volume.PersistentVolumeClaim != nil:
-			c.name = volume.PersistentVolumeClaim.ClaimName
-		case volume.Ephemeral != nil:
-			c.name = ephemeral.VolumeClaimName(f.pod, &volume)
-		default:
+		name := claimName(f.pod, &volume)
+		if name == "" {
 			continue
 		}
+		c := claim{volume: volume.Name, name: name}
 		object, err := client.CoreV1().PersistentVolumeClaims(f.pod.Namespace).Get(ctx, c.name, metav1.GetOptions{})
 		switch {
 		case err == nil:
 			c.object = object
-			if object.Spec.StorageClassName != nil {
-				c.className = *object.Spec.StorageClassName
-			}
+			c.facts = readClaimFacts(ctx, client, object, f.miss)
+			c.facts.now, c.facts.users = f.now, []string{f.pod.Name}
 		case !apierrors.IsNotFound(err):
 			f.miss("persistentvolumeclaim "+c.name, err)
 			continue
 		}
-		if c.className != "" {
-			class, err := client.StorageV1().StorageClasses().Get(ctx, c.className, metav1.GetOptions{})
-			if err == nil {
-				c.class = class
-			} else if !apierrors.IsNotFound(err) {
-				f.miss("storageclass "+c.className, err)
-			}
-		}
 		f.claims = append(f.claims, c)
 	}
+}
+
+// claimName is the name of the claim behind a volume of the Pod; empty for other volumes.
+func claimName(pod *corev1.Pod, volume *corev1.Volume) string {
+	switch {
+	case volume.PersistentVolumeClaim != nil:
+		return volume.PersistentVolumeClaim.ClaimName
+	case volume.Ephemeral != nil:
+		return ephemeral.VolumeClaimName(pod, volume)
+	}
+	return ""
+}
+
+func claimNames(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.Volumes {
+		if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (f *facts) readNode(ctx context.Context, client kubernetes.Interface) {
@@ -108,30 +123,15 @@ func (f *facts) readNode(ctx context.Context, client kubernetes.Interface) {
 			f.miss("nodes", err)
 			return
 		}
-		f.nodes = len(nodes.Items)
+		f.nodes = nodes.Items
 		return
 	}
-	f.nodes = 1
 	node, err := client.CoreV1().Nodes().Get(ctx, f.pod.Spec.NodeName, metav1.GetOptions{})
 	if err == nil {
 		f.node = node
 	} else if !apierrors.IsNotFound(err) {
 		f.miss("node "+f.pod.Spec.NodeName, err)
 	}
-}
-
-func (f *facts) readEvents(ctx context.Context, client kubernetes.Interface) {
-	list, err := client.CoreV1().Events(f.pod.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(f.pod.UID)).String(),
-	})
-	if err != nil {
-		f.miss("events", err)
-		return
-	}
-	f.events = list.Items
-	slices.SortStableFunc(f.events, func(a, b corev1.Event) int {
-		return cmp.Compare(eventTime(a).UnixNano(), eventTime(b).UnixNano())
-	})
 }
 
 func eventTime(event corev1.Event) time.Time {
@@ -164,20 +164,122 @@ func (f *facts) readRecords(ctx context.Context, records Records) {
 			continue
 		}
 		if record, found, err := records.Record(ctx, c.object.UID); err == nil && found {
+			c.facts.record = record
 			f.records = append(f.records, record)
 		}
 	}
 }
 
-// lastEvent is the newest event of one of the reasons.
-func (f *facts) lastEvent(reasons ...string) *corev1.Event {
-	for i := len(f.events) - 1; i >= 0; i-- {
-		if slices.Contains(reasons, f.events[i].Reason) {
-			return &f.events[i]
+// readMissing looks for the ConfigMaps and Secrets that the Pod names and that are not there. Secrets are looked for
+// by their metadata's name only; what is in them is never read into an answer.
+func (f *facts) readMissing(ctx context.Context, client kubernetes.Interface) {
+	look := func(kind, name string, err error) {
+		switch {
+		case apierrors.IsNotFound(err):
+			f.missing[kind+" "+name] = true
+		case err != nil:
+			f.miss(kind+" "+name, err)
+		}
+	}
+	configMaps, secrets := references(f.pod)
+	for name := range configMaps {
+		_, err := client.CoreV1().ConfigMaps(f.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		look("configmap", name, err)
+	}
+	for name := range secrets {
+		_, err := client.CoreV1().Secrets(f.pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		look("secret", name, err)
+	}
+}
+
+// references are the ConfigMaps and Secrets without which the Pod does not start.
+func references(pod *corev1.Pod) (configMaps, secrets map[string]bool) {
+	configMaps, secrets = make(map[string]bool), make(map[string]bool)
+	note := func(set map[string]bool, name string, optional *bool) {
+		if name != "" && (optional == nil || !*optional) {
+			set[name] = true
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		source := &pod.Spec.Volumes[i].VolumeSource
+		if source.ConfigMap != nil {
+			note(configMaps, source.ConfigMap.Name, source.ConfigMap.Optional)
+		}
+		if source.Secret != nil {
+			note(secrets, source.Secret.SecretName, source.Secret.Optional)
+		}
+		if source.Projected == nil {
+			continue
+		}
+		for _, part := range source.Projected.Sources {
+			if part.ConfigMap != nil {
+				note(configMaps, part.ConfigMap.Name, part.ConfigMap.Optional)
+			}
+			if part.Secret != nil {
+				note(secrets, part.Secret.Name, part.Secret.Optional)
+			}
+		}
+	}
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, env := range container.EnvFrom {
+			if env.ConfigMapRef != nil {
+				note(configMaps, env.ConfigMapRef.Name, env.ConfigMapRef.Optional)
+			}
+			if env.SecretRef != nil {
+				note(secrets, env.SecretRef.Name, env.SecretRef.Optional)
+			}
+		}
+		for _, env := range container.Env {
+			if from := env.ValueFrom; from != nil && from.ConfigMapKeyRef != nil {
+				note(configMaps, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Optional)
+			} else if from != nil && from.SecretKeyRef != nil {
+				note(secrets, from.SecretKeyRef.Name, from.SecretKeyRef.Optional)
+			}
+		}
+	}
+	for _, secret := range pod.Spec.ImagePullSecrets {
+		note(secrets, secret.Name, nil)
+	}
+	return configMaps, secrets
+}
+
+const (
+	logLines = 3
+	logBytes = 4096
+)
+
+// addLog puts the last lines of a container that crashes into the evidence.
+func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, answer *Answer) {
+	if answer.crashed == "" {
+		return
+	}
+	status := containerStatus(f.pod, answer.crashed)
+	previous := status != nil && status.State.Terminated == nil
+	data, err := client.CoreV1().Pods(f.pod.Namespace).GetLogs(f.pod.Name, &corev1.PodLogOptions{
+		Container: answer.crashed, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),
+	}).DoRaw(ctx)
+	if err != nil {
+		answer.Unseen = append(answer.Unseen, fmt.Sprintf("log of container %s: %v", answer.crashed, err))
+		return
+	}
+	for line := range strings.Lines(string(data)) {
+		answer.Evidence = append(answer.Evidence, Evidence{"Pod/" + f.pod.Name, "log of " + answer.crashed, strings.TrimRight(line, "\r\n")})
+	}
+}
+
+func containerStatus(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil
 }
+
+// lastEvent is the newest event of one of the reasons.
+func (f *facts) lastEvent(reasons ...string) *corev1.Event { return lastEvent(f.events, reasons...) }
 
 // openStage is the newest stage of that name that has not succeeded: it goes on, or ended with an error and was
 // not followed by a success.
@@ -201,6 +303,16 @@ func (f *facts) lastError(name, subject string) string {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		stage := f.record.Stages[i]
 		if stage.Name == name && stage.Subject == subject && stage.Error != "" {
+			return stage.Error
+		}
+	}
+	return ""
+}
+
+// lastErrorOf is the newest error of a stage of that name, whatever its subject.
+func (f *facts) lastErrorOf(name string) string {
+	for i := len(f.record.Stages) - 1; i >= 0; i-- {
+		if stage := f.record.Stages[i]; stage.Name == name && stage.Error != "" {
 			return stage.Error
 		}
 	}

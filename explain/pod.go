@@ -20,6 +20,9 @@ type finding struct {
 	since    time.Time
 	evidence []Evidence
 	next     string
+	heldBy   string
+	movesAt  time.Time
+	crashed  string // the container whose last words tell more
 }
 
 // The rules, in the order of a Pod's way read backwards: what ends it comes first, then what is missing earliest.
@@ -28,6 +31,7 @@ var podRules = []func(*facts) *finding{
 	podFinished,
 	podUnscheduled,
 	podNodeGone,
+	podAttach,
 	podVolumes,
 	podSandbox,
 	podContainers,
@@ -39,6 +43,7 @@ func (f *facts) answer() *Answer {
 		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
 		Stages: f.stages(), Unseen: f.unseen,
 	}
+	answer.Account = account(f.record, f.records, f.now)
 	for _, rule := range podRules {
 		found := rule(f)
 		if found == nil {
@@ -46,28 +51,19 @@ func (f *facts) answer() *Answer {
 		}
 		answer.State, answer.Reason, answer.Verdict = found.state, found.reason, found.verdict
 		answer.Since, answer.Evidence, answer.Next = found.since, found.evidence, found.next
+		answer.HeldBy, answer.MovesAt, answer.crashed = found.heldBy, found.movesAt, found.crashed
 		return answer
 	}
+	answer.HeldBy = "kubelet of node " + f.pod.Spec.NodeName
 	answer.State, answer.Reason = Waiting, "Starting"
 	answer.Since = f.pod.CreationTimestamp.Time
 	answer.Verdict = fmt.Sprintf("waiting %s: the kubelet of node %s is starting it", f.ago(answer.Since), f.pod.Spec.NodeName)
 	return answer
 }
 
-func (f *facts) ago(t time.Time) string {
-	if t.IsZero() {
-		return "for an unknown time"
-	}
-	d := f.now.Sub(t)
-	if d < time.Minute {
-		return fmt.Sprintf("%.1f s", max(d, 0).Seconds())
-	}
-	return d.Truncate(time.Second).String()
-}
+func (f *facts) ago(t time.Time) string { return ago(f.now, t) }
 
-func (f *facts) kubectl(verb, rest string) string {
-	return fmt.Sprintf("berth kubectl -n %s %s %s", f.pod.Namespace, verb, rest)
-}
+func (f *facts) kubectl(verb, rest string) string { return kubectl(f.pod.Namespace, verb, rest) }
 
 // stages joins the stages of the Pod and its claims. Without a record, the API's own times stand in.
 func (f *facts) stages() []Stage {
@@ -84,24 +80,13 @@ func (f *facts) stages() []Stage {
 	if len(f.record.Stages) == 0 {
 		all = append(all, f.apiStages()...)
 	}
-	slices.SortStableFunc(all, func(a, b Stage) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
-	for i := range all {
-		end := all[i].End
-		if !all[i].Done() {
-			end = f.now
-		}
-		all[i].OffsetMs = millis(all[i].Start.Sub(all[0].Start))
-		all[i].DurationMs = millis(end.Sub(all[i].Start))
-	}
-	return all
+	return arrange(all, f.now)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (f *facts) apiStages() []Stage {
-	mark := func(name string, t time.Time) Stage {
-		return Stage{Object: "Pod/" + f.pod.Name, Stage: timeline.Stage{Name: name, Owner: "api", Attempt: 1, Start: t, End: t}}
-	}
+	mark := func(name string, t time.Time) Stage { return apiMark(KindPod, f.pod.Name, name, t) }
 	stages := []Stage{mark(timeline.StageAccepted, f.pod.CreationTimestamp.Time)}
 	for _, condition := range f.pod.Status.Conditions {
 		if condition.Status != corev1.ConditionTrue {
@@ -142,16 +127,26 @@ func podDeleted(f *facts) *finding {
 		evidence: []Evidence{{"Pod/" + f.pod.Name, "metadata.deletionTimestamp", f.pod.DeletionTimestamp.Format(time.RFC3339)}}}
 	switch {
 	case len(f.pod.Finalizers) > 0:
-		found.reason = "Finalizer"
+		found.reason, found.heldBy = "Finalizer", strings.Join(f.pod.Finalizers, ", ")
+		found.next = f.kubectl("get pod", f.pod.Name+" -o jsonpath={.metadata.finalizers}")
 		found.verdict = fmt.Sprintf("deleting for %s: held by finalizer %s", f.ago(since), strings.Join(f.pod.Finalizers, ", "))
 		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "metadata.finalizers", strings.Join(f.pod.Finalizers, ", ")})
 	case f.openStage(timeline.StageUnmount) != nil:
 		found.reason = "Unmounting"
 		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(since))
-		if text := f.openStage(timeline.StageUnmount).Error; text != "" {
-			found.verdict += ": " + text
+		found.heldBy = "kubelet of node " + f.pod.Spec.NodeName
+		if text := f.lastErrorOf(timeline.StageUnmount); text != "" {
+			found.reason = "FailedUnmount"
+			found.verdict = fmt.Sprintf("deleting for %s: a volume cannot be unmounted: %s", f.ago(since), text)
+			found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + timeline.StageUnmount, text})
 		}
+	case f.nodeUnready() != nil:
+		found.reason, found.heldBy = "NodeNotReady", "node "+f.pod.Spec.NodeName
+		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so nobody can stop its containers", f.ago(since),
+			f.pod.Spec.NodeName)
+		found.next = "berth explain node/" + f.pod.Spec.NodeName
 	default:
+		found.heldBy, found.movesAt = "its containers", f.pod.DeletionTimestamp.Time
 		found.verdict = fmt.Sprintf("deleting for %s: its containers have %d s to stop", f.ago(since), grace)
 	}
 	return found
@@ -169,9 +164,13 @@ func podFinished(f *facts) *finding {
 			return found
 		}
 		found.verdict = "failed: " + cmp.Or(status.Reason, "a container ended with an error")
-		for _, container := range status.ContainerStatuses {
+		for _, container := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses) {
 			if ended := container.State.Terminated; ended != nil && ended.ExitCode != 0 {
 				found.verdict = fmt.Sprintf("failed: container %s ended with exit code %d", container.Name, ended.ExitCode)
+				if ended.Reason != "" && ended.Reason != "Error" {
+					found.verdict += " (" + ended.Reason + ")"
+				}
+				found.since, found.crashed = ended.FinishedAt.Time, container.Name
 				found.next = f.kubectl("logs", f.pod.Name+" -c "+container.Name)
 			}
 		}
@@ -189,13 +188,25 @@ func podNodeGone(f *facts) *finding {
 			verdict: fmt.Sprintf("its node %s is not in the cluster any more", f.pod.Spec.NodeName),
 			next:    f.kubectl("delete pod", f.pod.Name)}
 	}
-	for _, condition := range f.node.Status.Conditions {
+	if condition := f.nodeUnready(); condition != nil {
+		return &finding{state: Waiting, reason: "NodeNotReady", since: condition.LastTransitionTime.Time, heldBy: "node " + f.node.Name,
+			verdict: fmt.Sprintf("waiting %s: its node %s is not ready: %s", f.ago(condition.LastTransitionTime.Time), f.node.Name,
+				condition.Message),
+			evidence: []Evidence{{"Node/" + f.node.Name, "status.conditions[Ready]", condition.Reason}},
+			next:     "berth explain node/" + f.node.Name}
+	}
+	return nil
+}
+
+// nodeUnready is the Ready condition of the Pod's node if it is not true.
+func (f *facts) nodeUnready() *corev1.NodeCondition {
+	if f.node == nil {
+		return nil
+	}
+	for i := range f.node.Status.Conditions {
+		condition := &f.node.Status.Conditions[i]
 		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			return &finding{state: Waiting, reason: "NodeNotReady", since: condition.LastTransitionTime.Time,
-				verdict: fmt.Sprintf("waiting %s: its node %s is not ready: %s", f.ago(condition.LastTransitionTime.Time), f.node.Name,
-					condition.Message),
-				evidence: []Evidence{{"Node/" + f.node.Name, "status.conditions[Ready]", condition.Reason}},
-				next:     "berth kubectl describe node " + f.node.Name}
+			return condition
 		}
 	}
 	return nil

@@ -4,32 +4,159 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
-// Print writes the answer for people. Width is the terminal's width in columns; 0 means that the output is not
-// a terminal, and then no bars are drawn.
-func Print(w io.Writer, a *Answer, width int) error {
+// Style is how an answer is written for people.
+type Style struct {
+	// Width is the terminal's width in columns; 0 means that the output is not a terminal, and then no bars are drawn.
+	Width int
+	// Color is whether to colour by escape sequences.
+	Color bool
+}
+
+// The escape sequences of a terminal's own colours, which follow its user's theme.
+const (
+	plain  = "\x1b[0m"
+	bold   = "\x1b[1m"
+	faint  = "\x1b[2m"
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+)
+
+func (s Style) paint(color, text string) string {
+	if !s.Color || text == "" {
+		return text
+	}
+	return color + text + plain
+}
+
+func (s Style) state(state State, text string) string {
+	switch state {
+	case Ready, Succeeded:
+		return s.paint(green, text)
+	case Failed:
+		return s.paint(red, text)
+	default:
+		return s.paint(yellow, text)
+	}
+}
+
+// Print writes the answer for people, without colours. Width is the terminal's width in columns; 0 means that the
+// output is not a terminal, and then no bars are drawn.
+func Print(w io.Writer, a *Answer, width int) error { return Style{Width: width}.Print(w, a) }
+
+// Print writes the answer: the verdict, the stages, where the time went, the evidence, the next command.
+func (s Style) Print(w io.Writer, a *Answer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s/%s: %s\n", a.Object.Kind, a.Object.Namespace, a.Object.Name, a.Verdict)
+	fmt.Fprintf(&b, "%s: %s\n", s.paint(bold, Title(a)), s.state(a.State, oneLine(a.Verdict)))
+	if a.HeldBy != "" && a.Stuck() {
+		fmt.Fprintf(&b, "Held by: %s\n", a.HeldBy)
+	}
+	if !a.MovesAt.IsZero() && a.Stuck() {
+		fmt.Fprintf(&b, "Moves by itself at: %s\n", a.MovesAt.Local().Format(time.TimeOnly))
+	}
 	if len(a.Stages) > 0 {
 		b.WriteString("\n")
-		waterfall(&b, a.Stages, width)
+		s.waterfall(&b, a.Stages)
+	}
+	if a.Account != nil && len(a.Account.Parts) > 0 {
+		s.account(&b, a.Account)
 	}
 	if len(a.Evidence) > 0 {
 		b.WriteString("\nEvidence:\n")
 		for _, e := range a.Evidence {
-			fmt.Fprintf(&b, "  %s %s: %s\n", e.Object, e.Field, e.Text)
+			fmt.Fprintf(&b, "  %s %s: %s\n", e.Object, e.Field, oneLine(e.Text))
 		}
 	}
 	for _, text := range a.Unseen {
-		fmt.Fprintf(&b, "\nNot seen: %s\n", text)
+		fmt.Fprintf(&b, "\nNot seen: %s\n", oneLine(text))
 	}
 	if a.Next != "" {
-		fmt.Fprintf(&b, "\nNext: %s\n", a.Next)
+		fmt.Fprintf(&b, "\nNext: %s\n", s.paint(bold, a.Next))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// Title names the answer's object: "Pod default/web", "Node n1".
+func Title(a *Answer) string {
+	if a.Object.Namespace == "" {
+		return a.Object.Kind + " " + a.Object.Name
+	}
+	return a.Object.Kind + " " + a.Object.Namespace + "/" + a.Object.Name
+}
+
+// oneLine keeps what others wrote (container logs, drivers' errors) from moving the cursor or breaking lines.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0:
+			return '�'
+		}
+		return r
+	}, strings.TrimSpace(text))
+}
+
+// PrintList writes a line for each answer: what, state, since when, why.
+func (s Style) PrintList(w io.Writer, answers []*Answer, now time.Time) error {
+	var b strings.Builder
+	title, reason := len("OBJECT"), len("REASON")
+	for _, a := range answers {
+		title, reason = max(title, len(listTitle(a))), max(reason, len(a.Reason))
+	}
+	fmt.Fprintf(&b, "%-*s  %-11s  %-*s  %8s  %s\n", title, "OBJECT", "STATE", reason, "REASON", "SINCE", "WHY")
+	for _, a := range answers {
+		since := "?"
+		if !a.Since.IsZero() {
+			since = short(now.Sub(a.Since))
+		}
+		line := fmt.Sprintf("%-*s  %s  %-*s  %8s  ", title, listTitle(a), s.state(a.State, fmt.Sprintf("%-11s", a.State)), reason,
+			a.Reason, since)
+		why := oneLine(a.Verdict)
+		if s.Width > 0 {
+			why = clip(why, max(20, s.Width-title-reason-11-8-8))
+		}
+		b.WriteString(line + why + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func listTitle(a *Answer) string {
+	name := Words(a.Object.Kind)[0] + "/" + a.Object.Name
+	if a.Object.Namespace != "" {
+		name = a.Object.Namespace + " " + name
+	}
+	return name
+}
+
+// short is a duration as kubectl shows ages.
+func short(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func clip(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// shownMs is the least that a part of the account must have taken to be shown to people.
+const shownMs = 0.05
 
 const (
 	labelWidth = 34
@@ -38,21 +165,33 @@ const (
 )
 
 // waterfall writes a line a stage: its name, when it began and how long it took, and a bar to scale.
-func waterfall(b *strings.Builder, stages []Stage, width int) {
+func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 	total := 0.0
 	for _, stage := range stages {
 		total = max(total, stage.OffsetMs+stage.DurationMs)
 	}
 	fmt.Fprintf(b, "  %-*s %10s %12s\n", labelWidth, "STAGE", "AT", "TOOK")
 	for _, stage := range stages {
-		fmt.Fprintf(b, "  %-*s %7.0f ms %9s", labelWidth, label(stage), stage.OffsetMs, took(stage))
-		if room := width - labelWidth - timesWidth - 4; room >= leastBar && total > 0 {
-			fmt.Fprintf(b, "  %s", bar(stage, total, room))
+		fmt.Fprintf(b, "  %s %7.0f ms %9s", pad(label(stage), labelWidth), stage.OffsetMs, took(stage))
+		room := s.Width - labelWidth - timesWidth - 4
+		if room >= leastBar && total > 0 {
+			color := green
+			switch {
+			case stage.Error != "":
+				color = red
+			case !stage.Done():
+				color = yellow
+			}
+			blank, mark := bar(stage, total, room)
+			b.WriteString("  " + blank + s.paint(color, mark))
 		}
-		if stage.Error != "" {
-			fmt.Fprintf(b, "  error: %s", stage.Error)
+		if stage.Error != "" && room < leastBar {
+			fmt.Fprintf(b, "  error: %s", oneLine(stage.Error))
 		}
 		b.WriteString("\n")
+		if stage.Error != "" && room >= leastBar {
+			fmt.Fprintf(b, "    %s\n", s.paint(red, clip("error: "+oneLine(stage.Error), s.Width-4)))
+		}
 	}
 }
 
@@ -69,7 +208,7 @@ func took(stage Stage) string {
 
 func label(stage Stage) string {
 	text := stage.Name
-	if !strings.HasPrefix(stage.Object, "Pod/") {
+	if strings.HasPrefix(stage.Object, KindClaim+"/") {
 		text = "claim: " + text
 	}
 	if stage.Subject != "" {
@@ -78,20 +217,34 @@ func label(stage Stage) string {
 	if stage.Attempt > 1 {
 		text += fmt.Sprintf(" (%d)", stage.Attempt)
 	}
-	if len(text) > labelWidth {
-		text = text[:labelWidth-1] + "…"
-	}
-	return text
+	return clip(text, labelWidth)
 }
 
-func bar(stage Stage, total float64, room int) string {
+// pad fills up to the width in runes, where Printf counts bytes.
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+}
+
+func bar(stage Stage, total float64, room int) (blank, mark string) {
 	from := int(stage.OffsetMs / total * float64(room))
 	length := max(1, int(stage.DurationMs/total*float64(room)+0.5))
 	from = min(from, room-1)
 	length = min(length, room-from)
-	mark := "█"
+	mark = "█"
 	if stage.DurationMs == 0 {
 		mark = "│"
 	}
-	return strings.Repeat(" ", from) + strings.Repeat(mark, length)
+	return strings.Repeat(" ", from), strings.Repeat(mark, length)
+}
+
+// account writes where the time of a start went, in the order in which it went.
+func (s Style) account(b *strings.Builder, a *Account) {
+	fmt.Fprintf(b, "\nWhere %.1f ms went:\n", a.TotalMs)
+	for _, part := range a.Parts {
+		if part.Ms < shownMs {
+			continue
+		}
+		name := pad(clip(part.Name, labelWidth), labelWidth)
+		fmt.Fprintf(b, "  %s %9.1f ms  %s\n", name, part.Ms, s.paint(faint, part.Owner))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -29,6 +30,7 @@ type Recorder struct {
 	objects map[types.UID]*list.Element
 	recent  *list.List // of *Record, the least recently touched in front
 	watch   map[chan struct{}]struct{}
+	follow  map[*Subscription]struct{}
 }
 
 // New makes a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
@@ -42,6 +44,7 @@ func New(clk clock.PassiveClock, limit int) *Recorder {
 		objects: make(map[types.UID]*list.Element),
 		recent:  list.New(),
 		watch:   make(map[chan struct{}]struct{}),
+		follow:  make(map[*Subscription]struct{}),
 	}
 }
 
@@ -62,12 +65,29 @@ func (r *Recorder) Begin(ref Ref, owner, stage, subject string) *Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	attempt := r.add(ref, Stage{Name: stage, Subject: subject, Owner: owner, Start: r.clock.Now()})
-	r.notify()
 	return &Span{r: r, uid: ref.UID, name: stage, subject: subject, attempt: attempt}
 }
 
 // End notes the end of the stage; err is nil if it succeeded.
 func (s *Span) End(err error) {
+	s.change(func(stage *Stage) {
+		stage.End = s.r.clock.Now()
+		stage.fail(err)
+	})
+}
+
+// Waited notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
+func (s *Span) Waited(d time.Duration) {
+	s.change(func(stage *Stage) { stage.WaitMs += float64(d) / float64(time.Millisecond) })
+}
+
+// Because links the stage to the object that it works for or waits for.
+func (s *Span) Because(cause Ref) {
+	s.change(func(stage *Stage) { stage.Cause = &cause })
+}
+
+// change alters the span's stage, if it is still remembered, and tells those who listen.
+func (s *Span) change(alter func(*Stage)) {
 	if s == nil {
 		return
 	}
@@ -78,18 +98,15 @@ func (s *Span) End(err error) {
 	if !ok {
 		return
 	}
-	stages := element.Value.(*Record).Stages
-	for i := len(stages) - 1; i >= 0; i-- {
-		stage := &stages[i]
+	record := element.Value.(*Record)
+	for i := len(record.Stages) - 1; i >= 0; i-- {
+		stage := &record.Stages[i]
 		if stage.Name == s.name && stage.Subject == s.subject && stage.Attempt == s.attempt {
-			stage.End = r.clock.Now()
-			if err != nil {
-				stage.Error = err.Error()
-			}
-			break
+			alter(stage)
+			r.notify(record.Ref, stage)
+			return
 		}
 	}
-	r.notify()
 }
 
 // Mark notes a stage that has no duration. Marking the same stage, subject and error again while it is the
@@ -102,14 +119,11 @@ func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	mark := Stage{Name: stage, Subject: subject, Owner: owner, Start: now, End: now}
-	if err != nil {
-		mark.Error = err.Error()
-	}
+	mark.fail(err)
 	if last := r.last(ref.UID, stage, subject); last != nil && last.Done() && last.Error == mark.Error {
 		return
 	}
 	r.add(ref, mark)
-	r.notify()
 }
 
 // Record returns what is known of the object with this UID.
@@ -169,6 +183,7 @@ func (r *Recorder) add(ref Ref, stage Stage) int {
 		record.Dropped++
 	}
 	record.Stages = append(record.Stages, stage)
+	r.notify(record.Ref, &stage)
 	return stage.Attempt
 }
 
@@ -188,11 +203,62 @@ func (r *Recorder) last(uid types.UID, name, subject string) *Stage {
 }
 
 // notify tells the subscribers. The caller holds mu.
-func (r *Recorder) notify() {
+func (r *Recorder) notify(ref Ref, stage *Stage) {
 	for ch := range r.watch {
 		select {
 		case ch <- struct{}{}:
 		default:
 		}
 	}
+	for sub := range r.follow {
+		select {
+		case sub.changes <- Change{Ref: ref, Stage: *stage}:
+		default:
+			sub.lost++
+		}
+	}
+}
+
+// Subscription delivers each change to one reader.
+type Subscription struct {
+	r       *Recorder
+	changes chan Change
+	lost    int // guarded by r.mu
+}
+
+// Subscribe begins to deliver every change from now on, through a channel that holds as many as buffer while the
+// reader is busy. What comes when it is full is lost to this reader and counted: a slow reader never holds up a
+// writer. Stop must be called in the end. A nil Recorder delivers nothing.
+func (r *Recorder) Subscribe(buffer int) *Subscription {
+	sub := &Subscription{r: r, changes: make(chan Change, max(buffer, 1))}
+	if r == nil {
+		return sub
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.follow[sub] = struct{}{}
+	return sub
+}
+
+// Changes is where the changes come. It is not closed by Stop.
+func (s *Subscription) Changes() <-chan Change { return s.changes }
+
+// Lost is how many changes the reader was too slow for.
+func (s *Subscription) Lost() int {
+	if s.r == nil {
+		return 0
+	}
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	return s.lost
+}
+
+// Stop ends the delivery.
+func (s *Subscription) Stop() {
+	if s.r == nil {
+		return
+	}
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	delete(s.r.follow, s)
 }

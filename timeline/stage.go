@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,7 @@ const (
 	StageProbe        = "Probe"           // from the container's start until its startup and readiness probes passed
 	StageReady        = "Ready"           // the Pod became Ready
 	StageStatus       = "StatusWritten"   // a status patch reached the API server
+	StageObserved     = "ReadyObserved"   // a watch of the API server showed the Pod as ready
 	StageStop         = "StopContainers"  // containers and sandbox are stopped
 	StageUnmount      = "UnmountVolumes"  // the Pod's volumes are gone from the node
 	StageRemoved      = "RemovedFromAPI"  // the Pod's object is deleted
@@ -69,10 +71,52 @@ type Stage struct {
 	End   time.Time `json:"end,omitzero"`
 	// Error is the text of the error that ended the stage, empty on success.
 	Error string `json:"error,omitempty"`
+	// Remedy is what a person can do about the error; see WithRemedy.
+	Remedy string `json:"remedy,omitempty"`
+	// Cause names the object that the stage works for or waits for, where that is another one than the record's.
+	Cause *Ref `json:"cause,omitempty"`
+	// WaitMs is the part of the stage, in milliseconds, that it waited in a queue or for a rate limiter.
+	WaitMs float64 `json:"waitMs,omitempty"`
 }
 
 // Done reports whether the stage has ended.
 func (s Stage) Done() bool { return !s.End.IsZero() }
+
+// Change is one thing that was recorded: a stage began, or ended, or was marked (then it has begun and ended).
+type Change struct {
+	Ref   Ref   `json:"ref"`
+	Stage Stage `json:"stage"`
+}
+
+// remedied is an error with its remedy.
+type remedied struct {
+	error
+	remedy string
+}
+
+// Unwrap gives errors.Is and errors.As the error itself.
+func (r remedied) Unwrap() error { return r.error }
+
+// WithRemedy adds to an error what a person can do about it. The error's text stays as it is; Span.End and
+// Recorder.Mark put the remedy into the stage. A nil error stays nil.
+func WithRemedy(err error, remedy string) error {
+	if err == nil {
+		return nil
+	}
+	return remedied{err, remedy}
+}
+
+// fail puts an error into the stage.
+func (s *Stage) fail(err error) {
+	if err == nil {
+		return
+	}
+	s.Error = err.Error()
+	var r remedied
+	if errors.As(err, &r) {
+		s.Remedy = r.remedy
+	}
+}
 
 // Record is all that is known of one object. It is a copy: the caller owns it.
 type Record struct {

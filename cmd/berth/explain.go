@@ -1,16 +1,21 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -18,90 +23,182 @@ import (
 	"github.com/berth-dev/berth/timeline/remote"
 )
 
-// The exit codes of `berth explain --exit-code`.
+// The exit codes of `berth explain --exit-code`, beside 0 (ready or succeeded), 1 (no answer) and 2 (wrong usage).
 const (
 	exitFailed      = 3
 	exitWaiting     = 4
 	exitTerminating = 5
 )
 
+// pluginName is how kubectl finds berth as `kubectl why`: a link of this name on the PATH.
+const pluginName = "kubectl-why"
+
 type explainFlags struct {
-	kubeconfig, namespace, output string
-	exitCode                      bool
+	kubeconfig, context, namespace, selector, output string
+	all, allNamespaces, watch, exitCode, plugin      bool
+	timeout                                          time.Duration
 }
 
 func newExplain() *cobra.Command {
 	var flags explainFlags
 	cmd := &cobra.Command{
-		Use: "explain pod NAME", Aliases: []string{"why"},
-		Short:   "Say why a Pod is not running yet, or how it came to run",
-		Example: "  berth explain pod demo\n  berth explain pod/demo -n default -o json\n  berth why pod demo --exit-code",
+		Use: "explain TYPE/NAME", Aliases: []string{"why"},
+		Short: "Say why a Pod, claim, volume, node or ReplicaSet is not there yet, or how it came up",
+		Long: "Says in one sentence what the object waits for, since when, and who holds it; then the stages of its way, where the\n" +
+			"time went, the evidence, and the next safe command. With --all, lists everything that is stuck, the worst first.\n\n" +
+			"Types: pod, pvc, pv, node, replicaset, deployment, and kubectl's other names for them.\n\n" +
+			"Exit codes: 0 answered, 1 no answer (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
+			"3 failed, 4 waiting, 5 terminating; with --all, that of the worst.",
+		Example: "  berth explain pod/demo\n  berth why pvc/data -n shop -o json\n  berth explain --all\n" +
+			"  berth explain pod/demo -w\n  ln -s $(which berth) /usr/local/bin/kubectl-why && kubectl why pod/demo",
+		ValidArgsFunction: flags.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := podName(args)
+			target, err := flags.parse(args)
 			if err != nil {
 				return usageError{err}
 			}
-			return flags.run(cmd, name)
+			return flags.run(cmd, target)
 		},
 	}
-	cmd.Flags().StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
-	cmd.Flags().StringVarP(&flags.namespace, "namespace", "n", "default", "the Pod's namespace")
-	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
-	cmd.Flags().BoolVar(&flags.exitCode, "exit-code", false, "exit with 0 if ready or succeeded, 3 failed, 4 waiting, 5 terminating")
+	f := cmd.Flags()
+	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
+	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
+	f.StringVarP(&flags.namespace, "namespace", "n", "", "the object's namespace (default: the kubeconfig's)")
+	f.BoolVar(&flags.all, "all", false, "list everything that is stuck, the worst first (in all namespaces unless -n is given)")
+	f.BoolVarP(&flags.allNamespaces, "all-namespaces", "A", false, "with --all: all namespaces, nodes and volumes")
+	f.StringVarP(&flags.selector, "selector", "l", "", "with --all: only objects with these labels")
+	f.BoolVarP(&flags.watch, "watch", "w", false, "stay, and answer again at every change, until it is ready or has ended")
+	f.StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
+	f.BoolVar(&flags.exitCode, "exit-code", false, "exit with 0 if ready or succeeded, 3 failed, 4 waiting, 5 terminating")
+	f.DurationVar(&flags.timeout, "request-timeout", 10*time.Second, "how long one request to the API server may take")
+	f.BoolVar(&flags.plugin, "plugin", false, "use KUBECONFIG and ~/.kube/config as kubectl does")
+	_ = f.MarkHidden("plugin") // it is there
 	return cmd
 }
 
-// podName reads "pod NAME" or "pod/NAME", as kubectl does.
-func podName(args []string) (string, error) {
-	var kind, name string
-	switch len(args) {
-	case 1:
-		kind, name, _ = strings.Cut(args[0], "/")
-	case 2:
-		kind, name = args[0], args[1]
+// pluginArgs makes `kubectl-why …` mean `berth explain --plugin …`.
+func pluginArgs(argv []string) []string {
+	if filepath.Base(argv[0]) == pluginName {
+		return append([]string{"explain", "--plugin"}, argv[1:]...)
 	}
-	switch strings.ToLower(kind) {
-	case "pod", "pods", "po":
-	case "":
-		return "", errors.New("which object? Say `berth explain pod NAME`")
-	default:
-		return "", fmt.Errorf("cannot explain %q: only Pods can be explained", kind)
-	}
-	if name == "" {
-		return "", errors.New("which Pod? Say `berth explain pod NAME`")
-	}
-	return name, nil
+	return argv[1:]
 }
 
-func (f explainFlags) run(cmd *cobra.Command, name string) error {
-	var records explain.Records
-	path := f.kubeconfig
-	if path == "" {
-		layout, err := layoutOf(cmd)
-		if err != nil {
+// target is what to explain; an empty kind is all that is stuck.
+type target struct{ kind, name string }
+
+// parse reads "TYPE NAME" or "TYPE/NAME", as kubectl does, and checks the flags against one another.
+func (f *explainFlags) parse(args []string) (target, error) {
+	switch f.output {
+	case "", "json", "yaml":
+	default:
+		return target{}, fmt.Errorf("--output %q: json and yaml are known", f.output)
+	}
+	if f.allNamespaces && f.namespace != "" {
+		return target{}, errors.New("--all-namespaces and --namespace exclude each other")
+	}
+	if _, err := labels.Parse(f.selector); err != nil {
+		return target{}, fmt.Errorf("--selector: %w", err)
+	}
+	if f.all || len(args) == 0 && (f.allNamespaces || f.selector != "") {
+		if len(args) > 0 {
+			return target{}, fmt.Errorf("--all takes no object, and here is %q", args[0])
+		}
+		if f.watch {
+			return target{}, errors.New("--all and --watch exclude each other: watch one object")
+		}
+		return target{}, nil
+	}
+	if f.selector != "" || f.allNamespaces {
+		return target{}, errors.New("--selector and --all-namespaces go with --all, not with one object")
+	}
+	var word, name string
+	switch len(args) {
+	case 0:
+		return target{}, errors.New("which object? Say `berth explain pod/NAME`, or `berth explain --all`")
+	case 1:
+		word, name, _ = strings.Cut(args[0], "/")
+	case 2:
+		word, name = args[0], args[1]
+	default:
+		return target{}, fmt.Errorf("one object at a time: unexpected argument %q", args[2])
+	}
+	kind, err := explain.ParseKind(word)
+	if err != nil {
+		return target{}, err
+	}
+	if name == "" || strings.Contains(name, "/") {
+		return target{}, fmt.Errorf("which %s? Say `berth explain %s/NAME`", kind, word)
+	}
+	return target{kind, name}, nil
+}
+
+// connect makes the API client that the flags name, and the way to the running berth's records if there is one.
+func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source, error) {
+	var src explain.Source
+	layout, err := layoutOf(cmd)
+	if err != nil {
+		return nil, src, err
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	switch {
+	case f.kubeconfig != "":
+		rules.ExplicitPath = f.kubeconfig
+	case !f.plugin:
+		rules.ExplicitPath = layout.AdminKubeconfig()
+		if _, err := os.Stat(rules.ExplicitPath); err != nil {
+			return nil, src, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir or --kubeconfig (%w)",
+				layout.DataDir, err)
+		}
+	}
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, src, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	if f.namespace == "" && !f.allNamespaces && !f.all {
+		if f.namespace, _, err = loader.Namespace(); err != nil {
+			return nil, src, fmt.Errorf("read the kubeconfig's namespace: %w", err)
+		}
+	}
+	config.QPS, config.Timeout = -1, f.timeout
+	if src.Client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, src, fmt.Errorf("make an API client: %w", err)
+	}
+	// UIDs tell clusters apart: asking a berth that knows nothing of another cluster's objects does no harm.
+	if _, err := os.Stat(layout.Socket()); err == nil {
+		src.Records = remote.NewClient(layout.Socket())
+	}
+	return config, src, nil
+}
+
+func (f *explainFlags) run(cmd *cobra.Command, of target) error {
+	config, src, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	if of.kind == "" {
+		return f.runAll(cmd, src)
+	}
+	if f.watch {
+		answer, err := f.follow(cmd, config, src, of)
+		if err != nil || answer == nil {
 			return err
 		}
-		path = layout.AdminKubeconfig()
-		if _, err := os.Stat(layout.Socket()); err == nil {
-			records = remote.NewClient(layout.Socket())
-		}
+		return f.code(answer)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return fmt.Errorf("read kubeconfig %s: %w", path, err)
-	}
-	config.QPS = -1
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
-	}
-	answer, err := explain.Pod(cmd.Context(), client, records, f.namespace, name, time.Now())
+	answer, err := explain.Explain(cmd.Context(), src, of.kind, f.namespace, of.name)
 	if err != nil {
 		return err
 	}
 	if err := f.print(cmd, answer); err != nil {
 		return err
 	}
+	return f.code(answer)
+}
+
+// code is the exit code that the answer asks for.
+func (f *explainFlags) code(answer *explain.Answer) error {
 	if !f.exitCode {
 		return nil
 	}
@@ -116,25 +213,66 @@ func (f explainFlags) run(cmd *cobra.Command, name string) error {
 	return nil
 }
 
-func (f explainFlags) print(cmd *cobra.Command, answer *explain.Answer) error {
-	out := cmd.OutOrStdout()
-	switch f.output {
-	case "":
-		return explain.Print(out, answer, terminalWidth())
-	case "json":
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(answer)
-	case "yaml":
-		data, err := yaml.Marshal(answer)
+// stuckList is the JSON of --all.
+type stuckList struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Items      []*explain.Answer `json:"items"`
+	Unseen     []string          `json:"unseen,omitempty"`
+}
+
+func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
+	answers, unseen, err := explain.Stuck(cmd.Context(), src, f.namespace, f.selector)
+	if err != nil {
+		return err
+	}
+	if f.output != "" {
+		err = f.encode(cmd, stuckList{explain.APIVersion, explain.Kind + "List", append([]*explain.Answer{}, answers...), unseen})
+	} else {
+		err = f.printList(cmd, answers, unseen)
+	}
+	if err != nil || len(answers) == 0 {
+		return err
+	}
+	return f.code(answers[0])
+}
+
+func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Answer, unseen []string) error {
+	for _, text := range unseen {
+		fmt.Fprintf(cmd.ErrOrStderr(), "berth: not seen: %s\n", text)
+	}
+	if len(answers) == 0 {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), "Nothing is stuck.")
+		return err
+	}
+	return style().PrintList(cmd.OutOrStdout(), answers, time.Now())
+}
+
+func (f *explainFlags) print(cmd *cobra.Command, answer *explain.Answer) error {
+	if f.output != "" {
+		return f.encode(cmd, answer)
+	}
+	return style().Print(cmd.OutOrStdout(), answer)
+}
+
+func (f *explainFlags) encode(cmd *cobra.Command, value any) error {
+	if f.output == "yaml" {
+		data, err := yaml.Marshal(value)
 		if err != nil {
 			return fmt.Errorf("encode the answer: %w", err)
 		}
-		_, err = out.Write(data)
+		_, err = cmd.OutOrStdout().Write(data)
 		return err
-	default:
-		return usageError{fmt.Errorf("--output %q: json and yaml are known", f.output)}
 	}
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+// style follows the terminal: bars and colours only there, and no colours if NO_COLOR says so.
+func style() explain.Style {
+	width := terminalWidth()
+	return explain.Style{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }
 
 // terminalWidth is the width of standard output, 0 if it is not a terminal.
@@ -143,4 +281,75 @@ func terminalWidth() int {
 		return width
 	}
 	return 0
+}
+
+// completionTimeout bounds a completion: a shell that hangs is worse than one that knows no names.
+const completionTimeout = 2 * time.Second
+
+// complete offers types, then names of objects: "po<TAB>" and "pod/de<TAB>" and "pod de<TAB>".
+func (f *explainFlags) complete(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	word, _, slash := strings.Cut(typed, "/")
+	switch {
+	case len(args) == 0 && !slash:
+		var words []cobra.Completion
+		for _, kind := range explain.Kinds() {
+			if first := explain.Words(kind)[0]; strings.HasPrefix(first, typed) {
+				words = append(words, first+"/")
+			}
+		}
+		return words, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	case len(args) == 1 && !slash:
+		word = args[0]
+	case len(args) > 0:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	kind, err := explain.ParseKind(word)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	names, err := f.names(ctx, cmd, kind)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var offers []cobra.Completion
+	for _, name := range names {
+		if slash {
+			name = word + "/" + name
+		}
+		if strings.HasPrefix(name, typed) {
+			offers = append(offers, name)
+		}
+	}
+	return offers, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (f *explainFlags) names(ctx context.Context, cmd *cobra.Command, kind string) ([]string, error) {
+	_, src, err := f.connect(cmd)
+	if err != nil {
+		return nil, err
+	}
+	path := "/api/v1"
+	if kind == explain.KindReplicaSet || kind == explain.KindDeployment {
+		path = "/apis/apps/v1"
+	}
+	request := src.Client.CoreV1().RESTClient().Get().AbsPath(path)
+	if explain.Namespaced(kind) {
+		request = request.AbsPath(path, "namespaces", f.namespace)
+	}
+	var list metav1.PartialObjectMetadataList
+	data, err := request.Suffix(strings.ToLower(kind)+"s").
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").DoRaw(ctx)
+	if err == nil {
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %ss: %w", kind, err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
 }

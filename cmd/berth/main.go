@@ -27,7 +27,7 @@ func main() {
 	// The first signal asks for an orderly stop; the second, with the handler gone, ends berth at once.
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, cancel)
-	os.Exit(run(ctx, os.Args[1:]))
+	os.Exit(run(ctx, pluginArgs(os.Args)))
 }
 
 func run(ctx context.Context, args []string) int {

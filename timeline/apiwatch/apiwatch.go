@@ -1,5 +1,6 @@
 // Package apiwatch records what the API server itself shows of a Pod's and a claim's way: accepted, scheduled,
-// bound. The parts that do the work record the rest; nobody else sees these moments to the millisecond.
+// bound, seen as ready. The parts that do the work record the rest; nobody else sees these moments to the
+// millisecond.
 package apiwatch
 
 import (
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -17,44 +19,29 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-const owner = "api"
+const (
+	owner     = "api"
+	scheduler = "scheduler"
+)
 
 // fresh is how old an object may be when it is first seen for its acceptance to be recorded: creation times have
 // whole seconds, and for objects older than that the moment is long gone.
 const fresh = 2 * time.Second
+
+// errDeleted ends the scheduling of a Pod that was deleted before it had a node.
+var errDeleted = errors.New("deleted before a node was chosen")
 
 // Run watches Pods and claims until ctx ends.
 func Run(ctx context.Context, client kubernetes.Interface, rec *timeline.Recorder, clk clock.PassiveClock) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	pods := factory.Core().V1().Pods().Informer()
 	claims := factory.Core().V1().PersistentVolumeClaims().Informer()
-	// The record needs few fields; keeping no more makes the watch cheap on a busy cluster.
-	strip := func(obj any) (any, error) {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			kept := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
-			kept.ManagedFields, kept.Annotations, kept.Labels = nil, nil, nil
-			kept.Spec.NodeName = pod.Spec.NodeName
-			return kept, nil
-		}
-		return obj, nil
-	}
 	if err := pods.SetTransform(strip); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
-	_, podErr := pods.AddEventHandler(handler(func(pod *corev1.Pod, initial bool) {
-		ref := timeline.PodRef(pod)
-		accept(rec, clk, ref, pod.CreationTimestamp.Time, initial)
-		if pod.Spec.NodeName != "" && !initial {
-			rec.Mark(ref, owner, timeline.StageScheduled, "", nil)
-		}
-	}))
-	_, claimErr := claims.AddEventHandler(handler(func(claim *corev1.PersistentVolumeClaim, initial bool) {
-		ref := timeline.RefOf("PersistentVolumeClaim", claim)
-		accept(rec, clk, ref, claim.CreationTimestamp.Time, initial)
-		if claim.Status.Phase == corev1.ClaimBound && !initial {
-			rec.Mark(ref, owner, timeline.StageBound, "", nil)
-		}
-	}))
+	w := watcher{rec: rec, clock: clk, unscheduled: make(map[types.UID]*timeline.Span)}
+	_, podErr := pods.AddEventHandler(handler(w.pod, w.podGone))
+	_, claimErr := claims.AddEventHandler(handler(w.claim, func(*corev1.PersistentVolumeClaim) {}))
 	if err := errors.Join(podErr, claimErr); err != nil {
 		return fmt.Errorf("watch pods and claims: %w", err)
 	}
@@ -64,13 +51,71 @@ func Run(ctx context.Context, client kubernetes.Interface, rec *timeline.Recorde
 	return nil
 }
 
-func accept(rec *timeline.Recorder, clk clock.PassiveClock, ref timeline.Ref, created time.Time, initial bool) {
-	if !initial && clk.Since(created) < fresh {
-		rec.Mark(ref, owner, timeline.StageAccepted, "", nil)
+// strip keeps of a Pod what the record needs, which makes the watch cheap on a busy cluster.
+func strip(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	kept := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
+	kept.ManagedFields, kept.Annotations, kept.Labels = nil, nil, nil
+	kept.Spec.NodeName = pod.Spec.NodeName
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			kept.Status.Conditions = []corev1.PodCondition{{Type: condition.Type, Status: condition.Status}}
+		}
+	}
+	return kept, nil
+}
+
+// watcher takes the changes. Those of Pods come from one goroutine, which owns unscheduled.
+type watcher struct {
+	rec         *timeline.Recorder
+	clock       clock.PassiveClock
+	unscheduled map[types.UID]*timeline.Span
+}
+
+func (w *watcher) pod(pod *corev1.Pod, initial bool) {
+	ref := timeline.PodRef(pod)
+	w.accept(ref, pod.CreationTimestamp.Time, initial)
+	if initial {
+		return // its past is not known to the millisecond
+	}
+	span := w.unscheduled[pod.UID]
+	switch {
+	case pod.Spec.NodeName == "" && span == nil:
+		w.unscheduled[pod.UID] = w.rec.Begin(ref, scheduler, timeline.StageScheduled, "")
+	case pod.Spec.NodeName != "" && span != nil:
+		span.End(nil)
+		delete(w.unscheduled, pod.UID)
+	}
+	if len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Status == corev1.ConditionTrue {
+		w.rec.Mark(ref, owner, timeline.StageObserved, "", nil)
 	}
 }
 
-func handler[T any](seen func(obj T, initial bool)) cache.ResourceEventHandler {
+func (w *watcher) podGone(pod *corev1.Pod) {
+	if span := w.unscheduled[pod.UID]; span != nil {
+		span.End(errDeleted)
+		delete(w.unscheduled, pod.UID)
+	}
+}
+
+func (w *watcher) claim(claim *corev1.PersistentVolumeClaim, initial bool) {
+	ref := timeline.RefOf("PersistentVolumeClaim", claim)
+	w.accept(ref, claim.CreationTimestamp.Time, initial)
+	if claim.Status.Phase == corev1.ClaimBound && !initial {
+		w.rec.Mark(ref, owner, timeline.StageBound, "", nil)
+	}
+}
+
+func (w *watcher) accept(ref timeline.Ref, created time.Time, initial bool) {
+	if !initial && w.clock.Since(created) < fresh {
+		w.rec.Mark(ref, owner, timeline.StageAccepted, "", nil)
+	}
+}
+
+func handler[T any](seen func(obj T, initial bool), gone func(obj T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if typed, ok := obj.(T); ok {
@@ -80,6 +125,14 @@ func handler[T any](seen func(obj T, initial bool)) cache.ResourceEventHandler {
 		UpdateFunc: func(_, obj any) {
 			if typed, ok := obj.(T); ok {
 				seen(typed, false)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if typed, ok := obj.(T); ok {
+				gone(typed)
 			}
 		},
 	}

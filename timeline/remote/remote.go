@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +18,11 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Handler answers GET /v1/records/{uid} with the record as JSON, or 404.
+// Handler answers
+//   - GET /v1/records/{uid} with the record as JSON, or 404;
+//   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
+//     object. With "Accept: text/event-stream" the lines come as server-sent events. A reader that is too slow loses
+//     changes, and is told how many in a line {"lost":n}.
 func Handler(rec *timeline.Recorder) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/records/{uid}", func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +34,56 @@ func Handler(rec *timeline.Recorder) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(record) // the reader went away: nobody is left to tell
 	})
+	mux.HandleFunc("GET /v1/stages", func(w http.ResponseWriter, r *http.Request) { stream(rec, w, r) })
 	return mux
+}
+
+// buffered is how many changes wait for a reader of the stream.
+const buffered = 1024
+
+func stream(rec *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
+	sub := rec.Subscribe(buffered)
+	defer sub.Stop()
+	uid := types.UID(r.URL.Query().Get("uid"))
+	prefix, suffix, kind := "", "\n", "application/x-ndjson"
+	if r.Header.Get("Accept") == "text/event-stream" {
+		prefix, suffix, kind = "data: ", "\n\n", "text/event-stream"
+	}
+	w.Header().Set("Content-Type", kind)
+	controller := http.NewResponseController(w)
+	send := func(value any) error {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, prefix+string(data)+suffix); err != nil {
+			return err
+		}
+		return controller.Flush()
+	}
+	if controller.Flush() != nil { // the reader knows by the header that it misses nothing from here on
+		return
+	}
+	lost := 0
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case change := <-sub.Changes():
+			if now := sub.Lost(); now > lost {
+				if send(map[string]int{"lost": now - lost}) != nil {
+					return
+				}
+				lost = now
+			}
+			if uid != "" && change.Ref.UID != uid {
+				continue
+			}
+			if send(change) != nil {
+				return // the reader went away
+			}
+		}
+	}
 }
 
 // Listen makes the socket, replacing one that a killed process left. The caller holds the cluster's lock, so no
@@ -86,4 +140,41 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 		return record, false, fmt.Errorf("read the record of %q: %w", uid, err)
 	}
 	return record, true, nil
+}
+
+// Stages calls each for every change from now on, of the object with the UID or, if it is empty, of all. It calls
+// ready, if not nil, once nothing is missed any more. It returns nil when ctx ends, else the error that ended the
+// stream.
+func (c *Client) Stages(ctx context.Context, uid types.UID, ready func(), each func(timeline.Change)) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth/v1/stages?uid="+url.QueryEscape(string(uid)), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask for the stages: %w", err)
+	}
+	response, err := c.http.Do(request)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the caller has left
+	}
+	if err != nil {
+		return fmt.Errorf("ask the running berth: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("ask the running berth for the stages: %s", response.Status)
+	}
+	if ready != nil {
+		ready()
+	}
+	decoder := json.NewDecoder(response.Body)
+	for {
+		var change timeline.Change
+		if err := decoder.Decode(&change); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // the caller has left
+			}
+			return fmt.Errorf("read the stages of the running berth: %w", err)
+		}
+		if change.Ref.UID != "" {
+			each(change)
+		}
+	}
 }

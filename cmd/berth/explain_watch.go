@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/remote"
+)
+
+// errDone ends a watch from within.
+var errDone = errors.New("done")
+
+// follow answers at every change until the object is ready or has ended, and returns the last answer. On a terminal it
+// redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict that is new.
+func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Answer, error) {
+	watching := rest.CopyConfig(config)
+	watching.Timeout = 0 // a watch has no end
+	client, err := kubernetes.NewForConfig(watching)
+	if err != nil {
+		return nil, fmt.Errorf("make an API client: %w", err)
+	}
+	wake := make(chan struct{}, 1)
+	nudge := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	nudge()
+	var last *explain.Answer
+	group, ctx := errgroup.WithContext(cmd.Context())
+	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, nudge) })
+	if records, ok := src.Records.(*remote.Client); ok {
+		group.Go(func() error {
+			// Without the stream the API's own changes still wake us.
+			_ = records.Stages(ctx, "", nudge, func(timeline.Change) { nudge() })
+			return nil
+		})
+	}
+	group.Go(func() error {
+		last, err = f.redraw(ctx, cmd, src, of, wake)
+		return errors.Join(err, errDone)
+	})
+	if err := group.Wait(); !errors.Is(err, errDone) || cmd.Context().Err() == nil && last == nil {
+		return nil, err
+	}
+	return last, nil
+}
+
+// redraw answers whenever it is woken.
+func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
+) (*explain.Answer, error) {
+	var tick <-chan time.Time
+	terminal := f.output == "" && terminalWidth() > 0
+	if terminal {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	var last *explain.Answer
+	for {
+		select {
+		case <-ctx.Done():
+			return last, nil
+		case <-wake:
+		case <-tick:
+		}
+		answer, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+		switch {
+		case ctx.Err() != nil:
+			return last, nil
+		case apierrors.IsNotFound(err) && last != nil:
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: gone\n", explain.Title(last))
+			return nil, err
+		case err != nil:
+			return nil, err
+		}
+		fresh := last == nil || last.State != answer.State || last.Reason != answer.Reason
+		last = answer
+		switch {
+		case terminal:
+			err = f.repaint(cmd, answer)
+		case fresh && f.output == "json":
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(answer) // a line each, to be read line by line
+		case fresh && f.output == "yaml":
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below tells
+			err = f.encode(cmd, answer)
+		case fresh:
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(answer), answer.Verdict)
+		}
+		if err != nil || !answer.Stuck() || answer.State == explain.Failed {
+			return answer, err
+		}
+	}
+}
+
+// repaint draws over the last screen: it homes the cursor and clears what is left of each line, which does not flicker.
+func (f *explainFlags) repaint(cmd *cobra.Command, answer *explain.Answer) error {
+	var screen bytes.Buffer
+	if err := style().Print(&screen, answer); err != nil {
+		return err
+	}
+	text := bytes.ReplaceAll(screen.Bytes(), []byte("\n"), []byte("\x1b[K\n"))
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\x1b[H%s\x1b[J", text)
+	return err
+}
+
+// watchAPI wakes at every change that can alter the answer.
+func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, nudge func()) error {
+	if !explain.Namespaced(kind) {
+		namespace = corev1.NamespaceAll
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
+	core := factory.Core().V1()
+	watched := []cache.SharedIndexInformer{core.Events().Informer()}
+	switch kind {
+	case explain.KindPod:
+		watched = append(watched, core.Pods().Informer(), core.PersistentVolumeClaims().Informer())
+	case explain.KindClaim:
+		watched = append(watched, core.Pods().Informer(), core.PersistentVolumeClaims().Informer())
+	case explain.KindVolume:
+		watched = append(watched, core.PersistentVolumes().Informer())
+	case explain.KindNode:
+		watched = append(watched, core.Nodes().Informer())
+	default:
+		watched = append(watched, core.Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer(),
+			factory.Apps().V1().Deployments().Informer())
+	}
+	for _, informer := range watched {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { nudge() }, UpdateFunc: func(_, _ any) { nudge() }, DeleteFunc: func(any) { nudge() },
+		})
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", kind, err)
+		}
+	}
+	factory.StartWithContext(ctx)
+	<-ctx.Done()
+	factory.Shutdown()
+	return nil
+}

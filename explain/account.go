@@ -1,0 +1,210 @@
+package explain
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Account says where the time of a Pod's start went. Its parts follow one another without a gap, and what they take
+// sums to the whole: each moment belongs to the stage that the start waited for then.
+type Account struct {
+	// From and To are the first and the last moment: accepted, and ready as the API shows it (or now).
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Complete is whether the Pod is ready, so that the account is closed.
+	Complete bool `json:"complete"`
+	// TotalMs is the time between From and To.
+	TotalMs float64 `json:"totalMs"`
+	// UnaccountedMs is the part of TotalMs that no part names.
+	UnaccountedMs float64 `json:"unaccountedMs"`
+	Parts         []Part  `json:"parts"`
+}
+
+// Part is what a start waited for during a while.
+type Part struct {
+	// Name is a stage with its subject, or a hand-over between two components.
+	Name string `json:"name"`
+	// Owner is the component that had the Pod then; empty for a while that nobody accounts for.
+	Owner string  `json:"owner,omitempty"`
+	Ms    float64 `json:"ms"`
+}
+
+// handover names the while between the end of one stage and the start of the next, by the two stages.
+type handover struct {
+	after, before string // empty stands for any
+	name, owner   string
+}
+
+// stageQueued is what package provision records while a claim waits for a worker.
+const stageQueued = "ProvisionQueued"
+
+// The first that fits counts. Every entry is work that is known to happen there; what fits none is unaccounted.
+var handovers = []handover{
+	{timeline.StageAccepted, stageQueued, "scheduler chooses a node", "scheduler"},
+	{timeline.StageAccepted, timeline.StageProvisioning, "claim reaches the provisioner", "provision"},
+	{timeline.StageAccepted, "", "watch: accepted to seen", "api"},
+	{timeline.StageProvisioning, timeline.StageSaving, "volume object prepared", "provision"},
+	{timeline.StageSaving, timeline.StageBound, "volume bound to the claim", "kube-controller-manager"},
+	{timeline.StageProvisioning, timeline.StageBound, "volume written and bound", "provision, kube-controller-manager"},
+	{timeline.StageProvisioning, timeline.StageScheduled, "volume written, bound, pod bound", "scheduler"},
+	{timeline.StageSaving, timeline.StageScheduled, "volume bound, pod bound", "scheduler"},
+	{timeline.StageBound, timeline.StageScheduled, "scheduler notices the bound claim", "scheduler"},
+	{timeline.StageBound, timeline.StageSeen, "scheduler notices the bound claim", "scheduler"},
+	{stageQueued, timeline.StageProvisioning, "provisioner queue", "provision"},
+	{timeline.StageScheduled, timeline.StageSeen, "watch: bound to node agent", "api"},
+	{timeline.StageSeen, timeline.StageAdmitted, "admission", "kubelet"},
+	{timeline.StageSeen, "", "cgroups and directories", "kubelet"},
+	{timeline.StageAdmitted, "", "cgroups and directories", "kubelet"},
+	{timeline.StageScheduled, "", "cgroups and directories", "kubelet"},
+	{timeline.StageVolume, "", "after the volumes", "kubelet"},
+	{timeline.StageImage, "", "after the image", "kubelet"},
+	{timeline.StageSandbox, "", "container configuration", "kubelet"},
+	{timeline.StageCreate, "", "container created to start", "kubelet"},
+	{timeline.StageStart, timeline.StageInit, "init container runs", "container"},
+	{timeline.StageInit, "", "next container", "kubelet"},
+	{timeline.StageStart, "", "runtime reports the start", "kubelet"},
+	{timeline.StagePostStart, "", "runtime reports the start", "kubelet"},
+	{timeline.StageProbe, "", "verdict to status", "kubelet"},
+	{timeline.StageReady, timeline.StageStatus, "status write", "api"},
+	{timeline.StageReady, timeline.StageObserved, "status write and watch", "api"},
+	{timeline.StageStatus, timeline.StageObserved, "watch: status observed", "api"},
+	{timeline.StageAttach, "", "after the attach", "attachdetach"},
+}
+
+// account draws up the account of a Pod's first start. It goes backwards from the end: the start waited last for the
+// stage that ended last, before that for what ended last when that one began, and so on.
+func account(pod timeline.Record, claims []timeline.Record, now time.Time) *Account {
+	a := &Account{To: now}
+	var steps []timeline.Stage
+	for _, stage := range pod.Stages {
+		switch {
+		case stage.Name == timeline.StageAccepted && a.From.IsZero():
+			a.From = stage.Start
+		case stage.Name == timeline.StageObserved && stage.Error == "" && !a.Complete:
+			a.To, a.Complete = stage.Start, true
+		}
+		if stage.Name != timeline.StageStatus || stage.Subject == readyStatus {
+			steps = append(steps, stage)
+		}
+	}
+	if a.From.IsZero() {
+		return nil
+	}
+	steps = append(steps, claimSteps(steps, claims)...)
+	a.fill(steps)
+	return a
+}
+
+// claimSteps are the stages of the claims while the Pod waits for its node. Then they say what the scheduler waits
+// for, and of its own stage only the end counts.
+func claimSteps(steps []timeline.Stage, claims []timeline.Record) []timeline.Stage {
+	var scheduled *timeline.Stage
+	for i := range steps {
+		if steps[i].Name == timeline.StageScheduled {
+			scheduled = &steps[i]
+		}
+	}
+	var own []timeline.Stage
+	for _, claim := range claims {
+		for _, stage := range claim.Stages {
+			if stage.Name != timeline.StageAccepted && (scheduled == nil || !stage.Start.Before(scheduled.Start)) {
+				own = append(own, stage)
+			}
+		}
+	}
+	if scheduled != nil && len(own) > 0 && scheduled.Done() {
+		scheduled.Start = scheduled.End
+	}
+	return own
+}
+
+// readyStatus is the subject of the status write that made the Pod ready.
+const readyStatus = "Running, Ready"
+
+func (a *Account) fill(steps []timeline.Stage) {
+	for i := range steps {
+		if !steps[i].Done() || steps[i].End.After(a.To) {
+			steps[i].End = a.To
+		}
+	}
+	steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool { return !s.Start.Before(a.To) && s.Name != timeline.StageObserved })
+	at, next := a.To, timeline.StageObserved
+	for at.After(a.From) {
+		step := latest(steps, at, next)
+		if step == nil {
+			a.add(Part{Name: "unaccounted"}, at.Sub(a.From))
+			break
+		}
+		if gap := at.Sub(step.End); gap > 0 {
+			a.add(between(step.Name, next), gap)
+		}
+		begin := step.Start
+		if begin.Before(a.From) {
+			begin = a.From
+		}
+		if took := minTime(step.End, at).Sub(begin); took > 0 {
+			a.add(Part{Name: trimmed(step.Name + " " + step.Subject), Owner: step.Owner}, took)
+		}
+		at, next = minTime(begin, at), step.Name
+		steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool {
+			return s.Name == step.Name && s.Subject == step.Subject && s.Attempt == step.Attempt
+		})
+	}
+	slices.Reverse(a.Parts)
+	a.TotalMs = millis(a.To.Sub(a.From))
+}
+
+func trimmed(s string) string {
+	if s[len(s)-1] == ' ' {
+		return s[:len(s)-1]
+	}
+	return s
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// latest is the stage that ended last at or before the moment; of stages that go on across it, the one that began
+// last. A mark ties with the end of a stage at the same moment: the stage counts, since it took time.
+func latest(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
+	var best *timeline.Stage
+	key := func(s *timeline.Stage) time.Time { return minTime(s.End, at) }
+	for i := range steps {
+		step := &steps[i]
+		if step.Start.After(at) || step.Name == next && next == timeline.StageObserved {
+			continue
+		}
+		if best == nil || cmp.Or(key(step).Compare(key(best)), step.Start.Compare(best.Start)) > 0 {
+			best = step
+		}
+	}
+	return best
+}
+
+func between(after, before string) Part {
+	for _, h := range handovers {
+		if (h.after == after || h.after == "") && (h.before == before || h.before == "") {
+			return Part{Name: h.name, Owner: h.owner}
+		}
+	}
+	return Part{Name: "unaccounted"}
+}
+
+func (a *Account) add(part Part, took time.Duration) {
+	part.Ms = millis(took)
+	if part.Owner == "" {
+		a.UnaccountedMs += part.Ms
+	}
+	if n := len(a.Parts); n > 0 && a.Parts[n-1].Name == part.Name {
+		a.Parts[n-1].Ms += part.Ms
+		return
+	}
+	a.Parts = append(a.Parts, part)
+}

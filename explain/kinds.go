@@ -1,0 +1,237 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Object kinds that can be explained.
+const (
+	KindPod        = "Pod"
+	KindClaim      = "PersistentVolumeClaim"
+	KindVolume     = "PersistentVolume"
+	KindNode       = "Node"
+	KindReplicaSet = "ReplicaSet"
+	KindDeployment = "Deployment"
+)
+
+// kindInfo is a kind with kubectl's words for it; the first word is the one that Berth uses itself.
+type kindInfo struct {
+	name       string
+	words      []string
+	namespaced bool
+	explain    func(ctx context.Context, src Source, namespace, name string) (*Answer, error)
+}
+
+// kinds is a function because the explainers of owners look the kinds of what they own up in it.
+func kinds() []kindInfo {
+	return []kindInfo{
+		{KindPod, []string{"pod", "pods", "po"}, true, explainPod},
+		{KindClaim, []string{"pvc", "pvcs", "persistentvolumeclaim", "persistentvolumeclaims", "claim"}, true, explainClaim},
+		{KindVolume, []string{"pv", "pvs", "persistentvolume", "persistentvolumes", "volume"}, false, explainVolume},
+		{KindNode, []string{"node", "nodes", "no"}, false, explainNode},
+		{KindReplicaSet, []string{"replicaset", "replicasets", "rs"}, true, explainReplicaSet},
+		{KindDeployment, []string{"deployment", "deployments", "deploy"}, true, explainDeployment},
+	}
+}
+
+// Words lists the words that name the kind, the one to show first; nil for a kind that cannot be explained.
+func Words(kind string) []string {
+	for _, info := range kinds() {
+		if info.name == kind {
+			return info.words
+		}
+	}
+	return nil
+}
+
+// Kinds lists the kinds that can be explained.
+func Kinds() []string {
+	var names []string
+	for _, info := range kinds() {
+		names = append(names, info.name)
+	}
+	return names
+}
+
+// Namespaced reports whether objects of the kind lie in a namespace.
+func Namespaced(kind string) bool {
+	return slices.ContainsFunc(kinds(), func(info kindInfo) bool { return info.name == kind && info.namespaced })
+}
+
+// ParseKind reads a kind as kubectl does: singular, plural or short name, in any case. An error names the nearest
+// word that is known.
+func ParseKind(word string) (string, error) {
+	word = strings.ToLower(word)
+	word, _, _ = strings.Cut(word, ".") // "deployments.apps"
+	near, best := "", 3
+	var firsts []string
+	for _, info := range kinds() {
+		firsts = append(firsts, info.words[0])
+		for _, known := range info.words {
+			if known == word {
+				return info.name, nil
+			}
+			if d := distance(word, known); d < best && len(known) > 2 {
+				near, best = known, d
+			}
+		}
+	}
+	if near != "" {
+		return "", fmt.Errorf("cannot explain %q: did you mean %q?", word, near)
+	}
+	return "", fmt.Errorf("cannot explain %q: %s are known", word, strings.Join(firsts, ", "))
+}
+
+// distance is how many letters must be put in, taken out or changed to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := corner
+			if a[i] != b[j] {
+				change++
+			}
+			corner = row[j+1]
+			row[j+1] = min(change, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// Source is where answers are drawn from.
+type Source struct {
+	// Client reads the API with whatever rights its user has; what it may not read stands in Answer.Unseen.
+	Client kubernetes.Interface
+	// Records may be nil: then the API's own times stand in for stages.
+	Records Records
+	// Clock may be nil for the real one.
+	Clock clock.PassiveClock
+}
+
+func (s Source) now() time.Time {
+	if s.Clock == nil {
+		return time.Now()
+	}
+	return s.Clock.Now()
+}
+
+// slowAnswer is how long the API server may take for one object before the answer mentions it.
+const slowAnswer = 500 * time.Millisecond
+
+// Explain explains one object. An error means that the question could not be answered at all: a kind that cannot be
+// explained, no such object, or no API.
+func Explain(ctx context.Context, src Source, kind, namespace, name string) (*Answer, error) {
+	for _, info := range kinds() {
+		if info.name == kind {
+			return info.explain(ctx, src, namespace, name)
+		}
+	}
+	return nil, fmt.Errorf("cannot explain kind %q", kind)
+}
+
+func explainPod(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+	return Pod(ctx, src.Client, src.Records, namespace, name, src.now())
+}
+
+// slow notes that the API server itself keeps everybody waiting.
+func (a *Answer) slow(began, ended time.Time) {
+	if took := ended.Sub(began); took >= slowAnswer {
+		a.Evidence = append(a.Evidence, Evidence{Object: "API server", Field: "latency",
+			Text: fmt.Sprintf("took %.1f s to answer for one object: it is slow or far away", took.Seconds())})
+	}
+}
+
+// inquiry is the answer to one object in the making.
+type inquiry struct {
+	src    Source
+	now    time.Time
+	ref    timeline.Ref
+	record timeline.Record
+	unseen []string
+}
+
+// inquire begins an answer: it reads the object's record. Whoever explains a controller's object needs none.
+func (s Source) inquire(ctx context.Context, ref timeline.Ref, now time.Time) *inquiry {
+	q := &inquiry{src: s, now: now, ref: ref}
+	if s.Records == nil {
+		q.unseen = append(q.unseen, "stages: no running berth to ask; times come from the API, to the second")
+		return q
+	}
+	record, _, err := s.Records.Record(ctx, ref.UID)
+	if err != nil {
+		q.miss("stages", err)
+	}
+	q.record = record
+	return q
+}
+
+func (q *inquiry) miss(what string, err error) {
+	q.unseen = append(q.unseen, fmt.Sprintf("%s: %v", what, err))
+}
+
+// say finishes the answer with what was found.
+func (q *inquiry) say(found *finding) *Answer {
+	return &Answer{
+		APIVersion: APIVersion, Kind: Kind, Object: q.ref,
+		State: found.state, Reason: found.reason, Verdict: found.verdict, Since: found.since, HeldBy: found.heldBy,
+		MovesAt: found.movesAt, Stages: lay([]timeline.Record{q.record}, q.now), Evidence: found.evidence,
+		Next: found.next, Unseen: q.unseen,
+	}
+}
+
+// lay puts the stages of records on one time line.
+func lay(records []timeline.Record, now time.Time) []Stage {
+	all := []Stage{}
+	for _, record := range records {
+		for _, stage := range record.Stages {
+			all = append(all, Stage{Stage: stage, Object: record.Ref.Kind + "/" + record.Ref.Name})
+		}
+	}
+	return arrange(all, now)
+}
+
+// arrange sorts the stages by their start and gives each its place relative to the first.
+func arrange(all []Stage, now time.Time) []Stage {
+	slices.SortStableFunc(all, func(a, b Stage) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
+	for i := range all {
+		end := all[i].End
+		if !all[i].Done() {
+			end = now
+		}
+		all[i].OffsetMs = millis(all[i].Start.Sub(all[0].Start))
+		all[i].DurationMs = millis(end.Sub(all[i].Start))
+	}
+	return all
+}
+
+func ref(kind, namespace, name string, uid types.UID) timeline.Ref {
+	return timeline.Ref{Kind: kind, Namespace: namespace, Name: name, UID: uid}
+}
+
+// ago says how long ago t was.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "for an unknown time"
+	}
+	d := now.Sub(t)
+	if d < time.Minute {
+		return fmt.Sprintf("%.1f s", max(d, 0).Seconds())
+	}
+	return d.Truncate(time.Second).String()
+}

@@ -1,0 +1,142 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// stuckAtOnce bounds how many objects are explained at the same time.
+const stuckAtOnce = 8
+
+type candidate struct{ kind, namespace, name string }
+
+// Stuck explains everything of the namespace (all, if empty) that is not where it should be, the worst first: failed
+// before waiting before terminating, and the oldest first. The selector is a label selector as kubectl takes it; with
+// a namespace or a selector, what lies in no namespace is left out. Kinds that may not be listed are named in the
+// second result; only if none may be listed is there an error.
+func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Answer, []string, error) {
+	found, unseen, err := candidates(ctx, src, namespace, selector)
+	if err != nil {
+		return nil, nil, err
+	}
+	answers := make([]*Answer, len(found))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(stuckAtOnce)
+	for i, c := range found {
+		group.Go(func() error {
+			answer, err := Explain(ctx, src, c.kind, c.namespace, c.name)
+			if apierrors.IsNotFound(err) {
+				return nil // it has gone meanwhile
+			}
+			answers[i] = answer
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	answers = slices.DeleteFunc(answers, func(a *Answer) bool { return a == nil || !a.Stuck() })
+	slices.SortStableFunc(answers, compare)
+	return answers, unseen, nil
+}
+
+// Stuck reports whether the object is not where it should be.
+func (a *Answer) Stuck() bool { return a.State != Ready && a.State != Succeeded }
+
+// compare orders the worse first.
+func compare(a, b *Answer) int {
+	rank := map[State]int{Failed: 0, Waiting: 1, Terminating: 2, Ready: 3, Succeeded: 4}
+	return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), a.Since.Compare(b.Since),
+		cmp.Compare(a.Object.Namespace, b.Object.Namespace), cmp.Compare(a.Object.Name, b.Object.Name))
+}
+
+// candidates lists what does not look well at first sight.
+func candidates(ctx context.Context, src Source, namespace, selector string) (found []candidate, unseen []string, err error) {
+	options := metav1.ListOptions{LabelSelector: selector}
+	var errs []error
+	take := func(what string, err error, add func()) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
+			unseen = append(unseen, fmt.Sprintf("%s: %v", what, err))
+			return
+		}
+		add()
+	}
+	asked := 4
+	pods, err := src.Client.CoreV1().Pods(namespace).List(ctx, options)
+	take("pods", err, func() {
+		for i := range pods.Items {
+			if pod := &pods.Items[i]; !podIsReady(pod) && pod.Status.Phase != corev1.PodSucceeded || pod.DeletionTimestamp != nil {
+				found = append(found, candidate{KindPod, pod.Namespace, pod.Name})
+			}
+		}
+	})
+	claims, err := src.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
+	take("persistentvolumeclaims", err, func() {
+		for i := range claims.Items {
+			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
+				found = append(found, candidate{KindClaim, claim.Namespace, claim.Name})
+			}
+		}
+	})
+	sets, err := src.Client.AppsV1().ReplicaSets(namespace).List(ctx, options)
+	take("replicasets", err, func() {
+		for i := range sets.Items {
+			if set := &sets.Items[i]; metav1.GetControllerOf(set) == nil && unsettled(set) {
+				found = append(found, candidate{KindReplicaSet, set.Namespace, set.Name})
+			}
+		}
+	})
+	deployments, err := src.Client.AppsV1().Deployments(namespace).List(ctx, options)
+	take("deployments", err, func() {
+		for i := range deployments.Items {
+			if d := &deployments.Items[i]; deploymentState(d, src.now()).state != Ready {
+				found = append(found, candidate{KindDeployment, d.Namespace, d.Name})
+			}
+		}
+	})
+	if namespace == metav1.NamespaceAll && selector == "" {
+		asked += 2
+		nodes, err := src.Client.CoreV1().Nodes().List(ctx, options)
+		take("nodes", err, func() {
+			for i := range nodes.Items {
+				found = append(found, candidate{KindNode, "", nodes.Items[i].Name})
+			}
+		})
+		volumes, err := src.Client.CoreV1().PersistentVolumes().List(ctx, options)
+		take("persistentvolumes", err, func() {
+			for i := range volumes.Items {
+				pv := &volumes.Items[i]
+				if pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+					found = append(found, candidate{KindVolume, "", pv.Name})
+				}
+			}
+		})
+	}
+	if len(errs) == asked {
+		return nil, nil, errors.Join(errs...)
+	}
+	return found, unseen, nil
+}
+
+func unsettled(set *appsv1.ReplicaSet) bool {
+	want := int32(1)
+	if set.Spec.Replicas != nil {
+		want = *set.Spec.Replicas
+	}
+	return set.DeletionTimestamp != nil || set.Status.ReadyReplicas != want || set.Status.Replicas != want
+}
+
+func podIsReady(pod *corev1.Pod) bool {
+	ready := condition(pod, corev1.PodReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}

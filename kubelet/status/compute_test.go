@@ -178,3 +178,23 @@ func TestRejected(t *testing.T) {
 	require.Equal(t, "OutOfpods", got.Reason)
 	require.False(t, status.IsReady(&got))
 }
+
+func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
+	p := withInit(pod(corev1.RestartPolicyNever, "a"), false, "one", "two", "three")
+	one, two := exited("one", 0, 0), exited("two", 1, 0)
+	got := status.Compute(status.Input{Pod: p, Runtime: held(two, one), Prepared: true, Ended: true, Now: now})
+	require.Equal(t, corev1.PodFailed, got.Phase)
+	require.Equal(t, "PodInitializing", got.ContainerStatuses[0].State.Waiting.Reason)
+	require.Equal(t, "PodInitializing", got.InitContainerStatuses[2].State.Waiting.Reason)
+	require.Equal(t, int32(1), got.InitContainerStatuses[1].State.Terminated.ExitCode)
+	for _, c := range got.Conditions {
+		if c.Type == corev1.PodInitialized {
+			require.Equal(t, corev1.ConditionFalse, c.Status)
+			require.Equal(t, "containers with incomplete status: [two three]", c.Message)
+		}
+	}
+	got = status.Compute(status.Input{
+		Pod: p, Runtime: held(exited("three", 0, 0), exited("two", 0, 0), one), Prepared: true, Ended: true, Now: now,
+	})
+	require.Equal(t, "ContainerStatusUnknown", got.ContainerStatuses[0].State.Terminated.Reason, "its turn had come")
+}

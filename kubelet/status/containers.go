@@ -67,6 +67,54 @@ func containers(in *Input, out *corev1.PodStatus) {
 	slices.SortFunc(out.EphemeralContainerStatuses, func(a, b corev1.ContainerStatus) int {
 		return strings.Compare(a.Name, b.Name)
 	})
+	if in.Ended {
+		settleAll(in, out)
+	}
+}
+
+// settleAll gives the containers of an ended Pod the ends that they have or must have had. The turn of those that
+// stand behind an init container that has not done its work had not come: they go on waiting for it.
+func settleAll(in *Input, out *corev1.PodStatus) {
+	for i := range out.EphemeralContainerStatuses {
+		settle(in, &out.EphemeralContainerStatuses[i])
+	}
+	begun := len(out.InitContainerStatuses) // how many init containers had their turn
+	if !initializedOnce(in, out) {
+		for begun > 0 && !wasStarted(&out.InitContainerStatuses[begun-1]) {
+			begun--
+		}
+	} else {
+		for i := range out.ContainerStatuses {
+			settle(in, &out.ContainerStatuses[i])
+		}
+	}
+	for i := range out.InitContainerStatuses[:begun] {
+		s := &out.InitContainerStatuses[i]
+		settle(in, s)
+		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 &&
+			!kuberuntime.IsSidecar(&in.Pod.Spec.InitContainers[i])
+	}
+}
+
+// initializedOnce reports whether the turn of the main containers has ever come.
+func initializedOnce(in *Input, out *corev1.PodStatus) bool {
+	for i := range out.ContainerStatuses {
+		if wasStarted(&out.ContainerStatuses[i]) {
+			return true
+		}
+	}
+	for i := range in.Pod.Spec.InitContainers {
+		ended := out.InitContainerStatuses[i].State.Terminated
+		if !kuberuntime.IsSidecar(&in.Pod.Spec.InitContainers[i]) && (ended == nil || ended.ExitCode != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// wasStarted reports whether any instance of the container has ever run.
+func wasStarted(s *corev1.ContainerStatus) bool {
+	return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 }
 
 // one is the status of one container. fallback is the waiting reason of one that is merely not there yet, and
@@ -85,9 +133,6 @@ func one(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback s
 			s.LastTerminationState = corev1.ContainerState{Terminated: s.State.Terminated}
 		}
 		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}}
-	}
-	if in.Ended {
-		settle(in, &s)
 	}
 	details(in, c, &s, lasting)
 	resources(in, c, &s, old)
@@ -177,6 +222,8 @@ func settle(in *Input, s *corev1.ContainerStatus) {
 	if s.State.Terminated != nil {
 		return
 	}
+	started := false
+	s.Ready, s.Started = false, &started
 	if last := s.LastTerminationState.Terminated; last != nil {
 		s.State, s.LastTerminationState = corev1.ContainerState{Terminated: last}, corev1.ContainerState{}
 		return

@@ -200,7 +200,19 @@ func (m *Manager) settle(ctx context.Context, path string) error {
 		return nil
 	}
 	if have != nil && !wanted {
-		if have.plugin.Name != "" && !m.isElsewhere(path, have.plugin) {
+		return m.leave(ctx, path, have)
+	}
+	return m.register(ctx, path, want)
+}
+
+// leave drops the plugin of a socket that is gone.
+func (m *Manager) leave(ctx context.Context, path string, have *registration) error {
+	if have.plugin.Name == "" {
+		m.set(path, nil)
+		return nil
+	}
+	return m.exec.Do(ctx, pluginKey(have.plugin), "deregister", func(ctx context.Context) error {
+		if !m.isElsewhere(path, have.plugin) {
 			if err := m.deps.Handlers[have.plugin.Type].Deregister(ctx, have.plugin); err != nil {
 				return fmt.Errorf("deregister plugin %q: %w", have.plugin.Name, err)
 			}
@@ -208,13 +220,12 @@ func (m *Manager) settle(ctx context.Context, path string) error {
 		}
 		m.set(path, nil)
 		return nil
-	}
-	plugin, err := m.register(ctx, path)
-	if err != nil {
-		return err
-	}
-	m.set(path, &registration{socket: want, plugin: plugin})
-	return nil
+	})
+}
+
+// pluginKey is the key under which a plugin comes by one socket and goes with another.
+func pluginKey(plugin Plugin) operationexecutor.Key {
+	return operationexecutor.Key{Volume: plugin.Type + " " + plugin.Name}
 }
 
 // isElsewhere reports whether the plugin has come back under another socket already.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
@@ -23,6 +24,9 @@ const (
 	askTimeout = time.Second
 	// registerTimeout bounds taking a plugin on, and telling it so.
 	registerTimeout = 30 * time.Second
+	// redialMin and redialMax bound the pause between two tries to connect while a plugin is asked.
+	redialMin = 2 * time.Millisecond
+	redialMax = 100 * time.Millisecond
 )
 
 // walk lists the sockets at and below dir, and has all directories watched. Watching a directory twice is fine.
@@ -67,27 +71,40 @@ func walk(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
 	return found, nil
 }
 
-// register does the handshake with the plugin behind a socket. A plugin that is not wanted is told so, and is no
-// error: it gives a Plugin without a name.
-func (m *Manager) register(ctx context.Context, socket string) (Plugin, error) {
+// register does the handshake with the plugin behind a socket, and notes what came of it. A plugin that is not wanted
+// is told so; that is no error, and is noted as a registration without a name.
+func (m *Manager) register(ctx context.Context, path string, socket identity) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
+		return d.DialContext(ctx, "unix", path)
 	}
+	// A socket appears a moment before somebody listens on it: that is no failure yet.
+	soon := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial))
+		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: askTimeout}))
 	if err != nil {
-		return Plugin{}, fmt.Errorf("connect to plugin: %w", err)
+		return fmt.Errorf("connect to plugin: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	client := registerapi.NewRegistrationClient(conn)
 	plugin, err := ask(ctx, client)
 	if err != nil {
-		return Plugin{}, err
+		return err
 	}
-	err = m.takeOn(ctx, plugin)
+	return m.exec.Do(ctx, pluginKey(plugin), "register", func(ctx context.Context) error {
+		return m.answer(ctx, client, path, &registration{socket: socket, plugin: plugin})
+	})
+}
+
+// answer takes a plugin on and tells it so.
+func (m *Manager) answer(
+	ctx context.Context, client registerapi.RegistrationClient, path string, registration *registration,
+) error {
+	plugin := registration.plugin
+	err := m.takeOn(ctx, plugin)
 	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
 		status.Error = err.Error()
@@ -95,23 +112,26 @@ func (m *Manager) register(ctx context.Context, socket string) (Plugin, error) {
 	_, told := client.NotifyRegistrationStatus(ctx, status)
 	var refused *refusedError
 	if errors.As(err, &refused) {
-		m.deps.Logger.Warn("plugin is refused", "socket", socket, "error", err)
-		return Plugin{}, nil
+		m.deps.Logger.Warn("plugin is refused", "socket", path, "error", err)
+		registration.plugin = Plugin{}
+		m.set(path, registration)
+		return nil
 	}
 	if err != nil {
-		return Plugin{}, err
+		return err
 	}
 	if told != nil {
-		return Plugin{}, fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, told)
+		return fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, told)
 	}
 	m.deps.Logger.Info("plugin is registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)
-	return plugin, nil
+	m.set(path, registration)
+	return nil
 }
 
 func ask(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
+	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return Plugin{}, fmt.Errorf("ask plugin what it is: %w", err)
 	}

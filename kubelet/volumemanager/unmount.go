@@ -28,9 +28,15 @@ const (
 
 // Unmount takes down all volumes of the Pod that are on disk, whoever set them up, and returns when they and
 // POD/volumes are gone. What fails is tried again until ctx ends. The Pod's objects and tokens are let go. The Pod's
-// containers must have ended. A Pod without volumes, or unknown, is fine.
+// containers must have ended. A Pod without volumes, or unknown, is fine. It waits until Start has seen what is on
+// disk.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	state := m.close(uid)
+	select {
+	case <-m.ready:
+	case <-ctx.Done():
+		return fmt.Errorf("unmount volumes of pod %s: %w", uid, ctx.Err())
+	}
 	for {
 		cured := m.devices.cured()
 		err := m.takeDown(ctx, state, uid)
@@ -184,8 +190,13 @@ func (m *Manager) RemovePodDir(uid types.UID) error {
 
 // CleanupOrphans makes one attempt to take down the volumes, and to remove the directories, of all Pods that have a
 // directory and that keep does not want. It goes on after an error and returns all of them; what is left is found
-// again by the next call.
+// again by the next call. It waits until Start has seen what is on disk.
 func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool) error {
+	select {
+	case <-m.ready:
+	case <-ctx.Done():
+		return fmt.Errorf("clean up after pods that are gone: %w", ctx.Err())
+	}
 	entries, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

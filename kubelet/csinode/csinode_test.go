@@ -1,0 +1,194 @@
+package csinode_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/csinode"
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	"github.com/berth-dev/berth/volume/csi"
+	"github.com/berth-dev/berth/volume/csi/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type world struct {
+	*csinode.Manager
+	t        *testing.T
+	client   *kubefake.Clientset
+	drivers  *csi.Drivers
+	clock    *testclock.FakeClock
+	mu       sync.Mutex
+	notReady error
+}
+
+func newWorld(t *testing.T) *world {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
+	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), clock: testclock.NewFakeClock(time.Now())}
+	registered := make(chan struct{})
+	close(registered)
+	var err error
+	w.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
+		Client: w.client, Drivers: w.drivers, Registered: registered, Node: func() *corev1.Node { return node },
+		Clock: w.clock, NotReady: func(err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.notReady = err
+		},
+	})
+	require.NoError(t, err)
+	return w
+}
+
+func (w *world) start() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		require.NoError(w.t, <-done)
+		w.drivers.Close()
+	})
+}
+
+func (w *world) driver(name string, change ...func(*fake.Config)) pluginmanager.Plugin {
+	w.t.Helper()
+	base, err := os.MkdirTemp("", "csinode")
+	require.NoError(w.t, err)
+	config := fake.Config{
+		Name: name, NodeID: "id-of-" + name, Dir: filepath.Join(base, "d"), MaxVolumes: 5,
+		Topology:     map[string]string{"topology.test/zone": "z1", "topology.test/rack": "r1"},
+		Capabilities: []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	driver := fake.New(config)
+	require.NoError(w.t, driver.Serve(""))
+	w.t.Cleanup(func() {
+		driver.Stop()
+		require.NoError(w.t, os.RemoveAll(base))
+	})
+	return pluginmanager.Plugin{Type: "CSIPlugin", Name: name, Endpoint: driver.Endpoint(), Versions: []string{"1.0.0"}}
+}
+
+func (w *world) csiNode() *storagev1.CSINode {
+	w.t.Helper()
+	object, err := w.client.StorageV1().CSINodes().Get(w.t.Context(), "here", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	return object
+}
+
+func (w *world) node() *corev1.Node {
+	w.t.Helper()
+	object, err := w.client.CoreV1().Nodes().Get(w.t.Context(), "here", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	return object
+}
+
+func TestDriversAreWrittenDown(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	one, two := w.driver("one"), w.driver("two", func(c *fake.Config) { c.MaxVolumes, c.Topology = 0, nil })
+	var wg sync.WaitGroup
+	for _, plugin := range []pluginmanager.Plugin{one, two} {
+		wg.Go(func() {
+			if err := w.Register(t.Context(), plugin); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	object := w.csiNode()
+	require.Equal(t, "Node", object.OwnerReferences[0].Kind)
+	require.EqualValues(t, "node-uid", object.OwnerReferences[0].UID)
+	require.Contains(t, object.Annotations["storage.alpha.kubernetes.io/migrated-plugins"], "kubernetes.io/gce-pd")
+	require.ElementsMatch(t, []storagev1.CSINodeDriver{
+		{Name: "one", NodeID: "id-of-one", TopologyKeys: []string{"topology.test/rack", "topology.test/zone"},
+			Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(5))}},
+		{Name: "two", NodeID: "id-of-two"},
+	}, object.Spec.Drivers)
+	node := w.node()
+	require.JSONEq(t, `{"one":"id-of-one","two":"id-of-two"}`, node.Annotations["csi.volume.kubernetes.io/nodeid"])
+	require.Equal(t, "z1", node.Labels["topology.test/zone"])
+	for _, name := range []string{"one", "two"} {
+		_, err := w.drivers.Get(name)
+		require.NoError(t, err)
+	}
+
+	writes := len(w.client.Actions())
+	require.NoError(t, w.Register(t.Context(), one), "a driver that comes again")
+	for _, action := range w.client.Actions()[writes:] {
+		require.Equal(t, "get", action.GetVerb(), "what is written already is not written again")
+	}
+	require.NoError(t, w.Deregister(t.Context(), one))
+	require.Len(t, w.csiNode().Spec.Drivers, 1)
+	require.JSONEq(t, `{"two":"id-of-two"}`, w.node().Annotations["csi.volume.kubernetes.io/nodeid"])
+	_, err := w.drivers.Get("one")
+	require.ErrorContains(t, err, "not found in the list of registered CSI drivers")
+	require.NoError(t, w.Deregister(t.Context(), one), "twice is fine")
+}
+
+func TestDriversThatCannotBe(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	old := w.driver("old")
+	old.Versions = []string{"0.3.0"}
+	require.ErrorContains(t, w.Register(t.Context(), old), "none of them is 1.x")
+	nameless := w.driver("nameless", func(c *fake.Config) { c.NodeID = "" })
+	require.ErrorContains(t, w.Register(t.Context(), nameless), "it gave none")
+	hostile := w.driver("hostile")
+	hostile.Name = "../../etc"
+	require.ErrorContains(t, w.Register(t.Context(), hostile), "not a domain name")
+	require.NoError(t, w.Register(t.Context(), w.driver("good")))
+	moved := w.driver("moved", func(c *fake.Config) { c.Topology = map[string]string{"topology.test/zone": "z2"} })
+	require.ErrorContains(t, w.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver says "z2"`)
+	require.Len(t, w.csiNode().Spec.Drivers, 1)
+}
+
+func TestNodeIsNotReadyWithoutItsCSINode(t *testing.T) {
+	w := newWorld(t)
+	var mu sync.Mutex
+	failing := true
+	w.client.PrependReactor("create", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if failing {
+			return true, nil, errors.New("no")
+		}
+		return false, nil, nil
+	})
+	reason := func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.notReady
+	}
+	w.start()
+	require.Eventually(t, func() bool { return reason() != nil }, 10*time.Second, time.Millisecond)
+	require.ErrorContains(t, reason(), "CSINode is not yet initialized")
+	mu.Lock()
+	failing = false
+	mu.Unlock()
+	require.Eventually(t, func() bool {
+		w.clock.Step(100 * time.Millisecond)
+		return reason() == nil
+	}, 10*time.Second, time.Millisecond)
+	w.csiNode()
+}

@@ -58,6 +58,8 @@ type cluster struct {
 	cmd   *exec.Cmd
 	ended chan error
 	out   *output
+	// links are the Pods' network interfaces seen so far.
+	links []string
 }
 
 // newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
@@ -116,6 +118,7 @@ func (c *cluster) launch(extra ...string) {
 // stop sends SIGINT, as Ctrl-C does, and waits for the orderly end.
 func (c *cluster) stop() {
 	c.t.Helper()
+	c.noteLinks()
 	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended already, which the wait below tells
 	select {
 	case err := <-c.ended:
@@ -129,6 +132,7 @@ func (c *cluster) stop() {
 // killAll ends every process of the cluster with SIGKILL: berth, its children, and the shims with their containers.
 func (c *cluster) killAll() {
 	c.t.Helper()
+	c.noteLinks()
 	pids := c.processes()
 	require.NotEmpty(c.t, pids)
 	for pid := range pids {
@@ -201,15 +205,21 @@ func (c *cluster) leftovers() []string {
 		require.NoError(c.t, err)
 		left = append(left, paths...)
 	}
+	for _, link := range c.links {
+		if _, err := os.Stat("/sys/class/net/" + link); err == nil {
+			left = append(left, "network interface "+link)
+		}
+	}
 	return left
 }
 
-// veths are the machine's virtual network interfaces: a Pod's end of one goes with its network namespace.
-func veths(t testing.TB) []string {
-	t.Helper()
-	names, err := filepath.Glob("/sys/class/net/veth*")
-	require.NoError(t, err)
-	return names
+// noteLinks remembers the Pods' ends that are on the bridge now, so that leftovers can look for them.
+func (c *cluster) noteLinks() {
+	links, err := filepath.Glob("/sys/class/net/berth" + c.id() + "/brif/*")
+	require.NoError(c.t, err)
+	for _, link := range links {
+		c.links = append(c.links, filepath.Base(link))
+	}
 }
 
 // run calls berth with the words given and returns what it printed.

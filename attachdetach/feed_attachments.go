@@ -66,8 +66,8 @@ func (f *feeder) retry(pair cache.Pair, spec *volume.Spec) {
 	f.engine.Recheck(pair)
 }
 
-// postponed reports whether an operation on the pair's volume is pending; then the VolumeAttachment is looked at again
-// after that.
+// postponed reports whether an operation on the pair's volume is pending; then the VolumeAttachment is looked at
+// again after that.
 func (f *feeder) postponed(pair cache.Pair, name string) bool {
 	if !f.executor.IsOperationPending(pair.Volume, pair.Node) {
 		return false
@@ -80,8 +80,8 @@ func (f *feeder) postponed(pair cache.Pair, name string) bool {
 	return f.executor.IsOperationPending(pair.Volume, pair.Node)
 }
 
-// pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone, of drivers that need no
-// attachment and of nodes that others look after are left alone.
+// pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone, of drivers that need
+// no attachment and of nodes that others look after are left alone.
 func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.Pair, bool) {
 	none := func(reason string) (*volume.Spec, cache.Pair, bool) {
 		f.log.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)

@@ -129,7 +129,9 @@ func (f *feeder) sweep(ctx context.Context) {
 			return
 		case <-timer.C():
 		}
-		for kind, store := range map[taskKind]toolscache.Indexer{kindPod: f.objects.pods, kindAttachment: f.objects.attachments} {
+		for kind, store := range map[taskKind]toolscache.Indexer{
+			kindPod: f.objects.pods, kindAttachment: f.objects.attachments,
+		} {
 			for _, name := range store.ListKeys() {
 				f.queue.Add(task{kind: kind, name: name})
 			}

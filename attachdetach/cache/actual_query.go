@@ -229,9 +229,11 @@ func (a *Actual) list(node types.NodeName) []corev1.AttachedVolume {
 			}
 		}
 	}
-	slices.SortFunc(volumes, func(x, y corev1.AttachedVolume) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	slices.SortFunc(volumes, byName)
 	return volumes
 }
+
+func byName(x, y corev1.AttachedVolume) int { return strings.Compare(string(x.Name), string(y.Name)) }
 
 // CheckReport flags the node if its status lists something else than what should be there. The given list is what the
 // status of a node was seen to be; it is not kept.
@@ -239,9 +241,7 @@ func (a *Actual) CheckReport(node types.NodeName, seen []corev1.AttachedVolume) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.list(node)
-	sorted := slices.SortedFunc(slices.Values(seen), func(x, y corev1.AttachedVolume) int {
-		return strings.Compare(string(x.Name), string(y.Name))
-	})
+	sorted := slices.SortedFunc(slices.Values(seen), byName)
 	if slices.Equal(want, sorted) {
 		return
 	}

@@ -273,7 +273,8 @@ func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *st
 		if err != nil {
 			return false, fmt.Errorf("read volume attachment %q: %w", before.Name, err)
 		}
-		if now := va.Status.DetachError; now != nil && (old == nil || !now.Time.Equal(&old.Time) || now.Message != old.Message) {
+		now := va.Status.DetachError
+		if now != nil && (old == nil || !now.Time.Equal(&old.Time) || now.Message != old.Message) {
 			return false, errors.New(now.Message)
 		}
 		return va.UID != before.UID, nil // the one that was deleted is gone if another one is there

@@ -2,7 +2,7 @@
 //
 // A change of either world, the end of an operation, a node that turns unhealthy and a time that comes make a pair of a
 // volume and a node dirty; a dirty pair is looked at at once and nothing else is. The decision for one pair is a pure
-// function (decideDetach, decideAttach), what it needs is read in one place, and all decisions are made in one goroutine.
+// function (decideDetach, decideAttach); what it needs is read in one place, and one goroutine makes all decisions.
 //
 // Order within a pass: detaches are decided before attaches, so that a volume which moves is released first. Before a
 // volume is detached it is taken off the list in its node's status, for the kubelet mounts only what is on that list.

@@ -333,10 +333,11 @@ func TestVolumesKnownByName(t *testing.T) {
 	w.start()
 	w.becomes("d", "a", detached)
 	w.idle()
-	require.True(t, func() bool {
-		_, list := w.actual.GetVolumesToReportAttachedForNode("a")
-		return len(list) == 2 || len(w.statuses.lists["a"]) == 2
-	}(), "the others must go back on the list")
+	w.eventually(func() bool {
+		n := 0
+		w.statuses.set(func() { n = len(w.statuses.lists["a"]) })
+		return n == 2
+	}, "the others must go back on the list")
 }
 
 // B-12, B-13: verification.

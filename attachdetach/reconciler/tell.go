@@ -27,7 +27,9 @@ func isReady(node *corev1.Node) bool {
 }
 
 func isOutOfService(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService
+	})
 }
 
 // reportMultiAttach tells the Pods of the pair why they wait: events once for each Pod, the timeline each time that the

@@ -39,7 +39,9 @@ type Updater struct {
 var _ NodeStatusUpdater = (*Updater)(nil)
 
 // NewNodeStatusUpdater makes an Updater. A nil lister means that the API server says whether a node exists.
-func NewNodeStatusUpdater(client kubernetes.Interface, nodes corelisters.NodeLister, actual cache.ActualStateOfWorld) *Updater {
+func NewNodeStatusUpdater(
+	client kubernetes.Interface, nodes corelisters.NodeLister, actual cache.ActualStateOfWorld,
+) *Updater {
 	return &Updater{client: client, nodes: nodes, actual: actual}
 }
 

@@ -141,7 +141,9 @@ func (e *Executor) ForgetFailures(name corev1.UniqueVolumeName, node types.NodeN
 func (e *Executor) Wait() { e.ops.Wait() }
 
 // start runs op under the key of the volume, in a lane.
-func (e *Executor) start(ctx context.Context, on Key, node types.NodeName, kind string, op func(context.Context) error) error {
+func (e *Executor) start(
+	ctx context.Context, on Key, node types.NodeName, kind string, op func(context.Context) error,
+) error {
 	lane := e.attaches
 	if kind == OperationDetach {
 		lane = e.detaches
@@ -176,7 +178,9 @@ func (e *Executor) call(plugin, kind string, f func() error) (err error) {
 }
 
 // AttachVolume implements OperationExecutor.
-func (e *Executor) AttachVolume(ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater) error {
+func (e *Executor) AttachVolume(
+	ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater,
+) error {
 	on := key(want.VolumeName, NodeOfKey(want.VolumeSpec, want.NodeName))
 	return e.start(ctx, on, want.NodeName, OperationAttach, func(ctx context.Context) error {
 		spans := e.begin(want)
@@ -273,7 +277,9 @@ func (e *Executor) DetachVolume(ctx context.Context, from AttachedVolume, verify
 	})
 }
 
-func (e *Executor) detach(ctx context.Context, plugin AttachablePlugin, volumeName string, from AttachedVolume, verify bool) error {
+func (e *Executor) detach(
+	ctx context.Context, plugin AttachablePlugin, volumeName string, from AttachedVolume, verify bool,
+) error {
 	if verify {
 		if err := e.verifySafeToDetach(ctx, from); err != nil {
 			return err

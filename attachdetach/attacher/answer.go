@@ -1,0 +1,225 @@
+package attacher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// answer makes the driver and the VolumeAttachment's status match the VolumeAttachment.
+func (a *Attacher) answer(ctx context.Context, name string) error {
+	va, err := a.attachments.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read volume attachment %q: %w", name, err)
+	}
+	switch {
+	case va.Spec.Attacher != a.config.DriverName:
+		return nil
+	case va.DeletionTimestamp != nil:
+		return a.detach(ctx, va)
+	case va.Status.Attached:
+		return nil
+	}
+	return a.attach(ctx, va)
+}
+
+// attach publishes the volume. What the driver says is written down, an error too: somebody waits for it.
+func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) error {
+	request, err := a.request(ctx, va)
+	if err == nil {
+		va, err = a.prepare(ctx, va, request)
+	}
+	var response *csi.ControllerPublishVolumeResponse
+	if err == nil {
+		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
+		response, err = a.deps.Driver.ControllerPublishVolume(calling, request)
+		cancel()
+	}
+	if err != nil {
+		return a.fail(ctx, va, "attachError", err)
+	}
+	return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{
+		"attached": true, "attachmentMetadata": response.GetPublishContext(), "attachError": nil,
+	}}, "status")
+}
+
+// prepare makes sure that the VolumeAttachment outlives the publication and knows what it is.
+func (a *Attacher) prepare(ctx context.Context, va *storagev1.VolumeAttachment, request *csi.ControllerPublishVolumeRequest,
+) (*storagev1.VolumeAttachment, error) {
+	if slices.Contains(va.Finalizers, a.finalizer) && va.Annotations[nodeIDAnnotation] == request.NodeId &&
+		va.Annotations[handleAnnotation] == request.VolumeId {
+		return va, nil
+	}
+	finalizers := va.Finalizers
+	if !slices.Contains(finalizers, a.finalizer) {
+		finalizers = append(slices.Clone(finalizers), a.finalizer)
+	}
+	return va, a.patch(ctx, va.Name, map[string]any{"metadata": map[string]any{
+		"resourceVersion": va.ResourceVersion, // so that a deletion in between is noticed, and nobody's finalizer lost
+		"finalizers":      finalizers,
+		"annotations":     map[string]any{nodeIDAnnotation: request.NodeId, handleAnnotation: request.VolumeId},
+	}})
+}
+
+// detach unpublishes the volume and lets the VolumeAttachment go. Without our finalizer nothing was ever published.
+func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) error {
+	if !slices.Contains(va.Finalizers, a.finalizer) {
+		return nil
+	}
+	request := &csi.ControllerUnpublishVolumeRequest{
+		VolumeId: va.Annotations[handleAnnotation], NodeId: va.Annotations[nodeIDAnnotation],
+	}
+	source, err := a.source(va)
+	if err == nil {
+		request.VolumeId = source.VolumeHandle
+		request.Secrets, err = a.secrets(ctx, source.ControllerPublishSecretRef)
+	} else if request.VolumeId != "" {
+		err = nil // the notes are enough
+	}
+	if err == nil {
+		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
+		_, err = a.deps.Driver.ControllerUnpublishVolume(calling, request)
+		cancel()
+	}
+	if err != nil {
+		return a.fail(ctx, va, "detachError", err)
+	}
+	left := slices.DeleteFunc(slices.Clone(va.Finalizers), func(f string) bool { return f == a.finalizer })
+	err = a.patch(ctx, va.Name, map[string]any{"metadata": map[string]any{
+		"resourceVersion": va.ResourceVersion, "finalizers": left,
+	}})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// request is the call that publishes the volume.
+func (a *Attacher) request(
+	ctx context.Context, va *storagev1.VolumeAttachment,
+) (*csi.ControllerPublishVolumeRequest, error) {
+	source, err := a.source(va)
+	if err != nil {
+		return nil, err
+	}
+	pv, err := a.volumes.Get(*va.Spec.Source.PersistentVolumeName)
+	if err != nil {
+		return nil, err
+	}
+	nodeID, err := a.nodeID(va.Spec.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := a.secrets(ctx, source.ControllerPublishSecretRef)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerPublishVolumeRequest{
+		VolumeId: source.VolumeHandle, NodeId: nodeID, Readonly: source.ReadOnly, Secrets: secrets,
+		VolumeContext: source.VolumeAttributes, VolumeCapability: capability(pv),
+	}, nil
+}
+
+// source is what the VolumeAttachment's PersistentVolume says.
+func (a *Attacher) source(va *storagev1.VolumeAttachment) (*corev1.CSIPersistentVolumeSource, error) {
+	if va.Spec.Source.PersistentVolumeName == nil {
+		return nil, fmt.Errorf("volume attachment %q: unsupported: field spec.source.persistentVolumeName is not set", va.Name)
+	}
+	pv, err := a.volumes.Get(*va.Spec.Source.PersistentVolumeName)
+	if err != nil {
+		return nil, fmt.Errorf("read persistent volume of volume attachment %q: %w", va.Name, err)
+	}
+	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != a.config.DriverName {
+		return nil, fmt.Errorf("persistent volume %q is not one of driver %q", pv.Name, a.config.DriverName)
+	}
+	return pv.Spec.CSI, nil
+}
+
+// nodeID is the driver's own name for the node, which the node's kubelet writes into the CSINode.
+func (a *Attacher) nodeID(node string) (string, error) {
+	csiNode, err := a.csiNodes.Get(node)
+	if err != nil {
+		return "", fmt.Errorf("read csi node %q: %w", node, err)
+	}
+	for _, driver := range csiNode.Spec.Drivers {
+		if driver.Name == a.config.DriverName {
+			return driver.NodeID, nil
+		}
+	}
+	return "", fmt.Errorf("driver %q is not registered on node %q; see whether it runs there", a.config.DriverName, node)
+}
+
+func (a *Attacher) secrets(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	secret, err := a.deps.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read secret %s/%s of field spec.csi.controllerPublishSecretRef: %w",
+			ref.Namespace, ref.Name, err)
+	}
+	values := make(map[string]string, len(secret.Data))
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}
+
+// capability says how the volume is going to be used. Of several access modes the driver is asked for the widest.
+func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
+		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+	}}
+	has := func(mode corev1.PersistentVolumeAccessMode) bool { return slices.Contains(pv.Spec.AccessModes, mode) }
+	switch {
+	case has(corev1.ReadWriteMany):
+		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case has(corev1.ReadOnlyMany) && has(corev1.ReadWriteOnce):
+		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
+	case has(corev1.ReadOnlyMany):
+		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	}
+	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		return c
+	}
+	c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+		FsType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
+	}}
+	return c
+}
+
+// fail writes the error into the status and returns it.
+func (a *Attacher) fail(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error) error {
+	patchErr := a.patch(ctx, va.Name, map[string]any{"status": map[string]any{field: storagev1.VolumeError{
+		Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error(),
+	}}}, "status")
+	if patchErr != nil && !apierrors.IsNotFound(patchErr) {
+		return fmt.Errorf("%w (and it cannot be told: %w)", err, patchErr)
+	}
+	return err
+}
+
+func (a *Attacher) patch(ctx context.Context, name string, change map[string]any, subresource ...string) error {
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return fmt.Errorf("encode patch of volume attachment %q: %w", name, err)
+	}
+	_, err = a.deps.Client.StorageV1().VolumeAttachments().Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{}, subresource...)
+	if err != nil {
+		return fmt.Errorf("patch volume attachment %q: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package attacher_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/attachdetach/attacher"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const driverName = "disk.example.com"
+
+// driver is a CSI driver in memory.
+type driver struct {
+	mu        sync.Mutex
+	published map[string]string // volume to node
+	err       error
+	calls     int
+	last      *csi.ControllerPublishVolumeRequest
+}
+
+func (d *driver) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest, _ ...grpc.CallOption,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	d.last = r
+	if d.err != nil {
+		return nil, d.err
+	}
+	d.published[r.VolumeId] = r.NodeId
+	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}, nil
+}
+
+func (d *driver) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest, _ ...grpc.CallOption,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	if d.err != nil {
+		return nil, d.err
+	}
+	if d.published[r.VolumeId] == r.NodeId {
+		delete(d.published, r.VolumeId)
+	}
+	return &csi.ControllerUnpublishVolumeResponse{}, nil
+}
+
+func (d *driver) set(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	driver *driver
+	clock  *testclock.FakeClock
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t: t, client: fake.NewClientset(), driver: &driver{published: make(map[string]string)},
+		clock: testclock.NewFakeClock(time.Now()),
+	}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driverName, VolumeHandle: "handle", FSType: "ext4", VolumeAttributes: map[string]string{"k": "v"},
+	}
+	require.NoError(t, w.client.Tracker().Add(pv))
+	a, err := attacher.New(attacher.Deps{Client: w.client, Driver: w.driver, Clock: w.clock},
+		attacher.Config{DriverName: driverName})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Start(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return w
+}
+
+func (w *world) csiNode() {
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	node.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: "node-id"}}
+	_, err := w.client.StorageV1().CSINodes().Create(context.Background(), node, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}
+
+func (w *world) create(name, driver string) {
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
+	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
+	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}
+
+func (w *world) get(name string) *storagev1.VolumeAttachment {
+	va, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), name, metav1.GetOptions{})
+	require.NoError(w.t, err)
+	return va
+}
+
+func (w *world) eventually(f func() bool, what string) {
+	w.t.Helper()
+	require.Eventually(w.t, f, 20*time.Second, 2*time.Millisecond, what)
+}
+
+// remove does what the API server does with an object that has finalizers.
+func (w *world) remove(name string) {
+	va := w.get(name)
+	va.DeletionTimestamp = ptr.To(metav1.Now())
+	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
+}
+
+func TestPublishAndUnpublish(t *testing.T) {
+	w := newWorld(t)
+	w.csiNode()
+	w.create("foreign", "other.example.com")
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	va := w.get("va")
+	require.Equal(t, map[string]string{"device": "/dev/x"}, va.Status.AttachmentMetadata)
+	require.Equal(t, []string{"external-attacher/disk-example-com"}, va.Finalizers)
+	require.Equal(t, "node-id", va.Annotations["csi.alpha.kubernetes.io/node-id"])
+	w.driver.set(func() {
+		require.Equal(t, map[string]string{"handle": "node-id"}, w.driver.published)
+		require.Equal(t, "ext4", w.driver.last.VolumeCapability.GetMount().FsType)
+		require.Equal(t, map[string]string{"k": "v"}, w.driver.last.VolumeContext)
+	})
+	require.NoError(t, w.client.CoreV1().PersistentVolumes().Delete(context.Background(), "pv", metav1.DeleteOptions{}))
+	w.remove("va")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be let go, although its volume is gone")
+	w.driver.set(func() { require.Empty(t, w.driver.published) })
+	require.Empty(t, w.get("foreign").Finalizers, "attachments of other drivers are left alone")
+}
+
+func TestErrorsAreToldAndRetried(t *testing.T) {
+	w := newWorld(t)
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the missing CSINode must be told")
+	require.Contains(t, w.get("va").Status.AttachError.Message, `csi node "a"`)
+	require.Empty(t, w.get("va").Finalizers, "nothing was published")
+	w.driver.set(func() { w.driver.err = errors.New("driver is busy") })
+	w.csiNode()
+	w.eventually(func() bool {
+		e := w.get("va").Status.AttachError
+		return e != nil && e.Message == "driver is busy"
+	}, "the CSINode alone must bring the next try about")
+	w.driver.set(func() {
+		require.LessOrEqual(t, w.driver.calls, 2, "a failure must not be repeated at once")
+		w.driver.err = nil
+	})
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "retry")
+	require.Nil(t, w.get("va").Status.AttachError)
+
+	w.driver.set(func() { w.driver.err = errors.New("still in use") })
+	w.remove("va")
+	w.eventually(func() bool { return w.get("va").Status.DetachError != nil }, "the error must be told")
+	require.NotEmpty(t, w.get("va").Finalizers)
+	w.driver.set(func() { w.driver.err = nil })
+	w.eventually(func() bool { w.clock.Step(time.Second); return len(w.get("va").Finalizers) == 0 }, "retry")
+}

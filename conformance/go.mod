@@ -6,6 +6,7 @@ require (
 	github.com/onsi/ginkgo/v2 v2.28.1
 	github.com/opencontainers/go-digest v1.0.0
 	github.com/opencontainers/image-spec v1.1.1
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.40.0
 	k8s.io/kubernetes v1.36.3
 )

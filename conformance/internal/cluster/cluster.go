@@ -43,19 +43,18 @@ type Cluster struct {
 	err error
 }
 
-// Start deletes what an earlier run left in the data directory, starts the cluster and returns once it is ready. The
-// caller calls Stop. When ctx ends the process is asked to end.
-func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
+// Start deletes what an earlier run left in the data directory, starts the cluster and returns once it is ready. ctx
+// bounds the start alone: what has started runs until the caller calls Stop.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	log, err := os.Create(cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("start cluster: %w", err)
 	}
 	c := &Cluster{cfg: cfg, log: log, ended: make(chan struct{})}
-	c.cmd = exec.CommandContext(ctx, c.Berth(), "up", "--reset", "--unsafe-no-fsync", "--bin-dir", cfg.Bin,
+	c.cmd = exec.Command(c.Berth(), "up", "--reset", "--unsafe-no-fsync", "--bin-dir", cfg.Bin,
 		"--data-dir", cfg.DataDir, "--api-port", strconv.Itoa(cfg.APIPort),
 		"--pod-cidr", cfg.PodCIDR, "--service-cidr", cfg.ServiceCIDR)
-	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
-	// A Ctrl-C at the terminal is for the suite first; the cluster ends after it, by Stop.
+	// Neither a Ctrl-C at the terminal nor the end of ctx is for the cluster: the suite ends first, then Stop ends it.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	ready := newWatchFor(readyWords)
 	output := io.MultiWriter(log, ready)
@@ -75,6 +74,8 @@ func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
 	case <-c.ended:
 		err := fmt.Errorf("start cluster: berth ended before it was ready, see %s: %w", cfg.Log, c.err)
 		return nil, errors.Join(err, log.Close())
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("start cluster: %w", context.Cause(ctx)), c.Stop())
 	case <-timer.C:
 		return nil, errors.Join(fmt.Errorf("start cluster: not ready after %s, see %s", cfg.Patience, cfg.Log), c.Stop())
 	}

@@ -63,7 +63,9 @@ func recipes() map[string]recipe {
 			ids: ids(imageutils.Nonewprivs), on: "base", built: map[string]string{"/usr/local/bin/nnp": "nonewprivs"},
 			config: ocispec.ImageConfig{Cmd: []string{"nnp"}},
 		},
-		"nonroot": {ids: ids(imageutils.NonRoot), on: "base", config: ocispec.ImageConfig{User: "1234", Cmd: []string{"sh"}}},
+		"nonroot": {
+			ids: ids(imageutils.NonRoot), on: "base", config: ocispec.ImageConfig{User: "1234", Cmd: []string{"sh"}},
+		},
 		"ipc-utils": {
 			ids: ids(imageutils.IpcUtils), on: "base", config: ocispec.ImageConfig{Cmd: []string{"sh"}},
 			programs: map[string]string{
@@ -96,9 +98,10 @@ func recipes() map[string]recipe {
 			config: ocispec.ImageConfig{Entrypoint: []string{"/regression-issue-74839"}},
 		},
 		"resource-consumer": {
-			ids: ids(imageutils.ResourceConsumer), on: "base", programs: map[string]string{"/usr/bin/stress": "/usr/bin/stress"},
-			built:  map[string]string{"/consumer": "resource-consumer", "/consume-cpu": "consume-cpu"},
-			config: ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
+			ids: ids(imageutils.ResourceConsumer), on: "base",
+			programs: map[string]string{"/usr/bin/stress": "/usr/bin/stress"},
+			built:    map[string]string{"/consumer": "resource-consumer", "/consume-cpu": "consume-cpu"},
+			config:   ocispec.ImageConfig{Entrypoint: []string{"/consumer"}},
 		},
 	}
 }

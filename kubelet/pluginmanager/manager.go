@@ -160,7 +160,12 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 	pause := walkEvery
 	for _, path := range paths {
 		key := operationexecutor.Key{Volume: path}
-		err := m.exec.Start(ctx, key, "settle", func(ctx context.Context) error { return m.settle(ctx, path) },
+		// Failures of one socket are no reason to wait with another that takes its place, or with its end.
+		kind := "leave"
+		if socket, ok := found[path]; ok {
+			kind = fmt.Sprintf("register %d %d", socket.inode, socket.changed)
+		}
+		err := m.exec.Start(ctx, key, kind, func(ctx context.Context) error { return m.settle(ctx, path) },
 			func(err error) {
 				if err != nil && ctx.Err() == nil {
 					m.deps.Logger.Warn("plugin is not registered as its socket wants", "socket", path, "error", err)

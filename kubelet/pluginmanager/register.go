@@ -121,6 +121,9 @@ func (m *Manager) answer(
 		return err
 	}
 	if told != nil {
+		// It is registered all the same: it has to be dropped if its socket goes, and told again if not.
+		registration.socket = identity{}
+		m.set(path, registration)
 		return fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, told)
 	}
 	m.deps.Logger.Info("plugin is registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/podrun"
+	"github.com/berth-dev/berth/version"
+)
+
+// exitInterrupted is the exit code of a run that Ctrl-C has ended, as shells have it.
+const exitInterrupted = 130
+
+type runFlags struct {
+	file, runtime, root, podCIDR string
+	archives                     []string
+	wait, remove                 bool
+	verbosity                    int
+}
+
+func newRun() *cobra.Command {
+	var flags runFlags
+	cmd := &cobra.Command{
+		Use: "run -f FILE", Short: "Run a Pod in the foreground, with nothing but containerd", Args: noArgs,
+		Long: "Runs the Pod of a manifest without any cluster, shows what its containers write, and ends with its exit code:\n" +
+			"that of the first container that did not end with 0. Ctrl-C stops the Pod with its grace period and removes it.\n\n" +
+			"Without --container-runtime-endpoint, berth starts a containerd of its own below --root-dir. On one that is named,\n" +
+			"the Pods of others are left alone; one whose Pods a kubelet keeps will end ours, since that kubelet knows nothing\n" +
+			"of it.",
+		Example: "  berth run -f pod.yaml\n  generate-pod | berth run -f -\n" +
+			"  berth run -f pod.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock",
+		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&flags.file, "filename", "f", "", "the Pod's manifest, YAML or JSON; - reads standard input (required)")
+	f.BoolVar(&flags.wait, "wait", true, "wait for the Pod's end; with --wait=false, return when it runs and leave it running")
+	f.BoolVar(&flags.remove, "remove", false, "stop and remove the Pod that an earlier --wait=false has left running")
+	f.StringVar(&flags.runtime, "container-runtime-endpoint", "", "CRI socket of a running containerd (default: start one)")
+	f.StringArrayVar(&flags.archives, "image-archive", nil, "import the images of this archive (docker save, OCI) before; repeatable")
+	f.StringVar(&flags.root, "root-dir", "/var/lib/berth-run", "where Pods' files, and images of berth's own containerd, lie")
+	f.StringVar(&flags.podCIDR, "pod-cidr", "10.87.0.0/24", "addresses of Pods on berth's own containerd")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much is told of what goes on: 1 events, 2 the node agent's log")
+	return cmd
+}
+
+func (f runFlags) run(cmd *cobra.Command) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	pod, err := f.pod(cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("berth run makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
+	}
+	root, err := filepath.Abs(f.root)
+	if err != nil {
+		return fmt.Errorf("--root-dir %q: %w", f.root, err)
+	}
+	home := filepath.Join(root, "pods", string(pod.UID))
+	unlock, err := lockDir(home, fmt.Sprintf("pod %q is being run from this manifest already", pod.Name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
+	endpoint := f.runtime
+	stopRuntime := func() error { return nil }
+	if endpoint == "" {
+		own, err := startRuntime(cmd.Context(), root, f.podCIDR, say)
+		if err != nil {
+			return err
+		}
+		endpoint, stopRuntime = "unix://"+own.config.Socket(), own.stop
+	}
+	var result podrun.Result
+	if err = f.importImages(cmd.Context(), strings.TrimPrefix(endpoint, "unix://")); err == nil {
+		result, err = f.foreground(cmd, pod, home, endpoint, say)
+	}
+	if err = errors.Join(err, stopRuntime()); err != nil {
+		return err
+	}
+	if why := podrun.Explain(&result.Status); why != "" && !f.remove {
+		say("pod %s failed: %s", pod.Name, why)
+	}
+	switch {
+	case result.Interrupted:
+		return exitCode(exitInterrupted)
+	case result.ExitCode != 0:
+		return exitCode(result.ExitCode)
+	}
+	return nil
+}
+
+func (f runFlags) check() error {
+	switch {
+	case f.file == "":
+		return usageError{errors.New("which Pod? Give its manifest with -f FILE, or -f - for standard input")}
+	case (!f.wait || f.remove) && f.runtime == "":
+		return usageError{errors.New("--wait=false and --remove need --container-runtime-endpoint: " +
+			"berth's own containerd ends with this command")}
+	case f.runtime != "" && !strings.HasPrefix(f.runtime, "unix://"):
+		return usageError{fmt.Errorf("--container-runtime-endpoint %q: want unix:///path/to/socket", f.runtime)}
+	case f.runtime != "":
+		if _, err := os.Stat(strings.TrimPrefix(f.runtime, "unix://")); err != nil {
+			return fmt.Errorf("--container-runtime-endpoint %s: is a container runtime running there? %w", f.runtime, err)
+		}
+	}
+	return nil
+}
+
+// pod reads the manifest's one Pod.
+func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
+	location, reader := "standard input", stdin
+	if f.file != "-" {
+		path, err := filepath.Abs(f.file)
+		if err != nil {
+			return nil, fmt.Errorf("-f %q: %w", f.file, err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read manifest: %w", err)
+		}
+		defer file.Close()
+		location, reader = path, file
+	}
+	data, err := io.ReadAll(io.LimitReader(reader, config.MaxManifest+1))
+	if err != nil {
+		return nil, fmt.Errorf("read manifest %s: %w", location, err)
+	}
+	pods, err := config.Decode(data, config.Origin{Source: config.SourceFile, Location: location})
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", location, err)
+	}
+	if len(pods) != 1 {
+		return nil, fmt.Errorf("manifest %s: it holds %d Pods, and one is run at a time", location, len(pods))
+	}
+	return pods[0], nil
+}
+
+// importImages brings the archives' images in.
+func (f runFlags) importImages(ctx context.Context, socket string) (err error) {
+	if len(f.archives) == 0 {
+		return nil
+	}
+	store, err := imagestore.Open(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	for _, path := range f.archives {
+		archive, err := imagestore.FromPath(path)
+		if err != nil {
+			return fmt.Errorf("--image-archive: %w", err)
+		}
+		_, err = store.Import(ctx, archive, imagestore.ImportOptions{})
+		if err = errors.Join(err, archive.Close()); err != nil {
+			return fmt.Errorf("--image-archive %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// foreground runs the Pod on a node agent below home, and cleans up behind it.
+func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint string,
+	say func(string, ...any),
+) (result podrun.Result, err error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return result, fmt.Errorf("find the host name: %w", err)
+	}
+	node, err := kubelet.New(kubelet.Config{
+		NodeName: strings.ToLower(host), NodeIPs: []net.IP{hostAddress()}, Version: version.Kubelet(),
+		RootDir: filepath.Join(home, "kubelet"), PodLogsDir: filepath.Join(home, "log"), RuntimeEndpoint: endpoint,
+		CgroupRoot: "/berth-run-" + string(pod.UID),
+	}, kubelet.Deps{Logger: f.logger(cmd), Recorder: &eventPrinter{say: say, all: f.verbosity > 0}})
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, node.Close()) }()
+	result, err = podrun.Run(cmd.Context(), podrun.Config{Pod: pod, Detach: !f.wait, Remove: f.remove}, podrun.Deps{
+		Node: node, Out: podrun.LineWriter(cmd.OutOrStdout()), Err: podrun.LineWriter(cmd.ErrOrStderr()), Say: say,
+	})
+	if err != nil {
+		return result, err
+	}
+	if !f.wait && !f.remove && !result.Interrupted && result.ExitCode == 0 {
+		say("pod %s runs; stop it with the same command and --remove", pod.Name)
+		return result, nil
+	}
+	if err := node.Clear(context.WithoutCancel(cmd.Context())); err != nil {
+		return result, err
+	}
+	// Clear has taken all mounts off, so that nothing of others lies below.
+	if err := os.RemoveAll(home); err != nil {
+		return result, fmt.Errorf("remove what pod %q left: %w", pod.Name, err)
+	}
+	return result, nil
+}
+
+func (f runFlags) logger(cmd *cobra.Command) *slog.Logger {
+	if f.verbosity < 2 {
+		silent := slog.New(slog.DiscardHandler)
+		klog.SetSlogLogger(silent)
+		return silent
+	}
+	logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	klog.SetSlogLogger(logger)
+	return logger
+}
+
+// hostAddress is the address by which the machine reaches others, or else its loopback one.
+func hostAddress() net.IP {
+	// Connecting a datagram socket sends nothing: it only makes the kernel choose a route. The address is one that
+	// RFC 5737 keeps for documentation.
+	connection, err := net.Dial("udp", "192.0.2.1:9")
+	if err != nil {
+		return net.IPv4(127, 0, 0, 1)
+	}
+	defer connection.Close()
+	return connection.LocalAddr().(*net.UDPAddr).IP
+}
+
+// lockDir makes the directory and keeps it for this process until unlock, or the process's end. busy is said if
+// another process has it.
+func lockDir(dir, busy string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return nil, fmt.Errorf("make directory %q: %w", filepath.Dir(dir), err)
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("make directory %q: %w", dir, err)
+	}
+	path := dir + ".lock"
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %q: %w", dir, err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		closeErr := file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("%s by another berth run (it holds %s)", busy, path), closeErr)
+		}
+		return nil, errors.Join(fmt.Errorf("lock %q: %w", dir, err), closeErr)
+	}
+	return func() { _ = file.Close() }, nil
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+const (
+	// runtimeStartTimeout bounds the start of berth run's own containerd, and runtimeStopTimeout its stop.
+	runtimeStartTimeout = 60 * time.Second
+	runtimeStopTimeout  = 20 * time.Second
+	// runImageVersion is the tag of the images that berth run brings along.
+	runImageVersion = "v1"
+)
+
+// ownRuntime is a containerd that runs as long as one `berth run`.
+type ownRuntime struct {
+	config containerd.Config
+	log    *os.File
+	cancel context.CancelFunc
+	ended  chan error
+	unlock func()
+}
+
+// startRuntime starts a containerd below root and waits until it can run Pods.
+func startRuntime(ctx context.Context, root, cidr string, say func(string, ...any)) (_ *ownRuntime, err error) {
+	config, err := runtimeConfig(root, cidr)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockDir(config.Root, "the containerd below "+root+" is in use (choose another --root-dir)")
+	if err != nil {
+		return nil, err
+	}
+	r := &ownRuntime{config: config, unlock: unlock, cancel: func() {}, ended: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.stop())
+		}
+	}()
+	if err := errors.Join(config.CheckFree(ctx), config.Write()); err != nil {
+		r.ended <- nil
+		return nil, fmt.Errorf("set up containerd: %w", err)
+	}
+	if r.log, err = os.Create(filepath.Join(config.Root, "containerd.log")); err != nil {
+		r.ended <- nil
+		return nil, fmt.Errorf("open containerd's log: %w", err)
+	}
+	// It has to outlive ctx: the Pod is stopped through it.
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.cancel = cancel
+	go func() { r.ended <- r.execute(inner) }()
+	if err := r.ready(ctx); err != nil {
+		return nil, fmt.Errorf("start containerd (see %s): %w", r.log.Name(), err)
+	}
+	say("started containerd at %s", config.Socket())
+	return r, nil
+}
+
+// runtimeConfig is how the containerd below root is set up. Each root has its own run directory and bridge.
+func runtimeConfig(root, cidr string) (containerd.Config, error) {
+	pods, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return containerd.Config{}, usageError{fmt.Errorf("--pod-cidr %q: %w", cidr, err)}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return containerd.Config{}, fmt.Errorf("find the directory of this program: %w", err)
+	}
+	bin := filepath.Dir(exe)
+	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
+		return containerd.Config{}, fmt.Errorf("there is no containerd beside this program to start: run `make build`, "+
+			"or name one that runs with --container-runtime-endpoint (%w)", err)
+	}
+	sum := sha256.Sum256([]byte(root))
+	id := hex.EncodeToString(sum[:4])
+	machine, err := containerd.Detect(filepath.Join(root, "containerd"))
+	if err != nil {
+		return containerd.Config{}, err
+	}
+	return containerd.Config{
+		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(root, "containerd"),
+		RunDir: "/run/berth/run-" + id, CNIConfDir: filepath.Join(root, "net.d"),
+		SandboxImage: imagestore.PauseName(runImageVersion), Bridge: "brun" + id,
+		PodCIDR: pods.Masked(), Gateway: pods.Masked().Addr().Next(), Machine: machine,
+	}, nil
+}
+
+// execute runs containerd until ctx ends.
+func (r *ownRuntime) execute(ctx context.Context) error {
+	// The parent-death signal follows the thread that forked, so this thread must live as long as the child.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	argv, env := r.config.Command()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = runtimeStopTimeout
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("containerd ended unasked (see %s): %w", r.log.Name(), err)
+}
+
+// ready waits until containerd can run Pods, and brings the images in that no registry has.
+func (r *ownRuntime) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, runtimeStartTimeout)
+	defer cancel()
+	waited := make(chan error, 1)
+	go func() { waited <- r.config.WaitReady(ctx, clock.RealClock{}) }()
+	select {
+	case err := <-waited:
+		if err != nil {
+			return err
+		}
+	case err := <-r.ended:
+		cancel()
+		<-waited
+		r.ended <- nil // for stop
+		return err
+	}
+	store, err := imagestore.Open(ctx, r.config.Socket())
+	if err != nil {
+		return err
+	}
+	built, err := ownImages(r.config.BinDir)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	return errors.Join(store.Ensure(ctx, built...), store.Close())
+}
+
+func ownImages(bin string) ([]imagestore.Built, error) {
+	var images []imagestore.Built
+	for name, spec := range map[string]func([]byte, string) imagestore.BuildSpec{
+		"pause": imagestore.PauseSpec, "demo": imagestore.DemoSpec,
+	} {
+		binary, err := os.ReadFile(filepath.Join(bin, "images", name))
+		if err != nil {
+			return nil, fmt.Errorf("read the program of image %s (run `make build`): %w", name, err)
+		}
+		built, err := imagestore.Build(spec(binary, runImageVersion))
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, built)
+	}
+	return images, nil
+}
+
+// stop ends containerd and takes away what it left outside its root, where images stay for the next run.
+func (r *ownRuntime) stop() error {
+	r.cancel()
+	errs := []error{<-r.ended}
+	if r.log != nil {
+		errs = append(errs, r.log.Close())
+	}
+	link, err := netlink.LinkByName(r.config.Bridge)
+	if err == nil {
+		errs = append(errs, netlink.LinkDel(link))
+	}
+	files, err := filepath.Glob(r.config.NetworkCache())
+	errs = append(errs, err)
+	for _, file := range files {
+		errs = append(errs, os.Remove(file))
+	}
+	r.unlock()
+	return errors.Join(errs...)
+}

@@ -54,8 +54,8 @@ func (d *Driver) ControllerPublishVolume(
 // attached returns the volume's device, and attaches it if it has none: after a reboot the node finds its volumes
 // detached. The limit counts for newly published volumes only. The caller holds the id.
 func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
-	device, err := d.loops.find(d.store.image(id))
-	if err != nil || device != nil {
+	device, err := d.loops.findAny(d.store.image(id))
+	if err != nil || device != nil && !device.detaching {
 		return device, err
 	}
 	if limited && d.config.MaxVolumes > 0 {
@@ -68,12 +68,32 @@ func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
 				"node %q has %d volumes published, its limit", d.config.NodeID, count)
 		}
 	}
+	if device != nil {
+		alive, err := d.revive(id, device, readonly)
+		if err != nil || alive {
+			return device, err
+		}
+	}
 	device, err = d.loops.attach(d.store.image(id), readonly)
 	if err != nil {
 		return nil, err
 	}
 	d.logger.Info("attached volume", "volume", id, "device", device.path, "readonly", readonly)
 	return device, nil
+}
+
+// revive takes a device that could not be detached for good into use again. It reports false if it is gone.
+func (d *Driver) revive(id string, device *loop, readonly bool) (bool, error) {
+	if device.readonly != readonly {
+		return false, status.Errorf(codes.Aborted, "volume %q is still being detached from %s, with readonly %t: something, "+
+			"such as a mount in another mount namespace, has it open", id, device.path, device.readonly)
+	}
+	alive, err := d.loops.revive(device)
+	if alive {
+		d.logger.Warn("volume was still open somewhere, kept its device", "volume", id, "device", device.path)
+		device.detaching = false
+	}
+	return alive, err
 }
 
 func (d *Driver) countAttached() (int64, error) {

@@ -68,7 +68,7 @@ func (d *Driver) expand(id string, capacity *csi.CapacityRange) (int64, error) {
 		d.logger.Info("expanded volume", "volume", id, "from", it.size, "to", size)
 	}
 	// Also when it has the size already: an earlier call may have been cut short here.
-	device, err := d.loops.find(d.store.image(id))
+	device, err := d.loops.findAny(d.store.image(id))
 	if err != nil || device == nil {
 		return size, err
 	}

@@ -166,18 +166,38 @@ func runProgram(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// repair has e2fsck replay the journal and mend what it can without asking. Full also checks what looks clean.
-func repair(ctx context.Context, device *loop, full bool) error {
+// errInUse says that a filesystem cannot be checked because it is mounted, perhaps where we cannot see it.
+var errInUse = errors.New("the device is in use")
+
+// repair has e2fsck replay the journal and mend what it can without asking. What is in use is in order: the kernel
+// has mounted it.
+func repair(ctx context.Context, device *loop) error {
+	err := check(ctx, device, "-p")
+	if errors.Is(err, errInUse) {
+		return nil
+	}
+	return err
+}
+
+// check runs e2fsck, and returns errInUse if the filesystem is in use.
+func check(ctx context.Context, device *loop, args ...string) error {
 	fsck, err := program("e2fsck", fsExt4)
 	if err != nil {
 		return err
 	}
-	args := []string{"-p", device.path}
-	if full {
-		args = []string{"-f", "-p", device.path}
+	// Only an exclusive opening tells of mounts in other mount namespaces.
+	exclusive, err := os.OpenFile(device.path, os.O_RDONLY|unix.O_EXCL, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return errInUse
+	}
+	if err != nil {
+		return err
+	}
+	if err := exclusive.Close(); err != nil {
+		return err
 	}
 	var exit *exec.ExitError
-	err = runProgram(ctx, fsck, args...)
+	err = runProgram(ctx, fsck, append(args, device.path)...)
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		return nil // mended
 	}

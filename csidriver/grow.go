@@ -31,7 +31,7 @@ var errNotAllowed = errors.New("growing a mounted ext4 needs the capability CAP_
 
 // growMounted makes the filesystem mounted on path as large as its device.
 func growMounted(device *loop, fsType, path string) error {
-	size, err := imageSize(device)
+	size, err := deviceSize(device)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func growMounted(device *loop, fsType, path string) error {
 	return nil
 }
 
-func imageSize(device *loop) (int64, error) {
+func deviceSize(device *loop) (int64, error) {
 	file, err := os.Open(device.path)
 	if err != nil {
 		return 0, err
@@ -172,16 +172,42 @@ func ioctl(file *os.File, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// growUnmounted makes an ext4 that is not mounted as large as its device, if it is smaller.
-func growUnmounted(ctx context.Context, device *loop) error {
+// growBefore makes an ext4 that is not mounted as large as its device, if it could not be made so once it is mounted.
+// That is the slower way: all of it is checked first.
+func growBefore(ctx context.Context, device *loop, fsType string) error {
+	if fsType != fsExt4 || mayGrowMounted() {
+		return nil
+	}
+	size, err := deviceSize(device)
+	if err != nil {
+		return err
+	}
+	shape, err := readExt4(device)
+	if err != nil || !shape.canGrow(size) {
+		return err
+	}
 	resize, err := program("resize2fs", fsExt4)
 	if err != nil {
 		return err
 	}
-	if err := repair(ctx, device, true); err != nil {
+	err = check(ctx, device, "-f", "-p")
+	if errors.Is(err, errInUse) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return runProgram(ctx, resize, device.path)
+}
+
+// mayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
+func mayGrowMounted() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // notAllowedNow is what an expansion comes to that must wait for the next staging.

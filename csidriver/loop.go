@@ -30,10 +30,22 @@ type loop struct {
 	number   int
 	path     string
 	readonly bool
+	// detaching: it has been detached, but somebody still has it open, such as another mount namespace that got a
+	// copy of a mount. It serves on until that one lets go.
+	detaching bool
 }
 
-// find returns the device that the image is attached to, nil if there is none.
+// find returns the device that the image is attached to, nil if there is none or it is being detached.
 func (l *loops) find(image string) (*loop, error) {
+	device, err := l.findAny(image)
+	if err != nil || device == nil || device.detaching {
+		return nil, err
+	}
+	return device, nil
+}
+
+// findAny is find for devices that are being detached, too.
+func (l *loops) findAny(image string) (*loop, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(image, &stat); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: image, Err: err}
@@ -63,8 +75,7 @@ func (l *loops) find(image string) (*loop, error) {
 	return nil, nil
 }
 
-// check returns the device if its image is that of stat. A device that is only still there until its last user
-// closes it does not count.
+// check returns the device if its image is that of stat.
 func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
 	device, err := l.openDevice(number, os.O_RDONLY)
 	if err != nil {
@@ -78,11 +89,12 @@ func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask %q for its image: %w", device.Name(), err)
 	}
-	if info.Device != stat.Dev || info.Inode != stat.Ino || info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 {
+	if info.Device != stat.Dev || info.Inode != stat.Ino {
 		return nil, nil
 	}
 	return &loop{
 		number: number, path: device.Name(), readonly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		detaching: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
 	}, nil
 }
 
@@ -140,7 +152,29 @@ func (l *loops) openDevice(number, mode int) (*os.File, error) {
 	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 }
 
-// detach frees the device.
+// revive takes back that a device is being detached: its image must not get a second device while a filesystem that
+// is still mounted somewhere writes through the first. It reports false if the device is gone by now.
+func (l *loops) revive(device *loop) (bool, error) {
+	file, err := l.openDevice(device.number, os.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if err == nil {
+		info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+		err = unix.IoctlLoopSetStatus64(int(file.Fd()), info)
+	}
+	if errors.Is(err, unix.ENXIO) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("keep %q attached: %w", device.path, err)
+	}
+	return true, nil
+}
+
+// detach frees the device, at once or when its last user closes it.
 func (l *loops) detach(device *loop) error {
 	file, err := l.openDevice(device.number, os.O_RDONLY)
 	if err != nil {

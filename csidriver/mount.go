@@ -116,7 +116,7 @@ func (d *Driver) thaw() error {
 		return err
 	}
 	for _, v := range volumes {
-		device, err := d.loops.find(d.store.image(v.id))
+		device, err := d.loops.findAny(d.store.image(v.id))
 		if err != nil {
 			return err
 		}

@@ -97,12 +97,16 @@ func (d *Driver) stage(
 	case at != nil:
 		return nil
 	}
+	elsewhere, _, err := device.uses()
+	if err != nil {
+		return err
+	}
 	fsType, err := d.ensureFilesystem(ctx, id, device, capability.GetFsType())
 	if err != nil {
 		return err
 	}
-	if fsType == fsExt4 && !device.readonly {
-		if err := repair(ctx, device, false); err != nil {
+	if fsType == fsExt4 && !device.readonly && len(elsewhere) == 0 {
+		if err := repair(ctx, device); err != nil {
 			return err
 		}
 	}
@@ -120,23 +124,24 @@ func (d *Driver) mountGrown(ctx context.Context, device *loop, fsType, staging s
 	case device.readonly:
 		options = append(options, "ro", "noload")
 	}
-	if err := d.mountDevice(device, staging, fsType, options); err != nil || device.readonly {
+	if device.readonly {
+		return d.mountDevice(device, staging, fsType, options)
+	}
+	if err := growBefore(ctx, device, fsType); err != nil {
+		return err
+	}
+	if err := d.mountDevice(device, staging, fsType, options); err != nil {
 		return err
 	}
 	err := growMounted(device, fsType, staging)
-	if errors.Is(err, unix.EROFS) {
-		return nil // mounted with "ro" by the caller's wish
+	switch {
+	case errors.Is(err, unix.EROFS): // mounted with "ro" by the caller's wish
+	case errors.Is(err, errNotAllowed): // in use before we could grow it; NodeExpandVolume tells
+		d.logger.Warn("filesystem cannot grow now", "device", device.path, "reason", err)
+	case err != nil:
+		return errors.Join(err, d.mounter.Unmount(staging))
 	}
-	if err == nil {
-		return nil
-	}
-	if unmountErr := d.mounter.Unmount(staging); unmountErr != nil || !errors.Is(err, errNotAllowed) {
-		return errors.Join(err, unmountErr)
-	}
-	if err := growUnmounted(ctx, device); err != nil {
-		return err
-	}
-	return d.mountDevice(device, staging, fsType, options)
+	return nil
 }
 
 func (d *Driver) mountDevice(device *loop, staging, fsType string, options []string) error {
@@ -175,7 +180,7 @@ func (d *Driver) unmount(id, field, path string) (string, error) {
 	}
 	var device *loop
 	if isVolumeID(id) {
-		if device, err = d.loops.find(d.store.image(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if device, err = d.loops.findAny(d.store.image(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return path, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -103,7 +104,7 @@ func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err e
 	}
 	defer src.Close()
 	raw := false
-	if device, err := d.loops.find(src.Name()); err != nil {
+	if device, err := d.loops.findAny(src.Name()); err != nil {
 		return err
 	} else if device != nil && !device.readonly {
 		var thaw func() error
@@ -128,6 +129,9 @@ func quiesce(device *loop) (thaw func() error, raw bool, err error) {
 	filesystem, node, err := device.uses()
 	if err != nil {
 		return nil, false, err
+	}
+	if device.detaching {
+		unix.Sync() // it may be mounted where we cannot see it
 	}
 	if len(filesystem) > 0 {
 		thaw, err = freeze(filesystem[0].Mountpoint)

@@ -2,7 +2,9 @@ package csidriver_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -85,12 +87,13 @@ func (w *world) start() {
 
 // clean takes down what the test left mounted or attached. A test that is fine has left nothing.
 func (w *world) clean() {
+	left := w.loops() // before unmounting: the path of an image is known only as long as its filesystem is mounted
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.dir))
 	require.NoError(w.t, err)
 	for i := len(infos) - 1; i >= 0; i-- {
 		_ = unix.Unmount(infos[i].Mountpoint, unix.MNT_DETACH)
 	}
-	for name, backing := range w.loops() {
+	for name, backing := range left {
 		file, err := os.Open(name)
 		require.NoError(w.t, err)
 		_ = unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0)
@@ -99,16 +102,42 @@ func (w *world) clean() {
 	}
 }
 
-// loops returns the loop devices whose images are in the test's directory.
+// loops returns the loop devices whose images are in the test's directory, without those that are detached as soon
+// as other processes' mount namespaces, which may have copied a mount at any time, let go of it.
 func (w *world) loops() map[string]string {
 	found := map[string]string{}
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(w.t, err)
 	for _, name := range names {
 		backing, err := os.ReadFile(name)
-		if err == nil && strings.HasPrefix(string(backing), w.dir) {
+		detaching, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "autoclear"))
+		if err == nil && strings.TrimSpace(string(detaching)) == "0" && strings.HasPrefix(string(backing), w.dir) {
 			found["/dev/"+strings.Split(name, "/")[3]] = strings.TrimSpace(string(backing))
 		}
 	}
 	return found
+}
+
+// mountRoot gives the driver a root on a filesystem of its own, of so many bytes.
+func (w *world) mountRoot(fsType string, size int64) {
+	w.t.Helper()
+	require.NoError(w.t, os.Mkdir(w.config.Root, 0o700))
+	if fsType == "tmpfs" {
+		require.NoError(w.t, unix.Mount("tmpfs", w.config.Root, "tmpfs", 0, fmt.Sprintf("size=%d", size)))
+		return
+	}
+	image := filepath.Join(w.dir, "root.img")
+	require.NoError(w.t, os.WriteFile(image, nil, 0o600))
+	require.NoError(w.t, os.Truncate(image, size))
+	output, err := exec.Command("mkfs."+fsType, "-q", image).CombinedOutput()
+	require.NoError(w.t, err, "%s", output)
+	output, err = exec.Command("mount", "-o", "loop", image, w.config.Root).CombinedOutput()
+	require.NoError(w.t, err, "%s", output)
+}
+
+// free is how many bytes are free on the filesystem of the driver's root.
+func (w *world) free() int64 {
+	var stat unix.Statfs_t
+	require.NoError(w.t, unix.Statfs(w.config.Root, &stat))
+	return int64(stat.Bfree) * stat.Bsize
 }

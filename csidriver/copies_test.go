@@ -1,0 +1,96 @@
+package csidriver_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+)
+
+func snapshotSource(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
+}
+
+func volumeSource(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+}
+
+func TestSnapshotsAndClonesOfMountedVolumes(t *testing.T) {
+	eachFS(t, func(t *testing.T, fsType string, size int64) {
+		w := newWorld(t)
+		w.start()
+		snapshotsAndClones(t, w, fsType, size)
+	})
+}
+
+func snapshotsAndClones(t *testing.T, w *world, fsType string, size int64) {
+	t.Helper()
+	d := w.create("a", size, filesystem(fsType))
+	d.up()
+	d.write("file", "first") // not synced: the snapshot has it all the same
+	snap, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+	require.NoError(t, err)
+	require.True(t, snap.GetSnapshot().GetReadyToUse())
+	d.write("file", "second") // works, so it is not frozen any more
+
+	restored := w.create("restored", size, filesystem(fsType), snapshotSource(snap.GetSnapshot().GetSnapshotId()))
+	cloned := w.create("cloned", 2*size, filesystem(fsType), volumeSource(d.id))
+	restored.up()
+	cloned.up() // beside its source, with the same UUID
+	require.Equal(t, "first", restored.read("file"))
+	require.Equal(t, "second", cloned.read("file"))
+	require.Greater(t, cloned.total(), d.total()*3/2, "the clone's filesystem has grown to its volume")
+	cloned.write("file", "third")
+	require.Equal(t, "second", d.read("file"))
+
+	_, err = w.DeleteSnapshot(t.Context(),
+		&csi.DeleteSnapshotRequest{SnapshotId: snap.GetSnapshot().GetSnapshotId()})
+	require.NoError(t, err)
+	for _, v := range []*disk{d, restored, cloned} {
+		v.down()
+		require.NoError(t, v.remove())
+	}
+}
+
+func TestReflinks(t *testing.T) {
+	needProgram(t, "mkfs.xfs")
+	w := newWorld(t)
+	w.mountRoot("xfs", 600*mib)
+	w.config.Thin = true
+	w.start()
+	snapshotsAndClones(t, w, "ext4", 32*mib)
+
+	d := w.create("raw", 64*mib, rawBlock())
+	d.up()
+	device, err := os.OpenFile(d.target, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = device.Write(make([]byte, 48*mib))
+	require.NoError(t, errors.Join(err, device.Sync()))
+	before := w.free()
+	// With reflinks even a raw volume in use is copied at one moment, and takes no room.
+	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+	require.NoError(t, err)
+	require.NoError(t, device.Close())
+	require.Greater(t, w.free(), before-8*mib)
+	d.down()
+}
+
+func TestRawVolumesInUseAreNotCopiedPiecemeal(t *testing.T) {
+	w := newWorld(t)
+	w.mountRoot("tmpfs", 128*mib)
+	w.start()
+	d := w.create("raw", 16*mib, rawBlock())
+	d.up()
+	_, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+	requireCode(t, codes.FailedPrecondition, err)
+	require.NoError(t, d.unpublish())
+	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+	require.NoError(t, err)
+	require.NoError(t, d.publish(d.target, false))
+	d.down()
+}

@@ -11,19 +11,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/attachdetach"
+	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/attachdetach/csi"
 )
 
@@ -43,7 +47,8 @@ func controlPlane(t *testing.T) (dataDir string) {
 	require.NoError(t, err)
 	dataDir = t.TempDir()
 	var out bytes.Buffer
-	cmd := exec.Command(binary, "--data-dir", dataDir, "--run-dir", runDir, "--api-port", strconv.Itoa(number), "--unsafe-no-fsync")
+	cmd := exec.Command(binary, "--data-dir", dataDir, "--run-dir", runDir,
+		"--api-port", strconv.Itoa(number), "--unsafe-no-fsync")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -67,7 +72,8 @@ func clientOf(path string) (kubernetes.Interface, error) {
 }
 
 // TestAgainstTheRealAPIServer runs the controller with the identity and the rights that a cluster gives it: a disk
-// is attached, moves with its Pod, and survives a restart of the controller. The attacher is played by the test.
+// is attached, moves with its Pod, and survives a restart of the controller. The driver is one in memory, behind the
+// attacher that berth has for drivers; it judges that the disk is never on two nodes.
 func TestAgainstTheRealAPIServer(t *testing.T) {
 	dataDir := controlPlane(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -101,20 +107,28 @@ func TestAgainstTheRealAPIServer(t *testing.T) {
 			Name: name, Annotations: map[string]string{managed: "true"},
 		}}, metav1.CreateOptions{})
 		require.NoError(t, err)
+		csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		csiNode.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-of-" + name}}
+		_, err = admin.StorageV1().CSINodes().Create(ctx, csiNode, metav1.CreateOptions{})
+		require.NoError(t, err)
 	}
+	judge := &liveDriver{on: make(map[string]bool)}
+	answering, err := attacher.New(attacher.Deps{Client: client, Driver: judge}, attacher.Config{DriverName: driver})
+	require.NoError(t, err)
+	attaching, stopAttaching := context.WithCancel(ctx)
+	answered := make(chan error, 1)
+	go func() { answered <- answering.Start(attaching) }()
+	defer func() { stopAttaching(); require.NoError(t, <-answered) }()
 	liveDisk(ctx, t, admin)
 	stop := start()
 	livePod(ctx, t, admin, "one", "a")
-	attached := func(node string, answer bool) func() bool {
+	attached := func(node string) func() bool {
 		return func() bool {
-			if answer {
-				answerLive(ctx, admin, node)
-			}
 			n, err := admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 			return err == nil && len(n.Status.VolumesAttached) == 1 && n.Status.VolumesAttached[0].Name == unique("d")
 		}
 	}
-	eventually(attached("a", true), "the disk must be attached and listed")
+	eventually(attached("a"), "the disk must be attached and listed")
 	eventually(func() bool {
 		events, err := admin.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -135,24 +149,43 @@ func TestAgainstTheRealAPIServer(t *testing.T) {
 	stop = start()
 	defer stop()
 	began := time.Now()
-	eventually(attached("b", true), "after a restart the disk must move to where its pod is")
+	eventually(attached("b"), "after a restart the disk must move to where its pod is")
 	t.Logf("moved %v after the start of the controller", time.Since(began).Round(time.Millisecond))
-	require.False(t, attached("a", false)())
+	require.False(t, attached("a")())
 	list, err := admin.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)
 	require.Equal(t, csi.AttachmentName(driver, "d", "b"), list.Items[0].Name)
+	judge.mu.Lock()
+	defer judge.mu.Unlock()
+	require.Equal(t, map[string]bool{"id-of-b": true}, judge.on)
+	require.False(t, judge.twice, "the disk must never be on two nodes")
 }
 
-// answerLive is the attacher of one node.
-func answerLive(ctx context.Context, admin kubernetes.Interface, node string) {
-	name := csi.AttachmentName(driver, "d", types.NodeName(node))
-	va, err := admin.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
-	if err != nil || va.Status.Attached {
-		return
-	}
-	_, _ = admin.StorageV1().VolumeAttachments().Patch(ctx, name, types.MergePatchType,
-		[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
+// liveDriver is a driver with one disk.
+type liveDriver struct {
+	mu    sync.Mutex
+	on    map[string]bool // by node
+	twice bool            // it was on two nodes
+}
+
+func (d *liveDriver) ControllerPublishVolume(
+	_ context.Context, r *csispec.ControllerPublishVolumeRequest, _ ...grpc.CallOption,
+) (*csispec.ControllerPublishVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.on[r.NodeId] = true
+	d.twice = d.twice || len(d.on) > 1
+	return &csispec.ControllerPublishVolumeResponse{}, nil
+}
+
+func (d *liveDriver) ControllerUnpublishVolume(
+	_ context.Context, r *csispec.ControllerUnpublishVolumeRequest, _ ...grpc.CallOption,
+) (*csispec.ControllerUnpublishVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.on, r.NodeId)
+	return &csispec.ControllerUnpublishVolumeResponse{}, nil
 }
 
 // liveDisk makes a claim and its volume, and waits until they are bound.

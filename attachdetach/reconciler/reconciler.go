@@ -223,13 +223,22 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 	for ctx.Err() == nil {
 		e.passOverChanges(ctx)
 		now := e.clock.Now()
+		if e.o.LoopPeriod > 0 && !now.Before(lastPass.Add(e.o.LoopPeriod)) {
+			e.passOverAll()
+			lastPass = e.clock.Now()
+		}
 		if e.syncs() && now.Sub(lastSync) > e.o.SyncDuration {
 			lastSync = now
 			e.o.Executor.VerifyVolumesAreAttached(e.opCtx, e.o.Actual.GetAttachedVolumesPerNode(), e.o.Actual)
 		}
-		next := e.nextTime(now, lastSync, lastPass)
-		if !next.Equal(armed) {
+		if next := e.nextTime(now, lastSync, lastPass); !next.Equal(armed) {
 			armed = next
+			if !timer.Stop() {
+				select { // it has fired already, which no one needs to know any more
+				case <-timer.C():
+				default:
+				}
+			}
 			timer.Reset(next.Sub(now))
 		}
 		select {
@@ -237,10 +246,6 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 		case <-e.inbox.wake:
 		case <-timer.C():
 			armed = time.Time{}
-			if e.o.LoopPeriod > 0 && !e.clock.Now().Before(lastPass.Add(e.o.LoopPeriod)) {
-				e.passOverAll()
-				lastPass = e.clock.Now()
-			}
 		}
 	}
 }

@@ -37,6 +37,7 @@ type nodeStatus struct {
 	mu    sync.Mutex
 	inUse []corev1.UniqueVolumeName
 	hold  chan struct{} // if not nil, writes wait until it is closed
+	check func([]corev1.UniqueVolumeName)
 }
 
 var _ volumemanager.NodeStatus = (*nodeStatus)(nil)
@@ -55,6 +56,9 @@ func (s *nodeStatus) SetVolumesInUse(ctx context.Context, volumes []corev1.Uniqu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inUse = slices.Sorted(slices.Values(volumes))
+	if s.check != nil {
+		s.check(s.inUse)
+	}
 	return nil
 }
 

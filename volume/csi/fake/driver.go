@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -169,11 +170,14 @@ func (d *Driver) Reset() {
 	d.calls, d.requests = nil, nil
 }
 
-// Staged and Published count what is there.
-func (d *Driver) Staged() int {
+// Staged counts the volumes that are staged.
+func (d *Driver) Staged() int { return len(d.StagedVolumes()) }
+
+// StagedVolumes lists the volumes that are staged.
+func (d *Driver) StagedVolumes() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.staged)
+	return slices.Collect(maps.Keys(d.staged))
 }
 
 // Published counts the targets.

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 	"github.com/berth-dev/berth/kubelet/server"
+	"github.com/berth-dev/berth/kubelet/stats"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/kubelet/token"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
@@ -128,7 +129,7 @@ func (k *Kubelet) employ() (err error) {
 	}
 	if k.probes, err = prober.New(prober.Deps{
 		Looker: probe.New(k.runtime), OnVerdict: func(v prober.Verdict) { k.workers.Wake(v.PodUID) },
-		Recorder: d.Recorder, Timeline: d.Timeline, Registerer: k.metrics, Clock: d.Clock, Logger: d.Logger,
+		Recorder: d.Recorder, Timeline: d.Timeline, Registerer: k.probeMetrics, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}
@@ -176,14 +177,23 @@ func (k *Kubelet) open() error {
 	if cfg.Port <= 0 {
 		return errors.New("kubelet: Config.Server.Port is needed for the Node object when the server listens")
 	}
+	host := &host{
+		RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
+		statuses: k.mirrors, clock: k.deps.Clock,
+	}
+	usage, err := stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
+		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift})
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
+		LogDir: cfg.LogDir, Profiling: cfg.Profiling,
 	}, server.Deps{
-		Host: &host{
-			RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
-			statuses: k.mirrors, clock: k.deps.Clock,
-		},
-		Auth: auth, Metrics: k.metrics, Logger: k.deps.Logger,
+		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
+		Logger: k.deps.Logger,
 	})
 	return err
 }

@@ -45,6 +45,8 @@ type Kubelet struct {
 	connection connection
 	runtime    Runtime
 	metrics    *prometheus.Registry
+	// probeMetrics are apart, as /metrics/probes is.
+	probeMetrics *prometheus.Registry
 
 	node     *node.Manager
 	cgroups  *cm.Manager
@@ -88,7 +90,7 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{
-		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(),
+		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(), probeMetrics: prometheus.NewRegistry(),
 		listed: make(chan struct{}), sourced: make(chan struct{}),
 	}
 	for _, step := range []func() error{k.connect, k.furnish, k.employ, k.open} {

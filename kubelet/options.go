@@ -95,6 +95,10 @@ type ServerConfig struct {
 	// CertFile and KeyFile are the serving certificate; ClientCAFile holds the CAs of its clients. All are read
 	// again when they are replaced.
 	CertFile, KeyFile, ClientCAFile string
+	// LogDir is the directory whose files are served at /logs/; empty for none.
+	LogDir string
+	// Profiling serves Go's profiler at /debug/pprof/.
+	Profiling bool
 }
 
 // Deps are what a Kubelet needs from others. All may be nil.

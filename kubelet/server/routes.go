@@ -22,12 +22,13 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /metrics", metricsHandler(s.deps.Metrics))
 	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
 	mux.HandleFunc("GET /configz", s.getConfigz)
-	for _, path := range []string{"/stats/", "/metrics/cadvisor", "/metrics/resource", "/checkpoint/", "/logs/"} {
-		mux.HandleFunc(path, unsupported)
-	}
+	s.statsRoutes(mux)
+	mux.HandleFunc("/checkpoint/", unsupported)
 
 	if s.cfg.DisableDebugging {
-		for _, root := range []string{"run", "exec", "attach", "portForward", "containerLogs", "runningpods"} {
+		for _, root := range []string{
+			"run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug",
+		} {
 			mux.HandleFunc("/"+root+"/", debuggingDisabled)
 		}
 		return mux
@@ -38,6 +39,16 @@ func (s *Server) routes() http.Handler {
 
 // debugRoutes are those that read or run something inside a container.
 func (s *Server) debugRoutes(mux *http.ServeMux) {
+	if s.cfg.LogDir == "" {
+		mux.HandleFunc("/logs/", unsupported)
+	} else {
+		mux.HandleFunc("GET /logs/", s.logFiles)
+	}
+	if s.cfg.Profiling {
+		profileRoutes(mux)
+	} else {
+		mux.HandleFunc("/debug/", debuggingDisabled)
+	}
 	mux.HandleFunc("GET /runningpods", s.getRunningPods)
 	mux.HandleFunc("GET /runningpods/{$}", s.getRunningPods)
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.getContainerLogs)

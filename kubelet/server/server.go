@@ -41,8 +41,13 @@ type Config struct {
 	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
 	// supervisors. Empty means none.
 	HealthzAddress string
-	// DisableDebugging turns off exec, attach, portForward, run, containerLogs and runningpods (status 405).
+	// DisableDebugging turns off exec, attach, portForward, run, containerLogs, runningpods, logs and pprof (status
+	// 405).
 	DisableDebugging bool
+	// LogDir is the directory whose files are served at /logs/. Empty means none.
+	LogDir string
+	// Profiling serves Go's profiler at /debug/pprof/.
+	Profiling bool
 }
 
 func (c Config) validate() error {
@@ -79,6 +84,8 @@ type Deps struct {
 	Auth Auth
 	// Metrics and ProbeMetrics are served at /metrics and /metrics/probes.
 	Metrics, ProbeMetrics prometheus.Gatherer
+	// Stats is served at /stats/summary, /metrics/resource and /metrics/cadvisor.
+	Stats Stats
 	// Configz gives the effective configuration by component name, for /configz.
 	Configz func() map[string]any
 	// Checks are asked for /healthz beside ping.

@@ -180,7 +180,7 @@ func TestRejected(t *testing.T) {
 }
 
 func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
-	p := withInit(pod(corev1.RestartPolicyNever, "a"), false, "one", "two", "three")
+	p := withInit(withInit(withInit(pod(corev1.RestartPolicyNever, "a"), false, "one"), false, "two"), false, "three")
 	one, two := exited("one", 0, 0), exited("two", 1, 0)
 	got := status.Compute(status.Input{Pod: p, Runtime: held(two, one), Prepared: true, Ended: true, Now: now})
 	require.Equal(t, corev1.PodFailed, got.Phase)

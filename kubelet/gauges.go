@@ -1,0 +1,101 @@
+package kubelet
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+)
+
+// The metrics below are upstream's in name and labels, but for the one that begins with berth.
+var (
+	runningPods = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
+	desiredPods = prometheus.NewDesc("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run",
+		[]string{"static"}, nil)
+	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
+		[]string{"container_state"}, nil)
+	nodeName = prometheus.NewDesc("kubelet_node_name", "The node's name. The count is always 1.", []string{"node"}, nil)
+	drift    = prometheus.NewDesc("berth_kubelet_runtime_drift_total",
+		"Pods that a slow listing of the runtime found changed without an event. It should be 0.", nil, nil)
+)
+
+// gauges count what is there when somebody asks.
+type gauges struct {
+	node  string
+	pods  func() []*corev1.Pod
+	drift func() int64
+}
+
+var _ prometheus.Collector = (*gauges)(nil)
+
+// Describe implements prometheus.Collector.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{runningPods, desiredPods, runningContainers, nodeName, drift} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	running := 0
+	desired, states := map[string]int{"": 0}, map[string]int{"running": 0, "exited": 0, "created": 0}
+	for _, pod := range g.pods() {
+		static := ""
+		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
+			static = "true"
+		}
+		desired[static]++
+		alive := false
+		for _, list := range [][]corev1.ContainerStatus{
+			pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+		} {
+			for i := range list {
+				switch {
+				case list[i].State.Running != nil:
+					states["running"]++
+					alive = true
+				case list[i].State.Terminated != nil:
+					states["exited"]++
+				case list[i].ContainerID != "":
+					states["created"]++
+				}
+			}
+		}
+		if alive {
+			running++
+		}
+	}
+	out <- prometheus.MustNewConstMetric(runningPods, prometheus.GaugeValue, float64(running))
+	for static, n := range desired {
+		out <- prometheus.MustNewConstMetric(desiredPods, prometheus.GaugeValue, float64(n), static)
+	}
+	for state, n := range states {
+		out <- prometheus.MustNewConstMetric(runningContainers, prometheus.GaugeValue, float64(n), state)
+	}
+	out <- prometheus.MustNewConstMetric(nodeName, prometheus.GaugeValue, 1, g.node)
+	out <- prometheus.MustNewConstMetric(drift, prometheus.CounterValue, float64(g.drift()))
+}
+
+// configz is the configuration in force, in upstream's words as far as they fit.
+func (k *Kubelet) configz() map[string]any {
+	c := &k.cfg
+	list := func(resources corev1.ResourceList) map[string]string {
+		out := map[string]string{}
+		for name, quantity := range resources {
+			out[string(name)] = quantity.String()
+		}
+		return out
+	}
+	return map[string]any{"kubeletconfig": &configv1beta1.KubeletConfiguration{
+		TypeMeta:    metav1.TypeMeta{APIVersion: configv1beta1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
+		PodLogsDir:  c.PodLogsDir,
+		Port:        c.Server.Port,
+		TLSCertFile: c.Server.CertFile, TLSPrivateKeyFile: c.Server.KeyFile,
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolverConfig: &c.ResolvConf,
+		CgroupRoot: c.CgroupRoot, CgroupDriver: string(c.CgroupDriver), PodPidsLimit: &c.PodPidsLimit,
+		MaxPods: int32(c.MaxPods), MaxParallelImagePulls: ptr.To(int32(c.MaxParallelPulls)),
+		ContainerRuntimeEndpoint: c.RuntimeEndpoint, KubeReserved: list(c.KubeReserved),
+		SystemReserved: list(c.SystemReserved), StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL,
+	}}
+}

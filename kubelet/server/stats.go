@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// Stats tells what the node and its Pods use. *stats.Provider is one.
+type Stats interface {
+	// Summary is the answer to /stats/summary.
+	Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error)
+	// Resources and Cadvisor are the metrics of the paths of these names. They are gathered once.
+	Resources(ctx context.Context) prometheus.Gatherer
+	Cadvisor(ctx context.Context) prometheus.Gatherer
+}
+
+// statsRoutes are those that tell what is used.
+func (s *Server) statsRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("/stats/", unsupported)
+	if s.deps.Stats == nil {
+		mux.HandleFunc("/metrics/cadvisor", unsupported)
+		mux.HandleFunc("/metrics/resource", unsupported)
+		return
+	}
+	mux.HandleFunc("GET /stats/summary", s.getSummary)
+	mux.HandleFunc("GET /metrics/cadvisor", func(w http.ResponseWriter, r *http.Request) {
+		metricsHandler(s.deps.Stats.Cadvisor(r.Context())).ServeHTTP(w, r)
+	})
+	mux.HandleFunc("GET /metrics/resource", func(w http.ResponseWriter, r *http.Request) {
+		metricsHandler(s.deps.Stats.Resources(r.Context())).ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) getSummary(w http.ResponseWriter, r *http.Request) {
+	only := false
+	if given := r.URL.Query().Get("only_cpu_and_memory"); given != "" {
+		var err error
+		if only, err = strconv.ParseBool(given); err != nil {
+			http.Error(w, "query parameter only_cpu_and_memory: want true or false", http.StatusBadRequest)
+			return
+		}
+	}
+	summary, err := s.deps.Stats.Summary(r.Context(), only)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	s.writeJSON(w, summary)
+}
+
+// logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be made
+// later, and no link in it leads out of it.
+func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
+	root, err := os.OpenRoot(s.cfg.LogDir)
+	if err != nil {
+		http.Error(w, "the node's log directory cannot be opened", http.StatusNotFound)
+		return
+	}
+	defer root.Close()
+	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+}
+
+// profileRoutes are those of the Go profiler.
+func profileRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+}

@@ -1,0 +1,156 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// scrapeTimeout bounds one scrape.
+const scrapeTimeout = 10 * time.Second
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// The metrics of /metrics/resource are upstream's, in name, unit and labels.
+var (
+	nodeCPU          = describe("node_cpu_usage_seconds_total", "CPU time used by the node in core-seconds")
+	nodeMemory       = describe("node_memory_working_set_bytes", "Working set of the node in bytes")
+	nodeSwap         = describe("node_swap_usage_bytes", "Swap used by the node in bytes")
+	containerCPU     = describe("container_cpu_usage_seconds_total", "CPU time used by the container", ctr...)
+	containerMemory  = describe("container_memory_working_set_bytes", "Working set of the container in bytes", ctr...)
+	containerSwap    = describe("container_swap_usage_bytes", "Swap used by the container in bytes", ctr...)
+	containerStarted = describe("container_start_time_seconds", "Start time of the container since unix epoch", ctr...)
+	podCPU           = describe("pod_cpu_usage_seconds_total", "CPU time used by the pod in core-seconds", pod...)
+	podMemory        = describe("pod_memory_working_set_bytes", "Working set of the pod in bytes", pod...)
+	scrapeError      = describe("resource_scrape_error", "1 if there was an error while getting the metrics, 0 if not")
+
+	ctr = []string{"container", "pod", "namespace"}
+	pod = []string{"pod", "namespace"}
+)
+
+// Resources are the metrics of /metrics/resource. They are read when they are gathered, within ctx.
+func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
+	return gatherer(func(out chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+		defer cancel()
+		summary, err := p.Summary(ctx, true)
+		if err != nil {
+			p.deps.Logger.Warn("reading resource metrics failed", "error", err)
+			out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 1)
+			return
+		}
+		resources(summary, out)
+		out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 0)
+	})
+}
+
+// resources words a summary as metrics.
+func resources(summary *statsapi.Summary, out chan<- prometheus.Metric) {
+	send := func(desc *prometheus.Desc, kind prometheus.ValueType, n *uint64, unit float64, labels ...string) {
+		if n != nil {
+			out <- prometheus.MustNewConstMetric(desc, kind, float64(*n)*unit, labels...)
+		}
+	}
+	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	node := &summary.Node
+	send(nodeCPU, counter, node.CPU.UsageCoreNanoSeconds, 1e-9)
+	send(nodeMemory, gauge, node.Memory.WorkingSetBytes, 1)
+	send(nodeSwap, gauge, node.Swap.SwapUsageBytes, 1)
+	for i := range summary.Pods {
+		s := &summary.Pods[i]
+		if s.CPU != nil {
+			send(podCPU, counter, s.CPU.UsageCoreNanoSeconds, 1e-9, s.PodRef.Name, s.PodRef.Namespace)
+		}
+		if s.Memory != nil {
+			send(podMemory, gauge, s.Memory.WorkingSetBytes, 1, s.PodRef.Name, s.PodRef.Namespace)
+		}
+		for _, c := range s.Containers {
+			labels := []string{c.Name, s.PodRef.Name, s.PodRef.Namespace}
+			if c.CPU != nil {
+				send(containerCPU, counter, c.CPU.UsageCoreNanoSeconds, 1e-9, labels...)
+			}
+			if c.Memory != nil {
+				send(containerMemory, gauge, c.Memory.WorkingSetBytes, 1, labels...)
+			}
+			if c.Swap != nil {
+				send(containerSwap, gauge, c.Swap.SwapUsageBytes, 1, labels...)
+			}
+			if !c.StartTime.IsZero() {
+				out <- prometheus.MustNewConstMetric(containerStarted, gauge, float64(c.StartTime.Unix()), labels...)
+			}
+		}
+	}
+}
+
+// Cadvisor are the metrics of /metrics/cadvisor, as far as the runtime knows them. They are read when they are
+// gathered.
+func (p *Provider) Cadvisor(ctx context.Context) prometheus.Gatherer {
+	return gatherer(func(out chan<- prometheus.Metric) {
+		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+		defer cancel()
+		if err := p.runtimeMetrics(ctx, out); err != nil {
+			p.deps.Logger.Warn("reading the container runtime's metrics failed", "error", err)
+		}
+	})
+}
+
+// runtimeMetrics passes the runtime's metrics on.
+func (p *Provider) runtimeMetrics(ctx context.Context, out chan<- prometheus.Metric) error {
+	described, err := p.deps.Runtime.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
+	if err != nil {
+		return err
+	}
+	descs := map[string]*prometheus.Desc{}
+	for _, d := range described.Descriptors {
+		descs[d.Name] = prometheus.NewDesc(d.Name, d.Help, d.LabelKeys, nil)
+	}
+	resp, err := p.deps.Runtime.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
+	if err != nil {
+		return err
+	}
+	send := func(metrics []*runtimeapi.Metric) {
+		for _, m := range metrics {
+			kind := prometheus.GaugeValue
+			if m.MetricType == runtimeapi.MetricType_COUNTER {
+				kind = prometheus.CounterValue
+			}
+			if descs[m.Name] == nil {
+				continue
+			}
+			// A metric whose labels are not those described is left out.
+			if metric, err := prometheus.NewConstMetric(descs[m.Name], kind, float64(m.Value.GetValue()),
+				m.LabelValues...); err == nil {
+				out <- metric
+			}
+		}
+	}
+	for _, box := range resp.PodMetrics {
+		send(box.Metrics)
+		for _, c := range box.ContainerMetrics {
+			send(c.Metrics)
+		}
+	}
+	return nil
+}
+
+// gatherer makes a Gatherer of its own from a function that is called at each scrape.
+func gatherer(collect func(chan<- prometheus.Metric)) prometheus.Gatherer {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector(collect))
+	return registry
+}
+
+type collector func(chan<- prometheus.Metric)
+
+var _ prometheus.Collector = collector(nil)
+
+// Describe implements prometheus.Collector: what there will be is not known before.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) { c(out) }

@@ -1,0 +1,139 @@
+package stats
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// tick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go runs on.
+const tick = uint64(time.Second / 100)
+
+// cpuReading is the node's CPU time at one instant.
+type cpuReading struct {
+	at    time.Time
+	nanos uint64
+}
+
+// node reads what the whole machine uses.
+func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
+	stat, err := p.table("stat")
+	if err != nil {
+		return nil, err
+	}
+	info, err := p.table("meminfo")
+	if err != nil {
+		return nil, err
+	}
+	now := p.deps.Clock.Now()
+	total, usage := info["MemTotal"]<<10, (info["MemTotal"]-min(info["MemFree"], info["MemTotal"]))<<10
+	working := usage - min(info["Inactive(file)"]<<10, usage)
+	available, rss := total-min(working, total), info["AnonPages"]<<10
+	s := &statsapi.NodeStats{
+		NodeName: p.cfg.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),
+		CPU: p.nodeCPU(stat["cpu"]*tick, now),
+		Memory: &statsapi.MemoryStats{
+			Time: metav1.NewTime(now), AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss,
+		},
+	}
+	swapFree, swapUsed := info["SwapFree"]<<10, (info["SwapTotal"]-min(info["SwapFree"], info["SwapTotal"]))<<10
+	s.Swap = &statsapi.SwapStats{Time: metav1.NewTime(now), SwapAvailableBytes: &swapFree, SwapUsageBytes: &swapUsed}
+	if cpuAndMemory {
+		return s, nil
+	}
+	if s.Fs, err = fileSystem(p.cfg.RootDir, now); err != nil {
+		return nil, err
+	}
+	s.Rlimit = p.processes(now)
+	return s, nil
+}
+
+// nodeCPU words the CPU time, and the use since the last reading.
+func (p *Provider) nodeCPU(nanos uint64, now time.Time) *statsapi.CPUStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos}
+	if past := now.Sub(p.last.at); !p.last.at.IsZero() && past > 0 && nanos >= p.last.nanos {
+		rate := uint64(float64(nanos-p.last.nanos) / past.Seconds())
+		s.UsageNanoCores = &rate
+	}
+	if now.Sub(p.last.at) >= time.Second { // of two that ask at once, neither spoils the other's rate
+		p.last = cpuReading{at: now, nanos: nanos}
+	}
+	return s
+}
+
+// processes are the limit and the number of processes.
+func (p *Provider) processes(now time.Time) *statsapi.RlimitStats {
+	s := &statsapi.RlimitStats{Time: metav1.NewTime(now)}
+	if data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "sys/kernel/pid_max")); err == nil {
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
+			s.MaxPID = &n
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "loadavg")); err == nil {
+		if fields := strings.Fields(string(data)); len(fields) > 3 {
+			_, all, _ := strings.Cut(fields[3], "/")
+			if n, err := strconv.ParseInt(all, 10, 64); err == nil {
+				s.NumOfRunningProcesses = &n
+			}
+		}
+	}
+	return s
+}
+
+// table reads a file of procfs that has a name and numbers in each line. The line "cpu" of /proc/stat counts all but
+// idle time and waiting; of the others the first number counts.
+func (p *Provider) table(name string) (map[string]uint64, error) {
+	file, err := os.Open(filepath.Join(p.cfg.Proc, name))
+	if err != nil {
+		return nil, fmt.Errorf("read the machine's usage: %w", err)
+	}
+	defer file.Close()
+	values := map[string]uint64{}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		key := strings.TrimSuffix(fields[0], ":")
+		for i, field := range fields[1:] {
+			// user nice system idle iowait irq softirq steal; guest time is in user time already
+			if i > 0 && key != "cpu" || i == 3 || i == 4 || i > 7 {
+				continue
+			}
+			if n, err := strconv.ParseUint(field, 10, 64); err == nil {
+				values[key] += n
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the machine's usage from %q: %w", name, err)
+	}
+	return values, nil
+}
+
+// fileSystem measures the file system of a directory.
+func fileSystem(dir string, now time.Time) (*statsapi.FsStats, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return nil, fmt.Errorf("measure the file system of %q: %w", dir, err)
+	}
+	size := uint64(fs.Bsize)
+	capacity, available, used := fs.Blocks*size, fs.Bavail*size, (fs.Blocks-fs.Bfree)*size
+	inodes, free := fs.Files, fs.Ffree
+	inodesUsed := inodes - free
+	return &statsapi.FsStats{
+		Time: metav1.NewTime(now), CapacityBytes: &capacity, AvailableBytes: &available, UsedBytes: &used,
+		Inodes: &inodes, InodesFree: &free, InodesUsed: &inodesUsed,
+	}, nil
+}

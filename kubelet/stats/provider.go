@@ -1,0 +1,295 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// Runtime is what is asked of the container runtime: a part of the CRI.
+type Runtime interface {
+	ListPodSandboxStats(ctx context.Context, in *runtimeapi.ListPodSandboxStatsRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListPodSandboxStatsResponse, error)
+	ListPodSandboxMetrics(ctx context.Context, in *runtimeapi.ListPodSandboxMetricsRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListPodSandboxMetricsResponse, error)
+	ListMetricDescriptors(ctx context.Context, in *runtimeapi.ListMetricDescriptorsRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ListMetricDescriptorsResponse, error)
+	ImageFsInfo(ctx context.Context, in *runtimeapi.ImageFsInfoRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ImageFsInfoResponse, error)
+}
+
+// Volumes tells how full a Pod's volumes are, by name.
+type Volumes interface {
+	Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error)
+}
+
+// Config are the values of a Provider.
+type Config struct {
+	NodeName string
+	// RootDir is the directory whose file system the node's figures are of.
+	RootDir string
+	// Proc is where procfs is mounted; "/proc" if empty.
+	Proc string
+}
+
+// Deps are what a Provider needs from others. Volumes, Logger and Clock may be nil.
+type Deps struct {
+	Runtime Runtime
+	// Pods are the node's Pods with their present status.
+	Pods    func() []*corev1.Pod
+	Volumes Volumes
+	Logger  *slog.Logger
+	Clock   clock.PassiveClock
+}
+
+// Provider answers what is used. It is safe for concurrent use.
+type Provider struct {
+	cfg  Config
+	deps Deps
+
+	mu   sync.Mutex // guards last
+	last cpuReading
+}
+
+// New makes a Provider.
+func New(cfg Config, deps Deps) (*Provider, error) {
+	if deps.Runtime == nil || deps.Pods == nil {
+		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are needed")
+	}
+	if cfg.Proc == "" {
+		cfg.Proc = "/proc"
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Provider{cfg: cfg, deps: deps}, nil
+}
+
+// Summary is the answer to /stats/summary. With cpuAndMemory it tells of nothing else.
+func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error) {
+	node, err := p.node(cpuAndMemory)
+	if err != nil {
+		return nil, err
+	}
+	summary := &statsapi.Summary{Node: *node}
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		summary.Pods, err = p.pods(gctx, cpuAndMemory)
+		return err
+	})
+	if !cpuAndMemory {
+		group.Go(func() error {
+			summary.Node.Runtime = p.images(gctx)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return summary, nil
+}
+
+// pods are the figures of all Pods that run.
+func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodStats, error) {
+	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the container runtime for the usage of pods: %w", err)
+	}
+	known := map[types.UID]*corev1.Pod{}
+	for _, pod := range p.deps.Pods() {
+		known[pod.UID] = pod
+	}
+	out := make([]statsapi.PodStats, 0, len(resp.Stats))
+	for _, box := range resp.Stats {
+		meta := box.GetAttributes().GetMetadata()
+		s := podStats(box, known[types.UID(meta.GetUid())], cpuAndMemory)
+		if !cpuAndMemory {
+			s.VolumeStats = p.volumes(ctx, known[types.UID(meta.GetUid())])
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// podStats words one Pod's figures. pod is nil for one that only the runtime knows.
+func podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
+	meta, linux := box.GetAttributes().GetMetadata(), box.GetLinux()
+	s := statsapi.PodStats{
+		PodRef: statsapi.PodReference{Name: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()},
+		CPU:    cpu(linux.GetCpu()), Memory: memory(linux.GetMemory()),
+	}
+	if pod != nil && pod.Status.StartTime != nil {
+		s.StartTime = *pod.Status.StartTime
+	}
+	for _, c := range linux.GetContainers() {
+		name := c.GetAttributes().GetMetadata().GetName()
+		one := statsapi.ContainerStats{
+			Name: name, StartTime: startTime(pod, name), CPU: cpu(c.Cpu), Memory: memory(c.Memory), Swap: swap(c.Swap),
+		}
+		if !cpuAndMemory && c.WritableLayer != nil {
+			one.Rootfs = &statsapi.FsStats{
+				Time: stamp(c.WritableLayer.Timestamp), UsedBytes: value(c.WritableLayer.UsedBytes),
+				InodesUsed: value(c.WritableLayer.InodesUsed),
+			}
+		}
+		s.Containers = append(s.Containers, one)
+	}
+	if cpuAndMemory {
+		return s
+	}
+	if n := linux.GetNetwork(); n != nil {
+		s.Network = &statsapi.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: link(n.DefaultInterface)}
+		for _, each := range append([]*runtimeapi.NetworkInterfaceUsage{n.DefaultInterface}, n.Interfaces...) {
+			if each != nil {
+				s.Network.Interfaces = append(s.Network.Interfaces, link(each))
+			}
+		}
+	}
+	if linux.GetProcess() != nil {
+		s.ProcessStats = &statsapi.ProcessStats{ProcessCount: value(linux.Process.ProcessCount)}
+	}
+	return s
+}
+
+// startTime is when the Pod's container was started, as its status tells.
+func startTime(pod *corev1.Pod, name string) metav1.Time {
+	if pod == nil {
+		return metav1.Time{}
+	}
+	for _, list := range [][]corev1.ContainerStatus{
+		pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
+		for _, s := range list {
+			if s.Name == name && s.State.Running != nil {
+				return s.State.Running.StartedAt
+			}
+		}
+	}
+	return metav1.Time{}
+}
+
+// volumes are the figures of a Pod's volumes. What cannot be measured is left out.
+func (p *Provider) volumes(ctx context.Context, pod *corev1.Pod) []statsapi.VolumeStats {
+	if p.deps.Volumes == nil || pod == nil {
+		return nil
+	}
+	found, err := p.deps.Volumes.Stats(ctx, pod.UID)
+	if err != nil {
+		p.deps.Logger.Warn("measuring a pod's volumes failed", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+	}
+	now := metav1.NewTime(p.deps.Clock.Now())
+	var out []statsapi.VolumeStats
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		s, ok := found[v.Name]
+		if !ok {
+			continue
+		}
+		one := statsapi.VolumeStats{Name: v.Name, FsStats: statsapi.FsStats{
+			Time: now, CapacityBytes: unsigned(s.Capacity), AvailableBytes: unsigned(s.Available),
+			UsedBytes: unsigned(s.Used), Inodes: unsigned(s.Inodes), InodesFree: unsigned(s.InodesFree),
+			InodesUsed: unsigned(s.InodesUsed),
+		}}
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			one.PVCRef = &statsapi.PVCReference{Name: v.PersistentVolumeClaim.ClaimName, Namespace: pod.Namespace}
+		case v.Ephemeral != nil:
+			one.PVCRef = &statsapi.PVCReference{Name: pod.Name + "-" + v.Name, Namespace: pod.Namespace}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// images are the runtime's file systems, nil if it does not tell.
+func (p *Provider) images(ctx context.Context) *statsapi.RuntimeStats {
+	resp, err := p.deps.Runtime.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil || len(resp.ImageFilesystems) == 0 {
+		return nil
+	}
+	fs := func(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
+		s, err := fileSystem(u.GetFsId().GetMountpoint(), p.deps.Clock.Now())
+		if err != nil {
+			s = &statsapi.FsStats{Time: stamp(u.Timestamp)}
+		}
+		s.UsedBytes, s.InodesUsed = value(u.UsedBytes), value(u.InodesUsed)
+		return s
+	}
+	out := &statsapi.RuntimeStats{ImageFs: fs(resp.ImageFilesystems[0])}
+	out.ContainerFs = out.ImageFs
+	if len(resp.ContainerFilesystems) > 0 {
+		out.ContainerFs = fs(resp.ContainerFilesystems[0])
+	}
+	return out
+}
+
+func cpu(u *runtimeapi.CpuUsage) *statsapi.CPUStats {
+	if u == nil {
+		return nil
+	}
+	return &statsapi.CPUStats{
+		Time: stamp(u.Timestamp), UsageNanoCores: value(u.UsageNanoCores),
+		UsageCoreNanoSeconds: value(u.UsageCoreNanoSeconds),
+	}
+}
+
+func memory(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
+	if u == nil {
+		return nil
+	}
+	return &statsapi.MemoryStats{
+		Time: stamp(u.Timestamp), AvailableBytes: value(u.AvailableBytes), UsageBytes: value(u.UsageBytes),
+		WorkingSetBytes: value(u.WorkingSetBytes), RSSBytes: value(u.RssBytes), PageFaults: value(u.PageFaults),
+		MajorPageFaults: value(u.MajorPageFaults),
+	}
+}
+
+func swap(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
+	if u == nil {
+		return nil
+	}
+	return &statsapi.SwapStats{
+		Time: stamp(u.Timestamp), SwapAvailableBytes: value(u.SwapAvailableBytes), SwapUsageBytes: value(u.SwapUsageBytes),
+	}
+}
+
+func link(u *runtimeapi.NetworkInterfaceUsage) statsapi.InterfaceStats {
+	if u == nil {
+		return statsapi.InterfaceStats{}
+	}
+	return statsapi.InterfaceStats{
+		Name: u.Name, RxBytes: value(u.RxBytes), RxErrors: value(u.RxErrors), TxBytes: value(u.TxBytes),
+		TxErrors: value(u.TxErrors),
+	}
+}
+
+func value(v *runtimeapi.UInt64Value) *uint64 {
+	if v == nil {
+		return nil
+	}
+	return &v.Value
+}
+
+func unsigned(n int64) *uint64 {
+	u := uint64(max(n, 0))
+	return &u
+}
+
+func stamp(nanoseconds int64) metav1.Time { return metav1.NewTime(time.Unix(0, nanoseconds)) }

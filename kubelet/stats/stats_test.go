@@ -1,0 +1,127 @@
+package stats_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/stats"
+	"github.com/berth-dev/berth/volume"
+)
+
+type runtime struct {
+	stats.Runtime
+	err error
+}
+
+func (r *runtime) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+	*runtimeapi.ListPodSandboxStatsResponse, error,
+) {
+	cpu := &runtimeapi.CpuUsage{Timestamp: 1e9, UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: 3e9}}
+	memory := &runtimeapi.MemoryUsage{Timestamp: 1e9, WorkingSetBytes: &runtimeapi.UInt64Value{Value: 77}}
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{{
+		Attributes: &runtimeapi.PodSandboxAttributes{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "ns", Uid: "u"},
+		},
+		Linux: &runtimeapi.LinuxPodSandboxStats{Cpu: cpu, Memory: memory,
+			Network: &runtimeapi.NetworkUsage{DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0"}},
+			Containers: []*runtimeapi.ContainerStats{{
+				Attributes: &runtimeapi.ContainerAttributes{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}},
+				Cpu:        cpu, Memory: memory, WritableLayer: &runtimeapi.FilesystemUsage{},
+			}}},
+	}}}, r.err
+}
+
+func (*runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
+	*runtimeapi.ImageFsInfoResponse, error,
+) {
+	return nil, errors.New("not told")
+}
+
+type volumes struct{}
+
+func (volumes) Stats(context.Context, types.UID) (map[string]volume.Stats, error) {
+	return map[string]volume.Stats{"data": {Capacity: 100, Used: 40}}, nil
+}
+
+func provider(t *testing.T, runtime *runtime, clock *clocktesting.FakeClock) (*stats.Provider, string) {
+	proc := t.TempDir()
+	write(t, proc, "stat", "cpu  100 0 100 9000 9000 0 0 0 50 0\ncpu0 1 2 3\nbtime 1700000000\n")
+	write(t, proc, "meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n")
+	started := metav1.NewTime(time.Unix(1700000100, 0))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
+	}}
+	p, err := stats.New(stats.Config{NodeName: "n", RootDir: proc, Proc: proc}, stats.Deps{
+		Runtime: runtime, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: volumes{}, Clock: clock,
+	})
+	require.NoError(t, err)
+	return p, proc
+}
+
+func write(t *testing.T, dir, name, content string) {
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+}
+
+func TestSummary(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1800000000, 0))
+	p, proc := provider(t, &runtime{}, clock)
+	s, err := p.Summary(t.Context(), false)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2e9), *s.Node.CPU.UsageCoreNanoSeconds, "200 ticks of user and system time")
+	require.Nil(t, s.Node.CPU.UsageNanoCores, "one reading gives no rate")
+	require.Equal(t, uint64(500<<10), *s.Node.Memory.WorkingSetBytes)
+	require.Equal(t, uint64(3<<10), *s.Node.Swap.SwapUsageBytes)
+	require.NotNil(t, s.Node.Fs)
+	require.Nil(t, s.Node.Runtime, "the runtime did not tell")
+	require.Len(t, s.Pods, 1)
+	require.Equal(t, "eth0", s.Pods[0].Network.Name)
+	require.Equal(t, "claim", s.Pods[0].VolumeStats[0].PVCRef.Name)
+	require.Equal(t, uint64(40), *s.Pods[0].VolumeStats[0].UsedBytes)
+	require.Equal(t, int64(1700000100), s.Pods[0].Containers[0].StartTime.Unix())
+
+	clock.Step(2 * time.Second)
+	write(t, proc, "stat", "cpu  200 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n")
+	s, err = p.Summary(t.Context(), true)
+	require.NoError(t, err)
+	require.Equal(t, uint64(5e8), *s.Node.CPU.UsageNanoCores, "half a core for two seconds")
+	require.Nil(t, s.Pods[0].Network)
+	require.Nil(t, s.Node.Fs)
+}
+
+func TestResourceMetrics(t *testing.T) {
+	r := &runtime{}
+	p, _ := provider(t, r, clocktesting.NewFakeClock(time.Unix(1800000000, 0)))
+	require.Equal(t, map[string]float64{
+		"node_cpu_usage_seconds_total": 2, "node_memory_working_set_bytes": 500 << 10, "node_swap_usage_bytes": 3 << 10,
+		"pod_cpu_usage_seconds_total": 3, "pod_memory_working_set_bytes": 77, "container_cpu_usage_seconds_total": 3,
+		"container_memory_working_set_bytes": 77, "container_start_time_seconds": 1700000100, "resource_scrape_error": 0,
+	}, values(t, p.Resources(t.Context())))
+	r.err = errors.New("away")
+	require.Equal(t, map[string]float64{"resource_scrape_error": 1}, values(t, p.Resources(t.Context())))
+}
+
+func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
+	families, err := g.Gather()
+	require.NoError(t, err)
+	out := map[string]float64{}
+	for _, f := range families {
+		out[f.GetName()] = f.Metric[0].GetGauge().GetValue() + f.Metric[0].GetCounter().GetValue()
+	}
+	return out
+}

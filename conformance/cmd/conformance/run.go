@@ -194,6 +194,10 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
 		Berth:   strings.TrimPrefix(firstWords(filepath.Join(bin, "berth"), "version"), "berth "),
 		Machine: machine(), Expected: expected,
+		Notes: []string{"No image stands in for " + strings.Join(standin.Missing(), ", ") + ": specs that use one fail."},
+	}
+	for _, host := range standin.Registries() {
+		header.Hide = append(header.Hide, host+"/")
 	}
 	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip} {
 		if value != "" {

@@ -69,7 +69,9 @@ func TestVerdict(t *testing.T) {
 func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 	var b strings.Builder
 	result := suite.Judge(report(), []string{podsPass, podsFail, secretSkip})
-	if err := result.WriteReport(&b, suite.Header{Command: "run", Expected: 3}); err != nil {
+	if err := result.WriteReport(&b, suite.Header{
+		Command: "run", Expected: 3, Notes: []string{"A note."}, Hide: []string{"expected "},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -78,7 +80,8 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 		"| node: Pods | 1 | 1 | 0 |",
 		"| storage: Secrets | 0 | 0 | 1 |",
 		podsFail + " (must pass), after 1s",
-		"`expected | this`",
+		"`| this`",
+		"A note.",
 		secretSkip + ": needs two nodes",
 	} {
 		if !strings.Contains(b.String(), want) {

@@ -1,0 +1,31 @@
+package standin_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	imageutils "k8s.io/kubernetes/test/utils/image"
+
+	"github.com/berth-dev/berth/conformance/internal/standin"
+)
+
+func TestMissingNamesWhatNothingStandsInFor(t *testing.T) {
+	missing := standin.Missing()
+	has := func(name string) bool {
+		return slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, name+":") })
+	}
+	if has("agnhost") || has("nonewprivs") || has("pause") {
+		t.Errorf("an image that is made is said to be missing: %v", missing)
+	}
+	if !has("nfs") || !has("sample-apiserver") {
+		t.Errorf("an image that is not made is not said to be missing: %v", missing)
+	}
+}
+
+func TestRegistriesCoverTheListOfImages(t *testing.T) {
+	host, _, _ := strings.Cut(imageutils.GetE2EImage(imageutils.Agnhost), "/")
+	if got := standin.Registries(); !slices.Contains(got, host) {
+		t.Errorf("%v lacks %s", got, host)
+	}
+}

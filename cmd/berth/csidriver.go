@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/csidriver"
+	"github.com/berth-dev/berth/csidriver/registrar"
+	"github.com/berth-dev/berth/version"
+)
+
+func newCSIDriver() *cobra.Command {
+	var config csidriver.Config
+	var registry string
+	var verbosity int
+	cmd := &cobra.Command{
+		Use: "csi-driver --endpoint SOCKET --node-id NAME --root DIR", Short: "Serve disks of this machine over CSI",
+		Long: "Serves the CSI driver " + csidriver.Name + " until Ctrl-C: volumes are sparse image files on loop devices, with real\n" +
+			"size limits, ext4, xfs or raw block, expansion, snapshots and clones. With --plugins-registry it makes itself known\n" +
+			"to the node's kubelet.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if config.Endpoint == "" || config.NodeID == "" || config.Root == "" {
+				return usageError{errors.New("--endpoint, --node-id and --root are required")}
+			}
+			logger := stderrLogger(verbosity)
+			group, ctx := errgroup.WithContext(cmd.Context())
+			group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: logger}, config) })
+			if registry != "" {
+				group.Go(func() error { return register(ctx, config, registry, logger) })
+			}
+			return group.Wait()
+		},
+	}
+	config.Version = version.Berth
+	f := cmd.Flags()
+	f.StringVar(&config.Endpoint, "endpoint", "", "the unix socket to serve on (required)")
+	f.StringVar(&config.NodeID, "node-id", "", "this node's name (required)")
+	f.StringVar(&config.Root, "root", "", "the directory of the images (required)")
+	f.Int64Var(&config.MaxVolumes, "max-volumes", 0, "how many volumes the node may have attached (0: no limit)")
+	f.BoolVar(&config.Thin, "thin", false, "let volumes promise more than the disk holds")
+	f.StringVar(&registry, "plugins-registry", "", "the kubelet's plugins_registry directory, to register there")
+	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	return cmd
+}
+
+func register(ctx context.Context, config csidriver.Config, registry string, logger *slog.Logger) error {
+	return registrar.Serve(ctx, registrar.Config{
+		Registry: registry, Driver: csidriver.Name, Endpoint: strings.TrimPrefix(config.Endpoint, "unix://"),
+	}, logger)
+}

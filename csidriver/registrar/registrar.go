@@ -1,0 +1,97 @@
+// Package registrar makes a CSI driver known to the node agent: it serves the registration socket for which a kubelet
+// looks in its plugins_registry directory (k8s.io/kubelet/pkg/apis/pluginregistration/v1).
+package registrar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// maxSocketPath is what the kernel takes for the path of a unix socket.
+const maxSocketPath = 107
+
+// Config says whom to register.
+type Config struct {
+	// Registry is the kubelet's plugins_registry directory. It is made if it is missing.
+	Registry string
+	// Driver is the driver's name.
+	Driver string
+	// Endpoint is the absolute path of the driver's own socket.
+	Endpoint string
+	// Versions are the CSI versions that the driver speaks; "1.0.0" if empty.
+	Versions []string
+}
+
+// Socket is the path of the registration socket.
+func (c Config) Socket() string { return filepath.Join(c.Registry, c.Driver+"-reg.sock") }
+
+// Serve answers the kubelet until ctx ends, and then takes the socket away, by which the kubelet knows that the driver
+// is gone. A socket that a killed process left is replaced. A nil logger discards.
+func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	if len(config.Versions) == 0 {
+		config.Versions = []string{"1.0.0"}
+	}
+	path := config.Socket()
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("register driver %q: the socket's path %q is longer than the %d bytes that the kernel allows",
+			config.Driver, path, maxSocketPath)
+	}
+	if err := os.MkdirAll(config.Registry, 0o755); err != nil {
+		return fmt.Errorf("register driver %q: %w", config.Driver, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("register driver %q: %w", config.Driver, err)
+	}
+	// The listener removes the file when it is closed.
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("register driver %q: %w", config.Driver, err)
+	}
+	server := grpc.NewServer()
+	registration.RegisterRegistrationServer(server, &answers{config: config, logger: logger})
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("register driver %q: serve %q: %w", config.Driver, path, err)
+	}
+	return nil
+}
+
+type answers struct {
+	registration.UnsafeRegistrationServer
+	config Config
+	logger *slog.Logger
+}
+
+var _ registration.RegistrationServer = (*answers)(nil)
+
+// GetInfo implements registration.RegistrationServer.
+func (a *answers) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{
+		Type: registration.CSIPlugin, Name: a.config.Driver, Endpoint: a.config.Endpoint, SupportedVersions: a.config.Versions,
+	}, nil
+}
+
+// NotifyRegistrationStatus implements registration.RegistrationServer.
+func (a *answers) NotifyRegistrationStatus(
+	_ context.Context, status *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
+	if status.PluginRegistered {
+		a.logger.Info("the kubelet registered the driver", "driver", a.config.Driver)
+	} else {
+		a.logger.Error("the kubelet refused the driver", "driver", a.config.Driver, "error", status.Error)
+	}
+	return &registration.RegistrationStatusResponse{}, nil
+}

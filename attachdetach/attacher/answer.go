@@ -55,7 +55,8 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 }
 
 // prepare makes sure that the VolumeAttachment outlives the publication and knows what it is.
-func (a *Attacher) prepare(ctx context.Context, va *storagev1.VolumeAttachment, request *csi.ControllerPublishVolumeRequest,
+func (a *Attacher) prepare(
+	ctx context.Context, va *storagev1.VolumeAttachment, request *csi.ControllerPublishVolumeRequest,
 ) (*storagev1.VolumeAttachment, error) {
 	if slices.Contains(va.Finalizers, a.finalizer) && va.Annotations[nodeIDAnnotation] == request.NodeId &&
 		va.Annotations[handleAnnotation] == request.VolumeId {
@@ -134,7 +135,8 @@ func (a *Attacher) request(
 // source is what the VolumeAttachment's PersistentVolume says.
 func (a *Attacher) source(va *storagev1.VolumeAttachment) (*corev1.CSIPersistentVolumeSource, error) {
 	if va.Spec.Source.PersistentVolumeName == nil {
-		return nil, fmt.Errorf("volume attachment %q: unsupported: field spec.source.persistentVolumeName is not set", va.Name)
+		return nil, fmt.Errorf("volume attachment %q is unsupported: field spec.source.persistentVolumeName is not set",
+			va.Name)
 	}
 	pv, err := a.volumes.Get(*va.Spec.Source.PersistentVolumeName)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/report"
+	"github.com/berth-dev/berth/bench/suite/attachdetach"
 	"github.com/berth-dev/berth/bench/suite/client"
 	"github.com/berth-dev/berth/bench/suite/expect"
 	"github.com/berth-dev/berth/bench/suite/pod"
@@ -23,7 +24,9 @@ import (
 // benchmarks are all there are, in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), provision.Benchmark(), runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
+		pod.Benchmark(), pod.Idle(), provision.Benchmark(),
+		attachdetach.Benchmark(), attachdetach.Drain(),
+		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}
 }
 

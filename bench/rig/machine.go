@@ -30,6 +30,7 @@ const (
 type machine struct {
 	*Process
 	config containerd.Config
+	dir    string
 	image  string
 	bridge netlink.Link
 }
@@ -44,7 +45,7 @@ func startMachine(ctx context.Context, bin, dir string, network Network) (_ *mac
 	if err := os.Chmod(run, 0o711); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	m := &machine{image: imagestore.PauseName(imageVersion)}
+	m := &machine{dir: dir, image: imagestore.PauseName(imageVersion)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.stop())
@@ -151,9 +152,8 @@ func (m *machine) stop() error {
 		errs = append(errs, netlink.LinkDel(m.bridge))
 	}
 	if m.config.RunDir != "" {
-		// What containerd leaves mounted below its own directories, such as the shared memory of sandboxes.
-		errs = append(errs, unmountBelow(ctx, m.config.RunDir), unmountBelow(ctx, m.config.Root),
-			os.RemoveAll(m.config.RunDir))
+		// Kubelets mount their own directories onto themselves, and leave them so.
+		errs = append(errs, unmountBelow(ctx, m.config.RunDir), unmountBelow(ctx, m.dir), os.RemoveAll(m.config.RunDir))
 		removeCgroups(m.config.Bridge)
 	}
 	return errors.Join(errs...)

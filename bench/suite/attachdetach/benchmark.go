@@ -1,0 +1,246 @@
+package attachdetach
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/bench/harness"
+)
+
+const (
+	ours    = "berth"
+	theirs  = "kubernetes v1.36.3"
+	perNode = 20
+	probes  = 100
+
+	restTime  = 5 * time.Second // after the start, before anything counts
+	idleTime  = 15 * time.Second
+	probeTime = 20 * time.Second
+
+	drainNodes, drainVolumes = 20, 50
+	drainWriteTime           = 5 * time.Millisecond
+)
+
+// Benchmark measures the reconcilers.
+func Benchmark() harness.Benchmark {
+	b := harness.Benchmark{
+		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes",
+		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything attached" +
+			" that should be: CPU while nothing changes for 15 s, memory of what they keep, and, 100 times at random" +
+			" moments, the time from a Pod that wants a volume to the call of the plugin.",
+	}
+	for _, nodes := range []int{100, 1000, 5000} {
+		c := harness.Case{
+			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 3,
+			Metrics: []harness.Metric{
+				{Name: "CPU idle", Unit: "% of a core", Better: harness.Lower},
+				{Name: "allocated idle", Unit: "MiB/s", Better: harness.Lower},
+				{Name: "memory", Unit: "MiB", Better: harness.Lower},
+				{Name: "wanted to attach call p50", Unit: "ms", Better: harness.Lower},
+				{Name: "wanted to attach call p99", Unit: "ms", Better: harness.Lower},
+			},
+			Variants: []harness.Variant{
+				atRest(ours, newBerth, nodes), atRest(theirs, newKubernetes, nodes),
+			},
+		}
+		if nodes == 5000 {
+			c.Targets = []harness.Target{
+				{Metric: "CPU idle", Against: theirs, Ratio: 0.01},
+				{Metric: "memory", Against: theirs, Ratio: 0.5},
+				{Metric: "wanted to attach call p99", Ratio: 5},
+			}
+		}
+		b.Cases = append(b.Cases, c)
+	}
+	return b
+}
+
+// Drain measures the detaching of much at once. It is apart because its cases have other metrics.
+func Drain() harness.Benchmark {
+	return harness.Benchmark{
+		Name: "drain", Title: "Draining nodes",
+		About: "The reconcilers as above: 1,000 attached volumes on 20 nodes are given up, and unmounted, at once." +
+			" A volume leaves its node's status before it is detached; *writes* are how often a node's status is written" +
+			" until its last detach begins. A write takes 5 ms, a detach no time.",
+		Cases: []harness.Case{{
+			Name: "1,000 volumes on 20 nodes",
+			Metrics: []harness.Metric{
+				{Name: "all detached", Unit: "ms", Better: harness.Lower},
+				{Name: "status writes a node", Unit: "", Better: harness.Lower},
+			},
+			Targets:  []harness.Target{{Metric: "status writes a node", Ratio: 2}},
+			Variants: []harness.Variant{drain(ours, newBerth), drain(theirs, newKubernetes)},
+		}},
+	}
+}
+
+type maker func(*storage, []types.NodeName) (world, error)
+
+// scene is a world in which so much is attached.
+type scene struct {
+	storage *storage
+	world   world
+	nodes   []types.NodeName
+	disks   [][]*disk // by node
+	memory  float64   // bytes that the world itself takes
+}
+
+func newScene(open maker, nodes, volumes int) (*scene, error) {
+	s := &scene{storage: newStorage()}
+	for i := range nodes {
+		s.nodes = append(s.nodes, types.NodeName(fmt.Sprint("node-", i)))
+		var disks []*disk
+		for j := range volumes {
+			disks = append(disks, newDisk(fmt.Sprintf("pvc-%d-%d", i, j)))
+		}
+		s.disks = append(s.disks, disks)
+	}
+	before := harness.HeapInUse()
+	var err error
+	if s.world, err = open(s.storage, s.nodes); err != nil {
+		return nil, err
+	}
+	for i, node := range s.nodes {
+		s.world.addNode(node)
+		for _, d := range s.disks[i] {
+			if err := s.world.want(d, node); err != nil {
+				return nil, err
+			}
+			if err := s.world.attached(d, node); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s.memory = float64(harness.HeapInUse() - before)
+	return s, nil
+}
+
+func atRest(name string, open maker, nodes int) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, sample *harness.Sample) error {
+		s, err := newScene(open, nodes, perNode)
+		if err != nil {
+			return err
+		}
+		running, stop := context.WithCancel(ctx)
+		done := background(func() error { return s.world.run(running) })
+		err = s.measure(ctx, sample)
+		stop()
+		if runErr := <-done; err == nil {
+			err = runErr
+		}
+		return err
+	}}
+}
+
+// background runs f and gives its answer through a channel.
+func background(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
+	if err := pause(ctx, restTime); err != nil {
+		return err
+	}
+	meter := harness.StartMeter()
+	if err := pause(ctx, idleTime); err != nil {
+		return err
+	}
+	spent := meter.Stop()
+	sample.Set("CPU idle", 100*spent.CPU.Seconds()/spent.Wall.Seconds())
+	sample.Set("allocated idle", float64(spent.Allocated)/(1<<20)/spent.Wall.Seconds())
+	// What a pass leaves behind for a moment is not what has to be kept.
+	sample.Set("memory", s.memory/(1<<20))
+	var waits []float64
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range probes {
+		// Anywhere in a loop's period, so that no loop is met at a lucky moment.
+		if err := pause(ctx, time.Duration(random.Int64N(int64(probeTime/probes)))); err != nil {
+			return err
+		}
+		d, node := newDisk(fmt.Sprint("probe-", i)), s.nodes[random.IntN(len(s.nodes))]
+		began := time.Now()
+		if err := s.world.want(d, node); err != nil {
+			return err
+		}
+		select {
+		case <-s.storage.onAttach:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the attach of %q: %w", d.pv.Name, ctx.Err())
+		}
+		s.storage.mu.Lock()
+		waits = append(waits, harness.Milliseconds(s.storage.attaches[d.pv.Name].Sub(began)))
+		s.storage.mu.Unlock()
+	}
+	sample.Keep("wanted to attach call", waits)
+	sample.Set("wanted to attach call p50", harness.Quantile(waits, 0.5))
+	sample.Set("wanted to attach call p99", harness.Quantile(waits, 0.99))
+	runtime.KeepAlive(s)
+	return nil
+}
+
+func drain(name string, open maker) harness.Variant {
+	return harness.Variant{Name: name, Run: func(ctx context.Context, sample *harness.Sample) error {
+		s, err := newScene(open, drainNodes, drainVolumes)
+		if err != nil {
+			return err
+		}
+		running, stop := context.WithCancel(ctx)
+		done := background(func() error { return s.world.run(running) })
+		err = s.drain(ctx, sample)
+		stop()
+		if runErr := <-done; err == nil {
+			err = runErr
+		}
+		return err
+	}}
+}
+
+func (s *scene) drain(ctx context.Context, sample *harness.Sample) error {
+	if err := pause(ctx, time.Second); err != nil { // the first pass, with its status writes, is over
+		return err
+	}
+	s.storage.mu.Lock()
+	clear(s.storage.writes)
+	s.storage.writeTime = drainWriteTime
+	s.storage.detachesWanted = drainNodes * drainVolumes
+	s.storage.mu.Unlock()
+	began := time.Now()
+	for i, node := range s.nodes {
+		for _, d := range s.disks[i] {
+			s.world.unwant(d, node)
+		}
+		s.world.unmounted(node)
+	}
+	select {
+	case <-s.storage.allDetached:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for all detaches: %w", ctx.Err())
+	}
+	sample.Set("all detached", harness.Milliseconds(time.Since(began)))
+	s.storage.mu.Lock()
+	defer s.storage.mu.Unlock()
+	most := 0
+	for _, count := range s.storage.writesBefore {
+		most = max(most, count)
+	}
+	sample.Set("status writes a node", float64(most))
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

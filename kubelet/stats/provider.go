@@ -143,7 +143,7 @@ func podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory boo
 		one := statsapi.ContainerStats{
 			Name: name, StartTime: startTime(pod, name), CPU: cpu(c.Cpu), Memory: memory(c.Memory), Swap: swap(c.Swap),
 		}
-		if !cpuAndMemory && c.WritableLayer != nil {
+		if !cpuAndMemory && c.WritableLayer.GetTimestamp() > 0 { // or it was not measured yet
 			one.Rootfs = &statsapi.FsStats{
 				Time: stamp(c.WritableLayer.Timestamp), UsedBytes: value(c.WritableLayer.UsedBytes),
 				InodesUsed: value(c.WritableLayer.InodesUsed),
@@ -156,10 +156,8 @@ func podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory boo
 	}
 	if n := linux.GetNetwork(); n != nil {
 		s.Network = &statsapi.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: link(n.DefaultInterface)}
-		for _, each := range append([]*runtimeapi.NetworkInterfaceUsage{n.DefaultInterface}, n.Interfaces...) {
-			if each != nil {
-				s.Network.Interfaces = append(s.Network.Interfaces, link(each))
-			}
+		for _, each := range n.Interfaces { // the default one is among them
+			s.Network.Interfaces = append(s.Network.Interfaces, link(each))
 		}
 	}
 	if linux.GetProcess() != nil {

@@ -32,6 +32,7 @@ type Runtime struct {
 	gates      map[string]chan struct{}
 	streams    map[*stream]struct{}
 	exits      map[string]int32
+	cut        bool // see CutStarts
 }
 
 // New makes an empty runtime.
@@ -86,6 +87,14 @@ func (r *Runtime) ExitOnStart(name string, code int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exits[name] = code
+}
+
+// CutStarts makes every start from now on, or no longer, end as one does that is interrupted by the death of whoever
+// asked for it: the container never runs and is called exited.
+func (r *Runtime) CutStarts(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
 }
 
 // RunForever takes ExitOnStart back.
@@ -260,6 +269,11 @@ func (r *Runtime) StartContainer(ctx context.Context, in *runtimeapi.StartContai
 	c := r.containers[in.ContainerId]
 	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
 		return nil, status.Errorf(codes.NotFound, "container %q cannot be started", in.ContainerId)
+	}
+	if r.cut {
+		c.State, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, 137, "Error"
+		c.FinishedAt = r.clock.Now().UnixNano()
+		return nil, status.Error(codes.Unavailable, "the connection is gone")
 	}
 	c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, r.clock.Now().UnixNano()
 	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)

@@ -1,0 +1,119 @@
+package podworker_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/config"
+)
+
+// lives are Pods whose node agent dies again and again.
+type lives struct {
+	*world
+	rand  *rand.Rand
+	pods  map[string]*corev1.Pod
+	exits map[string]int32 // how often the Pod's container has ended by itself
+	gone  []*corev1.Pod
+	made  int
+}
+
+// create brings a Pod into the world; its container's name is the Pod's, so that the runtime can be told about it.
+func (l *lives) create() {
+	name := fmt.Sprintf("p%d", l.made)
+	l.made++
+	p := pod(name, func(p *corev1.Pod) { p.Spec.Containers[0].Name = name })
+	l.pods[name] = p
+	l.add(p)
+}
+
+// settle waits until all Pods run, with as many restarts as their containers have ended.
+func (l *lives) settle() {
+	for name, p := range l.pods {
+		l.become(name+" runs", func() bool {
+			l.clock.Step(time.Second)
+			l.statuses.mu.Lock()
+			defer l.statuses.mu.Unlock()
+			s := l.statuses.last[p.UID]
+			return running(s) && l.runtime.Running()[name] == 1 && s.ContainerStatuses[0].RestartCount >= l.exits[name]
+		})
+		l.statuses.mu.Lock()
+		count := l.statuses.last[p.UID].ContainerStatuses[0].RestartCount
+		l.statuses.mu.Unlock()
+		require.Equal(l.t, l.exits[name], count, "restarts of %s", name)
+	}
+}
+
+// crash ends the node agent, with starts that are cut off in the moment before, and begins another one.
+func (l *lives) crash() {
+	l.runtime.CutStarts(true)
+	for range l.rand.IntN(3) {
+		l.create()
+	}
+	l.stop()
+	l.runtime.CutStarts(false)
+	l.boot()
+	for _, p := range l.pods {
+		l.statuses.mu.Lock()
+		p.Status = l.statuses.last[p.UID]
+		l.statuses.mu.Unlock()
+		l.add(p.DeepCopy())
+	}
+	l.manager.SourceReady()
+}
+
+func (l *lives) remove(name string) {
+	p := deleted(l.pods[name])
+	l.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
+	l.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
+	l.gone = append(l.gone, p)
+	delete(l.pods, name)
+}
+
+// some is one of the Pods, or "".
+func (l *lives) some() string {
+	for name := range l.pods {
+		return name
+	}
+	return ""
+}
+
+func TestPodsLiveThroughCrashesOfTheAgent(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			l := &lives{
+				world: newWorld(t), rand: rand.New(rand.NewPCG(seed, 7)), pods: map[string]*corev1.Pod{},
+				exits: map[string]int32{},
+			}
+			for range 30 {
+				name := l.some()
+				switch what := l.rand.IntN(10); {
+				case what < 3 || name == "":
+					l.create()
+				case what < 6:
+					l.crash()
+				case what < 8:
+					l.settle()
+					l.exits[name]++
+					l.runtime.Exit(name, 1)
+				default:
+					l.remove(name)
+				}
+			}
+			l.settle()
+			for _, p := range l.gone {
+				l.become(p.Name+" is gone", func() bool { l.clock.Step(time.Second); return !l.manager.Has(p.UID) })
+				require.False(t, l.volumes.has(p.UID))
+			}
+			l.become("nothing is left of them", func() bool {
+				l.clock.Step(time.Second)
+				boxes, _ := l.runtime.Held()
+				return boxes == len(l.pods)
+			})
+		})
+	}
+}

@@ -24,7 +24,7 @@ type host struct {
 	statuses interface {
 		Get(uid types.UID) (corev1.PodStatus, bool)
 	}
-	clock    clock.PassiveClock
+	clock clock.PassiveClock
 }
 
 var _ server.Host = (*host)(nil)

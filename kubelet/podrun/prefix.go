@@ -33,7 +33,9 @@ type prefixed struct {
 	rest   []byte
 }
 
-func newPrefixed(w io.Writer, prefix string) *prefixed { return &prefixed{w: w, prefix: []byte(prefix)} }
+func newPrefixed(w io.Writer, prefix string) *prefixed {
+	return &prefixed{w: w, prefix: []byte(prefix)}
+}
 
 // Write implements io.Writer.
 func (p *prefixed) Write(data []byte) (int, error) {

@@ -1,0 +1,59 @@
+package config
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	kubelettypes "github.com/berth-dev/berth/kubelet/types"
+)
+
+// PodConfig joins the updates of several sources into one channel. It is safe for concurrent use.
+type PodConfig struct {
+	updates chan kubelettypes.PodUpdate
+
+	mu      sync.Mutex // guards below
+	sources sets.Set[string]
+	seen    sets.Set[string]
+}
+
+// NewPodConfig makes a PodConfig without sources.
+func NewPodConfig() *PodConfig {
+	return &PodConfig{updates: make(chan kubelettypes.PodUpdate), sources: sets.New[string](), seen: sets.New[string]()}
+}
+
+// Updates gives the updates of all sources, in each source's order.
+func (c *PodConfig) Updates() <-chan kubelettypes.PodUpdate { return c.updates }
+
+// Register says that a source will speak. SeenAllSources waits for it.
+func (c *PodConfig) Register(source string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources.Insert(source)
+}
+
+// Send gives an update to whoever reads Updates, and returns when it was taken or ctx has ended.
+func (c *PodConfig) Send(ctx context.Context, update kubelettypes.PodUpdate) error {
+	select {
+	case c.updates <- update:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Taken notes that the source's update was taken in, and reports whether all sources have now spoken.
+func (c *PodConfig) Taken(source string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen.Insert(source)
+	return c.seen.IsSuperset(c.sources)
+}
+
+// SeenAllSources reports whether an update of each source was taken in.
+func (c *PodConfig) SeenAllSources() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen.IsSuperset(c.sources)
+}

@@ -1,0 +1,26 @@
+// Package io writes files for those who are given a Writer instead of the file system.
+package io
+
+import (
+	"fmt"
+	"os"
+)
+
+// Writer writes whole files.
+type Writer interface {
+	// WriteFile makes the file with the content, or replaces what it held.
+	WriteFile(filename string, data []byte, perm os.FileMode) error
+}
+
+// StdWriter is the Writer of this machine's file system.
+type StdWriter struct{}
+
+var _ Writer = (*StdWriter)(nil)
+
+// WriteFile implements Writer.
+func (*StdWriter) WriteFile(filename string, data []byte, perm os.FileMode) error {
+	if err := os.WriteFile(filename, data, perm); err != nil {
+		return fmt.Errorf("write file %q: %w", filename, err)
+	}
+	return nil
+}

@@ -23,6 +23,7 @@ func (l Layout) sweep(ctx context.Context) error {
 		unmountBelow(l.RunDir),
 		unmountBelow(filepath.Join(l.DataDir, "containerd")),
 		unmountBelow(l.KubeletDir()),
+		l.detachDisks(),
 		removeCgroups(l.CgroupRoot()),
 		l.networkRemains(ctx),
 		l.removeBridge(),

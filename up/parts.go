@@ -26,17 +26,21 @@ func (r ownRecords) Record(_ context.Context, uid types.UID) (timeline.Record, b
 	return record, ok, nil
 }
 
-// applyOwnObjects brings about what a cluster of berth's holds from the start: the storage class.
+// applyOwnObjects brings about what a cluster of berth's holds from the start: the storage classes.
 func (c *Cluster) applyOwnObjects(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
 		return err
 	}
-	class, err := toUnstructured(local.StorageClass())
-	if err != nil {
-		return err
+	var objects []*unstructured.Unstructured
+	for _, typed := range append(csiObjects(), local.StorageClass()) {
+		object, err := toUnstructured(typed)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, object)
 	}
-	return apply(ctx, config, "", []*unstructured.Unstructured{class})
+	return apply(ctx, config, "", objects)
 }
 
 // client is an API client with the identity of one part.

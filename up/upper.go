@@ -43,7 +43,10 @@ func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	c.keep(u.node, "timeline", c.watchPart)
 	c.keep(u.node, "explain socket", c.socketPart)
 	c.keep(u.node, "kubelet", u.kubeletPart)
+	c.keep(u.node, "csi driver", c.csiDriverPart)
 	c.keep(u.controllers, "provision", c.provisionPart)
+	c.keep(u.controllers, "csi provisioner", c.csiProvisionPart)
+	c.keep(u.controllers, "csi attacher", c.csiAttachPart)
 	c.keep(u.controllers, "attachdetach", c.attachdetachPart)
 	c.keep(u.controllers, "replicaset", c.replicasetPart)
 	if err := c.applyOwnObjects(ctx); err != nil {

@@ -1,0 +1,65 @@
+//go:build integration
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// loopDevices are the loop devices whose images lie in the cluster's data directory.
+func (c *cluster) loopDevices() []string {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	require.NoError(c.t, err)
+	var ours []string
+	for _, file := range files {
+		if image, err := os.ReadFile(file); err == nil && strings.Contains(string(image), c.dataDir) {
+			ours = append(ours, file)
+		}
+	}
+	return ours
+}
+
+const diskPod = `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}], "restartPolicy": "Never"`
+
+// TestDisks runs Pods on a real disk of class berth-loop: provisioned, attached, staged and published over CSI.
+func TestDisks(t *testing.T) {
+	c := newCluster(t, 191)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "berth-loop",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}}`)
+	run := func(name, script string) string {
+		t.Helper()
+		c.apply(podManifest(name, shell(script, `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`), diskPod))
+		pod := c.waitPod("name="+name, "finished", finished)
+		log := c.mustRun("kubectl", "logs", name)
+		require.Equal(t, corev1.PodSucceeded, pod.Status.Phase, log)
+		c.mustRun("kubectl", "delete", "pod", name, "--timeout=2m")
+		return log
+	}
+	run("writer", "grep ' /disk ext4 ' /proc/mounts && echo precious > /disk/file")
+	require.Contains(t, run("full", "dd if=/dev/zero of=/disk/big bs=1M count=64 2>&1; rm /disk/big"), "No space left")
+
+	c.stop()
+	require.Empty(t, c.leftovers())
+	require.Empty(t, c.loopDevices(), "no disk stays attached")
+	c.up("--unsafe-no-fsync")
+	require.Equal(t, "precious\n", run("reader", "cat /disk/file"))
+
+	c.mustRun("kubectl", "delete", "pvc", "disk", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+	require.Empty(t, c.loopDevices())
+	images, err := filepath.Glob(filepath.Join(c.dataDir, "disks", "volumes", "*"))
+	require.NoError(t, err)
+	require.Empty(t, images, "the disk goes with the claim")
+	out := c.mustRun("kubectl", "get", "volumeattachments")
+	require.Contains(t, out, "No resources found")
+	c.stop()
+	require.Empty(t, c.leftovers())
+}

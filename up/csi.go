@@ -1,0 +1,139 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/attachdetach/attacher"
+	"github.com/berth-dev/berth/csidriver"
+	"github.com/berth-dev/berth/csidriver/registrar"
+	"github.com/berth-dev/berth/provision"
+	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/version"
+)
+
+// loopClass is the storage class of real disks: image files on loop devices.
+const loopClass = "berth-loop"
+
+func (l Layout) csiSocket() string { return filepath.Join(l.RunDir, "csi.sock") }
+
+// disksDir holds the disks of class berth-loop.
+func (l Layout) disksDir() string { return filepath.Join(l.DataDir, "disks") }
+
+// csiObjects are what the cluster must know of the driver.
+func csiObjects() []runtime.Object {
+	return []runtime.Object{
+		&storagev1.CSIDriver{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"},
+			ObjectMeta: metav1.ObjectMeta{Name: csidriver.Name},
+			Spec: storagev1.CSIDriverSpec{
+				AttachRequired: ptr.To(true), PodInfoOnMount: ptr.To(false), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy),
+			},
+		},
+		&storagev1.StorageClass{
+			TypeMeta:             metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
+			ObjectMeta:           metav1.ObjectMeta{Name: loopClass},
+			Provisioner:          csidriver.Name,
+			ReclaimPolicy:        ptr.To(corev1.PersistentVolumeReclaimDelete),
+			VolumeBindingMode:    ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+			AllowVolumeExpansion: ptr.To(true),
+		},
+	}
+}
+
+// csiDriverPart serves disks of this machine, and tells the kubelet.
+func (c *Cluster) csiDriverPart() (runPart, error) {
+	config := csidriver.Config{Endpoint: c.csiSocket(), NodeID: c.NodeName, Root: c.disksDir(), Version: version.Berth}
+	registration := registrar.Config{
+		Registry: filepath.Join(c.KubeletDir(), "plugins_registry"), Driver: csidriver.Name, Endpoint: c.csiSocket(),
+	}
+	return func(ctx context.Context) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.log}, config) })
+		group.Go(func() error { return registrar.Serve(ctx, registration, c.log) })
+		return group.Wait()
+	}, nil
+}
+
+// csiProvisionPart makes the volumes of class berth-loop.
+func (c *Cluster) csiProvisionPart() (runPart, error) {
+	client, err := c.client("provision")
+	if err != nil {
+		return nil, err
+	}
+	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Logger: c.log},
+		csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: "ext4"})
+	if err != nil {
+		return nil, err
+	}
+	controller, err := provision.New(client, csidriver.Name, provisioner, provision.LeaderElection(false),
+		provision.Timeline(c.timeline), provision.Logger(c.log))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return provisioner.Start(ctx) })
+		group.Go(func() error { return controller.RunContext(ctx) })
+		return group.Wait()
+	}, nil
+}
+
+// csiAttachPart publishes the volumes of class berth-loop to the node.
+func (c *Cluster) csiAttachPart() (runPart, error) {
+	client, err := c.client("attachdetach")
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("unix://"+c.csiSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the csi driver: %w", err)
+	}
+	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: c.log},
+		attacher.Config{DriverName: csidriver.Name})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func(ctx context.Context) error { return errors.Join(a.Start(ctx), conn.Close()) }, nil
+}
+
+// detachDisks frees the loop devices of this cluster's disks, which nobody uses once its mounts are gone.
+func (l Layout) detachDisks() error {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		image, err := os.ReadFile(file)
+		if err != nil || !strings.HasPrefix(string(image), l.disksDir()+"/") {
+			continue // freed meanwhile, or somebody else's
+		}
+		device := filepath.Join("/dev", strings.Split(file, "/")[3])
+		loop, err := os.Open(device)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("free the disk %s: %w", device, err))
+			continue
+		}
+		if _, err := unix.IoctlRetInt(int(loop.Fd()), unix.LOOP_CLR_FD); err != nil && !errors.Is(err, unix.ENXIO) {
+			errs = append(errs, fmt.Errorf("free the disk %s: %w", device, err))
+		}
+		errs = append(errs, loop.Close())
+	}
+	return errors.Join(errs...)
+}

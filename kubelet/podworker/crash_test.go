@@ -51,8 +51,12 @@ func (l *lives) settle() {
 // crash ends the node agent, with starts that are cut off in the moment before, and begins another one.
 func (l *lives) crash() {
 	l.runtime.CutStarts(true)
-	for range l.rand.IntN(3) {
+	before, some := l.runtime.Calls("StartContainer"), l.rand.IntN(3)
+	for range some {
 		l.create()
+	}
+	if l.rand.IntN(4) > 0 { // or else it dies before it comes to that
+		l.become("starts", func() bool { return l.runtime.Calls("StartContainer") >= before+some })
 	}
 	l.stop()
 	l.runtime.CutStarts(false)

@@ -13,7 +13,7 @@ PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-st
 
 .PHONY: help
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: ## install what building and running need (apt; does nothing where it is there)
@@ -51,6 +51,17 @@ unit: ## run the unit tests alone
 .PHONY: integration
 integration: build ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/... $(ARGS)
+
+.PHONY: conformance
+conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" ./conformance/run.sh
+
+.PHONY: bench
+bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; an hour or more)
+	@cd bench && $(GO) run .
+
+bench-%: build ## measure one of them, make bench-pod for instance
+	@cd bench && $(GO) run . $*
 
 .PHONY: lint
 lint: ## check format and vet, and golangci-lint where it is installed

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/bench/report"
 	"github.com/berth-dev/berth/bench/suite/attachdetach"
 	"github.com/berth-dev/berth/bench/suite/client"
+	"github.com/berth-dev/berth/bench/suite/cluster"
 	"github.com/berth-dev/berth/bench/suite/expect"
 	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
@@ -24,7 +25,7 @@ import (
 // benchmarks are all there are, in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), provision.Benchmark(),
+		pod.Benchmark(), pod.Idle(), cluster.Benchmark(), provision.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}

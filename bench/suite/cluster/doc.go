@@ -1,0 +1,2 @@
+// Package cluster measures how long `berth up` takes to a ready node, and what its processes weigh.
+package cluster

@@ -154,9 +154,9 @@ func (k *Kubelet) employ() (err error) {
 	}, podworker.Deps{
 		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
-		Admitter: &admission{
+		Admitter: k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
-		},
+		}),
 		Gone: k.gone, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger, Clock: d.Clock,
 	}); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/mirror"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
@@ -73,6 +74,11 @@ type Kubelet struct {
 	listed  chan struct{} // closed when the runtime was listed for the first time
 	sourced chan struct{} // closed when all Pods were delivered for the first time
 	once    struct{ listed, sourced sync.Once }
+
+	// The handlers may be added to before Start.
+	lifecycle.PodSyncLoopHandlers
+	lifecycle.PodSyncHandlers
+	face face // what the names of the seed need beside
 }
 
 // connection is the part of *cri.Client that comes and goes.
@@ -89,16 +95,28 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	k := &Kubelet{
-		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(), probeMetrics: prometheus.NewRegistry(),
-		listed: make(chan struct{}), sourced: make(chan struct{}),
-	}
-	for _, step := range []func() error{k.connect, k.furnish, k.employ, k.open} {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	k := newKubelet(cfg, deps)
+	if err := k.assemble(); err != nil {
+		return nil, err
 	}
 	return k, nil
+}
+
+func newKubelet(cfg Config, deps Deps) *Kubelet {
+	return &Kubelet{
+		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(), probeMetrics: prometheus.NewRegistry(),
+		listed: make(chan struct{}), sourced: make(chan struct{}), face: newFace(),
+	}
+}
+
+// assemble makes the rooms.
+func (k *Kubelet) assemble() error {
+	for _, step := range []func() error{k.connect, k.furnish, k.employ, k.open} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Start makes the node's Pods run until ctx ends, and returns when all its goroutines have. Containers run on: the
@@ -122,9 +140,12 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		run("csi drivers", k.csi.Start)
 		run("csi node", k.csiNode.Start)
 		run("plugins", k.plugins.Start)
-		run("pod source", k.follow)
+		if !k.face.fed {
+			run("pod source", k.follow)
+		}
 	}
 	run("mirror pods", k.mirrors.Start)
+	run("extensions", k.extend)
 	for _, source := range k.sources.static {
 		run("static pods", source.Start)
 	}

@@ -35,7 +35,7 @@ func (k *Kubelet) openSources() (err error) {
 	if s.pods, err = config.NewStatic(config.StaticDeps{Handle: k.HandlePod, Logger: logger, Clock: d.Clock}); err != nil {
 		return err
 	}
-	if cfg.Static.Path != "" {
+	if cfg.Static.Path != "" && !k.face.fed {
 		file, err := config.NewFile(config.FileConfig{
 			Path: cfg.Static.Path, NodeName: cfg.NodeName, Period: cfg.Static.FilePeriod,
 		}, config.FileDeps{Set: k.replace(config.SourceFile), Logger: logger, Clock: d.Clock})
@@ -45,7 +45,7 @@ func (k *Kubelet) openSources() (err error) {
 		s.static = append(s.static, file)
 		s.silent[config.SourceFile] = true
 	}
-	if cfg.Static.URL != "" {
+	if cfg.Static.URL != "" && !k.face.fed {
 		url, err := config.NewHTTP(config.HTTPConfig{
 			URL: cfg.Static.URL, Header: cfg.Static.Header, NodeName: cfg.NodeName, Period: cfg.Static.HTTPPeriod,
 		}, config.HTTPDeps{Set: k.replace(config.SourceHTTP), Logger: logger, Clock: d.Clock})
@@ -59,7 +59,7 @@ func (k *Kubelet) openSources() (err error) {
 		k.services.listed() // there are none to wait for
 		return nil
 	}
-	s.silent[config.SourceAPI] = true
+	s.silent[config.SourceAPI] = !k.face.fed
 	k.source, err = config.NewAPI(config.APIConfig{NodeName: cfg.NodeName}, config.Deps{
 		Client: d.Client, Handler: apiHandler{k}, Clock: d.Clock, Logger: d.Logger,
 	})
@@ -107,6 +107,7 @@ func (h apiHandler) SourceReady() { h.spoken(config.SourceAPI) }
 // HandlePod takes a change of one Pod. Sources call it; who has a source of their own may call it too, with Pods that
 // config.Decode made.
 func (k *Kubelet) HandlePod(change config.Change) {
+	k.face.looped(k.deps.Clock.Now())
 	switch {
 	case mirror.IsMirror(change.Pod):
 		k.mirrors.HandleMirror(change)

@@ -36,4 +36,6 @@ func (RealOS) Glob(pattern string) ([]string, error) { return filepath.Glob(patt
 func (RealOS) Hostname() (string, error) { return os.Hostname() }
 
 // Chtimes is os.Chtimes.
-func (RealOS) Chtimes(path string, atime, mtime time.Time) error { return os.Chtimes(path, atime, mtime) }
+func (RealOS) Chtimes(path string, atime, mtime time.Time) error {
+	return os.Chtimes(path, atime, mtime)
+}

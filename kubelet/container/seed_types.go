@@ -69,7 +69,9 @@ type PodSyncResult struct {
 }
 
 // AddSyncResult adds what came of steps.
-func (r *PodSyncResult) AddSyncResult(results ...*SyncResult) { r.SyncResults = append(r.SyncResults, results...) }
+func (r *PodSyncResult) AddSyncResult(results ...*SyncResult) {
+	r.SyncResults = append(r.SyncResults, results...)
+}
 
 // Fail notes a failure beside those of the steps.
 func (r *PodSyncResult) Fail(err error) { r.SyncError = err }

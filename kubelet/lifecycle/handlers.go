@@ -35,7 +35,9 @@ type PodSyncLoopHandler interface {
 type PodSyncLoopHandlers []PodSyncLoopHandler
 
 // AddPodSyncLoopHandler adds a handler.
-func (h *PodSyncLoopHandlers) AddPodSyncLoopHandler(handler PodSyncLoopHandler) { *h = append(*h, handler) }
+func (h *PodSyncLoopHandlers) AddPodSyncLoopHandler(handler PodSyncLoopHandler) {
+	*h = append(*h, handler)
+}
 
 // ShouldSync reports whether one of the handlers wants the Pod to be looked at.
 func (h PodSyncLoopHandlers) ShouldSync(pod *corev1.Pod) bool {

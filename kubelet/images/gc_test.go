@@ -1,0 +1,119 @@
+package images_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/images"
+)
+
+// disk is a runtime with images of 10 bytes on a disk of 100.
+type disk struct {
+	mu         sync.Mutex
+	images     []*runtimeapi.Image
+	containers []*runtimeapi.Container
+	listed     int
+}
+
+func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
+	*runtimeapi.ListImagesResponse, error,
+) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &runtimeapi.ListImagesResponse{Images: append([]*runtimeapi.Image(nil), d.images...)}, nil
+}
+
+func (d *disk) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (
+	*runtimeapi.ListContainersResponse, error,
+) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &runtimeapi.ListContainersResponse{Containers: d.containers}, nil
+}
+
+func (d *disk) RemoveImage(_ context.Context, in *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (
+	*runtimeapi.RemoveImageResponse, error,
+) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, image := range d.images {
+		if image.Id == in.Image.Image {
+			d.images = append(d.images[:i:i], d.images[i+1:]...)
+			break
+		}
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+func (d *disk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
+	*runtimeapi.ImageFsInfoResponse, error,
+) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listed++
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
+		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/images"},
+	}}}, nil
+}
+
+func (d *disk) ids() (out []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, image := range d.images {
+		out = append(out, image.Id)
+	}
+	return out
+}
+
+func (d *disk) looks() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.listed
+}
+
+func (d *disk) usage(string) (capacity, available uint64, err error) {
+	return 100, uint64(100 - 10*len(d.ids())), nil
+}
+
+func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
+	d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+	for _, id := range []string{"pinned", "running", "wanted", "old", "a", "b", "c", "d"} {
+		d.images = append(d.images, &runtimeapi.Image{
+			Id: id, Size: 10, Pinned: id == "pinned", RepoTags: []string{"docker.io/library/" + id + ":latest"},
+		})
+	}
+	clock, events := clocktesting.NewFakeClock(time.Now()), record.NewFakeRecorder(10)
+	c, err := images.NewCollector(images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+		Service: d, Usage: d.usage, Used: func() []string { return []string{"wanted"} }, Recorder: events, Clock: clock,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = c.Start(ctx) })
+	defer group.Wait()
+	defer cancel()
+	step := func() {
+		looks := d.looks()
+		require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
+		clock.Step(5 * time.Minute)
+		require.Eventually(t, func() bool { return d.looks() > looks }, 5*time.Second, time.Millisecond)
+	}
+	step()
+	require.Len(t, d.ids(), 8, "80 percent are not too much")
+	d.mu.Lock()
+	d.images = append(d.images, &runtimeapi.Image{Id: "new", Size: 10})
+	d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "old"})
+	d.mu.Unlock()
+	step()
+	require.Eventually(t, func() bool { return len(d.ids()) == 6 }, 5*time.Second, time.Millisecond)
+	require.Equal(t, []string{"pinned", "running", "wanted", "old", "d", "new"}, d.ids())
+	require.Empty(t, events.Events)
+}

@@ -1,0 +1,214 @@
+package rotate
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+)
+
+const (
+	defaultMaxSize  = 10 << 20
+	defaultMaxFiles = 5
+	defaultPeriod   = 10 * time.Second
+	packed          = ".gz"
+	unfinished      = ".tmp"
+	stampLayout     = "20060102-150405"
+)
+
+// Runtime lets a container go on in a new log file.
+type Runtime interface {
+	ReopenContainerLog(ctx context.Context, in *runtimeapi.ReopenContainerLogRequest, opts ...grpc.CallOption,
+	) (*runtimeapi.ReopenContainerLogResponse, error)
+}
+
+// Log is the log file of one running container.
+type Log struct {
+	ContainerID string // without the runtime's name
+	Path        string
+}
+
+// Config are the values of a Rotator.
+type Config struct {
+	// MaxSize is how large a file may grow, in bytes; 10 MiB if zero.
+	MaxSize int64
+	// MaxFiles is how many files a container has at most, with the one that is written to; 5 if zero, at least 2.
+	MaxFiles int
+	// Period is how often sizes are looked at; 10 s if zero. The kernel has no event for a size.
+	Period time.Duration
+}
+
+// Deps are what a Rotator needs from others. Logger and Clock may be nil.
+type Deps struct {
+	Runtime Runtime
+	// Logs are the log files of the containers that run now.
+	Logs   func() []Log
+	Logger *slog.Logger
+	Clock  clock.WithTicker
+}
+
+// Rotator rotates logs.
+type Rotator struct {
+	cfg  Config
+	deps Deps
+}
+
+// New makes a Rotator. Start runs it.
+func New(cfg Config, deps Deps) (*Rotator, error) {
+	if deps.Runtime == nil || deps.Logs == nil {
+		return nil, errors.New("log rotation: Deps.Runtime and Deps.Logs are needed")
+	}
+	if cfg.MaxSize == 0 {
+		cfg.MaxSize = defaultMaxSize
+	}
+	if cfg.MaxFiles == 0 {
+		cfg.MaxFiles = defaultMaxFiles
+	}
+	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 {
+		return nil, fmt.Errorf("log rotation: MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",
+			cfg.MaxSize, cfg.MaxFiles)
+	}
+	if cfg.Period <= 0 {
+		cfg.Period = defaultPeriod
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Rotator{cfg: cfg, deps: deps}, nil
+}
+
+// Start looks at all logs each period until ctx ends.
+func (r *Rotator) Start(ctx context.Context) error {
+	ticker := r.deps.Clock.NewTicker(r.cfg.Period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		for _, log := range r.deps.Logs() {
+			if err := r.look(ctx, log); err != nil && ctx.Err() == nil {
+				r.deps.Logger.Warn("rotating a container's log failed", "log", log.Path, "error", err)
+			}
+		}
+	}
+}
+
+// look rotates one log if it is too large.
+func (r *Rotator) look(ctx context.Context, log Log) error {
+	info, err := os.Lstat(log.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.reopen(ctx, log) // an earlier process died between putting it aside and opening a new one
+	}
+	if err != nil {
+		return fmt.Errorf("measure log %q: %w", log.Path, err)
+	}
+	if !info.Mode().IsRegular() || info.Size() < r.cfg.MaxSize {
+		return nil
+	}
+	if err := r.tidy(log.Path); err != nil {
+		return err
+	}
+	aside := log.Path + "." + r.deps.Clock.Now().UTC().Format(stampLayout)
+	if err := os.Rename(log.Path, aside); err != nil {
+		return fmt.Errorf("put log aside: %w", err)
+	}
+	if err := r.reopen(ctx, log); err != nil {
+		// The runtime still writes to the file: it gets its name back, so that it can be read and rotated later.
+		return errors.Join(err, os.Rename(aside, log.Path))
+	}
+	return nil
+}
+
+func (r *Rotator) reopen(ctx context.Context, log Log) error {
+	_, err := r.deps.Runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: log.ContainerID})
+	if err != nil {
+		return fmt.Errorf("open a new log of container %s: %w", log.ContainerID, err)
+	}
+	return nil
+}
+
+// tidy makes room for one more file beside the log: all that were put aside are packed, and the oldest removed.
+func (r *Rotator) tidy(path string) error {
+	found, err := filepath.Glob(escape(path) + ".*")
+	if err != nil {
+		return fmt.Errorf("list old files of log %q: %w", path, err)
+	}
+	var old []string
+	for _, name := range found {
+		if strings.HasSuffix(name, unfinished) {
+			if err := os.Remove(name); err != nil {
+				return fmt.Errorf("remove what was packed half: %w", err)
+			}
+			continue
+		}
+		old = append(old, name)
+	}
+	slices.Sort(old) // by their time
+	// One place is for the log itself, and one for what it is about to become.
+	if keep := r.cfg.MaxFiles - 2; len(old) > keep {
+		for _, name := range old[:len(old)-keep] {
+			if err := os.Remove(name); err != nil {
+				return fmt.Errorf("remove old log: %w", err)
+			}
+		}
+		old = old[len(old)-keep:]
+	}
+	for _, name := range old {
+		if strings.HasSuffix(name, packed) {
+			continue
+		}
+		if err := pack(name); err != nil {
+			return fmt.Errorf("pack old log %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// pack replaces a file by a compressed one. A crash leaves the file, and an unfinished one that tidy removes.
+func pack(name string) (err error) {
+	in, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	temporary := name + unfinished
+	out, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	zip := gzip.NewWriter(out)
+	_, err = io.Copy(zip, in)
+	if err = errors.Join(err, zip.Close(), out.Close()); err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	if err := os.Rename(temporary, name+packed); err != nil {
+		return err
+	}
+	return os.Remove(name)
+}
+
+// escape takes the meaning of a pattern from a path.
+func escape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}

@@ -161,6 +161,9 @@ func (k *Kubelet) employ() (err error) {
 	}); err != nil {
 		return err
 	}
+	if err = k.tend(); err != nil {
+		return err
+	}
 	return k.openSources()
 }
 

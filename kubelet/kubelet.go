@@ -70,6 +70,7 @@ type Kubelet struct {
 	sources  sources
 	readers  readers
 	server   *server.Server // nil if nothing is listened on
+	upkeep   upkeep
 
 	listed  chan struct{} // closed when the runtime was listed for the first time
 	sourced chan struct{} // closed when all Pods were delivered for the first time
@@ -149,6 +150,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	for _, source := range k.sources.static {
 		run("static pods", source.Start)
 	}
+	run("upkeep", k.upkeep.Start)
 	run("objects", k.objects.Start)
 	run("tokens", k.tokens.Start)
 	run("volumes", k.volumes.Start)

@@ -66,6 +66,14 @@ type Config struct {
 	MaxParallelPulls int
 	// MaxBackoff is the longest wait of a crash loop; 300 s if zero.
 	MaxBackoff time.Duration
+	// ContainerLogMaxSize is how large a container's log file may grow, in bytes, before it is put aside; 10 MiB if
+	// zero. ContainerLogMaxFiles is how many such files each container has at most; 5 if zero.
+	ContainerLogMaxSize  int64
+	ContainerLogMaxFiles int
+	// ImageGCHigh is how full the images' disk may become, in percent, before images that nobody uses are removed, and
+	// ImageGCLow how full it may be afterwards. A High of zero removes none: what was imported by hand might not be
+	// had again. A node whose images all come from registries should have upstream's 85 and 80.
+	ImageGCHigh, ImageGCLow int
 	// StopGrace bounds the grace that StopPods gives each Pod; 10 s if zero.
 	StopGrace time.Duration
 

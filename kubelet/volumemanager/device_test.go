@@ -358,6 +358,18 @@ func TestDriverThatComesLaterIsUsedAtOnce(t *testing.T) {
 	w.allGone()
 }
 
+func TestCSIDriverObjectThatComesLaterIsSeenAtOnce(t *testing.T) {
+	w := deviceWorld(t)
+	done := w.mounting(pod("a", vol("in", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driverName}})))
+	require.Contains(t, w.nextEvent(), `volume mode "Ephemeral" not supported by driver fake.csi.test (no CSIDriver object)`)
+	w.create(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
+	}})
+	require.NoError(t, w.result(done), "the clock stands still: only the object's coming can be the cause")
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+	w.allGone()
+}
+
 func TestVolumeForOnePodOnly(t *testing.T) {
 	w := deviceWorld(t)
 	w.noAttach()

@@ -132,14 +132,21 @@ func (d *Drivers) Add(driver *Driver) {
 	d.mu.Lock()
 	before := d.byName[driver.Name]
 	d.byName[driver.Name] = driver
+	d.mu.Unlock()
+	if before != nil && before != driver {
+		_ = before.Close()
+	}
+	d.tell()
+}
+
+// tell tells subscribers that something changed.
+func (d *Drivers) tell() {
+	d.mu.Lock()
 	readers := make([]func(), 0, len(d.readers))
 	for _, reader := range d.readers {
 		readers = append(readers, reader)
 	}
 	d.mu.Unlock()
-	if before != nil && before != driver {
-		_ = before.Close()
-	}
 	for _, reader := range readers {
 		reader()
 	}
@@ -161,13 +168,14 @@ func (d *Drivers) Remove(name, endpoint string) bool {
 	return true
 }
 
-// Subscribe has added called each time that a driver was added, until cancel is called. It must return soon.
-func (d *Drivers) Subscribe(added func()) (cancel func()) {
+// Subscribe has changed called each time that a driver was added, or that the cluster says something else of one, until
+// cancel is called: volumes that could not be set up before may be now. It must return soon.
+func (d *Drivers) Subscribe(changed func()) (cancel func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := d.next
 	d.next++
-	d.readers[id] = added
+	d.readers[id] = changed
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -17,16 +17,17 @@ import (
 // driverObjects keeps the cluster's CSIDriver objects: what administrators say of drivers.
 type driverObjects struct {
 	cache.Store
-	client kubernetes.Interface
-	listed func() // closes synced, once
-	synced chan struct{}
+	client  kubernetes.Interface
+	changed func() // called after each change
+	listed  func() // closes synced, once
+	synced  chan struct{}
 }
 
 var _ cache.ReflectorStore = (*driverObjects)(nil)
 
-func newDriverObjects(client kubernetes.Interface) *driverObjects {
+func newDriverObjects(client kubernetes.Interface, changed func()) *driverObjects {
 	o := &driverObjects{
-		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client,
+		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client, changed: changed,
 		synced: make(chan struct{}),
 	}
 	o.listed = sync.OnceFunc(func() { close(o.synced) })
@@ -39,7 +40,20 @@ func (o *driverObjects) Replace(list []any, version string) error {
 		return err
 	}
 	o.listed()
+	o.changed()
 	return nil
+}
+
+// Add is the reflector's.
+func (o *driverObjects) Add(object any) error {
+	defer o.changed()
+	return o.Store.Add(object)
+}
+
+// Update is the reflector's.
+func (o *driverObjects) Update(object any) error {
+	defer o.changed()
+	return o.Store.Update(object)
 }
 
 // start follows the objects until ctx ends.

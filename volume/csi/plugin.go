@@ -67,12 +67,12 @@ func New(config Config, deps Deps) *Plugin {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Plugin{
-		config: config, deps: deps, info: newDriverObjects(deps.Client),
+		config: config, deps: deps, info: newDriverObjects(deps.Client, deps.Drivers.tell),
 		attachments: make(map[string]map[string]string),
 	}
 }
 
-// Start follows the CSIDriver objects until ctx ends.
+// Start follows the CSIDriver objects until ctx ends. Subscribers of Drivers are told of their changes too.
 func (p *Plugin) Start(ctx context.Context) error { return p.info.start(ctx) }
 
 // Name implements volume.Plugin.

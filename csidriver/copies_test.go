@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
 
@@ -92,5 +93,22 @@ func TestRawVolumesInUseAreNotCopiedPiecemeal(t *testing.T) {
 	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	require.NoError(t, err)
 	require.NoError(t, d.publish(d.target, false))
+	d.down()
+}
+
+func TestAVolumeLeftFrozenIsThawed(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	d := w.create("a", 16*mib, filesystem("ext4"))
+	d.up()
+	w.stop()
+	const freeze, thaw = 0xC0045877, 0xC0045878
+	dir, err := os.Open(d.target)
+	require.NoError(t, err)
+	defer dir.Close()
+	require.NoError(t, unix.IoctlSetInt(int(dir.Fd()), freeze, 0)) // what kill -9 leaves in the middle of a copy
+	w.start()
+	require.ErrorIs(t, unix.IoctlSetInt(int(dir.Fd()), thaw, 0), unix.EINVAL, "it is thawed already")
+	require.NoError(t, dir.Close())
 	d.down()
 }

@@ -108,7 +108,8 @@ func sourceID(source *csi.VolumeContentSource) (string, error) {
 func sameVolume(it *item, capacity *csi.CapacityRange, source string) error {
 	limit := capacity.GetLimitBytes()
 	if it.size < capacity.GetRequiredBytes() || limit > 0 && it.size > limit {
-		return status.Errorf(codes.AlreadyExists, "volume %q exists with %d bytes, outside the capacity_range", it.Name, it.size)
+		return status.Errorf(codes.AlreadyExists,
+			"volume %q exists with %d bytes, outside the capacity_range", it.Name, it.size)
 	}
 	if it.Source != source {
 		return status.Errorf(codes.AlreadyExists, "volume %q exists with the source %q, not %q", it.Name, it.Source, source)

@@ -39,7 +39,9 @@ func rawBlock() *csi.VolumeCapability {
 }
 
 // create makes a volume of so many bytes, from a source if one is given.
-func (w *world) create(name string, size int64, capability *csi.VolumeCapability, source ...*csi.VolumeContentSource) *disk {
+func (w *world) create(
+	name string, size int64, capability *csi.VolumeCapability, source ...*csi.VolumeContentSource,
+) *disk {
 	w.t.Helper()
 	req := &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: size},

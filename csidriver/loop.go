@@ -78,6 +78,9 @@ func (l *loops) findAny(image string) (*loop, error) {
 // check returns the device if its image is that of stat.
 func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
 	device, err := l.openDevice(number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return nil, nil // being detached right now
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +125,9 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 			return nil, fmt.Errorf("get free loop device: %w", err)
 		}
 		device, err := l.openDevice(number, mode)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+			continue // taken and given back since
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -156,6 +162,9 @@ func (l *loops) openDevice(number, mode int) (*os.File, error) {
 // is still mounted somewhere writes through the first. It reports false if the device is gone by now.
 func (l *loops) revive(device *loop) (bool, error) {
 	file, err := l.openDevice(device.number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -177,6 +186,9 @@ func (l *loops) revive(device *loop) (bool, error) {
 // detach frees the device, at once or when its last user closes it.
 func (l *loops) detach(device *loop) error {
 	file, err := l.openDevice(device.number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

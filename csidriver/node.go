@@ -93,7 +93,8 @@ func (d *Driver) stage(
 	case at != nil && !device.holdsFilesystem(at):
 		return status.Errorf(codes.FailedPrecondition, "staging_target_path: %q has %q mounted on it", staging, at.Source)
 	case at != nil && capability.GetFsType() != "" && capability.GetFsType() != at.FSType:
-		return status.Errorf(codes.AlreadyExists, "volume %q is staged with %s, not %s", id, at.FSType, capability.GetFsType())
+		return status.Errorf(codes.AlreadyExists,
+			"volume %q is staged with %s, not %s", id, at.FSType, capability.GetFsType())
 	case at != nil:
 		return nil
 	}

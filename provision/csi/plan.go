@@ -59,10 +59,10 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 	}
 	made := &plan{options: options, fsType: fsType}
 	made.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
-	if made.block && fsType != "" {
-		return fail(fmt.Errorf("spec.volumeMode: Block, but the class has the parameter %q", paramFSType))
-	}
-	if !made.block && fsType == "" {
+	switch {
+	case made.block:
+		made.fsType = "" // one class serves both modes
+	case fsType == "":
 		made.fsType = p.config.DefaultFSType
 	}
 	request := claim.Spec.Resources.Requests[corev1.ResourceStorage]

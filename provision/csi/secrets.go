@@ -98,7 +98,8 @@ func expand(key, value string, tokens map[string]string) (string, error) {
 		check = validation.IsDNS1123Label
 	}
 	if wrong := check(resolved); len(wrong) > 0 {
-		return "", fmt.Errorf("StorageClass parameter %q: %q comes to %q: %s", key, value, resolved, strings.Join(wrong, "; "))
+		return "", fmt.Errorf("StorageClass parameter %q: %q comes to %q: %s",
+			key, value, resolved, strings.Join(wrong, "; "))
 	}
 	return resolved, nil
 }

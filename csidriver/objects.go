@@ -1,0 +1,40 @@
+package csidriver
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// ClassName is the name of the class that StorageClass returns.
+const ClassName = "berth-loop"
+
+// StorageClass returns the class for real disks of limited size: it binds at the first consumer, because a disk is
+// where its node is, and its volumes can grow. The caller owns it.
+func StorageClass() *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		TypeMeta:             metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
+		ObjectMeta:           metav1.ObjectMeta{Name: ClassName},
+		Provisioner:          Name,
+		Parameters:           map[string]string{reservedParameters + "fstype": DefaultFSType},
+		ReclaimPolicy:        ptr.To(corev1.PersistentVolumeReclaimDelete),
+		AllowVolumeExpansion: ptr.To(true),
+		VolumeBindingMode:    ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}
+}
+
+// CSIDriver returns the object that tells Kubernetes how to treat the driver: volumes are attached first, and the
+// kubelet applies a Pod's fsGroup. The caller owns it.
+func CSIDriver() *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name},
+		Spec: storagev1.CSIDriverSpec{
+			AttachRequired:       ptr.To(true),
+			PodInfoOnMount:       ptr.To(false),
+			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
+		},
+	}
+}

@@ -122,3 +122,33 @@ func BenchmarkStage(b *testing.B) {
 		rec.Begin(ref("a"), "kubelet", timeline.StageStart, "main").End(nil)
 	}
 }
+
+func TestSubscribersGetEachChange(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	sub := rec.Subscribe(3)
+	span := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
+	span.Waited(250 * time.Millisecond)
+	span.End(timeline.WithRemedy(errors.New("no such claim"), "create the claim"))
+	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
+	require.Equal(t, 1, sub.Lost(), "a full buffer loses, and counts")
+
+	require.False(t, (<-sub.Changes()).Stage.Done())
+	<-sub.Changes()
+	ended := (<-sub.Changes()).Stage
+	require.Equal(t, "no such claim", ended.Error)
+	require.Equal(t, "create the claim", ended.Remedy)
+	require.InDelta(t, 250, ended.WaitMs, 1e-9)
+
+	sub.Stop()
+	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
+	require.Empty(t, sub.Changes())
+}
+
+func TestAStageNamesItsCause(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	claim := timeline.Ref{Kind: "PersistentVolumeClaim", Name: "data", UID: "claim"}
+	rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data").Because(claim)
+	record, _ := rec.Record("a")
+	require.Equal(t, &claim, record.Stages[0].Cause)
+	require.NoError(t, timeline.WithRemedy(nil, "nothing"))
+}

@@ -2,6 +2,7 @@ package mounts_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -173,5 +174,29 @@ func TestMakeSharedTouchesOnlyTheDirectory(t *testing.T) {
 	is, err = m.IsMountPoint(base)
 	require.NoError(t, err)
 	require.True(t, is)
+	require.NoError(t, m.Unmount(base))
+}
+
+func TestReleaseSharedOfADirectoryWithASocket(t *testing.T) {
+	dir := realDir(t)
+	m := mounts.Syscalls{}
+	base := mkdir(t, dir, "base")
+	require.NoError(t, m.Mount("tmpfs", base, "tmpfs", []string{"private"}))
+	root := mkdir(t, base, "root")
+	own, err := mounts.MakeShared(m, root)
+	require.NoError(t, err)
+	require.True(t, own)
+	path := filepath.Join(root, "s")
+	listener, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Unmount(root), unix.EBUSY, "a socket keeps its mount busy")
+	require.NoError(t, mounts.ReleaseShared(m, root))
+	left, err := mounts.Under(root)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	conn, err := net.Dial("unix", path)
+	require.NoError(t, err, "the socket is still there")
+	require.NoError(t, conn.Close())
+	require.NoError(t, listener.Close())
 	require.NoError(t, m.Unmount(base))
 }

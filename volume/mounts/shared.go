@@ -38,7 +38,8 @@ func MakeShared(mounter Mounter, dir string) (own bool, err error) {
 }
 
 // ReleaseShared unmounts the bind of dir onto itself that MakeShared made, if there is one. Nothing else may be
-// mounted below dir.
+// mounted below dir. If the mount is busy, as it is while somebody listens on a socket below dir, it vanishes from the
+// mount table all the same, and those who use it go on with the same directory.
 func ReleaseShared(mounter Mounter, dir string) error {
 	is, err := mounter.IsMountPoint(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !is) {
@@ -51,7 +52,14 @@ func ReleaseShared(mounter Mounter, dir string) error {
 	if err != nil || !own {
 		return err
 	}
-	return mounter.Unmount(dir)
+	err = mounter.Unmount(dir)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "detach", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // onShared reports whether the mount that dir lies on is shared.

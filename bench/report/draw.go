@@ -14,8 +14,8 @@ import (
 
 const (
 	width     = 820.0
-	labels    = 270.0 // room for the names of variants, left of the bars
-	values    = 150.0 // room for the numbers, right of the bars
+	labels    = 300.0 // room for the names of variants, left of the bars
+	values    = 120.0 // room for the numbers, right of the bars
 	barStep   = 24.0
 	barHeight = 15.0
 	style     = `<style>
@@ -153,7 +153,7 @@ func lines(d *harness.Data) *svg {
 		for j := range d.Cases {
 			c := &d.Cases[j]
 			value := harness.Summarize(c.Values(v, metric.Name))
-			if value.Count == 0 || value.Median <= 0 {
+			if value.Count == 0 {
 				continue
 			}
 			end = y.at(value.Median)
@@ -185,10 +185,24 @@ func (a *axis) include(value float64) {
 	a.max = math.Max(a.max, value)
 }
 
-func (a *axis) low() float64  { return math.Floor(math.Log10(a.min)) }
-func (a *axis) high() float64 { return math.Max(math.Ceil(math.Log10(a.max)), a.low()+1) }
+// low and high are the powers of ten at which the axis begins and ends.
+func (a *axis) low() float64 {
+	if a.min == 0 {
+		return 0
+	}
+	return math.Floor(math.Log10(a.min))
+}
 
+func (a *axis) high() float64 {
+	if a.max == 0 {
+		return 1
+	}
+	return math.Max(math.Ceil(math.Log10(a.max)), a.low()+1)
+}
+
+// at is the place of a value. What is too small for the axis, such as 0, lies at its beginning.
 func (a *axis) at(value float64) float64 {
+	value = math.Max(value, math.Pow(10, a.low()))
 	return a.from + (a.to-a.from)*(math.Log10(value)-a.low())/(a.high()-a.low())
 }
 
@@ -217,7 +231,7 @@ func distributions(d *harness.Data) *svg {
 }
 
 func (s *svg) distribution(c *harness.CaseData, name string) {
-	const left, right, high = 60.0, 260.0, 130.0
+	const left, right, high = 60.0, 300.0, 130.0
 	top, bottom := s.height+34, s.height+34+high
 	s.height = bottom + 34
 	x := axis{from: left, to: width - right}

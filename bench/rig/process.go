@@ -115,6 +115,8 @@ type Usage struct {
 	CPU time.Duration
 	// RSS is its resident memory in bytes, at present.
 	RSS int64
+	// Private is the part of RSS that is not the program's file, which the kernel can drop and read again.
+	Private int64
 }
 
 // clockTicks is the unit of times in /proc, the same on every Linux of Go's.
@@ -129,18 +131,42 @@ func UsageOf(pid int) (Usage, error) {
 	// The name, in brackets, may hold blanks; the fields after it count from the third.
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
-	const utime, stime, rss = 14 - 3, 15 - 3, 24 - 3
-	if len(fields) <= rss {
+	const utime, stime = 14 - 3, 15 - 3
+	if len(fields) <= stime {
 		return Usage{}, fmt.Errorf("read usage of process %d: %d fields", pid, len(fields))
 	}
-	var values [3]int64
-	for i, at := range []int{utime, stime, rss} {
-		if values[i], err = strconv.ParseInt(fields[at], 10, 64); err != nil {
+	var ticks [2]int64
+	for i, at := range []int{utime, stime} {
+		if ticks[i], err = strconv.ParseInt(fields[at], 10, 64); err != nil {
 			return Usage{}, fmt.Errorf("read usage of process %d: %w", pid, err)
 		}
 	}
-	return Usage{
-		CPU: time.Duration(values[0]+values[1]) * time.Second / clockTicks,
-		RSS: values[2] * int64(os.Getpagesize()),
-	}, nil
+	usage := Usage{CPU: time.Duration(ticks[0]+ticks[1]) * time.Second / clockTicks}
+	usage.RSS, usage.Private, err = memoryOf(pid)
+	return usage, err
+}
+
+// memoryOf reads the memory of a process, in bytes.
+func memoryOf(pid int) (rss, private int64, err error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read memory of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		fields := strings.Fields(value)
+		if len(fields) == 0 || (name != "VmRSS" && name != "RssAnon") {
+			continue
+		}
+		kib, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read memory of process %d: %w", pid, err)
+		}
+		if name == "VmRSS" {
+			rss = kib << 10
+		} else {
+			private = kib << 10
+		}
+	}
+	return rss, private, nil
 }

@@ -68,6 +68,9 @@ func (f *floorRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.ready = append(r.ready, harness.Milliseconds(time.Since(began)))
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
 	began = time.Now()
 	if err := f.runtime.Remove(ctx, pod); err != nil {
 		return err
@@ -90,6 +93,9 @@ func (f *floorRun) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
 	began = time.Now()
 	r.gone, err = f.each(func(i int) error { return f.runtime.Remove(ctx, pods[i]) })
 	r.allGone = time.Since(began)

@@ -50,6 +50,7 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	sample.Set("CPU of the kubelet", (after[0].CPU-before[0].CPU).Seconds()/minutes)
 	sample.Set("CPU of containerd", (after[1].CPU-before[1].CPU).Seconds()/minutes)
 	sample.Set("memory of the kubelet", float64(after[0].RSS)/(1<<20))
+	sample.Set("of that private", float64(after[0].Private)/(1<<20))
 	_, err = s.each(ctx, s.remove, isGone)
 	return err
 }

@@ -20,7 +20,12 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-const creators = 16
+const (
+	creators = 16
+	// settleTime passes between a Pod's being ready and its end. A process that has only just been started may not have
+	// its signal handler yet; it would then end with the grace period, which is not what is measured.
+	settleTime = 200 * time.Millisecond
+)
 
 // scene is a node with a namespace of the sample's own.
 type scene struct {
@@ -203,6 +208,9 @@ func (s *scene) one(ctx context.Context, name string, r *results) error {
 	if err != nil {
 		return err
 	}
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
 	deleted, err := s.remove(ctx, name)
 	if err != nil {
 		return err
@@ -224,6 +232,9 @@ func (s *scene) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
 	began = time.Now()
 	if r.gone, err = s.each(ctx, s.remove, isGone); err != nil {
 		return err

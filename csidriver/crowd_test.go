@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -82,4 +85,37 @@ func (d *disk) anything(ctx context.Context, dice *rand.Rand) (err error) {
 			Name: fmt.Sprint("snap", dice.IntN(4), d.id), SourceVolumeId: d.id})
 	}
 	return err
+}
+
+// TestKilledAtAnyMoment kills the driver's process in the middle of its work, again and again. What the volume holds
+// survives, and at the end everything can be taken down.
+func TestKilledAtAnyMoment(t *testing.T) {
+	w := newWorld(t)
+	w.startProcess()
+	dice := rand.New(rand.NewPCG(7, 7))
+	d := w.create("killed", 16*mib, filesystem("ext4"))
+	d.up()
+	d.write("file", "kept")
+	require.NoError(t, exec.Command("sync", "-f", d.target).Run())
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(dice.IntN(40))*time.Millisecond)
+		for ctx.Err() == nil {
+			_ = d.anything(ctx, dice)
+		}
+		cancel()
+		w.startProcess()
+	}
+	d.up()
+	require.Equal(t, "kept", d.read("file"))
+	d.write("file", "kept again")
+	d.down()
+	require.NoError(t, d.remove())
+	left, err := os.ReadDir(filepath.Join(w.config.Root, "volumes"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.Empty(t, w.loops())
+	w.start() // finishes clearing up
+	left, err = os.ReadDir(filepath.Join(w.config.Root, "tmp"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

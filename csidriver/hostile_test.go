@@ -129,23 +129,30 @@ func TestRefusals(t *testing.T) {
 			require.ErrorContains(t, err, test.text)
 		})
 	}
-	t.Run("odd sizes", func(t *testing.T) {
-		for required, want := range map[int64]int64{0: 1 << 30, 1: mib, 10_000_000: 10_002_432} {
-			resp, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: "odd", CapacityRange: &csi.CapacityRange{RequiredBytes: required},
-				VolumeCapabilities: []*csi.VolumeCapability{rawBlock()}})
-			require.NoError(t, err)
-			require.Equal(t, want, resp.GetVolume().GetCapacityBytes())
-			_, err = w.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: resp.GetVolume().GetVolumeId()})
-			require.NoError(t, err)
-		}
-	})
-	t.Run("missing program", func(t *testing.T) {
-		t.Setenv("PATH", "")
-		err := create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = filesystem("xfs") })
-		requireCode(t, codes.FailedPrecondition, err)
-		require.ErrorContains(t, err, "package xfsprogs")
-	})
+}
+
+func TestOddSizesAreRounded(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	for required, want := range map[int64]int64{0: 1 << 30, 1: mib, 10_000_000: 10_002_432} {
+		resp, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			Name: "odd", CapacityRange: &csi.CapacityRange{RequiredBytes: required},
+			VolumeCapabilities: []*csi.VolumeCapability{rawBlock()}})
+		require.NoError(t, err)
+		require.Equal(t, want, resp.GetVolume().GetCapacityBytes())
+		_, err = w.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: resp.GetVolume().GetVolumeId()})
+		require.NoError(t, err)
+	}
+}
+
+func TestAMissingProgramIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	t.Setenv("PATH", "")
+	_, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "x", VolumeCapabilities: []*csi.VolumeCapability{filesystem("xfs")}})
+	requireCode(t, codes.FailedPrecondition, err)
+	require.ErrorContains(t, err, "package xfsprogs")
 }
 
 func TestConfigNamesTheField(t *testing.T) {

@@ -2,11 +2,13 @@ package csidriver_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -67,14 +69,42 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- driver.Start(ctx) }()
+	w.connect(func() {
+		cancel()
+		require.NoError(w.t, <-ended)
+	})
+}
+
+// startProcess starts the driver as a process of its own; stop kills it.
+func (w *world) startProcess() {
+	w.t.Helper()
+	if w.stop != nil {
+		w.stop()
+	}
+	config, err := json.Marshal(w.config)
+	require.NoError(w.t, err)
+	process := exec.Command(os.Args[0])
+	process.Env = append(os.Environ(), envDriver+"="+string(config))
+	process.Stderr = os.Stderr
+	// What the driver runs (mkfs) is killed with it.
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(w.t, process.Start())
+	w.connect(func() {
+		require.NoError(w.t, syscall.Kill(-process.Process.Pid, syscall.SIGKILL))
+		require.ErrorContains(w.t, process.Wait(), "killed")
+	})
+}
+
+// connect makes the clients; end ends the driver.
+func (w *world) connect(end func()) {
+	w.t.Helper()
 	conn, err := grpc.NewClient("unix://"+w.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(w.t, err)
 	w.ControllerClient, w.NodeClient = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
 	w.stop = func() {
 		w.stop = nil
-		cancel()
+		end()
 		require.NoError(w.t, conn.Close())
-		require.NoError(w.t, <-ended)
 	}
 	w.t.Cleanup(func() {
 		if w.stop != nil {

@@ -65,20 +65,13 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 	case fsType == "":
 		made.fsType = p.config.DefaultFSType
 	}
-	request := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	made.size = request.Value()
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	made.size = size.Value()
 	if p.config.ExtraCreateMetadata {
 		parameters[metaClaimName], parameters[metaClaimNamespace] = claim.Name, claim.Namespace
 		parameters[metaVolumeName] = options.PVName
 	}
-	made.request = &csiapi.CreateVolumeRequest{
-		Name: options.PVName, Parameters: parameters,
-		CapacityRange:      &csiapi.CapacityRange{RequiredBytes: made.size},
-		VolumeCapabilities: made.capabilities(able),
-	}
-	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
-		made.request.CapacityRange.LimitBytes = limit.Value()
-	}
+	made.request = made.baseRequest(able, parameters)
 	if made.refs, err = resolveSecrets(options); err != nil {
 		return fail(err)
 	}
@@ -97,6 +90,19 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 		}
 	}
 	return made, nil
+}
+
+// baseRequest is the request without what must be read from elsewhere.
+func (m *plan) baseRequest(able *abilities, parameters map[string]string) *csiapi.CreateVolumeRequest {
+	request := &csiapi.CreateVolumeRequest{
+		Name: m.options.PVName, Parameters: parameters,
+		CapacityRange:      &csiapi.CapacityRange{RequiredBytes: m.size},
+		VolumeCapabilities: m.capabilities(able),
+	}
+	if limit, ok := m.options.PVC.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		request.CapacityRange.LimitBytes = limit.Value()
+	}
+	return request
 }
 
 // splitParameters keeps what is for us from the driver.

@@ -93,6 +93,27 @@ func withDriver(t *testing.T, f *faulty, config csi.Config, objects ...runtime.O
 	return started(t, csi.Deps{Client: cluster(objects...)}, config)
 }
 
+// withSecrets has a class that names a secret for everything.
+func withSecrets(o *provision.VolumeOptions) {
+	o.PVC.Annotations = map[string]string{"team": "blue"}
+	o.Parameters = map[string]string{
+		"kind":                      "fast",
+		"csi.storage.k8s.io/fstype": "xfs",
+		"csi.storage.k8s.io/provisioner-secret-name":             "make-${pvc.namespace}",
+		"csi.storage.k8s.io/provisioner-secret-namespace":        "vault",
+		"csi.storage.k8s.io/node-stage-secret-name":              "${pvc.annotations['team']}-${pvc.name}",
+		"csi.storage.k8s.io/node-stage-secret-namespace":         "${pvc.namespace}",
+		"csi.storage.k8s.io/node-publish-secret-name":            "publish",
+		"csi.storage.k8s.io/node-publish-secret-namespace":       "ns",
+		"csi.storage.k8s.io/controller-publish-secret-name":      "attach",
+		"csi.storage.k8s.io/controller-publish-secret-namespace": "ns",
+		"csi.storage.k8s.io/controller-expand-secret-name":       "expand-${pv.name}",
+		"csi.storage.k8s.io/controller-expand-secret-namespace":  "ns",
+		"csi.storage.k8s.io/node-expand-secret-name":             "grow",
+		"csi.storage.k8s.io/node-expand-secret-namespace":        "ns",
+	}
+}
+
 func TestWhatTheDriverIsAskedAndTheVolumeSays(t *testing.T) {
 	f := newFaulty()
 	f.create = func(_ context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
@@ -102,25 +123,7 @@ func TestWhatTheDriverIsAskedAndTheVolumeSays(t *testing.T) {
 		}, nil
 	}
 	p := withDriver(t, f, csi.Config{ExtraCreateMetadata: true}, secret("vault", "make-ns", "s3cret"))
-	pv, state, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
-		o.PVC.Annotations = map[string]string{"team": "blue"}
-		o.Parameters = map[string]string{
-			"kind":                      "fast",
-			"csi.storage.k8s.io/fstype": "xfs",
-			"csi.storage.k8s.io/provisioner-secret-name":             "make-${pvc.namespace}",
-			"csi.storage.k8s.io/provisioner-secret-namespace":        "vault",
-			"csi.storage.k8s.io/node-stage-secret-name":              "${pvc.annotations['team']}-${pvc.name}",
-			"csi.storage.k8s.io/node-stage-secret-namespace":         "${pvc.namespace}",
-			"csi.storage.k8s.io/node-publish-secret-name":            "publish",
-			"csi.storage.k8s.io/node-publish-secret-namespace":       "ns",
-			"csi.storage.k8s.io/controller-publish-secret-name":      "attach",
-			"csi.storage.k8s.io/controller-publish-secret-namespace": "ns",
-			"csi.storage.k8s.io/controller-expand-secret-name":       "expand-${pv.name}",
-			"csi.storage.k8s.io/controller-expand-secret-namespace":  "ns",
-			"csi.storage.k8s.io/node-expand-secret-name":             "grow",
-			"csi.storage.k8s.io/node-expand-secret-namespace":        "ns",
-		}
-	}))
+	pv, state, err := p.ProvisionContext(t.Context(), options(withSecrets))
 	require.NoError(t, err)
 	require.Equal(t, provision.ProvisioningFinished, state)
 
@@ -223,7 +226,9 @@ func TestAccessModesAndBlock(t *testing.T) {
 	}
 }
 
-func TestRefusedClaimsNameTheField(t *testing.T) {
+// wrongSources are claims with volumes that cannot be cloned, each for the reason that is its name, and a class of
+// attributes of another driver.
+func wrongSources() []runtime.Object {
 	gone := metav1.Now()
 	bound := func(name string, change func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) []runtime.Object {
 		claim := &corev1.PersistentVolumeClaim{
@@ -260,8 +265,12 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 	} {
 		objects = append(objects, bound(name, change)...)
 	}
-	objects = append(objects, &storagev1.VolumeAttributesClass{
+	return append(objects, &storagev1.VolumeAttributesClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "others"}, DriverName: "x"})
+}
+
+func TestRefusedClaimsNameTheField(t *testing.T) {
+	objects := wrongSources()
 	clone := func(name string) func(*provision.VolumeOptions) {
 		return func(o *provision.VolumeOptions) {
 			o.PVC.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: name}

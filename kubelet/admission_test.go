@@ -45,8 +45,7 @@ func TestAdmission(t *testing.T) {
 		{name: "plain", pod: testPod()},
 		{name: "resource claims", pod: testPod(func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{}} }),
 			reason: ReasonUnsupported, says: "spec.resourceClaims"},
-		{name: "user namespace", pod: testPod(func(p *corev1.Pod) { p.Spec.HostUsers = &no }),
-			reason: ReasonUnsupported, says: "spec.hostUsers"},
+		{name: "user namespace", pod: testPod(func(p *corev1.Pod) { p.Spec.HostUsers = &no })},
 		{name: "container's claim", pod: testPod(func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{}}
 		}), reason: ReasonUnsupported, says: "spec.containers[0].resources.claims"},

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/stats"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/kubelet/token"
+	"github.com/berth-dev/berth/kubelet/userns"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/plugins"
@@ -148,6 +149,7 @@ func (k *Kubelet) employ() (err error) {
 	k.builder = &builder{
 		cfg: *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
 		objects: k.objects, services: k.services, allocatable: k.allocatable,
+		users: userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
 	}
 	if k.workers, err = podworker.New(podworker.Config{
 		RuntimeName: cfg.RuntimeName, HostIPs: cfg.hostIPs(), MaxBackoff: cfg.MaxBackoff,

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/securitycontext"
+	"github.com/berth-dev/berth/kubelet/userns"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume/subpath"
 )
@@ -42,6 +43,7 @@ type builder struct {
 	volumes  *volumemanager.Manager
 	objects  *objects.Manager
 	services *services
+	users    *userns.Manager
 	noDNS    sync.Once
 	// allocatable is what Pods may use of the node: the value of limits that are not set.
 	allocatable func() corev1.ResourceList
@@ -75,13 +77,25 @@ func (b *builder) Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) 
 		}
 		handler = class.Handler
 	}
+	users, err := b.userNamespace(pod)
+	if err != nil {
+		return nil, "", err
+	}
 	config, warnings, err := b.words.Load().SandboxConfig(pod, attempt, kuberuntime.SandboxOptions{
-		CgroupParent: b.cgroups.CgroupParent(pod),
+		CgroupParent: b.cgroups.CgroupParent(pod), UserNamespace: users,
 	})
 	for _, w := range warnings {
 		b.warn(pod, w)
 	}
 	return config, handler, err
+}
+
+// userNamespace is the Pod's own user namespace, nil if it lives in the node's.
+func (b *builder) userNamespace(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+		return nil, nil
+	}
+	return b.users.Ensure(pod.UID)
 }
 
 // warn tells of what a Pod's wording had to leave out. That the cluster has no name servers concerns all Pods, nearly
@@ -152,6 +166,10 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 			Image: nameOf(image), UserSpecifiedImage: image.GetSpec().GetImage(),
 		}}
 	}
+	users, err := b.userNamespace(pod)
+	if err != nil {
+		return nil, err
+	}
 	mounts, err := words.Mounts(ctx, inputs)
 	if err != nil {
 		return nil, err
@@ -159,6 +177,7 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 	return words.ContainerConfig(kuberuntime.ContainerInputs{
 		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.UserOf(req.Image),
 		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted), ExtraGroups: extraGroups(mounted),
+		UserNamespace: users,
 	})
 }
 
@@ -229,7 +248,10 @@ func (b *builder) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) 
 
 // ReleasePod implements podworker.Builder.
 func (b *builder) ReleasePod(ctx context.Context, uid types.UID) error {
-	return b.cgroups.RemovePod(ctx, uid)
+	if err := b.cgroups.RemovePod(ctx, uid); err != nil {
+		return err
+	}
+	return b.users.Release(uid) // nothing runs in it any more
 }
 
 // ForgetPod implements podworker.Builder.

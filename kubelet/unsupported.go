@@ -15,10 +15,6 @@ var unsupported = []func(pod *corev1.Pod) (field, why string){
 	func(pod *corev1.Pod) (string, string) {
 		return when(len(pod.Spec.ResourceClaims) > 0, "spec.resourceClaims", "dynamic resource allocation")
 	},
-	func(pod *corev1.Pod) (string, string) {
-		own := pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
-		return when(own, "spec.hostUsers", "a user namespace of the Pod's own")
-	},
 	containerFields,
 }
 

@@ -1,0 +1,168 @@
+package userns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// blockSize is how many ids a Pod has. The first block belongs to the node itself.
+	blockSize = 65536
+	// maxBlocks is how many Pods there is room for; ids end at 2^32.
+	maxBlocks = 1 << 15
+	fileName  = "userns"
+	fileLimit = 64 << 10
+)
+
+// Config are the values of a Manager.
+type Config struct {
+	// PodsDir holds a directory for each Pod, named by its UID.
+	PodsDir string
+}
+
+// Manager gives blocks away. It is safe for concurrent use.
+type Manager struct {
+	cfg Config
+
+	mu     sync.Mutex           // guards all below
+	blocks map[uint32]types.UID // nil until the files were read
+	pods   map[types.UID]uint32
+}
+
+// New makes a Manager. It reads nothing yet.
+func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+
+// note is the file's content.
+type note struct {
+	UIDs []mapping `json:"uidMappings"`
+	GIDs []mapping `json:"gidMappings"`
+}
+
+type mapping struct {
+	HostID      uint32 `json:"hostId"`
+	ContainerID uint32 `json:"containerId"`
+	Length      uint32 `json:"length"`
+}
+
+// Ensure returns the Pod's user namespace, the same each time. The Pod's directory has to be there.
+func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	block, ok := m.pods[uid]
+	if !ok {
+		for block = 1; block < maxBlocks && m.blocks[block] != ""; block++ {
+			continue
+		}
+		if block == maxBlocks {
+			return nil, fmt.Errorf("give pod %s a user namespace: all %d blocks of ids are taken", uid, maxBlocks-1)
+		}
+		if err := m.write(uid, block); err != nil {
+			return nil, err
+		}
+		m.blocks[block], m.pods[uid] = uid, block
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: block * blockSize, ContainerId: 0, Length: blockSize}}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
+}
+
+// Release takes the Pod's block back. No process may run in it any more. A Pod without one is no error.
+func (m *Manager) Release(uid types.UID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := os.Remove(m.file(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("release user namespace of pod %s: %w", uid, err)
+	}
+	if block, ok := m.pods[uid]; ok {
+		delete(m.pods, uid)
+		delete(m.blocks, block)
+	}
+	return nil
+}
+
+func (m *Manager) file(uid types.UID) string {
+	return filepath.Join(m.cfg.PodsDir, string(uid), fileName)
+}
+
+// load reads what earlier processes have noted, once. A note that does not say what it should is an error: the Pod's
+// processes may run with any ids.
+func (m *Manager) load() error {
+	if m.blocks != nil {
+		return nil
+	}
+	entries, err := os.ReadDir(m.cfg.PodsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read user namespaces of pods: %w", err)
+	}
+	blocks, pods := map[uint32]types.UID{}, map[types.UID]uint32{}
+	for _, entry := range entries {
+		uid := types.UID(entry.Name())
+		block, found, err := m.read(uid)
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		if other := blocks[block]; other != "" {
+			return fmt.Errorf("read user namespaces: pods %s and %s have the same ids", other, uid)
+		}
+		blocks[block], pods[uid] = uid, block
+	}
+	m.blocks, m.pods = blocks, pods
+	return nil
+}
+
+// read reads one Pod's note.
+func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
+	path := m.file(uid)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
+		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w)", uid, path,
+			errors.Join(err, fs.ErrInvalid))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false, fmt.Errorf("read user namespace of pod %s: %w", uid, err)
+	}
+	var n note
+	if err := json.Unmarshal(data, &n); err != nil {
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w", uid, path, err)
+	}
+	if len(n.UIDs) != 1 || len(n.GIDs) != 1 || n.UIDs[0] != n.GIDs[0] || n.UIDs[0].ContainerID != 0 ||
+		n.UIDs[0].Length != blockSize || n.UIDs[0].HostID%blockSize != 0 || n.UIDs[0].HostID == 0 {
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids", uid, path, blockSize)
+	}
+	return n.UIDs[0].HostID / blockSize, true, nil
+}
+
+// write notes a block. The file appears whole or not at all.
+func (m *Manager) write(uid types.UID, block uint32) error {
+	ids := []mapping{{HostID: block * blockSize, Length: blockSize}}
+	data, err := json.Marshal(note{UIDs: ids, GIDs: ids})
+	if err != nil {
+		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
+	}
+	path := m.file(uid)
+	temporary := path + ".tmp"
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
+	}
+	return nil
+}

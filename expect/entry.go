@@ -15,55 +15,68 @@ type creation struct {
 	at              time.Time
 }
 
-// entry is what is expected for one key. What is published in shown is never written again, so that readers need no
-// lock; changes are made by the holder of the shard's lock, each as a new snapshot.
+// entry is what is expected for one key. The lists are sorted and keep their room, so that the usual life of an
+// expectation, recorded and soon met, allocates nothing; a snapshot is made only for a reader who comes in between.
+// All but key, hash and shown is guarded by the shard's lock.
 type entry struct {
 	key  string
 	hash uint64
-	// shown is what is expected now; nil if the key was forgotten.
+	// shown is what is expected now, never written once it is here: nil if the key was forgotten, stale if a reader
+	// has to make it. Readers need no lock to look.
 	shown atomic.Pointer[ControlleeExpectations]
-	// made tells of those creations that may be released by age or version; nil while there are none. The shard's
-	// lock guards it.
+
+	creations, deletions []types.UID
+	// made tells of those creations that may be released by age or version; nil while there are none.
 	made map[types.UID]creation
 }
 
-// nothing is the snapshot of a key with nothing expected. It is never written.
-var nothing = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
+var (
+	// nothing is the snapshot of a key with nothing expected. It is never written.
+	nothing = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
+	// stale stands in for a snapshot that nobody has asked for since the last change.
+	stale ControlleeExpectations
+)
 
 // expects reports whether anything is expected.
-func (e *entry) expects() bool {
-	shown := e.shown.Load()
-	return shown != nil && len(shown.creations)+len(shown.deletions) > 0
+func (e *entry) expects() bool { return len(e.creations)+len(e.deletions) > 0 }
+
+// changed says that what was shown is no longer true.
+func (e *entry) changed() {
+	if e.expects() {
+		e.shown.Store(&stale)
+	} else {
+		e.shown.Store(&nothing)
+	}
 }
 
-// publish makes the sorted lists the entry's snapshot. The caller gives them away.
-func (e *entry) publish(creations, deletions []types.UID) {
-	if len(creations)+len(deletions) == 0 {
-		e.shown.Store(&nothing)
-		return
+// snapshot makes what is shown if that is stale.
+func (e *entry) snapshot() *ControlleeExpectations {
+	shown := e.shown.Load()
+	if shown != &stale {
+		return shown
 	}
-	if creations == nil {
-		creations = nothing.creations
+	shown = &ControlleeExpectations{
+		creations: append([]types.UID{}, e.creations...), deletions: append([]types.UID{}, e.deletions...),
 	}
-	if deletions == nil {
-		deletions = nothing.deletions
-	}
-	e.shown.Store(&ControlleeExpectations{creations: creations, deletions: deletions})
+	e.shown.Store(shown)
+	return shown
+}
+
+// forget makes the key unknown.
+func (e *entry) forget() {
+	e.creations, e.deletions, e.made = nil, nil, nil
+	e.shown.Store(nil)
 }
 
 func (e *entry) expectCreations(made creation, uids []types.UID) {
-	shown := e.shown.Load()
-	creations := shown.creations
 	for _, uid := range uids {
-		if has(shown.deletions, uid) {
+		if has(e.deletions, uid) {
 			continue
 		}
-		creations = with(creations, shown.creations, uid)
+		e.creations = with(e.creations, uid)
 		e.note(uid, made)
 	}
-	if len(creations) != len(shown.creations) {
-		e.publish(creations, shown.deletions)
-	}
+	e.changed()
 }
 
 // note keeps when an object was created, if that was told.
@@ -79,86 +92,72 @@ func (e *entry) note(uid types.UID, made creation) {
 }
 
 func (e *entry) expectDeletions(uids []types.UID) {
-	shown := e.shown.Load()
-	creations, deletions := shown.creations, shown.deletions
 	for _, uid := range uids {
-		deletions = with(deletions, shown.deletions, uid)
-		creations = without(creations, shown.creations, uid)
-		delete(e.made, uid)
+		e.deletions = with(e.deletions, uid)
+		e.meetCreation(uid)
 	}
-	e.change(shown, creations, deletions)
+	e.changed()
 }
 
 func (e *entry) observeDeletions(uids []types.UID) {
-	shown := e.shown.Load()
-	creations, deletions := shown.creations, shown.deletions
 	for _, uid := range uids {
-		creations = without(creations, shown.creations, uid)
-		deletions = without(deletions, shown.deletions, uid)
-		delete(e.made, uid)
+		e.meetCreation(uid)
+		e.deletions = without(e.deletions, uid)
 	}
-	e.change(shown, creations, deletions)
+	e.changed()
 }
 
-// change publishes the lists unless they are as long as before: each step only adds to a list or only takes from it.
-func (e *entry) change(shown *ControlleeExpectations, creations, deletions []types.UID) {
-	if len(creations) != len(shown.creations) || len(deletions) != len(shown.deletions) {
-		e.publish(creations, deletions)
+// meetCreation drops the expectation of one creation, if there is one.
+func (e *entry) meetCreation(uid types.UID) {
+	e.creations = without(e.creations, uid)
+	if e.made != nil {
+		delete(e.made, uid)
 	}
 }
 
 // sync drops what the cache has met. It runs at every reconcile, mostly with nothing expected, so it walks the
 // lists only as far as there is something to look for.
 func (e *entry) sync(live, terminating []types.UID) {
-	shown := e.shown.Load()
-	creations := shown.creations
-	if len(creations) > 0 {
-		for _, list := range [2][]types.UID{live, terminating} {
-			for _, uid := range list {
-				creations = without(creations, shown.creations, uid)
-				if e.made != nil {
-					delete(e.made, uid)
-				}
+	before := len(e.creations)
+	if before > 0 {
+		for _, uid := range live {
+			e.meetCreation(uid)
+		}
+		for _, uid := range terminating {
+			e.meetCreation(uid)
+		}
+	}
+	differs := before != len(e.creations)
+	if len(e.deletions) > 0 || len(terminating) > 0 {
+		var few [16]types.UID // most lists are short: what comes out is compared before it is kept
+		keep := few[:0]
+		for _, uid := range live {
+			if has(e.deletions, uid) {
+				keep = append(keep, uid)
 			}
 		}
-	}
-	if len(shown.deletions) == 0 && len(terminating) == 0 {
-		if len(creations) != len(shown.creations) {
-			e.publish(creations, shown.deletions)
-		}
-		return
-	}
-	var few [16]types.UID // most lists are short: what comes out is compared before it is kept
-	keep := few[:0]
-	for _, uid := range live {
-		if has(shown.deletions, uid) {
-			keep = append(keep, uid)
+		keep = append(keep, terminating...)
+		slices.Sort(keep)
+		keep = slices.Compact(keep)
+		if !slices.Equal(keep, e.deletions) {
+			e.deletions = append(e.deletions[:0], keep...)
+			differs = true
 		}
 	}
-	keep = append(keep, terminating...)
-	slices.Sort(keep)
-	keep = slices.Compact(keep)
-	deletions := shown.deletions
-	if !slices.Equal(keep, deletions) {
-		deletions = slices.Clone(keep)
-	} else if len(creations) == len(shown.creations) {
-		return
+	if differs {
+		e.changed()
 	}
-	e.publish(creations, deletions)
 }
 
 // release drops creations that will never be seen: the cache is past their version, or they are older than oldest.
 func (e *entry) release(resourceVersion string, oldest time.Time) {
-	shown := e.shown.Load()
-	creations := shown.creations
 	for uid, made := range e.made {
 		passed := reached(resourceVersion, made.resourceVersion)
 		if passed || (!oldest.IsZero() && made.at.Before(oldest)) {
-			creations = without(creations, shown.creations, uid)
-			delete(e.made, uid)
+			e.meetCreation(uid)
+			e.changed()
 		}
 	}
-	e.change(shown, creations, shown.deletions)
 }
 
 // reached reports whether a cache at version now has seen version then; false if that cannot be told.
@@ -175,34 +174,20 @@ func has(sorted []types.UID, uid types.UID) bool {
 	return found
 }
 
-// with adds the UID to a sorted list. The list that is published already is copied first, and any other changed in
-// place.
-func with(list, published []types.UID, uid types.UID) []types.UID {
-	at, found := slices.BinarySearch(list, uid)
+// with adds the UID to a sorted list, in place.
+func with(sorted []types.UID, uid types.UID) []types.UID {
+	at, found := slices.BinarySearch(sorted, uid)
 	if found {
-		return list
+		return sorted
 	}
-	if shares(list, published) {
-		list = append(make([]types.UID, 0, len(list)+1), list...)
-	}
-	return slices.Insert(list, at, uid)
+	return slices.Insert(sorted, at, uid)
 }
 
-// without takes the UID off a sorted list, as with adds it.
-func without(list, published []types.UID, uid types.UID) []types.UID {
-	at, found := slices.BinarySearch(list, uid)
-	switch {
-	case !found:
-		return list
-	case len(list) == 1:
-		return nil
-	case shares(list, published):
-		list = slices.Clone(list)
+// without takes the UID off a sorted list, in place.
+func without(sorted []types.UID, uid types.UID) []types.UID {
+	at, found := slices.BinarySearch(sorted, uid)
+	if !found {
+		return sorted
 	}
-	return slices.Delete(list, at, at+1)
-}
-
-// shares reports whether the two are one list.
-func shares(list, published []types.UID) bool {
-	return len(list) == len(published) && (len(list) == 0 || &list[0] == &published[0])
+	return slices.Delete(sorted, at, at+1)
 }

@@ -50,13 +50,19 @@ func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types
 	return shown != nil && has(shown.deletions, uid)
 }
 
-// read gives the key's snapshot, nil if the key is unknown.
+// read gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
 func (s *ExpectationsStore) read(key string) *ControlleeExpectations {
 	sh, hash := s.place(key)
-	if e := sh.find(hash, key); e != nil {
-		return e.shown.Load()
+	e := sh.find(hash, key)
+	if e == nil {
+		return nil
 	}
-	return nil
+	if shown := e.shown.Load(); shown != &stale {
+		return shown
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return e.snapshot()
 }
 
 // Size counts what the store holds: known keys, expected creations, expected deletions.
@@ -66,11 +72,7 @@ type Size struct{ Keys, Creations, Deletions int }
 func (s *ExpectationsStore) Size() Size {
 	var size Size
 	for i := range s.shards {
-		s.shards[i].entries(func(shown *ControlleeExpectations) {
-			size.Keys++
-			size.Creations += len(shown.creations)
-			size.Deletions += len(shown.deletions)
-		})
+		s.shards[i].count(&size)
 	}
 	return size
 }

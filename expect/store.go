@@ -2,6 +2,7 @@ package expect
 
 import (
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -109,8 +110,7 @@ func (s *ExpectationsStore) DeleteExpectations(logger logr.Logger, controlleeKey
 	sh.mu.Lock()
 	e := sh.known(hash, controlleeKey)
 	if e != nil {
-		e.made = nil
-		e.shown.Store(nil)
+		e.forget()
 	}
 	sh.mu.Unlock()
 	if e != nil {
@@ -157,6 +157,7 @@ func (s *ExpectationsStore) place(key string) (*shard, uint64) {
 
 func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {
 	if v := logger.V(verbose); v.Enabled() {
-		v.Info(what, "controllee", key, "uids", uids)
+		// A copy is given away, so that the callers' lists need not live on the heap when nobody listens.
+		v.Info(what, "controllee", key, "uids", slices.Clone(uids))
 	}
 }

@@ -178,7 +178,8 @@ func TestMetKeysDoNotPileUp(t *testing.T) {
 		require.NoError(t, store.ExpectCreations(logr.Discard(), owner, "a"))
 		store.SyncExpectations(owner, ids("a"), nil)
 	}
-	require.Less(t, store.Size().Keys, 4_000)
+	const room = 64 * 384 // 64 shards, each of which forgets when three quarters of 512 slots are taken
+	require.LessOrEqual(t, store.Size().Keys, room+1)
 	require.Equal(t, ids("kept"), store.GetCreateExpectations(key))
 }
 

@@ -5,8 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// firstSlots is how many slots a shard's table begins with.
-const firstSlots = 64
+const (
+	// firstSlots is how many slots a shard's table begins with.
+	firstSlots = 16
+	// roomySlots is how far a table grows before keys with nothing expected are forgotten: an owner that is worked
+	// on again and again should keep its entry, and those of deleted owners should not pile up.
+	roomySlots = 512
+)
 
 // table finds entries by key. It is an open-addressed hash table that is read without a lock, because a controller
 // reads its expectations far more often than it changes them; the writers hold the shard's lock. A slot is filled
@@ -73,20 +78,21 @@ func (sh *shard) obtain(hash uint64, key string) *entry {
 	return e
 }
 
-// rebuild replaces the table by one with room, without the keys that are forgotten or expect nothing. Its size
-// doubles with what is left, so that the cost is spread over the insertions since the last time. A reader of the old
-// table sees what was true when it began. The caller holds mu.
+// rebuild replaces the table by one with room, without the keys that are forgotten or, once it is roomy, expect
+// nothing. Its size doubles with what is left, so that the cost is spread over the insertions since the last time. A
+// reader of the old table sees what was true when it began. The caller holds mu.
 func (sh *shard) rebuild() {
 	var kept []*entry
 	if old := sh.table.Load(); old != nil {
+		roomy := len(*old) >= roomySlots
 		for i := range *old {
-			if e := (*old)[i].Load(); e != nil && e.expects() {
+			if e := (*old)[i].Load(); e != nil && e.shown.Load() != nil && (e.expects() || !roomy) {
 				kept = append(kept, e)
 			}
 		}
 	}
 	slots := firstSlots
-	for slots < 4*len(kept) {
+	for slots < 2*len(kept) {
 		slots *= 2
 	}
 	fresh := make(table, slots)
@@ -97,17 +103,19 @@ func (sh *shard) rebuild() {
 	sh.table.Store(&fresh)
 }
 
-// entries calls visit with every known key's snapshot. It needs no lock.
-func (sh *shard) entries(visit func(*ControlleeExpectations)) {
+// count adds what the shard holds to the size.
+func (sh *shard) count(size *Size) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	t := sh.table.Load()
 	if t == nil {
 		return
 	}
 	for i := range *t {
-		if e := (*t)[i].Load(); e != nil {
-			if shown := e.shown.Load(); shown != nil {
-				visit(shown)
-			}
+		if e := (*t)[i].Load(); e != nil && e.shown.Load() != nil {
+			size.Keys++
+			size.Creations += len(e.creations)
+			size.Deletions += len(e.deletions)
 		}
 	}
 }

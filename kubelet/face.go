@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	v1 "github.com/google/cadvisor/info/v1"
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
@@ -36,12 +37,37 @@ type face struct {
 	machine  cadvisor.Interface
 	auth     *server.Auth
 	life     *lifetime
+	// events takes events where callers have given a place for them, but no recorder.
+	events *lateRecorder
+	// info is what the machine has, read once.
+	info *machineInfo
 	// loop is when a source was last heard, in nanoseconds of the epoch.
 	loop *atomic.Int64
 }
 
 func newFace() face {
-	return face{machine: cadvisor.NewLocal(nil), life: newLifetime(), loop: &atomic.Int64{}}
+	return face{machine: cadvisor.NewLocal(nil), life: newLifetime(), loop: &atomic.Int64{}, info: &machineInfo{},
+		events: &lateRecorder{}}
+}
+
+type machineInfo struct {
+	mu   sync.Mutex
+	info *v1.MachineInfo
+}
+
+// machineInfo reads what the machine has, once.
+func (f *face) machineInfo() (*v1.MachineInfo, error) {
+	f.info.mu.Lock()
+	defer f.info.mu.Unlock()
+	if f.info.info != nil {
+		return f.info.info, nil
+	}
+	info, err := f.machine.MachineInfo()
+	if err != nil {
+		return nil, err
+	}
+	f.info.info = info
+	return info, nil
 }
 
 // looped notes that a source was heard.

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -261,22 +262,28 @@ func (k *Kubelet) sweep(ctx context.Context) error {
 			return nil
 		}
 	}
-	if err := k.volumes.CleanupOrphans(ctx, k.workers.Has); err != nil && ctx.Err() == nil {
+	if err := k.cleanUp(ctx); err != nil && ctx.Err() == nil {
 		k.deps.Logger.Warn("cleaning up after pods that are gone failed", "error", err)
 	}
+	return nil
+}
+
+// cleanUp removes volumes, directories and control groups of Pods that have no worker.
+func (k *Kubelet) cleanUp(ctx context.Context) error {
+	errs := []error{k.volumes.CleanupOrphans(ctx, k.workers.Has)}
 	groups, err := k.cgroups.Pods()
 	if err != nil {
-		k.deps.Logger.Warn("listing control groups of pods failed", "error", err)
+		errs = append(errs, fmt.Errorf("list control groups of pods: %w", err))
 	}
 	for _, uid := range groups {
 		if k.workers.Has(uid) {
 			continue
 		}
-		if err := k.cgroups.RemovePod(ctx, uid); err != nil && ctx.Err() == nil {
-			k.deps.Logger.Warn("removing the control group of a pod that is gone failed", "uid", uid, "error", err)
+		if err := k.cgroups.RemovePod(ctx, uid); err != nil {
+			errs = append(errs, fmt.Errorf("remove control group of pod %s, which is gone: %w", uid, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // heldByRuntime takes a listing of the runtime.

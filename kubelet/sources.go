@@ -169,6 +169,29 @@ func (r *readers) add(fn func(Report)) (cancel func()) {
 	}
 }
 
+// addOnce is add for a reader that is taken off the list when it returns true.
+func (r *readers) addOnce(fn func(Report) bool) (cancel func()) {
+	var id int
+	off := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.all, id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[int]func(Report){}
+	}
+	id = r.next
+	r.next++
+	r.all[id] = func(report Report) {
+		if fn(report) {
+			off()
+		}
+	}
+	return off
+}
+
 func (r *readers) tell(report Report) {
 	r.mu.Lock()
 	fns := make([]func(Report), 0, len(r.all))

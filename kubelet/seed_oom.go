@@ -1,0 +1,44 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+
+	v1 "github.com/google/cadvisor/info/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/kubelet/cadvisor"
+)
+
+// OOMWatcher reports when the machine had no memory left and the kernel killed a process.
+type OOMWatcher interface {
+	// Start watches, and returns when that ends. Events are about ref, the Node.
+	Start(ref *corev1.ObjectReference) error
+}
+
+// oomWatcher is the OOMWatcher. It watches until stop is called.
+type oomWatcher struct {
+	machine  cadvisor.Interface
+	recorder record.EventRecorder
+	life     context.Context
+}
+
+// NewOOMWatcher makes an OOMWatcher. A process killed because its own container had no memory left is no business of
+// the node's, and makes no event.
+func NewOOMWatcher(machine cadvisor.Interface, recorder record.EventRecorder) OOMWatcher {
+	return &oomWatcher{machine: machine, recorder: recorder, life: newLifetime()}
+}
+
+// Start implements OOMWatcher.
+func (w *oomWatcher) Start(ref *corev1.ObjectReference) error {
+	if w.machine == nil || w.recorder == nil || ref == nil {
+		return errors.New("watch kills for lack of memory: needs a machine, a recorder and the node")
+	}
+	return w.machine.WatchOOM(w.life, func(name string, killed v1.OomKillEventData) {
+		if name == "/" {
+			w.recorder.Eventf(ref, corev1.EventTypeWarning, "SystemOOM",
+				"System OOM encountered, victim process: %s, pid: %d", killed.ProcessName, killed.Pid)
+		}
+	})
+}

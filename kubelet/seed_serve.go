@@ -1,0 +1,131 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/kubelet/server"
+)
+
+const (
+	logsDir = "/var/log"
+	// readOnlyHeaderTimeout bounds how long a client of the read-only server may take to say what it wants.
+	readOnlyHeaderTimeout = 32 * time.Second
+)
+
+// ListenAndServe serves the node's API over TLS until the Kubelet ends. A nil auth asks the API server who may ask
+// what. A failure is logged, since it has nowhere to go.
+func (k *Kubelet) ListenAndServe(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
+	enableDebuggingHandlers bool,
+) {
+	if err := k.serve(address, port, tlsOptions, auth, enableDebuggingHandlers); err != nil {
+		k.deps.Logger.Error("the node's server has ended", "address", address, "port", port, "error", err)
+	}
+}
+
+func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
+	debugging bool,
+) error {
+	if tlsOptions == nil {
+		return errors.New("serve the node's API: tlsOptions is nil, and the server speaks TLS only")
+	}
+	who, err := k.authOf(auth)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(server.Config{
+		NodeName: k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
+		KeyFile: tlsOptions.KeyFile, DisableDebugging: !debugging,
+	}, server.Deps{
+		Host: k.newHost(), Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Configz: k.configz,
+		Logger: k.deps.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Start(k.face.life)
+}
+
+// authOf is the caller's way to decide who may ask what, or else the API server's.
+func (k *Kubelet) authOf(auth server.AuthInterface) (server.Auth, error) {
+	switch {
+	case auth != nil:
+		return server.Auth{Authenticator: auth, Authorizer: auth}, nil
+	case k.face.auth != nil:
+		return *k.face.auth, nil
+	}
+	return server.NewDelegatedAuth(server.AuthConfig{
+		ClientCAFile: k.face.configuration.Authentication.X509.ClientCAFile,
+	}, k.deps.Client, k.deps.Logger)
+}
+
+func addressOf(address net.IP, port uint) string {
+	host := ""
+	if address != nil {
+		host = address.String()
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
+}
+
+// ListenAndServeReadOnly serves health, metrics and the list of Pods without TLS and to anyone until the Kubelet ends.
+// A failure is logged, since it has nowhere to go.
+func (k *Kubelet) ListenAndServeReadOnly(address net.IP, port uint) {
+	if err := k.serveReadOnly(address, port); err != nil {
+		k.deps.Logger.Error("the node's read-only server has ended", "address", address, "port", port, "error", err)
+	}
+}
+
+func (k *Kubelet) serveReadOnly(address net.IP, port uint) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(k.face.life, "tcp", addressOf(address, port))
+	if err != nil {
+		return fmt.Errorf("serve the node's read-only API: %w", err)
+	}
+	s := &http.Server{Handler: k.readOnly(), ReadHeaderTimeout: readOnlyHeaderTimeout}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(listener) }()
+	select {
+	case <-k.face.life.Done():
+		return errors.Join(s.Close(), ignoreClosed(<-ended))
+	case err := <-ended:
+		return fmt.Errorf("serve the node's read-only API: %w", err)
+	}
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (k *Kubelet) readOnly() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(k.metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{}}
+		for _, pod := range k.newHost().GetPods() {
+			list.Items = append(list.Items, *pod)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(&list); err != nil {
+			k.deps.Logger.Info("answering with the list of pods failed", "error", err)
+		}
+	})
+	return mux
+}
+
+// ServeLogs serves the machine's log files, below the path /logs/.
+func (k *Kubelet) ServeLogs(w http.ResponseWriter, req *http.Request) {
+	http.StripPrefix("/logs/", http.FileServer(http.Dir(logsDir))).ServeHTTP(w, req)
+}

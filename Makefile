@@ -8,8 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
 
-# apt packages that building (runc's seccomp) and running (Pods' networking, the demo's shell image) need.
-PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static
+# apt packages that building (runc's seccomp) and running (Pods' networking, file systems of disks, the tests' shell) need.
+PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static e2fsprogs xfsprogs
 
 .PHONY: help
 help: ## list these commands

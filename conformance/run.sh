@@ -5,11 +5,14 @@
 #   SKIP      leave out the specs whose name matches this one
 #   PARALLEL  how many run at once (default 6)
 #   LIST      run exactly the specs of this file
-#   BIN       the directory of make build (default ../bin)
+#   REPORT    the report's file (default: report.md beside this file)
+#   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
 set -eu
-cd "$(dirname "$0")"
-bin=${BIN:-../bin}
-./build.sh "$bin"
-exec "$bin/conformance/conformance" --bin-dir "$bin" --expected expected.txt --report "${REPORT:-report.md}" \
-	--parallel "${PARALLEL:-6}" ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${BIN:-$here/../bin}
+[ -x "$bin/berth" ] || { echo "run.sh: there is no $bin/berth: run make build first" >&2; exit 1; }
+"$here/build.sh" "$bin"
+exec "$bin/conformance/conformance" --bin-dir "$bin" --expected "$here/expected.txt" \
+	--report "${REPORT:-$here/report.md}" --parallel "${PARALLEL:-6}" \
+	${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

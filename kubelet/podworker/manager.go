@@ -187,6 +187,7 @@ func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) boo
 	if w == nil {
 		return false
 	}
+	failure.Disruption = true
 	w.post(func() {
 		if w.failure == nil {
 			w.failure, w.override = &failure, grace

@@ -20,6 +20,9 @@ type Waiting struct {
 type Failure struct {
 	// Reason and Message are those of the Pod's status: DeadlineExceeded, Evicted, OutOfcpu, ….
 	Reason, Message string
+	// Disruption says that the node agent has ended the Pod for the sake of others: the Pod gets the condition
+	// DisruptionTarget with its end.
+	Disruption bool
 }
 
 // Resize is how far a change of a running Pod's resources has come.

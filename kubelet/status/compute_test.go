@@ -198,3 +198,24 @@ func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
 	})
 	require.Equal(t, "ContainerStatusUnknown", got.ContainerStatuses[0].State.Terminated.Reason, "its turn had come")
 }
+
+func TestEvictedPodIsTheTargetOfADisruption(t *testing.T) {
+	in := status.Input{
+		Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(runs("a", 0)), Prepared: true, Now: now,
+		Failure: &status.Failure{Reason: "Evicted", Message: "full", Disruption: true},
+	}
+	target := func() (found []corev1.PodCondition) {
+		for _, c := range status.Compute(in).Conditions {
+			if c.Type == corev1.DisruptionTarget {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	require.Empty(t, target(), "its containers still run")
+	in.Ended, in.Runtime = true, held(exited("a", 143, 0))
+	require.Len(t, target(), 1)
+	require.Equal(t, "TerminationByKubelet", target()[0].Reason)
+	in.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
+	require.Len(t, target(), 1)
+}

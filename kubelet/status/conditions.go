@@ -40,6 +40,11 @@ func conditions(in *Input, out *corev1.PodStatus) {
 		ready,
 		truth(corev1.PodScheduled, true),
 	}
+	if f := in.Failure; f != nil && f.Disruption && in.Ended && Terminal(out.Phase) {
+		c := truth(corev1.DisruptionTarget, true)
+		c.Reason, c.Message = corev1.PodReasonTerminationByKubelet, f.Message
+		ours = append(ours, c)
+	}
 	for _, c := range append(ours, resizing(in, out)...) {
 		c.ObservedGeneration = out.ObservedGeneration
 		c.LastTransitionTime = metav1.NewTime(in.Now.Truncate(1e9))
@@ -49,7 +54,7 @@ func conditions(in *Input, out *corev1.PodStatus) {
 		out.Conditions = append(out.Conditions, c)
 	}
 	for _, c := range in.Pod.Status.Conditions {
-		if !owned[c.Type] {
+		if !owned[c.Type] && condition(out.Conditions, c.Type) == nil {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}

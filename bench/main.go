@@ -54,14 +54,16 @@ func parse(args []string) (command, error) {
 	var c command
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "bench [flags] [NAME…]  measures all benchmarks, or the named ones, and writes the report\n")
+		fmt.Fprintln(flags.Output(),
+			"bench [flags] [NAME…]  measures all benchmarks, or the named ones, and writes the report")
 		flags.PrintDefaults()
 	}
 	flags.IntVar(&c.rounds, "rounds", 5, "samples of each variant")
 	flags.StringVar(&c.docs, "docs", "../docs", "directory of benchmarks.md and benchmarks/")
 	flags.StringVar(&c.bin, "bin", "../bin", "directory of Berth's binaries")
 	flags.StringVar(&c.cases, "cases", "", "measure only cases whose name contains this; nothing is written")
-	flags.StringVar(&c.profile, "profile", "", "directory for CPU and heap profiles of each variant; nothing else is written")
+	flags.StringVar(&c.profile, "profile", "",
+		"directory for CPU and heap profiles of each variant; nothing else is written")
 	flags.BoolVar(&c.list, "list", false, "list the benchmarks")
 	flags.BoolVar(&c.onlyReport, "report", false, "measure nothing, write the report from the data that is there")
 	if err := flags.Parse(args); err != nil {

@@ -93,6 +93,8 @@ type Site struct {
 type Place struct {
 	// Env is set in the environment of each sample's process.
 	Env map[string]string
+	// Versions name what else is measured there, such as the container runtime.
+	Versions map[string]string
 	// Stop takes the place down. It may be nil.
 	Stop func() error
 }
@@ -116,8 +118,8 @@ func (s *Sample) Set(metric string, value float64) {
 	s.values[metric] = value
 }
 
-// Keep stores all single values behind a metric, such as the latency of each Pod, in the order they were taken. They are
-// written to the data file; the report draws their distribution.
+// Keep stores all single values behind a metric, such as the latency of each Pod, in the order they were taken. They
+// are written to the data file; the report draws their distribution.
 func (s *Sample) Keep(metric string, values []float64) {
 	if s.series == nil {
 		s.series = make(map[string][]float64)

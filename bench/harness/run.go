@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,6 +58,7 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 		if place, err = b.Setup(ctx, options.Site); err != nil {
 			return nil, fmt.Errorf("set up benchmark %q: %w", b.Name, err)
 		}
+		maps.Copy(data.Versions, place.Versions)
 	}
 	for i := range b.Cases {
 		if !strings.Contains(b.Cases[i].Name, options.Cases) {

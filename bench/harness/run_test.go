@@ -39,7 +39,9 @@ func benchmark() harness.Benchmark {
 	return harness.Benchmark{
 		Name: "fates", Title: "Fates",
 		Setup: func(context.Context, harness.Site) (*harness.Place, error) {
-			return &harness.Place{Env: map[string]string{"FATE": "sealed"}}, nil
+			return &harness.Place{
+				Env: map[string]string{"FATE": "sealed"}, Versions: map[string]string{"fate": "v1"},
+			}, nil
 		},
 		Cases: []harness.Case{{
 			Name:    "case",
@@ -62,6 +64,7 @@ func TestRun(t *testing.T) {
 	data, err := harness.Run(t.Context(), benchmark(),
 		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 2, Out: &out})
 	require.NoError(t, err)
+	require.Equal(t, "v1", data.Versions["fate"])
 	require.Len(t, data.Cases, 1)
 	c := &data.Cases[0]
 
@@ -111,6 +114,7 @@ func TestStopIsCalledAndItsErrorTold(t *testing.T) {
 	b.Setup = func(context.Context, harness.Site) (*harness.Place, error) {
 		return &harness.Place{Stop: func() error { return errors.New("would not go") }}, nil
 	}
-	_, err := harness.Run(t.Context(), b, harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 1, Out: &bytes.Buffer{}})
+	_, err := harness.Run(t.Context(), b,
+		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 1, Out: &bytes.Buffer{}})
 	require.ErrorContains(t, err, "would not go")
 }

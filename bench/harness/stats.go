@@ -20,7 +20,8 @@ func Summarize(values []float64) Summary {
 	return s
 }
 
-// Quantile is the value below which the part q (0 to 1) of the values lies, by linear interpolation; NaN without values.
+// Quantile is the value below which the part q (0 to 1) of the values lies, by linear interpolation; NaN without
+// values.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

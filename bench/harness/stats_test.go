@@ -34,6 +34,9 @@ func sampled(better harness.Direction, values map[string][]float64) *harness.Cas
 }
 
 func TestVerdict(t *testing.T) {
+	half := func(ratio float64) harness.Target {
+		return harness.Target{Metric: "m", Against: "theirs", Ratio: ratio}
+	}
 	values := map[string][]float64{"ours": {1, 5, 3}, "theirs": {6, 6}}
 	for _, tc := range []struct {
 		name         string
@@ -43,12 +46,12 @@ func TestVerdict(t *testing.T) {
 		ratio        float64
 		met, unknown bool
 	}{
-		{"lower, met", harness.Lower, harness.Target{Metric: "m", Against: "theirs", Ratio: 0.5}, values, 0.5, true, false},
-		{"lower, missed", harness.Lower, harness.Target{Metric: "m", Against: "theirs", Ratio: 0.4}, values, 0.5, false, false},
-		{"higher, missed", harness.Higher, harness.Target{Metric: "m", Against: "theirs", Ratio: 2}, values, 0.5, false, false},
-		{"higher, met", harness.Higher, harness.Target{Metric: "m", Against: "theirs", Ratio: 0.5}, values, 0.5, true, false},
+		{"lower, met", harness.Lower, half(0.5), values, 0.5, true, false},
+		{"lower, missed", harness.Lower, half(0.4), values, 0.5, false, false},
+		{"higher, missed", harness.Higher, half(2), values, 0.5, false, false},
+		{"higher, met", harness.Higher, half(0.5), values, 0.5, true, false},
 		{"absolute", harness.Lower, harness.Target{Metric: "m", Ratio: 3}, values, 3, true, false},
-		{"no other", harness.Lower, harness.Target{Metric: "m", Against: "theirs", Ratio: 1},
+		{"no other", harness.Lower, half(1),
 			map[string][]float64{"ours": {1}}, 0, false, true},
 		{"no such metric", harness.Lower, harness.Target{Metric: "x", Ratio: 1}, values, 0, false, true},
 	} {

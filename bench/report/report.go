@@ -19,7 +19,8 @@ process of its own, and the variants take turns. A cell is the median of the sam
 highest. *Ratio* is Berth's median divided by the other's; the *target* is what the project asks of itself. The machine
 may have been busy with other things: the load average at each sample is kept, and its range stands with each table.
 
-This file and the plots are generated from [benchmarks/](benchmarks/) by ` + "`make bench`" + ` (` + "`make bench-NAME`" + ` for one of them).
+This file and the plots are generated from [benchmarks/](benchmarks/) by ` + "`make bench`" + ` (` +
+	"`make bench-NAME`" + ` for one of them).
 `
 
 // Write writes benchmarks.md and benchmarks/*.svg in docs from the data in docs/benchmarks.

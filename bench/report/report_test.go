@@ -28,8 +28,8 @@ func data() *harness.Data {
 		}
 		for round := range 3 {
 			c.Samples = append(c.Samples,
-				harness.SampleData{Variant: "ours", Round: round, Load: float64(round), Values: map[string]float64{"time": 2 + float64(round)},
-					Series: map[string][]float64{"each": {1, 2, 3}}})
+				harness.SampleData{Variant: "ours", Round: round, Load: float64(round),
+					Values: map[string]float64{"time": 2 + float64(round)}, Series: map[string][]float64{"each": {1, 2, 3}}})
 		}
 		c.Samples = append(c.Samples,
 			harness.SampleData{Variant: "theirs", Load: 9.5, Values: map[string]float64{"time": 12345.6, "extra": 7}})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -98,10 +97,10 @@ func (r *Runtime) remove(ctx context.Context, sandbox string) error {
 }
 
 // RuntimeVersion tells what the runtime calls itself.
-func (r *Runtime) RuntimeVersion(ctx context.Context) string {
+func (r *Runtime) RuntimeVersion(ctx context.Context) (string, error) {
 	version, err := r.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
-		return ""
+		return "", fmt.Errorf("ask for the runtime's version: %w", err)
 	}
-	return strings.TrimPrefix(version.RuntimeName+" "+version.RuntimeVersion, " ")
+	return version.RuntimeName + " " + version.RuntimeVersion, nil
 }

@@ -30,8 +30,8 @@ type Process struct {
 	log    string
 }
 
-// start starts a program whose standard error goes to logDir/NAME.log. Each line of its standard output goes to line, if
-// given. It ends with ctx, with Stop, and with this process.
+// start starts a program whose standard error goes to logDir/NAME.log. Each line of its standard output goes to line,
+// if given. It ends with ctx, with Stop, and with this process.
 func start(ctx context.Context, logDir, name string, argv, env []string, line func(string)) (*Process, error) {
 	path := filepath.Join(logDir, name+".log")
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -30,8 +30,8 @@ const (
 func Benchmark() harness.Benchmark {
 	b := harness.Benchmark{
 		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes",
-		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything attached" +
-			" that should be: CPU while nothing changes for 15 s, memory of what they keep, and, 100 times at random" +
+		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything" +
+			" attached that should be: CPU while nothing changes for 15 s, memory of what they keep, and, 100 times at random" +
 			" moments, the time from a Pod that wants a volume to the call of the plugin.",
 	}
 	for _, nodes := range []int{100, 1000, 5000} {

@@ -27,8 +27,8 @@ func Benchmark() harness.Benchmark {
 	}
 	return harness.Benchmark{
 		Name: "cluster", Title: "Cluster start",
-		About: "`berth up` with all binaries built: from the start of the process to its report that the node is ready, with" +
-			" an empty data directory and then, after an orderly stop, with the same one; and the resident memory of its" +
+		About: "`berth up` with all binaries built: from the start of the process to its report that the node is ready," +
+			" with an empty data directory and then, after an orderly stop, with the same one; and the resident memory of its" +
 			" processes 15 s later, without Pods. (control plane: etcd, kube-apiserver, kube-controller-manager and" +
 			" kube-scheduler in one process. berth: kubelet and controllers.)",
 		Missing: func(site harness.Site) string {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,8 +55,8 @@ func Idle() harness.Benchmark {
 	b := harness.Benchmark{
 		Name: "idle", Title: "Idle node", Axis: "Pods",
 		About: "A node whose Pods all run and whose objects nobody changes, looked at for 30 s after it has come to rest:" +
-			" CPU of the kubelet and of containerd, which the kubelet keeps busy, and the kubelet's resident memory; *private* is" +
-			" what of it is not the program's own file.",
+			" CPU of the kubelet and of containerd, which the kubelet keeps busy, and the kubelet's resident memory; *private*" +
+			" is what of it is not the program's own file.",
 		Missing: missing,
 		Setup:   setup,
 	}
@@ -92,9 +93,22 @@ func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
 	}
 	env, err := cluster.Env()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, cluster.Stop())
 	}
-	return &harness.Place{Env: env, Stop: cluster.Stop}, nil
+	version, err := runtimeVersion(ctx, cluster.Runtime)
+	if err != nil {
+		return nil, errors.Join(err, cluster.Stop())
+	}
+	return &harness.Place{Env: env, Versions: map[string]string{"runtime": version}, Stop: cluster.Stop}, nil
+}
+
+func runtimeVersion(ctx context.Context, endpoint string) (string, error) {
+	runtime, err := rig.Dial(endpoint)
+	if err != nil {
+		return "", err
+	}
+	version, err := runtime.RuntimeVersion(ctx)
+	return version, errors.Join(err, runtime.Close())
 }
 
 // metrics are those of Pods, alone or together.

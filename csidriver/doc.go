@@ -23,5 +23,15 @@
 //
 // Images are sparse, but a volume's whole size is promised when it is made: CreateVolume and
 // ControllerExpandVolume refuse with ResourceExhausted what the disk below the root could not keep, unless
-// Config.Thin is set.
+// Config.Thin is set. Blocks that a snapshot shares with its volume by reflink count once: room for what is overwritten
+// later is not promised, and a disk that is full by then makes writes to the volume fail.
+//
+// # Growing
+//
+// xfs grows while it is mounted. The kernel lets ext4 do so only for a process with CAP_SYS_RESOURCE; without it the
+// filesystem grows when its volume is next staged, and NodeExpandVolume says so until then.
+//
+// # What it runs
+//
+// mkfs.ext4, e2fsck and resize2fs (package e2fsprogs) or mkfs.xfs (package xfsprogs). All else are system calls.
 package csidriver

@@ -60,6 +60,7 @@ func (c *Config) complete() error {
 	case c.Timeout < 0:
 		return fmt.Errorf("config field Timeout: %v is negative", c.Timeout)
 	}
+	c.Socket = filepath.Clean(c.Socket) // as the events on it name it
 	return nil
 }
 

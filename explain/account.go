@@ -8,14 +8,12 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Account says where the time of a Pod's start went. Its parts follow one another without a gap, and what they take
+// Account says where the time of a Pod's first start went, once the Pod is ready. Its parts follow one another without a gap, and what they take
 // sums to the whole: each moment belongs to the stage that the start waited for then.
 type Account struct {
-	// From and To are the first and the last moment: accepted, and ready as the API shows it (or now).
+	// From and To are the first and the last moment: accepted, and ready as the API shows it.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
-	// Complete is whether the Pod is ready, so that the account is closed.
-	Complete bool `json:"complete"`
 	// TotalMs is the time between From and To.
 	TotalMs float64 `json:"totalMs"`
 	// UnaccountedMs is the part of TotalMs that no part names.
@@ -74,23 +72,28 @@ var handovers = []handover{
 	{timeline.StageAttach, "", "after the attach", "attachdetach"},
 }
 
-// account draws up the account of a Pod's first start. It goes backwards from the end: the start waited last for the
+// account draws up the account of a Pod's first start, once that is over. It goes backwards from the end: the start waited last for the
 // stage that ended last, before that for what ended last when that one began, and so on.
-func account(pod timeline.Record, claims []timeline.Record, now time.Time) *Account {
-	a := &Account{To: now}
+func account(pod timeline.Record, claims []timeline.Record) *Account {
+	a := &Account{}
+	accepted, complete := false, false
 	var steps []timeline.Stage
 	for _, stage := range pod.Stages {
 		switch {
-		case stage.Name == timeline.StageAccepted && a.From.IsZero():
+		case stage.Name == timeline.StageAccepted:
+			accepted = true
+		case stage.Name == timeline.StageObserved && !complete:
+			a.To, complete = stage.Start, true
+		}
+		// Two watches tell of a new Pod, and the kubelet's may be the first.
+		if a.From.IsZero() || stage.Start.Before(a.From) {
 			a.From = stage.Start
-		case stage.Name == timeline.StageObserved && stage.Error == "" && !a.Complete:
-			a.To, a.Complete = stage.Start, true
 		}
 		if stage.Name != timeline.StageStatus || stage.Subject == readyStatus {
 			steps = append(steps, stage)
 		}
 	}
-	if a.From.IsZero() {
+	if !accepted || !complete {
 		return nil
 	}
 	steps = append(steps, claimSteps(steps, claims)...)

@@ -31,7 +31,8 @@ func podUnscheduled(f *facts) *finding {
 		found.reason, found.heldBy = cmp.Or(scheduled.Reason, found.reason), "scheduler"
 		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "status.conditions[PodScheduled]", scheduled.Message}}
 		f.nodeHints(found)
-	} else if len(f.pod.Spec.SchedulingGates) > 0 {
+	}
+	if len(f.pod.Spec.SchedulingGates) > 0 {
 		gate := f.pod.Spec.SchedulingGates[0].Name
 		found.reason, found.heldBy = "SchedulingGated", "gate "+gate
 		found.verdict = fmt.Sprintf("waiting %s: held back by scheduling gate %s, until somebody removes it", f.ago(since), gate)

@@ -43,7 +43,7 @@ func (f *facts) answer() *Answer {
 		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
 		Stages: f.stages(), Unseen: f.unseen,
 	}
-	answer.Account = account(f.record, f.records, f.now)
+	answer.Account = account(f.record, f.records)
 	for _, rule := range podRules {
 		found := rule(f)
 		if found == nil {
@@ -123,7 +123,7 @@ func podDeleted(f *facts) *finding {
 	}
 	// The timestamp is when the grace ends, so the request came that much earlier.
 	since := f.pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
-	found := &finding{state: Terminating, reason: "Deleting", since: since,
+	found := &finding{state: Terminating, reason: "Deleting", since: since, next: f.kubectl("describe pod", f.pod.Name),
 		evidence: []Evidence{{"Pod/" + f.pod.Name, "metadata.deletionTimestamp", f.pod.DeletionTimestamp.Format(time.RFC3339)}}}
 	switch {
 	case len(f.pod.Finalizers) > 0:
@@ -135,7 +135,11 @@ func podDeleted(f *facts) *finding {
 		found.reason = "Unmounting"
 		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(since))
 		found.heldBy = "kubelet of node " + f.pod.Spec.NodeName
-		if text := f.lastErrorOf(timeline.StageUnmount); text != "" {
+		text := f.lastErrorOf(timeline.StageUnmount)
+		if event := f.lastEvent("FailedUnMount", "FailedUnmount"); event != nil && text == "" {
+			text = event.Message
+		}
+		if text != "" {
 			found.reason = "FailedUnmount"
 			found.verdict = fmt.Sprintf("deleting for %s: a volume cannot be unmounted: %s", f.ago(since), text)
 			found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + timeline.StageUnmount, text})

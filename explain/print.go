@@ -118,8 +118,13 @@ func (s Style) PrintList(w io.Writer, answers []*Answer, now time.Time) error {
 		line := fmt.Sprintf("%-*s  %s  %-*s  %8s  ", title, listTitle(a), s.state(a.State, fmt.Sprintf("%-11s", a.State)), reason,
 			a.Reason, since)
 		why := oneLine(a.Verdict)
-		if s.Width > 0 {
-			why = clip(why, max(20, s.Width-title-reason-11-8-8))
+		room := s.Width - title - reason - 11 - 8 - 8
+		switch {
+		case s.Width == 0:
+		case room >= leastWhy:
+			why = clip(why, room)
+		default: // a narrow terminal shows the sentence below
+			line, why = strings.TrimRight(line, " ")+"\n    ", clip(why, s.Width-5)
 		}
 		b.WriteString(line + why + "\n")
 	}
@@ -157,6 +162,9 @@ func clip(text string, width int) string {
 
 // shownMs is the least that a part of the account must have taken to be shown to people.
 const shownMs = 0.05
+
+// leastWhy is the room, in columns, that a verdict needs beside the other columns.
+const leastWhy = 40
 
 const (
 	labelWidth = 34

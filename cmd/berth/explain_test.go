@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/explain"
+)
+
+func TestParseTarget(t *testing.T) {
+	for name, test := range map[string]struct {
+		flags explainFlags
+		args  []string
+		want  target
+		fails string
+	}{
+		"slash":             {args: []string{"po/web"}, want: target{explain.KindPod, "web"}},
+		"two words":         {args: []string{"PVC", "data"}, want: target{explain.KindClaim, "data"}},
+		"group":             {args: []string{"deployments.apps/d"}, want: target{explain.KindDeployment, "d"}},
+		"all":               {flags: explainFlags{all: true}},
+		"all by -A":         {flags: explainFlags{allNamespaces: true}},
+		"nothing":           {fails: "which object?"},
+		"no name":           {args: []string{"pod/"}, fails: "which Pod?"},
+		"misspelt":          {args: []string{"pds/x"}, fails: `did you mean "pods"?`},
+		"unknown":           {args: []string{"service/x"}, fails: "pod, pvc, pv, node, replicaset, deployment are known"},
+		"three words":       {args: []string{"pod", "a", "b"}, fails: `unexpected argument "b"`},
+		"all and object":    {flags: explainFlags{all: true}, args: []string{"pod/a"}, fails: "--all takes no object"},
+		"all and watch":     {flags: explainFlags{all: true, watch: true}, fails: "exclude each other"},
+		"-A and -n":         {flags: explainFlags{allNamespaces: true, namespace: "x"}, fails: "exclude each other"},
+		"output":            {flags: explainFlags{output: "wide"}, args: []string{"pod/a"}, fails: `--output "wide"`},
+		"selector":          {flags: explainFlags{all: true, selector: "a=,=b"}, fails: "--selector"},
+		"selector of a pod": {flags: explainFlags{selector: "a=b"}, args: []string{"pod/a"}, fails: "go with --all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := test.flags.parse(test.args)
+			if test.fails != "" {
+				require.ErrorContains(t, err, test.fails)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for state, want := range map[explain.State]error{
+		explain.Ready: nil, explain.Succeeded: nil, explain.Failed: exitCode(3), explain.Waiting: exitCode(4),
+		explain.Terminating: exitCode(5),
+	} {
+		require.Equal(t, want, (&explainFlags{exitCode: true}).code(&explain.Answer{State: state}), state)
+		require.NoError(t, (&explainFlags{}).code(&explain.Answer{State: state}))
+	}
+	require.Equal(t, exitUsage, run(t.Context(), []string{"explain", "pds/x"}))
+	require.Equal(t, exitError, run(t.Context(), []string{"--data-dir", t.TempDir(), "explain", "pod/x"}), "no cluster there")
+}
+
+func TestPluginArgs(t *testing.T) {
+	require.Equal(t, []string{"explain", "--plugin", "pod/x"}, pluginArgs([]string{"/usr/bin/kubectl-why", "pod/x"}))
+	require.Equal(t, []string{"up"}, pluginArgs([]string{"berth", "up"}))
+}
+
+func TestCompletionOffersTypes(t *testing.T) {
+	offers, directive := new(explainFlags).complete(&cobra.Command{}, nil, "p")
+	require.Equal(t, []cobra.Completion{"pod/", "pvc/", "pv/"}, offers)
+	require.NotZero(t, directive&cobra.ShellCompDirectiveNoFileComp)
+}
+
+func TestMendAsks(t *testing.T) {
+	for answer, want := range map[string]bool{"y\n": true, "yes": true, "n\n": false, "\n": false, "": false} {
+		fixed := false
+		d := diagnosis{Name: "x", Severity: broken, fix: func(context.Context) error { fixed = true; return nil }}
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetIn(strings.NewReader(answer))
+		cmd.SetErr(new(bytes.Buffer))
+		mended, err := doctorFlags{fix: true}.mend(cmd, d)
+		require.NoError(t, err)
+		require.Equal(t, want, mended, "%q", answer)
+		require.Equal(t, want, fixed)
+		mended, err = doctorFlags{}.mend(cmd, d)
+		require.NoError(t, err)
+		require.False(t, mended, "nothing is changed without --fix")
+	}
+}

@@ -37,16 +37,21 @@ type world struct {
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
 	notReady error
+	current  *corev1.Node
 }
 
 func newWorld(t *testing.T) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
-	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), clock: testclock.NewFakeClock(time.Now())}
+	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), clock: testclock.NewFakeClock(time.Now()), current: node}
 	registered := make(chan struct{})
 	close(registered)
 	var err error
 	w.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
-		Client: w.client, Drivers: w.drivers, Registered: registered, Node: func() *corev1.Node { return node },
+		Client: w.client, Drivers: w.drivers, Registered: registered, Node: func() *corev1.Node {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.current
+		},
 		Clock: w.clock, NotReady: func(err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -161,6 +166,28 @@ func TestDriversThatCannotBe(t *testing.T) {
 	moved := w.driver("moved", func(c *fake.Config) { c.Topology = map[string]string{"topology.test/zone": "z2"} })
 	require.ErrorContains(t, w.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver says "z2"`)
 	require.Len(t, w.csiNode().Spec.Drivers, 1)
+}
+
+func TestNewNodeGetsEverythingAnew(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	first := w.node()
+	w.NodeChanged(first)
+	require.NoError(t, w.Register(t.Context(), w.driver("one")))
+	require.NoError(t, w.client.StorageV1().CSINodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
+	second := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "second"}}
+	require.NoError(t, w.client.CoreV1().Nodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
+	_, err := w.client.CoreV1().Nodes().Create(t.Context(), second, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.mu.Lock()
+	w.current = second
+	w.mu.Unlock()
+	w.NodeChanged(second)
+	require.Eventually(t, func() bool {
+		object, err := w.client.StorageV1().CSINodes().Get(t.Context(), "here", metav1.GetOptions{})
+		return err == nil && len(object.Spec.Drivers) == 1 && object.OwnerReferences[0].UID == "second"
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, "z1", w.node().Labels["topology.test/zone"])
 }
 
 func TestNodeIsNotReadyWithoutItsCSINode(t *testing.T) {

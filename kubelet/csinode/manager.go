@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
@@ -58,8 +60,13 @@ type Manager struct {
 	config Config
 	deps   Deps
 	made   chan struct{} // closed when the CSINode exists
+	wake   chan struct{} // has a value when the Node may be another one
 
 	writing sync.Mutex // held while one of the objects is written, so that our own writes do not conflict
+
+	mu    sync.Mutex // guards the two below
+	node  types.UID
+	known map[string]*csipb.NodeGetInfoResponse // what the drivers said, by name
 }
 
 var _ pluginmanager.Handler = (*Manager)(nil)
@@ -81,35 +88,88 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{config: config, deps: deps, made: make(chan struct{})}, nil
+	return &Manager{
+		config: config, deps: deps, made: make(chan struct{}), wake: make(chan struct{}, 1),
+		known: make(map[string]*csipb.NodeGetInfoResponse),
+	}, nil
 }
 
 // Start makes the CSINode as soon as the Node exists, trying until it succeeds or ctx ends. Drivers are registered
-// only then.
+// only then. When another Node takes the place of the first, all is written anew.
 func (m *Manager) Start(ctx context.Context) error {
 	select {
 	case <-m.deps.Registered:
 	case <-ctx.Done():
 		return nil
 	}
+	if !m.try(ctx, func() error { _, err := m.ensure(ctx); return err }) {
+		return nil
+	}
+	close(m.made)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		}
+		if !m.try(ctx, func() error { return m.writeAll(ctx) }) {
+			return nil
+		}
+	}
+}
+
+// try tries until it succeeds, which it reports, or ctx ends. Meanwhile the node is not ready.
+func (m *Manager) try(ctx context.Context, write func() error) bool {
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		_, err := m.ensure(ctx)
+		err := write()
 		if err == nil {
-			break
+			m.deps.NotReady(nil)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
 		}
 		m.deps.NotReady(fmt.Errorf("CSINode is not yet initialized: %w", err))
-		m.deps.Logger.Warn("the CSINode was not made, trying again", "error", err)
+		m.deps.Logger.Warn("the CSINode was not written, trying again", "error", err)
 		timer := m.deps.Clock.NewTimer(pause)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
+			return false
 		}
 	}
-	m.deps.NotReady(nil)
-	close(m.made)
-	<-ctx.Done()
+}
+
+// NodeChanged takes a new state of this Node. It does not block.
+func (m *Manager) NodeChanged(node *corev1.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.node != "" && m.node != node.UID {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	m.node = node.UID
+}
+
+// writeAll writes down all drivers that are registered, for the Node may be a new one. A CSINode of the Node before is
+// not waited for to go: it is taken over.
+func (m *Manager) writeAll(ctx context.Context) error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	known := maps.Clone(m.known)
+	m.mu.Unlock()
+	if err := m.own(ctx); err != nil {
+		return err
+	}
+	for name, info := range known {
+		if err := m.write(ctx, name, info); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -120,18 +180,48 @@ func (m *Manager) ensure(ctx context.Context) (*storagev1.CSINode, error) {
 	if err == nil || !apierrors.IsNotFound(err) {
 		return object, err
 	}
-	node := m.deps.Node()
-	if node == nil {
-		return nil, errors.New("the Node is not known yet")
+	owner, err := m.owner()
+	if err != nil {
+		return nil, err
 	}
 	object, err = api.Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
 		Name: m.config.NodeName, Annotations: map[string]string{migratedAnnotation: migratedPlugins},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+		OwnerReferences: []metav1.OwnerReference{owner},
 	}}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return api.Get(ctx, m.config.NodeName, metav1.GetOptions{})
 	}
 	return object, err
+}
+
+// owner is the Node, with which the CSINode is to go.
+func (m *Manager) owner() (metav1.OwnerReference, error) {
+	node := m.deps.Node()
+	if node == nil {
+		return metav1.OwnerReference{}, errors.New("the Node is not known yet")
+	}
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, nil
+}
+
+// own makes the present Node the owner of the CSINode.
+func (m *Manager) own(ctx context.Context) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		object, err := m.ensure(ctx)
+		if err != nil {
+			return err
+		}
+		owner, err := m.owner()
+		if err != nil {
+			return err
+		}
+		if len(object.OwnerReferences) == 1 && object.OwnerReferences[0] == owner {
+			return nil
+		}
+		changed := object.DeepCopy()
+		changed.OwnerReferences = []metav1.OwnerReference{owner}
+		_, err = m.deps.Client.StorageV1().CSINodes().Update(ctx, changed, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 // Register implements pluginmanager.Handler: it asks the driver for its name of this node, writes that down, and lets
@@ -178,12 +268,23 @@ func (m *Manager) takeOn(ctx context.Context, driver *csi.Driver) error {
 	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
+	if err := m.write(ctx, driver.Name, info); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known[driver.Name] = info
+	return nil
+}
+
+// write writes one driver down. The caller holds writing.
+func (m *Manager) write(ctx context.Context, name string, info *csipb.NodeGetInfoResponse) error {
 	topology := info.GetAccessibleTopology().GetSegments()
-	if err := m.tellNode(ctx, driver.Name, info.GetNodeId(), topology); err != nil {
+	if err := m.tellNode(ctx, name, info.GetNodeId(), topology); err != nil {
 		return err
 	}
 	return m.change(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
-		return append(without(drivers, driver.Name), entry(driver.Name, info))
+		return append(without(drivers, name), entry(name, info))
 	})
 }
 
@@ -213,6 +314,9 @@ func (m *Manager) Deregister(ctx context.Context, plugin pluginmanager.Plugin) e
 	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
+	m.mu.Lock()
+	delete(m.known, plugin.Name)
+	m.mu.Unlock()
 	if err := m.change(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return without(drivers, plugin.Name)
 	}); err != nil {

@@ -370,6 +370,19 @@ func TestCSIDriverObjectThatComesLaterIsSeenAtOnce(t *testing.T) {
 	w.allGone()
 }
 
+func TestVolumeThatNeedsNoAttachmentAfterAll(t *testing.T) {
+	w := deviceWorld(t)
+	w.device("v")
+	done := w.mounting(pod("a", claimVolume("data", "v")))
+	w.await("it is in use", func() bool { return len(w.status.list()) == 1 })
+	w.create(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName},
+		Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
+	require.NoError(t, w.result(done))
+	w.await("it is in use no more", func() bool { return len(w.status.list()) == 0 })
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+	w.allGone()
+}
+
 func TestVolumeForOnePodOnly(t *testing.T) {
 	w := deviceWorld(t)
 	w.noAttach()

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -112,8 +113,9 @@ func (d *devices) find(plugin volume.Attachable, wanted volume.Device) *device {
 			freed: make(chan struct{})}
 		d.byName[wanted.Name] = known
 	}
-	if wanted.Attach && !known.Attach {
-		known.Attach = true
+	// What needs attaching may change until the device is touched: when the driver's CSIDriver object appears.
+	if wanted.Attach && !known.Attach || !wanted.Attach && known.Attach && !known.touched {
+		known.Attach = wanted.Attach
 		d.listed++
 		known.listed = d.listed
 		poke(d.wake)
@@ -121,9 +123,14 @@ func (d *devices) find(plugin volume.Attachable, wanted volume.Device) *device {
 	return known
 }
 
+// errAskAgain says that what is known of the device's driver changed.
+var errAskAgain = errors.New("what is known of the driver changed")
+
 // awaitAttached returns where the device is attached, once the API server knows that it is in use and the Node says
-// that it is attached. began is called if that takes any waiting.
-func (d *devices) awaitAttached(ctx context.Context, name string, began func()) (path string, err error) {
+// that it is attached. began is called if that takes any waiting. When cured is closed meanwhile it gives errAskAgain.
+func (d *devices) awaitAttached(
+	ctx context.Context, name string, cured <-chan struct{}, began func(),
+) (path string, err error) {
 	for waited := false; ; waited = true {
 		d.mu.Lock()
 		known, ok := d.byName[name]
@@ -139,6 +146,8 @@ func (d *devices) awaitAttached(ctx context.Context, name string, began func()) 
 		}
 		select {
 		case <-changed:
+		case <-cured:
+			return "", errAskAgain
 		case <-ctx.Done():
 			if !reported {
 				return "", fmt.Errorf("wait for the API server to know that volume %q is in use: %w", name, ctx.Err())

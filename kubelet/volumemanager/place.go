@@ -27,20 +27,15 @@ func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volum
 	if !ok {
 		return makeReady(ctx, plugin, request)
 	}
-	device, err := attachable.Device(ctx, request.Spec)
+	device, path, err := m.obtain(ctx, attachable, request)
+	for errors.Is(err, errAskAgain) {
+		device, path, err = m.obtain(ctx, attachable, request)
+	}
 	if err != nil {
 		return volume.Mount{}, err
 	}
 	if device.Name == "" {
 		return makeReady(ctx, plugin, request)
-	}
-	by := user{uid: request.Pod.UID, dir: request.Dir}
-	if err := m.devices.acquire(attachable, device, by, isExclusive(request.Spec)); err != nil {
-		return volume.Mount{}, err
-	}
-	path, err := m.awaitAttached(ctx, device, request)
-	if err != nil {
-		return volume.Mount{}, err
 	}
 	var mount volume.Mount
 	err = m.exec.Do(ctx, deviceKey(device.Name), opMount, func(ctx context.Context) error {
@@ -69,19 +64,30 @@ func makeReady(ctx context.Context, plugin volume.Plugin, request volume.Request
 	return mapper.Map(ctx, request)
 }
 
-// awaitAttached waits, if the device needs it, until it is attached, and returns where. The wait is a stage of the
-// Pod's timeline.
-func (m *Manager) awaitAttached(ctx context.Context, device volume.Device, request volume.Request) (string, error) {
+// obtain finds the volume's device, notes that it is used, and waits, if it needs that, until it is attached. It returns
+// where. The wait is a stage of the Pod's timeline.
+func (m *Manager) obtain(
+	ctx context.Context, plugin volume.Attachable, request volume.Request,
+) (device volume.Device, path string, err error) {
+	cured := m.devices.cured()
+	device, err = plugin.Device(ctx, request.Spec)
+	if err != nil || device.Name == "" {
+		return device, "", err
+	}
+	by := user{uid: request.Pod.UID, dir: request.Dir}
+	if err := m.devices.acquire(plugin, device, by, isExclusive(request.Spec)); err != nil {
+		return device, "", err
+	}
 	if !device.Attach {
-		return "", nil
+		return device, "", nil
 	}
 	end := func(error) {}
-	path, err := m.devices.awaitAttached(ctx, device.Name, func() {
+	path, err = m.devices.awaitAttached(ctx, device.Name, cured, func() {
 		span := m.deps.Timeline.Begin(timeline.PodRef(request.Pod), "kubelet", timeline.StageAttach, request.Spec.Name)
 		end = span.End
 	})
 	end(err)
-	return path, err
+	return device, path, err
 }
 
 // isExclusive reports whether only one Pod may use the volume at a time.

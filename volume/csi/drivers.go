@@ -18,7 +18,10 @@ import (
 const (
 	// callTimeout bounds one call of a driver.
 	callTimeout = 2 * time.Minute
-	// redialMax is the longest pause between two tries to connect to a driver that went away.
+	// dialTimeout bounds how long a driver may take until it listens and says what it can do.
+	dialTimeout = 5 * time.Second
+	// redialMin and redialMax bound the pause between two tries to connect.
+	redialMin = 10 * time.Millisecond
 	redialMax = 2 * time.Second
 )
 
@@ -56,7 +59,7 @@ func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
 		return d.DialContext(ctx, "unix", endpoint)
 	}
 	again := backoff.DefaultConfig
-	again.BaseDelay, again.MaxDelay = 50*time.Millisecond, redialMax
+	again.BaseDelay, again.MaxDelay = redialMin, redialMax
 	conn, err := grpc.NewClient("passthrough:///"+name, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
@@ -64,7 +67,10 @@ func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
 		return nil, fmt.Errorf("connect to csi driver %q at %q: %w", name, endpoint, err)
 	}
 	d := &Driver{Name: name, Endpoint: endpoint, conn: conn, node: csipb.NewNodeClient(conn)}
-	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
+	// It may have registered a moment before it listens.
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, err)

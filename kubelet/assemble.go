@@ -56,7 +56,7 @@ func (k *Kubelet) furnish() (err error) {
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
-		OnNode: func(n *corev1.Node) { k.volumes.NodeChanged(n) }, Logger: d.Logger.With("room", "node"),
+		OnNode: k.nodeChanged, Logger: d.Logger.With("room", "node"),
 	})
 	if err != nil {
 		return err

@@ -23,3 +23,9 @@ func blockDevices(c *corev1.Container, mounted map[string]volumemanager.Mounted)
 	}
 	return devices
 }
+
+// nodeChanged tells the rooms that follow the Node of its new state.
+func (k *Kubelet) nodeChanged(n *corev1.Node) {
+	k.volumes.NodeChanged(n)
+	k.csiNode.NodeChanged(n)
+}

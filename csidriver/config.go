@@ -42,7 +42,7 @@ type Deps struct {
 
 // Config says which node the driver is for and where its things are.
 type Config struct {
-	// Endpoint is the unix socket to serve on, as an absolute path or as unix:///path. Its directory is made if
+	// Endpoint is the unix socket to serve on, as an absolute path, unix:/path or unix:///path. Its directory is made if
 	// it is missing; what is left of an earlier socket is removed.
 	Endpoint string
 	// NodeID is the id of this node in CSI and the value of its topology segment; usually the Node's name.
@@ -61,7 +61,7 @@ type Config struct {
 }
 
 func (c *Config) complete() error {
-	c.Endpoint = strings.TrimPrefix(c.Endpoint, "unix://")
+	c.Endpoint = strings.TrimPrefix(strings.TrimPrefix(c.Endpoint, "unix:"), "//")
 	if c.Name == "" {
 		c.Name = Name
 	}

@@ -3,6 +3,7 @@ package csidriver_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -110,5 +111,30 @@ func TestAVolumeLeftFrozenIsThawed(t *testing.T) {
 	w.start()
 	require.ErrorIs(t, unix.IoctlSetInt(int(dir.Fd()), thaw, 0), unix.EINVAL, "it is thawed already")
 	require.NoError(t, dir.Close())
+	d.down()
+}
+
+func TestOnlyItsOwnFilesystemIsFrozen(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	d := w.create("a", 16*mib, filesystem("ext4"))
+	d.up()
+	d.write("file", "first")
+	hide := func(name string, paths ...string) error {
+		for _, path := range paths {
+			require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
+		}
+		_, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: d.id})
+		for _, path := range paths {
+			require.NoError(t, os.WriteFile(filepath.Join(path, "free"), nil, 0o600))
+			require.NoError(t, unix.Unmount(path, 0))
+		}
+		return err
+	}
+	err := hide("both", d.target, d.staging)
+	requireCode(t, codes.Internal, err)
+	require.ErrorContains(t, err, "hidden")
+	require.NoError(t, hide("target", d.target))
+	require.NoError(t, hide("staging", d.staging))
 	d.down()
 }

@@ -78,7 +78,7 @@ func (d *Driver) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start csi driver: %w", err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(d.logCall))
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.logCall), grpc.WaitForHandlers(true))
 	csi.RegisterIdentityServer(server, d)
 	csi.RegisterControllerServer(server, d)
 	csi.RegisterNodeServer(server, d)

@@ -86,24 +86,43 @@ func place(field, path string) (clean string, exists bool, err error) {
 	return clean, true, nil
 }
 
-// freeze makes the filesystem mounted on path complete on its device, and stops all writing until thaw is called.
-func freeze(path string) (thaw func() error, err error) {
-	dir, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("freeze filesystem: %w", err)
+// openMount opens the root of the device's filesystem by one of its mount points, and makes sure that it is that
+// filesystem: a mount point may lie hidden below another mount.
+func (l *loop) openMount(mounts []*mountinfo.Info) (*os.File, error) {
+	var errs []error
+	for _, m := range mounts {
+		dir, err := os.Open(m.Mountpoint)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		var stat unix.Stat_t
+		err = unix.Fstat(int(dir.Fd()), &stat)
+		if err == nil && unix.Major(stat.Dev) == loopMajor && int(unix.Minor(stat.Dev)) == l.number {
+			return dir, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%q is hidden by another mount", m.Mountpoint)
+		}
+		errs = append(errs, err, dir.Close())
 	}
+	return nil, fmt.Errorf("reach the filesystem on %q: %w", l.path, errors.Join(errs...))
+}
+
+// freeze makes the filesystem complete on its device, and stops all writing until thaw is called. Dir is the
+// filesystem's root; it is closed by thaw, or if freezing fails.
+func freeze(dir *os.File) (thaw func() error, err error) {
 	err = unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return dir.Close, nil // somebody else has frozen it, and thaws it
 	}
 	if err != nil {
-		dir.Close()
-		return nil, fmt.Errorf("freeze filesystem on %q: %w", path, err)
+		return nil, errors.Join(fmt.Errorf("freeze filesystem on %q: %w", dir.Name(), err), dir.Close())
 	}
 	return func() error {
 		err := unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
 		if err != nil {
-			err = fmt.Errorf("thaw filesystem on %q: %w", path, err)
+			err = fmt.Errorf("thaw filesystem on %q: %w", dir.Name(), err)
 		}
 		return errors.Join(err, dir.Close())
 	}, nil
@@ -127,20 +146,24 @@ func (d *Driver) thaw() error {
 		if err != nil {
 			return err
 		}
-		if len(filesystem) == 0 {
-			continue
-		}
-		dir, err := os.Open(filesystem[0].Mountpoint)
-		if err != nil {
-			return fmt.Errorf("thaw volume %q: %w", v.id, err)
-		}
-		err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
-		dir.Close()
-		if err == nil {
-			d.logger.Warn("thawed a volume that was left frozen", "volume", v.id)
-		} else if !errors.Is(err, unix.EINVAL) { // EINVAL: not frozen
-			return fmt.Errorf("thaw volume %q: %w", v.id, err)
+		if len(filesystem) > 0 {
+			d.thawOne(v.id, device, filesystem)
 		}
 	}
 	return nil
+}
+
+// thawOne thaws one volume. What cannot be reached must not keep the driver from the others.
+func (d *Driver) thawOne(id string, device *loop, filesystem []*mountinfo.Info) {
+	dir, err := device.openMount(filesystem)
+	if err == nil {
+		err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
+		dir.Close()
+	}
+	switch {
+	case err == nil:
+		d.logger.Warn("thawed a volume that was left frozen", "volume", id)
+	case !errors.Is(err, unix.EINVAL): // EINVAL: not frozen
+		d.logger.Error("cannot make sure that a volume is not frozen", "volume", id, "error", err)
+	}
 }

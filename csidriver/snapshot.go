@@ -134,7 +134,11 @@ func quiesce(device *loop) (thaw func() error, raw bool, err error) {
 		unix.Sync() // it may be mounted where we cannot see it
 	}
 	if len(filesystem) > 0 {
-		thaw, err = freeze(filesystem[0].Mountpoint)
+		dir, err := device.openMount(filesystem)
+		if err != nil {
+			return nil, false, err
+		}
+		thaw, err = freeze(dir)
 		return thaw, false, err
 	}
 	file, err := os.OpenFile(device.path, os.O_RDWR, 0)

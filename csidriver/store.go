@@ -134,7 +134,11 @@ func (s *store) get(id string) (*item, error) {
 		return nil, fmt.Errorf("read %q: decode %s: %w", id, metaName, err)
 	}
 	var stat unix.Stat_t
-	if err := unix.Stat(s.image(id), &stat); err != nil {
+	err = unix.Stat(s.image(id), &stat)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%q %w", id, errMissing) // removed since
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", id, &os.PathError{Op: "stat", Path: s.image(id), Err: err})
 	}
 	it.size, it.allocated = stat.Size, stat.Blocks*512

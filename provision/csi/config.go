@@ -36,7 +36,8 @@ type Config struct {
 	// Name is the driver's name, which StorageClasses name as their provisioner. It is compared with what the
 	// driver says of itself. Required.
 	Name string
-	// Socket is the driver's unix socket, as an absolute path or as unix:///path. It need not be there yet. Required.
+	// Socket is the driver's unix socket, as an absolute path, unix:/path or unix:///path. It need not be there yet.
+	// Required.
 	Socket string
 	// Timeout is how long one call to the driver may take, the wait for a connection included; zero means
 	// DefaultTimeout.
@@ -48,7 +49,7 @@ type Config struct {
 }
 
 func (c *Config) complete() error {
-	c.Socket = strings.TrimPrefix(c.Socket, "unix://")
+	c.Socket = strings.TrimPrefix(strings.TrimPrefix(c.Socket, "unix:"), "//")
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}

@@ -2,6 +2,7 @@ package csi_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
@@ -318,6 +319,14 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 		}, "spec.volumeAttributesClassName"},
 		"node without driver": {func(o *provision.VolumeOptions) { o.SelectedNode.Name = "node-9" }, "node-9"},
 		"node without label":  {func(o *provision.VolumeOptions) { o.SelectedNode.Labels = nil }, zone},
+		"too many places": {func(o *provision.VolumeOptions) {
+			var term corev1.TopologySelectorTerm
+			for _, key := range strings.Split("abcdefghijklm", "") {
+				term.MatchLabelExpressions = append(term.MatchLabelExpressions,
+					corev1.TopologySelectorLabelRequirement{Key: key, Values: strings.Split("0123456789", "")})
+			}
+			o.AllowedTopologies = []corev1.TopologySelectorTerm{term}
+		}, "allowedTopologies"},
 		"node not allowed": {func(o *provision.VolumeOptions) {
 			o.AllowedTopologies = []corev1.TopologySelectorTerm{{
 				MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: zone, Values: []string{"b", "c"}}}}}

@@ -42,13 +42,15 @@ func (s segments) includes(other segments) bool {
 func (p *Provisioner) requirements(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*csiapi.TopologyRequirement, error) {
-	allowed := flatten(options.AllowedTopologies)
+	allowed, err := flatten(options.AllowedTopologies)
+	if err != nil {
+		return nil, err
+	}
 	if options.SelectedNode != nil {
 		return p.selected(ctx, options.SelectedNode, allowed)
 	}
 	candidates := allowed
 	if len(candidates) == 0 {
-		var err error
 		if candidates, err = p.everywhere(ctx); err != nil {
 			return nil, err
 		}
@@ -149,12 +151,18 @@ func nodeSegments(node *corev1.Node, keys []string) (place segments, missing str
 	return place, ""
 }
 
+// mostPlaces bounds the combinations of a class's allowedTopologies.
+const mostPlaces = 4096
+
 // flatten makes places of the class's terms: a term stands for all combinations of its values.
-func flatten(terms []corev1.TopologySelectorTerm) []segments {
+func flatten(terms []corev1.TopologySelectorTerm) ([]segments, error) {
 	var places []segments
 	for _, term := range terms {
 		combined := []segments{{}}
 		for _, expression := range term.MatchLabelExpressions {
+			if len(places)+len(combined)*len(expression.Values) > mostPlaces {
+				return nil, fmt.Errorf("StorageClass allowedTopologies: more than %d combinations", mostPlaces)
+			}
 			var next []segments
 			for _, place := range combined {
 				for _, value := range expression.Values {
@@ -171,7 +179,7 @@ func flatten(terms []corev1.TopologySelectorTerm) []segments {
 			}
 		}
 	}
-	return places
+	return places, nil
 }
 
 // nodeAffinity says in Kubernetes' words from where the volume can be reached, nil if from everywhere.

@@ -175,7 +175,7 @@ func minTime(a, b time.Time) time.Time {
 }
 
 // latest is the stage that ended last at or before the moment; of stages that go on across it, the one that began
-// last. A mark ties with the end of a stage at the same moment: the stage counts, since it took time.
+// last. Of marks at the same moment the one recorded last counts.
 func latest(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
 	var best *timeline.Stage
 	key := func(s *timeline.Stage) time.Time { return minTime(s.End, at) }
@@ -184,7 +184,10 @@ func latest(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
 		if step.Start.After(at) || step.Name == next && next == timeline.StageObserved {
 			continue
 		}
-		if best == nil || cmp.Or(key(step).Compare(key(best)), step.Start.Compare(best.Start)) > 0 {
+		if step.Start.Equal(at) && step.End.After(at) {
+			continue // it only began then
+		}
+		if best == nil || cmp.Or(key(step).Compare(key(best)), step.Start.Compare(best.Start)) >= 0 {
 			best = step
 		}
 	}

@@ -342,6 +342,9 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 		verdict:  fmt.Sprintf("waiting %s: image %s of %s %s cannot be pulled: %s", f.ago(f.pod.CreationTimestamp.Time), image, what, status.Name, text),
 		evidence: []Evidence{{"Pod/" + f.pod.Name, "spec.containers[" + status.Name + "].image", reason + ": " + text}},
 		next:     f.kubectl("describe pod", f.pod.Name)}
+	if reason != "ErrImagePull" {
+		found.heldBy = "you"
+	}
 	f.pullSecrets(found)
 	return found
 }

@@ -274,5 +274,5 @@ func lastTry(record timeline.Record, of ...string) (failed, open *timeline.Stage
 }
 
 func kubectl(namespace, verb, rest string) string {
-	return fmt.Sprintf("berth kubectl -n %s %s %s", namespace, verb, rest)
+	return strings.TrimRight(fmt.Sprintf("berth kubectl -n %s %s %s", namespace, verb, rest), " ")
 }

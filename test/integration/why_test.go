@@ -1,0 +1,422 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/remote"
+)
+
+// knowable is how long after a cause can be known the verdict may name it.
+const knowable = 100 * time.Millisecond
+
+// asker answers "why" over and over, woken by what the cluster tells, as `berth explain -w` is.
+type asker struct {
+	c      *cluster
+	client kubernetes.Interface
+	source explain.Source
+	// late is how long after the change that made it possible each right verdict came.
+	late []time.Duration
+
+	mu   sync.Mutex // guards the two below
+	wake chan struct{}
+	at   time.Time // of the first change that is not answered yet
+}
+
+func newAsker(t *testing.T, c *cluster) *asker {
+	t.Helper()
+	records := remote.NewClient(filepath.Join(c.runDir(), "berth.sock"))
+	a := &asker{c: c, client: c.client(), wake: make(chan struct{}, 1)}
+	a.source = explain.Source{Client: a.client, Records: records}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory := informers.NewSharedInformerFactory(a.client, 0)
+	for _, informer := range []cache.SharedIndexInformer{
+		factory.Core().V1().Pods().Informer(), factory.Core().V1().Events().Informer(),
+		factory.Core().V1().PersistentVolumeClaims().Informer(), factory.Core().V1().Nodes().Informer(),
+		factory.Apps().V1().ReplicaSets().Informer(),
+	} {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { a.changed() }, UpdateFunc: func(_, _ any) { a.changed() }, DeleteFunc: func(any) { a.changed() },
+		})
+		require.NoError(t, err)
+	}
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSync(ctx.Done())
+	followed := make(chan error, 1)
+	go func() { followed <- records.Stages(ctx, "", nil, func(timeline.Change) { a.changed() }) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-followed)
+		factory.Shutdown()
+	})
+	return a
+}
+
+func (a *asker) changed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at.IsZero() {
+		a.at = time.Now()
+	}
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// until asks at every change until the answer gives the reason.
+func (a *asker) until(t *testing.T, kind, namespace, name, reason string) *explain.Answer {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	var last *explain.Answer
+	a.mu.Lock()
+	a.at = time.Now() // what happened before the question does not count
+	a.mu.Unlock()
+	for {
+		a.mu.Lock()
+		changed := a.at
+		a.at = time.Time{}
+		a.mu.Unlock()
+		answer, err := explain.Explain(t.Context(), a.source, kind, namespace, name)
+		if err == nil && answer.Reason == reason {
+			if !changed.IsZero() {
+				a.late = append(a.late, time.Since(changed))
+			}
+			return answer
+		}
+		if err == nil {
+			last = answer
+		}
+		select {
+		case <-a.wake:
+		case <-deadline.C:
+			t.Fatalf("no verdict %s on %s %s; the last was %+v (%v)", reason, kind, name, last, err)
+		}
+	}
+}
+
+// why is one cause: how it is brought about, on what object, and what the answer must say.
+type why struct {
+	name, reason, says string
+	kind, object       string // the kind is Pod if empty
+	namespace          string
+	bring              func(t *testing.T, c *cluster, a *asker)
+	undo               func(t *testing.T, c *cluster, a *asker)
+}
+
+// TestWhy brings about every cause of docs/why.md that one node can show, for real, and asks for it.
+func TestWhy(t *testing.T) {
+	c := newCluster(t, 221)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	a := newAsker(t, c)
+	catalogue, err := os.ReadFile("../../docs/why.md")
+	require.NoError(t, err)
+	for _, cause := range slices.Concat(claimCauses(), nodeCauses(), volumeCauses(), imageCauses(t), containerCauses(), endCauses()) {
+		t.Run(strings.ReplaceAll(cause.name, " ", "_"), func(t *testing.T) {
+			if cause.kind == "" {
+				cause.kind = explain.KindPod
+			}
+			if cause.namespace == "" {
+				cause.namespace = "default"
+			}
+			cause.bring(t, c, a)
+			if cause.undo != nil {
+				defer cause.undo(t, c, a)
+			}
+			answer := a.until(t, cause.kind, cause.namespace, cause.object, cause.reason)
+			require.Contains(t, answer.Verdict+"\n"+evidence(answer), cause.says)
+			require.True(t, answer.Stuck())
+			if answer.State != explain.Failed {
+				require.NotEmpty(t, answer.Next, "a person is told what to do")
+			}
+			require.Contains(t, string(catalogue), "`"+cause.reason+"`", "docs/why.md lists every reason")
+			word := explain.Words(cause.kind)[0]
+			out, err := c.run("explain", word+"/"+cause.object, "-n", cause.namespace, "--exit-code")
+			require.Error(t, err, "the exit code tells")
+			require.Contains(t, out, cause.says)
+			if dir := os.Getenv("WHY_OUTPUT"); dir != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, cause.reason+"--"+cause.object), []byte(out), 0o600))
+			}
+		})
+	}
+	t.Run("all that is stuck", func(t *testing.T) {
+		out, err := c.run("explain", "--all", "--exit-code")
+		require.Error(t, err)
+		require.Contains(t, out, "HostPathType")
+	})
+	t.Run("in time", func(t *testing.T) {
+		slices.Sort(a.late)
+		require.NotEmpty(t, a.late)
+		t.Logf("verdicts came %v after the change that made them possible", a.late)
+		require.Less(t, a.late[len(a.late)/2], knowable)
+	})
+	t.Run("a start is accounted for", func(t *testing.T) { checkAccount(t, c, a) })
+}
+
+// checkAccount starts Pods and requires that the parts of each start sum to its whole.
+func checkAccount(t *testing.T, c *cluster, a *asker) {
+	manifests := map[string]string{
+		"plain": podManifest("plain", shell("sleep 1000", ""), ""),
+		"full": podManifest("full", shell("sleep 1000", `"readinessProbe": {"exec": {"command": ["/bin/busybox", "true"]}},
+			"volumeMounts": [{"name": "v", "mountPath": "/data"}]`), `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "full"}}],
+			"initContainers": [`+strings.Replace(shell("true", ""), "{", `{"name": "first", `, 1)+`]`),
+	}
+	c.apply(claimManifest("full", ""))
+	for name, manifest := range manifests {
+		c.apply(manifest)
+		c.waitPod("name="+name, "ready", isReady)
+		answer := a.until(t, explain.KindPod, "default", name, "Ready")
+		for answer.Account == nil {
+			<-a.wake
+			answer = a.until(t, explain.KindPod, "default", name, "Ready")
+		}
+		sum := 0.0
+		for _, part := range answer.Account.Parts {
+			sum += part.Ms
+		}
+		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.Account.TotalMs, answer.Account.UnaccountedMs)
+		require.InDelta(t, answer.Account.TotalMs, sum, 0.5)
+		require.Less(t, answer.Account.UnaccountedMs, 2.0, "%+v", answer.Account.Parts)
+	}
+}
+
+func evidence(answer *explain.Answer) string {
+	var b strings.Builder
+	for _, e := range answer.Evidence {
+		b.WriteString(e.Object + " " + e.Field + ": " + e.Text + "\n")
+	}
+	return b.String()
+}
+
+// manifest brings a cause about by what it applies.
+func manifest(texts ...string) func(*testing.T, *cluster, *asker) {
+	return func(_ *testing.T, c *cluster, _ *asker) {
+		for _, text := range texts {
+			c.apply(text)
+		}
+	}
+}
+
+// command brings a cause about by a call of kubectl.
+func command(words ...string) func(*testing.T, *cluster, *asker) {
+	return func(_ *testing.T, c *cluster, _ *asker) { c.mustRun(append([]string{"kubectl"}, words...)...) }
+}
+
+func inOrder(steps ...func(*testing.T, *cluster, *asker)) func(*testing.T, *cluster, *asker) {
+	return func(t *testing.T, c *cluster, a *asker) {
+		for _, step := range steps {
+			step(t, c, a)
+		}
+	}
+}
+
+// claimManifest is a claim; more are further fields of its spec.
+func claimManifest(name, more string) string {
+	if more != "" {
+		more = ", " + more
+	}
+	return `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "` + name + `"}, "spec": {
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}` + more + `}}`
+}
+
+func classManifest(name, provisioner, more string) string {
+	return `{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "` + name + `"}, "provisioner": "` +
+		provisioner + `"` + more + `}`
+}
+
+// onVolume is a Pod with one volume.
+func onVolume(name, source string) string {
+	return podManifest(name, shell("sleep 1000", `"volumeMounts": [{"name": "v", "mountPath": "/v"}]`), `"volumes": [{"name": "v", `+source+`}]`)
+}
+
+func onClaim(name string) string {
+	return onVolume(name, `"persistentVolumeClaim": {"claimName": "`+name+`"}`)
+}
+
+func claimCauses() []why {
+	setDefault := func(value string) func(*testing.T, *cluster, *asker) {
+		return command("annotate", "sc", "berth-local", "storageclass.kubernetes.io/is-default-class="+value, "--overwrite")
+	}
+	return []why{
+		{name: "no claim", reason: "ClaimMissing", object: "no-claim", says: "claim no-claim (volume v) does not exist",
+			bring: manifest(onClaim("no-claim"))},
+		{name: "claim without class", reason: "ClaimWithoutClass", object: "no-class", says: "no default class",
+			bring: inOrder(setDefault("false"), manifest(claimManifest("no-class", ""), onClaim("no-class"))), undo: setDefault("true")},
+		{name: "class missing", reason: "ClassMissing", object: "bad-class", says: `"fast", which does not exist`,
+			bring: manifest(claimManifest("bad-class", `"storageClassName": "fast"`), onClaim("bad-class"))},
+		{name: "no volume fits", reason: "NoMatchingVolume", object: "static", kind: explain.KindClaim, says: "none that is free fits",
+			bring: manifest(claimManifest("static", `"storageClassName": ""`))},
+		{name: "volume missing", reason: "VolumeMissing", object: "gone", kind: explain.KindClaim, says: "asks for volume gone-pv",
+			bring: manifest(claimManifest("gone", `"storageClassName": "", "volumeName": "gone-pv"`))},
+		{name: "no consumer", reason: "WaitForFirstConsumer", object: "idle", kind: explain.KindClaim, says: "there is none yet",
+			bring: manifest(claimManifest("idle", ""))},
+		{name: "class without provisioner", reason: "ProvisionerSilent", object: "silent", says: "provisioner nobody.example/disk",
+			bring: manifest(classManifest("nobody", "nobody.example/disk", ""), claimManifest("silent", `"storageClassName": "nobody"`), onClaim("silent"))},
+		{name: "provisioner failing", reason: "ProvisioningFailed", object: "failing", says: "cannot be provisioned",
+			bring: manifest(classManifest("odd", "berth.dev/local", `, "parameters": {"colour": "blue"}`),
+				claimManifest("failing", `"storageClassName": "odd"`), onClaim("failing"))},
+	}
+}
+
+func nodeCauses() []why {
+	return []why{
+		{name: "node cordoned", reason: "NodesCordoned", object: "cordoned", says: "cordoned",
+			bring: inOrder(command("cordon", "node-221"), manifest(podManifest("cordoned", shell("sleep 1000", ""), ""))),
+			undo: func(t *testing.T, c *cluster, a *asker) {
+				answer := a.until(t, explain.KindNode, "", "node-221", "Cordoned")
+				require.Contains(t, answer.Next, "uncordon")
+				c.mustRun("kubectl", "uncordon", "node-221")
+			}},
+		{name: "node too small", reason: "InsufficientResources", object: "huge", says: "Insufficient cpu",
+			bring: manifest(podManifest("huge", shell("sleep 1000", `"resources": {"requests": {"cpu": "1000"}}`), ""))},
+		{name: "no such node label", reason: "Unschedulable", object: "label", says: "didn't match Pod's node affinity/selector",
+			bring: manifest(podManifest("label", shell("sleep 1000", ""), `"nodeSelector": {"disk": "gold"}`))},
+		{name: "scheduling gate", reason: "SchedulingGated", object: "gated", says: "example.test/gate",
+			bring: manifest(podManifest("gated", shell("sleep 1000", ""), `"schedulingGates": [{"name": "example.test/gate"}]`))},
+		{name: "quota", reason: "FailedCreate", object: "limited", kind: explain.KindReplicaSet, namespace: "small", says: "exceeded quota",
+			bring: inOrder(command("create", "namespace", "small"), command("-n", "small", "create", "quota", "none", "--hard=pods=0"),
+				manifest(`{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "limited", "namespace": "small"}, "spec": {
+				"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {
+				"containers": [{"name": "main", "image": "`+shellImage+`"}]}}}}`))},
+	}
+}
+
+func volumeCauses() []why {
+	return []why{
+		{name: "configMap missing", reason: "ConfigMapMissing", object: "no-config", says: `configmaps "absent" not found`,
+			bring: manifest(onVolume("no-config", `"configMap": {"name": "absent"}`))},
+		{name: "secret missing", reason: "SecretMissing", object: "no-secret", says: `secrets "absent" not found`,
+			bring: manifest(onVolume("no-secret", `"secret": {"secretName": "absent"}`))},
+		{name: "configMap of the environment missing", reason: "ConfigMapMissing", object: "no-env", says: "absent-env",
+			bring: manifest(podManifest("no-env", shell("sleep 1000", `"envFrom": [{"configMapRef": {"name": "absent-env"}}]`), ""))},
+		{name: "hostPath of another type", reason: "HostPathType", object: "no-dir", says: "hostPath type check failed",
+			bring: manifest(onVolume("no-dir", `"hostPath": {"path": "/etc/hostname", "type": "Directory"}`))},
+		{name: "field not supported", reason: "UnsupportedField", object: "nfs", says: "spec.volumes[v].nfs",
+			bring: manifest(onVolume("nfs", `"nfs": {"server": "127.0.0.1", "path": "/"}`))},
+		{name: "pod network", reason: "FailedCreatePodSandBox", object: "no-network", says: "not a bridge",
+			bring: func(t *testing.T, c *cluster, _ *asker) {
+				replaceInNetwork(t, c, "berth"+c.id(), "lo")
+				c.apply(podManifest("no-network", shell("sleep 1000", ""), ""))
+			},
+			undo: func(t *testing.T, c *cluster, _ *asker) { replaceInNetwork(t, c, "lo", "berth"+c.id()) }},
+	}
+}
+
+// replaceInNetwork changes the name of the bridge in the pod network's configuration.
+func replaceInNetwork(t *testing.T, c *cluster, old, other string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.dataDir, "cni", "net.d", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		changed := strings.Replace(string(data), `"bridge": "`+old+`"`, `"bridge": "`+other+`"`, 1)
+		require.NotEqual(t, string(data), changed)
+		require.NoError(t, os.WriteFile(file, []byte(changed), 0o600))
+	}
+}
+
+// imageCauses has a registry that knows nobody but its user.
+func imageCauses(t *testing.T) []why {
+	content := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		if strings.Contains(r.URL.Path, "/closed/") && (user != "user" || password != "right") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="closed"`)
+			http.Error(w, `{"errors": [{"code": "UNAUTHORIZED", "message": "wrong password"}]}`, http.StatusUnauthorized)
+			return
+		}
+		content.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host := server.Listener.Addr().(*net.TCPAddr).String()
+	image := func(name string) string { return `{"image": "` + host + "/" + name + `:v1"}` }
+	return []why{
+		{name: "image missing", reason: "ErrImagePull", object: "no-image", says: "open/none:v1",
+			bring: manifest(podManifest("no-image", image("open/none"), ""))},
+		{name: "pull secret missing", reason: "PullSecretMissing", object: "no-key", says: "its pull secret absent-key does not exist",
+			bring: manifest(podManifest("no-key", image("closed/none"), `"imagePullSecrets": [{"name": "absent-key"}]`))},
+		{name: "pull secret wrong", reason: "PullDenied", object: "bad-key", says: "cannot be pulled",
+			bring: inOrder(command("create", "secret", "docker-registry", "wrong", "--docker-server=http://"+host, "--docker-username=user",
+				"--docker-password=wrong"), manifest(podManifest("bad-key", image("closed/none"), `"imagePullSecrets": [{"name": "wrong"}]`)))},
+		{name: "image name", reason: "InvalidImageName", object: "bad-name", says: "bad-name",
+			bring: manifest(podManifest("bad-name", `{"image": "UPPER:bad:bad"}`, ""))},
+		{name: "image never pulled", reason: "ErrImageNeverPull", object: "never", says: "open/never",
+			bring: manifest(podManifest("never", strings.Replace(image("open/never"), "{", `{"imagePullPolicy": "Never", `, 1), ""))},
+	}
+}
+
+func containerCauses() []why {
+	return []why{
+		{name: "crash loop", reason: "CrashLoopBackOff", object: "crash", says: "last words",
+			bring: manifest(podManifest("crash", shell("echo last words; exit 3", ""), ""))},
+		{name: "exit code", reason: "ContainerFailed", object: "ended", says: "exit code 7",
+			bring: manifest(podManifest("ended", shell("echo no; exit 7", ""), `"restartPolicy": "Never"`))},
+		{name: "probe failing", reason: "ProbeFailing", object: "unready", says: "Readiness probe",
+			bring: manifest(podManifest("unready", shell("sleep 1000",
+				`"readinessProbe": {"periodSeconds": 1, "exec": {"command": ["/bin/busybox", "false"]}}`), ""))},
+		{name: "init container runs", reason: "InitContainer", object: "slow-init", says: "init container first is running",
+			bring: manifest(podManifest("slow-init", shell("sleep 1000", ""), `"initContainers": [`+
+				strings.Replace(shell("sleep 1000", ""), "{", `{"name": "first", `, 1)+`]`))},
+	}
+}
+
+func endCauses() []why {
+	var held string
+	running := func(name, text string) func(*testing.T, *cluster, *asker) {
+		return func(t *testing.T, c *cluster, _ *asker) {
+			c.apply(text)
+			pod := c.waitPod("name="+name, "ready", isReady)
+			held = filepath.Join(c.dataDir, "kubelet", "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", "v", "busy")
+		}
+	}
+	return []why{
+		{name: "finalizer", reason: "Finalizer", object: "guarded", says: "held by finalizer example.test/guard",
+			bring: inOrder(running("guarded", podManifest("guarded", shell("sleep 1000", ""), "")),
+				command("patch", "pod", "guarded", "-p", `{"metadata": {"finalizers": ["example.test/guard"]}}`),
+				command("delete", "pod", "guarded", "--wait=false")),
+			undo: command("patch", "pod", "guarded", "--type=merge", "-p", `{"metadata": {"finalizers": null}}`)},
+		{name: "claim in use", reason: "InUse", object: "used", kind: explain.KindClaim, says: "still used by pod used",
+			bring: inOrder(manifest(claimManifest("used", "")), running("used", onClaim("used")), command("delete", "pvc", "used", "--wait=false")),
+			undo:  command("delete", "pod", "used", "--wait=false")},
+		{name: "unmount failing", reason: "FailedUnmount", object: "busy", says: "a volume cannot be unmounted",
+			bring: inOrder(running("busy", onVolume("busy", `"emptyDir": {}`)), func(t *testing.T, _ *cluster, _ *asker) {
+				require.NoError(t, os.Mkdir(held, 0o755))
+				require.NoError(t, unix.Mount("tmpfs", held, "tmpfs", 0, "size=1m"))
+				file, err := os.Create(filepath.Join(held, "open"))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = file.Close() }) // undo may have closed it
+			}, command("delete", "pod", "busy", "--wait=false")),
+			undo: func(t *testing.T, c *cluster, _ *asker) {
+				require.NoError(t, unix.Unmount(held, unix.MNT_DETACH))
+				_, err := c.client().CoreV1().Pods("default").Get(t.Context(), "busy", metav1.GetOptions{})
+				require.NoError(t, err)
+			}},
+	}
+}

@@ -1,6 +1,7 @@
 package csidriver_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,5 +169,28 @@ func TestConfigNamesTheField(t *testing.T) {
 		change(&config)
 		_, err := csidriver.New(csidriver.Deps{}, config)
 		require.ErrorContains(t, err, field)
+	}
+}
+
+// Whoever still has a device's node published from an earlier use must not get at a volume through it.
+func TestADeviceWhoseNodeIsPublishedIsNotTaken(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	control, err := os.Open("/dev/loop-control")
+	require.NoError(t, err)
+	defer control.Close()
+	free, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	require.NoError(t, err)
+	stale := filepath.Join(w.dir, "stale")
+	require.NoError(t, os.WriteFile(stale, nil, 0o600))
+	require.NoError(t, unix.Mount(fmt.Sprint("/dev/loop", free), stale, "", unix.MS_BIND, ""))
+	disks := []*disk{w.create("a", 16*mib, rawBlock()), w.create("b", 16*mib, rawBlock())}
+	for _, d := range disks {
+		d.up()
+		require.NotEqual(t, fmt.Sprint("/dev/loop", free), d.context[csidriver.ContextDevice])
+	}
+	require.NoError(t, unix.Unmount(stale, 0))
+	for _, d := range disks {
+		d.down()
 	}
 }

@@ -119,34 +119,77 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: sectorSize, Info: unix.LoopInfo64{Flags: flags}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], image)
+	next := 0
 	for range attachTries {
-		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, fmt.Errorf("get free loop device: %w", err)
-		}
-		device, err := l.openDevice(number, mode)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-			continue // taken and given back since
-		}
+		number, err := freeNumber(control, next)
 		if err != nil {
 			return nil, err
 		}
-		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
-		device.Close()
-		if errors.Is(err, unix.EBUSY) {
-			continue // somebody else was quicker
-		}
+		device := &loop{number: number, path: l.devicePath(number), readonly: readonly}
+		// A node that is still published belongs to an earlier user, who must not get at this image.
+		_, published, err := device.uses()
 		if err != nil {
-			return nil, fmt.Errorf("attach %q to %q: %w", image, device.Name(), err)
+			return nil, err
 		}
-		return &loop{number: number, path: device.Name(), readonly: readonly}, nil
+		if len(published) > 0 {
+			next = number + 1
+			continue
+		}
+		done, err := l.configure(number, mode, &config)
+		if err != nil {
+			return nil, fmt.Errorf("attach %q to %q: %w", image, device.path, err)
+		}
+		if done {
+			return device, nil
+		}
+		if next > 0 {
+			next = number + 1
+		}
 	}
-	return nil, fmt.Errorf("attach %q: others took %d free loop devices first", image, attachTries)
+	return nil, fmt.Errorf("attach %q: %d free loop devices were in use after all", image, attachTries)
+}
+
+// freeNumber returns the number of a device that is free, or that at least the caller has not tried: the first of all,
+// or, where next says that it cannot be used, that one.
+func freeNumber(control *os.File, next int) (int, error) {
+	if next == 0 {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return 0, fmt.Errorf("get free loop device: %w", err)
+		}
+		return number, nil
+	}
+	err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, next)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, fmt.Errorf("add loop device %d: %w", next, err)
+	}
+	return next, nil
+}
+
+// configure attaches an image to the device. It reports false if the device is not free.
+func (l *loops) configure(number, mode int, config *unix.LoopConfig) (bool, error) {
+	device, err := l.openDevice(number, mode)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return false, nil // taken and given back since
+	}
+	if err != nil {
+		return false, err
+	}
+	defer device.Close()
+	err = unix.IoctlLoopConfigure(int(device.Fd()), config)
+	if errors.Is(err, unix.EBUSY) {
+		return false, nil // somebody else was quicker
+	}
+	return err == nil, err
+}
+
+func (l *loops) devicePath(number int) string {
+	return filepath.Join(l.dev, "loop"+strconv.Itoa(number))
 }
 
 // openDevice opens /dev/loopN, and makes the node if nobody (udev, devtmpfs) has.
 func (l *loops) openDevice(number, mode int) (*os.File, error) {
-	path := filepath.Join(l.dev, "loop"+strconv.Itoa(number))
+	path := l.devicePath(number)
 	device, err := os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 	if !errors.Is(err, os.ErrNotExist) {
 		return device, err

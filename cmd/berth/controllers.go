@@ -22,7 +22,8 @@ import (
 
 type controllersFlags struct {
 	kubeconfig, nodeName, volumes, attachNodes string
-	run                                        []string
+	run, drivers                               []string
+	leaderElection                             bool
 	verbosity                                  int
 }
 
@@ -50,6 +51,8 @@ func newControllers() *cobra.Command {
 	f.StringVar(&flags.nodeName, "node-name", "", "this machine's Node (default: the host name)")
 	f.StringVar(&flags.volumes, "local-volumes-dir", "/var/lib/berth/volumes", "where the volumes of class berth-local lie")
 	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach works for (required with it)")
+	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
+	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
 	return cmd
@@ -69,12 +72,22 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("make an API client: %w", err)
 	}
-	group, ctx := errgroup.WithContext(cmd.Context())
+	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
+		f.run = nil // who names drivers wants those
+	}
+	starts := make(map[string]func(context.Context) error)
 	for _, name := range f.run {
-		start, err := f.controller(name, client)
-		if err != nil {
+		if starts[name], err = f.controller(name, client); err != nil {
 			return fmt.Errorf("set up controller %s: %w", name, err)
 		}
+	}
+	for _, driver := range f.drivers {
+		if starts["csi "+driver], err = f.csi(driver, config); err != nil {
+			return fmt.Errorf("set up --csi-driver %s: %w", driver, err)
+		}
+	}
+	group, ctx := errgroup.WithContext(cmd.Context())
+	for name, start := range starts {
 		group.Go(func() error {
 			if err := start(ctx); err != nil {
 				return fmt.Errorf("controller %s: %w", name, err)

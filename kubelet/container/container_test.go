@@ -89,9 +89,18 @@ func TestStartCutOff(t *testing.T) {
 		status *runtimeapi.ContainerStatus
 		want   State
 	}{
-		"ran and was killed": {&runtimeapi.ContainerStatus{State: exited, StartedAt: 1, FinishedAt: 2, ExitCode: 137}, StateExited},
+		"ran and was killed": {
+			&runtimeapi.ContainerStatus{State: exited, StartedAt: 1, FinishedAt: 2, ExitCode: 137}, StateExited},
 		"killed before it ran": {
 			&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 137, Reason: "Error"}, StateCreated},
+		"lost before it ran": {&runtimeapi.ContainerStatus{
+			State: exited, CreatedAt: 1, FinishedAt: 2, ExitCode: 255, Reason: "Unknown"}, StateCreated},
+		"lost with all that was known of it": {
+			&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 255, Reason: "Unknown"}, StateExited},
+		"unknown before it ran": {&runtimeapi.ContainerStatus{
+			State: runtimeapi.ContainerState_CONTAINER_UNKNOWN, CreatedAt: 1}, StateCreated},
+		"unknown while it runs": {&runtimeapi.ContainerStatus{
+			State: runtimeapi.ContainerState_CONTAINER_UNKNOWN, CreatedAt: 1, StartedAt: 2}, StateUnknown},
 		"start cancelled": {&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 128, Reason: "StartError",
 			Message: "failed to create containerd task: context canceled"}, StateCreated},
 		"no such program": {&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 128, Reason: "StartError",

@@ -134,21 +134,33 @@ const (
 	startError = "StartError"
 	// killed is the exit code of a process that was ended by SIGKILL.
 	killed = 137
+	// lost and lostReason are what containerd says of a process whose end it has not seen.
+	lost       = 255
+	lostReason = "Unknown"
 )
 
 // startCutOff says that an instance never ran although the runtime counts it as ended: whoever asked for its start,
-// or the runtime itself, died in the middle of it. containerd tells of that in two ways: the call was cancelled with
-// its caller, or it finds a process on its own restart that was made and not yet let run, and kills it. Such an
-// instance has failed at nothing, and is to be made again under the same number. A start that failed by itself
-// (no such program, say) ends with another code and another message.
+// or the runtime itself, died in the middle of it. containerd tells of that in three ways: the call was cancelled with
+// its caller; or it finds a process on its own restart that was made and not yet let run, and kills it; or it cannot
+// find out what has become of that process, and we have killed it. Such an instance has failed at nothing, and is to
+// be made again under the same number. A start that failed by itself (no such program, say) ends with another code
+// and another message.
 func startCutOff(c *runtimeapi.ContainerStatus) bool {
-	if c.State != runtimeapi.ContainerState_CONTAINER_EXITED || c.StartedAt > 0 {
+	if c.StartedAt > 0 {
+		return false
+	}
+	switch c.State {
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+		return c.CreatedAt > 0 // to be removed as one that was only made is, which ends its process if it has one
+	default:
 		return false
 	}
 	if c.Reason == startError {
 		return strings.Contains(c.Message, context.Canceled.Error()) || strings.Contains(c.Message, "code = Canceled")
 	}
-	return c.ExitCode == killed
+	// Without a time of creation even containerd's notes are lost: it may have run for long.
+	return c.ExitCode == killed || c.ExitCode == lost && c.Reason == lostReason && c.CreatedAt > 0
 }
 
 func stateFromCRI(state runtimeapi.ContainerState) State {

@@ -85,7 +85,7 @@ func (p *planner) overWithSandbox(starts []int) bool {
 	if len(starts) == 0 && p.anyMain() {
 		return true // all that ever had to run has run
 	}
-	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || len(p.status.Containers) == 0 || p.out.Attempt == 0 {
+	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || !p.anyRan() || p.out.Attempt == 0 {
 		return false
 	}
 	for i := range p.pod.Spec.Containers {
@@ -95,6 +95,13 @@ func (p *planner) overWithSandbox(starts []int) bool {
 		}
 	}
 	return true
+}
+
+// anyRan says whether any instance has come to run: one that was only made has not begun the Pod's work.
+func (p *planner) anyRan() bool {
+	return slices.ContainsFunc(p.status.Containers, func(c *container.ContainerStatus) bool {
+		return c.State != container.StateCreated
+	})
 }
 
 // mainsForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run for

@@ -167,6 +167,8 @@ func TestComputeActionsSandbox(t *testing.T) {
 		"host network":    {hostNet, hostStatus, ""},
 		"Never is over":   {podOf("Never", "a"), notReady(statusOf(exited("a", 1, 20))), "pod finished"},
 		"Never retries a sandbox in which nothing ever was": {podOf("Never", "a"), notReady(statusOf()), "pod sandbox=1 +a"},
+		"Never retries one in which nothing ever ran": {podOf("Never", "a"),
+			notReady(statusOf(instance("a", container.StateCreated, 0, 20))), "pod xa-20 sandbox=1 +a"},
 		"Never, but a container has its own policy": {ownPolicy, notReady(statusOf(exited("a", 1, 20), exited("b", 1, 20))),
 			"pod sandbox=1 +a#1 +b#1"},
 		"OnFailure skips the succeeded": {podOf("OnFailure", "a", "b"),

@@ -36,6 +36,9 @@ type Config struct {
 	Progress io.Writer
 }
 
+// cleanUp is what an interrupted suite gets to delete its namespaces and write its report.
+const cleanUp = 2 * time.Minute
+
 // reportFile is the name of ginkgo's own report in the output directory.
 const reportFile = "report.json"
 
@@ -68,10 +71,16 @@ func Run(ctx context.Context, cfg Config) (types.Report, error) {
 	args = append(args, filepath.Join(cfg.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+cfg.Kubeconfig,
 		"--kubectl-path="+cfg.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
 	cmd := exec.CommandContext(ctx, filepath.Join(cfg.Bin, "ginkgo"), args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	cmd.WaitDelay = 2 * time.Minute
+	// ginkgo leaves it to the terminal to interrupt its test processes, so all of them are a group of their own, and
+	// what is left of the group when ginkgo has ended or was killed is killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = cleanUp
 	cmd.Stdout, cmd.Stderr = cfg.Progress, cfg.Progress
 	runErr := cmd.Run()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nothing left
+	}
 	result, err := readReport(report)
 	if err != nil {
 		return types.Report{}, errors.Join(fmt.Errorf("run suite: %w", err), runErr)

@@ -1,0 +1,257 @@
+package config_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/config"
+)
+
+func newStatic(t *testing.T, r *recorder) *config.Static {
+	s, err := config.NewStatic(config.StaticDeps{Handle: r.HandlePod})
+	require.NoError(t, err)
+	return s
+}
+
+func TestOnePodPerName(t *testing.T) {
+	r := &recorder{}
+	s := newStatic(t, r)
+	one, two, three := pod("p", "one", 0), pod("p", "two", 0), pod("p", "three", 0)
+	s.Replace("file", []*corev1.Pod{one})
+	s.Replace("file", []*corev1.Pod{one})
+	require.Equal(t, []string{"ADD one"}, r.take(), "once")
+	s.Replace("file", []*corev1.Pod{two})
+	require.Equal(t, []string{"DELETE one", "REMOVE one"}, r.take(), "two waits")
+	require.NotNil(t, r.last.DeletionTimestamp, "ended with its own grace")
+	s.Replace("http", []*corev1.Pod{three})
+	require.Empty(t, r.take(), "three waits behind two")
+	s.Gone("one")
+	require.Equal(t, []string{"ADD two"}, r.take())
+	s.Replace("file", nil)
+	s.Gone("two")
+	require.Equal(t, []string{"DELETE two", "REMOVE two", "ADD three"}, r.take())
+	s.Gone("nobody")
+	require.Empty(t, r.take())
+}
+
+func TestTakenBackWhileEnding(t *testing.T) {
+	r := &recorder{}
+	s := newStatic(t, r)
+	one, two := pod("p", "one", 0), pod("p", "two", 0)
+	s.Replace("file", []*corev1.Pod{one})
+	s.Replace("file", []*corev1.Pod{two})
+	s.Replace("file", []*corev1.Pod{one})
+	require.Equal(t, []string{"ADD one", "DELETE one", "REMOVE one"}, r.take(), "what was only waiting never was")
+	s.Gone("one")
+	require.Equal(t, []string{"ADD one"}, r.take(), "the same pod may run again")
+}
+
+func TestUIDOfTwoPods(t *testing.T) {
+	r := &recorder{}
+	s := newStatic(t, r)
+	s.Replace("file", []*corev1.Pod{pod("a", "u", 0)})
+	s.Replace("http", []*corev1.Pod{pod("b", "u", 0)})
+	require.Equal(t, []string{"ADD u"}, r.take())
+	require.Equal(t, "a", r.last.Name)
+	changed := pod("a", "u", 0)
+	changed.Labels = map[string]string{"x": "y"}
+	s.Replace("file", []*corev1.Pod{changed})
+	require.Equal(t, []string{"UPDATE u"}, r.take())
+	s.Replace("file", []*corev1.Pod{pod("c", "u", 0)})
+	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.take(), "renamed: another pod, after the first")
+	s.Gone("u")
+	require.Empty(t, r.take())
+}
+
+// source runs a File or an HTTP, and passes on the names of the Pods it finds.
+type source interface {
+	Start(ctx context.Context) error
+}
+
+func run(t *testing.T, s source) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { _ = s.Start(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+}
+
+// names keeps what a source gave last.
+type names struct {
+	mu   sync.Mutex
+	last []string
+	sets int
+}
+
+func (n *names) set(pods []*corev1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last, n.sets = nil, n.sets+1
+	for _, pod := range pods {
+		n.last = append(n.last, pod.Name)
+	}
+}
+
+func (n *names) is(t *testing.T, want ...string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		require.Positive(c, n.sets)
+		require.Equal(c, want, n.last)
+	}, 10*time.Second, time.Millisecond)
+}
+
+func newFile(t *testing.T, path string, n *names) *config.File {
+	// Twenty seconds never pass here: what is seen is seen by an event.
+	f, err := config.NewFile(config.FileConfig{Path: path, NodeName: "n"}, config.FileDeps{Set: n.set})
+	require.NoError(t, err)
+	return f
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func TestDirectoryIsFollowed(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "later", "pods")
+	n := &names{}
+	run(t, newFile(t, dir, n))
+	n.is(t)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	write(t, filepath.Join(dir, "a.yaml"), manifest("a"))
+	n.is(t, "a-n")
+	write(t, filepath.Join(dir, "b.json"), manifest("b"))
+	n.is(t, "a-n", "b-n")
+	write(t, filepath.Join(dir, "a.yaml"), manifest("renamed"))
+	n.is(t, "renamed-n", "b-n")
+	require.NoError(t, os.Rename(filepath.Join(dir, "b.json"), filepath.Join(base, "b.json")))
+	n.is(t, "renamed-n")
+	require.NoError(t, os.RemoveAll(dir))
+	n.is(t)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	write(t, filepath.Join(dir, "c"), manifest("c"))
+	n.is(t, "c-n")
+}
+
+func TestSingleFileIsFollowed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pod.yaml")
+	n := &names{}
+	run(t, newFile(t, path, n))
+	n.is(t)
+	write(t, path, manifest("a"))
+	n.is(t, "a-n")
+	require.NoError(t, os.Remove(path))
+	n.is(t)
+}
+
+func TestHostileFilesStopNobody(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, ".hidden"), manifest("hidden"))
+	write(t, filepath.Join(dir, "broken"), "{{{")
+	write(t, filepath.Join(dir, "binary"), "\x00\xff\xfe")
+	write(t, filepath.Join(dir, "bomb"), "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"+
+		"d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f]\n")
+	write(t, filepath.Join(dir, "deep"), strings.Repeat("[", 100_000))
+	write(t, filepath.Join(dir, "unreadable"), manifest("unreadable", "  serviceAccountName: x"))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "unreadable"), 11<<20))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	require.NoError(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	require.NoError(t, os.Symlink("/nowhere", filepath.Join(dir, "dangling")))
+	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "endless")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o700))
+	write(t, filepath.Join(dir, "sub", "in.yaml"), manifest("sub"))
+	write(t, filepath.Join(dir, "good.yaml"), manifest("good"))
+	n := &names{}
+	run(t, newFile(t, dir, n))
+	n.is(t, "good-n")
+	write(t, filepath.Join(dir, "zz.yaml"), manifest("last"))
+	n.is(t, "good-n", "last-n")
+}
+
+func TestHalfWrittenManifestEndsNobody(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	write(t, path, manifest("a"))
+	n := &names{}
+	run(t, newFile(t, dir, n))
+	n.is(t, "a-n")
+	for _, half := range []string{"", "apiVersion: v1\nkind: Po", manifest("a")[:40]} {
+		write(t, path, half)
+		write(t, filepath.Join(dir, "mark.yaml"), manifest(fmt.Sprintf("mark%d", len(half))))
+		n.is(t, "a-n", fmt.Sprintf("mark%d-n", len(half)))
+	}
+	write(t, path, manifest("b"))
+	n.is(t, "b-n", "mark40-n")
+}
+
+func TestURL(t *testing.T) {
+	var body atomic.Value
+	var code atomic.Int32
+	body.Store(manifest("a"))
+	code.Store(http.StatusOK)
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Manifest") != "please" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.WriteHeader(int(code.Load()))
+		_, _ = w.Write([]byte(body.Load().(string)))
+		asked.Add(1)
+	}))
+	defer server.Close()
+	clk := clocktesting.NewFakeClock(time.Now())
+	n := &names{}
+	h, err := config.NewHTTP(config.HTTPConfig{
+		URL: server.URL, NodeName: "n", Header: http.Header{"Manifest": {"please"}}, Period: time.Minute,
+	}, config.HTTPDeps{Set: n.set, Clock: clk, Transport: &http.Transport{DisableKeepAlives: true}})
+	require.NoError(t, err)
+	run(t, h)
+	n.is(t, "a-n")
+	again := func(status int, content string) {
+		before := asked.Load()
+		code.Store(int32(status))
+		body.Store(content)
+		clk.Step(time.Minute)
+		require.Eventually(t, func() bool { return asked.Load() > before }, 10*time.Second, time.Millisecond)
+	}
+	again(http.StatusOK, manifest("a"))
+	again(http.StatusInternalServerError, manifest("b"))
+	again(http.StatusOK, "{{{")
+	again(http.StatusOK, manifest("c"))
+	n.is(t, "c-n")
+	n.mu.Lock()
+	require.Equal(t, 2, n.sets, "neither the same again, nor a failure, nor what is broken")
+	n.mu.Unlock()
+	again(http.StatusOK, "")
+	n.is(t)
+}
+
+func TestSourcesAreChecked(t *testing.T) {
+	set := func([]*corev1.Pod) {}
+	for _, path := range []string{"", "relative"} {
+		_, err := config.NewFile(config.FileConfig{Path: path}, config.FileDeps{Set: set})
+		require.ErrorContains(t, err, "absolute")
+	}
+	for _, url := range []string{"", "ftp://x", "http://"} {
+		_, err := config.NewHTTP(config.HTTPConfig{URL: url}, config.HTTPDeps{Set: set})
+		require.Error(t, err, url)
+	}
+}

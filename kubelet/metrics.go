@@ -4,6 +4,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/podworker"
 )
 
 // timings are the metrics of calls to the container runtime, under upstream's names.
@@ -38,3 +41,64 @@ func (t *timings) observe(method string, took time.Duration, err error) {
 		t.errors.WithLabelValues(method).Inc()
 	}
 }
+
+// starts are the metrics of what the Pods' workers start, under upstream's names.
+type starts struct {
+	pods, podErrors             prometheus.Counter
+	containers, containerErrors *prometheus.CounterVec
+	duration                    prometheus.Histogram
+}
+
+var _ podworker.Metrics = (*starts)(nil)
+
+func newStarts(registry *prometheus.Registry) *starts {
+	s := &starts{
+		pods: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_total", Help: "Cumulative number of pods started",
+		}),
+		podErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of errors when starting pods",
+		}),
+		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers started",
+		}, []string{"container_type"}),
+		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of errors when starting containers",
+		}, []string{"container_type", "code"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_start_duration_seconds",
+			Help:    "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
+		}),
+	}
+	registry.MustRegister(s.pods, s.podErrors, s.containers, s.containerErrors, s.duration)
+	return s
+}
+
+// containerTypes are upstream's words for the lists of containers.
+var containerTypes = map[kuberuntime.Kind]string{
+	kuberuntime.KindInit: "init_container", kuberuntime.KindMain: "container",
+	kuberuntime.KindEphemeral: "ephemeral_container",
+}
+
+// SandboxStarted implements podworker.Metrics.
+func (s *starts) SandboxStarted(first bool, err error) {
+	switch {
+	case err != nil:
+		s.podErrors.Inc()
+	case first:
+		s.pods.Inc()
+	}
+}
+
+// ContainerStarted implements podworker.Metrics.
+func (s *starts) ContainerStarted(kind kuberuntime.Kind, reason string, err error) {
+	if err != nil {
+		s.containerErrors.WithLabelValues(containerTypes[kind], reason).Inc()
+		return
+	}
+	s.containers.WithLabelValues(containerTypes[kind]).Inc()
+}
+
+// PodRunning implements podworker.Metrics.
+func (s *starts) PodRunning(sinceSeen time.Duration) { s.duration.Observe(sinceSeen.Seconds()) }

@@ -156,6 +156,7 @@ type Deps struct {
 	Hooks    Hooks
 	Builder  Builder
 	Admitter Admitter
+	Metrics  Metrics
 	Timeline *timeline.Recorder
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
@@ -173,6 +174,9 @@ func (d *Deps) complete() error {
 	}
 	if d.Gone == nil {
 		d.Gone = func(types.UID) {}
+	}
+	if d.Metrics == nil {
+		d.Metrics = noMetrics{}
 	}
 	if d.Recorder == nil {
 		d.Recorder = &record.FakeRecorder{}

@@ -2,6 +2,7 @@ package podworker
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -50,6 +51,10 @@ func (w *worker) report() {
 
 func (w *worker) set(s corev1.PodStatus) {
 	w.m.deps.Statuses.Set(w.pod, s)
+	if s.Phase == corev1.PodRunning && !w.since.IsZero() {
+		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.since))
+		w.since = time.Time{}
+	}
 	ready := status.IsReady(&s)
 	if ready && !w.wasReady {
 		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageReady, "", nil)

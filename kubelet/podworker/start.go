@@ -70,6 +70,7 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	defer w.busy.Add(-1)
 	resp, err := w.m.deps.Runtime.RunPodSandbox(ctx,
 		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	w.m.deps.Metrics.SandboxStarted(actions.Attempt == 0, err)
 	if err != nil {
 		return "", nil, fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -201,6 +202,7 @@ func (l *launch) run(ctx context.Context) error {
 		}
 	}
 	id, err := l.bringUp(ctx)
+	l.m.deps.Metrics.ContainerStarted(l.start.Kind, reasonOf(err), err)
 	if err != nil {
 		l.failedEvent(ctx, name, err)
 		return err
@@ -289,6 +291,15 @@ func (l *launch) postStart(ctx context.Context, id string) error {
 		Container: c, Message: "FailedPostStartHook",
 	}
 	return errors.Join(fail("PostStartHookError", err), l.killOne(ctx, l.pod, kill, target.PodIP))
+}
+
+// reasonOf is the reason of a failed start, empty for none.
+func reasonOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.reason
+	}
+	return ""
 }
 
 // failedEvent tells of a start that failed, unless it was given up.

@@ -83,6 +83,8 @@ type worker struct {
 	cleaned  bool // volumes, cgroup and directories are gone
 	reported bool
 	wasReady bool
+	// since is when a Pod was seen that nobody had acknowledged before; zero when it has come to run.
+	since    time.Time
 	purged   bool // the runtime and the disk hold nothing any more
 	stopSpan *timeline.Span
 }
@@ -108,6 +110,9 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 			w.resize.group = groupTight
 		}
 		w.uid = pod.UID
+		if pod.Status.StartTime == nil {
+			w.since = m.deps.Clock.Now()
+		}
 		w.log = m.deps.Logger.With("pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID)
 		w.known.Store(w.pod)
 	}

@@ -240,6 +240,16 @@ func (r *Recorder) Subscribe(buffer int) *Subscription {
 	return sub
 }
 
+// Subscriptions is how many subscriptions have begun and not been stopped.
+func (r *Recorder) Subscriptions() int {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.follow)
+}
+
 // Changes is where the changes come. It is not closed by Stop.
 func (s *Subscription) Changes() <-chan Change { return s.changes }
 

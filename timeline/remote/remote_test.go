@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,4 +41,37 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	require.ErrorIs(t, <-served, http.ErrServerClosed)
 	_, _, err = client.Record(t.Context(), "a")
 	require.ErrorContains(t, err, "running berth")
+}
+
+func TestStagesAreStreamed(t *testing.T) {
+	rec := timeline.New(clock.RealClock{}, 0)
+	listener, err := remote.Listen(filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	server := &http.Server{Handler: remote.Handler(rec)}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := make(chan struct{})
+	changes := make(chan timeline.Change, 8)
+	ended := make(chan error, 1)
+	client := remote.NewClient(listener.Addr().String())
+	go func() {
+		ended <- client.Stages(ctx, "a", func() { close(ready) }, func(c timeline.Change) { changes <- c })
+	}()
+	<-ready
+	rec.Mark(timeline.Ref{Kind: "Pod", Name: "other", UID: "b"}, "kubelet", timeline.StageSeen, "", nil)
+	rec.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageReady, "", nil)
+	change := <-changes
+	require.Equal(t, "web", change.Ref.Name, "the other Pod's stages were not asked for")
+	require.Equal(t, timeline.StageReady, change.Stage.Name)
+	cancel()
+	require.NoError(t, <-ended)
+
+	again := make(chan struct{})
+	go func() { ended <- client.Stages(t.Context(), "", func() { close(again) }, func(timeline.Change) {}) }()
+	<-again
+	require.NoError(t, server.Close())
+	require.ErrorIs(t, <-served, http.ErrServerClosed)
+	require.ErrorContains(t, <-ended, "read the stages of the running berth")
 }

@@ -1,0 +1,180 @@
+// Package traces sends timeline's stages of Pods to an OpenTelemetry collector: one trace for each Pod, whose ID is the
+// Pod's UID, so that a trace can be found from the Pod without a search. It is set up by the standard OTEL_* variables.
+package traces
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// buffered is how many changes wait for the SDK, which only queues them.
+const buffered = 4096
+
+// Enabled reports whether the environment asks for traces: an OTLP endpoint is set, and neither the SDK nor the
+// exporter of traces is switched off.
+func Enabled(getenv func(string) string) bool {
+	if strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
+		return false
+	}
+	if exporter := getenv("OTEL_TRACES_EXPORTER"); exporter != "" && exporter != "otlp" {
+		return false
+	}
+	return getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+}
+
+// Tracer turns stages into spans. Start may be called once.
+type Tracer struct {
+	exporter sdktrace.SpanExporter
+	log      *slog.Logger
+}
+
+// FromEnvironment makes a Tracer that sends over OTLP/HTTP to where the OTEL_* variables say. It dials nothing yet.
+// The logger may be nil.
+func FromEnvironment(ctx context.Context, log *slog.Logger) (*Tracer, error) {
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("set up traces by OTEL_EXPORTER_OTLP_*: %w", err)
+	}
+	return New(exporter, log), nil
+}
+
+// New makes a Tracer that gives its spans to the exporter, which it shuts down in the end. The logger may be nil.
+func New(exporter sdktrace.SpanExporter, log *slog.Logger) *Tracer {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Tracer{exporter: exporter, log: log}
+}
+
+// Start sends what rec records of Pods until ctx ends, then what is still queued.
+func (t *Tracer) Start(ctx context.Context, rec *timeline.Recorder) error {
+	sub := rec.Subscribe(buffered)
+	defer sub.Stop()
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count more than our own name.
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "berth")), resource.WithFromEnv())
+	if err != nil {
+		return fmt.Errorf("set up traces by OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}))
+	tracer := provider.Tracer("github.com/berth-dev/berth/timeline")
+	for ctx.Err() == nil {
+		select {
+		case change := <-sub.Changes():
+			send(ctx, tracer, rec, change)
+		case <-ctx.Done():
+		}
+	}
+	for len(sub.Changes()) > 0 {
+		send(ctx, tracer, rec, <-sub.Changes())
+	}
+	if lost := sub.Lost(); lost > 0 {
+		t.log.Warn("stages came too fast to be traced", "lost", lost)
+	}
+	if err := provider.Shutdown(context.WithoutCancel(ctx)); err != nil { // bounded by OTEL_EXPORTER_OTLP_TIMEOUT
+		t.log.Warn("cannot send the last traces", "error", err)
+	}
+	return nil
+}
+
+// send makes a span of an ended stage; of the one that ends a start, also the span of the whole start, which is the
+// parent of all.
+func send(ctx context.Context, tracer trace.Tracer, rec *timeline.Recorder, change timeline.Change) {
+	traceID, rootID, err := idsOf(change.Ref.UID)
+	if err != nil || change.Ref.Kind != "Pod" || !change.Stage.Done() {
+		return // a static Pod's UID is no UUID, and has no trace
+	}
+	stage := change.Stage
+	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: rootID, TraceFlags: trace.FlagsSampled, Remote: true})
+	_, span := tracer.Start(trace.ContextWithRemoteSpanContext(ctx, parent), stage.Name, trace.WithTimestamp(stage.Start),
+		trace.WithAttributes(attributes(change)...))
+	if stage.Error != "" {
+		span.SetStatus(codes.Error, stage.Error)
+	}
+	span.End(trace.WithTimestamp(stage.End))
+	if stage.Name != timeline.StageObserved || stage.Attempt > 1 {
+		return
+	}
+	if record, ok := rec.Record(change.Ref.UID); ok && len(record.Stages) > 0 {
+		ctx := context.WithValue(ctx, idsKey{}, parent)
+		_, root := tracer.Start(ctx, "start of a pod", trace.WithNewRoot(), trace.WithTimestamp(record.Stages[0].Start),
+			trace.WithAttributes(podAttributes(change.Ref)...))
+		root.End(trace.WithTimestamp(stage.End))
+	}
+}
+
+func podAttributes(ref timeline.Ref) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("k8s.namespace.name", ref.Namespace), attribute.String("k8s.pod.name", ref.Name),
+		attribute.String("k8s.pod.uid", string(ref.UID)),
+	}
+}
+
+func attributes(change timeline.Change) []attribute.KeyValue {
+	stage := change.Stage
+	list := append(podAttributes(change.Ref), attribute.String("berth.owner", stage.Owner), attribute.Int("berth.attempt", stage.Attempt))
+	if stage.Subject != "" {
+		list = append(list, attribute.String("berth.subject", stage.Subject))
+	}
+	if stage.WaitMs > 0 {
+		list = append(list, attribute.Float64("berth.wait_ms", stage.WaitMs))
+	}
+	if stage.Cause != nil {
+		list = append(list, attribute.String("berth.cause", stage.Cause.Kind+"/"+stage.Cause.Name))
+	}
+	return list
+}
+
+// idsOf derives the IDs of a Pod's trace and of its root span from the UID: the trace's is the UID, the span's its end.
+func idsOf(uid types.UID) (trace.TraceID, trace.SpanID, error) {
+	var traceID trace.TraceID
+	var spanID trace.SpanID
+	raw, err := hex.DecodeString(strings.ReplaceAll(string(uid), "-", ""))
+	if err != nil {
+		return traceID, spanID, err
+	}
+	if len(raw) != len(traceID) {
+		return traceID, spanID, errors.New("not a UUID")
+	}
+	copy(traceID[:], raw)
+	copy(spanID[:], raw[len(traceID)-len(spanID):])
+	return traceID, spanID, nil
+}
+
+type idsKey struct{}
+
+// ids gives a root span the IDs that its context carries, and every other span a random ID.
+type ids struct{}
+
+var _ sdktrace.IDGenerator = ids{}
+
+// NewIDs implements sdktrace.IDGenerator.
+func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	if given, ok := ctx.Value(idsKey{}).(trace.SpanContext); ok {
+		return given.TraceID(), given.SpanID()
+	}
+	var traceID trace.TraceID
+	_, _ = rand.Read(traceID[:]) // it never fails
+	return traceID, g.NewSpanID(ctx, traceID)
+}
+
+// NewSpanID implements sdktrace.IDGenerator.
+func (ids) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
+	var spanID trace.SpanID
+	_, _ = rand.Read(spanID[:]) // it never fails
+	return spanID
+}

@@ -1,0 +1,95 @@
+package traces_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/traces"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// kept is an exporter that keeps what it gets, beyond its shutdown.
+type kept struct{ spans []sdktrace.ReadOnlySpan }
+
+func (k *kept) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
+	k.spans = append(k.spans, spans...)
+	return nil
+}
+
+func (k *kept) Shutdown(context.Context) error { return nil }
+
+const uid = "67b1a0c2-5d0e-4f7b-9d5c-0123456789ab"
+
+// record runs a Pod's start past the tracer.
+func record(t *testing.T, tracer *traces.Tracer) {
+	t.Helper()
+	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
+	rec := timeline.New(clk, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- tracer.Start(ctx, rec) }()
+	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, 10*time.Second, time.Millisecond)
+	ref := timeline.Ref{Kind: "Pod", Namespace: "default", Name: "web", UID: uid}
+	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
+	sandbox := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
+	clk.Step(3 * time.Second)
+	sandbox.End(errors.New("no address left"))
+	rec.Mark(timeline.Ref{Kind: "Pod", Name: "static", UID: "no-uuid"}, "kubelet", timeline.StageSeen, "", nil)
+	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func TestOneTraceForEachPod(t *testing.T) {
+	exporter := &kept{}
+	record(t, traces.New(exporter, nil))
+	names := make(map[string]sdktrace.ReadOnlySpan)
+	for _, span := range exporter.spans {
+		require.Equal(t, "67b1a0c25d0e4f7b9d5c0123456789ab", span.SpanContext().TraceID().String(), "the Pod's UID")
+		names[span.Name()] = span
+	}
+	require.Len(t, names, 4)
+	root := names["start of a pod"]
+	require.False(t, root.Parent().IsValid())
+	require.Equal(t, 3*time.Second, root.EndTime().Sub(root.StartTime()))
+	sandbox := names[timeline.StageSandbox]
+	require.Equal(t, root.SpanContext().SpanID(), sandbox.Parent().SpanID())
+	require.Equal(t, "no address left", sandbox.Status().Description)
+}
+
+func TestTheEnvironmentSaysWhere(t *testing.T) {
+	paths := make(chan string, 8)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
+	defer server.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	tracer, err := traces.FromEnvironment(t.Context(), nil)
+	require.NoError(t, err)
+	record(t, tracer)
+	require.Equal(t, "/v1/traces", <-paths)
+}
+
+func TestEnabled(t *testing.T) {
+	for _, test := range []struct {
+		env  map[string]string
+		want bool
+	}{
+		{map[string]string{}, false},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, true},
+		{map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "otlp"}, true},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "TRUE"}, false},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"}, false},
+	} {
+		require.Equal(t, test.want, traces.Enabled(func(name string) string { return test.env[name] }), test.env)
+	}
+}

@@ -41,6 +41,8 @@ func Benchmark() harness.Benchmark {
 	for _, nodes := range []int{100, 1000, 5000} {
 		c := harness.Case{
 			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 3,
+			Timeout: 15 * time.Minute, // the other reconciler takes seconds a probe where there is much and the machine is busy
+
 			Metrics: []harness.Metric{
 				{Name: "CPU idle", Unit: "% of a core", Better: harness.Lower},
 				{Name: "allocated idle", Unit: "MiB/s", Better: harness.Lower},

@@ -68,13 +68,13 @@ func devicesSurvive(t *testing.T, random *rand.Rand) {
 		}
 		return faults[random.IntN(len(faults))]
 	})
-	w.status.check = func(inUse []corev1.UniqueVolumeName) {
+	w.status.checkWrites(func(inUse []corev1.UniqueVolumeName) {
 		for _, handle := range w.driver.StagedVolumes() {
 			if !slices.Contains(inUse, unique(handle)) {
 				t.Errorf("volume %s is staged but not in use", handle)
 			}
 		}
-	}
+	})
 	written := map[string]bool{}
 	for life := range 4 {
 		if life > 0 {

@@ -68,6 +68,12 @@ func (s *nodeStatus) list() []corev1.UniqueVolumeName {
 	return slices.Clone(s.inUse)
 }
 
+func (s *nodeStatus) checkWrites(check func([]corev1.UniqueVolumeName)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.check = check
+}
+
 func (s *nodeStatus) holdWrites() (release func()) {
 	hold := make(chan struct{})
 	s.mu.Lock()
@@ -86,7 +92,7 @@ func deviceWorld(t *testing.T, change ...func(*csifake.Config)) *world {
 	t.Helper()
 	base := testsuite.Root(t)
 	config := csifake.Config{
-		Name: driverName, NodeID: "id", Dir: filepath.Join(base, "d"), Device: "/dev/loop0",
+		Name: driverName, NodeID: "id", Dir: filepath.Join(base, "d"), Device: testsuite.BlockDevice(t),
 		Capabilities: []csipb.NodeServiceCapability_RPC_Type{
 			csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
 			csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS,

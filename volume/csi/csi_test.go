@@ -55,7 +55,7 @@ func newWorld(t testing.TB, capabilities ...csipb.NodeServiceCapability_RPC_Type
 	t.Helper()
 	base := testsuite.Root(t)
 	w := &world{t: t, root: filepath.Join(base, "kubelet"), driver: fake.New(fake.Config{
-		Name: driverName, NodeID: "id", Dir: filepath.Join(base, "d"), Capabilities: capabilities, Device: "/dev/loop0",
+		Name: driverName, NodeID: "id", Dir: filepath.Join(base, "d"), Capabilities: capabilities, Device: testsuite.BlockDevice(t),
 	})}
 	require.NoError(t, w.driver.Serve(""))
 	t.Cleanup(w.driver.Stop)

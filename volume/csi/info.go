@@ -39,8 +39,12 @@ func (o *driverObjects) Replace(list []any, version string) error {
 	if err := o.Store.Replace(list, version); err != nil {
 		return err
 	}
-	o.listed()
-	o.changed()
+	select {
+	case <-o.synced:
+		o.changed()
+	default:
+		o.listed() // who needs the first list waits for it
+	}
 	return nil
 }
 

@@ -57,6 +57,18 @@ func Root(t testing.TB) string {
 	return root
 }
 
+// BlockDevice is the path of a block device that nothing may open: only its node is there. The test is skipped if the
+// process may not make one.
+func BlockDevice(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "device")
+	const major, minor = 7, 250 // a loop device that hardly any machine has
+	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
+		t.Skipf("making a device node: %v", err)
+	}
+	return path
+}
+
 // Pod is a Pod with this UID that has the volume.
 func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + string(uid), Namespace: "default", UID: uid}}

@@ -159,7 +159,8 @@ func (k *Kubelet) employ() (err error) {
 		Admitter: k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 		}),
-		Gone: k.gone, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger, Clock: d.Clock,
+		Gone: k.gone, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
+		Clock: d.Clock,
 	}); err != nil {
 		return err
 	}

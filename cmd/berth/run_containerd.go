@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
 	"k8s.io/utils/clock"
 
@@ -184,6 +185,19 @@ func (r *ownRuntime) stop() error {
 	for _, file := range files {
 		errs = append(errs, os.Remove(file))
 	}
+	errs = append(errs, r.sweep())
 	r.unlock()
 	return errors.Join(errs...)
+}
+
+// sweep removes the run directory, unless something is still mounted below it.
+func (r *ownRuntime) sweep() error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(r.config.RunDir))
+	if err != nil {
+		return fmt.Errorf("look for what is mounted below %s: %w", r.config.RunDir, err)
+	}
+	if len(mounts) > 0 {
+		return nil // the next start finds it
+	}
+	return os.RemoveAll(r.config.RunDir)
 }

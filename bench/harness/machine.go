@@ -77,7 +77,7 @@ var measured = map[string]bool{
 
 // Versions names what this program is made of.
 func Versions(ctx context.Context) map[string]string {
-	versions := map[string]string{"go": runtime.Version()}
+	versions := map[string]string{"go": strings.TrimPrefix(runtime.Version(), "go")}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {
 			if dep.Replace != nil {

@@ -13,11 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/csidriver"
@@ -27,34 +22,10 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// loopClass is the storage class of real disks: image files on loop devices.
-const loopClass = "berth-loop"
-
 func (l Layout) csiSocket() string { return filepath.Join(l.RunDir, "csi.sock") }
 
 // disksDir holds the disks of class berth-loop.
 func (l Layout) disksDir() string { return filepath.Join(l.DataDir, "disks") }
-
-// csiObjects are what the cluster must know of the driver.
-func csiObjects() []runtime.Object {
-	return []runtime.Object{
-		&storagev1.CSIDriver{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"},
-			ObjectMeta: metav1.ObjectMeta{Name: csidriver.Name},
-			Spec: storagev1.CSIDriverSpec{
-				AttachRequired: ptr.To(true), PodInfoOnMount: ptr.To(false), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy),
-			},
-		},
-		&storagev1.StorageClass{
-			TypeMeta:             metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
-			ObjectMeta:           metav1.ObjectMeta{Name: loopClass},
-			Provisioner:          csidriver.Name,
-			ReclaimPolicy:        ptr.To(corev1.PersistentVolumeReclaimDelete),
-			VolumeBindingMode:    ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
-			AllowVolumeExpansion: ptr.To(true),
-		},
-	}
-}
 
 // csiDriverPart serves disks of this machine, and tells the kubelet.
 func (c *Cluster) csiDriverPart() (runPart, error) {
@@ -77,7 +48,7 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 		return nil, err
 	}
 	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Logger: c.log},
-		csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: "ext4"})
+		csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: csidriver.DefaultFSType})
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/local"
 	"github.com/berth-dev/berth/timeline"
@@ -33,7 +35,7 @@ func (c *Cluster) applyOwnObjects(ctx context.Context) error {
 		return err
 	}
 	var objects []*unstructured.Unstructured
-	for _, typed := range append(csiObjects(), local.StorageClass()) {
+	for _, typed := range []runtime.Object{csidriver.CSIDriver(), csidriver.StorageClass(), local.StorageClass()} {
 		object, err := toUnstructured(typed)
 		if err != nil {
 			return err

@@ -24,6 +24,8 @@ type admission struct {
 	// volumes says whether the Pod's volumes are of kinds that can be set up.
 	volumes func(pod *corev1.Pod) error
 	maxPods int64
+	// unsafeSysctls are the kernel parameters that Pods may set beside the safe ones.
+	unsafeSysctls []string
 }
 
 var _ podworker.Admitter = (*admission)(nil)
@@ -37,6 +39,9 @@ func (a *admission) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 		return rejected(ReasonUnsupported, "%v", err)
 	}
 	if f := wrongOS(pod); f != nil {
+		return f
+	}
+	if f := sysctls(pod, a.unsafeSysctls); f != nil {
 		return f
 	}
 	if f := a.place(pod); f != nil {

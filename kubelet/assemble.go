@@ -158,6 +158,7 @@ func (k *Kubelet) employ() (err error) {
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
 		Admitter: k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
+			unsafeSysctls: cfg.AllowedUnsafeSysctls,
 		}),
 		Gone: k.gone, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,

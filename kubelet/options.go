@@ -60,6 +60,9 @@ type Config struct {
 	// ResolvConf and HostsFile are the node's own; those in /etc if empty.
 	ResolvConf, HostsFile string
 
+	// AllowedUnsafeSysctls are kernel parameters that Pods may set beside upstream's safe ones; a name that ends in "*"
+	// allows all that begin so.
+	AllowedUnsafeSysctls []string
 	// MaxPods is how many Pods the node takes; 110 if zero.
 	MaxPods int64
 	// MaxParallelPulls is how many images are pulled at once; 4 if zero.

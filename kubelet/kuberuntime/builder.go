@@ -105,7 +105,7 @@ func (b *Builder) linuxSandbox(pod *corev1.Pod, opts SandboxOptions) (*runtimeap
 	}
 	if pod.Spec.SecurityContext != nil {
 		for _, sysctl := range pod.Spec.SecurityContext.Sysctls {
-			config.Sysctls[sysctlName(sysctl.Name)] = sysctl.Value
+			config.Sysctls[SysctlName(sysctl.Name)] = sysctl.Value
 		}
 	}
 	if len(pod.Spec.Overhead) > 0 {
@@ -136,9 +136,9 @@ func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerRe
 	return r
 }
 
-// sysctlName puts dots between the parts of a sysctl's name. In the form with slashes a dot belongs to a part, an
+// SysctlName puts dots between the parts of a sysctl's name. In the form with slashes a dot belongs to a part, an
 // interface's name for instance, and becomes a slash.
-func sysctlName(name string) string {
+func SysctlName(name string) string {
 	first := strings.IndexAny(name, "./")
 	if first < 0 || name[first] == '.' {
 		return name

@@ -259,5 +259,13 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 		}
 		return nil, errors.Join(fmt.Errorf("lock %q: %w", dir, err), closeErr)
 	}
-	return func() { _ = file.Close() }, nil
+	// Whoever had it before may have removed the file between our opening and locking it.
+	var mine, there unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(file.Fd()), &mine), unix.Stat(path, &there)); err != nil || mine.Ino != there.Ino {
+		return nil, errors.Join(fmt.Errorf("lock %q: another berth run has just ended, try again", dir), err, file.Close())
+	}
+	return func() {
+		_ = os.Remove(path)
+		_ = file.Close()
+	}, nil
 }

@@ -75,7 +75,9 @@ func accessMode(mode corev1.PersistentVolumeAccessMode, tells bool) csipb.Volume
 }
 
 // secrets reads the Secret that a call is to get, nil if there is none.
-func (p *Plugin) secrets(ctx context.Context, ref *corev1.SecretReference, namespace string) (map[string]string, error) {
+func (p *Plugin) secrets(
+	ctx context.Context, ref *corev1.SecretReference, namespace string,
+) (map[string]string, error) {
 	if ref == nil || ref.Name == "" {
 		return nil, nil
 	}

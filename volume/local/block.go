@@ -24,7 +24,8 @@ func (p *Plugin) Map(_ context.Context, req volume.Request) (volume.Mount, error
 		return volume.Mount{}, fmt.Errorf("stat device %q of local volume %q: %w", path, pv.Name, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is no block device", pv.Name, path)
+		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is no block device",
+			pv.Name, path)
 	}
 	if have, err := os.Readlink(req.Dir); err == nil && have == path {
 		return volume.Mount{Path: path, ReadOnly: req.ReadOnly}, nil

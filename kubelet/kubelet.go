@@ -148,6 +148,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	}
 	run("mirror pods", k.mirrors.Start)
 	run("extensions", k.extend)
+	run("out of memory", k.watchOOM)
 	for _, source := range k.sources.static {
 		run("static pods", source.Start)
 	}

@@ -30,6 +30,15 @@ func NewOOMWatcher(machine cadvisor.Interface, recorder record.EventRecorder) OO
 	return &oomWatcher{machine: machine, recorder: recorder, life: newLifetime()}
 }
 
+// watchOOM is the node agent's own OOMWatcher. A node whose kernel does not tell works without.
+func (k *Kubelet) watchOOM(ctx context.Context) error {
+	watcher := &oomWatcher{machine: k.face.machine, recorder: k.deps.Recorder, life: ctx}
+	if err := watcher.Start(k.nodeRef()); err != nil && ctx.Err() == nil {
+		k.deps.Logger.Warn("kills for lack of memory are not reported", "error", err)
+	}
+	return nil
+}
+
 // Start implements OOMWatcher.
 func (w *oomWatcher) Start(ref *corev1.ObjectReference) error {
 	if w.machine == nil || w.recorder == nil || ref == nil {

@@ -265,6 +265,7 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("lock %q: another berth run has just ended, try again", dir), err, file.Close())
 	}
 	return func() {
+		_ = os.Remove(dir) // which does nothing unless it is empty
 		_ = os.Remove(path)
 		_ = file.Close()
 	}, nil

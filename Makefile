@@ -58,10 +58,10 @@ conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PA
 
 .PHONY: bench
 bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; an hour or more)
-	@cd bench && $(GO) run .
+	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench
 
 bench-%: build ## measure one of them, make bench-pod for instance
-	@cd bench && $(GO) run . $*
+	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench $*
 
 .PHONY: lint
 lint: ## check format and vet, and golangci-lint where it is installed

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/timeline/apiwatch"
 	"github.com/berth-dev/berth/timeline/remote"
+	"github.com/berth-dev/berth/timeline/traces"
 )
 
 // ownRecords reads the timeline of this process.
@@ -77,6 +78,17 @@ func (c *Cluster) watchPart() (runPart, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) error { return apiwatch.Run(ctx, client, c.timeline, c.clock) }, nil
+}
+
+// tracesPart sends the way of each Pod as a trace, where the standard OTEL_* variables say.
+func (c *Cluster) tracesPart() (runPart, error) {
+	return func(ctx context.Context) error {
+		tracer, err := traces.FromEnvironment(ctx, c.log)
+		if err != nil {
+			return err
+		}
+		return tracer.Start(ctx, c.timeline)
+	}, nil
 }
 
 // socketPart answers `berth explain` of other processes.

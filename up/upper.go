@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/replicaset"
+	"github.com/berth-dev/berth/timeline/traces"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -42,6 +44,9 @@ func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	u := &upper{cluster: c, controllers: newLayer(ctx), node: newLayer(ctx)}
 	c.keep(u.node, "timeline", c.watchPart)
 	c.keep(u.node, "explain socket", c.socketPart)
+	if traces.Enabled(os.Getenv) {
+		c.keep(u.node, "traces", c.tracesPart)
+	}
 	c.keep(u.node, "kubelet", u.kubeletPart)
 	c.keep(u.node, "csi driver", c.csiDriverPart)
 	c.keep(u.controllers, "provision", c.provisionPart)

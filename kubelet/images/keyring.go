@@ -109,7 +109,8 @@ func (l login) auth(server string) *runtimeapi.AuthConfig {
 	}
 	return &runtimeapi.AuthConfig{
 		Username: user, Password: password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
-		ServerAddress: server,
+		// A URL, or the runtime finds no host in it and sends no credentials.
+		ServerAddress: "https://" + server,
 	}
 }
 

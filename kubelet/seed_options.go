@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -34,7 +35,7 @@ func (k *Kubelet) containerOptions(pod *corev1.Pod, c *corev1.Container, podIP s
 		Envs: config.Envs, Mounts: config.Mounts, Devices: config.Devices, CDIDevices: config.CDIDevices,
 		PodContainerDir: filepath.Join(k.GetPodDir(pod.UID), "containers", c.Name),
 		CgroupParent:    k.cgroups.CgroupParent(pod),
-		ReadOnly:        c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil && *c.SecurityContext.ReadOnlyRootFilesystem,
+		ReadOnly:        c.SecurityContext != nil && ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false),
 	}
 	if !pod.Spec.HostNetwork {
 		if out.Hostname, _, err = network.Hostname(pod, k.cfg.ClusterDomain); err != nil {

@@ -27,6 +27,7 @@ var _ KubeletBootstrap = (*Kubelet)(nil)
 // that come through the channel are run beside those of the other sources; with KubeletDeps.PodConfig there are no
 // others. It is called once. A failure is logged, since it has nowhere to go: Start returns it.
 func (k *Kubelet) Run(updates <-chan kubelettypes.PodUpdate) {
+	defer k.face.life.end()
 	ctx, cancel := context.WithCancel(k.face.life)
 	defer cancel()
 	defer k.settleIn()()

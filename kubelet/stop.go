@@ -50,6 +50,7 @@ func (k *Kubelet) StopPods(ctx context.Context) error {
 
 // Close ends the connections to the runtime and to CSI drivers. Nothing may be called afterwards.
 func (k *Kubelet) Close() error {
+	k.face.life.end()
 	k.drivers.Close()
 	if k.connection == nil {
 		return nil

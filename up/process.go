@@ -19,6 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// killTimeout is how long a killed process may take to be gone: the kernel first gives back all it holds, which on a
+// loaded machine takes its time.
+const killTimeout = 2 * time.Minute
+
 // stopTimeout is how long a program may take to stop after SIGTERM before it is killed.
 const stopTimeout = 20 * time.Second
 
@@ -182,14 +186,17 @@ func endProcess(ctx context.Context, pid int) error {
 		return fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil {
+	for _, try := range []struct {
+		signal unix.Signal
+		limit  time.Duration
+	}{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}} {
+		if err := unix.PidfdSendSignal(fd, try.signal, nil, 0); err != nil {
 			if errors.Is(err, unix.ESRCH) {
 				return nil
 			}
 			return fmt.Errorf("signal process %d: %w", pid, err)
 		}
-		gone, err := waitGone(ctx, fd, stopTimeout)
+		gone, err := waitGone(ctx, fd, try.limit)
 		if err != nil || gone {
 			return err
 		}

@@ -101,9 +101,10 @@ func (p *Plugin) inMemory(req volume.Request, limit *resource.Quantity) error {
 	if err != nil || mounted {
 		return err
 	}
-	options := []string{"mode=0777"}
+	// The sticky bit is that of every shared tmpfs: users may not remove each other's files.
+	options := []string{"mode=1777"}
 	if req.FSGroup != nil {
-		options = []string{"mode=2777", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
+		options = []string{"mode=3777", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
 	}
 	var allocatable corev1.ResourceList
 	if p.deps.NodeAllocatable != nil {

@@ -55,17 +55,17 @@ func setUp(t *testing.T, spec volume.Spec, pod *corev1.Pod, gid *int64) (string,
 
 func TestModeAndGroup(t *testing.T) {
 	gid := int64(777)
-	for _, medium := range []corev1.StorageMedium{"", corev1.StorageMediumMemory} {
+	for medium, sticky := range map[corev1.StorageMedium]os.FileMode{"": 0, corev1.StorageMediumMemory: os.ModeSticky} {
 		path, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), &corev1.Pod{}, nil)
 		require.NoError(t, err)
 		info, err := os.Stat(path)
 		require.NoError(t, err)
-		require.Equal(t, os.ModeDir|0o777, info.Mode())
+		require.Equal(t, os.ModeDir|sticky|0o777, info.Mode())
 		path, err = setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), &corev1.Pod{}, &gid)
 		require.NoError(t, err)
 		info, err = os.Stat(path)
 		require.NoError(t, err)
-		require.Equal(t, os.ModeDir|os.ModeSetgid|0o777, info.Mode())
+		require.Equal(t, os.ModeDir|os.ModeSetgid|sticky|0o777, info.Mode())
 		require.EqualValues(t, 777, info.Sys().(*syscall.Stat_t).Gid)
 	}
 }

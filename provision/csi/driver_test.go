@@ -61,7 +61,7 @@ func TestADriverThatComesBackIsAskedAnew(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Nil(t, old.last().GetAccessibilityRequirements())
-	require.LessOrEqual(t, old.asked, 2, "once for the greeting, once for the first call")
+	require.LessOrEqual(t, old.timesAsked(), 2, "once for the greeting, once for the first call")
 
 	stop()
 	renewed := newFaulty()

@@ -84,6 +84,13 @@ func (f *faulty) GetPluginInfo(
 	return &csiapi.GetPluginInfoResponse{Name: f.name, VendorVersion: "1"}, nil
 }
 
+// timesAsked is how often a client has asked who the driver is.
+func (f *faulty) timesAsked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
 func (f *faulty) Probe(context.Context, *csiapi.ProbeRequest) (*csiapi.ProbeResponse, error) {
 	return &csiapi.ProbeResponse{Ready: wrapperspb.Bool(!f.unready)}, nil
 }

@@ -31,6 +31,16 @@ func (l Layout) sweep(ctx context.Context) error {
 	)
 }
 
+// undoGround gives back what takes away a bridge and a run directory that are not there yet. A start that is refused
+// must leave nothing, but those of an earlier run may belong to Pods that still live.
+func (l Layout) undoGround() func() error {
+	undo := func() error { return nil }
+	if _, err := os.Stat(l.RunDir); errors.Is(err, fs.ErrNotExist) {
+		undo = func() error { return errors.Join(l.removeBridge(), removeTree(l.RunDir)) }
+	}
+	return undo
+}
+
 // endShims ends the runtime's shims of this cluster, and with them their containers.
 func (l Layout) endShims(ctx context.Context) error {
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -57,16 +57,17 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if err := c.preflight(); err != nil {
 		return err
 	}
-	if err := c.directories(); err != nil {
-		return err
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make --data-dir: %w", err)
 	}
 	lock, err := c.lock()
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
+	undo := c.undoGround()
 	if err := c.prepare(ctx); err != nil {
-		return err
+		return errors.Join(err, undo())
 	}
 	logFile, err := c.openLog()
 	if err != nil {
@@ -83,7 +84,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if err := c.remember(); err != nil {
 		return err
 	}
-	if err := c.subdirectories(); err != nil {
+	if err := c.directories(); err != nil {
 		return err
 	}
 	ended, err := endStale(ctx, c.RunDir)

@@ -56,20 +56,12 @@ func (l Layout) checkPorts() error {
 	)
 }
 
-// directories makes what must be there before any part starts. Only root may look into the data directory. The
-// run directory can be passed, not listed: root of a Pod's user namespace gets to its root file system through it.
+// directories makes what the parts expect, once the data directory is known to be ours. Only root may look into that.
+// The run directory can be passed, not listed: root of a Pod's user namespace gets to its root file system through it.
 func (l Layout) directories() error {
-	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the cluster's directories: %w", err)
-	}
 	if err := os.MkdirAll(l.RunDir, 0o711); err != nil {
 		return fmt.Errorf("make the cluster's directories: %w", err)
 	}
-	return nil
-}
-
-// subdirectories are made once the data directory is known to be ours.
-func (l Layout) subdirectories() error {
 	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), l.VolumesDir()} {
 		// Containers run as other users and must get to their volumes; the data directory itself stays closed.
 		if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -47,6 +47,7 @@ func TestBadStarts(t *testing.T) {
 		out := c.refused("--api-port", port)
 		require.Contains(t, out, port)
 		require.Contains(t, out, "process "+strconv.Itoa(os.Getpid()), "it says who has the port")
+		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
 	})
 	t.Run("state damaged", func(t *testing.T) {
 		c := newCluster(t, 151)
@@ -75,6 +76,7 @@ func TestBadStarts(t *testing.T) {
 		c := newCluster(t, 151)
 		out := c.refused("--service-cidr", "10.151.0.0/16")
 		require.Contains(t, out, "overlap")
+		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
 	})
 	t.Run("unknown flag", func(t *testing.T) {
 		c := newCluster(t, 151)

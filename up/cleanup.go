@@ -31,14 +31,11 @@ func (l Layout) sweep(ctx context.Context) error {
 	)
 }
 
-// undoGround gives back what takes away a bridge and a run directory that are not there yet. A start that is refused
-// must leave nothing, but those of an earlier run may belong to Pods that still live.
-func (l Layout) undoGround() func() error {
-	undo := func() error { return nil }
-	if _, err := os.Stat(l.RunDir); errors.Is(err, fs.ErrNotExist) {
-		undo = func() error { return errors.Join(l.removeBridge(), removeTree(l.RunDir)) }
-	}
-	return undo
+// untouched reports whether no earlier run left anything: then what a failed start made is its own to remove, and
+// otherwise it may belong to Pods that still live.
+func (l Layout) untouched() bool {
+	_, err := os.Stat(l.RunDir)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // endShims ends the runtime's shims of this cluster, and with them their containers.

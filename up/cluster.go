@@ -65,9 +65,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	undo := c.undoGround()
+	fresh := c.untouched()
 	if err := c.prepare(ctx); err != nil {
-		return errors.Join(err, undo())
+		if fresh { // a start that is refused leaves nothing
+			err = errors.Join(err, c.removeBridge(), removeTree(c.RunDir))
+		}
+		return err
 	}
 	logFile, err := c.openLog()
 	if err != nil {
@@ -75,8 +78,11 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer logFile.Close()
 
-	runErr := c.live(ctx)
-	return errors.Join(runErr, c.tidy(context.WithoutCancel(ctx)))
+	took, err := c.live(ctx)
+	if err != nil && !took && !fresh {
+		return err // Pods of the run before may still live, and the next start finds them
+	}
+	return errors.Join(err, c.tidy(context.WithoutCancel(ctx)))
 }
 
 // prepare makes the ground: the data directory is ours, nothing of an earlier run is in the way, the bridge is up.
@@ -111,26 +117,27 @@ func (c *Cluster) openLog() (*os.File, error) {
 	return file, nil
 }
 
-// live runs all parts until ctx ends. Its layers stop one after the other, the uppermost first.
-func (c *Cluster) live(ctx context.Context) error {
+// live runs all parts until ctx ends. Its layers stop one after the other, the uppermost first. took tells whether it
+// came so far that the Pods were its own to stop.
+func (c *Cluster) live(ctx context.Context) (took bool, err error) {
 	ground := newLayer(ctx)
-	defer ground.stop()
-	ready := c.startGround(ground)
-	defer c.progress.Say("stopped the control plane and the runtime")
-
-	if err := ready.wait(ctx); err != nil {
-		return err
+	defer func() {
+		ground.stop()
+		c.progress.Say("stopped the control plane and the runtime")
+	}()
+	if err := c.startGround(ground).wait(ctx); err != nil {
+		return false, ignoreStop(ctx, err)
 	}
 	upper, err := c.startParts(ctx)
 	if err != nil {
-		return ignoreStop(ctx, err)
+		return true, ignoreStop(ctx, err)
 	}
 	err = c.announce(ctx)
 	if err == nil {
 		<-ctx.Done()
 	}
 	c.progress.Say("stopping (press Ctrl-C again to leave at once)")
-	return errors.Join(ignoreStop(ctx, err), upper.stop(context.WithoutCancel(ctx)))
+	return true, errors.Join(ignoreStop(ctx, err), upper.stop(context.WithoutCancel(ctx)))
 }
 
 // ignoreStop drops an error that came only because the person asked to stop meanwhile.

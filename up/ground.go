@@ -56,10 +56,10 @@ func (g ground) wait(ctx context.Context) error {
 				return latch.err
 			}
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // startGround starts the control plane and the container runtime at the same time.

@@ -18,6 +18,7 @@
 //	datadir                 one process at a time; no data from a newer version
 //	pki, kubeconfig         certificates, keys, identities
 //	etcd, listen, apiserver, controllermanager, scheduler, rbac   the components
+//	scheduler/volumebinding the scheduler's one plugin of ours: waits for volumes by events
 //	stack                   starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
 //	firstwatch              how the controller manager's start is noticed

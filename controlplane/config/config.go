@@ -179,6 +179,9 @@ func (c *Config) AuthenticationConfigFile() string {
 	return filepath.Join(c.RunDir, "authentication.yaml")
 }
 
+// SchedulerConfigFile is the scheduler's configuration, written anew at each start.
+func (c *Config) SchedulerConfigFile() string { return filepath.Join(c.RunDir, "scheduler.json") }
+
 // AdminKubeconfig is the kubeconfig of the cluster's owner.
 func (c *Config) AdminKubeconfig() string { return filepath.Join(c.DataDir, "admin.kubeconfig") }
 

@@ -1,4 +1,5 @@
-// Package scheduler runs kube-scheduler inside this process.
+// Package scheduler runs kube-scheduler inside this process, with one plugin
+// replaced (see package volumebinding).
 package scheduler
 
 import (
@@ -9,7 +10,9 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/berth-dev/berth/controlplane/atomicfile"
 	"github.com/berth-dev/berth/controlplane/config"
+	"github.com/berth-dev/berth/controlplane/scheduler/volumebinding"
 )
 
 // Part is the scheduler's name among the kubeconfigs.
@@ -24,6 +27,13 @@ func New(config *config.Config) *Scheduler { return &Scheduler{config: config} }
 // Run schedules until ctx ends; ready is called once, when its caches have been
 // filled. The API server must be ready before.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	file, err := configuration(s.config.Kubeconfig(Part))
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(s.config.SchedulerConfigFile(), file); err != nil {
+		return err
+	}
 	o := options.NewOptions()
 	all := o.Flags.FlagSet("all")
 	for _, set := range o.Flags.FlagSets {
@@ -36,7 +46,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	completed, scheduler, err := app.Setup(ctx, o)
+	completed, scheduler, err := app.Setup(ctx, o, app.WithPlugin(volumebinding.Name, volumebinding.New))
 	if err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
@@ -64,11 +74,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 // Args are kube-scheduler's flags for c.
 func Args(c *config.Config) []string {
 	return []string{
-		"--kubeconfig=" + c.Kubeconfig(Part),
+		"--config=" + c.SchedulerConfigFile(),
 		"--secure-port=0", // nothing else may listen
-		"--leader-elect=false",
-		"--profiling=false",
-		"--kube-api-qps=-1", // below zero: no client-side limit
-		"--kube-api-burst=1000",
 	}
 }

@@ -57,11 +57,11 @@ conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PA
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" ./conformance/run.sh
 
 .PHONY: bench
-bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; an hour or more)
-	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench
+bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; 40 minutes; ARGS='-rounds 3 -budget 20m')
+	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench -bin $(BIN) $(ARGS)
 
 bench-%: build ## measure one of them, make bench-pod for instance
-	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench $*
+	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench -bin $(BIN) $(ARGS) $*
 
 .PHONY: lint
 lint: ## check format and vet, and golangci-lint where it is installed

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/report"
@@ -46,6 +47,7 @@ type command struct {
 	rounds           int
 	docs, bin        string
 	profile, cases   string
+	budget           time.Duration
 	list, onlyReport bool
 	names            []string
 }
@@ -59,6 +61,8 @@ func parse(args []string) (command, error) {
 		flags.PrintDefaults()
 	}
 	flags.IntVar(&c.rounds, "rounds", 5, "samples of each variant")
+	flags.DurationVar(&c.budget, "budget", 40*time.Minute,
+		"how long the run may take: further rounds are left out when a case's share is used up; 0 is no bound")
 	flags.StringVar(&c.docs, "docs", "../docs", "directory of benchmarks.md and benchmarks/")
 	flags.StringVar(&c.bin, "bin", "../bin", "directory of Berth's binaries")
 	flags.StringVar(&c.cases, "cases", "", "measure only cases whose name contains this; nothing is written")
@@ -71,6 +75,9 @@ func parse(args []string) (command, error) {
 	}
 	if c.rounds < 1 {
 		return c, fmt.Errorf("flag -rounds is %d, must be at least 1", c.rounds)
+	}
+	if c.budget < 0 {
+		return c, fmt.Errorf("flag -budget is %s, must be 0 or more", c.budget)
 	}
 	c.names = flags.Args()
 	return c, nil
@@ -90,22 +97,18 @@ func run(ctx context.Context, args []string) error {
 	}
 	if c.list {
 		for _, b := range all {
-			fmt.Printf("%-14s %s\n", b.Name, b.Title)
+			fmt.Printf("%-14s %2.0f min  %s\n", b.Name, b.Budget.Minutes(), b.Title)
 		}
 		return nil
 	}
-	if !c.onlyReport {
-		if err := c.measure(ctx, all); err != nil {
-			return err
-		}
+	if c.onlyReport {
+		return report.Write(c.docs, all)
 	}
-	if c.cases != "" || c.profile != "" {
-		return nil
-	}
-	return report.Write(c.docs, all)
+	return c.measure(ctx, all)
 }
 
-// measure runs the benchmarks asked for and stores what they yield.
+// measure runs the benchmarks asked for, one after the other. What one yields is stored, and the report written, before
+// the next begins: a benchmark that fails, or that somebody ends, takes nothing with it.
 func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	chosen, err := choose(all, c.names)
 	if err != nil {
@@ -120,20 +123,55 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 		return fmt.Errorf("make directory: %w", err)
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	for _, b := range chosen {
-		data, err := harness.Run(ctx, b, harness.Options{
-			Site: harness.Site{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Out: os.Stdout, Profile: c.profile,
-		})
-		if err != nil {
-			return err
+	options := harness.Options{
+		Site: harness.Site{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Out: os.Stdout, Profile: c.profile,
+	}
+	began := time.Now()
+	var failed error
+	for i, b := range chosen {
+		options.Budget = share(c.budget, b, chosen)
+		fmt.Printf("[%d/%d] %s: %s; %s so far\n", i+1, len(chosen), b.Name, allowance(options.Budget),
+			time.Since(began).Round(time.Second))
+		if err := c.measureOne(ctx, b, options, all); err != nil {
+			failed = errors.Join(failed, err)
+			fmt.Printf("%s: %v\n", b.Name, err)
 		}
-		if c.cases == "" && c.profile == "" {
-			if err := data.Save(filepath.Join(c.docs, "benchmarks")); err != nil {
-				return err
-			}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	fmt.Printf("took %s\n", time.Since(began).Round(time.Second))
+	return failed
+}
+
+func (c command) measureOne(ctx context.Context, b harness.Benchmark, options harness.Options, all []harness.Benchmark) error {
+	data, err := harness.Run(ctx, b, options)
+	if data == nil || ctx.Err() != nil || c.cases != "" || c.profile != "" {
+		return err
+	}
+	if saveErr := data.Save(filepath.Join(c.docs, "benchmarks")); saveErr != nil {
+		return errors.Join(err, saveErr)
+	}
+	return errors.Join(err, report.Write(c.docs, all))
+}
+
+// share is b's part of the time that all of chosen have together.
+func share(budget time.Duration, b harness.Benchmark, chosen []harness.Benchmark) time.Duration {
+	var sum time.Duration
+	for _, other := range chosen {
+		sum += other.Budget
+	}
+	if sum == 0 {
+		return budget
+	}
+	return time.Duration(float64(budget) * float64(b.Budget) / float64(sum))
+}
+
+func allowance(budget time.Duration) string {
+	if budget == 0 {
+		return "no bound on its time"
+	}
+	return "may take " + budget.Round(time.Second).String()
 }
 
 func choose(all []harness.Benchmark, names []string) ([]harness.Benchmark, error) {

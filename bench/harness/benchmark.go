@@ -79,6 +79,9 @@ type Benchmark struct {
 	Setup func(context.Context, Site) (*Place, error)
 	// Cases are the pieces of work.
 	Cases []Case
+	// Budget is how long the benchmark should take on a machine that does nothing else, with the default number of
+	// rounds. A run of limited time is shared out in this proportion.
+	Budget time.Duration
 }
 
 // Site is where a benchmark runs.

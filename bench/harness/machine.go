@@ -88,9 +88,22 @@ func Versions(ctx context.Context) map[string]string {
 			}
 		}
 	}
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=9").Output()
-	if err == nil {
-		versions["berth"] = strings.TrimSpace(string(out))
+	if commit := commit(ctx); commit != "" {
+		versions["berth"] = commit
 	}
 	return versions
+}
+
+// commit names what is checked out, with a mark if anything is changed but for the documents, which hold the results
+// and change while benchmarks run. Empty if git cannot tell.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=9").Output()
+	if err != nil {
+		return ""
+	}
+	name := strings.TrimSpace(string(out))
+	if exec.CommandContext(ctx, "git", "diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)docs").Run() != nil {
+		name += "-dirty"
+	}
+	return name
 }

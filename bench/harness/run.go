@@ -19,7 +19,12 @@ import (
 // ChildFlag is the first argument of a process that takes one sample; Child handles it.
 const ChildFlag = "-sample"
 
-const defaultTimeout = 5 * time.Minute
+const (
+	defaultTimeout = 5 * time.Minute
+	shortest       = time.Minute // what a sample gets when the budget is used up
+)
+
+var errTooLong = errors.New("it took longer than it may")
 
 // Options say how to run.
 type Options struct {
@@ -31,6 +36,9 @@ type Options struct {
 	Cases string
 	// Out gets a line for each sample.
 	Out io.Writer
+	// Budget bounds the run: each case gets one round whatever it takes, further rounds only while its share of the
+	// budget lasts. No sample outlasts the budget. 0 means no bound.
+	Budget time.Duration
 	// Profile is a directory for a CPU and a heap profile of each variant; empty means none.
 	Profile string
 }
@@ -53,6 +61,7 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what is left lies in the temporary directory
 	options.Site.Dir = dir
+	began := time.Now()
 	place := &Place{}
 	if b.Setup != nil {
 		if place, err = b.Setup(ctx, options.Site); err != nil {
@@ -60,11 +69,10 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 		}
 		maps.Copy(data.Versions, place.Versions)
 	}
-	for i := range b.Cases {
-		if !strings.Contains(b.Cases[i].Name, options.Cases) {
-			continue
-		}
-		r := runner{options: options, env: place.Env, benchmark: b.Name, c: &b.Cases[i]}
+	cases := chosen(b.Cases, options.Cases)
+	for i, c := range cases {
+		r := runner{options: options, env: place.Env, benchmark: b.Name, c: c, began: began,
+			share: options.Budget * time.Duration(i+1) / time.Duration(len(cases))}
 		result := r.run(ctx)
 		data.Cases = append(data.Cases, result)
 		if ctx.Err() != nil {
@@ -82,12 +90,43 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	return data, nil
 }
 
+// chosen are the cases whose name contains text.
+func chosen(cases []Case, text string) []*Case {
+	var some []*Case
+	for i := range cases {
+		if strings.Contains(cases[i].Name, text) {
+			some = append(some, &cases[i])
+		}
+	}
+	return some
+}
+
 // runner takes the samples of one case.
 type runner struct {
 	options   Options
 	env       map[string]string
 	benchmark string
 	c         *Case
+	// began is when the benchmark did, share when this case should have ended, counted from there.
+	began time.Time
+	share time.Duration
+}
+
+// hasTime says whether another round may begin.
+func (r *runner) hasTime(round int) bool {
+	return round == 0 || r.options.Budget == 0 || time.Since(r.began) < r.share
+}
+
+// timeout bounds a sample that begins now.
+func (r *runner) timeout() time.Duration {
+	timeout := r.c.Timeout
+	if timeout == 0 {
+		timeout = defaultTimeout
+	}
+	if r.options.Budget == 0 {
+		return timeout
+	}
+	return min(timeout, max(shortest, r.options.Budget-time.Since(r.began)))
 }
 
 func (r *runner) run(ctx context.Context) CaseData {
@@ -101,6 +140,10 @@ func (r *runner) run(ctx context.Context) CaseData {
 		rounds = min(rounds, r.c.Rounds)
 	}
 	for round := range rounds {
+		if !r.hasTime(round) {
+			fmt.Fprintf(r.options.Out, "%s / %s: %d of %d rounds, its time is over\n", r.benchmark, r.c.Name, round, rounds)
+			break
+		}
 		for turn := range r.c.Variants {
 			variant := r.c.Variants[(turn+round)%len(r.c.Variants)].Name
 			if _, failed := result.Failed[variant]; failed || ctx.Err() != nil {
@@ -131,11 +174,7 @@ func (r *runner) print(sample *SampleData) {
 
 // sample takes one sample in a process of its own.
 func (r *runner) sample(ctx context.Context, variant string, round int) (*SampleData, error) {
-	timeout := r.c.Timeout
-	if timeout == 0 {
-		timeout = defaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout(), errTooLong)
 	defer cancel()
 	program, err := os.Executable()
 	if err != nil {
@@ -154,6 +193,9 @@ func (r *runner) sample(ctx context.Context, variant string, round int) (*Sample
 	cmd.Stdout, cmd.Stderr = &output, &output
 	load := LoadAverage()
 	if err := cmd.Run(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
 		return nil, fmt.Errorf("sample: %w: %s", err, output.last())
 	}
 	text, err := os.ReadFile(answer)

@@ -96,6 +96,21 @@ func TestRun(t *testing.T) {
 	require.Nil(t, missing)
 }
 
+// TestBudget: a used-up budget leaves each case its first round, and says what it left out.
+func TestBudget(t *testing.T) {
+	b := benchmark()
+	b.Cases = append(b.Cases, b.Cases[0])
+	b.Cases[1].Name = "second"
+	var out bytes.Buffer
+	data, err := harness.Run(t.Context(), b,
+		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 3, Budget: 1, Out: &out})
+	require.NoError(t, err)
+	require.Len(t, data.Cases, 2)
+	require.Len(t, data.Cases[0].Values("good", "pid"), 1)
+	require.NotEmpty(t, data.Cases[1].Failed["fails"], "the second case had its round too")
+	require.Contains(t, out.String(), "fates / case: 1 of 3 rounds, its time is over")
+}
+
 func TestMissingIsNotMeasured(t *testing.T) {
 	b := benchmark()
 	b.Missing = func(harness.Site) string { return "nothing is built" }

@@ -21,13 +21,19 @@ const (
 	style     = `<style>
 text { font: 13px sans-serif; fill: #222 } .title { font-weight: bold } .small { font-size: 11px; fill: #555 }
 .line { stroke: #222; stroke-width: 1; fill: none } .grid { stroke: #ddd; stroke-width: 1 } .back { fill: #fff }
+.curve { stroke-width: 2; fill: none }
+.f0 { fill: #0b63ce } .f1 { fill: #9aa3ad } .f2 { fill: #c08a1e } .f3 { fill: #a2588b } .f4 { fill: #4f9a4f }
+.s0 { stroke: #0b63ce } .s1 { stroke: #9aa3ad } .s2 { stroke: #c08a1e } .s3 { stroke: #a2588b } .s4 { stroke: #4f9a4f }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6e6e6 } .small { fill: #a8a8a8 } .line { stroke: #e6e6e6 } .grid { stroke: #3a3f46 } .back { fill: #0d1117 }
+.f0 { fill: #4c9bff } .f1 { fill: #6d7681 } .f2 { fill: #d9a441 } .f3 { fill: #c583b0 } .f4 { fill: #74bd74 }
+.s0 { stroke: #4c9bff } .s1 { stroke: #6d7681 } .s2 { stroke: #d9a441 } .s3 { stroke: #c583b0 } .s4 { stroke: #74bd74 }
+}
 </style>`
 )
 
-// colors are those of the variants in their order; ours is the first.
-var colors = []string{"#0b63ce", "#9aa3ad", "#c9b27c", "#b58ea8", "#8fb38f"}
-
-func color(i int) string { return colors[i%len(colors)] }
+// color is the number of a variant's color among the classes of style; ours is the first.
+func color(i int) int { return i % 5 }
 
 // svg collects the elements of a drawing.
 type svg struct {
@@ -77,50 +83,99 @@ func draw(d *harness.Data, dir string) ([]string, error) {
 	return names, nil
 }
 
-// bars draws the first metric of each case: a bar to the median of each variant, a line from the lowest to the highest.
+// row is a bar with its name.
+type row struct {
+	name  string
+	color int
+	value harness.Summary
+}
+
+// bars draws the first metric of each case for all its variants; of a case that compares nothing, all metrics. A bar
+// goes to the median, a line from the lowest to the highest.
 func bars(d *harness.Data) *svg {
 	s := &svg{height: 10}
 	for i := range d.Cases {
 		c := &d.Cases[i]
-		if len(c.Samples) == 0 {
-			continue
-		}
-		metric := c.Metrics[0]
-		s.height += 22
-		s.text(10, s.height-6, "title", "start", c.Name+": "+metric.Name+", "+metric.Unit)
-		s.text(width-10, s.height-6, "small", "end", string(metric.Better)+" is better")
-		top := 0.0
-		for _, v := range c.Variants {
-			if value := harness.Summarize(c.Values(v, metric.Name)).Max; value > top {
-				top = value
+		switch {
+		case len(c.Samples) == 0:
+		case len(c.Variants) == 1:
+			s.metrics(c)
+		default:
+			metric := c.Metrics[0]
+			var rows []row
+			for j, v := range c.Variants {
+				rows = append(rows, row{v, color(j), harness.Summarize(c.Values(v, metric.Name))})
 			}
+			s.group(c.Name+": "+metric.Name+unit(metric), metric.Better, rows)
 		}
-		for j, v := range c.Variants {
-			s.bar(v, color(j), harness.Summarize(c.Values(v, metric.Name)), top)
-		}
-		s.height += 12
 	}
 	return s
 }
 
-func (s *svg) bar(name, fill string, value harness.Summary, top float64) {
+// metrics draws those of one unit together.
+func (s *svg) metrics(c *harness.CaseData) {
+	for i, first := range c.Metrics {
+		sameUnit := func(m harness.Metric) bool { return m.Unit == first.Unit }
+		if slices.ContainsFunc(c.Metrics[:i], sameUnit) {
+			continue
+		}
+		var rows []row
+		for _, m := range c.Metrics[i:] {
+			if sameUnit(m) {
+				rows = append(rows, row{m.Name, color(0), harness.Summarize(c.Values(c.Variants[0], m.Name))})
+			}
+		}
+		s.group(c.Name+unit(first), first.Better, rows)
+	}
+}
+
+// unit is what follows a metric's name; some only count.
+func unit(m harness.Metric) string {
+	if m.Unit == "" {
+		return ""
+	}
+	return ", " + m.Unit
+}
+
+// group draws rows to one scale.
+func (s *svg) group(title string, better harness.Direction, rows []row) {
+	s.height += 22
+	s.text(10, s.height-6, "title", "start", title)
+	s.text(width-10, s.height-6, "small", "end", string(better)+" is better")
+	top := 0.0
+	for _, r := range rows {
+		if r.value.Count > 0 {
+			top = max(top, r.value.Max)
+		}
+	}
+	for _, r := range rows {
+		s.bar(r, top)
+	}
+	s.height += 12
+}
+
+func (s *svg) bar(r row, top float64) {
 	y := s.height + (barStep-barHeight)/2
 	s.height += barStep
-	s.text(labels-8, y+12, "", "end", name)
-	if value.Count == 0 || top <= 0 {
+	s.text(labels-8, y+12, "", "end", r.name)
+	if r.value.Count == 0 {
 		s.text(labels, y+12, "small", "start", "not measured")
 		return
 	}
-	scale := (width - labels - values) / top
-	middle := y + barHeight/2
-	s.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`,
-		labels, y, math.Max(1, value.Median*scale), barHeight, fill)
-	s.add(`<path class="line" d="M%.1f %.1fH%.1f M%.1f %.1fv6 M%.1f %.1fv6"/>`, labels+value.Min*scale, middle,
-		labels+value.Max*scale, labels+value.Min*scale, middle-3, labels+value.Max*scale, middle-3)
-	s.text(labels+value.Max*scale+8, y+12, "", "start", number(value.Median))
+	scale := 0.0
+	if top > 0 {
+		scale = (width - labels - values) / top
+	}
+	low, high, middle := labels+r.value.Min*scale, labels+r.value.Max*scale, y+barHeight/2
+	s.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="f%d"/>`,
+		labels, y, math.Max(1, r.value.Median*scale), barHeight, r.color)
+	if r.value.Count > 1 {
+		s.add(`<path class="line" d="M%.1f %.1fH%.1f M%.1f %.1fv6 M%.1f %.1fv6"/>`, low, middle, high, low, middle-3, high, middle-3)
+	}
+	s.text(high+8, y+12, "", "start", number(r.value.Median))
 }
 
-// lines draws the first metric of all cases against their scale, both axes logarithmic.
+// lines draws the first metric of all cases against their scale.
 func lines(d *harness.Data) *svg {
 	const left, right, top, bottom = 80.0, 250.0, 40.0, 320.0
 	s := &svg{height: bottom + 50}
@@ -136,15 +191,15 @@ func lines(d *harness.Data) *svg {
 			}
 		}
 	}
-	s.text(10, 22, "title", "start", metric.Name+", "+metric.Unit+" against "+d.Axis)
-	for power := y.low(); power <= y.high(); power++ {
-		at := y.at(math.Pow(10, power))
-		s.add(`<path class="grid" d="M%.1f %.1fH%.1f"/>`, left, at, width-right)
-		s.text(left-8, at+4, "small", "end", number(math.Pow(10, power)))
+	s.text(10, 22, "title", "start", metric.Name+unit(metric)+", against "+d.Axis)
+	s.text(width-10, 22, "small", "end", string(metric.Better)+" is better")
+	for _, value := range y.marks() {
+		s.add(`<path class="grid" d="M%.1f %.1fH%.1f"/>`, left, y.at(value), width-right)
+		s.text(left-8, y.at(value)+4, "small", "end", mark(value))
 	}
 	for i := range d.Cases {
 		at := x.at(d.Cases[i].Scale)
-		s.text(at, bottom+18, "small", "middle", number(d.Cases[i].Scale))
+		s.text(at, bottom+18, "small", "middle", mark(d.Cases[i].Scale))
 	}
 	s.text((left+width-right)/2, bottom+38, "small", "middle", d.Axis)
 	for i, v := range variants {
@@ -158,52 +213,15 @@ func lines(d *harness.Data) *svg {
 			}
 			end = y.at(value.Median)
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x.at(c.Scale), end))
-			s.add(`<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`, x.at(c.Scale), end, color(i))
+			s.add(`<circle cx="%.1f" cy="%.1f" r="4" class="f%d"/>`, x.at(c.Scale), end, color(i))
 		}
 		if len(points) == 0 {
 			continue
 		}
-		s.add(`<polyline points="%s" stroke="%s" stroke-width="2" fill="none"/>`, strings.Join(points, " "), color(i))
+		s.add(`<polyline points="%s" class="curve s%d"/>`, strings.Join(points, " "), color(i))
 		s.text(width-right+10, end+4, "", "start", v)
 	}
 	return s
-}
-
-// axis maps values to places, by their logarithm.
-type axis struct {
-	from, to float64
-	min, max float64
-}
-
-func (a *axis) include(value float64) {
-	if value <= 0 {
-		return
-	}
-	if a.min == 0 || value < a.min {
-		a.min = value
-	}
-	a.max = math.Max(a.max, value)
-}
-
-// low and high are the powers of ten at which the axis begins and ends.
-func (a *axis) low() float64 {
-	if a.min == 0 {
-		return 0
-	}
-	return math.Floor(math.Log10(a.min))
-}
-
-func (a *axis) high() float64 {
-	if a.max == 0 {
-		return 1
-	}
-	return math.Max(math.Ceil(math.Log10(a.max)), a.low()+1)
-}
-
-// at is the place of a value. What is too small for the axis, such as 0, lies at its beginning.
-func (a *axis) at(value float64) float64 {
-	value = math.Max(value, math.Pow(10, a.low()))
-	return a.from + (a.to-a.from)*(math.Log10(value)-a.low())/(a.high()-a.low())
 }
 
 // distributions draws, for each case with single values, the part of them that lies below each value; nil if none has.
@@ -246,10 +264,9 @@ func (s *svg) distribution(c *harness.CaseData, name string) {
 		s.add(`<path class="grid" d="M%.1f %.1fH%.1f"/>`, left, at, width-right)
 		s.text(left-8, at+4, "small", "end", fmt.Sprintf("%.0f %%", part*100))
 	}
-	for power := x.low(); power <= x.high(); power++ {
-		at := x.at(math.Pow(10, power))
-		s.add(`<path class="grid" d="M%.1f %.1fV%.1f"/>`, at, top, bottom)
-		s.text(at, bottom+16, "small", "middle", number(math.Pow(10, power)))
+	for _, value := range x.marks() {
+		s.add(`<path class="grid" d="M%.1f %.1fV%.1f"/>`, x.at(value), top, bottom)
+		s.text(x.at(value), bottom+16, "small", "middle", mark(value))
 	}
 	for i, v := range c.Variants {
 		all := c.Series(v, name)
@@ -263,8 +280,8 @@ func (s *svg) distribution(c *harness.CaseData, name string) {
 			value := math.Max(harness.Quantile(all, part), 0.01)
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x.at(value), bottom-part*high))
 		}
-		s.add(`<polyline points="%s" stroke="%s" stroke-width="2" fill="none"/>`, strings.Join(points, " "), color(i))
-		s.add(`<rect x="%.1f" y="%.1f" width="12" height="12" fill="%s"/>`, width-right+14, top+float64(i)*20, color(i))
+		s.add(`<polyline points="%s" class="curve s%d"/>`, strings.Join(points, " "), color(i))
+		s.add(`<rect x="%.1f" y="%.1f" width="12" height="12" class="f%d"/>`, width-right+14, top+float64(i)*20, color(i))
 		s.text(width-right+32, top+float64(i)*20+11, "", "start", v)
 	}
 }

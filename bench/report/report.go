@@ -77,7 +77,7 @@ func writeData(text *strings.Builder, d *harness.Data) {
 }
 
 func writeCase(text *strings.Builder, c *harness.CaseData) {
-	fmt.Fprintf(text, "| %s |", c.Name)
+	fmt.Fprintf(text, "| %s%s |", c.Name, rounds(c))
 	for _, v := range c.Variants {
 		fmt.Fprintf(text, " %s |", v)
 	}
@@ -95,6 +95,21 @@ func writeCase(text *strings.Builder, c *harness.CaseData) {
 			fmt.Fprintf(text, "%s, %s: a sample failed: %s\n\n", c.Name, v, reason)
 		}
 	}
+}
+
+// rounds says how many samples the medians are of.
+func rounds(c *harness.CaseData) string {
+	most := 0
+	for _, s := range c.Samples {
+		most = max(most, s.Round+1)
+	}
+	switch most {
+	case 0:
+		return ""
+	case 1:
+		return " (1 round)"
+	}
+	return fmt.Sprintf(" (%d rounds)", most)
 }
 
 func cell(c *harness.CaseData, variant string, metric harness.Metric) string {

@@ -50,6 +50,7 @@ func TestWrite(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []string{
 		"## Speed (`speed`)",
+		"| case <> (3 rounds) | ours | theirs | ratio | target |",
 		"| time, ms | 3.00 (2.00 to 4.00) | 12,300 | 0.00024 | <= 0.50 of theirs: met; <= 1.00: **missed** |",
 		"| extra,  | - | 7.00 | - |",
 		"theirs: a sample failed: broke in round 3",
@@ -87,6 +88,29 @@ func requireXML(t *testing.T, path string) {
 			}
 		}
 	}
+}
+
+// TestOneVariant: what is compared with nothing shows all its metrics, also those that are 0.
+func TestOneVariant(t *testing.T) {
+	docs := t.TempDir()
+	d := &harness.Data{Name: "alone", Title: "Alone", Cases: []harness.CaseData{{
+		Name: "case", Variants: []string{"ours"}, Metrics: []harness.Metric{
+			{Name: "start", Unit: "s"}, {Name: "memory of a", Unit: "MiB"}, {Name: "stop", Unit: "s"}, {Name: "nothing", Unit: "B"},
+		},
+		Samples: []harness.SampleData{{Variant: "ours", Values: map[string]float64{
+			"start": 2, "memory of a": 3, "stop": 1, "nothing": 0,
+		}}},
+	}}}
+	require.NoError(t, d.Save(filepath.Join(docs, "benchmarks")))
+	require.NoError(t, report.Write(docs, []harness.Benchmark{{Name: "alone"}}))
+	plot := filepath.Join(docs, "benchmarks", "alone.svg")
+	requireXML(t, plot)
+	text, err := os.ReadFile(plot)
+	require.NoError(t, err)
+	for _, name := range []string{"start", "stop", "memory of a", "nothing"} {
+		require.Contains(t, string(text), ">"+name+"</text>")
+	}
+	require.Less(t, strings.Index(string(text), ">stop<"), strings.Index(string(text), ">memory of a<"), "one unit together")
 }
 
 func TestSameDataSameReport(t *testing.T) {

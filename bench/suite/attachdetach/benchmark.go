@@ -32,7 +32,7 @@ const (
 // Benchmark measures the reconcilers.
 func Benchmark() harness.Benchmark {
 	b := harness.Benchmark{
-		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes",
+		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes", Budget: 8 * time.Minute,
 		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything" +
 			" attached that should be: CPU while nothing changes for 15 s, memory, which includes the garbage that a running" +
 			" process carries along (*kept* is what its caches hold); and, 100 times at random" +
@@ -70,7 +70,7 @@ func Benchmark() harness.Benchmark {
 // Drain measures the detaching of much at once. It is apart because its cases have other metrics.
 func Drain() harness.Benchmark {
 	return harness.Benchmark{
-		Name: "drain", Title: "Draining nodes",
+		Name: "drain", Title: "Draining nodes", Budget: time.Minute,
 		About: "The reconcilers as above: 1,000 attached volumes on 20 nodes are given up, and unmounted, at once." +
 			" A volume leaves its node's status before it is detached; *writes* are how often a node's status is written" +
 			" until its last detach begins. A write takes 5 ms, a detach no time.",

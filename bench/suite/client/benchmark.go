@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,7 +53,7 @@ func Benchmark() harness.Benchmark {
 		}
 	}
 	return harness.Benchmark{
-		Name: "client", Title: "Cached reads",
+		Name: "client", Title: "Cached reads", Budget: time.Minute,
 		About: "4,000,000 Gets of 10,000 objects in an informer's cache, through Berth's client, which shows its own" +
 			" writes before the cache does, and through client-go's lister. *Pending* means that 1,000 writes of other" +
 			" objects through the client are not yet in the cache.",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,7 +51,7 @@ func Benchmark() harness.Benchmark {
 		}}
 	}
 	return harness.Benchmark{
-		Name: "expect", Title: "Expectations",
+		Name: "expect", Title: "Expectations", Budget: time.Minute,
 		About: "8 goroutines, 10,000 keys, 4,000,000 steps at random keys. A step either reads what a controller needs" +
 			" before it decides (creations and deletions expected, or SatisfiedExpectations), or records a creation and" +
 			" that it was seen, or records a deletion and that it was seen. Ours remembers the UIDs of creations, the" +

@@ -34,7 +34,7 @@ func Benchmark() harness.Benchmark {
 	}
 	fast := []harness.Target{{Metric: "reconciles", Against: theirs, Ratio: 2}}
 	return harness.Benchmark{
-		Name: "reconcile", Title: "Controller runtime",
+		Name: "reconcile", Title: "Controller runtime", Budget: 2 * time.Minute,
 		About: "A reconciler that does nothing, 4 workers, metrics on. *Steady*: 400,000 keys in all, 1,000 of them" +
 			" waiting at any time. *Burst*: 1,000,000 keys come at once and are worked off. *Memory*: 1,000,000 keys" +
 			" wait in the queue; the keys themselves are not counted. *Mixed load*: an initial list of 10,000 keys whose" +

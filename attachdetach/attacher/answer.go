@@ -18,6 +18,7 @@ import (
 func (a *Attacher) answer(ctx context.Context, name string) error {
 	va, err := a.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
+		a.cleared(name)
 		return nil
 	}
 	if err != nil {
@@ -27,11 +28,17 @@ func (a *Attacher) answer(ctx context.Context, name string) error {
 	case va.Spec.Attacher != a.config.DriverName:
 		return nil
 	case va.DeletionTimestamp != nil:
+		a.cleared(name)
 		return a.detach(ctx, va)
-	case va.Status.Attached:
+	case va.Status.Attached && !a.suspected(va):
+		a.cleared(name)
 		return nil
 	}
-	return a.attach(ctx, va)
+	if err := a.attach(ctx, va); err != nil {
+		return err
+	}
+	a.cleared(name)
+	return nil
 }
 
 // attach publishes the volume. What the driver says is written down, an error too: somebody waits for it.
@@ -47,7 +54,7 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		cancel()
 	}
 	if err != nil {
-		return a.fail(ctx, va, "attachError", err)
+		return a.fail(ctx, va, "attachError", err, va.Status.Attached)
 	}
 	return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{
 		"attached": true, "attachmentMetadata": response.GetPublishContext(), "attachError": nil,
@@ -94,7 +101,7 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		cancel()
 	}
 	if err != nil {
-		return a.fail(ctx, va, "detachError", err)
+		return a.fail(ctx, va, "detachError", err, false)
 	}
 	left := slices.DeleteFunc(slices.Clone(va.Finalizers), func(f string) bool { return f == a.finalizer })
 	err = a.patch(ctx, va.Name, map[string]any{"metadata": map[string]any{
@@ -202,11 +209,15 @@ func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
 	return c
 }
 
-// fail writes the error into the status and returns it.
-func (a *Attacher) fail(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error) error {
-	patchErr := a.patch(ctx, va.Name, map[string]any{"status": map[string]any{field: storagev1.VolumeError{
+// fail writes the error into the status and returns it. lost says that the volume is not attached any more.
+func (a *Attacher) fail(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
+	change := map[string]any{field: storagev1.VolumeError{
 		Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error(),
-	}}}, "status")
+	}}
+	if lost {
+		change["attached"] = false
+	}
+	patchErr := a.patch(ctx, va.Name, map[string]any{"status": change}, "status")
 	if patchErr != nil && !apierrors.IsNotFound(patchErr) {
 		return fmt.Errorf("%w (and it cannot be told: %w)", err, patchErr)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -26,6 +27,8 @@ const (
 	DefaultWorkers = 10
 	// DefaultTimeout is how long one call to the driver may take.
 	DefaultTimeout = 15 * time.Second
+	// DefaultVerifyPeriod is the time between verifications of what is published.
+	DefaultVerifyPeriod = time.Minute
 
 	// nodeIDAnnotation and handleAnnotation, on a VolumeAttachment, are what was published and where, for the objects
 	// that told may be gone when it is to be unpublished. The first is the name that external-attacher uses.
@@ -61,6 +64,9 @@ type Config struct {
 	Workers int
 	// Timeout is how long one call to the driver may take. Default DefaultTimeout.
 	Timeout time.Duration
+	// VerifyPeriod is how often a driver that can list what is published (a Lister with LIST_VOLUMES_PUBLISHED_NODES) is
+	// asked whether it agrees with the VolumeAttachments. Default DefaultVerifyPeriod; negative means never.
+	VerifyPeriod time.Duration
 }
 
 // Attacher answers VolumeAttachments. Start runs it, once.
@@ -75,6 +81,10 @@ type Attacher struct {
 	volumes     corelisters.PersistentVolumeLister
 	queue       workqueue.TypedRateLimitingInterface[string]
 	synced      []toolscache.DoneChecker
+
+	strangers map[place]int // how often the driver told of what no VolumeAttachment asks for; verify's alone
+	mu        sync.Mutex    // guards suspects
+	suspects  map[string]types.UID
 }
 
 // New makes an Attacher. It starts nothing.
@@ -91,6 +101,9 @@ func New(deps Deps, config Config) (*Attacher, error) {
 	if config.Timeout <= 0 {
 		config.Timeout = DefaultTimeout
 	}
+	if config.VerifyPeriod == 0 {
+		config.VerifyPeriod = DefaultVerifyPeriod
+	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -100,6 +113,7 @@ func New(deps Deps, config Config) (*Attacher, error) {
 	factory := informers.NewSharedInformerFactory(deps.Client, 0)
 	a := &Attacher{
 		deps: deps, config: config, factory: factory,
+		strangers: make(map[place]int), suspects: make(map[string]types.UID),
 		finalizer:   "external-attacher/" + sanitize(config.DriverName),
 		attachments: factory.Storage().V1().VolumeAttachments().Lister(),
 		csiNodes:    factory.Storage().V1().CSINodes().Lister(),
@@ -191,6 +205,7 @@ func (a *Attacher) Start(ctx context.Context) error {
 	for range a.config.Workers {
 		running.Go(func() { a.work(ctx) })
 	}
+	running.Go(func() { a.verify(ctx) })
 	<-ctx.Done()
 	a.queue.ShutDown()
 	running.Wait()

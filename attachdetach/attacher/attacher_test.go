@@ -3,6 +3,7 @@ package attacher_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -32,6 +34,8 @@ type driver struct {
 	err       error
 	calls     int
 	last      *csi.ControllerPublishVolumeRequest
+
+	lastSecrets map[string]string // of the last unpublication
 }
 
 func (d *driver) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest, _ ...grpc.CallOption,
@@ -55,6 +59,7 @@ func (d *driver) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerU
 	if d.err != nil {
 		return nil, d.err
 	}
+	d.lastSecrets = r.Secrets
 	if d.published[r.VolumeId] == r.NodeId {
 		delete(d.published, r.VolumeId)
 	}
@@ -75,17 +80,21 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{
-		t: t, client: fake.NewClientset(), driver: &driver{published: make(map[string]string)},
-		clock: testclock.NewFakeClock(time.Now()),
-	}
+	d := &driver{published: make(map[string]string)}
+	w := newWorldOf(t, d, nil)
+	w.driver = d
+	return w
+}
+
+func newWorldOf(t *testing.T, publisher attacher.Publisher, log *slog.Logger) *world {
+	w := &world{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: "handle", FSType: "ext4", VolumeAttributes: map[string]string{"k": "v"},
 	}
 	require.NoError(t, w.client.Tracker().Add(pv))
-	a, err := attacher.New(attacher.Deps{Client: w.client, Driver: w.driver, Clock: w.clock},
+	a, err := attacher.New(attacher.Deps{Client: w.client, Driver: publisher, Clock: w.clock, Logger: log},
 		attacher.Config{DriverName: driverName})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,7 +112,7 @@ func (w *world) csiNode() {
 }
 
 func (w *world) create(name, driver string) {
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")}}
 	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
 	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
 	_, err := w.client.StorageV1().VolumeAttachments().Create(context.Background(), va, metav1.CreateOptions{})

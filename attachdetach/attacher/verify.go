@@ -1,0 +1,188 @@
+package attacher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Lister is the calls with which a driver tells what is published where. A Publisher may be one too.
+type Lister interface {
+	ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+	) (*csi.ControllerGetCapabilitiesResponse, error)
+	ListVolumes(context.Context, *csi.ListVolumesRequest, ...grpc.CallOption) (*csi.ListVolumesResponse, error)
+}
+
+// place is a volume on a node, in the driver's own names.
+type place struct{ volume, node string }
+
+// claimed is an attachment as the API has it.
+type claimed struct {
+	name string
+	uid  types.UID
+}
+
+// verify compares now and then what is published with what the VolumeAttachments say, if the driver can tell.
+func (a *Attacher) verify(ctx context.Context) {
+	lister, ok := a.deps.Driver.(Lister)
+	if !ok || a.config.VerifyPeriod < 0 {
+		return
+	}
+	timer := a.deps.Clock.NewTimer(a.config.VerifyPeriod)
+	defer timer.Stop()
+	lists := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		}
+		var err error
+		if !lists {
+			if lists, err = a.lists(ctx, lister); err == nil && !lists {
+				return
+			}
+		}
+		if err == nil {
+			err = a.verifyOnce(ctx, lister)
+		}
+		if err != nil && ctx.Err() == nil {
+			a.deps.Logger.Warn("cannot verify what is attached; will retry", "driver", a.config.DriverName, "error", err)
+		}
+		timer.Reset(a.config.VerifyPeriod)
+	}
+}
+
+// lists says whether the driver can list what is published where.
+func (a *Attacher) lists(ctx context.Context, lister Lister) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.config.Timeout)
+	defer cancel()
+	answer, err := lister.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+	if err != nil {
+		return false, fmt.Errorf("ask the driver for its capabilities: %w", err)
+	}
+	has := func(want csi.ControllerServiceCapability_RPC_Type) bool {
+		return slices.ContainsFunc(answer.GetCapabilities(), func(c *csi.ControllerServiceCapability) bool {
+			return c.GetRpc().GetType() == want
+		})
+	}
+	return has(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) &&
+		has(csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES), nil
+}
+
+// verifyOnce publishes anew what was taken away behind our back, and tells what was published behind it. An attachment
+// that came or went while the driver answered is left to the next time: what it says is read before and after.
+func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
+	before, err := a.claims(attached)
+	if err != nil {
+		return err
+	}
+	published, err := a.published(ctx, lister)
+	if err != nil {
+		return err
+	}
+	for at, attachment := range before {
+		nodes, listed := published[at.volume]
+		if listed && !slices.Contains(nodes, at.node) {
+			a.suspect(attachment)
+		}
+	}
+	known, err := a.claims(func(*storagev1.VolumeAttachment) bool { return true })
+	if err != nil {
+		return err
+	}
+	now := make(map[place]struct{})
+	for volume, nodes := range published {
+		for _, node := range nodes {
+			at := place{volume, node}
+			if _, ok := known[at]; ok {
+				continue
+			}
+			now[at] = struct{}{}
+			// Twice, for it may have been deleted while the driver answered; and then no more: it is not ours to undo.
+			if times := a.strangers[at]; times == 1 {
+				a.deps.Logger.Warn("volume is published without a volume attachment: somebody else did that; "+
+					"unpublish it by the storage's own means if nothing there uses it",
+					"driver", a.config.DriverName, "volume", volume, "node", node)
+			}
+			a.strangers[at]++
+		}
+	}
+	for at := range a.strangers {
+		if _, ok := now[at]; !ok {
+			delete(a.strangers, at)
+		}
+	}
+	return nil
+}
+
+func attached(va *storagev1.VolumeAttachment) bool { return va.Status.Attached && va.DeletionTimestamp == nil }
+
+// claims are the driver's VolumeAttachments that match, by what they were published as.
+func (a *Attacher) claims(match func(*storagev1.VolumeAttachment) bool) (map[place]claimed, error) {
+	all, err := a.attachments.List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list volume attachments: %w", err)
+	}
+	claims := make(map[place]claimed)
+	for _, va := range all {
+		at := place{va.Annotations[handleAnnotation], va.Annotations[nodeIDAnnotation]}
+		if va.Spec.Attacher == a.config.DriverName && at.volume != "" && match(va) {
+			claims[at] = claimed{va.Name, va.UID}
+		}
+	}
+	return claims, nil
+}
+
+// published asks the driver for the nodes of every volume, page by page.
+func (a *Attacher) published(ctx context.Context, lister Lister) (map[string][]string, error) {
+	nodes := make(map[string][]string)
+	for token := ""; ; {
+		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
+		page, err := lister.ListVolumes(calling, &csi.ListVolumesRequest{StartingToken: token})
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("ask the driver what is published: %w", err)
+		}
+		for _, entry := range page.GetEntries() {
+			id := entry.GetVolume().GetVolumeId()
+			nodes[id] = append(nodes[id], entry.GetStatus().GetPublishedNodeIds()...)
+		}
+		if page.GetNextToken() == "" {
+			return nodes, nil
+		}
+		if page.GetNextToken() == token {
+			return nil, fmt.Errorf("ask the driver what is published: it gives page %q for ever", token)
+		}
+		token = page.GetNextToken()
+	}
+}
+
+// suspect has the attachment published again, unless it is another by now.
+func (a *Attacher) suspect(attachment claimed) {
+	a.deps.Logger.Warn("volume was unpublished behind our back; publishing it again", "attachment", attachment.name)
+	a.mu.Lock()
+	a.suspects[attachment.name] = attachment.uid
+	a.mu.Unlock()
+	a.queue.Add(attachment.name)
+}
+
+// suspected says whether the attachment is to be published although it says that it is.
+func (a *Attacher) suspected(va *storagev1.VolumeAttachment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.suspects[va.Name] == va.UID && va.UID != ""
+}
+
+// cleared forgets the suspicion.
+func (a *Attacher) cleared(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.suspects, name)
+}

@@ -1,0 +1,236 @@
+package attacher_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/berth-dev/berth/attachdetach/attacher"
+)
+
+// listing is a driver that tells what is published, a volume a page.
+type listing struct {
+	*driver
+	capabilities []csi.ControllerServiceCapability_RPC_Type
+	asked, lists int // how often it was
+	listErr      error
+}
+
+var _ attacher.Lister = (*listing)(nil)
+
+func newListing() *listing {
+	return &listing{
+		driver: &driver{published: make(map[string]string)},
+		capabilities: []csi.ControllerServiceCapability_RPC_Type{
+			csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+			csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		},
+	}
+}
+
+func (l *listing) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	l.set(func() { l.asked++ })
+	answer := &csi.ControllerGetCapabilitiesResponse{}
+	for _, capability := range l.capabilities {
+		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: capability}},
+		})
+	}
+	return answer, nil
+}
+
+func (l *listing) ListVolumes(_ context.Context, r *csi.ListVolumesRequest, _ ...grpc.CallOption,
+) (*csi.ListVolumesResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry := func(volume string) *csi.ListVolumesResponse_Entry {
+		e := &csi.ListVolumesResponse_Entry{Volume: &csi.Volume{VolumeId: volume}, Status: &csi.ListVolumesResponse_VolumeStatus{}}
+		if node := l.published[volume]; node != "" {
+			e.Status.PublishedNodeIds = []string{node}
+		}
+		return e
+	}
+	if r.StartingToken == "" {
+		l.lists++
+		return &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{entry("other")}, NextToken: "1"}, l.listErr
+	}
+	return &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{entry("handle")}}, l.listErr
+}
+
+// rounds steps through time until so many verifications have begun.
+func (l *listing) rounds(w *world, n int) {
+	w.t.Helper()
+	var until int
+	l.set(func() { until = l.lists + n })
+	w.eventually(func() bool {
+		w.clock.Step(attacher.DefaultVerifyPeriod / 4)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.lists >= until
+	}, "the driver must be asked what is published")
+}
+
+// text is a log that can be read.
+type text struct {
+	mu sync.Mutex
+	strings.Builder
+}
+
+func (x *text) Write(data []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.Builder.Write(data)
+}
+
+func (x *text) count(what string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return strings.Count(x.String(), what)
+}
+
+func TestDetachedBehindOurBack(t *testing.T) {
+	l := newListing()
+	w := newWorldOf(t, l, nil)
+	w.csiNode()
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	l.rounds(w, 2)
+	l.set(func() {
+		require.Equal(t, 1, l.calls, "what is as it should be is left alone")
+		delete(l.published, "handle")
+	})
+	l.rounds(w, 1)
+	w.eventually(func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.published["handle"] == "node-id"
+	}, "it must be published again")
+	require.True(t, w.get("va").Status.Attached)
+
+	// If that fails, nobody may think that it is attached.
+	l.set(func() {
+		delete(l.published, "handle")
+		l.err = errors.New("no such disk")
+	})
+	l.rounds(w, 1)
+	w.eventually(func() bool {
+		va := w.get("va")
+		return !va.Status.Attached && va.Status.AttachError != nil && va.Status.AttachError.Message == "no such disk"
+	}, "the loss must be told")
+	l.set(func() { l.err = nil })
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "and mended")
+}
+
+func TestAttachedBehindOurBack(t *testing.T) {
+	l, log := newListing(), &text{}
+	w := newWorldOf(t, l, slog.New(slog.NewTextHandler(log, nil)))
+	w.csiNode()
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	l.rounds(w, 1)
+	l.set(func() { l.published["other"] = "somewhere" })
+	l.rounds(w, 5)
+	l.set(func() { require.Equal(t, "somewhere", l.published["other"], "it is not ours to undo") })
+	w.eventually(func() bool { return log.count("without a volume attachment") == 1 }, "it must be said, once")
+	require.Equal(t, 1, log.count("node=somewhere"))
+}
+
+func TestVerificationNeedsADriverThatCanTell(t *testing.T) {
+	l := newListing()
+	l.capabilities = l.capabilities[:1]
+	w := newWorldOf(t, l, nil)
+	w.csiNode()
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	for i := range 5 {
+		w.eventually(func() bool {
+			w.clock.Step(attacher.DefaultVerifyPeriod)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.asked > 0
+		}, "the driver must be asked what it can")
+		w.remove("va")
+		w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "the attacher works on")
+		require.NoError(t, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), "va", metav1.DeleteOptions{}), i)
+		w.create("va", driverName)
+		w.eventually(func() bool { return w.get("va").Status.Attached }, "the attacher works on")
+	}
+	l.set(func() {
+		require.Equal(t, 1, l.asked, "its answer does not change")
+		require.Zero(t, l.lists)
+	})
+}
+
+func TestDriverThatDoesNotAnswerProvesNothing(t *testing.T) {
+	l := newListing()
+	w := newWorldOf(t, l, nil)
+	w.csiNode()
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
+	l.set(func() {
+		l.listErr = errors.New("busy")
+		delete(l.published, "handle")
+	})
+	l.rounds(w, 3)
+	l.set(func() {
+		require.Equal(t, 1, l.calls)
+		l.listErr = nil
+	})
+	l.rounds(w, 1)
+	w.eventually(func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.calls == 2
+	}, "the next answer counts")
+}
+
+// A volume with a controllerPublishSecretRef is published and unpublished with that Secret.
+func TestSecrets(t *testing.T) {
+	w := newWorld(t)
+	w.csiNode()
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+	require.NoError(t, err)
+	pv.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "vault", Name: "key"}
+	_, err = w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	forbidden := true
+	w.client.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		require.Equal(t, "vault", action.GetNamespace())
+		var denied bool
+		w.driver.set(func() { denied = forbidden })
+		return denied, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", errors.New("no right"))
+	})
+	w.create("va", driverName)
+	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "what is missing must be told")
+	message := w.get("va").Status.AttachError.Message
+	require.Contains(t, message, "secret vault/key of field spec.csi.controllerPublishSecretRef")
+	w.driver.set(func() {
+		require.Zero(t, w.driver.calls, "the driver must not be called without its secret")
+		forbidden = false
+	})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "key", UID: types.UID("s")}}
+	secret.Data = map[string][]byte{"token": []byte("open sesame")}
+	_, err = w.client.CoreV1().Secrets("vault").Create(t.Context(), secret, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "it must be attached")
+	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.last.Secrets) })
+	w.remove("va")
+	w.eventually(func() bool { return len(w.get("va").Finalizers) == 0 }, "it must be let go")
+	w.driver.set(func() { require.Equal(t, map[string]string{"token": "open sesame"}, w.driver.lastSecrets) })
+}

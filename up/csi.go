@@ -67,7 +67,7 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 
 // csiAttachPart publishes the volumes of class berth-loop to the node.
 func (c *Cluster) csiAttachPart() (runPart, error) {
-	client, err := c.client("attachdetach")
+	client, err := c.client("attacher")
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func writes(client *fake.Clientset) []string {
 func TestEnsureTwiceWritesOnce(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
-	require.Len(t, writes(client), 3*4+1, "a role, a lease role and their bindings for each part, and the kubelet's")
+	require.Len(t, writes(client), 4*4+1, "a role, a lease role and their bindings for each part, and the kubelet's")
 	client.ClearActions()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	require.Empty(t, writes(client))
@@ -85,6 +85,12 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		{rbac.AttachDetachUser, "patch", "", "nodes/status", true},
 		{rbac.AttachDetachUser, "create", "storage.k8s.io", "volumeattachments", true},
 		{rbac.AttachDetachUser, "delete", "", "persistentvolumes", false},
+		{rbac.AttachDetachUser, "patch", "storage.k8s.io", "volumeattachments/status", false},
+		{rbac.AttacherUser, "patch", "storage.k8s.io", "volumeattachments/status", true},
+		{rbac.AttacherUser, "create", "storage.k8s.io", "volumeattachments", false},
+		{rbac.AttacherUser, "get", "", "secrets", true},
+		{rbac.AttacherUser, "list", "", "secrets", false},
+		{rbac.AttacherUser, "watch", "", "secrets", false},
 		{rbac.ReplicaSetUser, "create", "", "pods", true},
 		{rbac.ReplicaSetUser, "update", "apps", "replicasets/status", true},
 		{rbac.ReplicaSetUser, "delete", "apps", "replicasets", false},
@@ -95,12 +101,14 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		require.Equal(t, tt.want, allowed(role.Rules, tt.verb, tt.group, tt.resource),
 			"%s: %s %s/%s", tt.user, tt.verb, tt.group, tt.resource)
 	}
-	for _, user := range []string{rbac.ProvisionUser, rbac.AttachDetachUser, rbac.ReplicaSetUser} {
+	for _, user := range []string{rbac.ProvisionUser, rbac.AttachDetachUser, rbac.AttacherUser, rbac.ReplicaSetUser} {
 		role, err := client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})
 		require.NoError(t, err)
 		for _, rule := range role.Rules {
 			require.NotContains(t, append(append(rule.Verbs, rule.Resources...), rule.APIGroups...), "*", user)
-			require.NotContains(t, rule.Resources, "secrets", user)
+			if user != rbac.AttacherUser {
+				require.NotContains(t, rule.Resources, "secrets", user)
+			}
 		}
 		require.False(t, allowed(role.Rules, "update", "coordination.k8s.io", "leases"), "leases only in kube-system")
 		leases, err := client.RbacV1().Roles("kube-system").Get(t.Context(), user, metav1.GetOptions{})

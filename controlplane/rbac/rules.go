@@ -7,6 +7,7 @@ import rbacv1 "k8s.io/api/rbac/v1"
 const (
 	ProvisionUser    = "berth:provision"
 	AttachDetachUser = "berth:attachdetach"
+	AttacherUser     = "berth:attacher"
 	ReplicaSetUser   = "berth:replicaset"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
@@ -35,10 +36,17 @@ func parts() []part {
 		{AttachDetachUser, []rbacv1.PolicyRule{
 			rule("", read, "persistentvolumes", "persistentvolumeclaims", "nodes", "pods"),
 			rule("", []string{"patch", "update"}, "nodes/status"),
-			rule("storage.k8s.io", write, "volumeattachments"),
-			rule("storage.k8s.io", []string{"get", "patch", "update"}, "volumeattachments/status"),
-			rule("storage.k8s.io", read, "csidrivers", "csinodes"),
+			rule("storage.k8s.io", []string{"get", "list", "watch", "create", "delete"}, "volumeattachments"),
+			rule("storage.k8s.io", read, "csidrivers"),
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
+		}},
+		{AttacherUser, []rbacv1.PolicyRule{
+			rule("", read, "persistentvolumes"),
+			// Those that a volume's field controllerPublishSecretRef names, which may be any: one at a time, never a list.
+			rule("", []string{"get"}, "secrets"),
+			rule("storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumeattachments"),
+			rule("storage.k8s.io", []string{"patch"}, "volumeattachments/status"),
+			rule("storage.k8s.io", read, "csinodes"),
 		}},
 		{ReplicaSetUser, []rbacv1.PolicyRule{
 			rule("apps", []string{"get", "list", "watch", "update", "patch"}, "replicasets"),

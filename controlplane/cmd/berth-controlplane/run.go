@@ -112,6 +112,7 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		{c.Kubeconfig(scheduler.Part), pki.Identity{CommonName: "system:kube-scheduler"}},
 		{c.Kubeconfig("provision"), pki.Identity{CommonName: rbac.ProvisionUser}},
 		{c.Kubeconfig("attachdetach"), pki.Identity{CommonName: rbac.AttachDetachUser}},
+		{c.Kubeconfig("attacher"), pki.Identity{CommonName: rbac.AttacherUser}},
 		{c.Kubeconfig("replicaset"), pki.Identity{CommonName: rbac.ReplicaSetUser}},
 	}
 	if err := kubeconfig.Prepare(c.DataDir, c.KubeconfigDir()); err != nil {

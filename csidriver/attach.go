@@ -30,6 +30,9 @@ func (d *Driver) ControllerPublishVolume(
 	if _, err := d.volume(id); err != nil {
 		return nil, err
 	}
+	if d.config.Shared {
+		return d.publishShared(ctx, req)
+	}
 	if req.GetNodeId() != d.config.NodeID {
 		return nil, status.Errorf(codes.NotFound, "node %q is not that of the volumes, %q", req.GetNodeId(), d.config.NodeID)
 	}
@@ -121,6 +124,9 @@ func (d *Driver) ControllerUnpublishVolume(
 	id := req.GetVolumeId()
 	if id == "" {
 		return nil, missing("volume_id")
+	}
+	if d.config.Shared && isVolumeID(id) {
+		return d.unpublishShared(ctx, req)
 	}
 	// What is not here is not published here.
 	if !isVolumeID(id) || req.GetNodeId() != "" && req.GetNodeId() != d.config.NodeID {

@@ -48,8 +48,14 @@ type Config struct {
 	// NodeID is the id of this node in CSI and the value of its topology segment; usually the Node's name.
 	NodeID string
 	// Root is the absolute path of the directory that holds the images, made, for root only, if it is missing. It
-	// must belong to one running driver alone.
+	// must belong to one running driver alone, besides those that are NodeOnly.
 	Root string
+	// Shared says that other nodes reach the Root too, as a directory of the network or because they share the machine.
+	// Then volumes belong to no node: each may be published to any, to one at a time, and the driver on that node
+	// attaches it when it stages it. One driver has the controller service, the others are NodeOnly.
+	Shared bool
+	// NodeOnly leaves the controller service, and the care for the Root, to another driver. It needs Shared.
+	NodeOnly bool
 	// Name is the driver's name; empty means the constant Name.
 	Name string
 	// Version is what GetPluginInfo answers; empty means "dev".
@@ -75,6 +81,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("config field Endpoint: %q is longer than %d bytes", c.Endpoint, maxSocket)
 	case !filepath.IsAbs(c.Root) || filepath.Clean(c.Root) == "/":
 		return fmt.Errorf("config field Root: %q is not an absolute path below /", c.Root)
+	case c.NodeOnly && !c.Shared:
+		return errors.New("config field NodeOnly: needs Shared, for what has the Root otherwise?")
 	case c.NodeID == "":
 		return errors.New("config field NodeID is empty")
 	case !driverName.MatchString(c.Name):

@@ -134,15 +134,18 @@ func checkParameters(parameters, mutable map[string]string) error {
 	return nil
 }
 
-// topology is where all volumes of this driver are.
+// topology is where all volumes of this driver are; nothing says everywhere.
 func (d *Driver) topology() []*csi.Topology {
+	if d.config.Shared {
+		return nil
+	}
 	return []*csi.Topology{{Segments: map[string]string{TopologyKey: d.config.NodeID}}}
 }
 
 // here reports whether the topology includes this node. Segments that are not ours do not matter.
 func (d *Driver) here(topology *csi.Topology) bool {
 	node, ok := topology.GetSegments()[TopologyKey]
-	return !ok || node == d.config.NodeID
+	return !ok || d.config.Shared || node == d.config.NodeID
 }
 
 func (d *Driver) checkTopology(req *csi.TopologyRequirement) error {

@@ -210,6 +210,12 @@ func (d *Driver) DeleteVolume(
 		return &csi.DeleteVolumeResponse{}, nil // never was one of ours
 	}
 	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.DeleteVolumeResponse, error) {
+		if nodes, err := d.publishedNodes(id); err != nil || d.config.Shared && len(nodes) > 0 {
+			if err == nil {
+				err = status.Errorf(codes.FailedPrecondition, "volume %q is still published to node %q", id, nodes[0])
+			}
+			return nil, grpcError(err)
+		}
 		device, err := d.loops.find(d.store.image(id))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, grpcError(err)

@@ -8,10 +8,18 @@
 // moment: a volume's directory appears and vanishes by one rename, and an interrupted mkfs is done again.
 //
 //	ROOT/volumes/vol-HASH/{disk.img,meta.json}      HASH is of the name, so that the same name is the same volume
+//	ROOT/volumes/vol-HASH/published.json            Config.Shared only: the node that the volume is published to
 //	ROOT/snapshots/snap-HASH/{disk.img,meta.json}
 //	ROOT/tmp/                                       what is being made or removed; emptied at every start
 //
 // Names and ids come from outside and never reach a path: names are hashed, ids must look like such a hash.
+//
+// # Several nodes
+//
+// With Config.Shared the root is one that several nodes reach, and a volume goes where its Pod goes. The driver with
+// the controller service writes down to which node a volume is published, and refuses a second one; the driver of that
+// node attaches the image when it stages the volume, and frees it when it unstages it. A node that is cut off goes on
+// using a volume that was taken from it until somebody stops the node: a file has no lock that another machine can break.
 //
 // # Calls
 //

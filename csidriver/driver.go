@@ -66,13 +66,15 @@ func Serve(ctx context.Context, deps Deps, config Config) error {
 // Start serves on the socket until ctx ends, then waits for what is under way. It first clears away what an
 // earlier process left unfinished. It may be called once.
 func (d *Driver) Start(ctx context.Context) error {
-	unlock, err := d.store.open()
-	if err != nil {
-		return fmt.Errorf("start csi driver: %w", err)
-	}
-	defer unlock()
-	if err := d.thaw(); err != nil {
-		return fmt.Errorf("start csi driver: %w", err)
+	if !d.config.NodeOnly {
+		unlock, err := d.store.open()
+		if err != nil {
+			return fmt.Errorf("start csi driver: %w", err)
+		}
+		defer unlock()
+		if err := d.thaw(); err != nil {
+			return fmt.Errorf("start csi driver: %w", err)
+		}
 	}
 	listener, err := listen(d.config.Endpoint)
 	if err != nil {
@@ -80,7 +82,9 @@ func (d *Driver) Start(ctx context.Context) error {
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.logCall), grpc.WaitForHandlers(true))
 	csi.RegisterIdentityServer(server, d)
-	csi.RegisterControllerServer(server, d)
+	if !d.config.NodeOnly {
+		csi.RegisterControllerServer(server, d)
+	}
 	csi.RegisterNodeServer(server, d)
 
 	d.work.begin(ctx)

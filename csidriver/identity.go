@@ -19,10 +19,14 @@ func (d *Driver) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	resp := &csi.GetPluginCapabilitiesResponse{}
-	for _, service := range []csi.PluginCapability_Service_Type{
-		csi.PluginCapability_Service_CONTROLLER_SERVICE,
-		csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
-	} {
+	var services []csi.PluginCapability_Service_Type
+	if !d.config.NodeOnly {
+		services = append(services, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	}
+	if !d.config.Shared {
+		services = append(services, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	}
+	for _, service := range services {
 		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{
 			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: service}},
 		})

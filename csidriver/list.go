@@ -56,6 +56,13 @@ func page(items []*item, token string, limit int32) ([]*item, string, error) {
 }
 
 func (d *Driver) publishedNodes(id string) ([]string, error) {
+	if d.config.Shared {
+		p, err := d.store.publication(id)
+		if p == nil {
+			return nil, err
+		}
+		return []string{p.Node}, nil
+	}
 	device, err := d.loops.find(d.store.image(id))
 	if errors.Is(err, os.ErrNotExist) || err == nil && device == nil {
 		return nil, nil

@@ -33,9 +33,11 @@ func (d *Driver) NodeGetCapabilities(
 
 // NodeGetInfo implements csi.NodeServer.
 func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{
-		NodeId: d.config.NodeID, MaxVolumesPerNode: d.config.MaxVolumes, AccessibleTopology: d.topology()[0],
-	}, nil
+	resp := &csi.NodeGetInfoResponse{NodeId: d.config.NodeID, MaxVolumesPerNode: d.config.MaxVolumes}
+	if topology := d.topology(); len(topology) > 0 {
+		resp.AccessibleTopology = topology[0]
+	}
+	return resp, nil
 }
 
 // NodeStageVolume implements csi.NodeServer: it makes the filesystem of a new volume, lets one grow whose volume
@@ -61,6 +63,9 @@ func (d *Driver) NodeStageVolume(
 	return run(ctx, d.work, []string{id}, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
+		}
+		if err := d.checkPublished(id); err != nil {
+			return nil, grpcError(err)
 		}
 		// The device of the publish context may be from before a reboot: the image is what counts.
 		device, err := d.attached(id, req.GetPublishContext()[ContextReadonly] == "true", false)
@@ -165,6 +170,9 @@ func (d *Driver) NodeUnstageVolume(
 	}
 	return run(ctx, d.work, []string{req.GetVolumeId()}, func(context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		_, err := d.unmount(req.GetVolumeId(), "staging_target_path", req.GetStagingTargetPath())
+		if err == nil {
+			err = d.letGo(req.GetVolumeId())
+		}
 		if err != nil {
 			return nil, grpcError(err)
 		}

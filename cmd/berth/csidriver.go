@@ -43,6 +43,9 @@ func newCSIDriver() *cobra.Command {
 	f.StringVar(&config.NodeID, "node-id", "", "this node's name (required)")
 	f.StringVar(&config.Root, "root", "", "the directory of the images (required)")
 	f.Int64Var(&config.MaxVolumes, "max-volumes", 0, "how many volumes the node may have attached (0: no limit)")
+	f.StringVar(&config.Name, "name", csidriver.Name, "the driver's name")
+	f.BoolVar(&config.Shared, "shared", false, "other nodes reach --root too: a volume goes to whichever node it is attached to")
+	f.BoolVar(&config.NodeOnly, "node-only", false, "with --shared: leave the controller service to another node's driver")
 	f.BoolVar(&config.Thin, "thin", false, "let volumes promise more than the disk holds")
 	f.StringVar(&registry, "plugins-registry", "", "the kubelet's plugins_registry directory, to register there")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
@@ -51,6 +54,6 @@ func newCSIDriver() *cobra.Command {
 
 func register(ctx context.Context, config csidriver.Config, registry string, logger *slog.Logger) error {
 	return registrar.Serve(ctx, registrar.Config{
-		Registry: registry, Driver: csidriver.Name, Endpoint: strings.TrimPrefix(config.Endpoint, "unix://"),
+		Registry: registry, Driver: config.Name, Endpoint: strings.TrimPrefix(config.Endpoint, "unix://"),
 	}, logger)
 }

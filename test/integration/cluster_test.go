@@ -53,6 +53,8 @@ type cluster struct {
 	t       testing.TB
 	berth   string
 	dataDir string
+	network int // the second byte of its Pods' addresses
+	port    int // the API server's
 	args    []string
 
 	cmd   *exec.Cmd
@@ -65,10 +67,12 @@ type cluster struct {
 // newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
 func newCluster(t testing.TB, network int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, berth: berthBinary(t), dataDir: filepath.Join(t.TempDir(), "data")}
+	c := &cluster{
+		t: t, berth: berthBinary(t), dataDir: filepath.Join(t.TempDir(), "data"), network: network, port: freePort(t),
+	}
 	c.args = []string{
 		"--data-dir", c.dataDir,
-		"--api-port", strconv.Itoa(freePort(t)),
+		"--api-port", strconv.Itoa(c.port),
 		"--node-name", fmt.Sprintf("node-%d", network),
 		"--pod-cidr", fmt.Sprintf("10.%d.0.0/16", network),
 		"--service-cidr", fmt.Sprintf("10.%d.0.0/16", network+1),
@@ -249,9 +253,16 @@ func (c *cluster) apply(manifest string) {
 
 func (c *cluster) client() *kubernetes.Clientset {
 	c.t.Helper()
+	return c.as("")
+}
+
+// as is a client with an administrator's rights that acts for the user; "" is the administrator.
+func (c *cluster) as(user string, groups ...string) *kubernetes.Clientset {
+	c.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(c.t, err)
 	config.QPS = -1
+	config.Impersonate.UserName, config.Impersonate.Groups = user, groups
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(c.t, err)
 	return client

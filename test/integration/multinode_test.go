@@ -1,0 +1,309 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const sharedDriver = "shared.berth.dev"
+
+// sharedDisks are disks that every machine of a cluster reaches: the driver's controller with our provisioner and
+// attacher on the cluster's own node, and a driver on each machine.
+type sharedDisks struct {
+	c    *cluster
+	root string
+	run  string
+	logs string
+}
+
+func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
+	t.Helper()
+	run, err := os.MkdirTemp("/run", "berth-d")
+	require.NoError(t, err)
+	s := &sharedDisks{c: c, root: filepath.Join(t.TempDir(), "disks"), run: run, logs: t.TempDir()}
+	t.Cleanup(func() {
+		s.free()
+		require.NoError(t, os.RemoveAll(run))
+	})
+	s.launch("driver", s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
+		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
+	s.launch("controllers", c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
+		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"))
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + sharedDriver + `"},
+		"spec": {"attachRequired": true, "fsGroupPolicy": "File"}}`)
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "shared"},
+		"provisioner": "` + sharedDriver + `", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
+	return s
+}
+
+func (s *sharedDisks) driver(node, socket, registry string, more ...string) []string {
+	return append([]string{s.c.berth, "csi-driver", "--name", sharedDriver, "--shared", "--root", s.root, "--node-id", node,
+		"--endpoint", socket, "--plugins-registry", registry}, more...)
+}
+
+// on is the driver of a machine.
+func (s *sharedDisks) on(m *machine) []string {
+	return s.driver(m.name, filepath.Join(m.run, "csi.sock"), m.registry(), "--node-only")
+}
+
+// launch runs a program until the test ends.
+func (s *sharedDisks) launch(name string, argv ...string) {
+	s.c.t.Helper()
+	log, err := os.Create(s.log(name))
+	require.NoError(s.c.t, err)
+	defer log.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(s.c.t, cmd.Start(), name)
+	s.c.t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which a test that is fine has noticed
+		_ = cmd.Wait()
+		if s.c.t.Failed() {
+			data, _ := os.ReadFile(s.log(name))
+			s.c.t.Logf("end of %s:\n%s", name, data[max(0, len(data)-6000):])
+		}
+	})
+}
+
+func (s *sharedDisks) log(name string) string { return filepath.Join(s.logs, name+".log") }
+
+// free detaches disks that machines without power have left attached.
+func (s *sharedDisks) free() {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		if image, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(image), s.root) {
+			_ = exec.Command("losetup", "--detach", "/dev/"+strings.Split(file, "/")[3]).Run()
+		}
+	}
+}
+
+var publicationLine = regexp.MustCompile(`msg="(published|unpublished|refused to publish) volume" volume=(\S+) node=(\S+)`)
+
+// history judges what the driver was asked: no volume on two nodes at once, not even wished for. It returns the nodes
+// of each volume in their order. That a volume is published again to the node that lost it is no move.
+func (s *sharedDisks) history() map[string][]string {
+	s.c.t.Helper()
+	data, err := os.ReadFile(s.log("driver"))
+	require.NoError(s.c.t, err)
+	at, history := make(map[string]string), make(map[string][]string)
+	for _, line := range publicationLine.FindAllStringSubmatch(string(data), -1) {
+		what, volume, node := line[1], line[2], line[3]
+		switch what {
+		case "published":
+			before := at[volume]
+			require.Contains(s.c.t, []string{"", node}, before, "volume %s was published to %s as well:\n%s", volume, node, data)
+			if at[volume] = node; before == "" {
+				history[volume] = append(history[volume], node)
+			}
+		case "unpublished":
+			require.Equal(s.c.t, node, at[volume], "volume %s:\n%s", volume, data)
+			delete(at, volume)
+		default:
+			s.c.t.Fatalf("somebody wanted volume %s on %s while it was on %s:\n%s", volume, node, at[volume], data)
+		}
+	}
+	return history
+}
+
+// follower is a Pod, kept by a Deployment, that prefers a node, with a disk to which it adds the names of its nodes.
+const follower = `{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "NAME"}, "spec": {"storageClassName": "shared",
+	"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}},
+{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "NAME"}, "spec": {"replicas": 1,
+	"selector": {"matchLabels": {"name": "NAME"}}, "template": {"metadata": {"labels": {"name": "NAME"}}, "spec": {
+	"terminationGracePeriodSeconds": 1, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "NAME"}}],
+	"tolerations": [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
+		{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}],
+	"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {
+		"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["NODE"]}]}}]}},
+	"containers": [CONTAINER]}}}}]}`
+
+func (c *cluster) follow(name, node string) {
+	c.t.Helper()
+	container := shell("echo $NODE >> /disk/trail && sync && exec sleep 100000", `"name": "main",
+		"env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+		"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`)
+	c.apply(strings.NewReplacer("NAME", name, "NODE\"]", node+"\"]", "CONTAINER", container).Replace(follower))
+}
+
+// settled waits until the follower runs on a node that satisfies, and returns its Pod.
+func (c *cluster) settled(name, what string, satisfies func(node string) bool) *corev1.Pod {
+	c.t.Helper()
+	return c.waitPod("name="+name, what, func(pod *corev1.Pod) bool { return isReady(pod) && satisfies(pod.Spec.NodeName) })
+}
+
+// volumeOf is the driver's name of the claim's volume.
+func (c *cluster) volumeOf(claim string) string {
+	c.t.Helper()
+	return c.mustRun("kubectl", "get", "pv", c.mustRun("kubectl", "get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}"),
+		"-o", "jsonpath={.spec.csi.volumeHandle}")
+}
+
+// trail is what the follower's disk says, as its Pod reads it.
+func (c *cluster) trail(pod *corev1.Pod) []string {
+	c.t.Helper()
+	return strings.Fields(c.mustRun("kubectl", "exec", pod.Name, "--", "/bin/busybox", "cat", "/disk/trail"))
+}
+
+func nodeReady(node *corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// TestVolumesFollowTheirPods has Pods with attached volumes leave nodes that are drained, lose their power, are deleted
+// and are cut off, on a cluster of four nodes. The driver's log is the judge.
+func TestVolumesFollowTheirPods(t *testing.T) {
+	c := newCluster(t, 231)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	disks := newSharedDisks(t, c)
+	machines := make([]*machine, 3)
+	for i := range machines {
+		machines[i] = newMachine(t, c, i+1)
+		machines[i].start(disks.on)
+	}
+	home := fmt.Sprintf("node-%d", c.network)
+	for _, m := range machines {
+		c.waitNode(m.name, "ready", nodeReady)
+		c.waitRegistered(m.name)
+	}
+	c.waitRegistered(home)
+
+	powerless, deleted, cut := machines[0], machines[1], machines[2]
+	t.Run("drained", func(t *testing.T) {
+		c.follow("drained", powerless.name)
+		c.settled("drained", "on "+powerless.name, is(powerless.name))
+		c.mustRun("kubectl", "drain", powerless.name, "--force", "--timeout=2m")
+		pod := c.settled("drained", "elsewhere", not(powerless.name))
+		require.Equal(t, []string{powerless.name, pod.Spec.NodeName}, c.trail(pod))
+		require.Equal(t, []string{powerless.name, pod.Spec.NodeName}, disks.history()[c.volumeOf("drained")])
+		require.Empty(t, forcedDetaches(t, c), "a drain needs no force")
+		c.mustRun("kubectl", "delete", "deployment,pvc", "drained", "--timeout=2m")
+		c.mustRun("kubectl", "uncordon", powerless.name)
+	})
+
+	// The storage loses a publication behind everybody's back. The attacher's next look, within a minute, mends that.
+	c.follow("betrayed", home)
+	c.settled("betrayed", "on "+home, is(home))
+	publication := filepath.Join(disks.root, "volumes", c.volumeOf("betrayed"), "published.json")
+	require.NoError(t, os.Remove(publication))
+
+	// The three that take the control plane's patience (a node is lost after 50 s) take it together.
+	lost := []*machine{powerless, deleted, cut}
+	for _, m := range lost {
+		c.follow("of-"+m.name, m.name)
+	}
+	before := make(map[string]types.UID)
+	for _, m := range lost {
+		before[m.name] = c.settled("of-"+m.name, "on "+m.name, is(m.name)).UID
+		c.mustRun("kubectl", "cordon", m.name)
+	}
+	powerless.kill()
+	powerless.unmount()
+	c.mustRun("kubectl", "taint", "node", powerless.name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+	deleted.kill()
+	deleted.unmount()
+	c.mustRun("kubectl", "delete", "node", deleted.name)
+	cut.cut()
+	// Whether a machine that is cut off still works is for people to know: the volume stays until one says that it does not.
+	c.waitNode(cut.name, "lost", func(node *corev1.Node) bool { return !nodeReady(node) })
+	waiting := c.waitPod("name=of-"+cut.name, "waiting for its volume", func(pod *corev1.Pod) bool {
+		return pod.UID != before[cut.name] && pod.Spec.NodeName != ""
+	})
+	require.NoError(t, c.poll(func(context.Context) bool {
+		out, err := c.run("explain", "pod", waiting.Name)
+		return err == nil && strings.Contains(out, fmt.Sprintf("attached to node %q since", cut.name)) &&
+			strings.Contains(out, "it is released when")
+	}), "explain must say who holds the volume, since when, and what it waits for")
+	require.NotEqual(t, cut.name, waiting.Spec.NodeName)
+	require.Equal(t, []string{cut.name}, disks.history()[c.volumeOf("of-"+cut.name)])
+	c.mustRun("kubectl", "taint", "node", cut.name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+
+	for _, m := range lost {
+		pod := c.settled("of-"+m.name, "away from "+m.name, not(m.name))
+		require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
+		require.Equal(t, []string{m.name, pod.Spec.NodeName}, disks.history()[c.volumeOf("of-"+m.name)])
+	}
+	events := forcedDetaches(t, c)
+	for _, m := range []*machine{powerless, cut} {
+		require.Contains(t, events, "Node "+m.name, "what was assumed must be said on the node")
+	}
+	require.NotContains(t, events, "Node "+deleted.name, "a node that is gone has nothing mounted")
+
+	// The machine comes back, and lets go of what it must not have any more.
+	cut.mend()
+	c.waitNode(cut.name, "back", nodeReady)
+	require.NoError(t, c.poll(func(context.Context) bool {
+		for _, point := range mountsBelow(t, cut.kubelet()) {
+			if strings.Contains(point, "kubernetes.io") && strings.Contains(point, "csi") {
+				return false
+			}
+		}
+		return true
+	}), "%s must unmount the volume that was taken from it: %v", cut.name, mountsBelow(t, cut.kubelet()))
+
+	require.NoError(t, c.poll(func(context.Context) bool {
+		_, err := os.Stat(publication)
+		return err == nil
+	}), "what was unpublished behind our back must be published again")
+
+	c.mustRun("kubectl", "delete", "deployments", "--all", "--cascade=foreground", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+	require.Contains(t, c.mustRun("kubectl", "get", "volumeattachments"), "No resources found")
+	disks.history()
+	left, err := filepath.Glob(filepath.Join(disks.root, "volumes", "*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "the disks go with their claims")
+}
+
+func is(name string) func(string) bool  { return func(node string) bool { return node == name } }
+func not(name string) func(string) bool { return func(node string) bool { return node != name } }
+
+// waitRegistered waits until the node's kubelet knows the driver of the shared disks.
+func (c *cluster) waitRegistered(node string) {
+	c.t.Helper()
+	client := c.client()
+	require.NoError(c.t, c.poll(func(ctx context.Context) bool {
+		found, err := client.StorageV1().CSINodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		for _, driver := range found.Spec.Drivers {
+			if driver.Name == sharedDriver {
+				return true
+			}
+		}
+		return false
+	}), "driver %s does not register on %s", sharedDriver, node)
+}
+
+// forcedDetaches are the objects that have an event about a forced detach, as "Kind name".
+func forcedDetaches(t testing.TB, c *cluster) []string {
+	t.Helper()
+	list, err := c.client().CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=ForcedDetachVolume"})
+	require.NoError(t, err)
+	var on []string
+	for _, event := range list.Items {
+		on = append(on, event.InvolvedObject.Kind+" "+event.InvolvedObject.Name)
+	}
+	return on
+}

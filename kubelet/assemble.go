@@ -56,7 +56,7 @@ func (k *Kubelet) furnish() (err error) {
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
-		OnNode: k.nodeChanged, Logger: d.Logger.With("room", "node"),
+		OnNode: k.nodeChanged, OnRuntime: k.networkOf, Logger: d.Logger.With("room", "node"),
 	})
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (k *Kubelet) open() error {
 	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift})
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
-		LogDir: cfg.LogDir, Profiling: cfg.Profiling,
+		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, Profiling: cfg.Profiling,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
 		Logger: k.deps.Logger,

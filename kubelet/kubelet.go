@@ -208,6 +208,7 @@ func (k *Kubelet) attend(ctx context.Context) error {
 		resp, err := k.runtime.Status(ctx, &runtimeapi.StatusRequest{})
 		if err == nil {
 			k.wordFor(resp)
+			k.networkOf(resp)
 		}
 		k.node.RuntimeChanged()
 		k.workers.Connected()
@@ -241,6 +242,21 @@ func (k *Kubelet) wordFor(resp *runtimeapi.StatusResponse) {
 	if capacity, _, err := k.node.Resources(); err == nil {
 		k.word(capacity.Memory().Value(), recursive)
 	}
+}
+
+// networkOf tells the Pods' workers whether the runtime has a network for them. Without an API server nobody asks again
+// before the next connection, so that Pods there just try.
+func (k *Kubelet) networkOf(resp *runtimeapi.StatusResponse) {
+	if k.deps.standalone {
+		return
+	}
+	for _, condition := range resp.GetStatus().GetConditions() {
+		if condition.Type == runtimeapi.NetworkReady && !condition.Status {
+			k.workers.SetNetwork(fmt.Errorf("container runtime: %s: %s", condition.Reason, condition.Message))
+			return
+		}
+	}
+	k.workers.SetNetwork(nil)
 }
 
 // word makes the builder of CRI messages.

@@ -106,6 +106,10 @@ type ServerConfig struct {
 	// CertFile and KeyFile are the serving certificate; ClientCAFile holds the CAs of its clients. All are read
 	// again when they are replaced.
 	CertFile, KeyFile, ClientCAFile string
+	// CertLater lets the server begin before the certificate's files are there: it answers from when they are.
+	CertLater bool
+	// HealthzAddress is a loopback host:port for /healthz alone, without TLS; empty for none.
+	HealthzAddress string
 	// LogDir is the directory whose files are served at /logs/; empty for none.
 	LogDir string
 	// Profiling serves Go's profiler at /debug/pprof/.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -30,14 +30,25 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
+// nodeLogDir is what a node's server shows at /logs/.
+const nodeLogDir = "/var/log"
+
 type nodeFlags struct {
-	kubeconfig, name, ip, runtime, root, logs, cgroupRoot, cgroupDriver string
-	certFile, keyFile, clientCA                                         string
-	dns                                                                 []string
-	domain                                                              string
-	port                                                                int32
-	maxPods                                                             int64
-	verbosity                                                           int
+	kubeconfig, bootstrap, name, ip, runtime, root, logs, cgroupRoot, cgroupDriver string
+
+	certFile, keyFile, clientCA, certDir string
+	rotateServer, profiling              bool
+
+	manifests, manifestURL string
+	kubeReserved           map[string]string
+	systemReserved         map[string]string
+	imagesHigh, imagesLow  int
+	healthzPort            int
+	dns                    []string
+	domain                 string
+	port                   int32
+	maxPods                int64
+	verbosity              int
 }
 
 func newNode() *cobra.Command {
@@ -48,6 +59,12 @@ func newNode() *cobra.Command {
 			"running, until Ctrl-C. Containers run on when it stops; the next start finds them.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
+	nodeFlagsOf(cmd, &flags)
+	nodeServerFlagsOf(cmd, &flags)
+	return cmd
+}
+
+func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity (required)")
 	f.StringVar(&flags.name, "node-name", "", "the Node's name (default: the host name)")
@@ -57,15 +74,32 @@ func newNode() *cobra.Command {
 	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "the containers' logs")
 	f.StringVar(&flags.cgroupRoot, "cgroup-root", "/", "the cgroup below which Pods' cgroups lie")
 	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "who manages cgroups: cgroupfs or systemd, as the runtime is set")
+	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
+	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
+	f.Int64Var(&flags.maxPods, "max-pods", 110, "how many Pods the node takes")
+	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
+	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
+	f.StringToStringVar(&flags.kubeReserved, "kube-reserved", nil, "what Pods may not use for Kubernetes' programs: cpu=100m,memory=200Mi")
+	f.StringToStringVar(&flags.systemReserved, "system-reserved", nil, "what Pods may not use for the system's programs")
+	f.IntVar(&flags.imagesHigh, "image-gc-high-threshold", 85, "how full the images' disk becomes, in percent, before unused images go; 0: never")
+	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+}
+
+// nodeServerFlagsOf are those of certificates and of the node's server.
+func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
+	f := cmd.Flags()
+	f.StringVar(&flags.bootstrap, "bootstrap-kubeconfig", "", "a kubeconfig that may ask for a client certificate: with it, the "+
+		"node has one signed and renewed,\nand --kubeconfig is written")
+	f.StringVar(&flags.certDir, "cert-dir", "", "where certificates are kept (default: pki below --root-dir)")
+	f.BoolVar(&flags.rotateServer, "rotate-server-certificates", false,
+		"have the cluster sign the serving certificate, and renew it; an administrator approves its requests")
 	f.StringVar(&flags.certFile, "tls-cert-file", "", "serving certificate (default: self-signed, kept below --root-dir)")
 	f.StringVar(&flags.keyFile, "tls-private-key-file", "", "the serving certificate's key")
 	f.StringVar(&flags.clientCA, "client-ca-file", "", "CAs of the clients of the node's server (default: the kubeconfig's CA)")
-	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
-	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
 	f.Int32Var(&flags.port, "port", 10250, "the port of the node's server")
-	f.Int64Var(&flags.maxPods, "max-pods", 110, "how many Pods the node takes")
-	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
-	return cmd
+	f.IntVar(&flags.healthzPort, "healthz-port", 10248, "the loopback port of /healthz, without TLS; 0: none")
+	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
 }
 
 func (f nodeFlags) run(cmd *cobra.Command) (err error) {
@@ -76,21 +110,27 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("berth node makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
 	}
 	logger := stderrLogger(f.verbosity)
-	rest, err := loadKubeconfig(f.kubeconfig)
+	name, err := f.nodeName()
 	if err != nil {
 		return err
 	}
-	config, err := f.config(rest)
+	ctx := cmd.Context()
+	id, err := f.identify(ctx, name, logger)
+	defer id.stop()
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(rest)
+	config, err := f.config(ctx, id, name)
 	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
+		return err
 	}
-	leases, err := kubernetes.NewForConfig(rest)
+	client, err := id.client()
 	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
+		return err
+	}
+	leases, err := id.client()
+	if err != nil {
+		return err
 	}
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
@@ -103,24 +143,36 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
-	logger.Info("joining", "cluster", rest.Host, "node", config.NodeName, "address", config.NodeIPs[0])
-	return k.Start(cmd.Context())
+	logger.Info("joining", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
+	return k.Start(ctx)
 }
 
-func (f nodeFlags) config(rest *rest.Config) (kubelet.Config, error) {
+// nodeName is the flag's, or the machine's.
+func (f nodeFlags) nodeName() (string, error) {
+	if f.name != "" {
+		return f.name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the host name (or give --node-name): %w", err)
+	}
+	return strings.ToLower(host), nil
+}
+
+// certificates is where the node keeps its certificates.
+func (f nodeFlags) certificates() string {
+	if f.certDir != "" {
+		return f.certDir
+	}
+	return filepath.Join(f.root, "pki")
+}
+
+func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubelet.Config, error) {
 	driver, known := map[string]cm.Driver{"cgroupfs": cm.DriverCgroupfs, "systemd": cm.DriverSystemd}[f.cgroupDriver]
 	if !known {
 		return kubelet.Config{}, usageError{fmt.Errorf("--cgroup-driver %q: cgroupfs and systemd are known", f.cgroupDriver)}
 	}
-	name := f.name
-	if name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return kubelet.Config{}, fmt.Errorf("find the host name (or give --node-name): %w", err)
-		}
-		name = strings.ToLower(host)
-	}
-	ip, err := f.address(rest.Host)
+	ip, err := f.address(id.server.Host)
 	if err != nil {
 		return kubelet.Config{}, err
 	}
@@ -128,14 +180,24 @@ func (f nodeFlags) config(rest *rest.Config) (kubelet.Config, error) {
 		Addresses: []string{net.JoinHostPort(ip.String(), strconv.Itoa(int(f.port)))}, Port: f.port,
 		CertFile: f.certFile, KeyFile: f.keyFile, ClientCAFile: f.clientCA,
 	}
-	if err := f.completeServer(&server, rest, name, ip); err != nil {
+	if err := f.serve(ctx, id, &server, name, ip); err != nil {
 		return kubelet.Config{}, err
+	}
+	server.Profiling, server.LogDir = f.profiling, nodeLogDir
+	if f.healthzPort > 0 {
+		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
+	}
+	reserved, err := kubelet.ParseReservation(f.kubeReserved, f.systemReserved)
+	if err != nil {
+		return kubelet.Config{}, usageError{err}
 	}
 	return kubelet.Config{
 		NodeName: name, NodeIPs: []net.IP{ip}, Version: version.Kubelet(),
 		RootDir: f.root, PodLogsDir: f.logs, RuntimeEndpoint: f.runtime,
 		CgroupRoot: f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
-		Server: server,
+		KubeReserved: reserved.Kubernetes, SystemReserved: reserved.System,
+		ImageGCHigh: f.imagesHigh, ImageGCLow: f.imagesLow,
+		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,
 	}, nil
 }
 
@@ -167,7 +229,7 @@ func (f nodeFlags) address(server string) (net.IP, error) {
 
 // completeServer fills in a self-signed certificate and the cluster's CA where no files were named.
 func (f nodeFlags) completeServer(server *kubelet.ServerConfig, rest *rest.Config, name string, ip net.IP) error {
-	dir := filepath.Join(f.root, "pki")
+	dir := f.certificates()
 	if (server.CertFile == "") != (server.KeyFile == "") {
 		return usageError{errors.New("--tls-cert-file and --tls-private-key-file go together")}
 	}
@@ -185,6 +247,12 @@ func (f nodeFlags) completeServer(server *kubelet.ServerConfig, rest *rest.Confi
 			return fmt.Errorf("keep the serving certificate: %w", err)
 		}
 	}
+	return f.completeClientCA(server, rest)
+}
+
+// completeClientCA takes the CA of the cluster for that of the clients where no other was named.
+func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Config) error {
+	dir := f.certificates()
 	if server.ClientCAFile != "" {
 		return nil
 	}

@@ -263,7 +263,9 @@ func (p *planner) start(kind Kind, index int, last *container.ContainerStatus, b
 		}
 	} else if exited := p.status.FindExited(c.Name); exited != nil {
 		until, delay := p.in.Backoff.Due(p.pod.UID, plan.BackoffKey, exited.FinishedAt)
-		if until.After(p.in.Now) {
+		// An end that lies ahead was before the clock was set back: how long ago, nobody knows, and to wait until the
+		// clock has come there again could take for ever.
+		if until.After(p.in.Now) && !exited.FinishedAt.After(p.in.Now) {
 			p.wait(c, until, delay)
 			return false
 		}

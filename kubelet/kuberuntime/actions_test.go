@@ -399,6 +399,16 @@ func TestBackoffLimit(t *testing.T) {
 	require.Zero(t, delay, "a first start is no restart")
 }
 
+func TestBackoffAfterTheClockWasSetBack(t *testing.T) {
+	pod, backoff := podOf("Always", "a"), NewBackoff(0)
+	last := exited("a", 1, 3600)
+	first := ComputeActions(pod, statusOf(last), Inputs{Now: at(3600), Backoff: backoff})
+	backoff.Started(pod.UID, first.Start[0].BackoffKey, first.Start[0].BackoffSince, at(3600))
+	require.Equal(t, "~a", say(ComputeActions(pod, statusOf(last), Inputs{Now: at(3601), Backoff: backoff})))
+	require.Equal(t, "+a#1", say(ComputeActions(pod, statusOf(last), Inputs{Now: at(10), Backoff: backoff})),
+		"it does not wait for an hour")
+}
+
 func TestInitWaitsInBackoff(t *testing.T) {
 	pod, backoff := podOf("Always", "side:s", "init:i", "a"), NewBackoff(0)
 	last := exited("i", 1, 12)

@@ -119,10 +119,12 @@ type Deps struct {
 	Machine     Machine
 	// OnNode is told of every new state of the Node object that the API server sends. It must not block, and must
 	// not change the object.
-	OnNode   func(*corev1.Node)
-	Recorder record.EventRecorder
-	Clock    clock.Clock
-	Logger   *slog.Logger
+	OnNode func(*corev1.Node)
+	// OnRuntime is told of every answer of the runtime about its state. It must not block.
+	OnRuntime func(*runtimeapi.StatusResponse)
+	Recorder  record.EventRecorder
+	Clock     clock.Clock
+	Logger    *slog.Logger
 }
 
 func (d *Deps) validate() error {
@@ -134,6 +136,9 @@ func (d *Deps) validate() error {
 	}
 	if d.OnNode == nil {
 		d.OnNode = func(*corev1.Node) {}
+	}
+	if d.OnRuntime == nil {
+		d.OnRuntime = func(*runtimeapi.StatusResponse) {}
 	}
 	if d.Clock == nil {
 		d.Clock = clock.RealClock{}

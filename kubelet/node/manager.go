@@ -324,6 +324,7 @@ func (m *Manager) askRuntime(ctx context.Context) {
 	}
 	m.seen.runtime, m.seen.version = status, version
 	m.runtimeSeen = m.deps.Clock.Now()
+	m.deps.OnRuntime(status)
 }
 
 func (m *Manager) askImages(ctx context.Context) {

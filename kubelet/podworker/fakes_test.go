@@ -2,10 +2,12 @@ package podworker_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -226,3 +228,29 @@ func (*builder) ReleasePod(context.Context, types.UID) error                    
 func (*builder) ForgetPod(context.Context, *corev1.Pod) error                          { return nil }
 func (*builder) LastAttempt(*corev1.Pod, string) (uint32, bool)                        { return 0, false }
 func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) string { return "" }
+
+// recorder counts the events it is given, by reason and message.
+type recorder struct {
+	mu   sync.Mutex
+	said map[string]int
+}
+
+func (r *recorder) times(event string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said[event]
+}
+
+func (r *recorder) Event(_ runtime.Object, _, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said[reason+": "+message]++
+}
+
+func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) AnnotatedEventf(object runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	r.Eventf(object, kind, reason, format, args...)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,8 @@ type Manager struct {
 	backoff *kuberuntime.Backoff
 
 	group sync.WaitGroup // the workers
+	// network is why the runtime has no network for new sandboxes; nil if it has one.
+	network atomic.Pointer[string]
 
 	mu      sync.Mutex // guards all below
 	running context.Context
@@ -178,6 +181,24 @@ func (m *Manager) Connected() {
 	defer m.mu.Unlock()
 	for _, w := range m.workers {
 		w.post(func() { w.changed = true; w.retries.clear() })
+	}
+}
+
+// SetNetwork says why the runtime has no network for new sandboxes, nil that it has one. Pods on the node's own network
+// do not care; the others wait, with an event that tells the reason.
+func (m *Manager) SetNetwork(missing error) {
+	if missing != nil {
+		text := missing.Error()
+		m.network.Store(&text)
+		return
+	}
+	if m.network.Swap(nil) == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.workers {
+		w.post(func() { w.retries.clear() })
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 // sandbox begins to make a new sandbox, after taking down what is left of an old one.
 func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
-	if w.ops[opSandbox] != nil || w.containerOps() || w.waits(opSandbox) {
+	if w.ops[opSandbox] != nil || w.containerOps() || w.waits(opSandbox) || !w.networked() {
 		return
 	}
 	if actions.SandboxChanged {
@@ -41,6 +41,22 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 			w.retries.done(opSandbox)
 		}
 	})
+}
+
+// networked reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
+// that changes.
+func (w *worker) networked() bool {
+	missing := w.m.network.Load()
+	if missing == nil || w.pod.Spec.HostNetwork {
+		w.offline = ""
+		return true
+	}
+	if *missing != w.offline {
+		w.offline = *missing
+		w.warn("", "NetworkNotReady", "network is not ready: %s", w.offline)
+		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageSandbox, "", fmt.Errorf("network is not ready: %s", w.offline))
+	}
+	return false
 }
 
 // replaceSandbox takes down what is held of the Pod and runs a sandbox.

@@ -64,6 +64,8 @@ type worker struct {
 
 	resize   resize
 	prepared bool // volumes are mounted
+	// offline is why there was no network for a sandbox when that was said last; empty if there was.
+	offline string
 	// config is what the sandbox with the id configOf was made with.
 	config   *runtimeapi.PodSandboxConfig
 	configOf string

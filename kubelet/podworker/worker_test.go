@@ -35,6 +35,7 @@ type world struct {
 	statuses *statuses
 	builder  *builder
 	admitter *admitter
+	recorder *recorder
 	manager  *podworker.Manager
 	stop     func()
 }
@@ -45,7 +46,7 @@ func newWorld(t *testing.T) *world {
 		t: t, clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
-		builder: &builder{}, admitter: &admitter{},
+		builder: &builder{}, admitter: &admitter{}, recorder: &recorder{said: map[string]int{}},
 	}
 	w.boot()
 	t.Cleanup(func() { w.stop() })
@@ -66,6 +67,7 @@ func (w *world) boot() {
 	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: hooks{}, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
+		Recorder: w.recorder,
 	})
 	require.NoError(w.t, err)
 	w.manager = manager
@@ -263,6 +265,21 @@ func TestSandboxFailureIsRetried(t *testing.T) {
 		return w.runtime.Running()["main"] == 1
 	})
 	require.Equal(t, 2, w.runtime.Calls("RunPodSandbox"))
+}
+
+func TestPodsWaitForTheNetwork(t *testing.T) {
+	w := newWorld(t)
+	w.manager.SetNetwork(errors.New("cni plugin not initialized"))
+	w.add(pod("a"))
+	onHost := pod("b", func(p *corev1.Pod) { p.Spec.HostNetwork, p.Spec.Containers[0].Name = true, "host" })
+	w.add(onHost)
+	w.eventually(onHost.UID, "running", running)
+	require.Zero(t, w.runtime.Running()["main"])
+	w.become("told", func() bool {
+		return w.recorder.times("NetworkNotReady: network is not ready: cni plugin not initialized") == 1
+	})
+	w.manager.SetNetwork(nil)
+	w.become("running", func() bool { return w.runtime.Running()["main"] == 1 })
 }
 
 func TestRejectedPodFailsWithoutTrace(t *testing.T) {

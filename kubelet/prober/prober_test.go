@@ -338,6 +338,18 @@ func TestAdoptedContainerKeepsItsVerdicts(t *testing.T) {
 	})
 }
 
+func TestProbesAfterTheClockWasSetBack(t *testing.T) {
+	run(t, passAfter(0), func(t *testing.T, b *bench) {
+		c := started("c1")
+		c.StartedAt = c.StartedAt.Add(24 * time.Hour)
+		c.Adopted, c.WasReady = true, true
+		b.ContainerStarted(pod(corev1.Container{LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready")}), c)
+		b.wait(time.Minute)
+		require.NotEmpty(t, b.looker.times("alive"), "it is not left alone for a day")
+		require.NotEmpty(t, b.looker.times("ready"))
+	})
+}
+
 func TestErrorsAreNoVerdict(t *testing.T) {
 	run(t, func(string, time.Duration) (probe.Result, string, error) {
 		return probe.Failure, "", errors.New("runtime away")

@@ -58,7 +58,11 @@ func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *
 		// A liveness probe has nothing to gain from an early look, and at the very start it could only do harm.
 		delay = w.period
 	}
-	due := cp.container.StartedAt.Add(delay)
+	started := cp.container.StartedAt
+	if started.After(now) {
+		started = now // the clock was set back since
+	}
+	due := started.Add(delay)
 	if due.Before(now) {
 		due = now
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -38,6 +39,8 @@ type Config struct {
 	Addresses []string
 	// CertFile and KeyFile hold the serving certificate, in PEM form. They are read again when replaced.
 	CertFile, KeyFile string
+	// CertLater lets the server begin before those files are there; handshakes fail until they are.
+	CertLater bool
 	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
 	// supervisors. Empty means none.
 	HealthzAddress string
@@ -145,7 +148,10 @@ func (s *Server) Addrs() []net.Addr {
 // Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
 func (s *Server) Start(ctx context.Context) error {
 	if _, err := s.keys.get(); err != nil {
-		return err
+		if !s.cfg.CertLater || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		s.log.Info("the node API answers as soon as its serving certificate is there", "file", s.cfg.CertFile)
 	}
 	listeners, err := s.listen(ctx)
 	if err != nil {

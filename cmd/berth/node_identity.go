@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/certificate"
+)
+
+// identity is how the node speaks to the API server. Its certificates, if it keeps any itself, are renewed until stop.
+type identity struct {
+	// rest has the node's credentials, once for each client that is to have connections of its own.
+	rest func() (*rest.Config, error)
+	// server is where the API server is and whom it is known by.
+	server *rest.Config
+
+	cancel  []context.CancelFunc
+	running sync.WaitGroup
+}
+
+func (i *identity) stop() {
+	for _, cancel := range i.cancel {
+		cancel()
+	}
+	i.running.Wait()
+}
+
+// keep runs the keeper until stop.
+func (i *identity) keep(ctx context.Context, keeper *certificate.Keeper) {
+	ctx, cancel := context.WithCancel(ctx)
+	i.cancel = append(i.cancel, cancel)
+	i.running.Go(func() { _ = keeper.Start(ctx) }) // it ends with ctx, and never else
+}
+
+// client makes a client with the node's credentials and a connection of its own.
+func (i *identity) client() (*kubernetes.Clientset, error) {
+	config, err := i.rest()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make an API client: %w", err)
+	}
+	return client, nil
+}
+
+// identify finds out who the node is to the API server: whom the kubeconfig says, or, with --bootstrap-kubeconfig, the
+// owner of a client certificate that the node has signed for itself and keeps renewing.
+func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logger) (*identity, error) {
+	id := &identity{}
+	if f.bootstrap == "" {
+		config, err := loadKubeconfig(f.kubeconfig)
+		id.server, id.rest = config, func() (*rest.Config, error) { return config, nil }
+		return id, err
+	}
+	keeper, err := f.clientKeeper(id, name)
+	if err != nil {
+		return id, err
+	}
+	id.keep(ctx, keeper)
+	if keeper.Current() == nil {
+		logger.Info("asking for a client certificate", "cluster", id.server.Host, "node", name)
+	}
+	if _, err := keeper.Wait(ctx); err != nil {
+		return id, err
+	}
+	id.rest = func() (*rest.Config, error) { return certificate.RESTConfig(id.server, keeper) }
+	return id, certificate.WriteKubeconfig(f.kubeconfig, id.server, keeper)
+}
+
+// clientKeeper makes what keeps the node's client certificate, and notes where the API server is.
+func (f nodeFlags) clientKeeper(id *identity, name string) (keeper *certificate.Keeper, err error) {
+	id.server, err = f.server()
+	if err != nil {
+		return nil, err
+	}
+	renewing := sync.OnceValues(func() (kubernetes.Interface, error) {
+		config, err := certificate.RESTConfig(id.server, keeper)
+		if err != nil {
+			return nil, err
+		}
+		return kubernetes.NewForConfig(config)
+	})
+	keeper, err = certificate.NewClient(certificate.Config{NodeName: name, Dir: f.certificates()},
+		func(current *tls.Certificate) (kubernetes.Interface, error) {
+			if current != nil { // it asks for its own renewal
+				return renewing()
+			}
+			config, err := loadKubeconfig(f.bootstrap)
+			if err != nil {
+				return nil, err
+			}
+			return kubernetes.NewForConfig(config)
+		})
+	return keeper, err
+}
+
+// server is where the API server is: as the kubeconfig of an earlier start says, or else the bootstrap's.
+func (f nodeFlags) server() (*rest.Config, error) {
+	path := f.kubeconfig
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		path = f.bootstrap
+	}
+	return loadKubeconfig(path)
+}
+
+// serve completes the node's server with a serving certificate: the one named, one that the cluster signs, or one that
+// the node signs itself.
+func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.ServerConfig, name string, ip net.IP) error {
+	if !f.rotateServer {
+		return f.completeServer(server, id.server, name, ip)
+	}
+	if f.certFile != "" {
+		return usageError{errors.New("--rotate-server-certificates and --tls-cert-file: choose one")}
+	}
+	client, err := id.client()
+	if err != nil {
+		return err
+	}
+	keeper, err := certificate.NewServing(certificate.Config{NodeName: name, Dir: f.certificates()}, client, []string{name}, []net.IP{ip})
+	if err != nil {
+		return err
+	}
+	id.keep(ctx, keeper)
+	server.CertFile, server.KeyFile, server.CertLater = keeper.Path(), keeper.Path(), true
+	return f.completeClientCA(server, id.server)
+}

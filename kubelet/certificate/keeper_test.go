@@ -1,0 +1,235 @@
+package certificate_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/kubelet/certificate"
+)
+
+// patience bounds waits that end by an event.
+const patience = time.Minute
+
+// signer is a cluster that signs every request as soon as it sees it.
+type signer struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+
+	mu       sync.Mutex
+	lifetime []time.Duration // of the certificates to come; the last one stays
+	requests []*certificatesv1.CertificateSigningRequest
+	serial   int64
+}
+
+func newSigner(t *testing.T, lifetime ...time.Duration) *signer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &signer{t: t, key: key, cert: cert, lifetime: lifetime, serial: 1}
+}
+
+// client is an API server that answers requests for certificates with the signer's.
+func (s *signer) client() *fake.Clientset {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		request := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
+		request.Name, request.UID = "csr-"+request.GenerateName+rand.Text(), "uid"
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved}}
+		request.Status.Certificate = s.sign(request)
+		return true, request, client.Tracker().Add(request)
+	})
+	return client
+}
+
+func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, request)
+	block, _ := pem.Decode(request.Spec.Request)
+	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	require.NoError(s.t, err)
+	s.serial++
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(s.serial), Subject: asked.Subject, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses,
+		NotBefore: now.Add(-time.Second), NotAfter: now.Add(s.lifetime[0]),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	if len(s.lifetime) > 1 {
+		s.lifetime = s.lifetime[1:]
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, asked.PublicKey, s.key)
+	require.NoError(s.t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func (s *signer) asked() []*certificatesv1.CertificateSigningRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests
+}
+
+// start runs a keeper until the test ends, and returns what stops it earlier.
+func start(t *testing.T, keeper *certificate.Keeper) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { require.NoError(t, keeper.Start(ctx)) })
+	stop = func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+func wait(t *testing.T, keeper *certificate.Keeper) *tls.Certificate {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cert, err := keeper.Wait(ctx)
+	require.NoError(t, err)
+	return cert
+}
+
+func TestServingCertificate(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	cfg := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"), Lifetime: 2 * time.Hour}
+	keeper, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	require.NoError(t, err)
+	require.Nil(t, keeper.Current())
+	stop := start(t, keeper)
+	cert := wait(t, keeper)
+	require.Equal(t, "system:node:n1", cert.Leaf.Subject.CommonName)
+	require.Equal(t, []string{"system:nodes"}, cert.Leaf.Subject.Organization)
+	require.Equal(t, []string{"host"}, cert.Leaf.DNSNames)
+	require.Len(t, cert.Leaf.IPAddresses, 1)
+	request := s.asked()[0]
+	require.Equal(t, certificatesv1.KubeletServingSignerName, request.Spec.SignerName)
+	require.Equal(t, int32(7200), *request.Spec.ExpirationSeconds)
+	require.ElementsMatch(t, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		request.Spec.Usages)
+	info, err := os.Stat(keeper.Path())
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	stop()
+	again, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	require.NoError(t, err)
+	require.Equal(t, cert.Leaf.SerialNumber, again.Current().Leaf.SerialNumber, "the next start finds it")
+	require.Len(t, s.asked(), 1)
+}
+
+// TestRenewal has a client certificate renewed under an open connection: the next request comes with the new one.
+func TestRenewal(t *testing.T) {
+	s := newSigner(t, 2*time.Second, time.Hour)
+	serials := make(chan *big.Int, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		serials <- r.TLS.PeerCertificates[0].SerialNumber
+	}))
+	pool := x509.NewCertPool()
+	pool.AddCert(s.cert)
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	bootstrap := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
+		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}, BearerToken: "once"}
+
+	var withCert []bool
+	keeper, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: t.TempDir()},
+		func(current *tls.Certificate) (kubernetes.Interface, error) {
+			withCert = append(withCert, current != nil)
+			return s.client(), nil
+		})
+	require.NoError(t, err)
+	renewed := make(chan struct{}, 8)
+	config, err := certificate.RESTConfig(bootstrap, keeper)
+	require.NoError(t, err)
+	require.Empty(t, config.BearerToken, "the bootstrap credential is not used any more")
+	keeper.OnRenewal(func() { renewed <- struct{}{} })
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	stop := start(t, keeper)
+	get := func() *big.Int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+		require.NoError(t, err)
+		response, err := client.Do(request)
+		require.NoError(t, err)
+		require.Equal(t, 2, response.ProtoMajor)
+		require.NoError(t, response.Body.Close())
+		return <-serials
+	}
+	await := func() {
+		select {
+		case <-renewed:
+		case <-time.After(patience):
+			t.Fatal("the certificate is not renewed")
+		}
+	}
+	await()
+	require.NotNil(t, wait(t, keeper))
+	first := get()
+	await()
+	require.Equal(t, 1, get().Cmp(first), "a new connection with the new certificate")
+	stop()
+	require.False(t, withCert[0])
+	require.True(t, withCert[1], "renewal asks with the certificate that is to be renewed")
+}
+
+func TestKubeconfig(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	dir := t.TempDir()
+	keeper, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir},
+		func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
+	require.NoError(t, err)
+	start(t, keeper)
+	wait(t, keeper)
+	path := filepath.Join(dir, "kubelet.conf")
+	require.NoError(t, certificate.WriteKubeconfig(path, &rest.Config{Host: "https://127.0.0.1:1",
+		BearerToken: "once", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}}, keeper))
+	read, err := clientcmd.BuildConfigFromFlags("", path)
+	require.NoError(t, err)
+	require.Equal(t, "https://127.0.0.1:1", read.Host)
+	require.Equal(t, keeper.Path(), read.CertFile)
+	require.Empty(t, read.BearerToken)
+	require.ErrorContains(t, certificate.WriteKubeconfig(path, &rest.Config{}, keeper), "no address")
+}
+
+func TestRefusals(t *testing.T) {
+	_, err := certificate.NewServing(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, fake.NewClientset(), nil, nil)
+	require.ErrorContains(t, err, "name or an address")
+	_, err = certificate.NewClient(certificate.Config{Dir: t.TempDir()}, nil)
+	require.ErrorContains(t, err, "NodeName")
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubelet-client-current.pem"), []byte("torn"), 0o600))
+	_, err = certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir}, nil)
+	require.ErrorContains(t, err, dir, "it says where the damaged file is")
+}

@@ -1,0 +1,82 @@
+package certificate
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/connrotation"
+)
+
+const (
+	// dialTimeout and keepAlive are client-go's own for connections to an API server.
+	dialTimeout = 30 * time.Second
+	keepAlive   = 30 * time.Second
+	// idleTimeout closes connections that nobody uses; pingAfter and pingTimeout find those that are dead.
+	idleTimeout = 90 * time.Second
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
+)
+
+// RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
+// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own.
+func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
+	config := rest.AnonymousClientConfig(server)
+	trust, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("speak to %s with the node's certificate: %w", server.Host, err)
+	}
+	if trust == nil {
+		trust = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if current := keeper.Current(); current != nil {
+			return current, nil
+		}
+		return &tls.Certificate{}, nil // the API server then says that it knows nobody of that kind
+	}
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
+	keeper.OnRenewal(dialer.CloseAll)
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: trust, TLSHandshakeTimeout: dialTimeout,
+		DialContext: dialer.DialContext, IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: 25,
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	config.Transport, config.TLSClientConfig = transport, rest.TLSClientConfig{}
+	return config, nil
+}
+
+// WriteKubeconfig writes, with mode 0600, a kubeconfig that names the server and the keeper's file, for the next start
+// and for other programs.
+func WriteKubeconfig(path string, server *rest.Config, keeper *Keeper) error {
+	if server.Host == "" {
+		return errors.New("write the node's kubeconfig: the server has no address")
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["default"] = &clientcmdapi.Cluster{
+		Server: server.Host, CertificateAuthority: server.CAFile, CertificateAuthorityData: server.CAData,
+		InsecureSkipTLSVerify: server.Insecure, TLSServerName: server.ServerName,
+	}
+	config.AuthInfos["default"] = &clientcmdapi.AuthInfo{ClientCertificate: keeper.Path(), ClientKey: keeper.Path()}
+	config.Contexts["default"] = &clientcmdapi.Context{Cluster: "default", AuthInfo: "default"}
+	config.CurrentContext = "default"
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("write the node's kubeconfig: %w", err)
+	}
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return fmt.Errorf("write the node's kubeconfig: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return errors.Join(fmt.Errorf("write the node's kubeconfig: %w", err), os.Remove(temporary))
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var (
+	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills and TestRuntimeFaults go through")
+	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
+)
+
+// livesAtOnce is how many lives go on at the same time.
+const livesAtOnce = 8
+
+func seed(t testing.TB) uint64 {
+	number := *seedFlag
+	if number == 0 {
+		number = rand.Uint64()
+	}
+	t.Logf("-seed %d", number)
+	return number
+}
+
+// TestKills ends berth with the kubelet in it, containerd, and the control plane with SIGKILL at random moments while
+// Pods live: they are created, run, are asked to run commands, crash, end and are deleted. In the end everything has
+// come about as if nothing had happened, and the node holds nothing of a Pod that is gone.
+func TestKills(t *testing.T) {
+	c := newCluster(t, 221)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	l := newLives(t, c.dataDir+"/admin.kubeconfig", "node-221")
+	check := l.healthy(t.Context(), 3)
+
+	number := seed(t)
+	random := rand.New(rand.NewPCG(number, 2))
+	done := make(chan error, 1)
+	go func() { done <- l.run(t.Context(), number, *manyLives, livesAtOnce) }()
+	kills := map[string]int{}
+	var err error
+	for over := false; !over; {
+		pause := time.Duration(random.IntN(4000)) * time.Millisecond
+		select {
+		case err = <-done:
+			over = true
+		case <-time.After(pause): // a random moment is what this is about
+			kills[killSome(c, random)]++
+		}
+		require.Empty(t, twins())
+	}
+	t.Logf("killed: %v", kills)
+	if errors.Is(err, errStarts) {
+		err = allow(t, err, kills["containerd"]+kills["berth"])
+	}
+	require.NoError(t, err)
+	require.NoError(t, check())
+	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	c.audit().clean(t, pods.Items)
+	c.stop()
+	require.Empty(t, c.leftovers())
+}
+
+// allow takes from err at most as many containers that were started once more as containerd died: one that it was just
+// starting has run for a moment, but a containerd that died before it noted that kills it and says that it never ran.
+func allow(t testing.TB, err error, deaths int) error {
+	var left []error
+	for _, line := range strings.Split(err.Error(), "\n") {
+		if strings.Contains(line, errStarts.Error()) && deaths > 0 {
+			deaths--
+			t.Logf("cut off in its start: %s", line)
+			continue
+		}
+		left = append(left, errors.New(line))
+	}
+	return errors.Join(left...)
+}
+
+// killSome ends one of the cluster's processes with SIGKILL, and brings berth back if it was that.
+func killSome(c *cluster, random *rand.Rand) string {
+	c.t.Helper()
+	name := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane"}[random.IntN(6)]
+	if name == "berth" {
+		c.killBerth()
+		c.up("--unsafe-no-fsync")
+		return name
+	}
+	binary := map[string]string{"containerd": "/containerd ", "control plane": "/berth-controlplane "}[name]
+	for pid, command := range c.processes() {
+		if strings.Contains(command, binary) {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may just be starting again, or ending
+		}
+	}
+	return name
+}

@@ -1,0 +1,342 @@
+//go:build integration
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lives runs Pods through whole lives while something goes wrong around them. Each container keeps a journal on the
+// host, which tells the truth about its starts and its own ends, whatever the node agent believes.
+type lives struct {
+	t       testing.TB
+	config  *rest.Config
+	client  kubernetes.Interface
+	node    string // where the Pods run
+	journal string // a directory of the host, with one for each Pod
+
+	mu   sync.Mutex
+	cond *sync.Cond
+	pods map[string]*corev1.Pod // as the API server shows them
+}
+
+func newLives(t testing.TB, kubeconfig, node string) *lives {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	require.NoError(t, err)
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	l := &lives{t: t, config: config, client: client, node: node, journal: t.TempDir(), pods: map[string]*corev1.Pod{}}
+	l.cond = sync.NewCond(&l.mu)
+	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "default", fields.Everything())
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: source, ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(o any) { l.see(o, false) }, UpdateFunc: func(_, o any) { l.see(o, false) },
+			DeleteFunc: func(o any) { l.see(o, true) },
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return l
+}
+
+func (l *lives) see(object any, gone bool) {
+	if late, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = late.Obj
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if gone {
+		delete(l.pods, pod.Name)
+	} else {
+		l.pods[pod.Name] = pod
+	}
+	l.cond.Broadcast()
+}
+
+// await waits until the Pod, nil if there is none, satisfies the condition.
+func (l *lives) await(ctx context.Context, name, what string, satisfied func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, l.cond.Broadcast)()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !satisfied(l.pods[name]) {
+		if ctx.Err() != nil {
+			var shown string
+			if pod := l.pods[name]; pod != nil {
+				shown = fmt.Sprintf("uid %s, deleted %v, %+v", pod.UID, pod.DeletionTimestamp, pod.Status)
+			}
+			return nil, fmt.Errorf("pod %s does not come to be %s: %s", name, what, shown)
+		}
+		l.cond.Wait()
+	}
+	return l.pods[name], nil
+}
+
+// insist repeats a call until it succeeds, because the API server may be away; done tells which errors count as success.
+func insist(ctx context.Context, call func() error, done func(error) bool) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		last = call()
+		return last == nil || done != nil && done(last), nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return nil
+}
+
+// life is what one Pod goes through.
+type life struct {
+	name string
+	// script is what its container does after it has written into its journal that it starts.
+	script string
+	policy corev1.RestartPolicy
+	// exits is how often the container ends by itself and is started again, before it stays.
+	exits int
+	// over is the phase in which the Pod ends by itself; empty if it runs until it is deleted.
+	over corev1.PodPhase
+	// exec asks for a command in the container.
+	exec bool
+	// early deletes the Pod after that time, whatever has become of it.
+	early time.Duration
+	// grace is given to the deletion; nil is the Pod's own.
+	grace *int64
+}
+
+// stay is a container that runs until it is told to end.
+const stay = `trap 'exit 0' TERM; while :; do sleep 1000 & wait; done`
+
+// aLife draws the next life.
+func aLife(random *rand.Rand, name string) life {
+	l := life{name: name, script: stay, policy: corev1.RestartPolicyAlways}
+	switch random.IntN(6) {
+	case 0: // runs
+	case 1:
+		l.exec = true
+	case 2:
+		l.exits = 1
+		l.script = `if [ $(grep -c exit /journal/log) -lt 1 ]; then echo exit >> /journal/log; exit 3; fi; ` + stay
+	case 3:
+		l.policy, l.over, l.script = corev1.RestartPolicyNever, corev1.PodSucceeded, `echo exit >> /journal/log; exit 0`
+	case 4:
+		l.policy, l.over, l.script = corev1.RestartPolicyNever, corev1.PodFailed, `echo exit >> /journal/log; exit 4`
+	case 5:
+		l.early = time.Duration(random.IntN(2000)+1) * time.Millisecond
+	}
+	if random.IntN(5) == 0 {
+		l.grace = new(int64)
+	}
+	return l
+}
+
+// marker is in the command line of a life's first process.
+func (l *life) marker() string { return "life-of-" + l.name + ";" }
+
+func (l *lives) pod(life *life) *corev1.Pod {
+	script := ": " + life.marker() + " echo start >> /journal/log; " + life.script
+	grace, kind := int64(2), corev1.HostPathDirectoryOrCreate
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: life.name},
+		Spec: corev1.PodSpec{
+			NodeName: l.node, RestartPolicy: life.policy, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{
+				Name: "main", Image: shellImage, ImagePullPolicy: corev1.PullNever,
+				Command: []string{"/bin/busybox", "sh", "-c", script},
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "journal", MountPath: "/journal"}, {Name: "memory", MountPath: "/memory"},
+				},
+			}},
+			Volumes: []corev1.Volume{
+				{Name: "journal", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+					Path: filepath.Join(l.journal, life.name), Type: &kind}}},
+				{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+					Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(1<<20, resource.BinarySI)}}},
+			},
+		},
+	}
+}
+
+// live runs one life from creation to the end of its object, and returns what was wrong with it.
+func (l *lives) live(ctx context.Context, life life) error {
+	if err := insist(ctx, func() error {
+		_, err := l.client.CoreV1().Pods("default").Create(ctx, l.pod(&life), metav1.CreateOptions{})
+		return err
+	}, apierrors.IsAlreadyExists); err != nil {
+		return fmt.Errorf("create pod %s: %w", life.name, err)
+	}
+	err := l.reach(ctx, &life)
+	return errors.Join(err, l.end(ctx, &life))
+}
+
+// reach brings a life to where it is to be deleted, and checks it there.
+func (l *lives) reach(ctx context.Context, life *life) error {
+	if life.early > 0 {
+		select {
+		case <-time.After(life.early): // a moment drawn at random is what this is about
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	satisfied := func(pod *corev1.Pod) bool {
+		return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount >= int32(life.exits)
+	}
+	if life.over != "" {
+		satisfied = func(pod *corev1.Pod) bool { return pod != nil && finished(pod) }
+	}
+	pod, err := l.await(ctx, life.name, "where it should", satisfied)
+	if err != nil {
+		return err
+	}
+	if life.over != "" && pod.Status.Phase != life.over {
+		return fmt.Errorf("pod %s ended as %s, not as %s: %+v", life.name, pod.Status.Phase, life.over, pod.Status)
+	}
+	if life.exec {
+		if err := insist(ctx, func() error { return l.execute(ctx, life.name) }, nil); err != nil {
+			return fmt.Errorf("exec in pod %s: %w", life.name, err)
+		}
+	}
+	return l.check(life, pod)
+}
+
+// check compares the status of a Pod with its journal.
+func (l *lives) check(life *life, pod *corev1.Pod) error {
+	starts, exits, err := l.read(life.name)
+	if err != nil {
+		return err
+	}
+	restarts := int(pod.Status.ContainerStatuses[0].RestartCount)
+	if restarts != life.exits {
+		return fmt.Errorf("pod %s: restart count %d, but its container ended %d times by itself (%d starts, %d exits): %+v",
+			life.name, restarts, life.exits, starts, exits, pod.Status.ContainerStatuses[0])
+	}
+	if starts != life.exits+1 {
+		return fmt.Errorf("pod %s: %w: %d starts with %d restarts (%d exits)", life.name, errStarts, starts, restarts, exits)
+	}
+	return nil
+}
+
+// errStarts is a container that was started more often than its Pod tells.
+var errStarts = errors.New("started too often")
+
+// read counts the lines of a life's journal.
+func (l *lives) read(name string) (starts, exits int, err error) {
+	data, err := os.ReadFile(filepath.Join(l.journal, name, "log"))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the journal of pod %s: %w", name, err)
+	}
+	return strings.Count(string(data), "start\n"), strings.Count(string(data), "exit\n"), nil
+}
+
+// execute runs a command in the Pod's container.
+func (l *lives) execute(ctx context.Context, name string) error {
+	request := l.client.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name(name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Command: []string{"/bin/busybox", "echo", name}, Stdout: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(l.config, "GET", request.URL().String())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out}); err != nil {
+		return err
+	}
+	if out.String() != name+"\n" {
+		return fmt.Errorf("the command printed %q", out.String())
+	}
+	return nil
+}
+
+// end deletes a life's Pod and waits until its object is gone.
+func (l *lives) end(ctx context.Context, life *life) error {
+	if err := insist(ctx, func() error {
+		return l.client.CoreV1().Pods("default").Delete(ctx, life.name, metav1.DeleteOptions{GracePeriodSeconds: life.grace})
+	}, apierrors.IsNotFound); err != nil {
+		return fmt.Errorf("delete pod %s: %w", life.name, err)
+	}
+	_, err := l.await(ctx, life.name, "gone", func(pod *corev1.Pod) bool { return pod == nil })
+	return err
+}
+
+// run goes through count lives, some at a time, and returns what was wrong when all are over.
+func (l *lives) run(ctx context.Context, seed uint64, count, atOnce int) error {
+	random := rand.New(rand.NewPCG(seed, 1))
+	queue := make(chan life, count)
+	for i := range count {
+		queue <- aLife(random, fmt.Sprintf("life%d", i))
+	}
+	close(queue)
+	errs := make([]error, atOnce)
+	var group sync.WaitGroup
+	for i := range atOnce {
+		group.Go(func() {
+			for next := range queue {
+				errs[i] = errors.Join(errs[i], l.live(ctx, next))
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// healthy starts Pods that nothing may touch, and returns a check that nothing has.
+func (l *lives) healthy(ctx context.Context, count int) (check func() error) {
+	before := make([]*corev1.Pod, count)
+	named := make([]life, count)
+	for i := range count {
+		named[i] = life{name: fmt.Sprintf("healthy%d", i), script: stay, policy: corev1.RestartPolicyAlways}
+		_, err := l.client.CoreV1().Pods("default").Create(ctx, l.pod(&named[i]), metav1.CreateOptions{})
+		require.NoError(l.t, err)
+		before[i], err = l.await(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+		require.NoError(l.t, err)
+	}
+	return func() error {
+		var errs []error
+		for i := range named {
+			pod, err := l.await(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if id := pod.Status.ContainerStatuses[0].ContainerID; id != before[i].Status.ContainerStatuses[0].ContainerID {
+				errs = append(errs, fmt.Errorf("pod %s: a healthy container was replaced: %s", pod.Name, id))
+			}
+			errs = append(errs, l.check(&named[i], pod))
+		}
+		return errors.Join(errs...)
+	}
+}

@@ -43,6 +43,8 @@ type Config struct {
 	RootDir, PodLogsDir string
 	// RuntimeEndpoint is the socket of the container runtime.
 	RuntimeEndpoint string
+	// RuntimeAudit is how often all that the runtime holds is listed, as a net below its events; 2 min if zero.
+	RuntimeAudit time.Duration
 	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
 	RuntimeName string
 

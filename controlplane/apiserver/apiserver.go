@@ -154,6 +154,8 @@ func Args(c *config.Config) []string {
 		"--authentication-config=" + c.AuthenticationConfigFile(),
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
+		// Without a token in kube-system nobody comes in by this; with one, machines join (berth node).
+		"--enable-bootstrap-token-auth=true",
 
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + file(pki.ServiceAccount+".pub"),

@@ -48,6 +48,8 @@ type Deps struct {
 	Dirty func(uid types.UID)
 	// Listed, if set, is told after each full listing which Pods the runtime holds. It must not block.
 	Listed func(uids []types.UID)
+	// Audit is how often everything is listed although events flow; AuditPeriod if zero.
+	Audit time.Duration
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -84,6 +86,9 @@ func New(deps Deps) (*Watcher, error) {
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
+	}
+	if deps.Audit == 0 {
+		deps.Audit = AuditPeriod
 	}
 	return &Watcher{
 		deps: deps, prints: map[types.UID]fingerprint{}, dirty: map[types.UID]struct{}{},
@@ -159,7 +164,7 @@ func (w *Watcher) audit(ctx context.Context) {
 	first := true
 	delay := retryDelay
 	for {
-		wait := AuditPeriod
+		wait := w.deps.Audit
 		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
 			wait, delay = delay, min(2*delay, maxRetryDelay)

@@ -179,12 +179,18 @@ func (*builder) PreparePod(context.Context, *corev1.Pod) error { return nil }
 func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
 	*runtimeapi.PodSandboxConfig, string, error,
 ) {
-	return &runtimeapi.PodSandboxConfig{
+	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt,
 		},
 		Labels: labels(pod, ""),
-	}, "", nil
+	}
+	if pod.Spec.HostNetwork {
+		config.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
+		}}
+	}
+	return config, "", nil
 }
 
 func (b *builder) Container(_ context.Context, req podworker.ContainerRequest) (*runtimeapi.ContainerConfig, error) {

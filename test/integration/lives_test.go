@@ -39,6 +39,7 @@ type lives struct {
 	client  kubernetes.Interface
 	node    string // where the Pods run
 	journal string // a directory of the host, with one for each Pod
+	noExec  bool   // the node has no server
 
 	mu   sync.Mutex
 	cond *sync.Cond
@@ -297,7 +298,9 @@ func (l *lives) run(ctx context.Context, seed uint64, count, atOnce int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	queue := make(chan life, count)
 	for i := range count {
-		queue <- aLife(random, fmt.Sprintf("life%d", i))
+		next := aLife(random, fmt.Sprintf("life%d", i))
+		next.exec = next.exec && !l.noExec
+		queue <- next
 	}
 	close(queue)
 	errs := make([]error, atOnce)

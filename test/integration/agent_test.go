@@ -1,0 +1,199 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+// agent is a second node of a cluster: a containerd of its own, and a kubelet that runs in this process, so that a test
+// can put itself between it and what it leans on.
+type agent struct {
+	t       testing.TB
+	name    string
+	dir     string // of all that the node keeps on disk
+	runtime containerd.Config
+	daemon  *exec.Cmd
+	log     *os.File
+
+	kubelet *kubelet.Kubelet
+	stop    func()
+}
+
+// newAgent starts the containerd of a node whose Pods have addresses in 10.network.0.0/24. dir is where it keeps things.
+func newAgent(t testing.TB, dir string, network int) *agent {
+	t.Helper()
+	bin := filepath.Dir(berthBinary(t))
+	run, err := os.MkdirTemp("/run", "berth-a")
+	require.NoError(t, err)
+	pods := netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", network))
+	a := &agent{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
+		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(t.TempDir(), "containerd"), RunDir: run,
+		CNIConfDir: filepath.Join(run, "net.d"), SandboxImage: imagestore.PauseName("v1"),
+		Bridge: fmt.Sprintf("bagent%d", network), PodCIDR: pods, Gateway: pods.Addr().Next(), ClusterMasquerade: true,
+	}}
+	a.runtime.Machine, err = containerd.Detect(a.runtime.Root)
+	require.NoError(t, err)
+	if a.runtime.Machine.Firewall != "iptables" {
+		a.runtime.ClusterMasquerade = false
+	}
+	require.NoError(t, a.runtime.Write())
+	a.log, err = os.Create(filepath.Join(t.TempDir(), "agent.log"))
+	require.NoError(t, err)
+	t.Cleanup(a.remove)
+	argv, env := a.runtime.Command()
+	a.daemon = exec.Command(argv[0], argv[1:]...)
+	a.daemon.Env, a.daemon.Stdout, a.daemon.Stderr = append(os.Environ(), env...), a.log, a.log
+	require.NoError(t, a.daemon.Start())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, a.runtime.WaitReady(ctx, clock.RealClock{}))
+	a.images(ctx)
+	return a
+}
+
+// images brings in what the tests' Pods run.
+func (a *agent) images(ctx context.Context) {
+	a.t.Helper()
+	store, err := imagestore.Open(ctx, a.runtime.Socket())
+	require.NoError(a.t, err)
+	defer store.Close()
+	pause, err := os.ReadFile(filepath.Join(a.runtime.BinDir, "images", "pause"))
+	require.NoError(a.t, err)
+	busybox, err := os.ReadFile("/bin/busybox")
+	require.NoError(a.t, err, "apt-get install busybox-static (make deps does)")
+	for _, spec := range []imagestore.BuildSpec{
+		imagestore.PauseSpec(pause, "v1"), {Name: shellImage, Binary: busybox, Path: "/bin/busybox"},
+	} {
+		image, err := imagestore.Build(spec)
+		require.NoError(a.t, err)
+		require.NoError(a.t, store.Ensure(ctx, image))
+	}
+}
+
+func (a *agent) root() string { return filepath.Join(a.dir, "kubelet") }
+func (a *agent) logs() string { return filepath.Join(a.dir, "logs") }
+
+// cgroup is the name of the group that holds the node's Pods.
+func (a *agent) cgroup() string { return filepath.Base(a.runtime.RunDir) }
+
+// start runs the kubelet, with the API server of config, until stop.
+func (a *agent) start(config *rest.Config, change func(*kubelet.Config)) {
+	a.t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(a.t, err)
+	leases, err := kubernetes.NewForConfig(config)
+	require.NoError(a.t, err)
+	events := record.NewBroadcaster()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	cfg := kubelet.Config{
+		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, Version: "v1.36.3",
+		RootDir: a.root(), PodLogsDir: a.logs(), CgroupRoot: "/" + a.cgroup(),
+		RuntimeEndpoint: "unix://" + a.runtime.Socket(),
+	}
+	change(&cfg)
+	a.kubelet, err = kubelet.New(cfg, kubelet.Deps{
+		Client: client, LeaseClient: leases, Logger: slog.New(slog.NewTextHandler(a.log, nil)),
+		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: a.name}),
+	})
+	require.NoError(a.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := a.kubelet.Start(ctx); err != nil {
+			a.t.Errorf("the kubelet of %s ended: %v", a.name, err)
+		}
+	})
+	a.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		events.Shutdown()
+		require.NoError(a.t, a.kubelet.Close())
+	})
+}
+
+// admin is the cluster's administrator, as a client of the API server.
+func (c *cluster) admin() *rest.Config {
+	c.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
+	require.NoError(c.t, err)
+	config.QPS = -1
+	return config
+}
+
+func (a *agent) audit() nodeAudit {
+	return nodeAudit{
+		root: a.root(), logs: a.logs(), runDir: a.runtime.RunDir, endpoint: a.runtime.Socket(), bridge: a.runtime.Bridge,
+		cgroup: a.cgroup(),
+	}
+}
+
+// remove ends the node and takes everything of it away.
+func (a *agent) remove() {
+	a.stop()
+	if a.t.Failed() {
+		if data, err := os.ReadFile(a.log.Name()); err == nil {
+			a.t.Logf("end of the log of %s:\n%s", a.name, data[max(0, len(data)-8000):])
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	last, err := kubelet.New(kubelet.Config{
+		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, RootDir: a.root(), PodLogsDir: a.logs(),
+		CgroupRoot: "/" + a.cgroup(), RuntimeEndpoint: "unix://" + a.runtime.Socket(),
+	}, kubelet.Deps{})
+	require.NoError(a.t, err)
+	if err := last.StopPods(ctx); err != nil {
+		a.t.Logf("stop the Pods of %s: %v", a.name, err)
+	}
+	require.NoError(a.t, last.Close())
+	_ = a.daemon.Process.Signal(syscall.SIGTERM)
+	_ = a.daemon.Wait()
+	_ = exec.Command("ip", "link", "delete", a.runtime.Bridge).Run() // no Pod may have made it
+	for _, file := range append(glob(a.runtime.NetworkCache()), a.runtime.RunDir) {
+		require.NoError(a.t, os.RemoveAll(file))
+	}
+	_ = a.log.Close()
+}
+
+// nodeReady waits until the API server says that the node is ready.
+func (a *agent) nodeReady(client kubernetes.Interface) {
+	a.t.Helper()
+	require.NoError(a.t, insist(a.t.Context(), func() error {
+		node, err := client.CoreV1().Nodes().Get(a.t.Context(), a.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions of node %s: %v", a.name, node.Status.Conditions)
+	}, nil))
+}

@@ -1,0 +1,186 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	tokenID     = "abcdef"
+	tokenSecret = "0123456789abcdef"
+	joiners     = "system:bootstrappers:test"
+)
+
+// TestJoinByBootstrapToken joins a node with nothing but a bootstrap token: the cluster signs its client certificate, and,
+// when the administrator has approved that, its serving certificate. The next start needs the token no more.
+func TestJoinByBootstrapToken(t *testing.T) {
+	c := newCluster(t, 241)
+	c.up("--unsafe-no-fsync")
+	client := c.client()
+	a := newAgent(t, t.TempDir(), 243)
+	allowJoining(t, client)
+	bootstrap, kubeconfig := filepath.Join(a.dir, "bootstrap.kubeconfig"), filepath.Join(a.dir, "node.kubeconfig")
+	c.writeToken(bootstrap)
+	port := freePort(t)
+
+	stop := a.join(c, kubeconfig, bootstrap, port)
+	serving := approveServing(t, client, a.name)
+	a.nodeReady(client)
+	written, err := os.ReadFile(kubeconfig)
+	require.NoError(t, err)
+	require.NotContains(t, string(written), tokenSecret)
+	first := servedCertificate(t, c, port)
+	require.Equal(t, "system:node:"+a.name, first.Subject.CommonName)
+	runOn(t, c, a, "joined")
+
+	stop()
+	require.NoError(t, client.CoreV1().Secrets("kube-system").Delete(t.Context(), "bootstrap-token-"+tokenID, metav1.DeleteOptions{}))
+	require.NoError(t, os.Remove(bootstrap))
+	stop = a.join(c, kubeconfig, bootstrap, port)
+	defer stop()
+	runOn(t, c, a, "again")
+	require.Equal(t, first.SerialNumber, servedCertificate(t, c, port).SerialNumber, "the certificate is kept")
+	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, requests.Items, 2, "one for the client's and one for the serving certificate (%s)", serving)
+}
+
+// allowJoining is what an administrator (or kubeadm) does once, and a token.
+func allowJoining(t testing.TB, client kubernetes.Interface) {
+	t.Helper()
+	for name, role := range map[string]string{
+		"join":    "system:node-bootstrapper",
+		"approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+	} {
+		_, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "test-" + name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: joiners}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	_, err := client.CoreV1().Secrets("kube-system").Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + tokenID}, Type: corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": tokenID, "token-secret": tokenSecret, "usage-bootstrap-authentication": "true",
+			"auth-extra-groups": joiners,
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// writeToken writes a kubeconfig that has the token and no other credential.
+func (c *cluster) writeToken(path string) {
+	c.t.Helper()
+	config, err := clientcmd.LoadFromFile(filepath.Join(c.dataDir, "admin.kubeconfig"))
+	require.NoError(c.t, err)
+	current := config.Contexts[config.CurrentContext]
+	config.AuthInfos[current.AuthInfo] = &clientcmdapi.AuthInfo{Token: tokenID + "." + tokenSecret}
+	require.NoError(c.t, clientcmd.WriteToFile(*config, path))
+}
+
+// join runs `berth node` until the returned function is called.
+func (a *agent) join(c *cluster, kubeconfig, bootstrap string, port int) (stop func()) {
+	a.t.Helper()
+	cmd := exec.Command(c.berth, "node", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap,
+		"--rotate-server-certificates", "--node-name", a.name, "--node-ip", "127.0.0.1", "--port", strconv.Itoa(port),
+		"--healthz-port", "0", "--root-dir", a.root(), "--pod-logs-dir", a.logs(), "--cgroup-root", "/"+a.cgroup(),
+		"--container-runtime-endpoint", "unix://"+a.runtime.Socket())
+	cmd.Stdout, cmd.Stderr = a.log, a.log
+	require.NoError(a.t, cmd.Start())
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		_ = cmd.Process.Signal(syscall.SIGINT)
+		if err := cmd.Wait(); err != nil {
+			a.t.Errorf("berth node ended with %v", err)
+		}
+	}
+	a.t.Cleanup(stop)
+	return stop
+}
+
+// approveServing waits for the node's request for a serving certificate, and approves it.
+func approveServing(t testing.TB, client kubernetes.Interface, node string) (name string) {
+	t.Helper()
+	api := client.CertificatesV1().CertificateSigningRequests()
+	require.NoError(t, insist(t.Context(), func() error {
+		list, err := api.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			request := &list.Items[i]
+			if request.Spec.SignerName != certificatesv1.KubeletServingSignerName || request.Spec.Username != "system:node:"+node {
+				continue
+			}
+			name = request.Name
+			request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+			})
+			_, err := api.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{})
+			return err
+		}
+		return errors.New("there is no request yet")
+	}, nil))
+	return name
+}
+
+// servedCertificate is what the node's server shows; the cluster's CA has to have signed it.
+func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
+	t.Helper()
+	ca, err := os.ReadFile(filepath.Join(c.dataDir, "pki", "ca.crt"))
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(ca))
+	var served *x509.Certificate
+	require.NoError(t, insist(t.Context(), func() error {
+		dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		served = conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
+		return nil
+	}, nil))
+	return served
+}
+
+// runOn runs a Pod on the node and reads its log through the API server, which asks the node's server.
+func runOn(t testing.TB, c *cluster, a *agent, name string) {
+	t.Helper()
+	c.apply(podManifest(name, shell("echo hello from "+name, ""),
+		fmt.Sprintf(`"nodeName": %q, "restartPolicy": "Never"`, a.name)))
+	pod := c.waitPod("name="+name, "finished", finished)
+	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase, pod.Status)
+	require.Equal(t, "hello from "+name+"\n", c.mustRun("kubectl", "logs", name))
+	c.mustRun("kubectl", "delete", "pod", name, "--timeout=2m")
+}

@@ -1,0 +1,235 @@
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// criProxy stands between a kubelet and its runtime, and makes that worse: it answers calls with errors, before or after
+// they were carried out, delays them, and drops, doubles, delays and so reorders events. It can cut all connections.
+type criProxy struct {
+	socket  string
+	backend *grpc.ClientConn
+	server  *grpc.Server
+
+	mu     sync.Mutex // guards all below
+	random *rand.Rand
+	faults faults
+	done   map[string]int // what was done to calls and events
+	conns  map[net.Conn]struct{}
+}
+
+// faults are the shares, of one, of calls and of events that something happens to.
+type faults struct {
+	refuse, forget, slow    float64 // calls: not carried out; carried out, but answered with an error; delayed
+	drop, double, late, all float64 // events; all drops every one if it is 1
+}
+
+// slowest is the longest delay of a call or an event.
+const slowest = 400 * time.Millisecond
+
+// newCRIProxy serves on a socket of its own in front of the runtime's.
+func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", "berth-proxy")
+	require.NoError(t, err)
+	backend, err := grpc.NewClient("unix:"+runtime, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true)))
+	require.NoError(t, err)
+	p := &criProxy{
+		socket: dir + "/cri.sock", backend: backend, random: random, done: map[string]int{}, conns: map[net.Conn]struct{}{},
+	}
+	p.server = grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(p.handle))
+	listener, err := net.Listen("unix", p.socket)
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = p.server.Serve(noted{listener, p}) }) // it ends with Stop
+	t.Cleanup(func() {
+		p.server.Stop()
+		serving.Wait()
+		require.NoError(t, backend.Close())
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return p
+}
+
+func (p *criProxy) set(f faults) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = f
+}
+
+// cut ends all connections.
+func (p *criProxy) cut() {
+	p.mu.Lock()
+	conns := maps.Clone(p.conns)
+	p.done["cut"]++
+	p.mu.Unlock()
+	for conn := range conns {
+		_ = conn.Close() // the server finds out by itself
+	}
+}
+
+// counts are what was done so far.
+func (p *criProxy) counts() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.done)
+}
+
+// happens draws whether a fault happens, and counts it.
+func (p *criProxy) happens(what string, share func(faults) float64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.random.Float64() >= share(p.faults) {
+		return false
+	}
+	p.done[what]++
+	return true
+}
+
+func (p *criProxy) delay() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Duration(p.random.Int64N(int64(slowest)))
+}
+
+func (p *criProxy) handle(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	var request frame
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	if strings.HasSuffix(method, "/GetContainerEvents") {
+		return p.events(stream, method, &request)
+	}
+	if p.happens("refused", func(f faults) float64 { return f.refuse }) {
+		return status.Errorf(codes.Unavailable, "%s: refused by the test", method)
+	}
+	if p.happens("slow", func(f faults) float64 { return f.slow }) {
+		time.Sleep(p.delay())
+	}
+	var answer frame
+	if err := p.backend.Invoke(stream.Context(), method, &request, &answer); err != nil {
+		return err
+	}
+	if p.happens("forgotten", func(f faults) float64 { return f.forget }) {
+		return status.Errorf(codes.Unknown, "%s: done, but the test lost the answer", method)
+	}
+	return stream.SendMsg(&answer)
+}
+
+// events hands events on, each with its own delay, so that later ones may come first.
+func (p *criProxy) events(to grpc.ServerStream, method string, request *frame) error {
+	from, err := p.backend.NewStream(to.Context(), &grpc.StreamDesc{ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(from.SendMsg(request), from.CloseSend()); err != nil {
+		return err
+	}
+	var sending sync.Mutex
+	var under sync.WaitGroup
+	defer under.Wait()
+	for {
+		var event frame
+		if err := from.RecvMsg(&event); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if p.happens("dropped", func(f faults) float64 { return max(f.drop, f.all) }) {
+			continue
+		}
+		times := 1
+		if p.happens("doubled", func(f faults) float64 { return f.double }) {
+			times = 2
+		}
+		for range times {
+			var wait time.Duration
+			if p.happens("late", func(f faults) float64 { return f.late }) {
+				wait = p.delay()
+			}
+			under.Go(func() {
+				select {
+				case <-time.After(wait):
+				case <-to.Context().Done():
+					return
+				}
+				sending.Lock()
+				defer sending.Unlock()
+				_ = to.SendMsg(&event) // a stream that has ended needs no more events
+			})
+		}
+	}
+}
+
+// noted is a listener whose connections the proxy can cut.
+type noted struct {
+	net.Listener
+	proxy *criProxy
+}
+
+func (n noted) Accept() (net.Conn, error) {
+	conn, err := n.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	n.proxy.mu.Lock()
+	defer n.proxy.mu.Unlock()
+	n.proxy.conns[conn] = struct{}{}
+	return forgetting{conn, n.proxy}, nil
+}
+
+type forgetting struct {
+	net.Conn
+	proxy *criProxy
+}
+
+func (f forgetting) Close() error {
+	f.proxy.mu.Lock()
+	delete(f.proxy.conns, f.Conn)
+	f.proxy.mu.Unlock()
+	return f.Conn.Close()
+}
+
+// frame is a message nobody looks into, and rawCodec carries it.
+type frame struct{ data []byte }
+
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) ([]byte, error) {
+	message, ok := v.(*frame)
+	if !ok {
+		return nil, fmt.Errorf("the proxy was given a %T", v)
+	}
+	return message.data, nil
+}
+
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	message, ok := v.(*frame)
+	if !ok {
+		return fmt.Errorf("the proxy was asked for a %T", v)
+	}
+	message.data = append([]byte(nil), data...)
+	return nil
+}

@@ -1,0 +1,91 @@
+//go:build integration
+
+package integration
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/kubelet"
+)
+
+// TestRuntimeFaults puts a proxy between a kubelet and its containerd that answers with errors, loses answers, delays,
+// drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
+// what no event told is counted as drift.
+func TestRuntimeFaults(t *testing.T) {
+	c := newCluster(t, 231)
+	c.up("--unsafe-no-fsync")
+	number := seed(t)
+	a := newAgent(t, t.TempDir(), 233)
+	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
+	const audit = 3 * time.Second
+	a.start(c.admin(), func(cfg *kubelet.Config) {
+		cfg.RuntimeEndpoint, cfg.RuntimeAudit = "unix://"+proxy.socket, audit
+	})
+	a.nodeReady(c.client())
+	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	l.noExec = true
+	check := l.healthy(t.Context(), 2)
+
+	proxy.set(faults{refuse: 0.05, forget: 0.05, slow: 0.2, drop: 0.3, double: 0.2, late: 0.5})
+	random := rand.New(rand.NewPCG(number, 4))
+	done := make(chan error, 1)
+	go func() { done <- l.run(t.Context(), number, *manyLives, livesAtOnce) }()
+	var err error
+	for over := false; !over; {
+		select {
+		case err = <-done:
+			over = true
+		case <-time.After(time.Duration(random.IntN(6000)) * time.Millisecond): // a random moment is what this is about
+			proxy.cut()
+		}
+		require.Empty(t, twins())
+	}
+	t.Logf("done to the runtime's calls and events: %v; drift: %d", proxy.counts(), a.kubelet.Drift())
+	for _, what := range []string{"refused", "forgotten", "slow", "dropped", "doubled", "late", "cut"} {
+		require.Positive(t, proxy.counts()[what], what)
+	}
+	require.NoError(t, err)
+	require.NoError(t, check())
+
+	// The counter tells: with all events lost, only the audit can find the end of a container.
+	proxy.set(faults{all: 1})
+	before := a.kubelet.Drift()
+	killLife(t, "healthy0")
+	_, err = l.await(t.Context(), "healthy0", "restarted", func(pod *corev1.Pod) bool {
+		return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	require.NoError(t, err)
+	require.Greater(t, a.kubelet.Drift(), before)
+
+	proxy.set(faults{})
+	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	a.audit().clean(t, pods.Items)
+}
+
+// killLife ends the first process of a life's container from outside.
+func killLife(t testing.TB, name string) {
+	t.Helper()
+	for _, dir := range glob("/proc/[0-9]*") {
+		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || !strings.Contains(string(command), (&life{name: name}).marker()) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		return
+	}
+	t.Fatalf("no process of %s was found", name)
+}

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -18,6 +17,8 @@ const (
 	maxStages = 192
 	// keptFirst of them are the object's first stages, which tell how it came up; the rest are the newest.
 	keptFirst = 64
+	// droppedAtOnce stages go when a record is full, so that not every further one has to move all the others.
+	droppedAtOnce = 32
 )
 
 // Recorder keeps the records of the objects touched last. It is safe for concurrent use, and a nil Recorder
@@ -48,72 +49,12 @@ func New(clk clock.PassiveClock, limit int) *Recorder {
 	}
 }
 
-// Span is a stage that has begun. A nil Span does nothing.
-type Span struct {
-	r       *Recorder
-	uid     types.UID
-	name    string
-	subject string
-	attempt int
-}
-
-// Begin notes that owner starts a stage of the object. End must be called on the result, once.
-func (r *Recorder) Begin(ref Ref, owner, stage, subject string) *Span {
+// Mark notes a stage that has no duration. Marking the same stage, subject and error again while it is the
+// newest of its kind changes nothing, so that level-triggered code may mark what it sees. The Span is of the new mark,
+// for Because; it is nil if nothing was recorded.
+func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) *Span {
 	if r == nil {
 		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	attempt := r.add(ref, Stage{Name: stage, Subject: subject, Owner: owner, Start: r.clock.Now()})
-	return &Span{r: r, uid: ref.UID, name: stage, subject: subject, attempt: attempt}
-}
-
-// End notes the end of the stage; err is nil if it succeeded.
-func (s *Span) End(err error) {
-	s.change(func(stage *Stage) {
-		stage.End = s.r.clock.Now()
-		stage.fail(err)
-	})
-}
-
-// Waited notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
-func (s *Span) Waited(d time.Duration) {
-	s.change(func(stage *Stage) { stage.WaitMs += float64(d) / float64(time.Millisecond) })
-}
-
-// Because links the stage to the object that it works for or waits for.
-func (s *Span) Because(cause Ref) {
-	s.change(func(stage *Stage) { stage.Cause = &cause })
-}
-
-// change alters the span's stage, if it is still remembered, and tells those who listen.
-func (s *Span) change(alter func(*Stage)) {
-	if s == nil {
-		return
-	}
-	r := s.r
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	element, ok := r.objects[s.uid]
-	if !ok {
-		return
-	}
-	record := element.Value.(*Record)
-	for i := len(record.Stages) - 1; i >= 0; i-- {
-		stage := &record.Stages[i]
-		if stage.Name == s.name && stage.Subject == s.subject && stage.Attempt == s.attempt {
-			alter(stage)
-			r.notify(record.Ref, stage)
-			return
-		}
-	}
-}
-
-// Mark notes a stage that has no duration. Marking the same stage, subject and error again while it is the
-// newest of its kind changes nothing, so that level-triggered code may mark what it sees.
-func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) {
-	if r == nil {
-		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,9 +62,9 @@ func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) {
 	mark := Stage{Name: stage, Subject: subject, Owner: owner, Start: now, End: now}
 	mark.fail(err)
 	if last := r.last(ref.UID, stage, subject); last != nil && last.Done() && last.Error == mark.Error {
-		return
+		return nil
 	}
-	r.add(ref, mark)
+	return &Span{r: r, ref: ref, name: stage, subject: subject, attempt: r.add(ref, mark)}
 }
 
 // Record returns what is known of the object with this UID.
@@ -179,8 +120,8 @@ func (r *Recorder) add(ref Ref, stage Stage) int {
 		stage.Attempt = last.Attempt + 1
 	}
 	if len(record.Stages) >= maxStages {
-		record.Stages = slices.Delete(record.Stages, keptFirst, keptFirst+1)
-		record.Dropped++
+		record.Stages = slices.Delete(record.Stages, keptFirst, keptFirst+droppedAtOnce)
+		record.Dropped += droppedAtOnce
 	}
 	record.Stages = append(record.Stages, stage)
 	r.notify(record.Ref, &stage)

@@ -115,11 +115,20 @@ func TestChangesCoalesceAndStop(t *testing.T) {
 	}
 }
 
+// BenchmarkStage is a stage of a crash-looping container, whose record is full, and of Pods that start once.
 func BenchmarkStage(b *testing.B) {
-	rec := timeline.New(clock.RealClock{}, 0)
-	b.ReportAllocs()
-	for b.Loop() {
-		rec.Begin(ref("a"), "kubelet", timeline.StageStart, "main").End(nil)
+	for name, objects := range map[string]int{"one object": 1, "many objects": 10_000} {
+		refs := make([]timeline.Ref, objects)
+		for i := range refs {
+			refs[i] = ref(fmt.Sprint(i))
+		}
+		b.Run(name, func(b *testing.B) {
+			rec := timeline.New(clock.RealClock{}, 0)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				rec.Begin(refs[i/32%objects], "kubelet", timeline.StageStart, "main").End(nil)
+			}
+		})
 	}
 }
 
@@ -128,7 +137,7 @@ func TestSubscribersGetEachChange(t *testing.T) {
 	sub := rec.Subscribe(3)
 	span := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
 	span.Waited(250 * time.Millisecond)
-	span.End(timeline.WithRemedy(errors.New("no such claim"), "create the claim"))
+	span.End(timeline.WithReason(errors.New("no such claim"), "ClaimMissing", "create the claim"))
 	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
 	require.Equal(t, 1, sub.Lost(), "a full buffer loses, and counts")
 
@@ -137,6 +146,7 @@ func TestSubscribersGetEachChange(t *testing.T) {
 	ended := (<-sub.Changes()).Stage
 	require.Equal(t, "no such claim", ended.Error)
 	require.Equal(t, "create the claim", ended.Remedy)
+	require.Equal(t, "ClaimMissing", ended.Reason)
 	require.InDelta(t, 250, ended.WaitMs, 1e-9)
 
 	sub.Stop()
@@ -150,5 +160,37 @@ func TestAStageNamesItsCause(t *testing.T) {
 	rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data").Because(claim)
 	record, _ := rec.Record("a")
 	require.Equal(t, &claim, record.Stages[0].Cause)
-	require.NoError(t, timeline.WithRemedy(nil, "nothing"))
+	rec.Mark(ref("a"), "api", timeline.StageAccepted, "", nil).Because(claim)
+	require.Nil(t, rec.Mark(ref("a"), "api", timeline.StageAccepted, "", nil), "nothing new")
+	record, _ = rec.Record("a")
+	require.Equal(t, &claim, record.Stages[1].Cause)
+}
+
+func TestTheOutermostReasonAndRemedyCount(t *testing.T) {
+	require.NoError(t, timeline.WithReason(nil, "Nothing", "nothing"))
+	rec := timeline.New(clock.RealClock{}, 0)
+	inner := timeline.WithReason(errors.New("refused"), "Refused", "ask again")
+	rec.Mark(ref("a"), "kubelet", timeline.StageVolume, "v", timeline.WithReason(fmt.Errorf("mount: %w", inner), "FailedMount", ""))
+	record, _ := rec.Record("a")
+	require.Equal(t, "mount: refused", record.Stages[0].Error)
+	require.Equal(t, "FailedMount", record.Stages[0].Reason)
+	require.Equal(t, "ask again", record.Stages[0].Remedy)
+}
+
+func TestWorkFarBelowFindsItsStage(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
+	rec := timeline.New(clk, 0)
+	asked := clk.Now()
+	clk.Step(time.Second)
+	ctx := rec.BeginQueued(ref("a"), "kubelet", timeline.StageVolume, "data", asked).Context(t.Context())
+	timeline.Current(ctx).Waited(500 * time.Millisecond)
+	call := timeline.Current(ctx).Begin("csi driver d", timeline.StageDriver, "NodePublishVolume v")
+	call.End(nil)
+	timeline.Current(t.Context()).Begin("nobody", timeline.StageDriver, "").End(nil)
+
+	record, _ := rec.Record("a")
+	require.Len(t, record.Stages, 2)
+	require.Equal(t, asked, record.Stages[0].Start, "the stage began when it was asked for")
+	require.InDelta(t, 1500, record.Stages[0].WaitMs, 1e-9)
+	require.Equal(t, timeline.StageDriver, record.Stages[1].Name)
 }

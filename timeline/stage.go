@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -21,6 +22,7 @@ const (
 	StageAdmitted     = "Admitted"        // the node agent accepted (or refused) the Pod
 	StageAttach       = "AttachVolume"    // a volume was attached to the node
 	StageVolume       = "MountVolume"     // one volume was set up; the subject is the volume's name in the Pod
+	StageDriver       = "DriverCall"      // a CSI driver was called; the subject is the call and the volume
 	StageSandbox      = "Sandbox"         // RunPodSandbox, the network included
 	StageImage        = "Image"           // the image is present; the subject is the container
 	StageInit         = "InitContainer"   // an init container ran to its end
@@ -33,6 +35,7 @@ const (
 	StageObserved     = "ReadyObserved"   // a watch of the API server showed the Pod as ready
 	StageStop         = "StopContainers"  // containers and sandbox are stopped
 	StageUnmount      = "UnmountVolumes"  // the Pod's volumes are gone from the node
+	StageUnmountOne   = "UnmountVolume"   // one try to take one volume down; the subject is its directory's name
 	StageRemoved      = "RemovedFromAPI"  // the Pod's object is deleted
 	StageReclaim      = "DeletingVolume"  // the provisioner's delete call, for a volume
 	StageReconcile    = "Reconcile"       // a controller worked on the object
@@ -71,7 +74,9 @@ type Stage struct {
 	End   time.Time `json:"end,omitzero"`
 	// Error is the text of the error that ended the stage, empty on success.
 	Error string `json:"error,omitempty"`
-	// Remedy is what a person can do about the error; see WithRemedy.
+	// Reason is the error in one CamelCase word, where whoever recorded it knows one; see WithReason.
+	Reason string `json:"reason,omitempty"`
+	// Remedy is what a person can do about the error; see WithReason.
 	Remedy string `json:"remedy,omitempty"`
 	// Cause names the object that the stage works for or waits for, where that is another one than the record's.
 	Cause *Ref `json:"cause,omitempty"`
@@ -88,22 +93,23 @@ type Change struct {
 	Stage Stage `json:"stage"`
 }
 
-// remedied is an error with its remedy.
-type remedied struct {
+// reasoned is an error with its reason and its remedy.
+type reasoned struct {
 	error
-	remedy string
+	reason, remedy string
 }
 
 // Unwrap gives errors.Is and errors.As the error itself.
-func (r remedied) Unwrap() error { return r.error }
+func (r reasoned) Unwrap() error { return r.error }
 
-// WithRemedy adds to an error what a person can do about it. The error's text stays as it is; Span.End and
-// Recorder.Mark put the remedy into the stage. A nil error stays nil.
-func WithRemedy(err error, remedy string) error {
+// WithReason adds to an error its reason, a CamelCase word for machines, and what a person can do about it. Either may
+// be empty. The error's text stays as it is; Span.End and Recorder.Mark put both into the stage, where the outermost
+// reason and the outermost remedy of a chain count. A nil error stays nil.
+func WithReason(err error, reason, remedy string) error {
 	if err == nil {
 		return nil
 	}
-	return remedied{err, remedy}
+	return reasoned{err, reason, remedy}
 }
 
 // fail puts an error into the stage.
@@ -112,9 +118,13 @@ func (s *Stage) fail(err error) {
 		return
 	}
 	s.Error = err.Error()
-	var r remedied
-	if errors.As(err, &r) {
-		s.Remedy = r.remedy
+	for rest := err; rest != nil; {
+		var r reasoned
+		if !errors.As(rest, &r) {
+			return
+		}
+		s.Reason, s.Remedy = cmp.Or(s.Reason, r.reason), cmp.Or(s.Remedy, r.remedy)
+		rest = r.error
 	}
 }
 

@@ -61,6 +61,7 @@ var handovers = []handover{
 	{timeline.StageImage, "", "after the image", "kubelet"},
 	{timeline.StageSandbox, "", "container configuration", "kubelet"},
 	{timeline.StageCreate, "", "container created to start", "kubelet"},
+	{timeline.StageVolume, timeline.StageVolume, "pause after a failure", "kubelet"},
 	{timeline.StageStart, timeline.StageInit, "init container runs", "container"},
 	{timeline.StageInit, "", "next container", "kubelet"},
 	{timeline.StageStart, "", "runtime reports the start", "kubelet"},

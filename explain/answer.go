@@ -46,6 +46,8 @@ type Answer struct {
 	Stages []Stage `json:"stages"`
 	// Evidence is what the verdict rests on.
 	Evidence []Evidence `json:"evidence,omitempty"`
+	// Remedy is what a person can do about it, in the words of whoever failed; empty if nobody said.
+	Remedy string `json:"remedy,omitempty"`
 	// Next is a command that is safe to run and that helps; empty if nothing needs doing.
 	Next string `json:"next,omitempty"`
 	// Unseen says what could not be looked at, and why.

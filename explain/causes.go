@@ -95,6 +95,7 @@ func (f *facts) oneClaim(c claim) *finding {
 		return nil // then the scheduler's own reason says more
 	}
 	return &finding{state: Waiting, reason: why.reason, since: why.since, heldBy: why.heldBy, next: why.next, evidence: why.evidence,
+		remedy:  why.remedy,
 		verdict: fmt.Sprintf("waiting %s: claim %s (volume %s) %s", f.ago(why.since), c.name, c.volume, why.text)}
 }
 
@@ -119,15 +120,7 @@ func podVolumes(f *facts) *finding {
 	found := &finding{state: Waiting, reason: "MountVolume", next: f.kubectl("describe pod", f.pod.Name),
 		heldBy: "kubelet of node " + f.pod.Spec.NodeName}
 	if stage != nil {
-		found.since = f.firstTry(*stage)
-		found.verdict = fmt.Sprintf("waiting %s: volume %s is being set up", f.ago(stage.Start), stage.Subject)
-		if text := f.lastError(timeline.StageVolume, stage.Subject); text != "" {
-			found.reason = "FailedMount"
-			found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be set up (attempt %d): %s", f.ago(found.since), stage.Subject,
-				stage.Attempt, text)
-			found.evidence = []Evidence{{"Pod/" + f.pod.Name, "spec.volumes[" + stage.Subject + "]", text}}
-			f.volumeCause(found, stage.Subject)
-		}
+		f.mounting(found, stage)
 		return found
 	}
 	found.reason, found.since = event.Reason, eventTime(*event)
@@ -135,6 +128,31 @@ func podVolumes(f *facts) *finding {
 	found.evidence = []Evidence{{"Pod/" + f.pod.Name, "event", event.Reason + ": " + event.Message}}
 	f.volumeCause(found, "")
 	return found
+}
+
+// mounting says how far the set-up of a volume is, by the kubelet's own record.
+func (f *facts) mounting(found *finding, stage *timeline.Stage) {
+	found.since = f.firstTry(*stage)
+	found.verdict = fmt.Sprintf("waiting %s: volume %s is being set up", f.ago(stage.Start), stage.Subject)
+	failed := f.lastFailure(timeline.StageVolume, stage.Subject)
+	if call := f.openCall(failed == nil); call != nil {
+		found.reason, found.heldBy, found.remedy = "DriverCall", call.Owner, driverRemedy(call)
+		found.verdict = fmt.Sprintf("waiting %s: volume %s: %s", f.ago(found.since), stage.Subject, f.asked(call))
+		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "stage " + call.Name, call.Subject}}
+		return
+	}
+	if failed == nil {
+		return
+	}
+	found.reason, found.remedy = cmp.Or(failed.Reason, "FailedMount"), failed.Remedy
+	found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be set up (attempt %d): %s", f.ago(found.since), stage.Subject,
+		stage.Attempt, failed.Error)
+	found.evidence = []Evidence{{"Pod/" + f.pod.Name, "spec.volumes[" + stage.Subject + "]", failed.Error}}
+	if call := f.openStage(timeline.StageDriver); call != nil && found.reason == "DriverCallFailed" {
+		found.heldBy = call.Owner
+		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + call.Name + " " + call.Subject, call.Error})
+	}
+	f.volumeCause(found, stage.Subject)
 }
 
 // volumeCause makes the reason of a failed mount more exact where the volume's kind tells more. The subject is the
@@ -201,10 +219,10 @@ func podSandbox(f *facts) *finding {
 	}
 	found := &finding{state: Waiting, reason: "Sandbox", since: f.firstTry(*stage),
 		verdict: fmt.Sprintf("waiting %s: its sandbox and network are being made", f.ago(f.firstTry(*stage)))}
-	if text := f.lastError(timeline.StageSandbox, stage.Subject); text != "" {
-		found.reason = "FailedCreatePodSandBox"
-		found.verdict = fmt.Sprintf("waiting %s: its sandbox cannot be made (attempt %d): %s", f.ago(found.since), stage.Attempt, text)
-		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "CRI RunPodSandbox", text}}
+	if failed := f.lastFailure(timeline.StageSandbox, stage.Subject); failed != nil {
+		found.reason, found.remedy = "FailedCreatePodSandBox", failed.Remedy
+		found.verdict = fmt.Sprintf("waiting %s: its sandbox cannot be made (attempt %d): %s", f.ago(found.since), stage.Attempt, failed.Error)
+		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "CRI RunPodSandbox", failed.Error}}
 		found.next = f.kubectl("describe pod", f.pod.Name)
 	}
 	return found
@@ -322,7 +340,10 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 			image = container.Image
 		}
 	}
-	text := f.lastError(timeline.StageImage, status.Name)
+	text, remedy := "", ""
+	if failed := f.lastFailure(timeline.StageImage, status.Name); failed != nil {
+		text, remedy = failed.Error, failed.Remedy
+	}
 	if event := f.lastEvent("Failed"); text == "" && event != nil && strings.Contains(event.Message, "pull image") {
 		text = event.Message
 	}
@@ -338,7 +359,7 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 	if waiting != nil && !pulls && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
 		reason = waiting.Reason // InvalidImageName, ErrImageNeverPull
 	}
-	found := &finding{state: Waiting, reason: reason, since: f.pod.CreationTimestamp.Time, heldBy: "registry of " + image,
+	found := &finding{state: Waiting, reason: reason, since: f.pod.CreationTimestamp.Time, heldBy: "registry of " + image, remedy: remedy,
 		verdict:  fmt.Sprintf("waiting %s: image %s of %s %s cannot be pulled: %s", f.ago(f.pod.CreationTimestamp.Time), image, what, status.Name, text),
 		evidence: []Evidence{{"Pod/" + f.pod.Name, "spec.containers[" + status.Name + "].image", reason + ": " + text}},
 		next:     f.kubectl("describe pod", f.pod.Name)}
@@ -373,9 +394,10 @@ func (f *facts) pullSecrets(found *finding) {
 	text := strings.ToLower(found.verdict)
 	for _, sign := range []string{"401", "403", "unauthorized", "authorization failed", "denied", "forbidden"} {
 		if strings.Contains(text, sign) {
-			found.reason = "PullDenied"
+			found.reason, found.remedy = "PullDenied", "correct the pull secret: its server, user and password must be the registry's"
 			if len(f.pod.Spec.ImagePullSecrets) == 0 {
 				found.verdict += "; the pod names no pull secret"
+				found.remedy = "make a pull secret for the registry and name it in the pod's imagePullSecrets"
 			}
 			return
 		}

@@ -32,9 +32,9 @@ type claimFacts struct {
 
 // cause is why a claim is not bound: text completes the sentence "claim NAME …".
 type cause struct {
-	reason, text, next, heldBy string
-	since                      time.Time
-	evidence                   []Evidence
+	reason, text, next, heldBy, remedy string
+	since                              time.Time
+	evidence                           []Evidence
 }
 
 func explainClaim(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
@@ -145,6 +145,7 @@ func (f *claimFacts) find() *finding {
 	}
 	if c := f.unbound(); c != nil {
 		return &finding{state: Waiting, reason: c.reason, since: c.since, heldBy: c.heldBy, next: c.next, evidence: c.evidence,
+			remedy:  c.remedy,
 			verdict: fmt.Sprintf("waiting %s: it %s", ago(f.now, c.since), c.text)}
 	}
 	found := &finding{state: Ready, reason: "Bound", verdict: "bound to volume " + claim.Spec.VolumeName}
@@ -237,6 +238,7 @@ func (f *claimFacts) provisioning(c *cause) {
 	case last != nil:
 		c.reason, c.text = "ProvisioningFailed", fmt.Sprintf("cannot be provisioned (attempt %d): %s", last.Attempt, last.Error)
 		c.evidence = append(c.evidence, Evidence{"provisioner " + f.class.Provisioner, "stage " + last.Name, last.Error})
+		c.remedy = last.Remedy
 	case open != nil:
 		c.reason, c.text = "Provisioning", fmt.Sprintf("is being provisioned by %s since %s", f.class.Provisioner, ago(f.now, open.Start))
 	case waits && claim.Annotations["volume.kubernetes.io/selected-node"] == "":

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -23,6 +24,11 @@ import (
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 15, 0, time.UTC)
+
+// source draws answers from a made-up cluster at a fixed time.
+func source(client kubernetes.Interface, recs explain.Records) explain.Source {
+	return explain.Source{Client: client, Records: recs, Clock: clocktesting.NewFakePassiveClock(now)}
+}
 
 // scene is one situation: what the API holds and what was recorded.
 type scene struct {
@@ -160,7 +166,7 @@ func ask(t *testing.T, s scene) *explain.Answer {
 	if s.record != nil {
 		s.record(rec, timeline.PodRef(s.pod))
 	}
-	answer, err := explain.Pod(t.Context(), fake.NewClientset(objects...), records{rec}, "default", "web", now)
+	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(objects...), records{rec}), "default", "web")
 	require.NoError(t, err)
 	return answer
 }
@@ -173,12 +179,12 @@ func (r records) Record(_ context.Context, uid types.UID) (timeline.Record, bool
 }
 
 func TestNoSuchPod(t *testing.T) {
-	_, err := explain.Pod(t.Context(), fake.NewClientset(), nil, "default", "web", now)
+	_, err := explain.Pod(t.Context(), source(fake.NewClientset(), nil), "default", "web")
 	require.ErrorContains(t, err, "default/web")
 }
 
 func TestWithoutRecordsTheAnswerSaysSo(t *testing.T) {
-	answer, err := explain.Pod(t.Context(), fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), nil, "default", "web", now)
+	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), nil), "default", "web")
 	require.NoError(t, err)
 	require.Len(t, answer.Unseen, 1)
 	require.Contains(t, answer.Unseen[0], "times come from the API")
@@ -196,7 +202,7 @@ func TestWaterfall(t *testing.T) {
 	sandbox.End(nil)
 	rec.Begin(ref, "kubelet", timeline.StageImage, "main").End(errors.New("not here"))
 
-	answer, err := explain.Pod(t.Context(), fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), records{rec}, "default", "web", now)
+	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
 	require.InDelta(t, 100, answer.Stages[1].OffsetMs, 0.01)
 	require.InDelta(t, 300, answer.Stages[1].DurationMs, 0.01)

@@ -50,21 +50,23 @@ type claim struct {
 }
 
 // Pod explains one Pod. An error means that the question could not be answered at all: no such Pod, or no API.
-func Pod(ctx context.Context, client kubernetes.Interface, records Records, namespace, name string, now time.Time) (*Answer, error) {
+func Pod(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+	client, began := src.Client, src.now()
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
 	}
-	f := &facts{now: now, pod: pod, missing: make(map[string]bool)}
+	f := &facts{now: src.now(), pod: pod, missing: make(map[string]bool)}
 	f.readClaims(ctx, client)
 	f.readNode(ctx, client)
 	f.events = readEvents(ctx, client, namespace, pod.UID, f.miss)
-	f.readRecords(ctx, records)
+	f.readRecords(ctx, src.Records)
 	if pod.Spec.NodeName != "" && !f.started() {
 		f.readAttach(ctx, client)
 		f.readMissing(ctx, client)
 	}
 	answer := f.answer()
+	answer.slow(began, f.now)
 	f.addLog(ctx, client, answer)
 	return answer, nil
 }
@@ -298,15 +300,15 @@ func (f *facts) openStage(name string) *timeline.Stage {
 	return nil
 }
 
-// lastError is the newest error of a stage of that name and subject.
-func (f *facts) lastError(name, subject string) string {
+// lastFailure is the newest stage of that name and subject that ended with an error; nil if none did.
+func (f *facts) lastFailure(name, subject string) *timeline.Stage {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
-		stage := f.record.Stages[i]
+		stage := &f.record.Stages[i]
 		if stage.Name == name && stage.Subject == subject && stage.Error != "" {
-			return stage.Error
+			return stage
 		}
 	}
-	return ""
+	return nil
 }
 
 // lastErrorOf is the newest error of a stage of that name, whatever its subject.
@@ -317,4 +319,29 @@ func (f *facts) lastErrorOf(name string) string {
 		}
 	}
 	return ""
+}
+
+// patient is how long a call that is tried again after failures may take before it counts as hanging.
+const patient = time.Second
+
+// openCall is the call of a CSI driver that goes on. One that failed before is being tried again and is not worth
+// naming, unless it hangs; first says that none failed.
+func (f *facts) openCall(first bool) *timeline.Stage {
+	for i := len(f.record.Stages) - 1; i >= 0; i-- {
+		stage := &f.record.Stages[i]
+		if stage.Name == timeline.StageDriver && !stage.Done() && (first || f.now.Sub(stage.Start) >= patient) {
+			return stage
+		}
+	}
+	return nil
+}
+
+// asked words a call that goes on.
+func (f *facts) asked(call *timeline.Stage) string {
+	name, volume, _ := strings.Cut(call.Subject, " ")
+	return fmt.Sprintf("%s was asked for %s of volume %s %s ago and has not answered", call.Owner, name, volume, f.ago(call.Start))
+}
+
+func driverRemedy(call *timeline.Stage) string {
+	return "if it does not come, look into the log of the node part of " + call.Owner + " on this node"
 }

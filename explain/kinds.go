@@ -146,14 +146,28 @@ func Explain(ctx context.Context, src Source, kind, namespace, name string) (*An
 }
 
 func explainPod(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
-	return Pod(ctx, src.Client, src.Records, namespace, name, src.now())
+	return Pod(ctx, src, namespace, name)
 }
 
-// slow notes that the API server itself keeps everybody waiting.
+// unmoved are the reasons that say no more than that somebody has not come to it yet.
+var unmoved = []string{"Starting", "Unscheduled", "NotObserved", "TooFewPods", "TooManyPods", "Binding", "Provisioning", "MountVolume",
+	"AttachVolume", "Sandbox", "ProvisionerSilent", "Progressing"}
+
+// slow notes that the API server itself keeps everybody waiting. If nothing else is known to be wrong, that is why.
 func (a *Answer) slow(began, ended time.Time) {
-	if took := ended.Sub(began); took >= slowAnswer {
-		a.Evidence = append(a.Evidence, Evidence{Object: "API server", Field: "latency",
-			Text: fmt.Sprintf("took %.1f s to answer for one object: it is slow or far away", took.Seconds())})
+	took := ended.Sub(began)
+	if took < slowAnswer {
+		return
+	}
+	text := fmt.Sprintf("took %.1f s to answer for one object: it is slow or far away", took.Seconds())
+	a.Evidence = append(a.Evidence, Evidence{Object: "API server", Field: "latency", Text: text})
+	if !a.Stuck() {
+		return
+	}
+	a.Verdict += "; the API server " + text
+	if slices.Contains(unmoved, a.Reason) {
+		a.Reason, a.HeldBy = "APIServerSlow", "API server"
+		a.Remedy = "see what the machine of the API server is short of: CPU, memory, or a disk that syncs fast enough for etcd"
 	}
 }
 
@@ -191,7 +205,7 @@ func (q *inquiry) say(found *finding) *Answer {
 		APIVersion: APIVersion, Kind: Kind, Object: q.ref,
 		State: found.state, Reason: found.reason, Verdict: found.verdict, Since: found.since, HeldBy: found.heldBy,
 		MovesAt: found.movesAt, Stages: lay([]timeline.Record{q.record}, q.now), Evidence: found.evidence,
-		Next: found.next, Unseen: q.unseen,
+		Remedy: found.remedy, Next: found.next, Unseen: q.unseen,
 	}
 }
 

@@ -174,7 +174,7 @@ func TestAStartIsAccountedFor(t *testing.T) {
 	step(7)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
 
-	answer, err := explain.Pod(t.Context(), fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}, "default", "web", now)
+	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
 	want := []explain.Part{{"Scheduled", "scheduler", 20}, {"watch: bound to node agent", "api", 3}, {"Sandbox", "kubelet", 100},
 		{"StartContainer main", "kubelet", 50}, {"status write and watch", "api", 7}}
@@ -198,7 +198,7 @@ func TestAnUnknownGapIsNotHidden(t *testing.T) {
 	rec.Mark(ref, "somebody", "SomethingNew", "", nil)
 	clk.Step(40 * time.Millisecond)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
-	answer, err := explain.Pod(t.Context(), fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}, "default", "web", now)
+	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
 	require.InDelta(t, 40, answer.Account.UnaccountedMs, 1e-9)
 }

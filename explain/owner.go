@@ -97,7 +97,7 @@ func (q *inquiry) blame(ctx context.Context, found *finding, owner metav1.Object
 		if !metav1.IsControlledBy(pod, owner) || podIsReady(pod) {
 			continue
 		}
-		answer, err := Pod(ctx, q.src.Client, q.src.Records, pod.Namespace, pod.Name, q.now)
+		answer, err := Pod(ctx, q.src, pod.Namespace, pod.Name)
 		if err != nil {
 			continue // it has gone meanwhile
 		}
@@ -111,6 +111,7 @@ func (q *inquiry) blame(ctx context.Context, found *finding, owner metav1.Object
 	found.reason, found.heldBy = worst.Reason, "pod "+worst.Object.Name
 	found.verdict += fmt.Sprintf("; pod %s: %s", worst.Object.Name, worst.Verdict)
 	found.evidence = append(found.evidence, worst.Evidence...)
+	found.remedy = worst.Remedy
 	found.next = "berth explain pod/" + worst.Object.Name + " -n " + worst.Object.Namespace
 }
 
@@ -192,5 +193,5 @@ func (q *inquiry) blameSet(ctx context.Context, found *finding, owner metav1.Obj
 	found.reason, found.heldBy = answer.Reason, answer.HeldBy
 	found.verdict += fmt.Sprintf("; replicaset %s: %s", newest.Name, answer.Verdict)
 	found.evidence = append(found.evidence, answer.Evidence...)
-	found.next = answer.Next
+	found.remedy, found.next = answer.Remedy, answer.Next
 }

@@ -19,6 +19,7 @@ type finding struct {
 	verdict  string
 	since    time.Time
 	evidence []Evidence
+	remedy   string
 	next     string
 	heldBy   string
 	movesAt  time.Time
@@ -52,13 +53,27 @@ func (f *facts) answer() *Answer {
 		answer.State, answer.Reason, answer.Verdict = found.state, found.reason, found.verdict
 		answer.Since, answer.Evidence, answer.Next = found.since, found.evidence, found.next
 		answer.HeldBy, answer.MovesAt, answer.crashed = found.heldBy, found.movesAt, found.crashed
+		answer.Remedy = found.remedy
 		return answer
 	}
 	answer.HeldBy = "kubelet of node " + f.pod.Spec.NodeName
 	answer.State, answer.Reason = Waiting, "Starting"
 	answer.Since = f.pod.CreationTimestamp.Time
 	answer.Verdict = fmt.Sprintf("waiting %s: the kubelet of node %s is starting it", f.ago(answer.Since), f.pod.Spec.NodeName)
+	if stage := f.doing(); stage != nil {
+		answer.Verdict += fmt.Sprintf(" (%s for %s)", trimmed(stage.Name+" "+stage.Subject), f.ago(stage.Start))
+	}
 	return answer
+}
+
+// doing is the stage that began last and goes on; nil if none does.
+func (f *facts) doing() *timeline.Stage {
+	for i := len(f.record.Stages) - 1; i >= 0; i-- {
+		if stage := &f.record.Stages[i]; !stage.Done() {
+			return stage
+		}
+	}
+	return nil
 }
 
 func (f *facts) ago(t time.Time) string { return ago(f.now, t) }
@@ -132,18 +147,7 @@ func podDeleted(f *facts) *finding {
 		found.verdict = fmt.Sprintf("deleting for %s: held by finalizer %s", f.ago(since), strings.Join(f.pod.Finalizers, ", "))
 		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "metadata.finalizers", strings.Join(f.pod.Finalizers, ", ")})
 	case f.openStage(timeline.StageUnmount) != nil:
-		found.reason = "Unmounting"
-		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(since))
-		found.heldBy = "kubelet of node " + f.pod.Spec.NodeName
-		text := f.lastErrorOf(timeline.StageUnmount)
-		if event := f.lastEvent("FailedUnMount", "FailedUnmount"); event != nil && text == "" {
-			text = event.Message
-		}
-		if text != "" {
-			found.reason = "FailedUnmount"
-			found.verdict = fmt.Sprintf("deleting for %s: a volume cannot be unmounted: %s", f.ago(since), text)
-			found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + timeline.StageUnmount, text})
-		}
+		f.unmounting(found)
 	case f.nodeUnready() != nil:
 		found.reason, found.heldBy = "NodeNotReady", "node "+f.pod.Spec.NodeName
 		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so nobody can stop its containers", f.ago(since),
@@ -154,6 +158,33 @@ func podDeleted(f *facts) *finding {
 		found.verdict = fmt.Sprintf("deleting for %s: its containers have %d s to stop", f.ago(since), grace)
 	}
 	return found
+}
+
+// unmounting says how far a Pod's volumes are on their way off the node.
+func (f *facts) unmounting(found *finding) {
+	found.reason, found.heldBy = "Unmounting", "kubelet of node "+f.pod.Spec.NodeName
+	found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(found.since))
+	failed := f.openStage(timeline.StageUnmountOne)
+	if failed != nil && failed.Error == "" {
+		failed = f.lastFailure(timeline.StageUnmountOne, failed.Subject)
+	}
+	if call := f.openCall(failed == nil); call != nil {
+		found.reason, found.heldBy, found.remedy = "DriverCall", call.Owner, driverRemedy(call)
+		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped; %s", f.ago(found.since), f.asked(call))
+		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + call.Name, call.Subject})
+		return
+	}
+	if failed != nil {
+		found.reason, found.remedy = "FailedUnmount", failed.Remedy
+		found.verdict = fmt.Sprintf("deleting for %s: a volume cannot be unmounted (attempt %d): %s", f.ago(found.since), failed.Attempt, failed.Error)
+		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + failed.Name + " " + failed.Subject, failed.Error})
+		return
+	}
+	if event := f.lastEvent("FailedUnMount", "FailedUnmount"); event != nil {
+		found.reason = "FailedUnmount"
+		found.verdict = fmt.Sprintf("deleting for %s: a volume cannot be unmounted: %s", f.ago(found.since), event.Message)
+		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "event", event.Reason + ": " + event.Message})
+	}
 }
 
 func podFinished(f *facts) *finding {

@@ -74,6 +74,9 @@ func (s Style) Print(w io.Writer, a *Answer) error {
 	for _, text := range a.Unseen {
 		fmt.Fprintf(&b, "\nNot seen: %s\n", oneLine(text))
 	}
+	if a.Remedy != "" && a.Stuck() {
+		fmt.Fprintf(&b, "\nRemedy: %s\n", oneLine(a.Remedy))
+	}
 	if a.Next != "" {
 		fmt.Fprintf(&b, "\nNext: %s\n", s.paint(bold, a.Next))
 	}
@@ -200,7 +203,26 @@ func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 		if stage.Error != "" && room >= leastBar {
 			fmt.Fprintf(b, "    %s\n", s.paint(red, clip("error: "+oneLine(stage.Error), s.Width-4)))
 		}
+		if more := aside(stage); more != "" {
+			fmt.Fprintf(b, "    %s\n", s.paint(faint, more))
+		}
 	}
+}
+
+// shownWaitMs is the least wait in a queue that is worth a line.
+const shownWaitMs = 5
+
+// aside is what else a person wants to know of a stage: how long it waited for its turn and, unless it went well, for
+// which object it works.
+func aside(stage Stage) string {
+	var parts []string
+	if stage.WaitMs >= shownWaitMs {
+		parts = append(parts, fmt.Sprintf("waited %.0f ms for its turn", stage.WaitMs))
+	}
+	if stage.Cause != nil && (!stage.Done() || stage.Error != "") {
+		parts = append(parts, fmt.Sprintf("for %s/%s", Words(stage.Cause.Kind)[0], stage.Cause.Name))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func took(stage Stage) string {

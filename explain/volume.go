@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -271,10 +272,14 @@ func (f *facts) attachStage(since time.Time) *finding {
 	found := &finding{state: Waiting, reason: "AttachVolume", since: stage.Start, heldBy: stage.Owner,
 		verdict: fmt.Sprintf("waiting %s: volume %s is being attached", f.ago(stage.Start), stage.Subject),
 		next:    "berth kubectl get volumeattachments"}
-	if text := f.lastError(timeline.StageAttach, stage.Subject); text != "" {
-		found.reason, found.since = "FailedAttachVolume", since
-		found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be attached (attempt %d): %s", f.ago(since), stage.Subject, stage.Attempt, text)
-		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "stage " + timeline.StageAttach, text}}
+	if failed := f.lastFailure(timeline.StageAttach, stage.Subject); failed != nil {
+		found.reason, found.since, found.remedy = cmp.Or(failed.Reason, "FailedAttachVolume"), since, failed.Remedy
+		found.verdict = fmt.Sprintf("waiting %s: volume %s cannot be attached (attempt %d): %s", f.ago(since), stage.Subject, stage.Attempt,
+			failed.Error)
+		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "stage " + timeline.StageAttach, failed.Error}}
+		if cause := failed.Cause; cause != nil && cause.Kind == KindNode {
+			found.heldBy = "node " + cause.Name
+		}
 	}
 	return found
 }

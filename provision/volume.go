@@ -150,6 +150,9 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *volumeState) bool {
 	class := pv.Spec.StorageClassName
 	span := e.timeline.Begin(timeline.RefOf(volumeKind, pv), timelineOwner, timeline.StageReclaim, "")
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		span.Because(timeline.Ref{Kind: claimKind, Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
+	}
 	began := e.clock.Now()
 	err := e.callDelete(ctx, pv)
 	span.End(err)

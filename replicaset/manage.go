@@ -140,7 +140,7 @@ func (r *run) createOne(ctx context.Context, name string) (*corev1.Pod, answer, 
 
 func (r *run) created(pod *corev1.Pod) {
 	r.event(corev1.EventTypeNormal, reasonSuccessfulCreate, "Created pod: %v", pod.Name)
-	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil)
+	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil).Because(timeline.RefOf(kind.Kind, r.rs))
 }
 
 // meet looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it

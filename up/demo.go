@@ -103,7 +103,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return err
 	}
 	c.progress.Ready("demo", "")
-	answer, err := explain.Pod(ctx, client, ownRecords{c.timeline}, pod.Namespace, pod.Name, c.clock.Now())
+	answer, err := explain.Pod(ctx, explain.Source{Client: client, Records: ownRecords{c.timeline}, Clock: c.clock}, pod.Namespace, pod.Name)
 	if err != nil {
 		return err
 	}

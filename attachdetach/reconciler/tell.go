@@ -37,9 +37,12 @@ func isOutOfService(node *corev1.Node) bool {
 func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
 	if e.o.Timeline != nil {
-		err := errors.New(e.holders(want.VolumeName, others))
+		err := timeline.WithReason(errors.New(e.holders(want.VolumeName, others)), "VolumeHeld", "")
 		for _, pod := range want.ScheduledPods {
-			e.o.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
+			span := e.o.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
+			if len(others) > 0 {
+				span.Because(timeline.Ref{Kind: "Node", Name: string(others[0])})
+			}
 		}
 	}
 	if len(want.UnreportedPods) == 0 {

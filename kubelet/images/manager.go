@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
 )
 
 // Reasons of an Error, as they stand in status.state.waiting.
@@ -79,8 +81,8 @@ type Deps struct {
 type Error struct {
 	// Reason is one of the Reason constants.
 	Reason string
-	// Message is for the user.
-	Message string
+	// Message is for the user, and Remedy says what helps, where that is known.
+	Message, Remedy string
 	// RetryAt is when a further Ensure will try again; before that it returns ImagePullBackOff.
 	RetryAt time.Time
 	// Err is the cause, if there is one.
@@ -152,7 +154,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, error) {
 	if _, err := reference.ParseNormalizedNamed(want.Image); err != nil && !isID(want.Image) {
 		return nil, m.fail(want, &Error{
-			Reason: ReasonInvalidName, Err: err,
+			Reason: ReasonInvalidName, Err: err, Remedy: "correct the image's name in the pod's template",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
 				want.Image, want.Image, err),
 		}, eventInspectFailed)
@@ -177,6 +179,7 @@ func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, err
 		return present, nil
 	case want.Policy == corev1.PullNever:
 		return nil, m.fail(want, &Error{
+			Remedy:  "bring the image to the node (`berth images import`), or allow pulling it (imagePullPolicy)",
 			Reason:  ReasonNeverPull,
 			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", want.Image),
 		}, eventNeverPull)
@@ -206,12 +209,14 @@ func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpe
 		m.event(want, corev1.EventTypeNormal, eventBackOff, message)
 		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.last, RetryAt: w.until}
 	}
+	asked := m.deps.Clock.Now()
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	timeline.Current(ctx).Waited(m.deps.Clock.Since(asked))
 	m.event(want, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", want.Image))
 	start := m.deps.Clock.Now()
 	ref, err := m.try(ctx, want, spec)

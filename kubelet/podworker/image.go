@@ -85,8 +85,8 @@ func (w *worker) pullOne(ctx context.Context, name, key, image string, policy co
 	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
 	w.begin(ctx, step, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
-		image, err := w.m.deps.Images.Ensure(ctx, want)
-		span.End(err)
+		image, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
+		span.End(withReason(err))
 		return func() {
 			if err == nil {
 				w.retries.done(step)
@@ -104,6 +104,15 @@ func (w *worker) pullOne(ctx context.Context, name, key, image string, policy co
 			w.fail(ctx, step, err)
 		}
 	})
+}
+
+// withReason gives the timeline what an image's error says beside its text.
+func withReason(err error) error {
+	var refused *images.Error
+	if errors.As(err, &refused) {
+		return timeline.WithReason(err, refused.Reason, refused.Remedy)
+	}
+	return err
 }
 
 // clearImageFailure forgets the reason for waiting if it was the image.

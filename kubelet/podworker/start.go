@@ -88,7 +88,8 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	w.m.deps.Metrics.SandboxStarted(actions.Attempt == 0, err)
 	if err != nil {
-		return "", nil, fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return "", nil, timeline.WithReason(fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err),
+			"FailedCreatePodSandBox", "the container runtime's words above name what failed: its pod network (CNI), or itself")
 	}
 	return resp.PodSandboxId, config, nil
 }

@@ -99,7 +99,7 @@ func (w *worker) clean(ctx context.Context) {
 		span := w.m.deps.Timeline.Begin(ref, owner, timeline.StageUnmount, "")
 		err := w.m.deps.Builder.ReleasePod(ctx, w.uid)
 		if err == nil {
-			err = w.m.deps.Volumes.Unmount(ctx, w.uid)
+			err = w.m.deps.Volumes.Unmount(span.Context(ctx), w.uid)
 		}
 		span.End(err)
 		return func() {

@@ -348,5 +348,5 @@ func asError(f *status.Failure) error {
 	if f == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %s", f.Reason, f.Message)
+	return timeline.WithReason(fmt.Errorf("%s: %s", f.Reason, f.Message), f.Reason, "")
 }

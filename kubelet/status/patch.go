@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,19 +49,19 @@ func mergeConditions(api, want []corev1.PodCondition) []corev1.PodCondition {
 	return out
 }
 
-// patch writes the status with the Pod's UID as a precondition, and returns the Pod as it is then.
-func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodStatus) (*corev1.Pod, error) {
+// patch writes the status, asked for at a time, with the Pod's UID as a precondition, and returns the Pod as it is then.
+func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodStatus, asked time.Time) (*corev1.Pod, error) {
 	body, err := difference(api, status)
 	if err != nil {
 		return nil, fmt.Errorf("make status patch of pod %s/%s: %w", api.Namespace, api.Name, err)
 	}
-	ref := timeline.PodRef(api)
+	span := w.deps.Timeline.BeginQueued(timeline.PodRef(api), owner, timeline.StageStatus, summary(&status), asked)
 	pod, err := w.deps.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, body,
 		metav1.PatchOptions{}, "status")
+	span.End(err)
 	if err != nil {
 		return nil, fmt.Errorf("write status of pod %s/%s: %w", api.Namespace, api.Name, err)
 	}
-	w.deps.Timeline.Mark(ref, owner, timeline.StageStatus, summary(&status), nil)
 	return pod, nil
 }
 

@@ -60,6 +60,8 @@ type entry struct {
 	// want is the status to be written; set says that there is one.
 	want corev1.PodStatus
 	set  bool
+	// asked is since when there has been something to write, zero if there is nothing.
+	asked time.Time
 	// finish asks for the Pod's object to be deleted once want is written.
 	finish bool
 }
@@ -116,6 +118,9 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 		return false
 	}
 	e.want, e.set = status, true
+	if e.asked.IsZero() {
+		e.asked = w.deps.Clock.Now()
+	}
 	w.queue.Add(pod.UID)
 	return true
 }
@@ -186,6 +191,7 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	var current entry
 	if ok {
 		current = *e
+		e.asked = time.Time{}
 	}
 	w.mu.Unlock()
 	if !ok {
@@ -202,6 +208,11 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	case ctx.Err() == nil:
 		w.deps.Logger.Warn("writing a pod's status failed", "pod", current.api.Namespace+"/"+current.api.Name,
 			"uid", uid, "error", err)
+		w.mu.Lock()
+		if e.asked.IsZero() {
+			e.asked = w.deps.Clock.Now()
+		}
+		w.mu.Unlock()
 		w.queue.AddRateLimited(uid)
 	}
 }
@@ -211,7 +222,7 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 	if e.set {
 		status := merge(e.api, e.want)
 		if !apiequality.Semantic.DeepEqual(e.api.Status, status) {
-			api, err := w.patch(ctx, e.api, status)
+			api, err := w.patch(ctx, e.api, status, e.asked)
 			if err != nil {
 				return err
 			}

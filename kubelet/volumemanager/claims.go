@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/component-helpers/storage/ephemeral"
 
+	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -45,6 +46,7 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if err != nil {
 		return spec, false, pending(err)
 	}
+	timeline.Current(ctx).Because(timeline.RefOf("PersistentVolumeClaim", claim))
 	if v.Ephemeral != nil {
 		if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
 			return spec, false, pending(err)

@@ -131,7 +131,7 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 		changed, pod := state.changed, state.pod
 		m.mu.Unlock()
 		span := m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageVolume, v.Name)
-		err := m.exec.Do(ctx, volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
+		err := m.exec.Do(span.Context(ctx), volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
 			return m.setUp(ctx, state, v)
 		})
 		span.End(err)

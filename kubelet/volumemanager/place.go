@@ -83,7 +83,10 @@ func (m *Manager) obtain(
 	}
 	end := func(error) {}
 	path, err = m.devices.awaitAttached(ctx, device.Name, cured, func() {
-		span := m.deps.Timeline.Begin(timeline.PodRef(request.Pod), "kubelet", timeline.StageAttach, request.Spec.Name)
+		span := timeline.Current(ctx).Begin("kubelet", timeline.StageAttach, request.Spec.Name)
+		if request.Spec.PV != nil {
+			span.Because(timeline.RefOf("PersistentVolume", request.Spec.PV))
+		}
 		end = span.End
 	})
 	end(err)
@@ -129,7 +132,10 @@ func (m *Manager) volumesOnDisk(uid types.UID) ([]string, error) {
 }
 
 // takeDownVolume takes one volume of a Pod down. The device that it is made of, if any, is let go.
-func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string) error {
+func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string) (err error) {
+	span := timeline.Current(ctx).Begin("kubelet", timeline.StageUnmountOne, filepath.Base(dir))
+	ctx = span.Context(ctx)
+	defer func() { span.End(err) }()
 	name := filepath.Base(filepath.Dir(dir))
 	plugin, ok := m.deps.Plugins.ByDirName(name)
 	if !ok {
@@ -138,13 +144,11 @@ func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string)
 	device := ""
 	attachable, ok := plugin.(volume.Attachable)
 	if ok {
-		var err error
 		if device, err = attachable.DeviceOf(dir); err != nil {
 			return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
 		}
 	}
 	down := func(ctx context.Context) error { return m.tearDown(ctx, plugin, dir) }
-	err := error(nil)
 	if device == "" {
 		err = down(ctx)
 	} else {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/timeline"
 )
 
 // Deps are what the provisioner works with.
@@ -136,8 +137,9 @@ func (p *Provisioner) provision(
 func check(options provision.VolumeOptions) error {
 	claim := options.PVC
 	refuse := func(field, format string, args ...any) error {
-		return fmt.Errorf("claim %q: %s: %s",
-			claim.Namespace+"/"+claim.Name, field, fmt.Sprintf(format, args...))
+		return timeline.WithReason(fmt.Errorf("claim %q: %s: %s",
+			claim.Namespace+"/"+claim.Name, field, fmt.Sprintf(format, args...)),
+			"", "make the claim anew without that, or with a class that can give it (`berth kubectl get storageclass`)")
 	}
 	switch mode := claim.Spec.VolumeMode; {
 	case options.SelectedNode == nil:

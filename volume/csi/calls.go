@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -33,9 +34,19 @@ func leavesOpen(err error) bool {
 	return false
 }
 
-// callError says which call of which driver failed. The driver's own words are kept.
-func callError(driver, call, what string, err error) error {
-	return fmt.Errorf("csi driver %s: %s of %s: %w", driver, call, what, err)
+// called makes one call of a driver: it bounds it in time, notes it as a stage of the object that ctx works for, and
+// says whose call failed. The driver's own words are kept.
+func called(ctx context.Context, driver, call, volume string, f func(context.Context) error) error {
+	span := timeline.Current(ctx).Begin("csi driver "+driver, timeline.StageDriver, call+" "+volume)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := f(ctx)
+	if err != nil {
+		err = timeline.WithReason(fmt.Errorf("csi driver %s: %s of volume %q: %w", driver, call, volume, err),
+			"DriverCallFailed", "look into the log of the node part of driver "+driver+" on this node")
+	}
+	span.End(err)
+	return err
 }
 
 // capability words what the volume is to be.

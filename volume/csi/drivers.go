@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/berth-dev/berth/timeline"
 )
 
 const (
@@ -130,7 +132,8 @@ func (d *Drivers) Get(name string) (*Driver, error) {
 	if driver, ok := d.byName[name]; ok {
 		return driver, nil
 	}
-	return nil, &NotRegisteredError{Driver: name}
+	return nil, timeline.WithReason(&NotRegisteredError{Driver: name}, "DriverNotRegistered",
+		"see that the node part of driver "+name+" runs on this node and registers with its kubelet")
 }
 
 // Add registers a driver; one of the same name that is there is replaced and closed.

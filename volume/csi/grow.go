@@ -2,7 +2,6 @@ package csi
 
 import (
 	"context"
-	"fmt"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -34,12 +33,11 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 	if call.Secrets, err = p.secrets(ctx, s.expandSecret, ""); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := driver.node.NodeExpandVolume(ctx, call); err != nil {
-		return false, callError(s.driver, "NodeExpandVolume", fmt.Sprintf("volume %q", s.name), err)
-	}
-	return true, nil
+	err = called(ctx, s.driver, "NodeExpandVolume", s.name, func(ctx context.Context) error {
+		_, err := driver.node.NodeExpandVolume(ctx, call)
+		return err
+	})
+	return err == nil, err
 }
 
 // Stats implements volume.Stater.
@@ -59,11 +57,13 @@ func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*vol
 	if driver.stages() {
 		call.StagingTargetPath = p.stagingPath(p.dataOf(s, false))
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	answer, err := driver.node.NodeGetVolumeStats(ctx, call)
+	var answer *csipb.NodeGetVolumeStatsResponse
+	err = called(ctx, s.driver, "NodeGetVolumeStats", s.name, func(ctx context.Context) error {
+		answer, err = driver.node.NodeGetVolumeStats(ctx, call)
+		return err
+	})
 	if err != nil {
-		return nil, callError(s.driver, "NodeGetVolumeStats", fmt.Sprintf("volume %q", s.name), err)
+		return nil, err
 	}
 	stats := &volume.Stats{}
 	for _, usage := range answer.GetUsage() {

@@ -118,12 +118,10 @@ func (p *Plugin) prepare(ctx context.Context, req volume.Request, target string)
 }
 
 func (b *publication) publish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := b.driver.node.NodePublishVolume(ctx, b.call); err != nil {
-		return callError(b.source.driver, "NodePublishVolume", fmt.Sprintf("volume %q", b.source.name), err)
-	}
-	return nil
+	return called(ctx, b.source.driver, "NodePublishVolume", b.source.name, func(ctx context.Context) error {
+		_, err := b.driver.node.NodePublishVolume(ctx, b.call)
+		return err
+	})
 }
 
 // giveToGroup gives the volume to the Pod's group where the driver's policy wants that and the driver has not done it.
@@ -174,15 +172,15 @@ func (p *Plugin) unpublish(ctx context.Context, data *volumeData, target string)
 	if err != nil {
 		return fmt.Errorf("unpublish volume %q: %w", data.SpecVolID, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err = driver.node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{
-		VolumeId: data.VolumeHandle, TargetPath: target,
+	return called(ctx, driver.Name, "NodeUnpublishVolume", data.SpecVolID, func(ctx context.Context) error {
+		_, err := driver.node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{
+			VolumeId: data.VolumeHandle, TargetPath: target,
+		})
+		if p.isGone(err, target) {
+			return nil
+		}
+		return err
 	})
-	if err != nil && !p.isGone(err, target) {
-		return callError(driver.Name, "NodeUnpublishVolume", fmt.Sprintf("volume %q", data.SpecVolID), err)
-	}
-	return nil
 }
 
 // removePublication removes a volume's directory: the empty target, the data file, and itself.

@@ -89,12 +89,10 @@ func (p *Plugin) stage(ctx context.Context, driver *Driver, call *csipb.NodeStag
 	if err := os.MkdirAll(call.StagingTargetPath, 0o750); err != nil {
 		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := driver.node.NodeStageVolume(ctx, call); err != nil {
-		return callError(s.driver, "NodeStageVolume", fmt.Sprintf("volume %q", s.name), err)
-	}
-	return nil
+	return called(ctx, s.driver, "NodeStageVolume", s.name, func(ctx context.Context) error {
+		_, err := driver.node.NodeStageVolume(ctx, call)
+		return err
+	})
 }
 
 // Unstage implements volume.Attachable.
@@ -130,18 +128,15 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 
 func (p *Plugin) unstage(ctx context.Context, driver *Driver, data *volumeData) error {
 	path := p.stagingPath(data)
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := driver.node.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{
-		VolumeId: data.VolumeHandle, StagingTargetPath: path,
+	return called(ctx, driver.Name, "NodeUnstageVolume", data.SpecVolID, func(ctx context.Context) error {
+		_, err := driver.node.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{
+			VolumeId: data.VolumeHandle, StagingTargetPath: path,
+		})
+		if p.isGone(err, path) {
+			return nil
+		}
+		return err
 	})
-	if err != nil && p.isGone(err, path) {
-		return nil
-	}
-	if err != nil {
-		return callError(driver.Name, "NodeUnstageVolume", fmt.Sprintf("volume %q", data.SpecVolID), err)
-	}
-	return nil
 }
 
 // isGone reports whether an error means that the driver knows of no such volume, and indeed nothing is mounted.

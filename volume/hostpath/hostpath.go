@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -92,7 +93,8 @@ func check(path string, kind corev1.HostPathType) error {
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Type() != want.mode {
-		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, want.name)
+		return timeline.WithReason(fmt.Errorf("hostPath type check failed: %s is not a %s", path, want.name), "HostPathType",
+			fmt.Sprintf("make %s a %s on this node, or change hostPath.type", path, want.name))
 	}
 	return nil
 }

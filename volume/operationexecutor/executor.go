@@ -140,10 +140,11 @@ func (e *Executor) ForgetFailures(name corev1.UniqueVolumeName, node types.NodeN
 // Wait returns when no operation runs any more.
 func (e *Executor) Wait() { e.ops.Wait() }
 
-// start runs op under the key of the volume, in a lane.
+// start runs op under the key of the volume, in a lane. op is told when it was asked for.
 func (e *Executor) start(
-	ctx context.Context, on Key, node types.NodeName, kind string, op func(context.Context) error,
+	ctx context.Context, on Key, node types.NodeName, kind string, op func(ctx context.Context, asked time.Time) error,
 ) error {
+	asked := e.clock.Now()
 	lane := e.attaches
 	if kind == OperationDetach {
 		lane = e.detaches
@@ -155,7 +156,7 @@ func (e *Executor) start(
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return op(ctx)
+		return op(ctx, asked)
 	}, func(error) {
 		for _, f := range e.onDone {
 			f(corev1.UniqueVolumeName(on.Volume), node)
@@ -182,8 +183,8 @@ func (e *Executor) AttachVolume(
 	ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater,
 ) error {
 	on := key(want.VolumeName, NodeOfKey(want.VolumeSpec, want.NodeName))
-	return e.start(ctx, on, want.NodeName, OperationAttach, func(ctx context.Context) error {
-		spans := e.begin(want)
+	return e.start(ctx, on, want.NodeName, OperationAttach, func(ctx context.Context, asked time.Time) error {
+		spans := e.begin(want, asked)
 		err := e.attach(ctx, want, actual)
 		for _, span := range spans {
 			span.End(err)
@@ -193,11 +194,16 @@ func (e *Executor) AttachVolume(
 	})
 }
 
-func (e *Executor) begin(want VolumeToAttach) []*timeline.Span {
+// begin notes the attach with each of the Pods that wait for it.
+func (e *Executor) begin(want VolumeToAttach, asked time.Time) []*timeline.Span {
 	spans := make([]*timeline.Span, 0, len(want.ScheduledPods))
 	for _, pod := range want.ScheduledPods {
-		spans = append(spans, e.deps.Timeline.Begin(timeline.PodRef(pod), "attachdetach", timeline.StageAttach,
-			want.VolumeSpec.DirName()))
+		span := e.deps.Timeline.BeginQueued(timeline.PodRef(pod), "attachdetach", timeline.StageAttach,
+			want.VolumeSpec.DirName(), asked)
+		if want.VolumeSpec.PV != nil {
+			span.Because(timeline.RefOf("PersistentVolume", want.VolumeSpec.PV))
+		}
+		spans = append(spans, span)
 	}
 	return spans
 }
@@ -264,7 +270,7 @@ func (e *Executor) DetachVolume(ctx context.Context, from AttachedVolume, verify
 		return fmt.Errorf("detach volume %q from node %q: %w", from.VolumeName, from.NodeName, err)
 	}
 	on := key(from.VolumeName, NodeOfKey(from.VolumeSpec, from.NodeName))
-	return e.start(ctx, on, from.NodeName, OperationDetach, func(ctx context.Context) error {
+	return e.start(ctx, on, from.NodeName, OperationDetach, func(ctx context.Context, _ time.Time) error {
 		err := e.detach(ctx, plugin, volumeName, from, verifySafeToDetach)
 		if err == nil {
 			actual.MarkVolumeAsDetached(from.VolumeName, from.NodeName)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/timeline"
 )
 
 const (
@@ -157,15 +159,20 @@ func (k *Keyed) Start(
 // but not for a pause after failures: the caller asks Pause when to come back. If ctx ends first it returns ctx's
 // error and op does not run.
 func (k *Keyed) Do(ctx context.Context, key Key, kind string, op func(context.Context) error) error {
+	asked := time.Time{} // of the first conflict
 	for {
 		k.mu.Lock()
 		other := k.conflict(key)
 		if other == nil {
 			operation := k.claim(key, kind)
 			k.mu.Unlock()
+			k.noteWait(ctx, asked)
 			return k.run(ctx, key, operation, op)
 		}
 		k.mu.Unlock()
+		if asked.IsZero() {
+			asked = k.clock.Now()
+		}
 		select {
 		case <-other.done:
 		case <-ctx.Done():
@@ -206,11 +213,13 @@ func (k *Keyed) run(ctx context.Context, key Key, operation *operation, op func(
 	began := false
 	err := func() error {
 		if k.slots != nil {
+			asked := k.clock.Now()
 			select {
 			case k.slots <- struct{}{}:
 				defer func() { <-k.slots }()
 			case <-ctx.Done():
 			}
+			k.noteWait(ctx, asked)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -229,6 +238,13 @@ func (k *Keyed) run(ctx context.Context, key Key, operation *operation, op func(
 		k.failures.add(key, operation.kind, err, k.clock.Now(), k.initial, k.max)
 	}
 	return err
+}
+
+// noteWait notes in the stage that ctx works for how long the operation waited for its turn.
+func (k *Keyed) noteWait(ctx context.Context, asked time.Time) {
+	if !asked.IsZero() {
+		timeline.Current(ctx).Waited(k.clock.Since(asked))
+	}
 }
 
 // protect turns a panic of op into an error.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/atomicwriter"
 )
@@ -59,7 +60,7 @@ func (c *collector) secret(source *corev1.SecretProjection) error {
 		if optional && apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("get secret %s/%s: %w", c.req.Pod.Namespace, source.Name, err)
+		return c.notRead("secret", source.Name, err)
 	}
 	get := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
 	if len(source.Items) == 0 {
@@ -78,7 +79,7 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 		if optional && apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("get configmap %s/%s: %w", c.req.Pod.Namespace, source.Name, err)
+		return c.notRead("configmap", source.Name, err)
 	}
 	if len(source.Items) == 0 {
 		for key, data := range object.Data {
@@ -97,6 +98,17 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 		return data, ok
 	}
 	return c.items("configmap", source.Name, source.Items, optional, get)
+}
+
+// notRead words why a Secret or ConfigMap is not used. One that is missing, only the user can help with.
+func (c *collector) notRead(kind, name string, err error) error {
+	object := c.req.Pod.Namespace + "/" + name
+	wrapped := fmt.Errorf("get %s %s: %w", kind, object, err)
+	if !apierrors.IsNotFound(err) {
+		return wrapped
+	}
+	reason := map[string]string{"secret": "SecretMissing", "configmap": "ConfigMapMissing"}[kind]
+	return timeline.WithReason(wrapped, reason, "create "+kind+" "+object+", or mark it as optional in the pod")
 }
 
 // items adds the keys that the volume names, each at the path that it names.

@@ -98,6 +98,11 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 		return nil, err
 	}
 	k := newKubelet(cfg, deps)
+	for _, collector := range deps.Collectors {
+		if err := k.metrics.Register(collector); err != nil {
+			return nil, fmt.Errorf("kubelet: Deps.Collectors: %w", err)
+		}
+	}
 	if err := k.assemble(); err != nil {
 		return nil, err
 	}

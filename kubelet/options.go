@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -129,6 +130,8 @@ type Deps struct {
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
+	// Collectors are served at /metrics beside the node agent's own. Their names must not clash.
+	Collectors []prometheus.Collector
 	// standalone says that Client is one that reaches nobody.
 	standalone bool
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/metrics"
 	"github.com/berth-dev/berth/up/containerd"
 	"github.com/berth-dev/berth/version"
 )
@@ -35,6 +36,7 @@ type Cluster struct {
 	progress *Progress
 	clock    clock.WithTicker
 	timeline *timeline.Recorder
+	stages   *metrics.Stages // of the timeline
 	log      *slog.Logger
 	began    time.Time
 	// runtime is how containerd was set up last.
@@ -46,7 +48,7 @@ func New(layout Layout, progress *Progress, options Options) *Cluster {
 	clk := clock.RealClock{}
 	return &Cluster{
 		Layout: layout, options: options, progress: progress, clock: clk,
-		timeline: timeline.New(clk, 0), log: slog.New(slog.DiscardHandler),
+		timeline: timeline.New(clk, 0), stages: metrics.New(), log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -3,10 +3,8 @@ package up
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -91,19 +89,20 @@ func (c *Cluster) tracesPart() (runPart, error) {
 	}, nil
 }
 
+// metricsPart counts the stages for /metrics of the kubelet and of the socket.
+func (c *Cluster) metricsPart() (runPart, error) {
+	return func(ctx context.Context) error { return c.stages.Start(ctx, c.timeline) }, nil
+}
+
 // socketPart answers `berth explain` of other processes.
 func (c *Cluster) socketPart() (runPart, error) {
 	listener, err := remote.Listen(c.Socket())
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: remote.Handler(c.timeline), ReadHeaderTimeout: 5 * time.Second}
-	return func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its answers are short and can be asked again
-		defer stop()
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("answer on %s: %w", c.Socket(), err)
-		}
-		return nil
-	}, nil
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(c.stages); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return func(ctx context.Context) error { return remote.Serve(ctx, listener, c.timeline, registry) }, nil
 }

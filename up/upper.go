@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -43,6 +44,7 @@ type currentKubelet struct {
 func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	u := &upper{cluster: c, controllers: newLayer(ctx), node: newLayer(ctx)}
 	c.keep(u.node, "timeline", c.watchPart)
+	c.keep(u.node, "stage metrics", c.metricsPart)
 	c.keep(u.node, "explain socket", c.socketPart)
 	if traces.Enabled(os.Getenv) {
 		c.keep(u.node, "traces", c.tracesPart)
@@ -107,7 +109,7 @@ func (u *upper) kubeletPart() (runPart, error) {
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
 		},
 	}, kubelet.Deps{
-		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
 	if err != nil {

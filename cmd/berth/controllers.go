@@ -18,13 +18,14 @@ import (
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/local"
 	"github.com/berth-dev/berth/replicaset"
+	"github.com/berth-dev/berth/timeline"
 )
 
 type controllersFlags struct {
-	kubeconfig, nodeName, volumes, attachNodes string
-	run, drivers                               []string
-	leaderElection                             bool
-	verbosity                                  int
+	kubeconfig, nodeName, volumes, attachNodes, socket string
+	run, drivers                                       []string
+	leaderElection                                     bool
+	verbosity                                          int
 }
 
 // controllerNames are the controllers that can be run on their own.
@@ -53,6 +54,7 @@ func newControllers() *cobra.Command {
 	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach works for (required with it)")
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
+	f.StringVar(&flags.socket, "socket", "", socketFlag)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
 	return cmd
@@ -75,14 +77,17 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
 		f.run = nil // who names drivers wants those
 	}
-	starts := make(map[string]func(context.Context) error)
+	records := newRecords(f.socket)
+	starts := map[string]func(context.Context) error{
+		"records": func(ctx context.Context) error { return records.run(ctx) },
+	}
 	for _, name := range f.run {
-		if starts[name], err = f.controller(name, client); err != nil {
+		if starts[name], err = f.controller(name, client, records.rec); err != nil {
 			return fmt.Errorf("set up controller %s: %w", name, err)
 		}
 	}
 	for _, driver := range f.drivers {
-		if starts["csi "+driver], err = f.csi(driver, config); err != nil {
+		if starts["csi "+driver], err = f.csi(driver, config, records.rec); err != nil {
 			return fmt.Errorf("set up --csi-driver %s: %w", driver, err)
 		}
 	}
@@ -98,23 +103,23 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	return group.Wait()
 }
 
-func (f controllersFlags) controller(name string, client kubernetes.Interface) (func(context.Context) error, error) {
+func (f controllersFlags) controller(name string, client kubernetes.Interface, rec *timeline.Recorder) (func(context.Context) error, error) {
 	logger := stderrLogger(f.verbosity)
 	switch name {
 	case "replicaset":
-		controller, err := replicaset.New(replicaset.Deps{Client: client, Logger: logger}, replicaset.Config{})
+		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: rec, Logger: logger}, replicaset.Config{})
 		if err != nil {
 			return nil, err
 		}
 		return controller.Start, nil
 	case "attachdetach":
-		return f.attachdetach(client, logger)
+		return f.attachdetach(client, rec, logger)
 	}
-	return f.provision(client, logger)
+	return f.provision(client, rec, logger)
 }
 
 // attachdetach works only for nodes that were named: two controllers for one node would undo each other's work.
-func (f controllersFlags) attachdetach(client kubernetes.Interface, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) attachdetach(client kubernetes.Interface, rec *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
 	if f.attachNodes == "" {
 		return nil, usageError{errors.New("--attach-nodes is required: which nodes does no other attach/detach controller work for?")}
 	}
@@ -122,7 +127,8 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, logger *slog
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
 	}
-	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Logger: logger}, attachdetach.Config{NodeSelector: nodes})
+	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: rec, Logger: logger},
+		attachdetach.Config{NodeSelector: nodes})
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +136,7 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, logger *slog
 	return controller.Start, nil
 }
 
-func (f controllersFlags) provision(client kubernetes.Interface, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) provision(client kubernetes.Interface, rec *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
 	node := f.nodeName
 	if node == "" {
 		host, err := os.Hostname()
@@ -145,7 +151,7 @@ func (f controllersFlags) provision(client kubernetes.Interface, logger *slog.Lo
 	}
 	// Every node runs its own: nobody else can make a directory on it, so there is no leader to elect.
 	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
-		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Logger(logger))
+		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(rec), provision.Logger(logger))
 	if err != nil {
 		return nil, err
 	}

@@ -17,10 +17,11 @@ import (
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/timeline"
 )
 
 // csi is the provisioner and the attacher of one CSI driver, given as NAME=SOCKET.
-func (f controllersFlags) csi(driver string, config *rest.Config) (func(context.Context) error, error) {
+func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.Recorder) (func(context.Context) error, error) {
 	name, socket, ok := strings.Cut(driver, "=")
 	if !ok || name == "" || socket == "" {
 		return nil, usageError{fmt.Errorf("--csi-driver %q: say NAME=SOCKET", driver)}
@@ -40,7 +41,7 @@ func (f controllersFlags) csi(driver string, config *rest.Config) (func(context.
 		return nil, err
 	}
 	controller, err := provision.New(client, name, provisioner, provision.LeaderElection(f.leaderElection),
-		provision.Logger(logger))
+		provision.Timeline(rec), provision.Logger(logger))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,9 +35,9 @@ const (
 const pluginName = "kubectl-why"
 
 type explainFlags struct {
-	kubeconfig, context, namespace, selector, output string
-	all, allNamespaces, watch, exitCode, plugin      bool
-	timeout                                          time.Duration
+	kubeconfig, context, namespace, selector, output, socket string
+	all, allNamespaces, watch, exitCode, plugin              bool
+	timeout                                                  time.Duration
 }
 
 func newExplain() *cobra.Command {
@@ -62,6 +63,7 @@ func newExplain() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
+	f.StringVar(&flags.socket, "socket", "", "the --socket of a `berth node` or `berth controllers` to ask (default: that of --data-dir)")
 	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
 	f.StringVarP(&flags.namespace, "namespace", "n", "", "the object's namespace (default: the kubeconfig's)")
 	f.BoolVar(&flags.all, "all", false, "list everything that is stuck, the worst first (in all namespaces unless -n is given)")
@@ -166,8 +168,11 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 		return nil, src, fmt.Errorf("make an API client: %w", err)
 	}
 	// UIDs tell clusters apart: asking a berth that knows nothing of another cluster's objects does no harm.
-	if _, err := os.Stat(layout.Socket()); err == nil {
-		src.Records = remote.NewClient(layout.Socket())
+	socket := cmp.Or(f.socket, layout.Socket())
+	if _, err := os.Stat(socket); err == nil {
+		src.Records = remote.NewClient(socket)
+	} else if f.socket != "" {
+		return nil, src, fmt.Errorf("--socket: %w", err)
 	}
 	return config, src, nil
 }

@@ -13,7 +13,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -22,11 +24,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cm"
-	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -45,7 +45,7 @@ type nodeFlags struct {
 	imagesHigh, imagesLow  int
 	healthzPort            int
 	dns                    []string
-	domain                 string
+	domain, socket         string
 	port                   int32
 	maxPods                int64
 	verbosity              int
@@ -83,6 +83,7 @@ func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringToStringVar(&flags.systemReserved, "system-reserved", nil, "what Pods may not use for the system's programs")
 	f.IntVar(&flags.imagesHigh, "image-gc-high-threshold", 85, "how full the images' disk becomes, in percent, before unused images go; 0: never")
 	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards")
+	f.StringVar(&flags.socket, "socket", "", socketFlag)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 }
 
@@ -135,16 +136,21 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	records := newRecords(f.socket)
 	k, err := kubelet.New(config, kubelet.Deps{
-		Client: client, LeaseClient: leases, Timeline: timeline.New(clock.RealClock{}, 0), Logger: logger,
-		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
+		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
+		Collectors: []prometheus.Collector{records.stages},
+		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
 	logger.Info("joining", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
-	return k.Start(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return records.run(ctx) })
+	group.Go(func() error { return k.Start(ctx) })
+	return group.Wait()
 }
 
 // nodeName is the flag's, or the machine's.

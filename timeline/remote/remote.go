@@ -12,19 +12,26 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/timeline"
 )
 
 // Handler answers
+//   - GET /metrics with what the gatherer gathers, if it is not nil, for Prometheus;
 //   - GET /v1/records/{uid} with the record as JSON, or 404;
 //   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
 //     object. With "Accept: text/event-stream" the lines come as server-sent events. A reader that is too slow loses
 //     changes, and is told how many in a line {"lost":n}.
-func Handler(rec *timeline.Recorder) http.Handler {
+func Handler(rec *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
+	if gatherer != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	}
 	mux.HandleFunc("GET /v1/records/{uid}", func(w http.ResponseWriter, r *http.Request) {
 		record, ok := rec.Record(types.UID(r.PathValue("uid")))
 		if !ok {
@@ -100,6 +107,20 @@ func Listen(socket string) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("protect socket %s: %w", socket, err), listener.Close())
 	}
 	return listener, nil
+}
+
+// headerTimeout bounds how long a reader may take to say what it wants.
+const headerTimeout = 5 * time.Second
+
+// Serve answers on a socket that Listen made until ctx ends, and closes it. The gatherer may be nil.
+func Serve(ctx context.Context, listener net.Listener, rec *timeline.Recorder, gatherer prometheus.Gatherer) error {
+	server := &http.Server{Handler: Handler(rec, gatherer), ReadHeaderTimeout: headerTimeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its answers are short and can be asked again
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("answer on %s: %w", listener.Addr(), err)
+	}
+	return nil
 }
 
 // Client reads records from a socket. It is safe for concurrent use.

@@ -2,15 +2,19 @@ package remote_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/timeline/metrics"
 	"github.com/berth-dev/berth/timeline/remote"
 )
 
@@ -24,9 +28,11 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	info, err := os.Stat(socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	server := &http.Server{Handler: remote.Handler(rec)}
+	registry := prometheus.NewRegistry()
+	require.NoError(t, registry.Register(metrics.New()))
+	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- remote.Serve(ctx, listener, rec, registry) }()
 
 	client := remote.NewClient(socket)
 	record, found, err := client.Record(t.Context(), "a")
@@ -37,17 +43,35 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found)
 
-	require.NoError(t, server.Close())
-	require.ErrorIs(t, <-served, http.ErrServerClosed)
+	require.Contains(t, scrape(t, socket), "berth_stages_lost_total 0")
+	stop()
+	require.NoError(t, <-served)
 	_, _, err = client.Record(t.Context(), "a")
 	require.ErrorContains(t, err, "running berth")
+}
+
+// scrape gets /metrics as Prometheus would.
+func scrape(t *testing.T, socket string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", socket)
+	}}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
+	require.NoError(t, err)
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(body)
 }
 
 func TestStagesAreStreamed(t *testing.T) {
 	rec := timeline.New(clock.RealClock{}, 0)
 	listener, err := remote.Listen(filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
-	server := &http.Server{Handler: remote.Handler(rec)}
+	server := &http.Server{Handler: remote.Handler(rec, nil)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 

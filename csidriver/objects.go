@@ -24,8 +24,8 @@ func StorageClass() *storagev1.StorageClass {
 	}
 }
 
-// CSIDriver returns the object that tells Kubernetes how to treat the driver: volumes are attached first, and the
-// kubelet applies a Pod's fsGroup. The caller owns it.
+// CSIDriver returns the object that tells Kubernetes how to treat the driver: volumes are attached first, the kubelet
+// applies a Pod's fsGroup, and the scheduler looks for room (package provision/capacity publishes it). The caller owns it.
 func CSIDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"},
@@ -33,6 +33,7 @@ func CSIDriver() *storagev1.CSIDriver {
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired:       ptr.To(true),
 			PodInfoOnMount:       ptr.To(false),
+			StorageCapacity:      ptr.To(true),
 			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		},

@@ -132,8 +132,14 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 		e.forget(st)
 		return
 	}
-	if !isBound(claim) {
+	switch {
+	case isBound(claim):
+	case claim.DeletionTimestamp != nil, st.goesElsewhere(claim):
 		e.withdraw(ctx, st, claim)
+		return
+	default:
+		// Kubernetes writes the claim next, to bind it. A patch of ours would make that write fail, and it is repeated
+		// only after a delay that all claims share.
 		return
 	}
 	e.mark(st, timeline.StageBound, nil)

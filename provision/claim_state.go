@@ -82,6 +82,12 @@ type claimState struct {
 	queued *timeline.Span
 }
 
+// goesElsewhere returns whether the claim asks for another volume than the one that was made for it.
+func (st *claimState) goesElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+	name := claim.Spec.VolumeName
+	return name != "" && name != st.savedName && name != volumeNamePrefix+string(st.uid)
+}
+
 // claimStates holds the states by claim, and the claims by class for when a class changes.
 type claimStates struct {
 	mu      sync.Mutex

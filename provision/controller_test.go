@@ -152,7 +152,6 @@ func TestClaimGetsItsVolume(t *testing.T) {
 		ref := pv.Spec.ClaimRef
 		require.Equal(t, []string{"PersistentVolumeClaim", "v1", "ns", "claim", string(claim.UID)},
 			[]string{ref.Kind, ref.APIVersion, ref.Namespace, ref.Name, string(ref.UID)})
-		require.Empty(t, s.world.claim(t, "claim").Finalizers)
 		require.Equal(t, []string{
 			`Normal Provisioning External provisioner is provisioning volume for claim "ns/claim"`,
 			"Normal ProvisioningSucceeded Successfully provisioned volume " + pv.Name,
@@ -167,6 +166,7 @@ func TestClaimGetsItsVolume(t *testing.T) {
 
 		s.world.step(t)
 		synctest.Wait()
+		require.Empty(t, s.world.claim(t, "claim").Finalizers)
 		record, ok := rec.Record(claim.UID)
 		require.True(t, ok)
 		var stages []string
@@ -193,11 +193,11 @@ func TestOnePVWriteAndTwoPatchesPerClaim(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, s.world.volumes(t), count)
 		require.Equal(t, count, s.world.written("create persistentvolumes"))
+		s.world.step(t)
+		synctest.Wait()
 		require.Equal(t, 2*count, s.world.written("patch persistentvolumeclaims"))
 		require.Zero(t, s.world.written("patch persistentvolumes"))
 		require.Len(t, s.eventsSoFar(), 2*count)
-		s.world.step(t)
-		synctest.Wait()
 
 		before := fmt.Sprint(s.world.writes)
 		s.after(time.Hour) // four resyncs

@@ -6,12 +6,13 @@
 // is the controller's: retries, leader election, events, metrics and, above all, that nothing leaks.
 // Before the first call for a claim its intent is written into the API, as a finalizer on the claim, so
 // that the claim cannot vanish while nobody knows whether a volume exists; it is taken off once the
-// outcome is known and saved. What a crash interrupts is repeated with the same volume name. A
-// Provisioner must therefore be idempotent: the same VolumeOptions.PVName is the same volume.
+// outcome is saved and the claim is bound or being deleted. What a crash interrupts is repeated with the
+// same volume name. A Provisioner must therefore be idempotent: the same VolumeOptions.PVName is the same
+// volume.
 //
 // # The way of a claim
 //
-//	events -> decide queue -> intent patch -> call queue -> Provision -> decide queue -> PV create -> intent removed
+//	events -> decide queue -> intent patch -> call queue -> Provision -> decide queue -> PV create -> Bound -> intent removed
 //
 // The decide workers only look and write to the API; the call workers (Threadiness of them) only call
 // the Provisioner. No worker ever sleeps: what must wait goes back into the queue with a delay.

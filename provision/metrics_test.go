@@ -69,6 +69,7 @@ func TestMetricsCountOutcomes(t *testing.T) {
 		s.after(time.Minute)
 		s.world.step(t)
 		s.world.deleteClaim(t, "claim")
+		synctest.Wait()
 		s.world.step(t)
 		s.after(time.Second)
 		labels := `{class="fast",source="VolumeSnapshot"}`

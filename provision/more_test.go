@@ -62,6 +62,7 @@ func TestClaimCreatedAgainUnderItsName(t *testing.T) {
 		s.world.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		s.world.deleteClaim(t, "claim")
+		synctest.Wait()
 		s.world.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		require.Len(t, s.world.volumes(t), 2)
@@ -90,6 +91,8 @@ func TestIntentOfAnEarlierProcess(t *testing.T) {
 			s := run(t, newWorld(newClass("fast"), claim), p, provision.IntentFinalizer("example.com/intent"))
 			require.Equal(t, 1, p.count(), "a volume may exist: asking for it again is how it is found")
 			require.Len(t, s.world.volumes(t), 1)
+			s.world.step(t)
+			synctest.Wait()
 			require.Equal(t, []string{"a.b/c"}, s.world.claim(t, "claim").Finalizers)
 		})
 	}

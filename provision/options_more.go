@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 
@@ -67,6 +68,19 @@ func LeaseClient(client kubernetes.Interface) func(*ProvisionController) error {
 			return errors.New("option LeaseClient: nil")
 		}
 		s.leaseClient = client
+		return nil
+	})
+}
+
+// WhileLeading runs something beside the controller for as long as it works: without leader election always, with it
+// only in the process that leads. It gets a context that ends with the work, and must return soon after; an error ends
+// the controller with it. It may be given several times.
+func WhileLeading(run func(context.Context) error) func(*ProvisionController) error {
+	return set(func(s *settings) error {
+		if run == nil {
+			return errors.New("option WhileLeading: nil")
+		}
+		s.companions = append(s.companions, run)
 		return nil
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // RunContext runs the controller and blocks until the context ends: then no new call is begun, the ones in
@@ -30,7 +32,12 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	defer cancel() // before Shutdown, which waits for the informers
 	work := func(ctx context.Context) error {
 		ctrl.running.Store(true)
-		return engine.run(ctx)
+		group, ctx := errgroup.WithContext(ctx)
+		for _, companion := range ctrl.settings.companions {
+			group.Go(func() error { return companion(ctx) })
+		}
+		group.Go(func() error { return engine.run(ctx) })
+		return group.Wait()
 	}
 	var err error
 	if ctrl.settings.leaderElection {

@@ -3,6 +3,7 @@ package provision_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -68,8 +69,33 @@ func TestUnsavedVolumeIsDeletedAndMadeAgain(t *testing.T) {
 		s.after(time.Minute)
 		require.Equal(t, 2, p.count())
 		require.Len(t, s.world.volumes(t), 1)
+		s.world.step(t)
+		synctest.Wait()
 		require.Empty(t, s.world.claim(t, "claim").Finalizers)
 	})
+}
+
+// The claim is left alone from when its volume is saved until it is bound: whoever binds it would fail and wait.
+func TestNobodyIsInTheWayOfTheBinder(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		bubble(fmt.Sprint("deleted=", deleted), t, func(t *testing.T) {
+			s := run(t, newWorld(newClass("fast")), &simple{})
+			s.world.createClaim(t, newClaim("claim", "fast"))
+			s.after(time.Hour)
+			require.Len(t, s.world.volumes(t), 1)
+			require.Equal(t, 1, s.world.written("patch persistentvolumeclaims"), "the intent alone")
+			if deleted {
+				s.world.deleteClaim(t, "claim")
+				synctest.Wait()
+				require.Empty(t, s.world.claims(t), "a claim that is never bound must not be held back")
+				return
+			}
+			s.world.step(t)
+			synctest.Wait()
+			require.Equal(t, 2, s.world.written("patch persistentvolumeclaims"))
+			require.Empty(t, s.world.claim(t, "claim").Finalizers)
+		})
+	}
 }
 
 func TestSavedVolumeIsNotDeletedBecauseAnswersWereLost(t *testing.T) {

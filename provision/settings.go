@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,6 +60,8 @@ type settings struct {
 	intentFinalizer string
 	// intentOwned is set if nobody else can have written our intent finalizer.
 	intentOwned bool
+
+	companions []func(context.Context) error
 
 	logger   *slog.Logger
 	clock    clock.WithTicker

@@ -13,11 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
 	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/version"
 )
@@ -47,7 +50,11 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Logger: c.log},
+	objects, err := c.snapshots("provision")
+	if err != nil {
+		return nil, err
+	}
+	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: c.log},
 		csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: csidriver.DefaultFSType})
 	if err != nil {
 		return nil, err
@@ -58,11 +65,34 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
+		owner, err := capacity.OwnedByDriver(ctx, client, csidriver.Name)
+		if err != nil {
+			return err
+		}
+		publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: c.log, Clock: c.clock},
+			capacity.Config{DriverName: csidriver.Name, Namespace: metav1.NamespaceSystem, Owner: owner})
+		if err != nil {
+			return err
+		}
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return provisioner.Start(ctx) })
 		group.Go(func() error { return controller.RunContext(ctx) })
+		group.Go(func() error { return publisher.Start(ctx) })
 		return group.Wait()
 	}, nil
+}
+
+// snapshots reads objects whose kinds only some clusters have, with the identity of one part.
+func (c *Cluster) snapshots(part string) (dynamic.Interface, error) {
+	config, err := clientConfig(c.Kubeconfig(part))
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make an API client of %s: %w", part, err)
+	}
+	return objects, nil
 }
 
 // csiAttachPart publishes the volumes of class berth-loop to the node.

@@ -24,7 +24,7 @@ import (
 type controllersFlags struct {
 	kubeconfig, nodeName, volumes, attachNodes, socket string
 	run, drivers                                       []string
-	leaderElection                                     bool
+	leaderElection, capacity                           bool
 	verbosity                                          int
 }
 
@@ -55,6 +55,7 @@ func newControllers() *cobra.Command {
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
 	f.StringVar(&flags.socket, "socket", "", socketFlag)
+	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish how much room the driver has")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
 	return cmd

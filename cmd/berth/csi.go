@@ -4,28 +4,40 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 	"github.com/berth-dev/berth/timeline"
 )
 
-// csi is the provisioner and the attacher of one CSI driver, given as NAME=SOCKET.
-func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.Recorder) (func(context.Context) error, error) {
-	name, socket, ok := strings.Cut(driver, "=")
-	if !ok || name == "" || socket == "" {
-		return nil, usageError{fmt.Errorf("--csi-driver %q: say NAME=SOCKET", driver)}
-	}
+// csiParts says what is to be run for one CSI driver.
+type csiParts struct {
+	driver csiprovision.Config
+	// attach has VolumeAttachments answered too, capacity has the driver's room published.
+	attach, capacity bool
+	// capacityPeriod is how often the driver is asked for it again; zero means the default.
+	capacityPeriod time.Duration
+	// options of the provision controller.
+	options []func(*provision.ProvisionController) error
+}
+
+// start makes the parts, which then run until their context ends. With leader election only those of the leader work.
+func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.Context) error, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make an API client: %w", err)
@@ -34,32 +46,87 @@ func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.
 	if err != nil {
 		return nil, fmt.Errorf("make an API client: %w", err)
 	}
-	logger := stderrLogger(f.verbosity).With("driver", name)
-	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: logger},
-		csiprovision.Config{Name: name, Socket: socket})
+	logger = logger.With("driver", p.driver.Name)
+	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: logger}, p.driver)
 	if err != nil {
 		return nil, err
 	}
-	controller, err := provision.New(client, name, provisioner, provision.LeaderElection(f.leaderElection),
-		provision.Timeline(rec), provision.Logger(logger))
+	options := append([]func(*provision.ProvisionController) error{provision.Logger(logger)}, p.options...)
+	if p.capacity {
+		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+			return p.publish(ctx, client, provisioner, logger)
+		}))
+	}
+	if p.attach {
+		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+			return p.answerAttachments(ctx, client, logger)
+		}))
+	}
+	controller, err := provision.New(client, p.driver.Name, provisioner, options...)
 	if err != nil {
 		return nil, err
-	}
-	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(socket, "unix://"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", socket, err)
-	}
-	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: logger},
-		attacher.Config{DriverName: name})
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
 	}
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return provisioner.Start(ctx) })
 		group.Go(func() error { return controller.RunContext(ctx) })
-		group.Go(func() error { return a.Start(ctx) })
-		return errors.Join(group.Wait(), conn.Close())
+		return group.Wait()
 	}, nil
+}
+
+// publish tells the scheduler how much room the driver has. In a Pod (POD_NAME and POD_NAMESPACE say which, as the
+// downward API can) the objects are in its namespace and go with what controls it; elsewhere they go with the driver.
+func (p csiParts) publish(
+	ctx context.Context, client kubernetes.Interface, provisioner *csiprovision.Provisioner, logger *slog.Logger,
+) error {
+	namespace, pod := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+	var owner *metav1.OwnerReference
+	var err error
+	if namespace != "" && pod != "" {
+		owner, err = capacity.OwnedByPod(ctx, client, namespace, pod)
+	} else {
+		namespace = metav1.NamespaceSystem
+		owner, err = capacity.OwnedByDriver(ctx, client, p.driver.Name)
+	}
+	if err != nil {
+		return err
+	}
+	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: logger},
+		capacity.Config{DriverName: p.driver.Name, Namespace: namespace, Owner: owner, Period: p.capacityPeriod})
+	if err != nil {
+		return err
+	}
+	return publisher.Start(ctx)
+}
+
+func (p csiParts) answerAttachments(ctx context.Context, client kubernetes.Interface, logger *slog.Logger) error {
+	conn, err := grpc.NewClient("unix://"+socketPath(p.driver.Socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", p.driver.Socket, err)
+	}
+	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: logger},
+		attacher.Config{DriverName: p.driver.Name})
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	return errors.Join(a.Start(ctx), conn.Close())
+}
+
+// socketPath is the path in the usual ways to write a socket's address.
+func socketPath(address string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(address, "unix:"), "//")
+}
+
+// csi is the provisioner and the attacher of one CSI driver, given as NAME=SOCKET.
+func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.Recorder) (func(context.Context) error, error) {
+	name, socket, ok := strings.Cut(driver, "=")
+	if !ok || name == "" || socket == "" {
+		return nil, usageError{fmt.Errorf("--csi-driver %q: say NAME=SOCKET", driver)}
+	}
+	parts := csiParts{
+		driver: csiprovision.Config{Name: name, Socket: socket}, attach: true, capacity: f.capacity,
+		options: []func(*provision.ProvisionController) error{
+			provision.LeaderElection(f.leaderElection), provision.Timeline(rec)},
+	}
+	return parts.start(config, stderrLogger(f.verbosity))
 }

@@ -79,7 +79,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newUp(), newNode(), newControllers(), newCSIDriver(), newRun(), newExplain(), newDoctor(), newKubectl(), newImages(), newVersion())
+	root.AddCommand(newUp(), newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newExplain(), newDoctor(), newKubectl(), newImages(), newVersion())
 	return root
 }
 

@@ -32,8 +32,8 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 		if err := ensureClusterBinding(ctx, client, part.name, part.name, part.name); err != nil {
 			return err
 		}
-		leases := &rbacv1.Role{ObjectMeta: meta(part.name, metav1.NamespaceSystem), Rules: leaseRules()}
-		if err := ensure(ctx, api.Roles(metav1.NamespaceSystem), leases, changeRole); err != nil {
+		system := &rbacv1.Role{ObjectMeta: meta(part.name, metav1.NamespaceSystem), Rules: systemRules(part.name)}
+		if err := ensure(ctx, api.Roles(metav1.NamespaceSystem), system, changeRole); err != nil {
 			return fmt.Errorf("ensure role %q: %w", part.name, err)
 		}
 		binding := &rbacv1.RoleBinding{

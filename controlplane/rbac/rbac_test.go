@@ -82,6 +82,12 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		{rbac.ProvisionUser, "delete", "", "persistentvolumeclaims", false},
 		{rbac.ProvisionUser, "list", "storage.k8s.io", "volumeattachments", true},
 		{rbac.ProvisionUser, "update", "", "nodes", false},
+		{rbac.ProvisionUser, "get", "", "secrets", true},
+		{rbac.ProvisionUser, "list", "", "secrets", false},
+		{rbac.ProvisionUser, "watch", "", "secrets", false},
+		{rbac.ProvisionUser, "get", "snapshot.storage.k8s.io", "volumesnapshotcontents", true},
+		{rbac.ProvisionUser, "get", "storage.k8s.io", "volumeattributesclasses", true},
+		{rbac.ProvisionUser, "create", "storage.k8s.io", "csistoragecapacities", false},
 		{rbac.AttachDetachUser, "patch", "", "nodes/status", true},
 		{rbac.AttachDetachUser, "create", "storage.k8s.io", "volumeattachments", true},
 		{rbac.AttachDetachUser, "delete", "", "persistentvolumes", false},
@@ -106,7 +112,7 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		require.NoError(t, err)
 		for _, rule := range role.Rules {
 			require.NotContains(t, append(append(rule.Verbs, rule.Resources...), rule.APIGroups...), "*", user)
-			if user != rbac.AttacherUser {
+			if user != rbac.AttacherUser && user != rbac.ProvisionUser { // theirs are named by volumes and storage classes
 				require.NotContains(t, rule.Resources, "secrets", user)
 			}
 		}
@@ -114,6 +120,8 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		leases, err := client.RbacV1().Roles("kube-system").Get(t.Context(), user, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.True(t, allowed(leases.Rules, "update", "coordination.k8s.io", "leases"))
+		require.Equal(t, user == rbac.ProvisionUser,
+			allowed(leases.Rules, "create", "storage.k8s.io", "csistoragecapacities"), "room is published by one part")
 	}
 }
 

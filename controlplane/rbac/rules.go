@@ -31,6 +31,10 @@ func parts() []part {
 			rule("", read, "nodes", "pods"),
 			rule("storage.k8s.io", read, "storageclasses", "csinodes"),
 			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),
+			// What a class or a claim may name for its driver.
+			rule("", []string{"get"}, "secrets"),
+			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses", "csidrivers"),
+			rule("snapshot.storage.k8s.io", []string{"get"}, "volumesnapshots", "volumesnapshotcontents"),
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
 		}},
 		{AttachDetachUser, []rbacv1.PolicyRule{
@@ -58,9 +62,13 @@ func parts() []part {
 	}
 }
 
-// leaseRules hold in kube-system only: leader election of more than one of a part.
-func leaseRules() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}
+// systemRules hold in kube-system only: leader election of more than one of a part, and what it publishes there.
+func systemRules(part string) []rbacv1.PolicyRule {
+	rules := []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}
+	if part == ProvisionUser {
+		rules = append(rules, rule("storage.k8s.io", write, "csistoragecapacities"))
+	}
+	return rules
 }
 
 func rule(group string, verbs []string, resources ...string) rbacv1.PolicyRule {

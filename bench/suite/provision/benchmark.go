@@ -12,6 +12,7 @@ const (
 	ours     = "berth"
 	theirs   = "external-provisioner lib v13"
 	unbound  = "the same, no limit, 64 workers"
+	floor    = "volumes written by hand"
 	nodeName = "bench"
 )
 
@@ -30,7 +31,8 @@ func Benchmark() harness.Benchmark {
 		About: "Claims created at once (16 at a time), with a provisioner that answers at once, until all are Bound; a real" +
 			" control plane without client limits. Berth runs as `berth up` runs it, with 4 workers and a client without" +
 			" a limit; the library with its defaults (4 workers) and client-go's (5 requests a second), then with that" +
-			" limit lifted and 64 workers. *Limited*: both with client-go's 5 requests a second. *Writes* are all" +
+			" limit lifted and 64 workers. *Volumes written by hand*: nothing but the volumes' objects, as fast as they are" +
+			" asked for; that time is kube-controller-manager's, which binds. *Limited*: both with client-go's 5 requests a second. *Writes* are all" +
 			" requests of the provisioner's client that change something, events included.",
 		Missing: func(site harness.Site) string { return rig.Missing(site.Bin, "berth-controlplane") },
 		Setup: func(ctx context.Context, site harness.Site) (*harness.Place, error) {
@@ -52,6 +54,7 @@ func Benchmark() harness.Benchmark {
 					variant(ours, 500, false, runBerth),
 					variant(theirs, 500, true, runLibrary(0)),
 					variant(unbound, 500, false, runLibrary(64)),
+					variant(floor, 500, false, runFloor),
 				},
 				Rounds: 3,
 			},

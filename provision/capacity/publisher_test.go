@@ -1,0 +1,308 @@
+package capacity_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/berth-dev/berth/provision/capacity"
+)
+
+const (
+	driverName = "disk.example.com"
+	topology   = "topology.example.com/node"
+	namespace  = "kube-system"
+)
+
+// pool is a driver whose nodes have room of their own.
+type pool struct {
+	mu    sync.Mutex
+	room  map[string]int64
+	err   error
+	asked int
+}
+
+func (p *pool) Capacity(_ context.Context, parameters, place map[string]string) (int64, int64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	if p.err != nil {
+		return 0, 0, p.err
+	}
+	room := p.room[place[topology]]
+	if parameters["half"] != "" {
+		return room, room / 2, nil
+	}
+	return room, 0, nil
+}
+
+func (p *pool) set(node string, room int64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room[node], p.err = room, err
+}
+
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	driver *pool
+}
+
+func newNode(name string) []runtime.Object {
+	return []runtime.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{topology: name}}},
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: name, TopologyKeys: []string{topology}}}}},
+	}
+}
+
+func newClass(name, provisioner string, parameters map[string]string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, Parameters: parameters}
+}
+
+func newVolume(name, node, size string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name}},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: topology, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}},
+	}}
+}
+
+// run has a Publisher work in a bubble of its own until the end of the test.
+func run(t *testing.T, objects []runtime.Object, config capacity.Config, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, client: fake.NewClientset(objects...), driver: &pool{room: map[string]int64{"a": 1000, "b": 2000}}}
+		config.DriverName, config.Namespace = driverName, namespace
+		p, err := capacity.New(capacity.Deps{Client: w.client, Driver: w.driver}, config)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Start(ctx) }()
+		synctest.Wait()
+		test(w)
+		stop()
+		require.NoError(t, <-done)
+	})
+}
+
+// room is what is published, by class and node.
+func (w *world) room() map[string]int64 {
+	w.t.Helper()
+	list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(w.t.Context(), metav1.ListOptions{})
+	require.NoError(w.t, err)
+	room := map[string]int64{}
+	for _, object := range list.Items {
+		room[object.StorageClassName+" "+object.NodeTopology.MatchLabels[topology]] = object.Capacity.Value()
+	}
+	require.Len(w.t, room, len(list.Items), "two objects about the same")
+	return room
+}
+
+// writes counts the requests that changed the published objects.
+func (w *world) writes() int {
+	count := 0
+	for _, action := range w.client.Actions() {
+		switch action.GetVerb() {
+		case "create", "update", "delete", "patch":
+			if action.GetResource().Resource == "csistoragecapacities" {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+func TestPublishesEachClassAtEachPlace(t *testing.T) {
+	owner := &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "me", UID: "1"}
+	objects := append(newNode("a"), newNode("b")...)
+	objects = append(objects, newClass("fast", driverName, map[string]string{"half": "yes"}),
+		newClass("slow", driverName, nil), newClass("foreign", "other.example.com", nil))
+	run(t, objects, capacity.Config{Owner: owner}, func(w *world) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, w.room())
+		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, object := range list.Items {
+			require.Equal(t, []metav1.OwnerReference{*owner}, object.OwnerReferences)
+			require.Equal(t, map[string]string{
+				"csi.storage.k8s.io/drivername": driverName, "csi.storage.k8s.io/managed-by": "berth"}, object.Labels)
+			if object.StorageClassName == "fast" {
+				require.Equal(t, object.Capacity.Value()/2, object.MaximumVolumeSize.Value())
+			} else {
+				require.Nil(t, object.MaximumVolumeSize)
+			}
+		}
+		require.Equal(t, 4, w.writes())
+	})
+}
+
+func TestFollowsVolumesNodesAndClasses(t *testing.T) {
+	objects := append(newNode("a"), newNode("b")...)
+	objects = append(objects, newClass("fast", driverName, nil), newVolume("old", "a", "1Gi"))
+	run(t, objects, capacity.Config{Period: time.Hour}, func(w *world) {
+		ctx := t.Context()
+		w.driver.set("a", 800, nil)
+		w.driver.set("b", 1800, nil)
+		_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.room(), "only the volume's place is asked again")
+
+		asked := w.driver.asked
+		bound := newVolume("new", "a", "1Gi")
+		bound.Status.Phase = corev1.VolumeBound
+		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, bound, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, asked, w.driver.asked, "a change of status changes no room")
+
+		w.driver.set("a", 600, nil)
+		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, newVolume("new", "a", "2Gi"), metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.EqualValues(t, 600, w.room()["fast a"], "it grew")
+
+		require.NoError(t, w.client.StorageV1().CSINodes().Delete(ctx, "b", metav1.DeleteOptions{}))
+		synctest.Wait()
+		require.Equal(t, map[string]int64{"fast a": 600}, w.room())
+
+		moved := newNode("a")[0].(*corev1.Node)
+		moved.Labels[topology] = "c"
+		w.driver.set("c", 300, nil)
+		_, err = w.client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, map[string]int64{"fast c": 300}, w.room())
+
+		require.NoError(t, w.client.StorageV1().StorageClasses().Delete(ctx, "fast", metav1.DeleteOptions{}))
+		synctest.Wait()
+		require.Empty(t, w.room())
+	})
+}
+
+func TestAsksAgainOnceAPeriodAndWritesOnlyChanges(t *testing.T) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+		w.driver.set("a", 995, nil)
+		time.Sleep(capacity.DefaultPeriod) // the bubble's time
+		synctest.Wait()
+		require.EqualValues(t, 1000, w.room()["fast a"], "half a hundredth is no news")
+		require.Equal(t, 1, w.writes())
+		w.driver.set("a", 900, nil)
+		time.Sleep(capacity.DefaultPeriod) // the bubble's time
+		synctest.Wait()
+		require.EqualValues(t, 900, w.room()["fast a"])
+		time.Sleep(10 * capacity.DefaultPeriod) // the bubble's time
+		synctest.Wait()
+		require.Equal(t, 2, w.writes())
+	})
+}
+
+func TestTakesUpWhatAnEarlierProcessLeft(t *testing.T) {
+	left := func(name, class, node, manager string) *storagev1.CSIStorageCapacity {
+		return &storagev1.CSIStorageCapacity{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: "1", Labels: map[string]string{
+				"csi.storage.k8s.io/drivername": driverName, "csi.storage.k8s.io/managed-by": manager}},
+			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{topology: node}}, StorageClassName: class,
+			Capacity: resource.NewQuantity(1, resource.BinarySI),
+		}
+	}
+	objects := append(newNode("a"), newClass("fast", driverName, nil),
+		left("other-name", "fast", "a", "berth"), left("class-gone", "gone", "a", "berth"),
+		left("node-gone", "fast", "z", "berth"), left("not-ours", "fast", "y", "another"))
+	run(t, objects, capacity.Config{}, func(w *world) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast y": 1}, w.room())
+	})
+}
+
+func TestAnObjectThatIsTakenAwayComesBack(t *testing.T) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+		api := w.client.StorageV1().CSIStorageCapacities(namespace)
+		list, err := api.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.NoError(t, api.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}))
+		synctest.Wait()
+		require.Equal(t, map[string]int64{"fast a": 1000}, w.room())
+	})
+}
+
+func TestAFailureKeepsWhatWasSaidAndIsTriedAgain(t *testing.T) {
+	objects := append(newNode("a"), newClass("fast", driverName, nil))
+	run(t, objects, capacity.Config{Period: time.Hour}, func(w *world) {
+		w.driver.set("a", 500, errors.New("not now"))
+		_, err := w.client.CoreV1().PersistentVolumes().Create(
+			t.Context(), newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.EqualValues(t, 1000, w.room()["fast a"])
+		w.driver.set("a", 500, nil)
+		time.Sleep(2 * time.Second) // the bubble's time
+		synctest.Wait()
+		require.EqualValues(t, 500, w.room()["fast a"])
+	})
+}
+
+func TestADriverThatCannotTellHasNothingPublished(t *testing.T) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+		w.driver.set("a", 0, errors.ErrUnsupported)
+		time.Sleep(capacity.DefaultPeriod) // the bubble's time
+		synctest.Wait()
+		require.Empty(t, w.room())
+	})
+}
+
+func TestADriverWithoutTopologyIsEverywhere(t *testing.T) {
+	objects := newNode("a")
+	objects[1].(*storagev1.CSINode).Spec.Drivers[0].TopologyKeys = nil
+	run(t, append(objects, newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+		require.NotNil(t, list.Items[0].NodeTopology, "none at all would match no node")
+		require.Empty(t, list.Items[0].NodeTopology.MatchLabels)
+	})
+}
+
+func TestNewSaysWhatIsMissing(t *testing.T) {
+	_, err := capacity.New(capacity.Deps{}, capacity.Config{DriverName: driverName, Namespace: namespace})
+	require.ErrorContains(t, err, "Deps.Client")
+	_, err = capacity.New(capacity.Deps{Client: fake.NewClientset(), Driver: &pool{}}, capacity.Config{})
+	require.ErrorContains(t, err, "Config.DriverName")
+}
+
+func TestOwners(t *testing.T) {
+	yes := true
+	client := fake.NewClientset(
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName, UID: "d"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "alone", Namespace: "ns", UID: "p"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one-of-many", Namespace: "ns", UID: "q", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "many", UID: "s", Controller: &yes}}}},
+	)
+	owner, err := capacity.OwnedByDriver(t.Context(), client, driverName)
+	require.NoError(t, err)
+	require.Equal(t, &metav1.OwnerReference{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver", Name: driverName, UID: "d"}, owner)
+	owner, err = capacity.OwnedByDriver(t.Context(), client, "unknown")
+	require.NoError(t, err)
+	require.Nil(t, owner)
+	owner, err = capacity.OwnedByPod(t.Context(), client, "ns", "alone")
+	require.NoError(t, err)
+	require.Equal(t, &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "alone", UID: "p"}, owner)
+	owner, err = capacity.OwnedByPod(t.Context(), client, "ns", "one-of-many")
+	require.NoError(t, err)
+	require.Equal(t, &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "many", UID: "s"}, owner)
+	_, err = capacity.OwnedByPod(t.Context(), client, "ns", "gone")
+	require.ErrorContains(t, err, `"ns/gone"`)
+}

@@ -1,0 +1,74 @@
+package capacity
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-dev/berth/controller"
+)
+
+// watch has everything that an object depends on lead to its key.
+func (p *Publisher) watch(objects cache.SharedInformer) {
+	core, storage := p.factory.Core().V1(), p.factory.Storage().V1()
+	p.runner.Watch(controller.Watches(storage.StorageClasses().Informer(), func(class *storagev1.StorageClass) []key {
+		return p.ofClass(class, p.places.all())
+	}, controller.Changed()))
+	p.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []key {
+		return p.ofPlaces(p.places.look(node.Name))
+	}, controller.Changed()))
+	p.runner.Watch(controller.Watches(core.Nodes().Informer(), func(node *corev1.Node) []key {
+		return p.ofPlaces(p.places.look(node.Name))
+	}, controller.MetadataChanged()))
+	p.runner.Watch(controller.Watches(core.PersistentVolumes().Informer(), func(pv *corev1.PersistentVolume) []key {
+		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != p.config.DriverName {
+			return nil
+		}
+		return p.ofPlaces(p.places.of(pv))
+	}, roomChanged))
+	p.runner.Watch(controller.Watches(objects, func(object *storagev1.CSIStorageCapacity) []key {
+		return []key{keyOf(object)}
+	}, controller.Changed()))
+	p.runner.Watch(controller.Poll(
+		controller.PollConfig{Name: "room that changes without an event", Period: p.config.Period, Clock: p.deps.Clock},
+		func(context.Context) ([]key, error) { return p.ofPlaces(p.places.all()), nil }))
+}
+
+// roomChanged keeps out what does not change how much room there is: most changes of a volume are of its status.
+func roomChanged(e controller.Event) bool {
+	before, ok := e.Old.(*corev1.PersistentVolume)
+	if !ok {
+		return !e.Initial
+	}
+	after, ok := e.Object.(*corev1.PersistentVolume)
+	return ok && !before.Spec.Capacity.Storage().Equal(*after.Spec.Capacity.Storage())
+}
+
+func (p *Publisher) ofClass(class *storagev1.StorageClass, texts []string) []key {
+	if class.Provisioner != p.config.DriverName {
+		return nil
+	}
+	keys := make([]key, 0, len(texts))
+	for _, text := range texts {
+		keys = append(keys, key{class: class.Name, place: text})
+	}
+	return keys
+}
+
+func (p *Publisher) ofPlaces(texts []string) []key {
+	if len(texts) == 0 {
+		return nil
+	}
+	classes, err := p.classes.List(labels.Everything())
+	if err != nil {
+		return nil // a lister over a cache has no error
+	}
+	var keys []key
+	for _, class := range classes {
+		keys = append(keys, p.ofClass(class, texts)...)
+	}
+	return keys
+}

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -39,11 +41,17 @@ type asker struct {
 	client kubernetes.Interface
 	source explain.Source
 	// late is how long after the change that made it possible each right verdict came.
-	late []time.Duration
+	late []lateness
 
 	mu   sync.Mutex // guards the two below
 	wake chan struct{}
 	at   time.Time // of the first change that is not answered yet
+}
+
+// lateness is how late the verdict on a cause came. Without a cause it was only asked on the way.
+type lateness struct {
+	cause string
+	by    time.Duration
 }
 
 func newAsker(t *testing.T, c *cluster) *asker {
@@ -56,7 +64,8 @@ func newAsker(t *testing.T, c *cluster) *asker {
 	for _, informer := range []cache.SharedIndexInformer{
 		factory.Core().V1().Pods().Informer(), factory.Core().V1().Events().Informer(),
 		factory.Core().V1().PersistentVolumeClaims().Informer(), factory.Core().V1().Nodes().Informer(),
-		factory.Apps().V1().ReplicaSets().Informer(),
+		factory.Apps().V1().ReplicaSets().Informer(), factory.Core().V1().PersistentVolumes().Informer(),
+		factory.Storage().V1().VolumeAttachments().Informer(), factory.Storage().V1().CSINodes().Informer(),
 	} {
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { a.changed() }, UpdateFunc: func(_, _ any) { a.changed() }, DeleteFunc: func(any) { a.changed() },
@@ -103,9 +112,11 @@ func (a *asker) until(t *testing.T, kind, namespace, name, reason string) *expla
 		a.mu.Unlock()
 		answer, err := explain.Explain(t.Context(), a.source, kind, namespace, name)
 		if err == nil && answer.Reason == reason {
+			by := time.Duration(0)
 			if !changed.IsZero() {
-				a.late = append(a.late, time.Since(changed))
+				by = time.Since(changed)
 			}
+			a.late = append(a.late, lateness{by: by})
 			return answer
 		}
 		if err == nil {
@@ -124,8 +135,10 @@ type why struct {
 	name, reason, says string
 	kind, object       string // the kind is Pod if empty
 	namespace          string
-	bring              func(t *testing.T, c *cluster, a *asker)
-	undo               func(t *testing.T, c *cluster, a *asker)
+	// named gives the object's name once the cause was brought about, where it is not known before.
+	named func() string
+	bring func(t *testing.T, c *cluster, a *asker)
+	undo  func(t *testing.T, c *cluster, a *asker)
 }
 
 // TestWhy brings about every cause of docs/why.md that one node can show, for real, and asks for it.
@@ -136,7 +149,8 @@ func TestWhy(t *testing.T) {
 	a := newAsker(t, c)
 	catalogue, err := os.ReadFile("../../docs/why.md")
 	require.NoError(t, err)
-	for _, cause := range slices.Concat(claimCauses(), nodeCauses(), volumeCauses(), imageCauses(t), containerCauses(), endCauses()) {
+	for _, cause := range slices.Concat(driverCauses(t, c), attachCauses(t, c), volumeEndCauses(), claimCauses(), nodeCauses(), volumeCauses(),
+		imageCauses(t), containerCauses(), endCauses(), apiCauses()) {
 		t.Run(strings.ReplaceAll(cause.name, " ", "_"), func(t *testing.T) {
 			if cause.kind == "" {
 				cause.kind = explain.KindPod
@@ -148,13 +162,18 @@ func TestWhy(t *testing.T) {
 			if cause.undo != nil {
 				defer cause.undo(t, c, a)
 			}
+			if cause.named != nil {
+				cause.object = cause.named()
+			}
 			answer := a.until(t, cause.kind, cause.namespace, cause.object, cause.reason)
+			a.late[len(a.late)-1].cause = cause.name
 			require.Contains(t, answer.Verdict+"\n"+evidence(answer), cause.says)
 			require.True(t, answer.Stuck())
 			if answer.State != explain.Failed {
 				require.NotEmpty(t, answer.Next, "a person is told what to do")
 			}
 			require.Contains(t, string(catalogue), "`"+cause.reason+"`", "docs/why.md lists every reason")
+			checkWithoutRecords(t, a, cause)
 			word := explain.Words(cause.kind)[0]
 			out, err := c.run("explain", word+"/"+cause.object, "-n", cause.namespace, "--exit-code")
 			require.Error(t, err, "the exit code tells")
@@ -169,13 +188,49 @@ func TestWhy(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, out, "HostPathType")
 	})
-	t.Run("in time", func(t *testing.T) {
-		slices.Sort(a.late)
-		require.NotEmpty(t, a.late)
-		t.Logf("verdicts came %v after the change that made them possible", a.late)
-		require.Less(t, a.late[len(a.late)/2], knowable)
-	})
+	t.Run("in time", func(t *testing.T) { a.checkInTime(t) })
 	t.Run("a start is accounted for", func(t *testing.T) { checkAccount(t, c, a) })
+}
+
+// checkWithoutRecords asks as if the cluster's kubelet were not Berth's: from the API alone, and it must say so.
+func checkWithoutRecords(t *testing.T, a *asker, cause why) {
+	t.Helper()
+	answer, err := explain.Explain(t.Context(), explain.Source{Client: a.client}, cause.kind, cause.namespace, cause.object)
+	require.NoError(t, err)
+	require.True(t, answer.Stuck(), "%+v", answer)
+	if cause.kind != explain.KindNode && cause.kind != explain.KindDeployment { // of which nobody records stages
+		require.Contains(t, strings.Join(answer.Unseen, "\n"), "no running berth to ask")
+	}
+}
+
+// checkInTime requires that each verdict came soon after the change that made it possible. The bound is on Berth, not
+// on the machine: where more wants to run than there are CPUs, a single verdict may have to wait for its turn, and the
+// median has to hold.
+func (a *asker) checkInTime(t *testing.T) {
+	t.Helper()
+	late := slices.DeleteFunc(a.late, func(l lateness) bool { return l.cause == "" })
+	require.NotEmpty(t, late)
+	slices.SortFunc(late, func(x, y lateness) int { return int(x.by - y.by) })
+	for _, l := range late {
+		t.Logf("%8.1f ms  %s", l.by.Seconds()*1000, l.cause)
+	}
+	judged := late[len(late)-1]
+	if load := loadPerCPU(t); load > 1 {
+		t.Logf("load per CPU %.1f: the median is judged", load)
+		judged = late[len(late)/2]
+	}
+	require.Less(t, judged.by, knowable, judged.cause)
+}
+
+// loadPerCPU is how many processes wanted to run, on each CPU, during the last minute.
+func loadPerCPU(t *testing.T) float64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/loadavg")
+	require.NoError(t, err)
+	var load float64
+	_, err = fmt.Sscan(string(data), &load)
+	require.NoError(t, err)
+	return load / float64(runtime.NumCPU())
 }
 
 // checkAccount starts Pods and requires that the parts of each start sum to its whole.

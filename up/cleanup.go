@@ -24,7 +24,14 @@ func (l Layout) sweep(ctx context.Context) error {
 		unmountBelow(filepath.Join(l.DataDir, "containerd")),
 		unmountBelow(l.KubeletDir()),
 		l.detachDisks(),
-		removeCgroups(l.CgroupRoot()),
+		l.sweepMachine(ctx),
+	)
+}
+
+// sweepMachine removes what the cluster's ID alone tells: cgroups with what still runs in them, network, run directory.
+func (l Layout) sweepMachine(ctx context.Context) error {
+	return errors.Join(
+		removeCgroups(ctx, l.CgroupRoot()),
 		l.networkRemains(ctx),
 		l.removeBridge(),
 		removeTree(l.RunDir),
@@ -93,8 +100,8 @@ func unmountBelow(dir string) error {
 }
 
 // removeCgroups removes a cgroup and those below it from every hierarchy. A cgroup is a directory that can be
-// removed once it has no process; its control files go with it.
-func removeCgroups(root string) error {
+// removed once it has no process, so what is left of a container whose shim was killed is killed too.
+func removeCgroups(ctx context.Context, root string) error {
 	tops, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", root))
 	if err != nil {
 		return err
@@ -114,9 +121,25 @@ func removeCgroups(root string) error {
 		})
 		errs = append(errs, err)
 		for i := len(dirs) - 1; i >= 0; i-- {
+			errs = append(errs, killIn(ctx, dirs[i]))
 			if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dirs[i], err))
 			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killIn kills the processes of one cgroup and waits until they are gone.
+func killIn(ctx context.Context, cgroup string) error {
+	data, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
+	if err != nil {
+		return nil //nolint:nilerr // it has gone meanwhile, and else removing it tells
+	}
+	var errs []error
+	for line := range strings.Lines(string(data)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			errs = append(errs, killProcess(ctx, pid))
 		}
 	}
 	return errors.Join(errs...)

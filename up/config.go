@@ -132,18 +132,26 @@ type Layout struct {
 // nodeBits is the width of a node's part of a wide pod range.
 const nodeBits = 24
 
+// clusterID is the ID of the cluster in a data directory.
+func clusterID(dataDir string) string {
+	sum := sha256.Sum256([]byte(dataDir))
+	return hex.EncodeToString(sum[:4])
+}
+
+// runDir is the directory of a cluster's sockets and of its runtime's state.
+func runDir(id string) string { return filepath.Join("/run/berth", id) }
+
 // NewLayout derives the layout of a completed Config.
 func NewLayout(c Config) (Layout, error) {
 	pods, err := parseCIDR("--pod-cidr", c.PodCIDR, 24)
 	if err != nil {
 		return Layout{}, err
 	}
-	sum := sha256.Sum256([]byte(c.DataDir))
-	id := hex.EncodeToString(sum[:4])
+	id := clusterID(c.DataDir)
 	return Layout{
 		Config:  c,
 		ID:      id,
-		RunDir:  filepath.Join("/run/berth", id),
+		RunDir:  runDir(id),
 		Gateway: pods.Addr().Next(),
 		Pods:    netip.PrefixFrom(pods.Addr(), max(pods.Bits(), nodeBits)),
 	}, nil

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/up/atomicfile"
 )
 
 // killTimeout is how long a killed process may take to be gone: the kernel first gives back all it holds, which on a
@@ -130,7 +132,7 @@ func writePID(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	return writeFileAtomic(path, fmt.Appendf(nil, "%d %s\n", pid, start))
+	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start))
 }
 
 // startTime is when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).
@@ -176,8 +178,24 @@ func endStale(ctx context.Context, runDir string) ([]string, error) {
 	return ended, nil
 }
 
+// ending is a way to end a process: the signals to try and how long each may take.
+type ending []struct {
+	signal unix.Signal
+	limit  time.Duration
+}
+
+var (
+	orderly = ending{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}}
+	atOnce  = ending{{unix.SIGKILL, killTimeout}}
+)
+
 // endProcess stops a process that is not our child: SIGTERM, and SIGKILL if it does not end in time.
-func endProcess(ctx context.Context, pid int) error {
+func endProcess(ctx context.Context, pid int) error { return orderly.end(ctx, pid) }
+
+// killProcess ends a process that is not our child without asking it.
+func killProcess(ctx context.Context, pid int) error { return atOnce.end(ctx, pid) }
+
+func (e ending) end(ctx context.Context, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -186,10 +204,7 @@ func endProcess(ctx context.Context, pid int) error {
 		return fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	for _, try := range []struct {
-		signal unix.Signal
-		limit  time.Duration
-	}{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}} {
+	for _, try := range e {
 		if err := unix.PidfdSendSignal(fd, try.signal, nil, 0); err != nil {
 			if errors.Is(err, unix.ESRCH) {
 				return nil

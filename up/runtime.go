@@ -45,7 +45,8 @@ func (l Layout) networkRemains(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if _, err := exec.LookPath("iptables"); err == nil {
+	// Of a dead cluster that only its ID is known of, the rules stay: they match nobody's packets any more.
+	if _, err := exec.LookPath("iptables"); err == nil && l.Pods.IsValid() {
 		errs = append(errs, config.Unmasquerade(ctx))
 	}
 	for _, file := range files {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/up/atomicfile"
 )
 
 // stateFormat is raised when an older berth could no longer read the data directory.
@@ -106,7 +108,7 @@ func (l Layout) remember() error {
 	if err != nil {
 		return fmt.Errorf("encode the cluster's state: %w", err)
 	}
-	return writeFileAtomic(l.statePath(), append(data, '\n'))
+	return atomicfile.Write(l.statePath(), append(data, '\n'))
 }
 
 // foreignContent names an entry of the data directory that berth did not make before its state, if there is one.
@@ -122,32 +124,6 @@ func (l Layout) foreignContent() (string, error) {
 		}
 	}
 	return "", nil
-}
-
-// writeFileAtomic replaces the file at once and durably: a reader, or a crash, sees the old or the new content.
-func writeFileAtomic(path string, data []byte) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file.Name()) // best effort: the error that matters is the one returned
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
-	if _, err := file.Write(data); err != nil {
-		_ = file.Close()
-		return err
-	}
-	if err := file.Sync(); err != nil {
-		_ = file.Close()
-		return err
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), path)
 }
 
 const lockName = "lock"

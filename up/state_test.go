@@ -3,7 +3,6 @@ package up
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,20 +66,4 @@ func TestOnlyOneHoldsTheLock(t *testing.T) {
 	second, err := l.lock()
 	require.NoError(t, err)
 	require.NoError(t, second.Close())
-}
-
-func TestAtomicWriteLeavesNoTrace(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "file")
-	require.NoError(t, writeFileAtomic(path, []byte("one")))
-	require.NoError(t, writeFileAtomic(path, []byte("two")))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "two", string(data))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 1)
-	err = writeFileAtomic(filepath.Join(dir, "no", "such"), nil)
-	require.ErrorContains(t, err, "write ")
-	require.False(t, strings.Contains(err.Error(), "\n"))
 }

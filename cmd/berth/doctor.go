@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-dev/berth/up"
 )
 
 // severity is how bad a finding of the doctor is.
@@ -80,12 +82,12 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	r := report{APIVersion: "doctor.berth.dev/v1alpha1", Kind: "Diagnosis", Machine: examine(layout)}
-	dead, err := leftovers("/")
+	dead, err := up.Leftovers("/")
 	if err != nil {
 		return fmt.Errorf("look for leftovers: %w", err)
 	}
 	for _, remains := range dead {
-		r.Leftovers = append(r.Leftovers, remains.diagnosis())
+		r.Leftovers = append(r.Leftovers, leftover(remains))
 	}
 	if f.output == "json" {
 		encoder := json.NewEncoder(cmd.OutOrStdout())

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"text/template"
+
+	"github.com/berth-dev/berth/up/atomicfile"
 )
 
 // Write makes the directories and writes both configurations, containerd's and the pod network's. It may run
@@ -40,8 +42,8 @@ func (c Config) Write() error {
 		return fmt.Errorf("write the pod network's configuration: %w", err)
 	}
 	return errors.Join(
-		replaceFile(c.File(), main.Bytes()),
-		replaceFile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network),
+		atomicfile.WriteVolatile(c.File(), main.Bytes()),
+		atomicfile.WriteVolatile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network),
 	)
 }
 
@@ -156,20 +158,4 @@ func (c Config) network() ([]byte, error) {
 	return json.MarshalIndent(object{
 		"cniVersion": "1.0.0", "name": c.Bridge, "plugins": []object{bridge, portmap},
 	}, "", "  ")
-}
-
-// replaceFile writes a file that only its owner reads, so that a crash leaves the old one or the new one.
-func replaceFile(name string, data []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // It is made with mode 0600.
-	if err != nil {
-		return fmt.Errorf("write %q: %w", name, err)
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %q: %w", name, err), os.Remove(file.Name()))
-	}
-	return nil
 }

@@ -36,6 +36,15 @@ build: deps ## build everything into bin/ (about 6 minutes the first time, secon
 	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/berth-controlplane ./cmd/berth-controlplane
 	@echo "built: $(BIN)"
 
+PREFIX ?= /usr/local
+
+.PHONY: install
+install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for `kubectl why`
+	@mkdir -p $(PREFIX)/bin $(PREFIX)/lib/berth
+	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
+	@for name in berth kubectl-why; do ln -sf ../lib/berth/berth $(PREFIX)/bin/$$name; done
+	@echo "installed: $(PREFIX)/bin/berth, $(PREFIX)/bin/kubectl-why"
+
 .PHONY: run
 run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
 	@$(BIN)/berth up --demo $(ARGS)

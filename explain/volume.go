@@ -232,8 +232,17 @@ func (f *facts) heldElsewhere(a attachFacts, object string) *finding {
 		evidence := []Evidence{{"VolumeAttachment/" + attachment.Name, "spec.nodeName", where}}
 		if where == f.pod.Spec.NodeName {
 			problem := attachProblem(attachment)
-			if problem == "" || attachment.Status.Attached {
+			if attachment.Status.Attached {
 				continue
+			}
+			if problem == "" {
+				since := attachment.CreationTimestamp.Time
+				evidence[0].Field, evidence[0].Text = "status.attached", "false"
+				return &finding{state: Waiting, reason: "AttachVolume", since: since, heldBy: "attacher of driver " + a.driver, evidence: evidence,
+					verdict: fmt.Sprintf("waiting %s: volume %s is to be attached to node %s; the attacher of driver %s was asked %s ago and has "+
+						"not answered", f.ago(f.pod.CreationTimestamp.Time), a.volume, where, a.driver, f.ago(since)),
+					remedy: "see that the attacher of driver " + a.driver + " (the controller part of the driver) runs",
+					next:   "berth kubectl describe volumeattachment " + attachment.Name}
 			}
 			evidence[0].Field, evidence[0].Text = "status.attachError", problem
 			return &finding{state: Waiting, reason: "FailedAttachVolume", since: since, heldBy: "driver " + a.driver, evidence: evidence,

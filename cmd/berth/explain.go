@@ -51,7 +51,7 @@ func newExplain() *cobra.Command {
 			"Exit codes: 0 answered, 1 no answer (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
 			"3 failed, 4 waiting, 5 terminating; with --all, that of the worst.",
 		Example: "  berth explain pod/demo\n  berth why pvc/data -n shop -o json\n  berth explain --all\n" +
-			"  berth explain pod/demo -w\n  ln -s $(which berth) /usr/local/bin/kubectl-why && kubectl why pod/demo",
+			"  berth explain pod/demo -w\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
 		ValidArgsFunction: flags.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, err := flags.parse(args)

@@ -96,7 +96,8 @@ func driverCauses(t *testing.T, c *cluster) []why {
 }
 
 // deadNode is a node that nobody runs, with the driver whose volumes it may hold.
-const deadNode = `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dead"}, "status": {"conditions": [
+const deadNode = `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dead",
+	"annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}, "status": {"conditions": [
 	{"type": "Ready", "status": "False", "reason": "KubeletStopped", "message": "somebody pulled the plug"}]}}
 ---
 {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "dead"}, "spec": {"drivers": [
@@ -133,6 +134,8 @@ func attachCauses(t *testing.T, c *cluster) []why {
 			bring: inOrder(func(t *testing.T, _ *cluster, a *asker) { attached(t, a, "held") }, manifest(second))},
 		{name: "node gone", reason: "NodeMissing", object: "held", says: "node dead is not in the cluster any more",
 			bring: command("delete", "node", "dead")},
+		{name: "nobody attaches", reason: "AttachVolume", object: "unattached", says: "the attacher of driver attached.example was asked",
+			bring: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", "node-221"))},
 		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", says: "cannot be attached to node node-221",
 			bring: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", "node-221"))},
 	}

@@ -27,6 +27,13 @@ type Options struct {
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
 	Width int
+	// Without names those of OptionalParts that are left out, because a process of their own does their work.
+	Without []string
+}
+
+// OptionalParts are the parts that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
+func OptionalParts() []string {
+	return []string{"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset"}
 }
 
 // Cluster is one run of a whole Kubernetes.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,13 +51,20 @@ func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	if traces.Enabled(os.Getenv) {
 		c.keep(u.node, "traces", c.tracesPart)
 	}
-	c.keep(u.node, "kubelet", u.kubeletPart)
-	c.keep(u.node, "csi driver", c.csiDriverPart)
-	c.keep(u.controllers, "provision", c.provisionPart)
-	c.keep(u.controllers, "csi provisioner", c.csiProvisionPart)
-	c.keep(u.controllers, "csi attacher", c.csiAttachPart)
-	c.keep(u.controllers, "attachdetach", c.attachdetachPart)
-	c.keep(u.controllers, "replicaset", c.replicasetPart)
+	for _, part := range []struct {
+		name  string
+		layer *layer
+		make  func() (runPart, error)
+	}{
+		{"kubelet", u.node, u.kubeletPart}, {"csi driver", u.node, c.csiDriverPart},
+		{"provision", u.controllers, c.provisionPart}, {"csi provisioner", u.controllers, c.csiProvisionPart},
+		{"csi attacher", u.controllers, c.csiAttachPart}, {"attachdetach", u.controllers, c.attachdetachPart},
+		{"replicaset", u.controllers, c.replicasetPart},
+	} {
+		if !slices.Contains(c.options.Without, strings.ReplaceAll(part.name, " ", "-")) {
+			c.keep(part.layer, part.name, part.make)
+		}
+	}
 	if err := c.applyOwnObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
 	}

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -13,6 +16,7 @@ import (
 func newUp() *cobra.Command {
 	var config up.Config
 	var demo, reset bool
+	var without []string
 	cmd := &cobra.Command{
 		Use: "up", Short: "Run a whole Kubernetes on this machine until Ctrl-C", Args: noArgs,
 		Long: "Starts etcd, the API server, the controller manager, the scheduler and containerd, runs berth's controllers and\n" +
@@ -20,6 +24,11 @@ func newUp() *cobra.Command {
 			"and their data, however the last run ended.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
+			for _, part := range without {
+				if !slices.Contains(up.OptionalParts(), part) {
+					return usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalParts(), ", "))}
+				}
+			}
 			if config.DataDir, err = cmd.Flags().GetString("data-dir"); err != nil {
 				return err
 			}
@@ -42,7 +51,7 @@ func newUp() *cobra.Command {
 				}
 			}
 			progress := up.NewProgress(os.Stdout, term.IsTerminal(int(os.Stdout.Fd())), clock.RealClock{})
-			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth()}).Run(cmd.Context())
+			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
@@ -53,6 +62,8 @@ func newUp() *cobra.Command {
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge")
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power cut may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, "how much the logs tell, as klog counts")
+	flags.StringSliceVar(&without, "without", nil, "leave these to a process of their own (berth node, csi-driver, controllers): "+
+		strings.Join(up.OptionalParts(), ", "))
 	flags.BoolVar(&demo, "demo", false, "run the demo too, and show how it came up")
 	flags.BoolVar(&reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
 	return cmd

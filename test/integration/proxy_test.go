@@ -1,0 +1,164 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// longestHang bounds how long the proxy keeps a caller waiting.
+const longestHang = 4 * time.Second
+
+// proxy stands before a CSI driver's socket. While it is set to it has calls that change something fail before they
+// reach the driver, hang, or succeed with the answer lost.
+type proxy struct {
+	socket string
+	driver *grpc.ClientConn
+
+	mu     sync.Mutex // guards all below
+	random *rand.Rand
+	share  float64 // of the calls that meet a fault
+	faults map[string]int
+}
+
+func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	p := &proxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(frames{}))
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-served)
+		require.NoError(t, conn.Close())
+	})
+	return p
+}
+
+// disturb sets which share of the calls meets a fault from now on.
+func (p *proxy) disturb(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.share = share
+}
+
+// counted is what the proxy has done so far.
+func (p *proxy) counted() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(p.faults)) {
+		words = append(words, fmt.Sprintf("%s %d", name, p.faults[name]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// fault is what becomes of one call.
+type fault struct {
+	code    codes.Code // codes.OK: nothing
+	reaches bool       // the driver, before the caller is failed
+	hang    time.Duration
+}
+
+// choose says what becomes of a call. A caller may take what fails with a code such as Internal for not done, so only
+// what has not reached the driver may fail so.
+func (p *proxy) choose(method string) fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := path.Base(method)
+	changes := strings.Contains(name, "Stage") || strings.Contains(name, "Publish") || strings.Contains(name, "Unstage") ||
+		strings.Contains(name, "Unpublish") || name == "CreateVolume" || name == "DeleteVolume"
+	if !changes || p.random.Float64() >= p.share {
+		return fault{}
+	}
+	open := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Aborted}
+	f, kind := fault{code: open[p.random.IntN(len(open))]}, "failed"
+	switch p.random.IntN(4) {
+	case 0:
+		f.code = []codes.Code{codes.Internal, codes.FailedPrecondition, codes.Unavailable}[p.random.IntN(3)]
+	case 1:
+		f.reaches, kind = true, "answer lost"
+	case 2:
+		f.hang, kind = time.Duration(p.random.Int64N(int64(longestHang))), "hung"
+	case 3:
+		f.reaches, kind = true, "hung after success"
+		f.hang = time.Duration(p.random.Int64N(int64(longestHang)))
+	}
+	p.faults[kind]++
+	return f
+}
+
+func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
+	method, ok := grpc.MethodFromServerStream(stream)
+	if !ok {
+		return status.Error(codes.Internal, "a call without a method")
+	}
+	var request, answer frame
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	f := p.choose(method)
+	if f.code == codes.OK || f.reaches {
+		// What was begun goes on when its caller has died, as in a driver.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), patience)
+		defer cancel()
+		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(frames{})); err != nil {
+			return err
+		}
+	}
+	if f.hang > 0 {
+		select {
+		case <-stream.Context().Done():
+		case <-time.After(f.hang):
+		}
+	}
+	if f.code != codes.OK {
+		return status.Errorf(f.code, "%s met a planned fault", path.Base(method))
+	}
+	return stream.SendMsg(&answer)
+}
+
+// frame is a message as it is on the wire, and frames the codec that leaves it so.
+type frame struct{ data []byte }
+
+type frames struct{}
+
+func (frames) Name() string { return "proto" }
+
+func (frames) Marshal(v any) ([]byte, error) {
+	f, ok := v.(*frame)
+	if !ok {
+		return nil, errors.New("not a frame")
+	}
+	return f.data, nil
+}
+
+func (frames) Unmarshal(data []byte, v any) error {
+	f, ok := v.(*frame)
+	if !ok {
+		return errors.New("not a frame")
+	}
+	f.data = slices.Clone(data)
+	return nil
+}

@@ -1,0 +1,381 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/csidriver"
+	"github.com/berth-dev/berth/csidriver/registrar"
+)
+
+var (
+	volumeRounds = flag.Int("volume-rounds", 25, "how many rounds TestVolumesSurviveWhateverDies runs")
+	volumeSeed   = flag.Uint64("volume-seed", 0, "the seed of its choices (0: of the clock)")
+)
+
+// checkEvery is after how many rounds all faults rest, and nothing may be left.
+const checkEvery = 5
+
+// TestVolumesSurviveWhateverDies lets Pods with random volumes come and go while the kubelet, the CSI driver, its
+// registrar, containerd, the attach/detach controller and the provisioner and attacher are killed at random, and while
+// the driver's calls fail, hang, or succeed with the answer lost. All of them are real and processes of their own. Each
+// few rounds, with the faults at rest, nothing may be left of Pods that are gone, and at the end all that Pods have
+// written to volumes that last must be there.
+func TestVolumesSurviveWhateverDies(t *testing.T) {
+	seed := *volumeSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", seed)
+	w := newRounds(t, seed)
+	began := time.Now()
+	for round := range *volumeRounds {
+		w.round(round)
+		if (round+1)%checkEvery == 0 || round+1 == *volumeRounds {
+			w.requireNothingLeft(fmt.Sprintf("after round %d", round))
+		}
+	}
+	w.requireAllWritten()
+	t.Logf("%d rounds in %s, %d Pods, %d of them wrote; killed: %s; calls: %s", *volumeRounds,
+		time.Since(began).Round(time.Second), w.pods, len(w.acknowledged()), w.killed(), w.proxy.counted())
+	w.end()
+}
+
+// rounds is the world of the test.
+type rounds struct {
+	*cluster
+	t      *testing.T
+	client *kubernetes.Clientset
+	proxy  *proxy
+	// daemons are the parts of berth that are processes of their own.
+	daemons map[string]*daemon
+	victims []string
+	// acks is a directory in which each Pod leaves a file when it has written to all of its volumes.
+	acks string
+	pods int
+	// wrote says, by Pod, to which lasting claims it writes.
+	wrote map[string][]string
+
+	mu     sync.Mutex // guards random, which goroutines share, and the registrar
+	random *rand.Rand
+	known  func() // ends the registrar
+	deaths map[string]int
+}
+
+const driverSocket, proxySocket = "driver.sock", "proxy.sock"
+
+func newRounds(t *testing.T, seed uint64) *rounds {
+	w := &rounds{
+		cluster: newCluster(t, 171), t: t, random: rand.New(rand.NewPCG(seed, 1)), acks: t.TempDir(),
+		daemons: make(map[string]*daemon), deaths: make(map[string]int), wrote: make(map[string][]string),
+	}
+	require.NoError(t, os.Chmod(w.acks, 0o777))
+	sockets, err := os.MkdirTemp("", "berth") // short: a socket's path is bounded
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
+	w.proxy = newProxy(t, filepath.Join(sockets, proxySocket), filepath.Join(sockets, driverSocket),
+		rand.New(rand.NewPCG(seed, 2)))
+	w.launch("--unsafe-no-fsync", "--without", "kubelet,csi-driver,csi-provisioner,csi-attacher,attachdetach")
+	w.out.waitFor(t, "kube-controller-manager    ready", w.ended)
+	w.startDaemons(filepath.Join(sockets, driverSocket))
+	w.register()
+	w.out.waitFor(t, "is ready after", w.ended)
+	w.client = w.cluster.client()
+	importShell(t, w.cluster)
+	w.makeObjects()
+	return w
+}
+
+func (w *rounds) startDaemons(driver string) {
+	kubeconfig := func(part string) string { return filepath.Join(w.dataDir, "kubeconfigs", part+".kubeconfig") }
+	pki := func(name string) string { return filepath.Join(w.dataDir, "pki", name) }
+	logs := filepath.Join(w.dataDir, "log")
+	for name, args := range map[string][]string{
+		"kubelet": {"node", "--kubeconfig", kubeconfig("node"), "--node-name", "node-171", "--node-ip", "10.171.0.1",
+			"--container-runtime-endpoint", "unix://" + filepath.Join(w.runDir(), "containerd.sock"),
+			"--root-dir", w.kubeletDir(), "--pod-logs-dir", filepath.Join(logs, "pods"), "--cgroup-root", "/berth-" + w.id(),
+			"--tls-cert-file", pki("kubelet-server.crt"), "--tls-private-key-file", pki("kubelet-server.key"),
+			"--client-ca-file", pki("ca.crt")},
+		"driver": {"csi-driver", "--endpoint", driver, "--node-id", "node-171", "--root", filepath.Join(w.dataDir, "disks")},
+		"attachdetach": {"controllers", "--kubeconfig", kubeconfig("attachdetach"), "--controllers", "attachdetach",
+			"--attach-nodes", "kubernetes.io/hostname=node-171"},
+		"csi-controllers": {"controllers", "--kubeconfig", filepath.Join(w.dataDir, "admin.kubeconfig"),
+			"--leader-election=false", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
+	} {
+		w.daemons[name] = startDaemon(w.t, name, logs, append([]string{w.berth}, args...)...)
+		w.victims = append(w.victims, name)
+	}
+	w.victims = append(w.victims, "containerd", "registrar")
+	slices.Sort(w.victims)
+}
+
+func (w *rounds) kubeletDir() string { return filepath.Join(w.dataDir, "kubelet") }
+
+// register starts the driver's registrar, which names the proxy as the driver's socket.
+func (w *rounds) register() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		done <- registrar.Serve(ctx, registrar.Config{
+			Registry: filepath.Join(w.kubeletDir(), "plugins_registry"), Driver: csidriver.Name, Endpoint: w.proxy.socket,
+		}, nil)
+	}()
+	end := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("registrar: %v", err)
+		}
+	})
+	w.known = end
+	w.t.Cleanup(end)
+}
+
+// chance draws a number below n.
+func (w *rounds) chance(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.IntN(n)
+}
+
+// killOne ends somebody with SIGKILL.
+func (w *rounds) killOne() {
+	name := w.victims[w.chance(len(w.victims))]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaths[name]++
+	switch name {
+	case "registrar":
+		w.known()
+		w.register()
+	case "containerd":
+		for pid, command := range w.processes() {
+			if strings.Contains(command, "/containerd ") {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may be starting again just now
+			}
+		}
+	default:
+		w.daemons[name].kill()
+	}
+}
+
+func (w *rounds) killed() string {
+	var words []string
+	for _, name := range w.victims {
+		words = append(words, fmt.Sprintf("%s %d", name, w.deaths[name]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// round makes some Pods, disturbs their lives, and returns when they are gone.
+func (w *rounds) round(number int) {
+	w.proxy.disturb(0.2)
+	stop := make(chan struct{})
+	var chaos, pods sync.WaitGroup
+	chaos.Go(func() {
+		for range 1 + w.chance(3) {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(w.chance(2500)) * time.Millisecond):
+				w.killOne()
+			}
+		}
+		w.proxy.disturb(0) // so that the round ends
+	})
+	for i := range 2 + w.chance(3) {
+		w.pods++
+		pod := w.randomPod(fmt.Sprintf("r%d-%d", number, i))
+		early := w.chance(4) == 0
+		after := time.Duration(w.chance(3000)) * time.Millisecond
+		pods.Go(func() { w.life(pod, early, after) })
+	}
+	pods.Wait()
+	close(stop)
+	chaos.Wait()
+	w.proxy.disturb(0)
+	require.False(w.t, w.t.Failed(), "round %d", number)
+}
+
+// life is that of one Pod: made, left alone until it has written (or not so long), deleted.
+func (w *rounds) life(pod *corev1.Pod, early bool, after time.Duration) {
+	pods := w.client.CoreV1().Pods(pod.Namespace)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	defer cancel()
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		w.t.Errorf("create Pod %s: %v", pod.Name, err)
+		return
+	}
+	if early {
+		time.Sleep(after) // deleted at any moment of its start
+	} else if !await(ctx, func() bool { return exists(filepath.Join(w.acks, pod.Name)) }) {
+		w.tell(pod.Name, "did not write")
+	}
+	if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+		w.t.Errorf("delete Pod %s: %v", pod.Name, err)
+	}
+	gone := await(ctx, func() bool {
+		_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	if !gone {
+		w.tell(pod.Name, "is not gone")
+	}
+}
+
+// tell fails the test with what is known of the Pod.
+func (w *rounds) tell(pod, what string) {
+	out, _ := w.run("kubectl", "describe", "pod", pod)
+	w.t.Errorf("Pod %s %s:\n%s", pod, what, out)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// await asks until the answer is yes, or ctx ends.
+func await(ctx context.Context, satisfied func() bool) bool {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if satisfied() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
+		}
+	}
+}
+
+// acknowledged lists the Pods that have written.
+func (w *rounds) acknowledged() []string {
+	entries, err := os.ReadDir(w.acks)
+	require.NoError(w.t, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// requireNothingLeft waits until nothing is left of the Pods that are gone.
+func (w *rounds) requireNothingLeft(when string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	var left []string
+	clean := await(ctx, func() bool {
+		left = w.left(ctx)
+		return len(left) == 0
+	})
+	require.True(w.t, clean, "%s, with all faults at rest, there is left:\n%s", when, strings.Join(left, "\n"))
+}
+
+// left lists what there is of Pods that are gone: everything, because there are no others.
+func (w *rounds) left(ctx context.Context) []string {
+	var left []string
+	table, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(w.t, err)
+	for line := range strings.Lines(string(table)) {
+		if words := strings.Fields(line); strings.HasPrefix(words[1], w.kubeletDir()+"/") {
+			left = append(left, "mount: "+words[1])
+		}
+	}
+	for _, device := range w.loopDevices() {
+		left = append(left, "loop device: "+device)
+	}
+	left = append(left, filesBelow(filepath.Join(w.kubeletDir(), "pods"))...)
+	for _, path := range filesBelow(filepath.Join(w.kubeletDir(), "plugins")) {
+		info, err := os.Lstat(path)
+		if err != nil || info.IsDir() && !strings.Contains(path, "volumeDevices/") && filepath.Base(path) != "globalmount" {
+			continue // the directories of drivers stay
+		}
+		left = append(left, path)
+	}
+	attachments, err := w.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return append(left, err.Error())
+	}
+	for _, attachment := range attachments.Items {
+		left = append(left, "volume attachment: "+attachment.Name)
+	}
+	node, err := w.client.CoreV1().Nodes().Get(ctx, "node-171", metav1.GetOptions{})
+	if err != nil {
+		return append(left, err.Error())
+	}
+	for _, name := range node.Status.VolumesInUse {
+		left = append(left, "volume in use: "+string(name))
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		left = append(left, "volume attached: "+string(attached.Name))
+	}
+	return append(left, w.extraVolumes(ctx)...)
+}
+
+// extraVolumes lists disks, directories and objects of volumes that should have gone with their Pods.
+func (w *rounds) extraVolumes(ctx context.Context) []string {
+	var extra []string
+	volumes, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	disks := 0
+	for _, pv := range volumes.Items {
+		if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+			extra = append(extra, "persistent volume: "+pv.Name)
+		} else if pv.Spec.CSI != nil {
+			disks++
+		}
+	}
+	images, err := filepath.Glob(filepath.Join(w.dataDir, "disks", "volumes", "*"))
+	require.NoError(w.t, err)
+	if len(images) > disks {
+		extra = append(extra, fmt.Sprintf("%d disks for %d volumes", len(images), disks))
+	}
+	return extra
+}
+
+func filesBelow(root string) []string {
+	var files []string
+	_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && path != root {
+			files = append(files, path)
+		}
+		return nil // what vanishes meanwhile is not left
+	})
+	return files
+}
+
+// end stops all in order.
+func (w *rounds) end() {
+	w.mu.Lock()
+	w.known()
+	w.mu.Unlock()
+	for _, d := range w.daemons {
+		d.stop()
+	}
+	w.cluster.stop()
+	require.Empty(w.t, w.leftovers())
+	require.Empty(w.t, w.loopDevices())
+}

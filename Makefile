@@ -63,7 +63,7 @@ integration: build ## run the tests on a real cluster alone (root)
 
 .PHONY: conformance
 conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
-	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" ./conformance/run.sh
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" ./conformance/run.sh
 
 .PHONY: bench
 bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; 40 minutes; ARGS='-rounds 3 -budget 20m')

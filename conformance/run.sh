@@ -5,6 +5,7 @@
 #   SKIP      leave out the specs whose name matches this one
 #   PARALLEL  how many run at once (default 6)
 #   LIST      run exactly the specs of this file
+#   DRIVER    judge a storage class instead, by the [External.Storage] specs of drivers/DRIVER.txt
 #   REPORT    the report's file (default: report.md beside this file)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
@@ -13,6 +14,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 bin=${BIN:-$here/../bin}
 [ -x "$bin/berth" ] || { echo "run.sh: there is no $bin/berth: run make build first" >&2; exit 1; }
 "$here/build.sh" "$bin"
-exec "$bin/conformance/conformance" --bin-dir "$bin" --expected "$here/expected.txt" \
-	--report "${REPORT:-$here/report.md}" --parallel "${PARALLEL:-6}" \
+expected=$here/expected.txt report=$here/report.md
+if [ -n "${DRIVER:-}" ]; then
+	expected=$here/drivers/$DRIVER.txt report=$here/drivers/$DRIVER.md
+	set -- --driver "$here/drivers/$DRIVER.yaml" "$@"
+fi
+exec "$bin/conformance/conformance" --bin-dir "$bin" --expected "$expected" \
+	--report "${REPORT:-$report}" --parallel "${PARALLEL:-6}" \
 	${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LIST:+--list "$LIST"} "$@"

@@ -18,6 +18,7 @@ type options struct {
 	bin, dataDir, out      string
 	expected, list, report string
 	focus, skip            string
+	drivers                []string
 	parallel, apiPort      int
 	podCIDR, serviceCIDR   string
 	timeout                time.Duration
@@ -36,6 +37,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "leave out the specs whose name matches this regular expression")
+	flags.Func("driver", "a file that defines a storage driver for the suite's [External.Storage] specs (may be repeated)",
+		func(file string) error { o.drivers = append(o.drivers, file); return nil })
 	flags.IntVar(&o.parallel, "parallel", 6, "how many specs run at once")
 	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")

@@ -172,7 +172,7 @@ func runSuite(
 	say("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
-		Focus: focus, Skip: o.skip, Parallel: o.parallel, Timeout: o.timeout, Progress: log,
+		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Timeout: o.timeout, Progress: log,
 	})
 	if err != nil {
 		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))

@@ -28,6 +28,8 @@ type Config struct {
 	OutDir string
 	// Focus and Skip are regular expressions over spec names, ginkgo's flags.
 	Focus, Skip string
+	// Drivers are files that define storage drivers: the suite has [External.Storage] specs for each.
+	Drivers []string
 	// Parallel is how many specs run at once.
 	Parallel int
 	// Timeout ends the whole run.
@@ -70,6 +72,9 @@ func Run(ctx context.Context, cfg Config) (types.Report, error) {
 	}
 	args = append(args, filepath.Join(cfg.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+cfg.Kubeconfig,
 		"--kubectl-path="+cfg.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
+	for _, driver := range cfg.Drivers {
+		args = append(args, "--storage.testdriver="+driver)
+	}
 	cmd := exec.CommandContext(ctx, filepath.Join(cfg.Bin, "ginkgo"), args...)
 	// ginkgo leaves it to the terminal to interrupt its test processes, so all of them are a group of their own, and
 	// what is left of the group when ginkgo has ended or was killed is killed.

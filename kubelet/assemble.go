@@ -195,6 +195,7 @@ func (k *Kubelet) open() error {
 		return err
 	}
 	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift})
+	k.metrics.MustRegister(volumemanager.NewCollector(k.volumes))
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
 		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, Profiling: cfg.Profiling,

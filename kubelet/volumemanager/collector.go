@@ -1,0 +1,127 @@
+package volumemanager
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+const (
+	// scrapeTime is how long all volumes together may take to tell how full they are. Who does not answer in time, such
+	// as a file server that is gone, is missing from that answer alone.
+	scrapeTime = 5 * time.Second
+	// scrapers is how many volumes are asked at once.
+	scrapers = 8
+)
+
+// volumeGauge is one of upstream's metrics of volumes.
+type volumeGauge struct {
+	desc  *prometheus.Desc
+	value func(*volume.Stats) int64
+}
+
+// Collector tells Prometheus how full the volumes of claims are, under upstream's names, when it asks.
+type Collector struct {
+	manager *Manager
+	gauges  []volumeGauge
+}
+
+var _ prometheus.Collector = (*Collector)(nil)
+
+// NewCollector makes the collector of a Manager's volumes.
+func NewCollector(manager *Manager) *Collector {
+	gauge := func(name, help string, value func(*volume.Stats) int64) volumeGauge {
+		return volumeGauge{value: value, desc: prometheus.NewDesc("kubelet_volume_stats_"+name, help,
+			[]string{"namespace", "persistentvolumeclaim"}, nil)}
+	}
+	return &Collector{manager: manager, gauges: []volumeGauge{
+		gauge("capacity_bytes", "Capacity in bytes of the volume", func(s *volume.Stats) int64 { return s.Capacity }),
+		gauge("available_bytes", "Number of available bytes in the volume",
+			func(s *volume.Stats) int64 { return s.Available }),
+		gauge("used_bytes", "Number of used bytes in the volume", func(s *volume.Stats) int64 { return s.Used }),
+		gauge("inodes", "Maximum number of inodes in the volume", func(s *volume.Stats) int64 { return s.Inodes }),
+		gauge("inodes_free", "Number of free inodes in the volume",
+			func(s *volume.Stats) int64 { return s.InodesFree }),
+		gauge("inodes_used", "Number of used inodes in the volume",
+			func(s *volume.Stats) int64 { return s.InodesUsed }),
+	}}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, gauge := range c.gauges {
+		out <- gauge.desc
+	}
+}
+
+// claimKey names a claim.
+type claimKey struct{ namespace, name string }
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	for claim, stats := range c.manager.claimStats(ctx) {
+		for _, gauge := range c.gauges {
+			out <- prometheus.MustNewConstMetric(gauge.desc, prometheus.GaugeValue, float64(gauge.value(stats)),
+				claim.namespace, claim.name)
+		}
+	}
+}
+
+// claimStats asks the volumes of all claims, each once, however many Pods use it, until ctx ends.
+func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
+	m.mu.Lock()
+	volumes := make(map[claimKey]*mountedVolume)
+	for _, state := range m.pods {
+		for _, mounted := range state.mounted {
+			if claim := mounted.Spec.PVC; claim != nil {
+				volumes[claimKey{claim.Namespace, claim.Name}] = mounted
+			}
+		}
+	}
+	m.mu.Unlock()
+	type answer struct {
+		claim claimKey
+		stats *volume.Stats
+	}
+	answers := make(chan answer, len(volumes))
+	// statfs on a dead file server cannot be ended, so this goroutine may outlive the scrape.
+	go func() {
+		defer close(answers)
+		var group errgroup.Group
+		group.SetLimit(scrapers)
+		for claim, mounted := range volumes {
+			group.Go(func() error {
+				if ctx.Err() != nil {
+					return nil
+				}
+				stats, err := statsOf(ctx, mounted)
+				if err != nil {
+					m.log.Debug("cannot measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
+						"error", err)
+				} else if stats != nil {
+					answers <- answer{claim, stats}
+				}
+				return nil
+			})
+		}
+		_ = group.Wait() // the functions above return nil
+	}()
+	all := make(map[claimKey]*volume.Stats, len(volumes))
+	for {
+		select {
+		case one, ok := <-answers:
+			if !ok {
+				return all
+			}
+			all[one.claim] = one.stats
+		case <-ctx.Done():
+			return all
+		}
+	}
+}

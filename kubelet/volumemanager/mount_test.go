@@ -143,8 +143,8 @@ func TestUnsupportedVolumesAreNamed(t *testing.T) {
 	w := newWorld(t)
 	for field, p := range map[string]*corev1.Pod{
 		"spec.volumes[v].iscsi":           pod("a", vol("v", corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}})),
-		"spec.volumes[v].nfs":             pod("b", vol("v", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}})),
-		"spec.volumes[v].emptyDir.medium": pod("c", vol("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages"}})),
+		"spec.volumes[v].fc":              pod("b", vol("v", corev1.VolumeSource{FC: &corev1.FCVolumeSource{}})),
+		"spec.volumes[v].emptyDir.medium": pod("c", vol("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}})),
 	} {
 		require.ErrorContains(t, w.Supported(p), field)
 		err := w.Mount(t.Context(), p)

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/emptydir"
 )
 
 // container is the part of a container of any kind that says which volumes it uses.
@@ -90,10 +91,9 @@ func (m *Manager) supported(v *corev1.Volume) error {
 	if _, err := m.deps.Plugins.Find(spec); err != nil {
 		return err
 	}
-	if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault &&
-		v.EmptyDir.Medium != corev1.StorageMediumMemory {
+	if v.EmptyDir != nil && !emptydir.Supports(v.EmptyDir.Medium) {
 		return volume.Unsupported(spec, "emptyDir.medium",
-			fmt.Sprintf("medium %q is not supported; use \"\" or \"Memory\"", v.EmptyDir.Medium))
+			fmt.Sprintf("medium %q is not supported; use \"\", \"Memory\" or \"HugePages\"", v.EmptyDir.Medium))
 	}
 	if v.Projected != nil {
 		for i := range v.Projected.Sources {

@@ -125,9 +125,9 @@ func TestBadPods(t *testing.T) {
 	})
 	t.Run("a field that is not supported", func(t *testing.T) {
 		c.apply(podManifest("devices", `{"image": "berth.local/demo:v1", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}`,
-			`"volumes": [{"name": "v", "nfs": {"server": "127.0.0.1", "path": "/"}}]`))
+			`"volumes": [{"name": "v", "fc": {"targetWWNs": ["50060e801049cfd1"], "lun": 0}}]`))
 		pod := c.waitPod("name=devices", "refused", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed })
-		require.Contains(t, pod.Status.Message, "spec.volumes[v].nfs", "the field is named")
+		require.Contains(t, pod.Status.Message, "spec.volumes[v].fc", "the field is named")
 	})
 	t.Run("a missing configMap, then there", func(t *testing.T) {
 		c.apply(podManifest("late", `{"image": "berth.local/demo:v1", "volumeMounts": [{"name": "v", "mountPath": "/etc/late"}]}`,

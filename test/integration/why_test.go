@@ -371,8 +371,8 @@ func volumeCauses() []why {
 			bring: manifest(podManifest("no-env", shell("sleep 1000", `"envFrom": [{"configMapRef": {"name": "absent-env"}}]`), ""))},
 		{name: "hostPath of another type", reason: "HostPathType", object: "no-dir", says: "hostPath type check failed",
 			bring: manifest(onVolume("no-dir", `"hostPath": {"path": "/etc/hostname", "type": "Directory"}`))},
-		{name: "field not supported", reason: "UnsupportedField", object: "nfs", says: "spec.volumes[v].nfs",
-			bring: manifest(onVolume("nfs", `"nfs": {"server": "127.0.0.1", "path": "/"}`))},
+		{name: "field not supported", reason: "UnsupportedField", object: "fc", says: "spec.volumes[v].fc",
+			bring: manifest(onVolume("fc", `"fc": {"targetWWNs": ["50060e801049cfd1"], "lun": 0}`))},
 		{name: "pod network", reason: "FailedCreatePodSandBox", object: "no-network", says: "not a bridge",
 			bring: func(t *testing.T, c *cluster, _ *asker) {
 				replaceInNetwork(t, c, "berth"+c.id(), "lo")

@@ -1,5 +1,5 @@
 // Package emptydir is the volume plugin for emptyDir: a directory that is empty at first and goes with its Pod, on
-// the node's disk or in memory.
+// the node's disk, in memory or in huge pages.
 package emptydir
 
 import (
@@ -51,14 +51,16 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 		return volume.Mount{}, fmt.Errorf("make directory for emptyDir %q: %w", req.Spec.Name, err)
 	}
 	var err error
-	switch source.Medium {
-	case corev1.StorageMediumDefault:
+	switch {
+	case source.Medium == corev1.StorageMediumDefault:
 		err = onDisk(req)
-	case corev1.StorageMediumMemory:
+	case source.Medium == corev1.StorageMediumMemory:
 		err = p.inMemory(req, source.SizeLimit)
+	case isHugePages(source.Medium):
+		err = p.inHugePages(req, source.Medium)
 	default:
 		return volume.Mount{}, volume.Unsupported(req.Spec, "emptyDir.medium",
-			fmt.Sprintf("medium %q is not supported; use \"\" or \"Memory\"", source.Medium))
+			fmt.Sprintf("medium %q is not supported; use \"\", \"Memory\" or \"HugePages\"", source.Medium))
 	}
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("set up emptyDir %q: %w", req.Spec.Name, err)

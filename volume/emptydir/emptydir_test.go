@@ -122,9 +122,3 @@ func TestSizeInMemoryIsTheSmallestBound(t *testing.T) {
 		})
 	}
 }
-
-func TestHugePagesAreRefusedByName(t *testing.T) {
-	_, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumHugePages}), &corev1.Pod{}, nil)
-	require.True(t, volume.IsUnsupported(err))
-	require.ErrorContains(t, err, "spec.volumes[data].emptyDir.medium")
-}

@@ -47,8 +47,4 @@ func TestBlockDevice(t *testing.T) {
 	request.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
 	_, err = plugin.Map(t.Context(), request)
 	require.ErrorContains(t, err, "its data is on another node")
-	request.Node = here
-	request.Dir = volume.Dir(root, "u", local.Name, "pv-1")
-	_, err = plugin.SetUp(t.Context(), request)
-	require.ErrorContains(t, err, "use it with volumeMode Block")
 }

@@ -20,8 +20,11 @@ import (
 // Name is the plugin's name.
 const Name = "kubernetes.io/local-volume"
 
-// Plugin is the volume plugin. It has no state.
-type Plugin struct{ mounter mounts.Mounter }
+// Plugin is the volume plugin.
+type Plugin struct {
+	mounter mounts.Mounter
+	disks   disks
+}
 
 var (
 	_ volume.Plugin      = (*Plugin)(nil)
@@ -29,7 +32,9 @@ var (
 )
 
 // New makes the plugin.
-func New(mounter mounts.Mounter) *Plugin { return &Plugin{mounter: mounter} }
+func New(mounter mounts.Mounter) *Plugin {
+	return &Plugin{mounter: mounter, disks: disks{mounter: mounter}}
+}
 
 // Name implements volume.Plugin.
 func (p *Plugin) Name() string { return Name }
@@ -39,7 +44,8 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 	return spec.PV != nil && spec.PV.Spec.Local != nil
 }
 
-// SetUp implements volume.Plugin. The volume's directory is bound to req.Dir, read-only if that is asked for.
+// SetUp implements volume.Plugin. The volume's directory is bound to req.Dir, read-only if that is asked for; of a block
+// device the file system is mounted there.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
 	if err := checkNode(req); err != nil {
@@ -56,14 +62,15 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return volume.Mount{}, fmt.Errorf("stat directory %q of local volume %q: %w", path, pv.Name, err)
 	}
-	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
-		return volume.Mount{}, volume.Unsupported(req.Spec, "local.path",
-			path+" is a block device; use it with volumeMode Block, or mount its file system and use that directory")
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		err = p.disks.mount(ctx, req, path, stat.Rdev)
+	case unix.S_IFDIR:
+		err = p.bind(ctx, req, fd, &stat)
+	default:
 		return volume.Mount{}, fmt.Errorf("set up local volume %q: %s is not a directory", pv.Name, path)
 	}
-	if err := p.bind(ctx, req, fd, &stat); err != nil {
+	if err != nil {
 		return volume.Mount{}, fmt.Errorf("mount local volume %q from %q: %w", pv.Name, path, err)
 	}
 	if req.FSGroup != nil && !req.ReadOnly {

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-dev/berth/volume/hostpath"
 	"github.com/berth-dev/berth/volume/local"
 	"github.com/berth-dev/berth/volume/mounts"
+	"github.com/berth-dev/berth/volume/nfs"
 	"github.com/berth-dev/berth/volume/projected"
 )
 
@@ -38,6 +39,7 @@ func New(deps Deps) (*volume.Registry, error) {
 		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable}),
 		hostpath.New(deps.Mounter),
 		local.New(deps.Mounter),
+		nfs.New(nfs.Deps{Mounter: deps.Mounter}),
 		projected.NewConfigMap(content),
 		projected.NewSecret(content),
 		projected.NewDownwardAPI(content),

@@ -32,6 +32,8 @@ type Subject struct {
 	Writable bool
 	// Persistent says that what they write outlives the Pod.
 	Persistent bool
+	// Resources are what the Pod's container asks for, where the plugin looks at that.
+	Resources corev1.ResourceRequirements
 	// NoDir says that the plugin makes nothing at Request.Dir.
 	NoDir bool
 }
@@ -99,8 +101,10 @@ func (s Subject) world(t *testing.T) *world {
 }
 
 func (w *world) request(uid types.UID) volume.Request {
+	pod := Pod(uid, w.spec)
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: w.Resources}}
 	return volume.Request{
-		Pod: Pod(uid, w.spec), Node: w.Node, Spec: w.spec,
+		Pod: pod, Node: w.Node, Spec: w.spec,
 		Dir: volume.Dir(w.root, uid, w.plugin.Name(), w.spec.DirName()),
 	}
 }

@@ -1,0 +1,97 @@
+package emptydir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// Supports reports whether volumes of this medium can be made.
+func Supports(medium corev1.StorageMedium) bool {
+	return medium == corev1.StorageMediumDefault || medium == corev1.StorageMediumMemory || isHugePages(medium)
+}
+
+// isHugePages reports whether the medium is huge pages: of the one size that the Pod asks for, or of a size that the
+// medium names, as "HugePages-2Mi" does.
+func isHugePages(medium corev1.StorageMedium) bool {
+	return medium == corev1.StorageMediumHugePages ||
+		strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
+}
+
+// inHugePages mounts a hugetlbfs of the page size that is asked for.
+func (p *Plugin) inHugePages(req volume.Request, medium corev1.StorageMedium) error {
+	size, err := pageSize(req.Pod, medium)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(req.Dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	mounted, err := p.deps.Mounter.IsMountPoint(req.Dir)
+	if err != nil || mounted {
+		return err
+	}
+	options := []string{"pagesize=" + strconv.FormatInt(size.Value(), 10), "mode=0777"}
+	if req.FSGroup != nil {
+		options = []string{options[0], "mode=2777", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
+	}
+	if err := p.deps.Mounter.Mount("nodev", req.Dir, "hugetlbfs", options); err != nil {
+		return fmt.Errorf("mount huge pages of %s (has the node's kernel pages of this size?): %w", size.String(), err)
+	}
+	return nil
+}
+
+// pageSize is the size of the pages. The Pod must have asked for pages of this size, for its cgroup allows no others.
+func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, error) {
+	asked := pagesAskedFor(pod)
+	if medium == corev1.StorageMediumHugePages {
+		if len(asked) != 1 {
+			return resource.Quantity{}, fmt.Errorf("medium %q needs a Pod that requests huge pages of exactly one size, "+
+				"this one requests %d: name the size in the medium", medium, len(asked))
+		}
+		return asked[0], nil
+	}
+	text := strings.TrimPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
+	size, err := resource.ParseQuantity(text)
+	if err != nil || size.Sign() <= 0 {
+		return size, fmt.Errorf("medium %q: %q is no size of a page", medium, text)
+	}
+	if !slices.ContainsFunc(asked, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
+		return size, fmt.Errorf("medium %q: no container of the Pod requests hugepages-%s", medium, text)
+	}
+	return size, nil
+}
+
+// pagesAskedFor lists the sizes of the huge pages that the Pod's containers request.
+func pagesAskedFor(pod *corev1.Pod) []resource.Quantity {
+	var sizes []resource.Quantity
+	add := func(list corev1.ResourceList) {
+		for name := range list {
+			text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+			size, err := resource.ParseQuantity(text)
+			if !ok || err != nil || slices.ContainsFunc(sizes, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
+				continue
+			}
+			sizes = append(sizes, size)
+		}
+	}
+	if pod.Spec.Resources != nil {
+		add(pod.Spec.Resources.Requests)
+		add(pod.Spec.Resources.Limits)
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			add(list[i].Resources.Requests)
+			add(list[i].Resources.Limits)
+		}
+	}
+	return sizes
+}

@@ -1,0 +1,112 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	mount "k8s.io/mount-utils"
+	"k8s.io/utils/exec"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// defaultFSType is the file system of a device for which the volume names none.
+const defaultFSType = "ext4"
+
+// disks mounts the file systems of block devices. It is safe for concurrent use.
+type disks struct {
+	mounter mounts.Mounter
+	mu      sync.Mutex // held while a file system is looked at, made or mounted
+}
+
+// mount mounts the file system of a device on req.Dir, and makes one if the device is blank. A device whose file
+// system is of another kind than the volume says is refused, and never formatted. Several Pods of the node may use it:
+// the kernel gives all of them the same file system.
+func (d *disks) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
+	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	mounted, err := d.mounter.IsMountPoint(req.Dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		fits, err := showsDisk(req.Dir, number, req.ReadOnly)
+		if err != nil || fits {
+			return err
+		}
+		if err := mounts.UnmountPoint(ctx, d.mounter, req.Dir); err != nil {
+			return err
+		}
+	}
+	if err := d.mountNow(req, device, number); err != nil {
+		return errors.Join(err, mounts.Detach(context.WithoutCancel(ctx), d.mounter, req.Dir))
+	}
+	return nil
+}
+
+func (d *disks) mountNow(req volume.Request, device string, number uint64) error {
+	pv := req.Spec.PV
+	fsType := defaultFSType
+	if pv.Spec.Local.FSType != nil && *pv.Spec.Local.FSType != "" {
+		fsType = *pv.Spec.Local.FSType
+	}
+	used, err := inUse(number)
+	if err != nil {
+		return err
+	}
+	if used {
+		// It must be neither checked nor formatted while it is mounted.
+		err = d.mounter.Mount(device, req.Dir, fsType, pv.Spec.MountOptions)
+	} else {
+		tool := mount.SafeFormatAndMount{Interface: mount.New(""), Exec: exec.New()}
+		err = tool.FormatAndMount(device, req.Dir, fsType, pv.Spec.MountOptions)
+	}
+	if err != nil {
+		return fmt.Errorf("mount the %s of device %s (is the package with mkfs.%s installed, and has the device no "+
+			"other file system?): %w", fsType, device, fsType, err)
+	}
+	if !req.ReadOnly {
+		return nil
+	}
+	// This mount alone: other Pods may write.
+	if err := unix.Mount("", req.Dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return &os.PathError{Op: "remount", Path: req.Dir, Err: err}
+	}
+	return nil
+}
+
+// showsDisk reports whether the file system of the device is mounted on dir with the wanted right to write.
+func showsDisk(dir string, number uint64, readOnly bool) (bool, error) {
+	var have unix.Stat_t
+	if err := unix.Stat(dir, &have); err != nil {
+		return false, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false, err
+	}
+	return have.Dev == number && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
+}
+
+// inUse reports whether a file system of the device is mounted somewhere.
+func inUse(number uint64) (bool, error) {
+	major, minor := int(unix.Major(number)), int(unix.Minor(number))
+	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
+		found := info.Major == major && info.Minor == minor && !strings.HasPrefix(info.FSType, "nfs")
+		return !found, found
+	})
+	return len(infos) > 0, err
+}

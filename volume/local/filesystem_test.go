@@ -1,0 +1,82 @@
+package local_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/local"
+	"github.com/berth-dev/berth/volume/mounts"
+	"github.com/berth-dev/berth/volume/testsuite"
+)
+
+// disk is a loop device over a blank file in dir. The test is skipped where there are none.
+func disk(t *testing.T, dir string) string {
+	t.Helper()
+	image := filepath.Join(dir, "disk.img")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, 32<<20))
+	for _, program := range []string{"losetup", "mkfs.ext4", "blkid", "mount"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("this machine has no %s", program)
+		}
+	}
+	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	if err != nil {
+		t.Skipf("this machine has no free loop device: %v: %s", err, out)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		out, err := exec.Command("losetup", "--detach", device).CombinedOutput()
+		require.NoError(t, err, string(out))
+	})
+	return device
+}
+
+func TestContractOfDisks(t *testing.T) {
+	testsuite.Run(t, testsuite.Subject{
+		New:      func(*testing.T) volume.Plugin { return local.New(mounts.Syscalls{}) },
+		Spec:     func(t *testing.T, scratch string) volume.Spec { return spec(disk(t, scratch)) },
+		Node:     here,
+		Writable: true, Persistent: true,
+	})
+}
+
+func TestDiskIsFormattedOnceAndShared(t *testing.T) {
+	root := testsuite.Root(t)
+	device := disk(t, t.TempDir())
+	plugin := local.New(mounts.Syscalls{})
+	request := func(uid string) volume.Request {
+		return volume.Request{Pod: testsuite.Pod("u", spec(device)), Node: here, Spec: spec(device),
+			Dir: volume.Dir(root, "u"+"-"+"x", local.Name+uid, "pv-1")}
+	}
+	writer, reader := request("a"), request("b")
+	reader.ReadOnly = true
+	first, err := plugin.SetUp(t.Context(), writer)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(first.Path, "precious"), []byte("data"), 0o600))
+	second, err := plugin.SetUp(t.Context(), reader)
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(second.Path, "precious"))
+	require.ErrorIs(t, os.WriteFile(filepath.Join(second.Path, "f"), nil, 0o600), unix.EROFS)
+	require.NoError(t, os.WriteFile(filepath.Join(first.Path, "f"), nil, 0o600), "the first one may still write")
+	for _, one := range []volume.Request{writer, reader} {
+		require.NoError(t, plugin.TearDown(t.Context(), one.Dir))
+	}
+	wrong := request("c")
+	wrong.Spec.PV.Spec.Local.FSType = ptr.To("xfs")
+	_, err = plugin.SetUp(t.Context(), wrong)
+	require.ErrorContains(t, err, "pv-1", "a disk with ext4 is no xfs")
+	require.NoDirExists(t, wrong.Dir)
+	_, err = plugin.SetUp(t.Context(), writer)
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(writer.Dir, "precious"), "what was refused was not formatted")
+	require.NoError(t, plugin.TearDown(t.Context(), writer.Dir))
+}

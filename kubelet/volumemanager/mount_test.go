@@ -157,9 +157,9 @@ func TestUnsupportedVolumesAreNamed(t *testing.T) {
 	p.Spec.InitContainers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
 	require.ErrorContains(t, w.Supported(p), "spec.volumes[v].emptyDir: volumeDevices names it")
 	claim, pv, _ := w.claim("c")
-	pv.Spec.Local, pv.Spec.NFS = nil, &corev1.NFSVolumeSource{}
+	pv.Spec.Local, pv.Spec.FC = nil, &corev1.FCVolumeSource{}
 	w.create(claim, pv, hereNode())
-	require.ErrorContains(t, w.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.nfs")
+	require.ErrorContains(t, w.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.fc")
 }
 
 func TestClaims(t *testing.T) {

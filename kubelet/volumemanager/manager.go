@@ -68,6 +68,9 @@ type Deps struct {
 	Tokens  Tokens
 	// Node writes which volumes are in use. Nil refuses volumes that have to be attached.
 	Node NodeStatus
+	// Outgrown is told of a Pod that has outgrown the sizeLimit of an emptyDir: it is to be evicted. It must return
+	// soon, and is told again until the Pod is gone. Nil lets such Pods be.
+	Outgrown func(uid types.UID, message string)
 	// Mounter mounts. Nil is system calls.
 	Mounter  mounts.Mounter
 	Timeline *timeline.Recorder
@@ -101,6 +104,7 @@ type Manager struct {
 	wake     chan struct{} // has a value when dirty may not be empty
 
 	lookAgain chan struct{} // has a value when again has got its first entry
+	measure   chan struct{} // has a value when there may be emptyDirs to measure
 
 	root sync.Mutex // held while the root directory's own mount is made or released; taken before mu
 
@@ -158,6 +162,7 @@ func New(config Config, deps Deps) *Manager {
 		devices:   newDevices(deps.Node, exec, deps.Clock, deps.Logger),
 		again:     make(map[types.UID]struct{}),
 		lookAgain: make(chan struct{}, 1),
+		measure:   make(chan struct{}, 1),
 		ready:     make(chan struct{}),
 		wake:      make(chan struct{}, 1),
 		pods:      make(map[types.UID]*podState),
@@ -180,7 +185,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	close(m.ready)
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter} {
+	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter, m.watchLimits} {
 		group.Go(func() { loop(ctx) })
 	}
 	m.refreshLoop(ctx)

@@ -260,6 +260,9 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	}
 	state.mounted[v.Name] = mounted
 	m.noteAgain(ctx, state.uid, mounted)
+	if _, ok := boundOf(state.uid, mounted); ok {
+		poke(m.measure)
+	}
 	delete(state.reported, v.Name)
 	return nil
 }

@@ -40,6 +40,7 @@ const soon = 10 * time.Second
 // world is a node agent's volumes with real mounts, and an API server that is not real. The clock stands still unless
 // the test moves it, so whatever happens without that happens because of an event.
 type world struct {
+	outgrown chan string // what the manager told of Pods that outgrew a limit
 	*volumemanager.Manager
 	t        testing.TB
 	root     string
@@ -93,6 +94,7 @@ func newWorldAt(t testing.TB, root string) *world {
 func (w *world) start() {
 	w.t.Helper()
 	w.timeline = timeline.New(w.clock, 0)
+	w.outgrown = make(chan string, 100)
 	w.events = record.NewFakeRecorder(100)
 	w.objects = objects.New(objects.Deps{Client: w.client, Clock: w.clock})
 	w.tokens = token.New(token.Deps{Client: w.client, Clock: w.clock})
@@ -106,6 +108,7 @@ func (w *world) start() {
 		volumemanager.Deps{
 			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
 			Node: w.status, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
+			Outgrown: func(uid types.UID, message string) { w.outgrown <- string(uid) + ": " + message },
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	w.drivers.Subscribe(w.Manager.Retry)

@@ -1,0 +1,152 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// measureEvery is how often emptyDirs that have a limit are measured, for the kernel tells nobody that a directory
+	// has grown.
+	measureEvery = 10 * time.Second
+	// measureShare bounds what measuring costs: the pause is so many times as long as the measuring took.
+	measureShare = 20
+	// blockSize is the unit of stat's blocks.
+	blockSize = 512
+)
+
+// bounded is an emptyDir on disk that may not become larger than its limit.
+type bounded struct {
+	uid   types.UID
+	name  string
+	dir   string
+	limit int64
+	text  string // the limit as the Pod says it
+}
+
+// boundOf returns the limit of a volume that has to be measured. The kernel itself keeps those in memory small.
+func boundOf(uid types.UID, mounted *mountedVolume) (bounded, bool) {
+	spec := mounted.Spec
+	if spec.PV != nil || spec.Volume == nil || spec.Volume.EmptyDir == nil {
+		return bounded{}, false
+	}
+	source := spec.Volume.EmptyDir
+	if source.Medium != corev1.StorageMediumDefault || source.SizeLimit == nil || source.SizeLimit.Sign() <= 0 {
+		return bounded{}, false
+	}
+	return bounded{
+		uid: uid, name: spec.Name, dir: mounted.Path, limit: source.SizeLimit.Value(), text: source.SizeLimit.String(),
+	}, true
+}
+
+// bounds lists the volumes that have to be measured.
+func (m *Manager) bounds() []bounded {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []bounded
+	for uid, state := range m.pods {
+		for _, mounted := range state.mounted {
+			if bound, ok := boundOf(uid, mounted); ok {
+				all = append(all, bound)
+			}
+		}
+	}
+	return all
+}
+
+// watchLimits measures the emptyDirs that have a limit, and tells of Pods that have outgrown one, until ctx ends. It has
+// no timer while there are no such volumes.
+func (m *Manager) watchLimits(ctx context.Context) {
+	pause := measureEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.measure:
+		}
+		timer := m.clock.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C():
+		}
+		began := m.clock.Now()
+		bounds := m.bounds()
+		for _, bound := range bounds {
+			m.checkLimit(ctx, bound)
+		}
+		pause = max(measureEvery, measureShare*m.clock.Since(began))
+		if len(bounds) > 0 {
+			poke(m.measure)
+		}
+	}
+}
+
+func (m *Manager) checkLimit(ctx context.Context, bound bounded) {
+	used, err := diskUsage(ctx, bound.dir, bound.limit)
+	if err != nil {
+		m.log.Debug("cannot measure emptyDir", "uid", bound.uid, "volume", bound.name, "error", err)
+		return
+	}
+	if used > bound.limit && m.deps.Outgrown != nil {
+		m.deps.Outgrown(bound.uid, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", bound.name, bound.text))
+	}
+}
+
+// diskUsage is how many bytes of the disk the tree takes, files with several names counted once. It stops counting when
+// it has passed enough. What is mounted below is not the tree's.
+func diskUsage(ctx context.Context, root string, enough int64) (int64, error) {
+	var top syscall.Stat_t
+	if err := syscall.Lstat(root, &top); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: root, Err: err}
+	}
+	var used int64
+	linked := make(map[uint64]struct{})
+	err := filepath.WalkDir(root, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // removed meanwhile
+			}
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil // removed meanwhile
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || stat.Dev != top.Dev {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if stat.Nlink > 1 && !entry.IsDir() {
+			if _, seen := linked[stat.Ino]; seen {
+				return nil
+			}
+			linked[stat.Ino] = struct{}{}
+		}
+		used += stat.Blocks * blockSize
+		if used > enough {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measure %q: %w", root, err)
+	}
+	return used, nil
+}

@@ -1,0 +1,60 @@
+package volumemanager_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// limited is a volume on disk that may hold a mebibyte.
+func limited(name string) corev1.Volume {
+	return vol(name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}})
+}
+
+func TestPodThatOutgrowsItsEmptyDirIsTold(t *testing.T) {
+	w := newWorld(t)
+	small, large := pod("small", limited("v"), emptyDir("free")), pod("large", limited("v"))
+	require.NoError(t, w.Mount(t.Context(), small))
+	require.NoError(t, w.Mount(t.Context(), large))
+	write := func(uid, name string, bytes int) {
+		volumes := w.Volumes(small.UID)
+		if uid == "large" {
+			volumes = w.Volumes(large.UID)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(volumes[name].Path, "file"), make([]byte, bytes), 0o600))
+	}
+	write("small", "v", 512<<10)
+	write("small", "free", 4<<20) // has no limit
+	// A file with two names is one file, one with holes takes no room, and what is mounted below is not the Pod's.
+	path := w.Volumes(small.UID)["v"].Path
+	require.NoError(t, os.Link(filepath.Join(path, "file"), filepath.Join(path, "again")))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "sparse"), nil, 0o600))
+	require.NoError(t, os.Truncate(filepath.Join(path, "sparse"), 1<<30))
+	require.NoError(t, os.Mkdir(filepath.Join(path, "below"), 0o700))
+	require.NoError(t, mounts.Tmpfs(mounts.Syscalls{}, filepath.Join(path, "below")))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "below", "file"), make([]byte, 4<<20), 0o600))
+	for range 2 {
+		w.step(10 * time.Second)
+	}
+	write("large", "v", 2<<20)
+	w.step(10 * time.Second)
+	select {
+	case told := <-w.outgrown:
+		require.Equal(t, `large: Usage of EmptyDir volume "v" exceeds the limit "1Mi". `, told)
+	case <-time.After(soon):
+		t.Fatal("nobody was told")
+	}
+	require.NoError(t, w.Unmount(t.Context(), small.UID))
+	require.NoError(t, w.Unmount(t.Context(), large.UID))
+	w.step(10 * time.Second)
+	w.await("nothing to measure is no timer", func() bool { return !w.clock.HasWaiters() })
+	require.Empty(t, w.outgrown)
+}

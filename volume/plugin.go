@@ -184,6 +184,9 @@ type Request struct {
 	// FSGroup, if not nil, is the group that is to own the volume; FSGroupChangePolicy says when.
 	FSGroup             *int64
 	FSGroupChangePolicy corev1.PodFSGroupChangePolicy
+	// Slow, if not nil, is to be called now and then, with how many files are done, while giving the volume to FSGroup
+	// takes long. It must not be called after SetUp has returned.
+	Slow func(files int64)
 }
 
 // StageRequest asks an Attachable to make a volume usable on the node.

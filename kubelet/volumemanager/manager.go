@@ -30,9 +30,10 @@ const (
 	repeatEvent = 5 * time.Minute
 	// refreshers is how many Pods' volumes are refreshed at once.
 	refreshers = 8
-	// failedMount and failedUnmount are the reasons of events.
+	// The reasons of events.
 	failedMount   = "FailedMount"
 	failedUnmount = "FailedUnmount"
+	slowGroup     = "VolumePermissionChangeInProgress"
 )
 
 // ErrTerminating says that a Pod's volumes cannot be mounted because they are being unmounted.

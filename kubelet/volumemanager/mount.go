@@ -290,8 +290,13 @@ func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
 		Dir: m.volumeDir(pod.UID, plugin, spec),
 	}
-	if security := pod.Spec.SecurityContext; security != nil {
+	if security := pod.Spec.SecurityContext; security != nil && security.FSGroup != nil {
 		request.FSGroup = security.FSGroup
+		request.Slow = func(files int64) {
+			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, slowGroup, fmt.Sprintf("Giving volume %q to group %d takes "+
+				"long, %d files are done; with fsGroupChangePolicy OnRootMismatch a volume that has the group is left alone",
+				v.Name, *security.FSGroup, files))
+		}
 		if security.FSGroupChangePolicy != nil {
 			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
 		}

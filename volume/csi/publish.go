@@ -138,7 +138,9 @@ func (b *publication) giveToGroup(ctx context.Context, req volume.Request, path 
 			return nil
 		}
 	}
-	_, err := fsgroup.Apply(ctx, path, fsgroup.Options{GID: *req.FSGroup, Policy: req.FSGroupChangePolicy})
+	_, err := fsgroup.Apply(ctx, path, fsgroup.Options{
+		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow,
+	})
 	if err != nil {
 		return fmt.Errorf("set up volume %q: %w", b.source.name, err)
 	}

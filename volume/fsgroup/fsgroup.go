@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -19,6 +22,8 @@ const (
 	permBits  = 0o7777
 	batch     = 1024
 	maxDepth  = 512 // directories that are open at once
+	firstWord = 30 * time.Second
+	nextWord  = time.Minute
 )
 
 // Options say how Apply works.
@@ -30,6 +35,11 @@ type Options struct {
 	// Policy OnRootMismatch leaves the volume alone if its root directory is already as wanted. Anything else
 	// is Always.
 	Policy corev1.PodFSGroupChangePolicy
+	// Slow, if set, is called after half a minute and then each minute with how many files were seen so far. It must
+	// return soon.
+	Slow func(files int64)
+	// Clock times Slow. Nil is the real one.
+	Clock clock.WithTicker
 }
 
 // Apply makes all files and directories at and below dir belong to the group, and lets the group use them; new files
@@ -43,6 +53,9 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 	}
 	defer func() { _ = unix.Close(fd) }()
 	w := &walker{ctx: ctx, gid: int(options.GID), mask: readWrite}
+	if options.Slow != nil {
+		defer options.watch(&w.seen)()
+	}
 	if options.ReadOnly {
 		w.mask = readOnly
 	}
@@ -70,6 +83,34 @@ type walker struct {
 	gid     int
 	mask    uint32
 	changed int
+	seen    atomic.Int64
+}
+
+// watch calls Slow when it is time, until the function that it returns is called.
+func (o Options) watch(seen *atomic.Int64) (stop func()) {
+	clk := o.Clock
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	ended, done := make(chan struct{}), make(chan struct{})
+	timer := clk.NewTimer(firstWord)
+	go func() {
+		defer close(done)
+		defer timer.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-timer.C():
+				o.Slow(seen.Load())
+				timer.Reset(nextWord)
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-done
+	}
 }
 
 // wanted is the mode that a file of this mode is to get.
@@ -152,6 +193,7 @@ func (w *walker) child(dir int, name string, depth int) error {
 		return fmt.Errorf("open %q: %w", name, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
+	w.seen.Add(1)
 	var stat unix.Stat_t
 	if err := unix.Fstatat(fd, "", &stat, unix.AT_EMPTY_PATH); err != nil {
 		return fmt.Errorf("stat %q: %w", name, err)

@@ -1,13 +1,16 @@
 package fsgroup_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/volume/fsgroup"
 )
@@ -83,4 +86,40 @@ func TestOnRootMismatch(t *testing.T) {
 	changed, err = fsgroup.Apply(t.Context(), dir, options)
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
+}
+
+func TestSlowIsToldHowFarItIs(t *testing.T) {
+	dir := tree(t)
+	clk := testclock.NewFakeClock(time.Now())
+	told := make(chan int64, 10)
+	// Nothing can hold a walk of this size up but what it calls: the first word lets it go on.
+	release := make(chan struct{})
+	ctx := holdUp{Context: t.Context(), release: release}
+	done := make(chan error, 1)
+	go func() {
+		_, err := fsgroup.Apply(ctx, dir, fsgroup.Options{GID: 1234, Clock: clk, Slow: func(files int64) { told <- files }})
+		done <- err
+	}()
+	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
+	clk.Step(29 * time.Second)
+	require.Empty(t, told)
+	clk.Step(time.Second)
+	require.GreaterOrEqual(t, <-told, int64(0))
+	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
+	clk.Step(time.Minute)
+	<-told
+	close(release)
+	require.NoError(t, <-done)
+	require.False(t, clk.HasWaiters(), "its timer ends with it")
+}
+
+// holdUp is a context that makes who asks for its error wait.
+type holdUp struct {
+	context.Context
+	release <-chan struct{}
+}
+
+func (h holdUp) Err() error {
+	<-h.release
+	return h.Context.Err()
 }

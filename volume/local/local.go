@@ -74,7 +74,9 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 		return volume.Mount{}, fmt.Errorf("mount local volume %q from %q: %w", pv.Name, path, err)
 	}
 	if req.FSGroup != nil && !req.ReadOnly {
-		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{GID: *req.FSGroup, Policy: req.FSGroupChangePolicy})
+		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{
+			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow,
+		})
 		if err != nil {
 			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
 		}

@@ -124,7 +124,8 @@ func (Syscalls) IsMountPoint(path string) (bool, error) {
 }
 
 // Under lists the mount points at or below dir, the deepest first, so that unmounting in this order works. A path
-// that has several mounts on top of each other is listed as often. It reads the whole mount table.
+// that has several mounts on top of each other is listed as often. Where the kernel has listmount (Linux 6.8 and later)
+// it asks for the mounts near dir alone, and otherwise reads the whole mount table.
 func Under(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -133,15 +134,27 @@ func Under(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
 	}
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(resolved))
+	paths, err := listed(resolved)
+	if errors.Is(err, errNoList) {
+		paths, err = parsed(resolved)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(paths)))
+	return paths, nil
+}
+
+// parsed is Under by reading the whole mount table.
+func parsed(dir string) ([]string, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return nil, err
 	}
 	paths := make([]string, 0, len(infos))
 	for _, info := range infos {
 		paths = append(paths, info.Mountpoint)
 	}
-	sort.Sort(sort.Reverse(sort.StringSlice(paths)))
 	return paths, nil
 }
 

@@ -17,7 +17,7 @@
 //   - A created UID that first shows up already terminating clears its creation.
 //   - SyncExpectations and ObserveDeletions of an unknown key change nothing and make no entry.
 //   - A key whose expectations are all met stays known until the store needs room, then it is forgotten; so keys of
-//     deleted owners do not pile up even when nobody calls DeleteExpectations.
+//     deleted owners do not pile up even when nobody calls DeleteExpectations: at most some 12,000 are kept.
 //
 // A creation may never show up, because the object was gone again before the cache could see it. Such an
 // expectation ends by ObserveDeletions from a delete event, by [ExpectationsStore.SyncExpectationsAt] once the cache

@@ -2,6 +2,7 @@ package expect
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,19 +16,26 @@ type creation struct {
 	at              time.Time
 }
 
-// entry is what is expected for one key. The lists are sorted and keep their room, so that the usual life of an
-// expectation, recorded and soon met, allocates nothing; a snapshot is made only for a reader who comes in between.
-// All but key, hash and shown is guarded by the shard's lock.
+// deletion marks, in the place of a creation, that a deletion is expected. It is never written.
+var deletion = &creation{}
+
+// change is one expectation: a creation that may be released by age or version, one that may not (nil), or a deletion.
+type change struct {
+	uid  types.UID
+	made *creation
+}
+
+// entry is what is expected for one key. It fills one cache line, since a controller with many owners mostly waits for
+// memory here. The list keeps its room, so that the usual life of an expectation, recorded and soon met, allocates
+// nothing; a snapshot is made only for a reader who comes in between.
 type entry struct {
-	key  string
-	hash uint64
-	// shown is what is expected now, never written once it is here: nil if the key was forgotten, stale if a reader
-	// has to make it. Readers need no lock to look.
+	key string
+	// shown is what is expected now, never written once it is here: nil if the key is not known, stale if a reader
+	// has to make it. Readers need no lock to look; it is changed under mu.
 	shown atomic.Pointer[ControlleeExpectations]
 
-	creations, deletions []types.UID
-	// made tells of those creations that may be released by age or version; nil while there are none.
-	made map[types.UID]creation
+	mu      sync.Mutex
+	pending []change // sorted by UID, each UID once; guarded by mu
 }
 
 var (
@@ -37,127 +45,154 @@ var (
 	stale ControlleeExpectations
 )
 
-// expects reports whether anything is expected.
-func (e *entry) expects() bool { return len(e.creations)+len(e.deletions) > 0 }
+// The methods below want mu held.
 
 // changed says that what was shown is no longer true.
 func (e *entry) changed() {
-	if e.expects() {
-		e.shown.Store(&stale)
-	} else {
-		e.shown.Store(&nothing)
+	now := &nothing
+	if len(e.pending) > 0 {
+		now = &stale
+	}
+	if e.shown.Load() != now {
+		e.shown.Store(now)
 	}
 }
 
-// snapshot makes what is shown if that is stale.
+// snapshot gives what is expected, nil if the key is not known.
 func (e *entry) snapshot() *ControlleeExpectations {
 	shown := e.shown.Load()
 	if shown != &stale {
 		return shown
 	}
+	creations, deletions := e.count()
 	shown = &ControlleeExpectations{
-		creations: append([]types.UID{}, e.creations...), deletions: append([]types.UID{}, e.deletions...),
+		creations: make([]types.UID, 0, creations), deletions: make([]types.UID, 0, deletions),
+	}
+	for _, c := range e.pending {
+		if c.made == deletion {
+			shown.deletions = append(shown.deletions, c.uid)
+		} else {
+			shown.creations = append(shown.creations, c.uid)
+		}
 	}
 	e.shown.Store(shown)
 	return shown
 }
 
+// count counts what is expected.
+func (e *entry) count() (creations, deletions int) {
+	for _, c := range e.pending {
+		if c.made == deletion {
+			deletions++
+		}
+	}
+	return len(e.pending) - deletions, deletions
+}
+
 // forget makes the key unknown.
 func (e *entry) forget() {
-	e.creations, e.deletions, e.made = nil, nil, nil
+	e.pending = nil
 	e.shown.Store(nil)
 }
 
-func (e *entry) expectCreations(made creation, uids []types.UID) {
+func (e *entry) expectCreations(made *creation, uids []types.UID) {
 	for _, uid := range uids {
-		if has(e.deletions, uid) {
-			continue
+		if at, found := e.find(uid); !found {
+			e.pending = slices.Insert(e.pending, at, change{uid, made})
+		} else if e.pending[at].made != deletion {
+			e.pending[at].made = made
 		}
-		e.creations = with(e.creations, uid)
-		e.note(uid, made)
 	}
 	e.changed()
 }
 
-// note keeps when an object was created, if that was told.
-func (e *entry) note(uid types.UID, made creation) {
-	if made == (creation{}) {
-		delete(e.made, uid)
-		return
-	}
-	if e.made == nil {
-		e.made = make(map[types.UID]creation)
-	}
-	e.made[uid] = made
-}
-
 func (e *entry) expectDeletions(uids []types.UID) {
 	for _, uid := range uids {
-		e.deletions = with(e.deletions, uid)
-		e.meetCreation(uid)
+		if at, found := e.find(uid); !found {
+			e.pending = slices.Insert(e.pending, at, change{uid, deletion})
+		} else {
+			e.pending[at].made = deletion
+		}
 	}
 	e.changed()
 }
 
 func (e *entry) observeDeletions(uids []types.UID) {
 	for _, uid := range uids {
-		e.meetCreation(uid)
-		e.deletions = without(e.deletions, uid)
+		if at, found := e.find(uid); found {
+			e.pending = slices.Delete(e.pending, at, at+1)
+		}
 	}
 	e.changed()
 }
 
-// meetCreation drops the expectation of one creation, if there is one.
-func (e *entry) meetCreation(uid types.UID) {
-	e.creations = without(e.creations, uid)
-	if e.made != nil {
-		delete(e.made, uid)
-	}
-}
-
-// sync drops what the cache has met. It runs at every reconcile, mostly with nothing expected, so it walks the
-// lists only as far as there is something to look for.
+// sync drops what the cache has met: creations that it shows, deletions that it no longer shows as live. It runs at
+// every reconcile, mostly with nothing expected and nothing terminating.
 func (e *entry) sync(live, terminating []types.UID) {
-	before := len(e.creations)
-	if before > 0 {
-		for _, uid := range live {
-			e.meetCreation(uid)
-		}
-		for _, uid := range terminating {
-			e.meetCreation(uid)
+	if len(e.pending)+len(terminating) == 0 {
+		return
+	}
+	var few [32]bool
+	shows := few[:]
+	if len(e.pending) > len(few) {
+		shows = make([]bool, len(e.pending))
+	}
+	for _, uid := range live {
+		if at, found := e.find(uid); found {
+			shows[at] = true
 		}
 	}
-	differs := before != len(e.creations)
-	if len(e.deletions) > 0 || len(terminating) > 0 {
-		var few [16]types.UID // most lists are short: what comes out is compared before it is kept
-		keep := few[:0]
-		for _, uid := range live {
-			if has(e.deletions, uid) {
-				keep = append(keep, uid)
-			}
-		}
-		keep = append(keep, terminating...)
-		slices.Sort(keep)
-		keep = slices.Compact(keep)
-		if !slices.Equal(keep, e.deletions) {
-			e.deletions = append(e.deletions[:0], keep...)
-			differs = true
+	differs := false
+	var unforeseen []types.UID // terminating by another's hand
+	for _, uid := range terminating {
+		if at, found := e.find(uid); found {
+			differs = differs || e.pending[at].made != deletion
+			e.pending[at].made, shows[at] = deletion, true
+		} else {
+			unforeseen = append(unforeseen, uid)
 		}
 	}
-	if differs {
-		e.changed()
+	kept := e.pending[:0]
+	for at, c := range e.pending {
+		if shows[at] == (c.made == deletion) {
+			kept = append(kept, c)
+		}
+	}
+	differs = differs || len(kept) < len(e.pending)
+	clear(e.pending[len(kept):])
+	e.pending = kept
+	if differs || len(unforeseen) > 0 {
+		e.expectDeletions(unforeseen)
 	}
 }
 
 // release drops creations that will never be seen: the cache is past their version, or they are older than oldest.
 func (e *entry) release(resourceVersion string, oldest time.Time) {
-	for uid, made := range e.made {
-		passed := reached(resourceVersion, made.resourceVersion)
-		if passed || (!oldest.IsZero() && made.at.Before(oldest)) {
-			e.meetCreation(uid)
-			e.changed()
+	before := len(e.pending)
+	e.pending = slices.DeleteFunc(e.pending, func(c change) bool {
+		return c.made != nil && c.made != deletion &&
+			(reached(resourceVersion, c.made.resourceVersion) || (!oldest.IsZero() && c.made.at.Before(oldest)))
+	})
+	if len(e.pending) < before {
+		e.changed()
+	}
+}
+
+// find tells where the UID is in the list, or would be.
+func (e *entry) find(uid types.UID) (at int, found bool) {
+	low, high := 0, len(e.pending)
+	for low < high {
+		middle := (low + high) / 2
+		switch here := e.pending[middle].uid; {
+		case here == uid:
+			return middle, true
+		case here < uid:
+			low = middle + 1
+		default:
+			high = middle
 		}
 	}
+	return low, false
 }
 
 // reached reports whether a cache at version now has seen version then; false if that cannot be told.
@@ -167,27 +202,4 @@ func reached(now, then string) bool {
 	}
 	order, err := resourceversion.CompareResourceVersion(now, then)
 	return err == nil && order >= 0
-}
-
-func has(sorted []types.UID, uid types.UID) bool {
-	_, found := slices.BinarySearch(sorted, uid)
-	return found
-}
-
-// with adds the UID to a sorted list, in place.
-func with(sorted []types.UID, uid types.UID) []types.UID {
-	at, found := slices.BinarySearch(sorted, uid)
-	if found {
-		return sorted
-	}
-	return slices.Insert(sorted, at, uid)
-}
-
-// without takes the UID off a sorted list, in place.
-func without(sorted []types.UID, uid types.UID) []types.UID {
-	at, found := slices.BinarySearch(sorted, uid)
-	if !found {
-		return sorted
-	}
-	return slices.Delete(sorted, at, at+1)
 }

@@ -1,6 +1,8 @@
 package expect
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -47,7 +49,11 @@ func (s *ExpectationsStore) GetDeleteExpectations(controlleeKey string) []types.
 // HasDeleteExpectation reports whether the deletion of the object with this UID is expected for the key.
 func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types.UID) bool {
 	shown := s.read(controlleeKey)
-	return shown != nil && has(shown.deletions, uid)
+	if shown == nil {
+		return false
+	}
+	_, found := slices.BinarySearch(shown.deletions, uid)
+	return found
 }
 
 // read gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
@@ -60,8 +66,8 @@ func (s *ExpectationsStore) read(key string) *ControlleeExpectations {
 	if shown := e.shown.Load(); shown != &stale {
 		return shown
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.snapshot()
 }
 

@@ -70,24 +70,25 @@ func (s *ExpectationsStore) ExpectCreationsAt(
 }
 
 func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVersion string, uids []types.UID) {
-	made := creation{resourceVersion: resourceVersion}
+	var made *creation
+	if resourceVersion != "" || s.options.CreationTTL > 0 {
+		made = &creation{resourceVersion: resourceVersion}
+	}
 	if s.options.CreationTTL > 0 {
 		made.at = s.options.Clock.Now()
 	}
-	sh, hash := s.place(key)
-	sh.mu.Lock()
-	sh.obtain(hash, key).expectCreations(made, uids)
-	sh.mu.Unlock()
+	e := s.obtain(key)
+	e.expectCreations(made, uids)
+	e.mu.Unlock()
 	s.log(logger, "creations expected", key, uids)
 }
 
 // ExpectDeletions records that the objects with these UIDs were or are about to be deleted for controlleeKey. It ends
 // the expectation of their creation. The key becomes known even without UIDs. The error is always nil.
 func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
-	sh, hash := s.place(controlleeKey)
-	sh.mu.Lock()
-	sh.obtain(hash, controlleeKey).expectDeletions(uids)
-	sh.mu.Unlock()
+	e := s.obtain(controlleeKey)
+	e.expectDeletions(uids)
+	e.mu.Unlock()
 	s.log(logger, "deletions expected", controlleeKey, uids)
 	return nil
 }
@@ -95,25 +96,18 @@ func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey st
 // ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and
 // keys are no matter.
 func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) {
-	sh, hash := s.place(controlleeKey)
-	sh.mu.Lock()
-	if e := sh.known(hash, controlleeKey); e != nil {
+	if e := s.known(controlleeKey); e != nil {
 		e.observeDeletions(uids)
+		e.mu.Unlock()
 	}
-	sh.mu.Unlock()
 	s.log(logger, "deletions observed", controlleeKey, uids)
 }
 
 // DeleteExpectations forgets the key and all that was expected for it. The error is always nil.
 func (s *ExpectationsStore) DeleteExpectations(logger logr.Logger, controlleeKey string) error {
-	sh, hash := s.place(controlleeKey)
-	sh.mu.Lock()
-	e := sh.known(hash, controlleeKey)
-	if e != nil {
+	if e := s.known(controlleeKey); e != nil {
 		e.forget()
-	}
-	sh.mu.Unlock()
-	if e != nil {
+		e.mu.Unlock()
 		s.log(logger, "expectations deleted", controlleeKey, nil)
 	}
 	return nil
@@ -135,17 +129,17 @@ func (s *ExpectationsStore) SyncExpectations(
 func (s *ExpectationsStore) SyncExpectationsAt(
 	controlleeKey, resourceVersion string, existingNonTerminatingUIDs, existingTerminatingUIDs []types.UID,
 ) {
-	var oldest time.Time
+	e := s.known(controlleeKey)
+	if e == nil {
+		return
+	}
+	e.sync(existingNonTerminatingUIDs, existingTerminatingUIDs)
 	if s.options.CreationTTL > 0 {
-		oldest = s.options.Clock.Now().Add(-s.options.CreationTTL)
+		e.release(resourceVersion, s.options.Clock.Now().Add(-s.options.CreationTTL))
+	} else if resourceVersion != "" {
+		e.release(resourceVersion, time.Time{})
 	}
-	sh, hash := s.place(controlleeKey)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.known(hash, controlleeKey); e != nil {
-		e.sync(existingNonTerminatingUIDs, existingTerminatingUIDs)
-		e.release(resourceVersion, oldest)
-	}
+	e.mu.Unlock()
 }
 
 // place is where the key's entry is.
@@ -153,6 +147,21 @@ func (s *ExpectationsStore) place(key string) (*shard, uint64) {
 	hash := maphash.String(s.seed, key)
 	// The shard is chosen by other bits than the slot in its table, or every shard would use few of its slots.
 	return &s.shards[hash>>32%shards], hash
+}
+
+// obtain gives the key's entry with its lock held, making the key known if need be.
+func (s *ExpectationsStore) obtain(key string) *entry {
+	sh, hash := s.place(key)
+	if e := sh.known(hash, key); e != nil {
+		return e
+	}
+	return sh.obtain(hash, key)
+}
+
+// known gives the entry of a known key with its lock held, nil otherwise.
+func (s *ExpectationsStore) known(key string) *entry {
+	sh, hash := s.place(key)
+	return sh.known(hash, key)
 }
 
 func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {

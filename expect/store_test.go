@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,7 +179,9 @@ func TestMetKeysDoNotPileUp(t *testing.T) {
 		require.NoError(t, store.ExpectCreations(logr.Discard(), owner, "a"))
 		store.SyncExpectations(owner, ids("a"), nil)
 	}
-	const room = 64 * 384 // 64 shards, each of which forgets when three quarters of 512 slots are taken
+	// 64 shards, each of which forgets when three quarters of 256 slots are taken: some 2 MB. With much less, a store
+	// whose 10,000 owners are all alive would forget and make anew at every write.
+	const room = 64 * 192
 	require.LessOrEqual(t, store.Size().Keys, room+1)
 	require.Equal(t, ids("kept"), store.GetCreateExpectations(key))
 }
@@ -244,6 +247,10 @@ func TestReadsAllocateNothing(t *testing.T) {
 		_ = store.HasDeleteExpectation(key, "d")
 		_ = store.HasDeleteExpectation("unknown", "d")
 	}))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { // a sync that meets nothing leaves the snapshot as it is
+		store.SyncExpectations(key, live, nil)
+		_ = store.GetCreateExpectations(key)
+	}))
 	require.NoError(t, store.DeleteExpectations(logr.Discard(), key))
 	require.NoError(t, store.ExpectCreations(logr.Discard(), key))
 	require.Zero(t, testing.AllocsPerRun(1000, func() { store.SyncExpectations(key, live, nil) }))
@@ -292,4 +299,38 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	group.Wait()
 	require.Len(t, store.GetCreateExpectations("ns/last"), 64*50)
+}
+
+// TestNothingIsLostWhileTablesAreReplaced lets a few owners live through many cycles while others come and go by
+// the thousand, so that the entries of the few are left out of new tables whenever they expect nothing.
+func TestNothingIsLostWhileTablesAreReplaced(t *testing.T) {
+	store := expect.NewExpectationsStore()
+	var owners, crowd sync.WaitGroup
+	var done atomic.Bool
+	for worker := range 2 {
+		crowd.Go(func() {
+			for i := 0; !done.Load(); i++ {
+				_ = store.ExpectCreations(logr.Discard(), fmt.Sprint("crowd/", worker, "-", i))
+			}
+		})
+	}
+	for worker := range 8 {
+		owners.Go(func() {
+			owner := fmt.Sprint("ns/", worker)
+			for i := range 5000 {
+				uid := types.UID(fmt.Sprint(i))
+				_ = store.ExpectCreations(logr.Discard(), owner, uid)
+				if got := store.GetCreateExpectations(owner); len(got) != 1 || got[0] != uid {
+					t.Errorf("%s expects %v after the creation of %s", owner, got, uid)
+				}
+				store.SyncExpectations(owner, []types.UID{uid}, nil)
+				if got := store.GetCreateExpectations(owner); len(got) != 0 {
+					t.Errorf("%s expects %v after all was seen", owner, got)
+				}
+			}
+		})
+	}
+	owners.Wait()
+	done.Store(true)
+	crowd.Wait()
 }

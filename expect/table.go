@@ -10,43 +10,52 @@ const (
 	firstSlots = 16
 	// roomySlots is how far a table grows before keys with nothing expected are forgotten: an owner that is worked
 	// on again and again should keep its entry, and those of deleted owners should not pile up.
-	roomySlots = 512
+	roomySlots = 256
 )
 
 // table finds entries by key. It is an open-addressed hash table that is read without a lock, because a controller
-// reads its expectations far more often than it changes them; the writers hold the shard's lock. A slot is filled
-// once and never emptied: a table that has become too full is replaced by another.
-type table []atomic.Pointer[entry]
+// reads its expectations far more often than it changes them; who fills slots holds the shard's lock. A slot is filled
+// once and never emptied: a table that has become too full is replaced by another. The number of slots is a power of 2.
+type table []slot
+
+// slot has the hash beside the entry, so that a look-up seldom has to fetch the entry of another key.
+type slot struct {
+	entry atomic.Pointer[entry]
+	hash  uint64 // written before the entry is, and never again
+}
 
 // find gives the entry of the key, nil if there is none.
 func (t table) find(hash uint64, key string) *entry {
 	for i := hash; ; i++ {
-		e := t[i%uint64(len(t))].Load()
-		if e == nil || (e.hash == hash && e.key == key) {
+		s := &t[i&uint64(len(t)-1)]
+		e := s.entry.Load()
+		if e == nil || (s.hash == hash && e.key == key) {
 			return e
 		}
 	}
 }
 
-// put adds an entry that is not there. The caller holds the shard's lock and has made sure that there is room.
-func (t table) put(e *entry) {
-	for i := e.hash; ; i++ {
-		if slot := &t[i%uint64(len(t))]; slot.Load() == nil {
-			slot.Store(e)
+// put adds an entry that is not there. The caller has made sure that there is room.
+func (t table) put(hash uint64, e *entry) {
+	for i := hash; ; i++ {
+		if s := &t[i&uint64(len(t)-1)]; s.entry.Load() == nil {
+			s.hash = hash
+			s.entry.Store(e)
 			return
 		}
 	}
 }
 
-// shard holds the entries of the keys that hash to it.
+// shard holds the entries of the keys that hash to it. Only who makes a key known takes its lock, and takes it before
+// that of an entry; all else is between the users of one key.
 type shard struct {
 	table atomic.Pointer[table]
 
-	mu   sync.Mutex // serialises changes of the table and of its entries
+	mu   sync.Mutex // serialises changes of the table
 	used int        // filled slots of the table
 }
 
-// find gives the key's entry, which may be of a forgotten key, or nil. It needs no lock.
+// find gives the key's entry, which may be of a key that is no longer known, or nil. It needs no lock.
 func (sh *shard) find(hash uint64, key string) *entry {
 	if t := sh.table.Load(); t != nil {
 		return t.find(hash, key)
@@ -54,27 +63,36 @@ func (sh *shard) find(hash uint64, key string) *entry {
 	return nil
 }
 
-// known gives the entry of a key that was not forgotten, nil otherwise. The caller holds mu.
+// known gives the entry of a known key with its lock held, nil otherwise. If the table was replaced meanwhile, and the
+// entry left out, its key was unknown at a moment since the call began: nil is true then.
 func (sh *shard) known(hash uint64, key string) *entry {
-	if e := sh.find(hash, key); e != nil && e.shown.Load() != nil {
-		return e
+	e := sh.find(hash, key)
+	if e == nil {
+		return nil
 	}
-	return nil
+	e.mu.Lock()
+	if e.shown.Load() == nil {
+		e.mu.Unlock()
+		return nil
+	}
+	return e
 }
 
-// obtain gives the key's entry, making it if need be. The caller holds mu.
+// obtain gives the key's entry with its lock held, making the key known if need be.
 func (sh *shard) obtain(hash uint64, key string) *entry {
-	if e := sh.find(hash, key); e != nil {
-		e.shown.CompareAndSwap(nil, &nothing) // it may have been forgotten, and is known again
-		return e
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.find(hash, key)
+	if e == nil {
+		if t := sh.table.Load(); t == nil || 4*(sh.used+1) > 3*len(*t) {
+			sh.rebuild()
+		}
+		e = &entry{key: key}
+		sh.table.Load().put(hash, e)
+		sh.used++
 	}
-	if t := sh.table.Load(); t == nil || 4*(sh.used+1) > 3*len(*t) {
-		sh.rebuild()
-	}
-	e := &entry{key: key, hash: hash}
-	e.shown.Store(&nothing)
-	sh.table.Load().put(e)
-	sh.used++
+	e.mu.Lock()
+	e.shown.CompareAndSwap(nil, &nothing)
 	return e
 }
 
@@ -82,13 +100,14 @@ func (sh *shard) obtain(hash uint64, key string) *entry {
 // nothing. Its size doubles with what is left, so that the cost is spread over the insertions since the last time. A
 // reader of the old table sees what was true when it began. The caller holds mu.
 func (sh *shard) rebuild() {
-	var kept []*entry
-	if old := sh.table.Load(); old != nil {
-		roomy := len(*old) >= roomySlots
-		for i := range *old {
-			if e := (*old)[i].Load(); e != nil && e.shown.Load() != nil && (e.expects() || !roomy) {
-				kept = append(kept, e)
-			}
+	var old, kept table
+	if t := sh.table.Load(); t != nil {
+		old = *t
+	}
+	for i := range old {
+		if e := old[i].entry.Load(); e != nil && e.stays(len(old) >= roomySlots) {
+			kept = append(kept, slot{hash: old[i].hash})
+			kept[len(kept)-1].entry.Store(e)
 		}
 	}
 	slots := firstSlots
@@ -96,11 +115,21 @@ func (sh *shard) rebuild() {
 		slots *= 2
 	}
 	fresh := make(table, slots)
-	for _, e := range kept {
-		fresh.put(e)
+	for i := range kept {
+		fresh.put(kept[i].hash, kept[i].entry.Load())
 	}
 	sh.used = len(kept)
 	sh.table.Store(&fresh)
+}
+
+// stays reports whether the entry is to stay in the table; one that is not has its key forgotten.
+func (e *entry) stays(busyOnly bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.pending) == 0 && busyOnly {
+		e.forget()
+	}
+	return e.shown.Load() != nil
 }
 
 // count adds what the shard holds to the size.
@@ -112,10 +141,15 @@ func (sh *shard) count(size *Size) {
 		return
 	}
 	for i := range *t {
-		if e := (*t)[i].Load(); e != nil && e.shown.Load() != nil {
-			size.Keys++
-			size.Creations += len(e.creations)
-			size.Deletions += len(e.deletions)
+		if e := (*t)[i].entry.Load(); e != nil {
+			e.mu.Lock()
+			if e.shown.Load() != nil {
+				creations, deletions := e.count()
+				size.Keys++
+				size.Creations += creations
+				size.Deletions += deletions
+			}
+			e.mu.Unlock()
 		}
 	}
 }

@@ -10,7 +10,7 @@ step "format and vet"
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 [ -z "$unformatted" ] || { echo "not formatted: $unformatted" >&2; exit 1; }
 go vet ./...
-go vet -tags integration ./test/...
+go vet -tags integration ./test/... ./client ./replicaset
 
 step "unit tests, with the race detector"
 go test -race -timeout 15m ./...
@@ -18,6 +18,9 @@ go test -race -timeout 15m ./...
 step "unit tests of the control plane's own packages"
 # With the flags of the build, whose cache holds what the scheduler is made of; vet would go through all of that.
 (cd controlplane && go test -trimpath -vet=off ./...)
+
+step "against a real API server"
+go test -tags integration -count=1 -timeout 10m -run Live ./replicaset
 
 step "the real thing"
 if [ "$(id -u)" = 0 ]; then

@@ -1,9 +1,10 @@
+//go:build integration
+
 package replicaset_test
 
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,36 +13,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/replicaset"
+	"github.com/berth-dev/berth/test/apiserver"
 )
 
-func connect(t *testing.T, variable string) kubernetes.Interface {
-	t.Helper()
-	path := os.Getenv(variable)
-	if path == "" {
-		t.Skip(variable + " is not set")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	require.NoError(t, err)
-	config.QPS = -1
-	http, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(http.Transport) })
-	client, err := kubernetes.NewForConfigAndClient(config, http)
-	require.NoError(t, err)
-	return client
-}
-
-// TestLive runs the controller against a real API server, in a namespace of its own. BERTH_TEST_KUBECONFIG names the
-// kubeconfig of an administrator, BERTH_TEST_REPLICASET_KUBECONFIG that of the controller, with no more rights than it
-// is to have. No other ReplicaSet controller may run there. Pods need not be scheduled.
+// TestLive runs the controller against a real API server, with no more rights than a cluster gives it. There are no
+// nodes, so the Pods stay unscheduled.
 func TestLive(t *testing.T) {
-	admin, own := connect(t, "BERTH_TEST_KUBECONFIG"), connect(t, "BERTH_TEST_REPLICASET_KUBECONFIG")
+	server := apiserver.Start(t)
+	admin, own := server.Client(t, apiserver.Admin), server.Client(t, "replicaset")
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := replicaset.New(replicaset.Deps{Client: own}, replicaset.Config{})
 	require.NoError(t, err)

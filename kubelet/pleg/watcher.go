@@ -155,7 +155,9 @@ func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
 		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
 			continue // what is gone tells no name; only its owner removes it, and knows
 		}
-		w.mark(uid)
+		if !w.knows(uid, event) {
+			w.mark(uid)
+		}
 	}
 }
 

@@ -151,15 +151,16 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 		}
 	}
 	w.forgetImages(s.Container)
+	w.busy.Add(1) // until it is up: bringUp counts it off
 	w.begin(ctx, key, op{hold: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
 		return func() {
-			w.touched()
-			if err == nil {
+			if err == nil { // that it runs was told when it did
 				w.retries.done(key)
 				delete(w.waiting, name)
 				return
 			}
+			w.touched()
 			var f *failure
 			if errors.As(err, &f) {
 				w.waiting[name] = status.Waiting{Reason: f.reason, Message: f.text}
@@ -213,11 +214,6 @@ type launch struct {
 // run creates and starts the container and runs its postStart hook.
 func (l *launch) run(ctx context.Context) error {
 	name := l.start.Container.Name
-	for _, c := range l.remove {
-		if err := l.removeContainer(ctx, c); err != nil {
-			return fail("CreateContainerError", err)
-		}
-	}
 	id, err := l.bringUp(ctx)
 	l.m.deps.Metrics.ContainerStarted(l.start.Kind, reasonOf(err), err)
 	if err != nil {
@@ -230,16 +226,20 @@ func (l *launch) run(ctx context.Context) error {
 	return l.postStart(ctx, id)
 }
 
-// bringUp makes the container and lets its process run.
+// bringUp makes the container, in the place of earlier instances that are in its way, and lets its process run.
 func (l *launch) bringUp(ctx context.Context) (id string, err error) {
+	defer l.busy.Add(-1)
 	name := l.start.Container.Name
+	for _, c := range l.remove {
+		if err := l.removeContainer(ctx, c); err != nil {
+			return "", fail("CreateContainerError", err)
+		}
+	}
 	create, err := l.configure(ctx)
 	if err != nil {
 		return "", fail("CreateContainerConfigError", err)
 	}
 	l.m.backoff.Started(l.pod.UID, l.start.BackoffKey, l.start.BackoffSince, l.m.deps.Clock.Now())
-	l.busy.Add(1)
-	defer l.busy.Add(-1)
 	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageCreate, name)
 	resp, err := l.m.deps.Runtime.CreateContainer(ctx, create)
 	span.End(err)

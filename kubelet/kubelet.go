@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/csinode"
+	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
@@ -170,6 +171,9 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	if k.server != nil {
 		run("server", k.server.Start)
 	}
+	if k.deps.AtRest != nil {
+		run("footprint", k.settle)
+	}
 	return group.Wait()
 }
 
@@ -306,6 +310,17 @@ func (k *Kubelet) cleanUp(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// settle tells the owner of the process when the node has come to rest.
+func (k *Kubelet) settle(ctx context.Context) error {
+	keeper := footprint.New(k.deps.Clock, func() {
+		if err := k.deps.AtRest(); err != nil {
+			k.deps.Logger.Warn("making the process smaller failed", "error", err)
+		}
+	})
+	defer k.Subscribe(func(Report) { keeper.Touch() })()
+	return keeper.Start(ctx)
 }
 
 // heldByRuntime takes a listing of the runtime.

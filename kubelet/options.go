@@ -132,6 +132,8 @@ type Deps struct {
 	Clock    clock.WithTicker
 	// Collectors are served at /metrics beside the node agent's own. Their names must not clash.
 	Collectors []prometheus.Collector
+	// AtRest, if set, is called each time that no Pod has changed for some seconds; footprint.Release is made for it.
+	AtRest func() error
 	// standalone says that Client is one that reaches nobody.
 	standalone bool
 }

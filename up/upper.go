@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/timeline/traces"
 	"github.com/berth-dev/berth/version"
@@ -119,6 +120,7 @@ func (u *upper) kubeletPart() (runPart, error) {
 		},
 	}, kubelet.Deps{
 		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
+		AtRest:   footprint.Release,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
 	if err != nil {

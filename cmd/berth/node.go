@@ -27,6 +27,7 @@ import (
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -141,6 +142,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
 		Collectors: []prometheus.Collector{records.stages},
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
+		AtRest:     footprint.Release,
 	})
 	if err != nil {
 		return err

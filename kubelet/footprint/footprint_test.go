@@ -1,0 +1,83 @@
+package footprint
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemoryIsGivenBackOnceAtEachRest(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	released := make(chan struct{}, 10)
+	k := New(clk, func() { released <- struct{}{} })
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = k.Start(ctx) })
+	defer func() { cancel(); group.Wait() }()
+
+	waiting := func() {
+		require.Eventually(t, clk.HasWaiters, 5*time.Second, time.Millisecond)
+	}
+	waiting()
+	clk.Step(Rest)
+	<-released // the start has come to rest
+	require.Never(t, clk.HasWaiters, 20*time.Millisecond, time.Millisecond, "a timer while nothing happens")
+
+	k.Touch()
+	waiting()
+	k.Touch()
+	require.Eventually(t, func() bool { return len(k.touched) == 0 }, 5*time.Second, time.Millisecond)
+	clk.Step(Rest)
+	waiting() // something happened meanwhile: the wait begins again
+	require.Empty(t, released)
+	clk.Step(Rest)
+	<-released
+	require.False(t, clk.HasWaiters())
+}
+
+func TestReleaseGivesTheProgramBack(t *testing.T) {
+	before := resident(t)
+	require.NoError(t, Release())
+	after := resident(t)
+	require.Less(t, after, before, "KiB of files in memory")
+	require.Equal(t, "still works", strings.Join([]string{"still", "works"}, " "))
+}
+
+// resident is how much of files this process has in memory, in KiB.
+func resident(t *testing.T) int {
+	text, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "RssFile:")
+	require.True(t, found)
+	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	require.NoError(t, err)
+	return kib
+}
+
+func TestOnlyWhatIsAsInTheFileIsGivenBack(t *testing.T) {
+	const smaps = `00400000-00500000 r--p 00000000 fe:00 17 /bin/berth
+Rss:                  16 kB
+Anonymous:             0 kB
+00500000-00900000 r-xp 00100000 fe:00 17 /bin/berth
+Anonymous:             0 kB
+00900000-00901000 r--p 00500000 fe:00 17 /bin/berth
+Anonymous:             4 kB
+00901000-00a00000 rw-p 00501000 fe:00 17 /bin/berth
+Anonymous:             0 kB
+7f0000000000-7f0000100000 r-xp 00000000 fe:00 18 /lib/libc.so.6
+Anonymous:             0 kB
+7f0000200000-7f0000300000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+`
+	require.Equal(t, []part{{0x400000, 0x100000}, {0x500000, 0x400000}}, untouched([]byte(smaps), "/bin/berth"))
+}

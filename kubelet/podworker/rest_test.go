@@ -1,0 +1,52 @@
+package podworker_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A minute in which nothing changes costs nothing that grows with the number of Pods: whatever looked at each Pod but
+// once would make more calls than are allowed here.
+func TestRestCostsNothingPerPod(t *testing.T) {
+	const pods = 60
+	w := newWorld(t)
+	w.runtime.AddImage("app:1")
+	for i := range pods {
+		w.add(pod(fmt.Sprint(i)))
+	}
+	for i := range pods {
+		w.eventually(types.UID(fmt.Sprint("uid-", i)), "running", func(s corev1.PodStatus) bool { return running(s) })
+	}
+	before := w.untilQuiet()
+	for range 60 {
+		w.clock.Step(time.Second)
+	}
+	require.Less(t, w.untilQuiet()-before, pods/2, "calls of the runtime in a minute of rest")
+}
+
+// untilQuiet waits until the workers have nothing to do, and returns how often the runtime was called by then.
+func (w *world) untilQuiet() int {
+	w.t.Helper()
+	calls := func() (sum int) {
+		for _, method := range []string{
+			"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus", "ImageStatus", "RunPodSandbox",
+			"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer",
+		} {
+			sum += w.runtime.Calls(method)
+		}
+		return sum
+	}
+	last := -1
+	require.Eventually(w.t, func() bool {
+		now := calls()
+		quiet := now == last
+		last = now
+		return quiet
+	}, 30*time.Second, 100*time.Millisecond, "never quiet")
+	return last
+}

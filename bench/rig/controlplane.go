@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -89,6 +90,7 @@ func Client(kubeconfig string) (kubernetes.Interface, *rest.Config, error) {
 		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.QPS = -1
+	config.ContentType = runtime.ContentTypeProtobuf // what measures must cost little
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)

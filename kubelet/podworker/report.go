@@ -25,7 +25,7 @@ func (w *worker) report() {
 		w.set(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
 		return
 	}
-	if w.reported && w.busy.Load() > 0 && w.state == syncing {
+	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.changed) {
 		return
 	}
 	if !w.reported && status.Terminal(w.pod.Status.Phase) {
@@ -41,12 +41,18 @@ func (w *worker) report() {
 		Messages:    w.messages,
 		Probes:      verdicts{w.m.deps.Probes},
 		HostIPs:     w.m.cfg.HostIPs,
-		Prepared:    w.prepared && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
-		Ended:       w.stopped,
+		Prepared:    w.prepared && !w.ended() && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
+		Ended:       w.ended(),
 		Failure:     w.failure,
 		Resize:      w.resize.state(),
 		Now:         w.m.deps.Clock.Now(),
 	}))
+}
+
+// ended reports whether no container of the Pod runs or ever will again. That is so before its sandboxes are stopped:
+// the last status need not wait for them.
+func (w *worker) ended() bool {
+	return w.stopped || w.ops[opStop] != nil && len(w.runtime.Running()) == 0
 }
 
 func (w *worker) set(s corev1.PodStatus) {

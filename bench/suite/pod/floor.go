@@ -76,7 +76,7 @@ func (f *floorRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.gone = append(r.gone, harness.Milliseconds(time.Since(began)))
-	return nil
+	return pause(ctx, settleTime)
 }
 
 // all does the calls of all Pods at once; those of one Pod follow each other.

@@ -221,7 +221,7 @@ func (s *scene) one(ctx context.Context, name string, r *results) error {
 	}
 	r.ready = append(r.ready, harness.Milliseconds(ready.Sub(began)))
 	r.gone = append(r.gone, harness.Milliseconds(gone.Sub(deleted)))
-	return nil
+	return pause(ctx, settleTime) // what a kubelet does after the object is gone is no part of the next Pod's start
 }
 
 // all makes all Pods at once, and when all are ready deletes all at once.

@@ -62,7 +62,7 @@ func parse(args []string) (command, error) {
 	}
 	flags.IntVar(&c.rounds, "rounds", 5, "samples of each variant")
 	flags.DurationVar(&c.budget, "budget", 40*time.Minute,
-		"how long the run may take: further rounds are left out when a case's share is used up; 0 is no bound")
+		"how long the run may take: rounds after the first are left out where there is no time for them; 0 is no bound")
 	flags.StringVar(&c.docs, "docs", "../docs", "directory of benchmarks.md and benchmarks/")
 	flags.StringVar(&c.bin, "bin", "../bin", "directory of Berth's binaries")
 	flags.StringVar(&c.cases, "cases", "", "measure only cases whose name contains this; nothing is written")
@@ -129,7 +129,9 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	began := time.Now()
 	var failed error
 	for i, b := range chosen {
-		options.Budget = share(c.budget, b, chosen)
+		if c.budget > 0 {
+			options.Budget = share(c.budget-time.Since(began), chosen[i:])
+		}
 		fmt.Printf("[%d/%d] %s: %s; %s so far\n", i+1, len(chosen), b.Name, allowance(options.Budget),
 			time.Since(began).Round(time.Second))
 		if err := c.measureOne(ctx, b, options, all); err != nil {
@@ -155,16 +157,13 @@ func (c command) measureOne(ctx context.Context, b harness.Benchmark, options ha
 	return errors.Join(err, report.Write(c.docs, all))
 }
 
-// share is b's part of the time that all of chosen have together.
-func share(budget time.Duration, b harness.Benchmark, chosen []harness.Benchmark) time.Duration {
+// share is the part of the time left that the first of those left has, which is never 0: that would be no bound.
+func share(left time.Duration, chosen []harness.Benchmark) time.Duration {
 	var sum time.Duration
-	for _, other := range chosen {
-		sum += other.Budget
+	for _, b := range chosen {
+		sum += b.Budget
 	}
-	if sum == 0 {
-		return budget
-	}
-	return time.Duration(float64(budget) * float64(b.Budget) / float64(sum))
+	return max(1, time.Duration(float64(left)*float64(chosen[0].Budget)/float64(sum)))
 }
 
 func allowance(budget time.Duration) string {

@@ -80,7 +80,7 @@ type Benchmark struct {
 	// Cases are the pieces of work.
 	Cases []Case
 	// Budget is how long the benchmark should take on a machine that does nothing else, with the default number of
-	// rounds. A run of limited time is shared out in this proportion.
+	// rounds. It is more than 0: a run of limited time is shared out in this proportion.
 	Budget time.Duration
 }
 

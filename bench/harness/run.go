@@ -36,8 +36,8 @@ type Options struct {
 	Cases string
 	// Out gets a line for each sample.
 	Out io.Writer
-	// Budget bounds the run: each case gets one round whatever it takes, further rounds only while its share of the
-	// budget lasts. No sample outlasts the budget. 0 means no bound.
+	// Budget bounds the run: each case gets one round whatever it takes, a further one only if there is time for another
+	// that takes as long as its last. No sample outlasts the budget. 0 means no bound.
 	Budget time.Duration
 	// Profile is a directory for a CPU and a heap profile of each variant; empty means none.
 	Profile string
@@ -69,16 +69,7 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 		}
 		maps.Copy(data.Versions, place.Versions)
 	}
-	cases := chosen(b.Cases, options.Cases)
-	for i, c := range cases {
-		r := runner{options: options, env: place.Env, benchmark: b.Name, c: c, began: began,
-			share: options.Budget * time.Duration(i+1) / time.Duration(len(cases))}
-		result := r.run(ctx)
-		data.Cases = append(data.Cases, result)
-		if ctx.Err() != nil {
-			break
-		}
-	}
+	data.Cases = takeTurns(ctx, b, options, place.Env, began)
 	data.Taken = time.Now().UTC()
 	err = ctx.Err()
 	if place.Stop != nil {
@@ -90,15 +81,28 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	return data, nil
 }
 
-// chosen are the cases whose name contains text.
-func chosen(cases []Case, text string) []*Case {
-	var some []*Case
-	for i := range cases {
-		if strings.Contains(cases[i].Name, text) {
-			some = append(some, &cases[i])
+// takeTurns takes a round of each case, then the next: a machine that is busy for a while is so for all of them.
+func takeTurns(ctx context.Context, b Benchmark, options Options, env map[string]string, began time.Time) []CaseData {
+	var runners []*runner
+	for i := range b.Cases {
+		if strings.Contains(b.Cases[i].Name, options.Cases) {
+			runners = append(runners, newRunner(b.Name, &b.Cases[i], options, env, began))
 		}
 	}
-	return some
+	for round, more := 0, true; more && ctx.Err() == nil; round++ {
+		more = false
+		for _, r := range runners {
+			if r.goesOn(round) {
+				r.run(ctx, round)
+				more = true
+			}
+		}
+	}
+	cases := make([]CaseData, 0, len(runners))
+	for _, r := range runners {
+		cases = append(cases, r.result)
+	}
+	return cases
 }
 
 // runner takes the samples of one case.
@@ -107,14 +111,35 @@ type runner struct {
 	env       map[string]string
 	benchmark string
 	c         *Case
-	// began is when the benchmark did, share when this case should have ended, counted from there.
-	began time.Time
-	share time.Duration
+	began     time.Time // when the benchmark did
+	rounds    int
+	took      time.Duration // the last round
+	result    CaseData
 }
 
-// hasTime says whether another round may begin.
-func (r *runner) hasTime(round int) bool {
-	return round == 0 || r.options.Budget == 0 || time.Since(r.began) < r.share
+func newRunner(benchmark string, c *Case, options Options, env map[string]string, began time.Time) *runner {
+	r := &runner{options: options, env: env, benchmark: benchmark, c: c, began: began, rounds: options.Rounds}
+	if c.Rounds > 0 {
+		r.rounds = min(r.rounds, c.Rounds)
+	}
+	r.result = CaseData{Name: c.Name, Scale: c.Scale, Metrics: c.Metrics, Targets: c.Targets, Failed: map[string]string{}}
+	for _, v := range c.Variants {
+		r.result.Variants = append(r.result.Variants, v.Name)
+	}
+	return r
+}
+
+// goesOn says whether a round is to be taken. Having said no it does not change its mind.
+func (r *runner) goesOn(round int) bool {
+	if round >= r.rounds {
+		return false
+	}
+	if round == 0 || r.options.Budget == 0 || time.Since(r.began)+r.took <= r.options.Budget {
+		return true
+	}
+	fmt.Fprintf(r.options.Out, "%s / %s: %d of %d rounds, there is no time for more\n", r.benchmark, r.c.Name, round, r.rounds)
+	r.rounds = round
+	return false
 }
 
 // timeout bounds a sample that begins now.
@@ -129,37 +154,24 @@ func (r *runner) timeout() time.Duration {
 	return min(timeout, max(shortest, r.options.Budget-time.Since(r.began)))
 }
 
-func (r *runner) run(ctx context.Context) CaseData {
-	result := CaseData{Name: r.c.Name, Scale: r.c.Scale, Metrics: r.c.Metrics, Targets: r.c.Targets,
-		Failed: map[string]string{}}
-	for _, v := range r.c.Variants {
-		result.Variants = append(result.Variants, v.Name)
-	}
-	rounds := r.options.Rounds
-	if r.c.Rounds > 0 {
-		rounds = min(rounds, r.c.Rounds)
-	}
-	for round := range rounds {
-		if !r.hasTime(round) {
-			fmt.Fprintf(r.options.Out, "%s / %s: %d of %d rounds, its time is over\n", r.benchmark, r.c.Name, round, rounds)
-			break
+// run takes one round. A variant that failed is not tried again.
+func (r *runner) run(ctx context.Context, round int) {
+	began := time.Now()
+	for turn := range r.c.Variants {
+		variant := r.c.Variants[(turn+round)%len(r.c.Variants)].Name
+		if _, failed := r.result.Failed[variant]; failed || ctx.Err() != nil {
+			continue
 		}
-		for turn := range r.c.Variants {
-			variant := r.c.Variants[(turn+round)%len(r.c.Variants)].Name
-			if _, failed := result.Failed[variant]; failed || ctx.Err() != nil {
-				continue
-			}
-			sample, err := r.sample(ctx, variant, round)
-			if err != nil {
-				result.Failed[variant] = err.Error()
-				fmt.Fprintf(r.options.Out, "%s / %s / %s: %v\n", r.benchmark, r.c.Name, variant, err)
-				continue
-			}
-			result.Samples = append(result.Samples, *sample)
-			r.print(sample)
+		sample, err := r.sample(ctx, variant, round)
+		if err != nil {
+			r.result.Failed[variant] = err.Error()
+			fmt.Fprintf(r.options.Out, "%s / %s / %s: %v\n", r.benchmark, r.c.Name, variant, err)
+			continue
 		}
+		r.result.Samples = append(r.result.Samples, *sample)
+		r.print(sample)
 	}
-	return result
+	r.took = time.Since(began)
 }
 
 func (r *runner) print(sample *SampleData) {

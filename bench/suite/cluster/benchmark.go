@@ -26,7 +26,7 @@ func Benchmark() harness.Benchmark {
 		return harness.Metric{Name: "memory of " + what, Unit: "MiB", Better: harness.Lower}
 	}
 	return harness.Benchmark{
-		Name: "cluster", Title: "Cluster start", Budget: 2 * time.Minute,
+		Name: "cluster", Title: "Cluster start", Budget: time.Minute,
 		About: "`berth up` with all binaries built: from the start of the process to its report that the node is ready," +
 			" with an empty data directory and then, after an orderly stop, with the same one; and the resident memory of its" +
 			" processes 15 s later, without Pods. (control plane: etcd, kube-apiserver, kube-controller-manager and" +

@@ -23,7 +23,7 @@ var network = rig.Network{PodCIDR: "10.211.0.0/24", ServiceCIDR: "10.212.0.0/24"
 // Benchmark measures the start and the end of Pods.
 func Benchmark() harness.Benchmark {
 	return harness.Benchmark{
-		Name: "pod", Title: "Pod start and stop", Budget: 14 * time.Minute,
+		Name: "pod", Title: "Pod start and stop", Budget: 15 * time.Minute,
 		About: "Create to Ready, and delete (grace 1 s, the process ends at once) to gone, as a watch sees them, of Pods of" +
 			" one container with an emptyDir and a ConfigMap, on one node whose image is present. Both kubelets use the" +
 			" same control plane and containerd, one after the other; Pods are bound to the node beforehand, so no" +
@@ -53,7 +53,7 @@ func Benchmark() harness.Benchmark {
 // Idle measures a node that has nothing to do.
 func Idle() harness.Benchmark {
 	b := harness.Benchmark{
-		Name: "idle", Title: "Idle node", Axis: "Pods", Budget: 6 * time.Minute,
+		Name: "idle", Title: "Idle node", Axis: "Pods", Budget: 7 * time.Minute,
 		About: "A node whose Pods all run and whose objects nobody changes, looked at for 30 s after it has come to rest:" +
 			" CPU of the kubelet and of containerd, which the kubelet keeps busy, and the kubelet's resident memory; *private*" +
 			" is what of it is not the program's own file.",

@@ -50,7 +50,7 @@ run: build ## start a real Kubernetes on this machine with the demo on it (root;
 	@$(BIN)/berth up --demo $(ARGS)
 
 .PHONY: test
-test: build ## run every test: vet, unit tests with the race detector, the whole cluster for real (root)
+test: build ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
 	@./hack/test.sh
 
 .PHONY: unit

@@ -22,8 +22,15 @@ go build -trimpath -ldflags "-s -w" -o "$out/ginkgo" github.com/onsi/ginkgo/v2/g
 
 echo "[2/3] upstream's test programs"
 images=k8s.io/kubernetes/test/images
-export CGO_ENABLED=0
-program() { go build -trimpath -ldflags "-s -w $3" -o "$out/programs/$1" "$2"; }
+# Compiled with the suite's flags, so that its cache serves here too, and made static by the linker, because the images
+# have no libraries for them. The linker's warnings are about look-ups that glibc does with libraries; nothing here needs
+# one: Go has its own resolver.
+program() {
+	go build -trimpath -ldflags "-s -w -linkmode external -extldflags -static $3" -o "$out/programs/$1" "$2" 2>"$out/link.log" || {
+		cat "$out/link.log" >&2
+		exit 1
+	}
+}
 program agnhost $images/agnhost "-X main.Version=$(cat "$module/test/images/agnhost/VERSION")"
 program nonewprivs $images/nonewprivs ""
 program regression-issue-74839 $images/regression-issue-74839 ""

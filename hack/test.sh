@@ -29,4 +29,6 @@ else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1
 fi
+step "a part of upstream's own suite"
+PARALLEL=8 LIST=conformance/ci.txt REPORT=bin/conformance/ci-report.md ./conformance/run.sh
 step "done"

@@ -20,6 +20,7 @@ type options struct {
 	focus, skip            string
 	drivers                []string
 	parallel, apiPort      int
+	attempts               int
 	podCIDR, serviceCIDR   string
 	timeout                time.Duration
 }
@@ -33,13 +34,14 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.out, "out", "",
 		"where logs and the suite's own report go (default: conformance/out of the bin directory)")
 	flags.StringVar(&o.expected, "expected", "", "the list of specs that must pass")
-	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list (default: those of --expected)")
+	flags.StringVar(&o.list, "list", "", "run exactly the specs of this list, which must all pass (default: those of --expected)")
 	flags.StringVar(&o.report, "report", "", "the file to write the report to")
 	flags.StringVar(&o.focus, "focus", "", "run the specs whose name matches this regular expression instead of a list")
 	flags.StringVar(&o.skip, "skip", "", "leave out the specs whose name matches this regular expression")
 	flags.Func("driver", "a file that defines a storage driver for the suite's [External.Storage] specs (may be repeated)",
 		func(file string) error { o.drivers = append(o.drivers, file); return nil })
 	flags.IntVar(&o.parallel, "parallel", 6, "how many specs run at once")
+	flags.IntVar(&o.attempts, "attempts", 2, "how often a spec may be tried; the report names those that needed more than one")
 	flags.IntVar(&o.apiPort, "api-port", 16443, "the API server's port")
 	flags.StringVar(&o.podCIDR, "pod-cidr", "10.95.0.0/16", "the Pods' network")
 	flags.StringVar(&o.serviceCIDR, "service-cidr", "10.96.0.0/16", "the Services' network")
@@ -54,6 +56,8 @@ func parse(args []string) (options, error) {
 		return options{}, errors.New("--bin-dir, --expected and --report are required; run.sh sets them")
 	case o.focus != "" && o.list != "":
 		return options{}, errors.New("--focus and --list exclude each other")
+	case o.attempts < 1:
+		return options{}, fmt.Errorf("--attempts %d: a spec must be tried once", o.attempts)
 	case o.parallel < 1:
 		return options{}, fmt.Errorf("--parallel %d: at least one spec must run at once", o.parallel)
 	}

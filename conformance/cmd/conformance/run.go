@@ -27,19 +27,16 @@ const patience = 3 * time.Minute
 
 // run is one whole run; its error is what makes the command fail.
 func run(ctx context.Context, o options) (err error) {
+	if o.list != "" {
+		o.expected = o.list
+	}
 	expected, err := suite.ReadList(o.expected)
 	if err != nil {
 		return err
 	}
 	focus, complete := o.focus, false
 	if focus == "" {
-		names := expected
-		if o.list != "" {
-			if names, err = suite.ReadList(o.list); err != nil {
-				return err
-			}
-		}
-		focus, complete = suite.Exactly(names), o.list == "" && o.skip == ""
+		focus, complete = suite.Exactly(expected), o.skip == ""
 	}
 	bin, out, err := o.dirs()
 	if err != nil {
@@ -172,7 +169,8 @@ func runSuite(
 	say("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
-		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Timeout: o.timeout, Progress: log,
+		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
+		Progress: log,
 	})
 	if err != nil {
 		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
@@ -193,13 +191,13 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 	header := suite.Header{
 		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
 		Berth:   strings.TrimPrefix(firstWords(filepath.Join(bin, "berth"), "version"), "berth "),
-		Machine: machine(), Expected: expected,
+		Machine: machine(), Expected: expected, List: filepath.Base(o.expected),
 		Notes: []string{"No image stands in for " + strings.Join(standin.Missing(), ", ") + ": specs that use one fail."},
 	}
 	for _, host := range standin.Registries() {
 		header.Hide = append(header.Hide, host+"/")
 	}
-	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip} {
+	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip, "LIST": o.list} {
 		if value != "" {
 			header.Command += fmt.Sprintf(" %s='%s'", name, value)
 		}
@@ -212,6 +210,9 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 		if spec.Failed {
 			failed++
 			fmt.Printf("FAIL %s\n     %s\n", spec.Name, spec.Reason)
+		}
+		if spec.Flaked() {
+			fmt.Printf("FLAKY %s: passed at attempt %d, before that\n      %s\n", spec.Name, spec.Attempts, spec.Reason)
 		}
 	}
 	say("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",

@@ -13,8 +13,9 @@ type Header struct {
 	Command string
 	// Suite, Berth and Machine are the versions and the kind of machine.
 	Suite, Berth, Machine string
-	// Expected is how many specs must pass.
+	// Expected is how many specs must pass, List the name of the file that has them.
 	Expected int
+	List     string
 	// Notes are sentences that a reader must know, such as what no image stands in for.
 	Notes []string
 	// Hide is left out of failures wherever it stands: the hosts of image names, which say nothing here.
@@ -33,7 +34,7 @@ func (r Result) WriteReport(w io.Writer, header Header) error {
 	fmt.Fprintf(&b, "Upstream's suite %s, berth %s, %s; the specs took %s.\n\n",
 		header.Suite, header.Berth, header.Machine, r.Took.Round(time.Second))
 	fmt.Fprintf(&b, "**%d passed, %d failed, %d not run.** ", sum.passed, sum.failed, sum.notRun)
-	fmt.Fprintf(&b, "Of %d specs that must pass (expected.txt) %d did, %d failed, %d did not run.\n\n", header.Expected,
+	fmt.Fprintf(&b, "Of %d specs that must pass (%s) %d did, %d failed, %d did not run.\n\n", header.Expected, header.List,
 		header.Expected-len(r.Regressed)-len(r.Missing)-len(r.Unknown), len(r.Regressed), len(r.Missing)+len(r.Unknown))
 	if r.Broken != "" {
 		fmt.Fprintf(&b, "The suite itself failed: %s\n\n", cell(r.Broken))
@@ -47,6 +48,7 @@ func (r Result) WriteReport(w io.Writer, header Header) error {
 		fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", cell(area), t.passed, t.failed, t.notRun)
 	}
 	r.writeFailures(&b, header.Hide)
+	r.writeFlaked(&b, header.Hide)
 	r.writeNotRun(&b)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write report: %w", err)
@@ -72,6 +74,22 @@ func (r Result) writeFailures(b *strings.Builder, hide []string) {
 		}
 		fmt.Fprintf(b, "- %s%s, after %s  \n  `%s`\n", cell(spec.Name), mark, spec.Took.Round(time.Second),
 			without(strings.ReplaceAll(spec.Reason, "`", "'"), hide))
+	}
+	if none {
+		b.WriteString("None.\n")
+	}
+}
+
+// writeFlaked owns up to what passed, but not at once.
+func (r Result) writeFlaked(b *strings.Builder, hide []string) {
+	b.WriteString("\n## Passed at a later attempt\n\n")
+	none := true
+	for _, spec := range r.Specs {
+		if spec.Flaked() {
+			none = false
+			fmt.Fprintf(b, "- %s, at attempt %d; before that  \n  `%s`\n", cell(spec.Name), spec.Attempts,
+				without(strings.ReplaceAll(spec.Reason, "`", "'"), hide))
+		}
 	}
 	if none {
 		b.WriteString("None.\n")

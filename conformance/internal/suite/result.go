@@ -25,7 +25,12 @@ type Spec struct {
 	Reason string
 	// Took is how long it ran.
 	Took time.Duration
+	// Attempts is how often it ran. What passed at a later attempt has the reason of an earlier failure.
+	Attempts int
 }
+
+// Flaked says whether the spec passed, but not at once.
+func (s Spec) Flaked() bool { return s.Passed && s.Attempts > 1 }
 
 // Result is what came out of a run. Build it with [Judge].
 type Result struct {
@@ -83,10 +88,15 @@ func Judge(report types.Report, expected []string) Result {
 }
 
 func specOf(entry types.SpecReport) Spec {
-	spec := Spec{Name: entry.FullText(), Took: entry.RunTime, Area: areaOf(entry)}
+	spec := Spec{Name: entry.FullText(), Took: entry.RunTime, Area: areaOf(entry), Attempts: entry.NumAttempts}
 	switch {
 	case entry.State.Is(types.SpecStatePassed):
 		spec.Passed = true
+		if len(entry.AdditionalFailures) > 0 {
+			// ginkgo puts a line of its own before the message.
+			_, message, _ := strings.Cut(entry.AdditionalFailures[0].Failure.Message, "\n")
+			spec.Reason = firstLine(message)
+		}
 	case entry.State.Is(types.SpecStateFailureStates):
 		spec.Failed = true
 		spec.Reason = cmp.Or(firstLine(entry.Failure.Message), entry.State.String())

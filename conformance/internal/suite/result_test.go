@@ -68,9 +68,14 @@ func TestVerdict(t *testing.T) {
 
 func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 	var b strings.Builder
-	result := suite.Judge(report(), []string{podsPass, podsFail, secretSkip})
+	ran := report()
+	ran.SpecReports[1].NumAttempts = 2
+	ran.SpecReports[1].AdditionalFailures = []types.AdditionalFailure{
+		{Failure: types.Failure{Message: "Failure recorded during attempt 1:\nwas not there yet\nmore"}},
+	}
+	result := suite.Judge(ran, []string{podsPass, podsFail, secretSkip})
 	if err := result.WriteReport(&b, suite.Header{
-		Command: "run", Expected: 3, Notes: []string{"A note."}, Hide: []string{"expected "},
+		Command: "run", Expected: 3, List: "expected.txt", Notes: []string{"A note."}, Hide: []string{"expected "},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +87,7 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 		podsFail + " (must pass), after 1s",
 		"`| this`",
 		"A note.",
+		podsPass + ", at attempt 2; before that  \n  `was not there yet`",
 		secretSkip + ": needs two nodes",
 	} {
 		if !strings.Contains(b.String(), want) {

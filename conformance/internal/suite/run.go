@@ -32,6 +32,8 @@ type Config struct {
 	Drivers []string
 	// Parallel is how many specs run at once.
 	Parallel int
+	// Attempts is how often a spec may be tried until it passes.
+	Attempts int
 	// Timeout ends the whole run.
 	Timeout time.Duration
 	// Progress takes the suite's output.
@@ -61,7 +63,7 @@ func Run(ctx context.Context, cfg Config) (types.Report, error) {
 		return types.Report{}, fmt.Errorf("run suite: %w", err)
 	}
 	args := []string{
-		"--procs=" + strconv.Itoa(cfg.Parallel), "--timeout=" + cfg.Timeout.String(), "--no-color", "--silence-skips",
+		"--procs=" + strconv.Itoa(cfg.Parallel), "--flake-attempts=" + strconv.Itoa(cfg.Attempts), "--timeout=" + cfg.Timeout.String(), "--no-color", "--silence-skips",
 		"--output-dir=" + cfg.OutDir, "--json-report=" + reportFile, "--poll-progress-after=10m",
 	}
 	if cfg.Focus != "" {

@@ -1,214 +1,247 @@
+//go:build integration
+
 package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/client"
+	"github.com/berth-dev/berth/test/apiserver"
 )
 
-// liveLag is the most that the informer of the live test lags behind; BERTH_TEST_LAG sets another.
-const liveLag = time.Second
+const (
+	// liveLag is the most that the informers of the live test lag behind.
+	liveLag = 5 * time.Second
+	// liveTime is how long each kind is played: some lags, so that much is written, seen and written again.
+	liveTime = 30 * time.Second
+	liveKeys = 6
+	keep     = "example.com/keep" // a finalizer
+)
 
-// TestLive does random writes to a real API server while the informer's events are held up, and compares every read
-// with what was written. It runs if BERTH_TEST_KUBECONFIG names the kubeconfig of an administrator.
+// TestLive does everything to a few objects of a real API server while the informers' events come up to 5 s late,
+// watches break, requests and answers are lost, and clients are made anew. After each write every way of reading must
+// show exactly what the API server itself has: the test is the only writer, so nothing else is new enough.
 func TestLive(t *testing.T) {
-	path := os.Getenv("BERTH_TEST_KUBECONFIG")
-	if path == "" {
-		t.Skip("BERTH_TEST_KUBECONFIG is not set")
+	server := apiserver.Start(t)
+	for name, play := range map[string]func(*testing.T, *apiserver.Server){
+		"ConfigMaps": playConfigMaps, "VolumeAttachments": playVolumeAttachments,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of the time is waited for
+			play(t, server)
+		})
 	}
-	lag := liveLag
-	if text := os.Getenv("BERTH_TEST_LAG"); text != "" {
-		var err error
-		lag, err = time.ParseDuration(text)
-		require.NoError(t, err)
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	require.NoError(t, err)
-	config.QPS = -1
-	http, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(http.Transport) })
-	clientset, err := kubernetes.NewForConfigAndClient(config, http)
-	require.NoError(t, err)
-	const namespace = "default"
-	prefix := fmt.Sprintf("live-%d-x", time.Now().UnixNano())
-	selector := labels.SelectorFromSet(labels.Set{"test": prefix})
-	t.Cleanup(func() {
-		_ = clientset.CoreV1().ConfigMaps(namespace).DeleteCollection(context.Background(), metav1.DeleteOptions{},
-			metav1.ListOptions{LabelSelector: selector.String()})
-	})
-	c := liveClient(t, clientset, namespace, lag)
+}
+
+// livePlay is the test of one kind.
+type livePlay[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
+	*liveKind[T, L, A]
+	t        *testing.T
+	random   *rand.Rand
+	client   *client.Resource[T, L, A] // what is tested
+	line     *line                     // between that client and the server
+	direct   A                         // what the server has
+	breaks   *breaks
+	want     map[string]T // what the server has, of what the cache is to hold
+	all      map[string]T // and what it has beyond that
+	writes   int
+	lost     int
+	restarts int
+	pending  int
+}
+
+func playLive[T client.Object, L runtime.Object, A liveAPI[T, L]](
+	t *testing.T, server *apiserver.Server, kind *liveKind[T, L, A],
+) {
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	p := &livePlay{t: t, c: c, random: rand.New(rand.NewPCG(seed, 0)), prefix: prefix, namespace: namespace,
-		selector: selector, want: map[string]string{}}
-	const steps = 2000
-	pending := 0
-	for range steps {
+	p := &livePlay[T, L, A]{liveKind: kind, t: t, random: rand.New(rand.NewPCG(seed, 0)), line: &line{}, breaks: &breaks{}}
+	p.direct = kind.api(server.Client(t, apiserver.Admin))(kind.namespace)
+	clientset := p.line.connect(t, server.Config(t, apiserver.Admin))
+	p.restart(clientset)
+	p.look()
+	for began := time.Now(); time.Since(began) < liveTime; {
+		if p.random.IntN(200) == 0 {
+			p.restart(clientset)
+			p.restarts++
+		}
 		p.write()
+		p.look()
 		p.read()
-		pending = max(pending, c.Pending())
+		p.pending = max(p.pending, p.client.Pending())
 	}
-	t.Logf("%d writes, at most %d of them not in the cache", steps, pending)
-	require.Positive(t, pending, "the informer was never late, so nothing was tested")
+	t.Logf("%s, seed %d: %d writes, %d of them lost, at most %d not in the cache, %d watches broken, %d restarts",
+		kind.resource, seed, p.writes, p.lost, p.pending, p.breaks.count(), p.restarts)
+	require.NotZero(t, p.lost)
+	require.NotZero(t, p.pending, "the informer was never late, so nothing was tested")
+	require.NotZero(t, p.breaks.count())
 }
 
-type liveResource = client.Resource[*corev1.ConfigMap, *corev1.ConfigMapList, typedcorev1.ConfigMapInterface]
-
-// liveClient makes a client over an informer whose events are late.
-func liveClient(t *testing.T, clientset kubernetes.Interface, namespace string, lag time.Duration) *liveResource {
-	t.Helper()
-	api := clientset.CoreV1().ConfigMaps(namespace)
-	informer := cache.NewSharedIndexInformer(unsupported{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			w, err := api.Watch(ctx, options)
-			if err != nil {
-				return nil, err
-			}
-			return late(w, lag), nil
-		},
-	}}, &corev1.ConfigMap{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		informer.RunWithContext(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-	require.True(t, cache.WaitFor(ctx, "", informer.HasSyncedChecker()))
-	c, err := client.New(clientset.CoreV1().ConfigMaps, informer, client.Config[*corev1.ConfigMap]{Resource: resource})
-	require.NoError(t, err)
-	return c
-}
-
-// late passes the events of a watch on, each up to lag after it came.
-func late(w watch.Interface, lag time.Duration) watch.Interface {
-	type arrival struct {
-		watch.Event
-		at time.Time
-	}
-	queue := make(chan arrival, 100_000)
-	out := make(chan watch.Event)
-	proxy := watch.NewProxyWatcher(out)
-	go func() {
-		defer close(queue)
-		for event := range w.ResultChan() {
-			queue <- arrival{event, time.Now()}
-		}
-	}()
-	go func() {
-		defer close(out)
-		defer w.Stop()
-		for event := range queue {
-			timer := time.NewTimer(time.Until(event.at.Add(rand.N(lag))))
-			select {
-			case <-timer.C:
-			case <-proxy.StopChan():
-				timer.Stop()
-				return
-			}
-			select {
-			case out <- event.Event:
-			case <-proxy.StopChan():
-				return
-			}
-		}
-	}()
-	return proxy
-}
-
-// livePlay is the only writer of its objects, so it knows exactly what a read must show.
-type livePlay struct {
-	t         *testing.T
-	c         *liveResource
-	random    *rand.Rand
-	prefix    string
-	namespace string
-	selector  labels.Selector
-	want      map[string]string // resource version by name
-}
-
-func (p *livePlay) write() {
-	ctx, t := p.t.Context(), p.t
-	name := p.prefix + strconv.Itoa(p.random.IntN(6))
-	_, exists := p.want[name]
-	fresh := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: name, Labels: map[string]string{"test": p.prefix}},
-		Data:       map[string]string{"random": strconv.Itoa(p.random.Int())},
-	}
-	var written *corev1.ConfigMap
-	var err error
-	switch op := p.random.IntN(10); {
-	case !exists:
-		written, err = p.c.Create(ctx, fresh, metav1.CreateOptions{})
-	case op == 0:
-		all := metav1.ListOptions{LabelSelector: p.selector.String()}
-		err = p.c.DeleteCollection(ctx, p.namespace, metav1.DeleteOptions{}, all)
-		require.NoError(t, err)
-		clear(p.want)
-		return
-	case op < 4:
-		require.NoError(t, p.c.Delete(ctx, p.namespace, name, metav1.DeleteOptions{}))
-		delete(p.want, name)
-		return
-	case op < 6:
-		written, err = p.c.Patch(ctx, p.namespace, name, client.Patch{
-			Type: types.MergePatchType, Data: fmt.Appendf(nil, `{"data":{"patched":"%d"}}`, p.random.Int()),
-		}, metav1.PatchOptions{})
-	default:
-		current, getErr := p.c.Get(ctx, p.namespace, name)
-		require.NoError(t, getErr)
-		// With the version that was read: a stale read would end in a conflict.
-		fresh.ResourceVersion = current.ResourceVersion
-		written, err = p.c.Update(ctx, fresh, metav1.UpdateOptions{})
-	}
-	require.NoError(t, err)
-	p.want[name] = written.ResourceVersion
-}
-
-func (p *livePlay) read() {
-	got := map[string]string{}
-	list, err := p.c.List(p.t.Context(), client.ListOptions{Namespace: p.namespace, Labels: p.selector})
+// restart makes the client and its informer anew, as a new process would.
+func (p *livePlay[T, L, A]) restart(clientset kubernetes.Interface) {
+	informer := p.informer(p.t, clientset, p.breaks)
+	c, err := client.New(p.api(clientset), informer, client.Config[T]{Resource: p.resource, Filter: p.filter})
 	require.NoError(p.t, err)
-	for _, obj := range list {
-		got[obj.Name] = obj.ResourceVersion
-	}
-	require.Equal(p.t, p.want, got)
-	for i := range 6 {
-		name := p.prefix + strconv.Itoa(i)
-		obj, err := p.c.Get(p.t.Context(), p.namespace, name)
-		if version, exists := p.want[name]; exists {
-			require.NoError(p.t, err)
-			require.Equal(p.t, version, obj.ResourceVersion)
-		} else {
-			require.True(p.t, apierrors.IsNotFound(err))
+	p.client = c
+}
+
+// look asks the server what there is.
+func (p *livePlay[T, L, A]) look() {
+	p.t.Helper()
+	list, err := p.direct.List(p.t.Context(), metav1.ListOptions{LabelSelector: "live=" + p.resource.Resource})
+	require.NoError(p.t, err)
+	p.want, p.all = map[string]T{}, map[string]T{}
+	require.NoError(p.t, meta.EachListItem(list, func(item runtime.Object) error {
+		obj := item.(T)
+		p.all[obj.GetName()] = obj
+		if p.filter == nil || p.filter(obj) {
+			p.want[obj.GetName()] = obj
 		}
+		return nil
+	}))
+}
+
+// write makes one random change, which sometimes does not reach the server, and sometimes does but is not answered.
+func (p *livePlay[T, L, A]) write() {
+	ctx, name := p.t.Context(), fmt.Sprint("live-", p.random.IntN(liveKeys))
+	cut := p.random.IntN(8)
+	p.line.cut(cut)
+	err := p.change(ctx, name)
+	p.writes++
+	if p.line.cut(cutNothing) {
+		p.lost++
+		require.Error(p.t, err)
+		return
+	}
+	require.NoError(p.t, err)
+}
+
+func (p *livePlay[T, L, A]) change(ctx context.Context, name string) error {
+	current, exists := p.all[name]
+	if !exists {
+		if p.random.IntN(3) == 0 {
+			return p.apply(ctx, name)
+		}
+		obj := p.fresh(name)
+		p.edit(obj)
+		_, err := p.client.Create(ctx, obj, metav1.CreateOptions{})
+		return err
+	}
+	switch p.random.IntN(12) {
+	case 0:
+		all := metav1.ListOptions{LabelSelector: "live=" + p.resource.Resource}
+		return p.client.DeleteCollection(ctx, p.namespace, metav1.DeleteOptions{}, all)
+	case 1, 2, 3:
+		return p.client.Delete(ctx, p.namespace, name, metav1.DeleteOptions{})
+	case 4, 5:
+		return p.patch(ctx, name, map[string]any{"metadata": p.metadata(current)})
+	case 6:
+		return p.apply(ctx, name)
+	case 7, 8:
+		if p.status != nil {
+			return p.status(ctx, p.client, current.DeepCopyObject().(T), p.random.IntN(2) == 0)
+		}
+	}
+	// What is read through the client is as new as can be, or this would end in a conflict.
+	if read, err := p.client.Get(ctx, p.namespace, name); err == nil {
+		current = read
+	}
+	current = current.DeepCopyObject().(T)
+	p.edit(current)
+	_, err := p.client.Update(ctx, current, metav1.UpdateOptions{})
+	return err
+}
+
+// edit changes what decides whether and how an object is shown.
+func (p *livePlay[T, L, A]) edit(obj T) {
+	obj.SetLabels(p.labels())
+	// A finalizer can be added only while the object is not being deleted.
+	if obj.GetFinalizers() != nil || obj.GetDeletionTimestamp() != nil || p.random.IntN(3) > 0 {
+		obj.SetFinalizers(nil)
+	} else {
+		obj.SetFinalizers([]string{keep})
+	}
+}
+
+func (p *livePlay[T, L, A]) labels() map[string]string {
+	return map[string]string{
+		"live": p.resource.Resource, "color": []string{"red", "blue", "hidden"}[p.random.IntN(3)],
+		"random": fmt.Sprint(p.random.Int()),
+	}
+}
+
+// metadata is an edit as a patch.
+func (p *livePlay[T, L, A]) metadata(of T) map[string]any {
+	edited := of.DeepCopyObject().(T)
+	p.edit(edited)
+	return map[string]any{"labels": edited.GetLabels(), "finalizers": edited.GetFinalizers()}
+}
+
+func (p *livePlay[T, L, A]) patch(ctx context.Context, name string, content map[string]any) error {
+	data, err := json.Marshal(content)
+	require.NoError(p.t, err)
+	_, err = p.client.Patch(ctx, p.namespace, name, client.Patch{Type: types.MergePatchType, Data: data},
+		metav1.PatchOptions{})
+	return err
+}
+
+func (p *livePlay[T, L, A]) apply(ctx context.Context, name string) error {
+	obj := p.fresh(name)
+	obj.SetLabels(p.labels())
+	obj.GetObjectKind().SetGroupVersionKind(p.version.WithKind(p.kind))
+	data, err := json.Marshal(obj)
+	require.NoError(p.t, err)
+	force := true
+	_, err = p.client.Patch(ctx, p.namespace, name, client.Patch{Type: types.ApplyPatchType, Data: data},
+		metav1.PatchOptions{FieldManager: "live", Force: &force})
+	return err
+}
+
+// read compares every way of reading with what the server has.
+func (p *livePlay[T, L, A]) read() {
+	ctx, t := p.t.Context(), p.t
+	red := labels.SelectorFromSet(labels.Set{"color": "red"})
+	one := fields.OneTermEqualSelector("metadata.name", "live-1")
+	for _, options := range []client.ListOptions{
+		{}, {Namespace: p.namespace}, {Labels: red}, {Namespace: p.namespace, Fields: one},
+	} {
+		want, got := map[string]string{}, map[string]string{}
+		for name, obj := range p.want {
+			if (options.Labels == nil || red.Matches(labels.Set(obj.GetLabels()))) && (options.Fields == nil || name == "live-1") {
+				want[name] = obj.GetResourceVersion()
+			}
+		}
+		list, err := p.client.List(ctx, options)
+		require.NoError(t, err)
+		for _, obj := range list {
+			require.NotContains(t, got, obj.GetName(), "listed twice")
+			got[obj.GetName()] = obj.GetResourceVersion()
+		}
+		require.Equal(t, want, got, "list %+v after %d writes", options, p.writes)
+	}
+	for i := range liveKeys {
+		name := fmt.Sprint("live-", i)
+		obj, err := p.client.Get(ctx, p.namespace, name)
+		want, exists := p.want[name]
+		if !exists {
+			require.True(t, apierrors.IsNotFound(err), "get %s: %v, %v", name, obj, err)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, want.GetResourceVersion(), obj.GetResourceVersion(), name)
 	}
 }

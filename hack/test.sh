@@ -20,7 +20,7 @@ step "unit tests of the control plane's own packages"
 (cd controlplane && go test -trimpath -vet=off ./...)
 
 step "against a real API server"
-go test -tags integration -count=1 -timeout 10m -run Live ./replicaset
+go test -tags integration -count=1 -timeout 10m -run Live ./client ./replicaset
 
 step "the real thing"
 if [ "$(id -u)" = 0 ]; then

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -276,40 +275,6 @@ func (k *Kubelet) word(memory int64, recursiveReadOnly bool) {
 		PodLogsDir: k.cfg.PodLogsDir, SeccompRoot: k.cfg.RootDir + "/seccomp", DNS: k.dns(), Resources: resources,
 		RecursiveReadOnly: recursiveReadOnly,
 	}))
-}
-
-// sweep ends what is left on the disk and in the control groups of Pods that nobody wants, once it is known which
-// Pods are wanted, and which others the runtime still holds.
-func (k *Kubelet) sweep(ctx context.Context) error {
-	for _, known := range []chan struct{}{k.listed, k.sourced} {
-		select {
-		case <-known:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	if err := k.cleanUp(ctx); err != nil && ctx.Err() == nil {
-		k.deps.Logger.Warn("cleaning up after pods that are gone failed", "error", err)
-	}
-	return nil
-}
-
-// cleanUp removes volumes, directories and control groups of Pods that have no worker.
-func (k *Kubelet) cleanUp(ctx context.Context) error {
-	errs := []error{k.volumes.CleanupOrphans(ctx, k.workers.Has)}
-	groups, err := k.cgroups.Pods()
-	if err != nil {
-		errs = append(errs, fmt.Errorf("list control groups of pods: %w", err))
-	}
-	for _, uid := range groups {
-		if k.workers.Has(uid) {
-			continue
-		}
-		if err := k.cgroups.RemovePod(ctx, uid); err != nil {
-			errs = append(errs, fmt.Errorf("remove control group of pod %s, which is gone: %w", uid, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // settle tells the owner of the process when the node has come to rest.

@@ -1,0 +1,312 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-dev/berth/kubelet"
+)
+
+var away = flag.Duration("away", 5*time.Second, "how long TestAPIServerAway keeps the API server away, each of two times")
+
+// gate stands between a node and its API server, and can shut.
+type gate struct {
+	listener net.Listener
+	target   string
+	running  sync.WaitGroup
+
+	mu    sync.Mutex // guards all below
+	shut  bool       // connections are refused
+	mute  chan struct{}
+	conns map[net.Conn]struct{}
+}
+
+// newGate leads to the target, a host and port.
+func newGate(t testing.TB, target string) *gate {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := &gate{listener: listener, target: target, conns: map[net.Conn]struct{}{}}
+	g.running.Go(g.serve)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		g.open()
+		g.cut()
+		g.running.Wait()
+	})
+	return g
+}
+
+func (g *gate) serve() {
+	for {
+		from, err := g.listener.Accept()
+		if err != nil {
+			return
+		}
+		g.running.Go(func() { g.pass(from) })
+	}
+}
+
+func (g *gate) pass(from net.Conn) {
+	defer from.Close()
+	to, err := net.Dial("tcp", g.target)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	g.mu.Lock()
+	shut := g.shut
+	g.conns[from], g.conns[to] = struct{}{}, struct{}{}
+	g.mu.Unlock()
+	if shut {
+		return
+	}
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
+		both.Go(func() {
+			_, _ = io.Copy(way[1], muted{way[0], g}) // it ends with either side
+			_ = way[0].Close()
+			_ = way[1].Close()
+		})
+	}
+	both.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.conns, from)
+	delete(g.conns, to)
+}
+
+// muted is a connection from which nothing comes on while the gate is mute.
+type muted struct {
+	net.Conn
+	gate *gate
+}
+
+func (m muted) Read(data []byte) (int, error) {
+	n, err := m.Conn.Read(data)
+	m.gate.mu.Lock()
+	mute := m.gate.mute
+	m.gate.mu.Unlock()
+	if mute != nil {
+		<-mute
+	}
+	return n, err
+}
+
+// cut ends all connections.
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for conn := range g.conns {
+		_ = conn.Close()
+	}
+}
+
+// close refuses connections from now on; silence lets them be, but nothing comes through.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.shut = true
+	g.mu.Unlock()
+	g.cut()
+}
+
+func (g *gate) silence() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mute = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
+	if g.mute != nil {
+		close(g.mute)
+		g.mute = nil
+	}
+}
+
+const (
+	// untilTold waits for a file in the journal.
+	untilTold = `while [ ! -e /journal/go ]; do sleep 0.1; done; `
+	// onceTold ends by itself when it is told to, and stays at its next start.
+	onceTold = `if [ $(grep -c exit /journal/log) -lt 1 ]; then ` + untilTold + `echo exit >> /journal/log; exit 3; fi; ` + stay
+)
+
+// tell makes the file that a container waits for.
+func (l *lives) tell(names ...string) {
+	l.t.Helper()
+	for _, name := range names {
+		require.NoError(l.t, os.WriteFile(filepath.Join(l.journal, name, "go"), nil, 0o600))
+	}
+}
+
+// begin creates a Pod and waits until its container is ready.
+func (l *lives) begin(life *life) {
+	l.t.Helper()
+	_, err := l.client.CoreV1().Pods("default").Create(l.t.Context(), l.pod(life), metav1.CreateOptions{})
+	require.NoError(l.t, err)
+	_, err = l.await(l.t.Context(), life.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+	require.NoError(l.t, err)
+}
+
+// journalled waits until a life's journal has so many starts.
+func (l *lives) journalled(name string, starts int) {
+	l.t.Helper()
+	require.NoError(l.t, insist(l.t.Context(), func() error {
+		got, _, err := l.read(name)
+		if err == nil && got < starts {
+			err = fmt.Errorf("%d starts", got)
+		}
+		return err
+	}, nil))
+}
+
+// TestAPIServerAway takes the API server away from a node, first so that it refuses, then so that it is silent, and ends
+// the node's agent and begins another one meanwhile. Pods keep running and are restarted; what became of them is told
+// when the API server is back.
+func TestAPIServerAway(t *testing.T) {
+	c := newCluster(t, 251)
+	c.up("--unsafe-no-fsync")
+	config := c.admin()
+	g := newGate(t, strings.TrimPrefix(config.Host, "https://"))
+	through := rest.CopyConfig(config)
+	through.Host = "https://" + g.listener.Addr().String()
+	a := newAgent(t, t.TempDir(), 253)
+	a.start(through, func(*kubelet.Config) {})
+	client := c.client()
+	a.nodeReady(client)
+	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	check := l.healthy(t.Context(), 2)
+
+	for round, shut := range []func(){g.close, g.silence} {
+		ends := life{name: fmt.Sprint("ends", round), script: untilTold + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
+		crashes := life{name: fmt.Sprint("crashes", round), script: onceTold, policy: corev1.RestartPolicyAlways, exits: 1}
+		l.begin(&ends)
+		l.begin(&crashes)
+		shut()
+		l.tell(ends.name, crashes.name)
+		l.journalled(crashes.name, 2) // restarted without the API server
+		time.Sleep(*away)             // that long it is away
+		if round == 0 {
+			a.stop()
+			a.start(through, func(*kubelet.Config) {})
+		}
+		g.open()
+		pod, err := l.await(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+		require.NoError(t, err)
+		require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
+		pod, err = l.await(t.Context(), crashes.name, "told to be restarted", func(pod *corev1.Pod) bool {
+			return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount > 0
+		})
+		require.NoError(t, err)
+		require.NoError(t, l.check(&crashes, pod))
+		a.nodeReady(client)
+		require.NoError(t, check())
+		require.NoError(t, errors.Join(l.end(t.Context(), &ends), l.end(t.Context(), &crashes)))
+	}
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	a.audit().clean(t, pods.Items)
+}
+
+// TestDiskFull fills the disk of a node. Pods run on and their status is told; a Pod that needs the disk waits and says
+// why, and goes on when there is room again.
+func TestDiskFull(t *testing.T) {
+	c := newCluster(t, 171)
+	c.up("--unsafe-no-fsync")
+	disk := t.TempDir()
+	require.NoError(t, unix.Mount("small", disk, "tmpfs", 0, "size=16m"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) })
+	a := newAgent(t, disk, 173)
+	a.start(c.admin(), func(*kubelet.Config) {})
+	client := c.client()
+	a.nodeReady(client)
+	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	check := l.healthy(t.Context(), 1)
+	ends := life{name: "ends", script: untilTold + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
+	l.begin(&ends)
+
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	late := life{name: "late", script: stay, policy: corev1.RestartPolicyAlways}
+	_, err := client.CoreV1().Pods("default").Create(t.Context(), l.pod(&late), metav1.CreateOptions{})
+	require.NoError(t, err)
+	l.tell(ends.name)
+	pod, err := l.await(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+	require.NoError(t, err)
+	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
+	require.NoError(t, insist(t.Context(), func() error { return saysNoSpace(t.Context(), l, late.name) }, nil))
+	require.NoError(t, insist(t.Context(), func() error {
+		node, err := client.CoreV1().Nodes().Get(t.Context(), a.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeDiskPressure && condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("no disk pressure: %v", node.Status.Conditions)
+	}, nil))
+	require.NoError(t, check())
+
+	require.NoError(t, os.Remove(filler))
+	_, err = l.await(t.Context(), late.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(check(), l.end(t.Context(), &late), l.end(t.Context(), &ends)))
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	a.audit().clean(t, pods.Items)
+}
+
+// fill writes until nothing fits any more.
+func fill(t testing.TB, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	defer file.Close()
+	for block := make([]byte, 64<<10); len(block) > 0; block = block[:len(block)/2] {
+		for err = nil; err == nil; {
+			_, err = file.Write(block)
+		}
+		require.ErrorIs(t, err, unix.ENOSPC)
+	}
+}
+
+// saysNoSpace looks for a Pod that waits, in its status or its events, because the disk is full.
+func saysNoSpace(ctx context.Context, l *lives, name string) error {
+	events, err := l.client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	if err != nil {
+		return err
+	}
+	var said []string
+	for i := range events.Items {
+		said = append(said, events.Items[i].Message)
+	}
+	if pod, err := l.client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{}); err == nil {
+		said = append(said, pod.Status.String())
+	}
+	if text := strings.Join(said, "\n"); !strings.Contains(text, "no space left on device") {
+		return errors.New("nobody says that the disk is full: " + text)
+	}
+	return nil
+}

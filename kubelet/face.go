@@ -36,6 +36,8 @@ type face struct {
 	networks []network.NetworkPlugin
 	machine  cadvisor.Interface
 	auth     *server.Auth
+	// ownScore sets the node agent's own out-of-memory score; nil leaves it.
+	ownScore func() error
 	life     *lifetime
 	// events takes events where callers have given a place for them, but no recorder.
 	events *lateRecorder

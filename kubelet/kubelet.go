@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -196,8 +197,40 @@ func (k *Kubelet) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	k.enforce(ctx, capacity)
+	if k.face.ownScore != nil {
+		if err := k.face.ownScore(); err != nil {
+			k.deps.Logger.Warn("the node agent's own out-of-memory score is left as it is", "error", err)
+		}
+	}
 	k.word(capacity.Memory().Value(), false)
 	return nil
+}
+
+// enforce keeps what is reserved from all Pods together. A machine on which that cannot be is used all the same.
+func (k *Kubelet) enforce(ctx context.Context, capacity corev1.ResourceList) {
+	if k.cfg.NotEnforced {
+		return
+	}
+	node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName)}
+	bounds := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		left := capacity[name].DeepCopy()
+		for _, reserved := range []corev1.ResourceList{k.cfg.KubeReserved, k.cfg.SystemReserved} {
+			left.Sub(reserved[name])
+		}
+		if left.Sign() < 0 {
+			left.Set(0) // more is reserved than there is
+		}
+		bounds[name] = left
+	}
+	if err := k.cgroups.EnforceAllocatable(ctx, bounds); err != nil {
+		k.deps.Logger.Warn("bounding all pods together failed", "error", err)
+		k.deps.Recorder.Eventf(node, corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement",
+			"Failed to update Node Allocatable limits: %v", err)
+		return
+	}
+	k.deps.Recorder.Event(node, corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 }
 
 // follow watches the node's Pods as soon as the Node exists, whose labels admission looks at.

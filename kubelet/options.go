@@ -54,8 +54,10 @@ type Config struct {
 	CgroupDriver cm.Driver
 	// PodPidsLimit is the most processes of one Pod; no limit if not positive.
 	PodPidsLimit int64
-	// KubeReserved and SystemReserved are taken off what Pods may use.
+	// KubeReserved and SystemReserved are taken off what Pods may use: of what they may ask for, and of what all of them
+	// together get, unless NotEnforced.
 	KubeReserved, SystemReserved corev1.ResourceList
+	NotEnforced                  bool
 
 	// ClusterDNS are the name servers of Pods, ClusterDomain the domain of services ("cluster.local" if empty).
 	ClusterDNS    []string

@@ -28,7 +28,8 @@ type KubeletBuilder func(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *
 
 // KubeletDeps are what callers hand in for NewMainKubelet. All may be left nil.
 type KubeletDeps struct {
-	// Builder is for callers that start a Kubelet: who finds one here uses it in place of NewMainKubelet.
+	// Builder is for programs that start a Kubelet: who finds one here calls it in place of NewMainKubelet, which
+	// therefore does not look at it.
 	Builder KubeletBuilder
 	// ContainerRuntimeOptions change the container runtime's client, Options the Kubelet.
 	ContainerRuntimeOptions []container.Option
@@ -38,7 +39,8 @@ type KubeletDeps struct {
 	Auth server.AuthInterface
 	// CAdvisorInterface tells of the machine; nil reads the kernel's files.
 	CAdvisorInterface cadvisor.Interface
-	// Cloud names the machine's addresses and its provider id, if it has a Cloud; nil has none.
+	// Cloud is kept for callers and not asked: a cloud's own controller manager gives a Node its addresses, provider id
+	// and zone now, and the node agent leaves what it has written there alone.
 	Cloud cloudprovider.Interface
 	// ContainerManager tells of the control groups; nil is the configuration's.
 	ContainerManager cm.ContainerManager
@@ -49,13 +51,16 @@ type KubeletDeps struct {
 	EventClient typedcorev1.EventsGetter
 	// KubeClient speaks to the API server with the node's identity; ExternalKubeClient is used if it is nil.
 	KubeClient, ExternalKubeClient kubernetes.Interface
-	// Mounter is there for volume plugins of the caller's; the node agent's own use the kernel.
+	// Mounter is given to VolumePlugins by their maker. The node agent's own plugins do not use it: they mount through
+	// file descriptors, which its paths cannot stand for.
 	Mounter mount.Interface
 	// NetworkPlugins keep the node from being ready while their Status is an error.
 	NetworkPlugins []network.NetworkPlugin
 	// OOMAdjuster sets the node agent's own score.
 	OOMAdjuster *oom.OOMAdjuster
-	// OSInterface and Writer are for callers' extensions; nil is this machine's.
+	// OSInterface is asked for the host name; nil is this machine's. Files are not made through it, nor through Writer:
+	// both know paths only, and what lies in a Pod's directory must be opened inside of it (a Pod could have put a
+	// link there). Writer is kept for callers.
 	OSInterface container.OSInterface
 	Writer      kubeio.Writer
 	// PodConfig gives the updates that Run takes. If it is nil Pods come from the API server and from the static
@@ -63,8 +68,9 @@ type KubeletDeps struct {
 	PodConfig *config.PodConfig
 	// Recorder takes events.
 	Recorder record.EventRecorder
-	// VolumePlugins are looked up by NewInitializedVolumePluginMgr's callers.
+	// VolumePlugins are for NewInitializedVolumePluginMgr, whose callers hand them to it. Pods' volumes are set up by the
+	// plugins of package volume.
 	VolumePlugins []volume.VolumePlugin
-	// TLSOptions are the server's.
+	// TLSOptions are those of ListenAndServe if it is given none.
 	TLSOptions *server.TLSOptions
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +56,11 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	if kubeDeps == nil {
 		kubeDeps = &KubeletDeps{}
 	}
-	cfg, err := configOf(kubeCfg)
+	hostname := os.Hostname
+	if kubeDeps.OSInterface != nil {
+		hostname = kubeDeps.OSInterface.Hostname
+	}
+	cfg, err := configOf(kubeCfg, hostname)
 	if err != nil {
 		return nil, fmt.Errorf("make kubelet: %w", err)
 	}
@@ -77,6 +82,9 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 	if kubeDeps.Auth != nil {
 		k.face.auth = &server.Auth{Authenticator: kubeDeps.Auth, Authorizer: kubeDeps.Auth}
 	}
+	if adjuster := kubeDeps.OOMAdjuster; adjuster != nil {
+		k.face.ownScore = func() error { return adjuster.ApplyOOMScoreAdj(0, int(kubeletScore(kubeCfg))) }
+	}
 	for _, option := range kubeDeps.Options {
 		option(k)
 	}
@@ -93,8 +101,8 @@ func NewMainKubelet(kubeCfg *kubeletconfig.KubeletConfiguration, kubeDeps *Kubel
 }
 
 // configOf takes from upstream's configuration what this node agent has, and from the machine what that leaves open.
-func configOf(in *kubeletconfig.KubeletConfiguration) (Config, error) {
-	host, err := os.Hostname()
+func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, error)) (Config, error) {
+	host, err := hostname()
 	if err != nil {
 		return Config{}, fmt.Errorf("find the host name: %w", err)
 	}
@@ -108,6 +116,7 @@ func configOf(in *kubeletconfig.KubeletConfiguration) (Config, error) {
 		Taints: in.RegisterWithTaints, CgroupRoot: in.CgroupRoot, ClusterDNS: in.ClusterDNS,
 		ClusterDomain: in.ClusterDomain, MaxPods: int64(in.MaxPods),
 		KubeReserved: reservation.Kubernetes, SystemReserved: reservation.System,
+		NotEnforced: in.EnforceNodeAllocatable != nil && !slices.Contains(in.EnforceNodeAllocatable, "pods"),
 		Static: StaticConfig{
 			Path: in.StaticPodPath, FilePeriod: in.FileCheckFrequency.Duration,
 			URL: in.StaticPodURL, Header: in.StaticPodURLHeader, HTTPPeriod: in.HTTPCheckFrequency.Duration,
@@ -146,6 +155,16 @@ func configOf(in *kubeletconfig.KubeletConfiguration) (Config, error) {
 		return Config{}, fmt.Errorf("cgroupDriver %q: want cgroupfs or systemd", in.CgroupDriver)
 	}
 	return cfg, nil
+}
+
+// defaultScore makes the kernel kill nearly everything else before the node agent.
+const defaultScore = -999
+
+func kubeletScore(in *kubeletconfig.KubeletConfiguration) int32 {
+	if in.OOMScoreAdj != nil {
+		return *in.OOMScoreAdj
+	}
+	return defaultScore
 }
 
 // outboundAddress is the address by which the machine reaches others, or else its loopback one.

@@ -23,7 +23,7 @@ const (
 )
 
 // ListenAndServe serves the node's API over TLS until the Kubelet ends. A nil auth asks the API server who may ask
-// what. A failure is logged, since it has nowhere to go.
+// what, and nil tlsOptions are those of KubeletDeps. A failure is logged, since it has nowhere to go.
 func (k *Kubelet) ListenAndServe(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
 	enableDebuggingHandlers bool,
 ) {
@@ -35,6 +35,9 @@ func (k *Kubelet) ListenAndServe(address net.IP, port uint, tlsOptions *server.T
 func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
 	debugging bool,
 ) error {
+	if tlsOptions == nil && k.face.injected != nil {
+		tlsOptions = k.face.injected.TLSOptions
+	}
 	if tlsOptions == nil {
 		return errors.New("serve the node's API: tlsOptions is nil, and the server speaks TLS only")
 	}
@@ -44,7 +47,7 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	}
 	s, err := server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
-		KeyFile: tlsOptions.KeyFile, DisableDebugging: !debugging,
+		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
 		Host: k.newHost(), Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Configz: k.configz,
 		Logger: k.deps.Logger,

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
+	"github.com/berth-dev/berth/kubelet/util/oom"
 )
 
 func newMain(t *testing.T, cfg *kubeletconfig.KubeletConfiguration, options ...kubelet.Option) *kubelet.Kubelet {
@@ -186,4 +187,22 @@ func TestRunOnceWantsAllPods(t *testing.T) {
 	close(updates)
 	_, err = k.RunOnce(updates)
 	require.ErrorContains(t, err, "without an update")
+}
+
+// namedOS is a machine of another name.
+type namedOS struct{ container.RealOS }
+
+func (namedOS) Hostname() (string, error) { return "Other-Machine", nil }
+
+func TestInjectedMachine(t *testing.T) {
+	dir := t.TempDir()
+	var score int
+	k, err := kubelet.NewMainKubelet(&kubeletconfig.KubeletConfiguration{PodLogsDir: filepath.Join(dir, "log")}, &kubelet.KubeletDeps{
+		DockerClient: fake.New(clocktesting.NewFakePassiveClock(time.Now())), Recorder: record.NewFakeRecorder(10),
+		OSInterface: namedOS{}, Options: []kubelet.Option{kubelet.WithRootDir(filepath.Join(dir, "root"))},
+		OOMAdjuster: &oom.OOMAdjuster{ApplyOOMScoreAdj: func(_, adj int) error { score = adj; return nil }},
+	}, true)
+	require.NoError(t, err)
+	require.Equal(t, "other-machine", k.GetHostname())
+	require.Zero(t, score, "nothing is done before it runs")
 }

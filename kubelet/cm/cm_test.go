@@ -201,6 +201,11 @@ func TestLegacy(t *testing.T) {
 	require.Equal(t, []types.UID{"u-2"}, uids)
 	require.NoError(t, m.RemovePod(ctx, "u-1"), "again")
 
+	require.NoError(t, m.EnforceAllocatable(ctx, amounts("cpu", "1500m", "memory", "1Gi", "pid", "1000")))
+	expect("cpu", root+"/kubepods", "cpu.shares", "1536")
+	expect("memory", root+"/kubepods", "memory.limit_in_bytes", fmt.Sprint(1<<30))
+	expect("pids", root+"/kubepods", "pids.max", "1000")
+
 	require.NoError(t, m.RemoveRoot(ctx))
 	for _, h := range found {
 		require.NoDirExists(t, filepath.Join(h.Dir, root))
@@ -263,6 +268,11 @@ func TestUnified(t *testing.T) {
 	uids, err := m.Pods()
 	require.NoError(t, err)
 	require.Equal(t, []types.UID{"u-1"}, uids)
+
+	require.NoError(t, m.EnforceAllocatable(t.Context(), amounts("cpu", "1", "memory", "1Gi")))
+	content, err := os.ReadFile(filepath.Join(h.Dir, "b/kubepods/memory.max"))
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(1<<30), strings.TrimSpace(string(content)))
 }
 
 func TestUnifiedWithoutAController(t *testing.T) {

@@ -88,6 +88,16 @@ func (m *Manager) EnsureRoot(ctx context.Context) error {
 	return nil
 }
 
+// EnforceAllocatable bounds what all Pods together may use: CPU time by shares, memory, and processes if they are among
+// the resources. To be called after EnsureRoot. Memory that is in use already cannot be taken away, which is an error.
+func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.ResourceList) error {
+	limits := Limits{CPUShares: Shares(resources.Cpu().MilliValue()), Memory: resources.Memory().Value()}
+	if pids, ok := resources["pid"]; ok {
+		limits.Pids = pids.Value()
+	}
+	return m.ensure(ctx, m.class(corev1.PodQOSGuaranteed), limits)
+}
+
 // UpdateBurstable gives the class of Burstable Pods the CPU shares that these Pods of it ask for together. Pods of
 // other classes among them are passed over.
 func (m *Manager) UpdateBurstable(ctx context.Context, pods []*corev1.Pod) error {

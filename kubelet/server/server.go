@@ -39,6 +39,8 @@ type Config struct {
 	Addresses []string
 	// CertFile and KeyFile hold the serving certificate, in PEM form. They are read again when replaced.
 	CertFile, KeyFile string
+	// TLS, if set, limits versions and ciphers of connections; its other fields are not looked at.
+	TLS *tls.Config
 	// CertLater lets the server begin before those files are there; handshakes fail until they are.
 	CertLater bool
 	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
@@ -207,8 +209,14 @@ func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Ser
 }
 
 func (s *Server) tlsConfig() *tls.Config {
+	limits := &tls.Config{MinVersion: tls.VersionTLS12}
+	if own := s.cfg.TLS; own != nil {
+		limits = &tls.Config{
+			MinVersion: max(own.MinVersion, tls.VersionTLS12), MaxVersion: own.MaxVersion, CipherSuites: own.CipherSuites,
+		}
+	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
+		MinVersion: limits.MinVersion, MaxVersion: limits.MaxVersion, CipherSuites: limits.CipherSuites,
 		// Streams upgrade the connection, which HTTP/2 cannot.
 		NextProtos: []string{"http/1.1"},
 		// Certificates are asked for, and judged by the authenticator: a caller may bring a token instead.

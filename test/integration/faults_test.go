@@ -40,7 +40,7 @@ func TestRuntimeFaults(t *testing.T) {
 	proxy.set(faults{refuse: 0.05, forget: 0.05, slow: 0.2, drop: 0.3, double: 0.2, late: 0.5})
 	random := rand.New(rand.NewPCG(number, 4))
 	done := make(chan error, 1)
-	go func() { done <- l.run(t.Context(), number, *manyLives, livesAtOnce) }()
+	go func() { done <- l.run(t.Context(), number, *manyLives, *atOnce) }()
 	var err error
 	for over := false; !over; {
 		select {

@@ -17,11 +17,9 @@ import (
 
 var (
 	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills and TestRuntimeFaults go through")
+	atOnce    = flag.Int("at-once", 8, "how many lives go on at the same time")
 	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )
-
-// livesAtOnce is how many lives go on at the same time.
-const livesAtOnce = 8
 
 func seed(t testing.TB) uint64 {
 	number := *seedFlag
@@ -45,7 +43,7 @@ func TestKills(t *testing.T) {
 	number := seed(t)
 	random := rand.New(rand.NewPCG(number, 2))
 	done := make(chan error, 1)
-	go func() { done <- l.run(t.Context(), number, *manyLives, livesAtOnce) }()
+	go func() { done <- l.run(t.Context(), number, *manyLives, *atOnce) }()
 	kills := map[string]int{}
 	var err error
 	for over := false; !over; {

@@ -61,6 +61,14 @@ unit: ## run the unit tests alone
 integration: build ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/... $(ARGS)
 
+.PHONY: kills
+kills: build ## kill the parts of a cluster at random moments during 500 lives of Pods, LIVES=… (root; half an hour)
+	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -lives $(or $(LIVES),500) -at-once 12
+
+.PHONY: faults
+faults: build ## put a failing runtime and an absent API server under Pods, for long (root)
+	@$(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v -lives 400 -away 2m
+
 .PHONY: conformance
 conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" ./conformance/run.sh

@@ -4,7 +4,6 @@ package integration
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -51,12 +50,12 @@ func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 	dir, err := os.MkdirTemp("/run", "berth-proxy")
 	require.NoError(t, err)
 	backend, err := grpc.NewClient("unix:"+runtime, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(frames{}), grpc.WaitForReady(true)))
 	require.NoError(t, err)
 	p := &criProxy{
 		socket: dir + "/cri.sock", backend: backend, random: random, done: map[string]int{}, conns: map[net.Conn]struct{}{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(p.handle))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle))
 	listener, err := net.Listen("unix", p.socket)
 	require.NoError(t, err)
 	var serving sync.WaitGroup
@@ -208,28 +207,4 @@ func (f forgetting) Close() error {
 	delete(f.proxy.conns, f.Conn)
 	f.proxy.mu.Unlock()
 	return f.Conn.Close()
-}
-
-// frame is a message nobody looks into, and rawCodec carries it.
-type frame struct{ data []byte }
-
-type rawCodec struct{}
-
-func (rawCodec) Name() string { return "proto" }
-
-func (rawCodec) Marshal(v any) ([]byte, error) {
-	message, ok := v.(*frame)
-	if !ok {
-		return nil, fmt.Errorf("the proxy was given a %T", v)
-	}
-	return message.data, nil
-}
-
-func (rawCodec) Unmarshal(data []byte, v any) error {
-	message, ok := v.(*frame)
-	if !ok {
-		return fmt.Errorf("the proxy was asked for a %T", v)
-	}
-	message.data = append([]byte(nil), data...)
-	return nil
 }

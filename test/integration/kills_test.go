@@ -18,6 +18,7 @@ import (
 var (
 	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills and TestRuntimeFaults go through")
 	atOnce    = flag.Int("at-once", 8, "how many lives go on at the same time")
+	killPause = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
 	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )
 
@@ -47,7 +48,7 @@ func TestKills(t *testing.T) {
 	kills := map[string]int{}
 	var err error
 	for over := false; !over; {
-		pause := time.Duration(random.IntN(4000)) * time.Millisecond
+		pause := time.Duration(random.Int64N(int64(*killPause)))
 		select {
 		case err = <-done:
 			over = true

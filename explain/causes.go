@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -170,21 +171,29 @@ func (f *facts) volumeCause(found *finding, subject string) {
 			return
 		}
 		configMaps, secrets := references(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{*volume}}})
-		for name := range configMaps {
-			if f.missing["configmap "+name] {
-				found.reason, found.heldBy = "ConfigMapMissing", "you"
-				found.next = f.kubectl("create configmap", name+" --from-file=…")
-				return
-			}
-		}
-		for name := range secrets {
-			if f.missing["secret "+name] {
-				found.reason, found.heldBy = "SecretMissing", "you"
-				found.next = f.kubectl("create secret generic", name+" --from-file=…")
-				return
-			}
+		if f.lacks(found, volume.Name, "configmap", configMaps) || f.lacks(found, volume.Name, "secret", secrets) {
+			return
 		}
 	}
+}
+
+// lacks blames the first object of the kind that a volume needs and that is not there. The kubelet may have been told
+// something else: a node is not even told that an object is missing before the API server knows of its Pod.
+func (f *facts) lacks(found *finding, volume, kind string, names map[string]bool) bool {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !f.missing[kind+" "+name] {
+			continue
+		}
+		reason := map[string]string{"configmap": "ConfigMapMissing", "secret": "SecretMissing"}[kind]
+		if found.reason != reason {
+			found.verdict = fmt.Sprintf("waiting %s: volume %s needs %s %s/%s, which does not exist", f.ago(found.since), volume, kind,
+				f.pod.Namespace, name)
+		}
+		found.reason, found.heldBy = reason, "you"
+		found.next = f.kubectl("create "+strings.Replace(kind, "secret", "secret generic", 1), name+" --from-file=…")
+		return true
+	}
+	return false
 }
 
 // firstTry is when the first attempt at the stage began.

@@ -175,12 +175,14 @@ func volumeEndCauses() []why {
 	}
 }
 
+const slowAPI = "API server slow"
+
 // apiCauses slow the API server down: most of the time its process stands still.
 func apiCauses() []why {
 	const still, goes = 800 * time.Millisecond, 150 * time.Millisecond
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	return []why{
-		{name: "API server slow", reason: "APIServerSlow", object: "unseen", says: "scheduler has not looked at it yet",
+		{name: slowAPI, reason: "APIServerSlow", object: "unseen", says: "scheduler has not looked at it yet",
 			bring: func(t *testing.T, c *cluster, _ *asker) {
 				c.apply(podManifest("unseen", shell("sleep 1000", ""), `"schedulerName": "nobody"`))
 				pid := 0

@@ -208,7 +208,7 @@ func checkWithoutRecords(t *testing.T, a *asker, cause why) {
 // median has to hold.
 func (a *asker) checkInTime(t *testing.T) {
 	t.Helper()
-	late := slices.DeleteFunc(a.late, func(l lateness) bool { return l.cause == "" })
+	late := slices.DeleteFunc(a.late, func(l lateness) bool { return l.cause == "" || l.cause == slowAPI }) // which takes its time by itself
 	require.NotEmpty(t, late)
 	slices.SortFunc(late, func(x, y lateness) int { return int(x.by - y.by) })
 	for _, l := range late {
@@ -363,9 +363,9 @@ func nodeCauses() []why {
 
 func volumeCauses() []why {
 	return []why{
-		{name: "configMap missing", reason: "ConfigMapMissing", object: "no-config", says: `configmaps "absent" not found`,
+		{name: "configMap missing", reason: "ConfigMapMissing", object: "no-config", says: "configmap default/absent",
 			bring: manifest(onVolume("no-config", `"configMap": {"name": "absent"}`))},
-		{name: "secret missing", reason: "SecretMissing", object: "no-secret", says: `secrets "absent" not found`,
+		{name: "secret missing", reason: "SecretMissing", object: "no-secret", says: "secret default/absent",
 			bring: manifest(onVolume("no-secret", `"secret": {"secretName": "absent"}`))},
 		{name: "configMap of the environment missing", reason: "ConfigMapMissing", object: "no-env", says: "absent-env",
 			bring: manifest(podManifest("no-env", shell("sleep 1000", `"envFrom": [{"configMapRef": {"name": "absent-env"}}]`), ""))},

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/spell"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -74,44 +75,17 @@ func Namespaced(kind string) bool {
 func ParseKind(word string) (string, error) {
 	word = strings.ToLower(word)
 	word, _, _ = strings.Cut(word, ".") // "deployments.apps"
-	near, best := "", 3
-	var firsts []string
+	var firsts, all []string
 	for _, info := range kinds() {
-		firsts = append(firsts, info.words[0])
-		for _, known := range info.words {
-			if known == word {
-				return info.name, nil
-			}
-			if d := distance(word, known); d < best && len(known) > 2 {
-				near, best = known, d
-			}
+		if slices.Contains(info.words, word) {
+			return info.name, nil
 		}
+		firsts, all = append(firsts, info.words[0]), append(all, info.words...)
 	}
-	if near != "" {
+	if near := spell.Nearest(word, all); near != "" {
 		return "", fmt.Errorf("cannot explain %q: did you mean %q?", word, near)
 	}
 	return "", fmt.Errorf("cannot explain %q: %s are known", word, strings.Join(firsts, ", "))
-}
-
-// distance is how many letters must be put in, taken out or changed to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // Source is where answers are drawn from.

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,8 +60,8 @@ func newDoctor() *cobra.Command {
 			"Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.",
 		Example: "  berth doctor\n  berth doctor -o json\n  sudo berth doctor --fix",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if flags.output != "" && flags.output != "json" {
-				return usageError{fmt.Errorf("--output %q: only json is known", flags.output)}
+			if err := checkOutput(flags.output); err != nil {
+				return err
 			}
 			if flags.yes && !flags.fix {
 				return usageError{errors.New("--yes goes with --fix")}
@@ -70,7 +69,7 @@ func newDoctor() *cobra.Command {
 			return flags.run(cmd)
 		},
 	}
-	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "output format: json")
+	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
 	cmd.Flags().BoolVar(&flags.fix, "fix", false, "mend what can be mended, asking before each step")
 	cmd.Flags().BoolVar(&flags.yes, "yes", false, "with --fix: do not ask")
 	return cmd
@@ -89,10 +88,8 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	for _, remains := range dead {
 		r.Leftovers = append(r.Leftovers, leftover(remains))
 	}
-	if f.output == "json" {
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(r); err != nil {
+	if f.output != "" {
+		if err := printAs(cmd, f.output, r); err != nil {
 			return err
 		}
 	} else if err := printReport(cmd.OutOrStdout(), r); err != nil {

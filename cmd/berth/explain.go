@@ -13,14 +13,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/explain"
+	"github.com/berth-dev/berth/internal/spell"
 	"github.com/berth-dev/berth/timeline/remote"
 )
 
@@ -91,10 +92,8 @@ type target struct{ kind, name string }
 
 // parse reads "TYPE NAME" or "TYPE/NAME", as kubectl does, and checks the flags against one another.
 func (f *explainFlags) parse(args []string) (target, error) {
-	switch f.output {
-	case "", "json", "yaml":
-	default:
-		return target{}, fmt.Errorf("--output %q: json and yaml are known", f.output)
+	if err := checkOutput(f.output); err != nil {
+		return target{}, err
 	}
 	if f.allNamespaces && f.namespace != "" {
 		return target{}, errors.New("--all-namespaces and --namespace exclude each other")
@@ -193,6 +192,9 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 		return f.code(answer)
 	}
 	answer, err := explain.Explain(cmd.Context(), src, of.kind, f.namespace, of.name)
+	if apierrors.IsNotFound(err) {
+		return f.notFound(cmd, of, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -200,6 +202,20 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 		return err
 	}
 	return f.code(answer)
+}
+
+// notFound adds to an error the name that was meant, if one is near.
+func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	names, listErr := f.names(ctx, cmd, of.kind)
+	if near := spell.Nearest(of.name, names); listErr == nil && near != "" {
+		return fmt.Errorf("%w: did you mean %q?", err, near)
+	}
+	if explain.Namespaced(of.kind) {
+		return fmt.Errorf("%w: is it in another namespace (-n)?", err)
+	}
+	return err
 }
 
 // code is the exit code that the answer asks for.
@@ -232,7 +248,7 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 		return err
 	}
 	if f.output != "" {
-		err = f.encode(cmd, stuckList{explain.APIVersion, explain.Kind + "List", append([]*explain.Answer{}, answers...), unseen})
+		err = printAs(cmd, f.output, stuckList{explain.APIVersion, explain.Kind + "List", append([]*explain.Answer{}, answers...), unseen})
 	} else {
 		err = f.printList(cmd, answers, unseen)
 	}
@@ -255,23 +271,9 @@ func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Answer, 
 
 func (f *explainFlags) print(cmd *cobra.Command, answer *explain.Answer) error {
 	if f.output != "" {
-		return f.encode(cmd, answer)
+		return printAs(cmd, f.output, answer)
 	}
 	return style().Print(cmd.OutOrStdout(), answer)
-}
-
-func (f *explainFlags) encode(cmd *cobra.Command, value any) error {
-	if f.output == "yaml" {
-		data, err := yaml.Marshal(value)
-		if err != nil {
-			return fmt.Errorf("encode the answer: %w", err)
-		}
-		_, err = cmd.OutOrStdout().Write(data)
-		return err
-	}
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
 }
 
 // style follows the terminal: bars and colours only there, and no colours if NO_COLOR says so.

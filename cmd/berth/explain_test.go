@@ -60,6 +60,26 @@ func TestExitCodes(t *testing.T) {
 	require.Equal(t, exitError, run(t.Context(), []string{"--data-dir", t.TempDir(), "explain", "pod/x"}), "no cluster there")
 }
 
+func TestMisspeltFlagsAreMet(t *testing.T) {
+	root := newRoot()
+	root.SetArgs([]string{"explain", "--namspace", "x", "pod/y"})
+	require.ErrorContains(t, root.ExecuteContext(t.Context()), "did you mean --namespace?")
+	for _, command := range []string{"version", "doctor"} {
+		require.Equal(t, exitUsage, run(t.Context(), []string{command, "-o", "toml"}), command)
+	}
+}
+
+func TestVersionForMachines(t *testing.T) {
+	for format, want := range map[string]string{"json": `"kubernetes": "v1.36`, "yaml": "kubernetes: v1.36"} {
+		var out bytes.Buffer
+		cmd := newVersion()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"-o", format})
+		require.NoError(t, cmd.ExecuteContext(t.Context()))
+		require.Contains(t, out.String(), want)
+	}
+}
+
 func TestPluginArgs(t *testing.T) {
 	require.Equal(t, []string{"explain", "--plugin", "pod/x"}, pluginArgs([]string{"/usr/bin/kubectl-why", "pod/x"}))
 	require.Equal(t, []string{"up"}, pluginArgs([]string{"berth", "up"}))

@@ -99,7 +99,7 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 			err = json.NewEncoder(cmd.OutOrStdout()).Encode(answer) // a line each, to be read line by line
 		case fresh && f.output == "yaml":
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below tells
-			err = f.encode(cmd, answer)
+			err = printAs(cmd, f.output, answer)
 		case fresh:
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(answer), answer.Verdict)
 		}

@@ -10,7 +10,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/berth-dev/berth/internal/spell"
 	"github.com/berth-dev/berth/up"
 )
 
@@ -77,6 +79,9 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env BERTH_DATA_DIR)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if near := nearestFlag(cmd, err); near != "" {
+			return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
+		}
 		return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
 	})
 	root.AddCommand(newUp(), newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newExplain(), newDoctor(), newKubectl(), newImages(), newVersion())
@@ -106,6 +111,21 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 		return usageError{fmt.Errorf("unknown command %q: did you mean %q?", word, near[0])}
 	}
 	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
+}
+
+// nearestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
+func nearestFlag(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, f.Name)
+		}
+	})
+	return spell.Nearest(unknown.GetSpecifiedName(), known)
 }
 
 // noArgs refuses words that a command has no use for.

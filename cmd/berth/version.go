@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 
@@ -23,18 +22,17 @@ func newVersion() *cobra.Command {
 				Go         string `json:"go"`
 				Platform   string `json:"platform"`
 			}{version.Berth, version.Commit, version.Kubernetes, version.Kubelet(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			switch output {
-			case "json":
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(versions)
-			case "":
-				fmt.Fprintf(cmd.OutOrStdout(), "berth       %s\nkubernetes  %s\nkubelet     %s\ngo          %s %s\n",
-					versions.Berth, versions.Kubernetes, versions.Kubelet, versions.Go, versions.Platform)
-				return nil
-			default:
-				return usageError{fmt.Errorf("--output %q: only json is known", output)}
+			if err := checkOutput(output); err != nil {
+				return err
 			}
+			if output != "" {
+				return printAs(cmd, output, versions)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "berth       %s\nkubernetes  %s\nkubelet     %s\ngo          %s %s\n",
+				versions.Berth, versions.Kubernetes, versions.Kubelet, versions.Go, versions.Platform)
+			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "output format: json")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
 	return cmd
 }

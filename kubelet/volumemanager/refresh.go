@@ -62,6 +62,10 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 		if err == nil || ctx.Err() != nil || state.isClosing() {
 			continue
 		}
+		if m.isEnding(state) { // its objects and tokens go with it, and nobody waits for new content
+			m.log.Debug("cannot bring volume up to date", "uid", uid, "volume", name, "error", err)
+			continue
+		}
 		m.log.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
 		m.report(state, name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
 		if wait := m.exec.Pause(key, opRefresh); pause == 0 || wait < pause {
@@ -78,6 +82,13 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 	}
 	state.retrying = true
 	return pause
+}
+
+// isEnding reports whether the Pod is being deleted.
+func (m *Manager) isEnding(state *podState) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return state.pod != nil && state.pod.DeletionTimestamp != nil
 }
 
 // refreshLater notes the Pod as changed after the pause.

@@ -1,0 +1,19 @@
+package spell_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/spell"
+)
+
+func TestNearest(t *testing.T) {
+	known := []string{"pod", "pods", "pv", "deployment", "namespace"}
+	for word, want := range map[string]string{
+		"pds": "pods", "deploymnt": "deployment", "nmspace": "namespace", "pod": "pod",
+		"service": "", "x": "", "xy": "", "": "",
+	} {
+		require.Equal(t, want, spell.Nearest(word, known), word)
+	}
+}

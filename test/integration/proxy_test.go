@@ -4,7 +4,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -45,7 +44,7 @@ func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	p := &proxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(frames{}))
+	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(rawCodec{}))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -123,7 +122,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 		// What was begun goes on when its caller has died, as in a driver.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), patience)
 		defer cancel()
-		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(frames{})); err != nil {
+		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawCodec{})); err != nil {
 			return err
 		}
 	}
@@ -137,28 +136,4 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 		return status.Errorf(f.code, "%s met a planned fault", path.Base(method))
 	}
 	return stream.SendMsg(&answer)
-}
-
-// frame is a message as it is on the wire, and frames the codec that leaves it so.
-type frame struct{ data []byte }
-
-type frames struct{}
-
-func (frames) Name() string { return "proto" }
-
-func (frames) Marshal(v any) ([]byte, error) {
-	f, ok := v.(*frame)
-	if !ok {
-		return nil, errors.New("not a frame")
-	}
-	return f.data, nil
-}
-
-func (frames) Unmarshal(data []byte, v any) error {
-	f, ok := v.(*frame)
-	if !ok {
-		return errors.New("not a frame")
-	}
-	f.data = slices.Clone(data)
-	return nil
 }

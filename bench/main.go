@@ -21,12 +21,13 @@ import (
 	"github.com/berth-dev/berth/bench/suite/pod"
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
+	"github.com/berth-dev/berth/bench/suite/volumes"
 )
 
 // benchmarks are all there are, in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), cluster.Benchmark(), provision.Benchmark(),
+		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), provision.Benchmark(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}

@@ -69,7 +69,8 @@ type inUseError struct {
 
 // Error implements error.
 func (e *inUseError) Error() string {
-	return fmt.Sprintf("volume %s uses the ReadWriteOncePod access mode and is already in use by another pod", e.device)
+	// Upstream's words, which its suite waits for; the volume comes after them.
+	return "volume uses the ReadWriteOncePod access mode and is already in use by another pod: " + e.device
 }
 
 func newDevices(node NodeStatus, exec *operationexecutor.Keyed, clock clock.Clock, log *slog.Logger) *devices {

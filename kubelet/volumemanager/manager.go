@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -314,4 +315,17 @@ func (m *Manager) report(state *podState, name, reason, message string) {
 	if !skip && pod != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
+}
+
+// remedy is what a person can do about a failure for which the kernel is the reason.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return " (is a directory on the way immutable? lsattr -d shows it, chattr -i ends it)"
+	case errors.Is(err, unix.EROFS):
+		return " (the file system is read-only: the kernel's log, dmesg, says why)"
+	case errors.Is(err, unix.ENOSPC):
+		return " (the disk is full: df -h and df -i show which)"
+	}
+	return ""
 }

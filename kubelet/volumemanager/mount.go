@@ -147,7 +147,7 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 		last = err
 		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
-		m.report(state, v.Name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", v.Name, err))
+		m.report(state, v.Name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v%s", v.Name, err, remedy(err)))
 		if volume.IsUnsupported(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}

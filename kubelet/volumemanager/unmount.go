@@ -48,7 +48,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 			return fmt.Errorf("unmount volumes of pod %s: %w", uid, err)
 		}
 		m.log.Warn("cannot unmount volumes, trying again", "uid", uid, "error", err)
-		m.report(state, "", failedUnmount, "UnmountVolume.TearDown failed : "+err.Error())
+		m.report(state, "", failedUnmount, "UnmountVolume.TearDown failed : "+err.Error()+remedy(err))
 		timer := m.clock.NewTimer(max(m.exec.Pause(podKey(uid), opUnmount), time.Millisecond))
 		select {
 		case <-timer.C():

@@ -307,11 +307,9 @@ func (w *rounds) left(ctx context.Context) []string {
 	}
 	left = append(left, filesBelow(filepath.Join(w.kubeletDir(), "pods"))...)
 	for _, path := range filesBelow(filepath.Join(w.kubeletDir(), "plugins")) {
-		info, err := os.Lstat(path)
-		if err != nil || info.IsDir() && !strings.Contains(path, "volumeDevices/") && filepath.Base(path) != "globalmount" {
-			continue // the directories of drivers stay
+		if info, err := os.Lstat(path); err == nil && !(info.IsDir() && standing(path)) {
+			left = append(left, path)
 		}
-		left = append(left, path)
 	}
 	attachments, err := w.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -331,6 +329,15 @@ func (w *rounds) left(ctx context.Context) []string {
 		left = append(left, "volume attached: "+string(attached.Name))
 	}
 	return append(left, w.extraVolumes(ctx)...)
+}
+
+// standing reports whether a directory below plugins is one that no volume has to itself.
+func standing(path string) bool {
+	switch filepath.Base(path) {
+	case "kubernetes.io", "csi", csidriver.Name, "volumeDevices", "publish", "staging":
+		return true
+	}
+	return false
 }
 
 // extraVolumes lists disks, directories and objects of volumes that should have gone with their Pods.

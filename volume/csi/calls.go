@@ -30,19 +30,39 @@ func leavesOpen(err error) bool {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted:
 		return true
+	case codes.Internal:
+		// The driver did answer, but with what nobody can read; only the text tells that from the driver's own Internal.
+		return strings.Contains(err.Error(), "failed to unmarshal")
 	}
 	return false
 }
 
+// longestWords is how much of a driver's own words is kept: an event holds a kilobyte in all.
+const longestWords = 600
+
+// driverError is what a driver said, cut short.
+type driverError struct{ err error }
+
+// Error implements error.
+func (e driverError) Error() string {
+	text := e.err.Error()
+	if len(text) > longestWords {
+		text = strings.ToValidUTF8(text[:longestWords], "") + "…"
+	}
+	return text
+}
+
+func (e driverError) Unwrap() error { return e.err }
+
 // called makes one call of a driver: it bounds it in time, notes it as a stage of the object that ctx works for, and
-// says whose call failed. The driver's own words are kept.
+// says whose call failed. The driver's own words are kept, as far as an event has room.
 func called(ctx context.Context, driver, call, volume string, f func(context.Context) error) error {
 	span := timeline.Current(ctx).Begin("csi driver "+driver, timeline.StageDriver, call+" "+volume)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := f(ctx)
 	if err != nil {
-		err = timeline.WithReason(fmt.Errorf("csi driver %s: %s of volume %q: %w", driver, call, volume, err),
+		err = timeline.WithReason(fmt.Errorf("csi driver %s: %s of volume %q: %w", driver, call, volume, driverError{err}),
 			"DriverCallFailed", "look into the log of the node part of driver "+driver+" on this node")
 	}
 	span.End(err)

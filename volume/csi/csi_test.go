@@ -77,7 +77,14 @@ func (w *world) start(objects ...runtime.Object) *csi.Plugin {
 	driver, err := csi.Dial(w.t.Context(), driverName, "unix://"+w.driver.Endpoint())
 	require.NoError(w.t, err)
 	drivers.Add(driver)
-	w.client = kubefake.NewClientset(append(objects, w.object)...)
+	w.t.Cleanup(drivers.Close)
+	return w.startWith(kubefake.NewClientset(append(objects, w.object)...), drivers)
+}
+
+// startWith makes the plugin with drivers of the test's own.
+func (w *world) startWith(client *kubefake.Clientset, drivers *csi.Drivers) *csi.Plugin {
+	w.t.Helper()
+	w.client = client
 	w.Plugin = csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
 		csi.Deps{Client: w.client, Drivers: drivers, Tokens: tokens{}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
@@ -87,7 +94,6 @@ func (w *world) start(objects ...runtime.Object) *csi.Plugin {
 	w.t.Cleanup(func() {
 		cancel()
 		require.NoError(w.t, <-done)
-		drivers.Close()
 	})
 	return plugin
 }

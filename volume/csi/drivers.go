@@ -75,7 +75,7 @@ func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
 	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, err)
+		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, driverError{err})
 	}
 	d.caps = make(map[csipb.NodeServiceCapability_RPC_Type]bool)
 	for _, capability := range answer.GetCapabilities() {
@@ -88,7 +88,7 @@ func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
 func (d *Driver) NodeInfo(ctx context.Context) (*csipb.NodeGetInfoResponse, error) {
 	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask csi driver %q for its name of this node: %w", d.Name, err)
+		return nil, fmt.Errorf("ask csi driver %q for its name of this node: %w", d.Name, driverError{err})
 	}
 	if answer.GetNodeId() == "" {
 		return nil, fmt.Errorf("ask csi driver %q for its name of this node: it gave none", d.Name)

@@ -53,6 +53,8 @@ type Driver struct {
 	csipb.UnimplementedNodeServer
 	registerapi.UnimplementedRegistrationServer
 	Config Config
+	// FailText, if not empty, has all calls that change something fail with these words.
+	FailText string
 
 	servers []*grpc.Server
 	done    sync.WaitGroup
@@ -216,6 +218,9 @@ func (d *Driver) call(ctx context.Context, name, volume string, request any, eff
 	d.requests = append(d.requests, request)
 	plan := d.plan
 	d.mu.Unlock()
+	if d.FailText != "" {
+		return status.Error(codes.Internal, d.FailText)
+	}
 	fault := plan(name, volume)
 	if fault.Code == codes.OK && !fault.Hang || fault.Lost {
 		d.mu.Lock()

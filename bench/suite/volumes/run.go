@@ -1,0 +1,224 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-dev/berth/bench/harness"
+	"github.com/berth-dev/berth/bench/rig"
+)
+
+type (
+	watcher = watch.Interface
+	event   = watch.Event
+)
+
+func runAdded(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p plan) error {
+	s, err := open(ctx, which, p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.added(ctx, sample), s.close())
+}
+
+// added lets Pods with volumes and Pods without take turns.
+func (s *scene) added(ctx context.Context, sample *harness.Sample) error {
+	var with, without, calls []float64
+	for i := -1; i < each; i++ { // the first finds nothing warm and is not counted
+		plain, _, err := s.one(ctx, fmt.Sprint("plain-", i+1), none)
+		if err != nil {
+			return err
+		}
+		full, driver, err := s.one(ctx, fmt.Sprint("full-", i+1), s.plan.with)
+		if err != nil {
+			return err
+		}
+		if i >= 0 {
+			without, with, calls = append(without, plain), append(with, full), append(calls, driver)
+		}
+	}
+	sample.Keep("with volumes", with)
+	sample.Keep("without", without)
+	half := func(values []float64) float64 { return harness.Quantile(values, 0.5) }
+	sample.Set("with volumes p50", half(with))
+	sample.Set("without p50", half(without))
+	sample.Set(withAdded, half(with)-half(without))
+	if s.meter == nil {
+		return nil
+	}
+	beyond := make([]float64, len(with))
+	for i := range with {
+		beyond[i] = with[i] - half(without) - calls[i]
+	}
+	sample.Set("the driver's calls p50", half(calls))
+	sample.Set("beyond the driver p50", half(beyond))
+	return nil
+}
+
+// one makes a Pod, waits until it is ready, and deletes it and its claim. It returns how many milliseconds the start
+// took, and how many of them the driver.
+func (s *scene) one(ctx context.Context, name string, volumes kind) (took, driver float64, err error) {
+	if volumes == disk {
+		if err := s.bind(ctx, name); err != nil {
+			return 0, 0, err
+		}
+		s.meter.reset()
+	}
+	began := time.Now()
+	if volumes == stateful {
+		_, err := s.client.CoreV1().PersistentVolumeClaims(s.namespace).Create(ctx, claim(name, localClass().Name, "1Mi"),
+			metav1.CreateOptions{})
+		if err != nil {
+			return 0, 0, fmt.Errorf("create claim: %w", err)
+		}
+	}
+	ready, err := s.start(ctx, name, volumes)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.meter != nil {
+		driver = harness.Milliseconds(s.meter.total())
+	}
+	if err := pause(ctx, settle); err != nil {
+		return 0, 0, err
+	}
+	if err := s.end(ctx, name); err != nil {
+		return 0, 0, err
+	}
+	if volumes == stateful || volumes == disk {
+		err = s.client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	}
+	return harness.Milliseconds(ready.Sub(began)), driver, err
+}
+
+// bind makes a claim and waits until it is bound.
+func (s *scene) bind(ctx context.Context, name string) error {
+	claims := s.client.CoreV1().PersistentVolumeClaims(s.namespace)
+	changes, err := claims.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return fmt.Errorf("watch claim: %w", err)
+	}
+	if _, err := claims.Create(ctx, claim(name, diskClass().Name, "16Mi"), metav1.CreateOptions{}); err != nil {
+		changes.Stop()
+		return fmt.Errorf("create claim: %w", err)
+	}
+	_, err = until(ctx, changes, func(e event) bool {
+		object, is := e.Object.(*corev1.PersistentVolumeClaim)
+		return is && object.Status.Phase == corev1.ClaimBound
+	})
+	if err != nil {
+		return fmt.Errorf("wait for claim %q to be bound: %w", name, err)
+	}
+	return nil
+}
+
+// start makes a Pod and tells when it was ready.
+func (s *scene) start(ctx context.Context, name string, volumes kind) (time.Time, error) {
+	pods := s.client.CoreV1().Pods(s.namespace)
+	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("watch Pod: %w", err)
+	}
+	if _, err := pods.Create(ctx, s.plan.pod(s.cluster, name, volumes), metav1.CreateOptions{}); err != nil {
+		changes.Stop()
+		return time.Time{}, fmt.Errorf("create Pod: %w", err)
+	}
+	at, err := until(ctx, changes, func(e event) bool {
+		pod, is := e.Object.(*corev1.Pod)
+		return is && ready(pod)
+	})
+	if err != nil {
+		return at, fmt.Errorf("wait for Pod %q: %w", name, err)
+	}
+	return at, nil
+}
+
+func ready(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// end deletes a Pod and returns when it is gone.
+func (s *scene) end(ctx context.Context, name string) error {
+	pods := s.client.CoreV1().Pods(s.namespace)
+	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return fmt.Errorf("watch Pod: %w", err)
+	}
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		changes.Stop()
+		return fmt.Errorf("delete Pod: %w", err)
+	}
+	if _, err := until(ctx, changes, func(e event) bool { return e.Type == watch.Deleted }); err != nil {
+		return fmt.Errorf("wait for the end of Pod %q: %w", name, err)
+	}
+	return nil
+}
+
+// runIdle measures a node with a thousand volumes and nothing to do.
+func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet) error {
+	s, err := open(ctx, which, plan{with: many})
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.idle(ctx, sample), s.close())
+}
+
+func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
+	const creators = 8
+	group, started := errgroup.WithContext(ctx)
+	group.SetLimit(creators)
+	for i := range idlePods {
+		group.Go(func() error {
+			_, err := s.start(started, fmt.Sprint("idle-", i), many)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := pause(ctx, restTime); err != nil {
+		return err
+	}
+	before, err := rig.UsageOf(s.node.PID)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := pause(ctx, idleTime); err != nil {
+		return err
+	}
+	after, err := rig.UsageOf(s.node.PID)
+	if err != nil {
+		return err
+	}
+	sample.Set("CPU of the kubelet", (after.CPU-before.CPU).Seconds()/time.Since(began).Minutes())
+	group, ended := errgroup.WithContext(ctx)
+	group.SetLimit(creators)
+	for i := range idlePods {
+		group.Go(func() error { return s.end(ended, fmt.Sprint("idle-", i)) })
+	}
+	return group.Wait()
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

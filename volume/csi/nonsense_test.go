@@ -1,0 +1,152 @@
+package csi_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/csi"
+	"github.com/berth-dev/berth/volume/testsuite"
+)
+
+// raw is a message as bytes, and rawCodec what leaves it so.
+type raw struct{ data []byte }
+
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) ([]byte, error) { return v.(*raw).data, nil }
+
+func (rawCodec) Unmarshal(_ []byte, v any) error {
+	v.(*raw).data = nil
+	return nil
+}
+
+// nonsense is a driver that answers with whatever the test wants. What it has no answer for it does not implement.
+func nonsense(t *testing.T, answers map[string][]byte) string {
+	t.Helper()
+	path := filepath.Join(testsuite.Root(t), "s")
+	listener, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(
+		func(_ any, stream grpc.ServerStream) error {
+			method, _ := grpc.MethodFromServerStream(stream)
+			if err := stream.RecvMsg(&raw{}); err != nil {
+				return err
+			}
+			answer, ok := answers[filepath.Base(method)]
+			if !ok {
+				return status.Error(codes.Unimplemented, "what?")
+			}
+			return stream.SendMsg(&raw{answer})
+		}))
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-done)
+	})
+	return path
+}
+
+func encode(t *testing.T, message proto.Message) []byte {
+	t.Helper()
+	data, err := proto.Marshal(message)
+	require.NoError(t, err)
+	return data
+}
+
+var (
+	huge    = make([]byte, 100<<20)
+	garbage = []byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}
+)
+
+func TestDriversThatCannotBeSpokenWith(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file.sock")
+	require.NoError(t, os.WriteFile(file, []byte("this is no socket"), 0o600))
+	for name, test := range map[string]struct{ socket, err string }{
+		"a file instead of a socket": {file, "connect"},
+		"nothing there":              {file + ".no", "connect"},
+		"no node service":            {nonsense(t, nil), "Unimplemented"},
+		"100 MiB of capabilities": {nonsense(t, map[string][]byte{"NodeGetCapabilities": huge}),
+			"ResourceExhausted"},
+		"garbage": {nonsense(t, map[string][]byte{"NodeGetCapabilities": garbage}), "unmarshal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := csi.Dial(t.Context(), driverName, "unix://"+test.socket)
+			require.ErrorContains(t, err, test.err)
+			require.ErrorContains(t, err, `ask csi driver "`+driverName+`" at "`+test.socket+`" for its capabilities`)
+		})
+	}
+}
+
+func TestDriversThatDoNotKnowTheNode(t *testing.T) {
+	able := encode(t, &csipb.NodeGetCapabilitiesResponse{})
+	for name, test := range map[string]struct {
+		answer []byte
+		err    string
+	}{
+		"empty id": {encode(t, &csipb.NodeGetInfoResponse{}), "it gave none"},
+		"100 MiB":  {huge, "ResourceExhausted"},
+		"garbage":  {garbage, "unmarshal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			driver, err := csi.Dial(t.Context(), driverName,
+				nonsense(t, map[string][]byte{"NodeGetCapabilities": able, "NodeGetInfo": test.answer}))
+			require.NoError(t, err)
+			defer driver.Close()
+			_, err = driver.NodeInfo(t.Context())
+			require.ErrorContains(t, err, test.err)
+			require.ErrorContains(t, err, driverName)
+		})
+	}
+}
+
+// TestAnswersThatCannotBeRead: the call has reached the driver, so the volume counts as perhaps set up, and is taken
+// down like one that is.
+func TestAnswersThatCannotBeRead(t *testing.T) {
+	able := encode(t, &csipb.NodeGetCapabilitiesResponse{})
+	for name, answer := range map[string][]byte{"100 MiB": huge, "garbage": garbage} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			drivers := csi.NewDrivers()
+			driver, err := csi.Dial(t.Context(), driverName, nonsense(t, map[string][]byte{
+				"NodeGetCapabilities": able, "NodePublishVolume": answer, "NodeUnpublishVolume": {},
+			}))
+			require.NoError(t, err)
+			drivers.Add(driver)
+			defer drivers.Close()
+			plugin := w.startWith(kubefake.NewClientset(w.object), drivers)
+			request := w.request("uid", persistent("pv"))
+			_, err = plugin.SetUp(t.Context(), request)
+			require.ErrorContains(t, err, "csi driver "+driverName+": NodePublishVolume of volume \"pv\"")
+			require.True(t, volume.IsUncertain(err), "%v", err)
+			require.Less(t, len(err.Error()), 1000, "the message is for people")
+			require.NoError(t, plugin.TearDown(t.Context(), request.Dir))
+			require.NoDirExists(t, request.Dir)
+		})
+	}
+}
+
+func TestErrorsOfDriversAreCutShort(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.driver.FailText = strings.Repeat("long ", 1<<16)
+	request := w.request("uid", persistent("pv"))
+	_, err := w.SetUp(t.Context(), request)
+	require.ErrorContains(t, err, "long long")
+	require.Less(t, len(err.Error()), 2000, "an event holds a kilobyte")
+	require.NoError(t, w.TearDown(t.Context(), request.Dir))
+}

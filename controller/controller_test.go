@@ -250,6 +250,40 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+func TestEachResultIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		failed := result(reconcile.Result{}, errors.New("failed"))
+		s := &script{answers: []func(context.Context) (reconcile.Result, error){
+			failed, func(context.Context) (reconcile.Result, error) { panic("oh") }, failed,
+			result(reconcile.Result{Requeue: true}, nil), result(reconcile.Result{RequeueAfter: time.Second}, nil),
+			result(reconcile.Result{}, reconcile.TerminalError(errors.New("bad"))),
+		}}
+		c, err := controller.New(s, controller.Deps{Registerer: registry}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Enqueue(request("a"))
+		start(t, c)
+		time.Sleep(time.Hour)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		got := map[string]float64{}
+		for _, family := range families {
+			if family.GetName() == "berth_controller_reconcile_total" {
+				for _, m := range family.GetMetric() {
+					for _, label := range m.GetLabel() {
+						if label.GetName() == "result" {
+							got[label.GetValue()] = m.GetCounter().GetValue()
+						}
+					}
+				}
+			}
+		}
+		require.Equal(t, map[string]float64{
+			"success": 0, "error": 2, "terminal_error": 1, "panic": 1, "requeue": 1, "requeue_after": 1,
+		}, got)
+	})
+}
+
 // value sums a metric over its labels; of a histogram it counts the observations.
 func value(t *testing.T, registry prometheus.Gatherer, name string) float64 {
 	t.Helper()

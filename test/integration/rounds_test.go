@@ -119,7 +119,7 @@ func (w *rounds) startDaemons(driver string) {
 		"attachdetach": {"controllers", "--kubeconfig", kubeconfig("attachdetach"), "--controllers", "attachdetach",
 			"--attach-nodes", "kubernetes.io/hostname=node-171"},
 		"csi-controllers": {"controllers", "--kubeconfig", filepath.Join(w.dataDir, "admin.kubeconfig"),
-			"--leader-election=false", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
+			"--leader-election=false", "--csi-capacity", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
 	} {
 		w.daemons[name] = startDaemon(w.t, name, logs, append([]string{w.berth}, args...)...)
 		w.victims = append(w.victims, name)

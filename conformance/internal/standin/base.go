@@ -22,12 +22,13 @@ type Sources struct {
 	Pause string
 }
 
-// Users as upstream's images have them: the last one is asked for by a spec about groups that an image defines.
+// Users as upstream's images have them. Only agnhost has the one that a spec about groups of images asks for: specs about
+// a volume's group read numbers in the others.
 const (
-	passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n" +
-		"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
-	group = "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\n" +
-		"group-defined-in-image:x:50000:user-defined-in-image\n"
+	passwd      = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n"
+	group       = "root:x:0:\nnogroup:x:65534:\n"
+	imagePasswd = passwd + "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
+	imageGroup  = group + "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 	// A spec about image volumes reads this system's name.
 	release = "NAME=\"Alpine Linux\"\nID=alpine\nPRETTY_NAME=\"Alpine Linux (a stand-in made of Debian's busybox)\"\n"
 )
@@ -36,7 +37,7 @@ const (
 func (s Sources) base() (*oci.Tree, error) {
 	tree := &oci.Tree{}
 	for name, mode := range map[string]int64{
-		"/tmp": 0o1777, "/root": 0o700, "/home/user-defined-in-image": 0o755, "/var/tmp": 0o1777, "/usr/bin": 0o755,
+		"/tmp": 0o1777, "/root": 0o700, "/home": 0o755, "/var/tmp": 0o1777, "/usr/bin": 0o755,
 		"/usr/sbin": 0o755, "/usr/local/bin": 0o755, "/sbin": 0o755, "/mnt": 0o755, "/run": 0o755, "/var/log": 0o755,
 		"/proc": 0o555, "/sys": 0o555, "/dev": 0o755,
 	} {

@@ -46,7 +46,13 @@ func recipes() map[string]recipe {
 			files: map[string]string{
 				"/localhost.crt": "agnhost/porter/localhost.crt", "/localhost.key": "agnhost/porter/localhost.key",
 			},
-			more:   func(t *oci.Tree) { t.Symlink("/agnhost-2", "agnhost"); t.Dir("/uploads", 0o755) },
+			more: func(t *oci.Tree) {
+				t.Symlink("/agnhost-2", "agnhost")
+				t.Dir("/uploads", 0o755)
+				t.Dir("/home/user-defined-in-image", 0o755)
+				t.File("/etc/passwd", 0o644, []byte(imagePasswd))
+				t.File("/etc/group", 0o644, []byte(imageGroup))
+			},
 			config: ocispec.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 		},
 		"kitten": {

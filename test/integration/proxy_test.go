@@ -44,7 +44,7 @@ func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	p := &proxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(rawCodec{}))
+	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(frames{}))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -122,7 +122,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 		// What was begun goes on when its caller has died, as in a driver.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), patience)
 		defer cancel()
-		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawCodec{})); err != nil {
+		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(frames{})); err != nil {
 			return err
 		}
 	}

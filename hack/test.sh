@@ -29,6 +29,10 @@ else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1
 fi
+step "unit tests of the yardsticks"
+(cd bench && go test ./harness ./report)
+(cd conformance && go test -trimpath -vet=off ./internal/...) # the build's flags, for its cache
+
 step "a part of upstream's own suite"
 PARALLEL=8 LIST=conformance/ci.txt REPORT=bin/conformance/ci-report.md ./conformance/run.sh
 step "done"

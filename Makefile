@@ -49,8 +49,13 @@ install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for 
 run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
 	@$(BIN)/berth up --demo $(ARGS)
 
+.PHONY: judges
+judges: ## build what other projects wrote and our tests are judged by: the external-attacher
+	@mkdir -p $(BIN)/judges
+	@cd test/judges && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/judges/csi-attacher github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
+
 .PHONY: test
-test: build ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
+test: build judges ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
 	@./hack/test.sh
 
 .PHONY: unit
@@ -58,7 +63,7 @@ unit: ## run the unit tests alone
 	@$(GO) test ./...
 
 .PHONY: integration
-integration: build ## run the tests on a real cluster alone (root)
+integration: build judges ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: kills

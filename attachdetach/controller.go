@@ -126,7 +126,9 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 		},
 		Observe: collector.Observe,
 	}, operationexecutor.ExecutorConfig{AttachLane: c.config.Parallel, DetachLane: c.config.Parallel})
+	foreign := &nodeSet{}
 	engine, err := reconciler.New(reconciler.Options{
+		Manages:    func(node types.NodeName) bool { return !foreign.has(node) },
 		LoopPeriod: c.config.SafetyPeriod, MaxWaitForUnmount: c.config.MaxWaitForUnmount,
 		SyncDuration: c.config.VerifyPeriod, DisableForceDetachOnTimeout: c.config.DisableForceDetachOnTimeout,
 		NodeGoneGrace: c.config.NodeGoneGrace, StatusWriters: c.config.StatusWriters,
@@ -142,7 +144,7 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 	a.feeder = &feeder{
 		log: c.deps.Logger, clock: c.deps.Clock, config: c.config, queue: a.queue,
 		desired: desired, actual: actual, executor: executor, engine: engine,
-		plugin: plugin, objects: newObjects(factory),
+		plugin: plugin, objects: newObjects(factory), foreign: foreign,
 		pods: make(map[string]*podState), nodes: make(map[types.NodeName]nodeState),
 		ending:      make(map[types.NodeName]struct{}),
 		attachments: make(map[string]cache.Pair), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),

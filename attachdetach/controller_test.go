@@ -103,10 +103,16 @@ func TestWhatIsNotOurs(t *testing.T) {
 	w.pod("p2", "other", "e")
 	w.disk("last")
 	w.pod("p3", "a", "last")
+	w.pod("p4", "a", "f")
+	require.Contains(t, w.event()+w.event(), "Multi-Attach error for volume \"pv-f\"", "what another controller attached counts")
 	w.eventually(w.attachedAndReported("last", "a"), "the last pod's disk")
 	require.Nil(t, w.attachment("d", "plain"), "a node whose kubelet attaches by itself")
 	require.Nil(t, w.attachment("e", "other"), "a node that is not selected")
 	require.NotNil(t, w.attachment("f", "other"), "an attachment of such a node must stay")
+	require.Nil(t, w.attachment("f", "a"))
+	w.set(func() { require.Zero(t, w.patches["other"], "a node that is not selected is not written") })
+	require.NoError(t, w.client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "", foreign.Name))
+	w.eventually(w.attachedAndReported("f", "a"), "once the other one has let go it is ours")
 }
 
 func TestDriverThatNeedsNoAttachment(t *testing.T) {

@@ -80,8 +80,9 @@ func (f *feeder) postponed(pair cache.Pair, name string) bool {
 	return f.executor.IsOperationPending(pair.Volume, pair.Node)
 }
 
-// pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone, of drivers that need
-// no attachment and of nodes that others look after are left alone.
+// pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
+// no attachment are left alone, as are those of nodes of which nobody can say whether another controller had them. Those
+// of nodes that have another controller count: an exclusive volume that is there must not be attached here.
 func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.Pair, bool) {
 	none := func(reason string) (*volume.Spec, cache.Pair, bool) {
 		f.log.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)
@@ -91,8 +92,8 @@ func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.Pai
 		return none("it names no persistent volume")
 	}
 	if f.config.NodeSelector != nil {
-		if node, err := f.objects.nodes.Get(va.Spec.NodeName); err != nil || !f.selected(node) {
-			return none("its node is not one of ours")
+		if _, err := f.objects.nodes.Get(va.Spec.NodeName); err != nil {
+			return none("its node is gone, and may have been another controller's")
 		}
 	}
 	pv, err := f.objects.volumes.Get(*va.Spec.Source.PersistentVolumeName)

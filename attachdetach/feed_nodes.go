@@ -2,6 +2,7 @@ package attachdetach
 
 import (
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -59,6 +60,9 @@ func (f *feeder) node(name string) {
 		return
 	}
 	_, managed := node.Annotations[managedAnnotation]
+	if f.foreign.set(nodeName, !f.selected(node)) {
+		f.engine.NodeChanged(nodeName)
+	}
 	if managed = managed && f.selected(node); managed {
 		delete(f.ending, nodeName)
 	} else {
@@ -103,6 +107,37 @@ func (f *feeder) retryUnmounted(node types.NodeName, before, now []corev1.Unique
 			f.retry(cache.Pair{Volume: name, Node: node}, attached.VolumeSpec)
 		}
 	}
+}
+
+// nodeSet is a set of nodes that is safe for concurrent use.
+type nodeSet struct {
+	mu    sync.RWMutex
+	nodes map[types.NodeName]struct{}
+}
+
+// set puts the node into the set, or takes it out, and reports whether that changed anything.
+func (s *nodeSet) set(node types.NodeName, in bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, was := s.nodes[node]
+	switch {
+	case was == in:
+		return false
+	case !in:
+		delete(s.nodes, node)
+	case s.nodes == nil:
+		s.nodes = map[types.NodeName]struct{}{node: {}}
+	default:
+		s.nodes[node] = struct{}{}
+	}
+	return true
+}
+
+func (s *nodeSet) has(node types.NodeName) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	_, ok := s.nodes[node]
+	return ok
 }
 
 // endNode ends the management of the node, now or when its last Pod with volumes is gone.

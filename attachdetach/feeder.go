@@ -37,6 +37,8 @@ type feeder struct {
 	nodes map[types.NodeName]nodeState
 	// ending is the nodes that are to be managed no longer, but still have Pods with volumes.
 	ending map[types.NodeName]struct{}
+	// foreign is the nodes that another controller looks after. The engine reads it too.
+	foreign *nodeSet
 	// attachments is the pair of each VolumeAttachment that was seen. deferred is, by volume, those that are to be looked
 	// at again when no operation on the volume is pending.
 	attachments map[string]cache.Pair

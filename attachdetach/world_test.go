@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,9 @@ type world struct {
 	timeline *timeline.Recorder
 	registry *prometheus.Registry
 	stop     func()
+
+	ownEvents bool         // the controller sends events itself
+	logger    *slog.Logger // of the next controller; may be nil
 
 	mu       sync.Mutex // guards the attacher's settings below
 	fail     string     // the attachError that it answers with
@@ -147,9 +151,13 @@ func (w *world) start(configs ...attachdetach.Config) {
 	for _, c := range configs {
 		config = c
 	}
-	c, err := attachdetach.New(attachdetach.Deps{
-		Client: w.client, Timeline: w.timeline, Recorder: w.events, Clock: w.clock, Registerer: w.registry,
-	}, config)
+	deps := attachdetach.Deps{
+		Client: w.client, Timeline: w.timeline, Recorder: w.events, Clock: w.clock, Registerer: w.registry, Logger: w.logger,
+	}
+	if w.ownEvents {
+		deps.Recorder = nil
+	}
+	c, err := attachdetach.New(deps, config)
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -122,7 +122,9 @@ func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
 	return nil
 }
 
-func attached(va *storagev1.VolumeAttachment) bool { return va.Status.Attached && va.DeletionTimestamp == nil }
+func attached(va *storagev1.VolumeAttachment) bool {
+	return va.Status.Attached && va.DeletionTimestamp == nil
+}
 
 // claims are the driver's VolumeAttachments that match, by what they were published as.
 func (a *Attacher) claims(match func(*storagev1.VolumeAttachment) bool) (map[place]claimed, error) {

@@ -126,7 +126,7 @@ func (w *world) ends(done <-chan error) error {
 	}
 }
 
-func isNew(*storagev1.VolumeAttachment) bool        { return true }
+func isNew(*storagev1.VolumeAttachment) bool       { return true }
 func deleting(va *storagev1.VolumeAttachment) bool { return va.DeletionTimestamp != nil }
 
 // B-22, B-23: names are those that kubelets and attachers compute.
@@ -155,7 +155,9 @@ func TestAttach(t *testing.T) {
 	require.Equal(t, driver, va.Spec.Attacher)
 	require.Equal(t, "a", va.Spec.NodeName)
 	require.Equal(t, "pv", *va.Spec.Source.PersistentVolumeName)
-	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) { s.AttachError = &storagev1.VolumeError{Message: "no luck 100%d"} })
+	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) {
+		s.AttachError = &storagev1.VolumeError{Message: "no luck 100%d"}
+	})
 	require.EqualError(t, w.ends(done), "no luck 100%d")
 
 	w.answer(w.get(name), func(s *storagev1.VolumeAttachmentStatus) { s.AttachError, s.Attached = nil, true })

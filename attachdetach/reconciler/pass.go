@@ -102,6 +102,9 @@ func (e *Engine) pass(pairs map[cache.Pair]struct{}, reports map[types.NodeName]
 		}
 	}
 	for node := range reports {
+		if !e.manages(node) {
+			continue
+		}
 		if until := e.paused[node].until; until.After(e.clock.Now()) {
 			e.times.set(cache.Pair{Node: node}, until)
 			continue
@@ -146,10 +149,12 @@ func (e *Engine) blocked(pair cache.Pair, keyNode types.NodeName, operation stri
 	return true
 }
 
+func (e *Engine) manages(node types.NodeName) bool { return e.o.Manages == nil || e.o.Manages(node) }
+
 // considerDetach is for a pair that is attached but not wanted.
 func (e *Engine) considerDetach(pair cache.Pair, attached cache.AttachedVolume) {
-	if _, ok := e.leaving[pair]; ok {
-		return // what comes of it comes back
+	if _, ok := e.leaving[pair]; ok || !e.manages(pair.Node) {
+		return // what comes of it, or of another controller's work, comes back
 	}
 	keyNode := operationexecutor.NodeOfKey(attached.VolumeSpec, pair.Node)
 	if e.blocked(pair, keyNode, operationexecutor.OperationDetach) {

@@ -66,6 +66,9 @@ type Options struct {
 	Updater  statusupdater.NodeStatusUpdater
 	// Nodes says whether nodes are ready, out of service, or gone. Without it MaxWaitForUnmount alone decides.
 	Nodes corelisters.NodeLister
+	// Manages says whether the reconciler works for the node: what is attached elsewhere counts, but is nobody's to detach
+	// or report here. When the answer changes, NodeChanged has to be called. Nil means all nodes.
+	Manages func(node types.NodeName) bool
 	// Recorder writes events, Timeline what a Pod waits for, OnForcedDetach counts. All may be nil.
 	Recorder       record.EventRecorder
 	Timeline       *timeline.Recorder

@@ -101,7 +101,12 @@ func (e *Engine) holders(name corev1.UniqueVolumeName, nodes []types.NodeName) s
 
 // release says what has to happen before the volume is free.
 func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
-	switch {
+	switch node := e.nodeFacts(at.NodeName); {
+	case !e.manages(at.NodeName):
+		return "which another controller looks after: it is released when that one detaches it"
+	case wanted && node.known && !node.ready && !node.gone:
+		return "and pods on that node use it: it is released when they end, but the node is not ready: if it is lost for " +
+			"good, taint it with " + corev1.TaintNodeOutOfService
 	case wanted:
 		return "and pods on that node use it: it is released when they end"
 	case at.MountedByNode && e.o.DisableForceDetachOnTimeout:

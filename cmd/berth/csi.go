@@ -124,7 +124,7 @@ func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.
 		return nil, usageError{fmt.Errorf("--csi-driver %q: say NAME=SOCKET", driver)}
 	}
 	parts := csiParts{
-		driver: csiprovision.Config{Name: name, Socket: socket}, attach: true, capacity: f.capacity,
+		driver: csiprovision.Config{Name: name, Socket: socket}, attach: f.attach, capacity: f.capacity,
 		options: []func(*provision.ProvisionController) error{
 			provision.LeaderElection(f.leaderElection), provision.Timeline(rec)},
 	}

@@ -35,18 +35,24 @@ func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	require.NoError(t, err)
 	s := &sharedDisks{c: c, root: filepath.Join(t.TempDir(), "disks"), run: run, logs: t.TempDir()}
 	t.Cleanup(func() {
-		s.free()
+		freeDisks(s.root)
 		require.NoError(t, os.RemoveAll(run))
 	})
-	s.launch("driver", s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
+	c.beside(s.log("driver"), s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
 		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
-	s.launch("controllers", c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
+	c.beside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
 		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"))
-	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + sharedDriver + `"},
-		"spec": {"attachRequired": true, "fsGroupPolicy": "File"}}`)
-	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "shared"},
-		"provisioner": "` + sharedDriver + `", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
+	c.class("shared", sharedDriver)
 	return s
+}
+
+// class makes a CSI driver that attaches known, and a storage class of its disks.
+func (c *cluster) class(name, driver string) {
+	c.t.Helper()
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + driver + `"},
+		"spec": {"attachRequired": true, "fsGroupPolicy": "File"}}`)
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "` + name + `"},
+		"provisioner": "` + driver + `", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
 }
 
 func (s *sharedDisks) driver(node, socket, registry string, more ...string) []string {
@@ -59,32 +65,32 @@ func (s *sharedDisks) on(m *machine) []string {
 	return s.driver(m.name, filepath.Join(m.run, "csi.sock"), m.registry(), "--node-only")
 }
 
-// launch runs a program until the test ends.
-func (s *sharedDisks) launch(name string, argv ...string) {
-	s.c.t.Helper()
-	log, err := os.Create(s.log(name))
-	require.NoError(s.c.t, err)
+// beside runs a program beside the cluster until the test ends; what it prints goes into the file.
+func (c *cluster) beside(output string, argv ...string) {
+	c.t.Helper()
+	log, err := os.Create(output)
+	require.NoError(c.t, err)
 	defer log.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	require.NoError(s.c.t, cmd.Start(), name)
-	s.c.t.Cleanup(func() {
+	require.NoError(c.t, cmd.Start())
+	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which a test that is fine has noticed
 		_ = cmd.Wait()
-		if s.c.t.Failed() {
-			data, _ := os.ReadFile(s.log(name))
-			s.c.t.Logf("end of %s:\n%s", name, data[max(0, len(data)-6000):])
+		if c.t.Failed() {
+			data, _ := os.ReadFile(output)
+			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-6000):])
 		}
 	})
 }
 
 func (s *sharedDisks) log(name string) string { return filepath.Join(s.logs, name+".log") }
 
-// free detaches disks that machines without power have left attached.
-func (s *sharedDisks) free() {
+// freeDisks detaches disks that lie below the directory; machines without power leave them attached.
+func freeDisks(root string) {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range files {
-		if image, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(image), s.root) {
+		if image, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(image), root) {
 			_ = exec.Command("losetup", "--detach", "/dev/"+strings.Split(file, "/")[3]).Run()
 		}
 	}
@@ -182,9 +188,9 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	home := fmt.Sprintf("node-%d", c.network)
 	for _, m := range machines {
 		c.waitNode(m.name, "ready", nodeReady)
-		c.waitRegistered(m.name)
+		c.waitRegistered(m.name, sharedDriver)
 	}
-	c.waitRegistered(home)
+	c.waitRegistered(home, sharedDriver)
 
 	powerless, deleted, cut := machines[0], machines[1], machines[2]
 	t.Run("drained", func(t *testing.T) {
@@ -278,8 +284,8 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 func is(name string) func(string) bool  { return func(node string) bool { return node == name } }
 func not(name string) func(string) bool { return func(node string) bool { return node != name } }
 
-// waitRegistered waits until the node's kubelet knows the driver of the shared disks.
-func (c *cluster) waitRegistered(node string) {
+// waitRegistered waits until the node's kubelet knows the driver.
+func (c *cluster) waitRegistered(node, name string) {
 	c.t.Helper()
 	client := c.client()
 	require.NoError(c.t, c.poll(func(ctx context.Context) bool {
@@ -288,12 +294,12 @@ func (c *cluster) waitRegistered(node string) {
 			return false
 		}
 		for _, driver := range found.Spec.Drivers {
-			if driver.Name == sharedDriver {
+			if driver.Name == name {
 				return true
 			}
 		}
 		return false
-	}), "driver %s does not register on %s", sharedDriver, node)
+	}), "driver %s does not register on %s", name, node)
 }
 
 // forcedDetaches are the objects that have an event about a forced detach, as "Kind name".

@@ -1,0 +1,84 @@
+//go:build integration
+
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const judgedDriver = "judged.berth.dev"
+
+// TestExternalAttacher has Kubernetes' own external-attacher answer our VolumeAttachments in place of our attacher: a
+// Pod gets its disk and gives it up. It was written against the contract, not against us.
+func TestExternalAttacher(t *testing.T) {
+	attacher, err := filepath.Abs("../../bin/judges/csi-attacher")
+	require.NoError(t, err)
+	_, err = os.Stat(attacher)
+	require.NoError(t, err, "run make judges first")
+	c := newCluster(t, 241)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	home := fmt.Sprintf("node-%d", c.network)
+	run, err := os.MkdirTemp("/run", "berth-j")
+	require.NoError(t, err)
+	root, logs, socket := filepath.Join(t.TempDir(), "disks"), t.TempDir(), filepath.Join(run, "csi.sock")
+	t.Cleanup(func() {
+		freeDisks(root)
+		require.NoError(t, os.RemoveAll(run))
+	})
+	admin := filepath.Join(c.dataDir, "admin.kubeconfig")
+	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", judgedDriver, "--root", root, "--node-id", home,
+		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
+	c.beside(filepath.Join(logs, "controllers"), c.berth, "controllers", "--kubeconfig", admin, "--leader-election=false",
+		"--csi-driver", judgedDriver+"="+socket, "--csi-attacher=false")
+	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", admin, "--csi-address", socket, "--v=3")
+	c.class("judged", judgedDriver)
+	c.waitRegistered(home, judgedDriver)
+
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "judged",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`)
+	run1 := func(name, script string) string {
+		t.Helper()
+		c.apply(podManifest(name, shell(script, `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`), `"volumes": [
+			{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}]`))
+		c.waitPod("name="+name, "ready", isReady)
+		return c.mustRun("kubectl", "logs", name)
+	}
+	run1("writer", "echo precious > /disk/file && sync && exec sleep 100000")
+	va := c.onlyAttachment(t)
+	require.Equal(t, judgedDriver, va.Spec.Attacher)
+	require.True(t, va.Status.Attached)
+	require.Equal(t, []string{"external-attacher/judged-berth-dev"}, va.Finalizers)
+	require.True(t, slices.ContainsFunc(va.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == "csi-attacher" && f.Subresource == "status"
+	}), "it was the external-attacher that answered: %v", va.ManagedFields)
+
+	c.mustRun("kubectl", "delete", "pod", "writer", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachment", va.Name, "--timeout=2m")
+	require.Equal(t, "precious\n", run1("reader", "cat /disk/file && exec sleep 100000"))
+	require.NotEqual(t, va.UID, c.onlyAttachment(t).UID, "the Pod has an attachment of its own")
+	c.mustRun("kubectl", "delete", "pod", "reader", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "pvc", "disk", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+	left, err := filepath.Glob(filepath.Join(root, "volumes", "*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// onlyAttachment is the one VolumeAttachment that there is.
+func (c *cluster) onlyAttachment(t *testing.T) *storagev1.VolumeAttachment {
+	t.Helper()
+	list, err := c.client().StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	return &list.Items[0]
+}

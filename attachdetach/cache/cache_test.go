@@ -40,7 +40,7 @@ func pod(name string) *corev1.Pod {
 
 const v = corev1.UniqueVolumeName("kubernetes.io/csi/drv^v")
 
-// B-15, and the counters of the metrics.
+// B-15, and the counters of the metrics.
 func TestDesired(t *testing.T) {
 	d := cache.NewDesiredStateOfWorld(plugins)
 	var told []cache.Pair
@@ -83,9 +83,16 @@ func TestDesired(t *testing.T) {
 	require.Equal(t, []*corev1.Pod{pod("p"), pod("q"), pod("r")}, d.GetVolumePodsOnNodes([]types.NodeName{"a", "b"}, v))
 
 	for _, name := range []types.UID{"p", "q", "r", "unknown"} {
+		d.SetMultiAttachError(v, "a")
 		d.DeletePod(name, v, "a")
 	}
 	require.False(t, d.VolumeExists(v, "a"))
+	// what was reported goes with the wish.
+	_, err = d.AddPod("p", pod("p"), spec("v"), "a")
+	require.NoError(t, err)
+	want, _ = d.GetVolumeToAttach(v, "a")
+	require.Equal(t, []*corev1.Pod{pod("p")}, want.UnreportedPods)
+	d.DeletePod("p", v, "a")
 	d.DeletePod("p", "kubernetes.io/csi/drv^w", "a")
 	require.Empty(t, d.Counts())
 	require.Empty(t, d.CountsPerNode())

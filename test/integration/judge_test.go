@@ -19,6 +19,7 @@ const judgedDriver = "judged.berth.dev"
 // TestExternalAttacher has Kubernetes' own external-attacher answer our VolumeAttachments in place of our attacher: a
 // Pod gets its disk and gives it up. It was written against the contract, not against us.
 func TestExternalAttacher(t *testing.T) {
+	t.Parallel()
 	attacher, err := filepath.Abs("../../bin/judges/csi-attacher")
 	require.NoError(t, err)
 	_, err = os.Stat(attacher)

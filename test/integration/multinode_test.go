@@ -176,6 +176,7 @@ func nodeReady(node *corev1.Node) bool {
 // TestVolumesFollowTheirPods has Pods with attached volumes leave nodes that are drained, lose their power, are deleted
 // and are cut off, on a cluster of four nodes. The driver's log is the judge.
 func TestVolumesFollowTheirPods(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	c := newCluster(t, 231)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

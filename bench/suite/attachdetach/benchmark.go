@@ -43,7 +43,7 @@ func Benchmark() harness.Benchmark {
 	}
 	for _, nodes := range []int{100, 5000} {
 		c := harness.Case{
-			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 3,
+			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 1,
 			Timeout: 15 * time.Minute, // the other reconciler takes seconds a probe where there is much and the machine is busy
 
 			Metrics: []harness.Metric{

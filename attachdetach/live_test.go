@@ -73,7 +73,8 @@ func clientOf(path string) (kubernetes.Interface, error) {
 
 // TestAgainstTheRealAPIServer runs the controller with the identity and the rights that a cluster gives it: a disk
 // is attached, moves with its Pod, and survives a restart of the controller. The driver is one in memory, behind the
-// attacher that berth has for drivers; it judges that the disk is never on two nodes.
+// attacher that berth has for drivers, with its own identity; it judges that the disk is never on two nodes, and that
+// the attacher may read the disk's Secret.
 func TestAgainstTheRealAPIServer(t *testing.T) {
 	dataDir := controlPlane(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -113,7 +114,9 @@ func TestAgainstTheRealAPIServer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	judge := &liveDriver{on: make(map[string]bool)}
-	answering, err := attacher.New(attacher.Deps{Client: client, Driver: judge}, attacher.Config{DriverName: driver})
+	attacherClient, err := clientOf(filepath.Join(dataDir, "kubeconfigs", "attacher.kubeconfig"))
+	require.NoError(t, err)
+	answering, err := attacher.New(attacher.Deps{Client: attacherClient, Driver: judge}, attacher.Config{DriverName: driver})
 	require.NoError(t, err)
 	attaching, stopAttaching := context.WithCancel(ctx)
 	answered := make(chan error, 1)
@@ -160,6 +163,7 @@ func TestAgainstTheRealAPIServer(t *testing.T) {
 	defer judge.mu.Unlock()
 	require.Equal(t, map[string]bool{"id-of-b": true}, judge.on)
 	require.False(t, judge.twice, "the disk must never be on two nodes")
+	require.False(t, judge.locked, "the driver needs the disk's Secret for each call")
 }
 
 // liveDriver is a driver with one disk.
@@ -167,6 +171,8 @@ type liveDriver struct {
 	mu    sync.Mutex
 	on    map[string]bool // by node
 	twice bool            // it was on two nodes
+	// locked says that a call came without the disk's Secret.
+	locked bool
 }
 
 func (d *liveDriver) ControllerPublishVolume(
@@ -175,6 +181,7 @@ func (d *liveDriver) ControllerPublishVolume(
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.on[r.NodeId] = true
+	d.locked = d.locked || r.Secrets["token"] != "open sesame"
 	d.twice = d.twice || len(d.on) > 1
 	return &csispec.ControllerPublishVolumeResponse{}, nil
 }
@@ -185,6 +192,7 @@ func (d *liveDriver) ControllerUnpublishVolume(
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.on, r.NodeId)
+	d.locked = d.locked || r.Secrets["token"] != "open sesame"
 	return &csispec.ControllerUnpublishVolumeResponse{}, nil
 }
 
@@ -199,8 +207,12 @@ func liveDisk(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "d"},
 	}
-	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "d"}
-	_, err := admin.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"token": "open sesame"}}
+	_, err := admin.CoreV1().Secrets("default").Create(ctx, secret, metav1.CreateOptions{})
+	require.NoError(t, err)
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "d",
+		ControllerPublishSecretRef: &corev1.SecretReference{Namespace: "default", Name: "key"}}
+	_, err = admin.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{})
 	require.NoError(t, err)
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
 	claim.Spec = corev1.PersistentVolumeClaimSpec{

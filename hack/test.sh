@@ -10,7 +10,7 @@ step "format and vet"
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 [ -z "$unformatted" ] || { echo "not formatted: $unformatted" >&2; exit 1; }
 go vet ./...
-go vet -tags integration ./test/... ./client ./replicaset
+go vet -tags integration ./test/... ./client ./replicaset ./attachdetach
 
 step "unit tests, with the race detector"
 go test -race -timeout 15m ./...
@@ -20,7 +20,7 @@ step "unit tests of the control plane's own packages"
 (cd controlplane && go test -trimpath -vet=off ./...)
 
 step "against a real API server"
-go test -tags integration -count=1 -timeout 10m -run Live ./client ./replicaset
+go test -tags integration -count=1 -timeout 10m -run 'Live|RealAPIServer' ./client ./replicaset ./attachdetach
 
 step "the real thing"
 if [ "$(id -u)" = 0 ]; then

@@ -34,7 +34,7 @@ const (
 // Benchmark measures the reconcilers.
 func Benchmark() harness.Benchmark {
 	b := harness.Benchmark{
-		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes", Budget: 10 * time.Minute,
+		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes", Budget: 8 * time.Minute,
 		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything" +
 			" attached that should be: CPU while nothing changes for a minute, memory, which includes the garbage that a running" +
 			" process carries along (*kept* is what its caches hold); and, 100 times at random" +

@@ -253,16 +253,9 @@ func (c *cluster) apply(manifest string) {
 
 func (c *cluster) client() *kubernetes.Clientset {
 	c.t.Helper()
-	return c.as("")
-}
-
-// as is a client with an administrator's rights that acts for the user; "" is the administrator.
-func (c *cluster) as(user string, groups ...string) *kubernetes.Clientset {
-	c.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(c.t, err)
 	config.QPS = -1
-	config.Impersonate.UserName, config.Impersonate.Groups = user, groups
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(c.t, err)
 	return client

@@ -104,9 +104,9 @@ func (m *machine) start(driver func(m *machine) []string) {
 	require.NoError(m.t, m.runtime.WaitReady(ctx, clock.RealClock{}), "containerd of %s", m.name)
 	m.images(ctx)
 	m.launch("driver", nil, driver(m)...)
-	credentials := m.c.credentials(m.name, m.address, m.dir)
-	m.launch("node", nil, m.c.berth, "node", "--kubeconfig", credentials.kubeconfig, "--node-name", m.name,
-		"--node-ip", m.address, "--tls-cert-file", credentials.cert, "--tls-private-key-file", credentials.key,
+	m.launch("node", nil, m.c.berth, "node", "--node-name", m.name, "--node-ip", m.address,
+		"--bootstrap-kubeconfig", m.c.remoteKubeconfig(filepath.Join(m.dir, "admin.kubeconfig")),
+		"--kubeconfig", filepath.Join(m.dir, "node.kubeconfig"), "--rotate-server-certificates",
 		"--container-runtime-endpoint", "unix://"+m.runtime.Socket(), "--root-dir", m.kubelet(),
 		"--pod-logs-dir", filepath.Join(m.dir, "pods"), "--cgroup-root", m.cgroup())
 }

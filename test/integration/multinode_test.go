@@ -188,6 +188,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	}
 	home := fmt.Sprintf("node-%d", c.network)
 	for _, m := range machines {
+		c.approve(m.name)
 		c.waitNode(m.name, "ready", nodeReady)
 		c.waitRegistered(m.name, sharedDriver)
 	}

@@ -74,6 +74,7 @@ func command(c *Cluster, kubelet Kubelet) ([]string, error) {
 			filepath.Join(c.Bin, "berth"), "node", "--kubeconfig", c.part("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
+			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
 		}, nil
 	}
 	config, err := upstreamConfig(c, root, logs, port)

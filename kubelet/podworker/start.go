@@ -220,9 +220,9 @@ func (l *launch) run(ctx context.Context) error {
 		l.failedEvent(ctx, name, err)
 		return err
 	}
+	l.started(name, id) // first: the status is more urgent than the events
 	l.note(name, "Created", "Container created")
 	l.note(name, "Started", "Container started")
-	l.started(name, id)
 	return l.postStart(ctx, id)
 }
 

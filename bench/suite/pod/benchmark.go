@@ -25,7 +25,8 @@ func Benchmark() harness.Benchmark {
 	return harness.Benchmark{
 		Name: "pod", Title: "Pod start and stop", Budget: 15 * time.Minute,
 		About: "Create to Ready, and delete (grace 1 s, the process ends at once) to gone, as a watch sees them, of Pods of" +
-			" one container with an emptyDir and a ConfigMap, on one node whose image is present. Both kubelets use the" +
+			" one container with an emptyDir and a ConfigMap, on one node whose image is present. One at a time, the next" +
+			" comes 0.2 s after the one before is gone. Both kubelets use the" +
 			" same control plane and containerd, one after the other; Pods are bound to the node beforehand, so no" +
 			" scheduler is in the time. *Stateful* Pods come with a claim of their own, and go through scheduler and" +
 			" provisioner. The *CRI floor* is RunPodSandbox, CreateContainer and StartContainer, and StopContainer," +

@@ -49,6 +49,9 @@ var handovers = []handover{
 	{timeline.StageProvisioning, timeline.StageBound, "volume written and bound", "provision, kube-controller-manager"},
 	{timeline.StageProvisioning, timeline.StageScheduled, "volume written, bound, pod bound", "scheduler"},
 	{timeline.StageSaving, timeline.StageScheduled, "volume bound, pod bound", "scheduler"},
+	// Several watches tell of this, and the node agent's may be the first.
+	{timeline.StageSaving, timeline.StageSeen, "volume bound, pod bound", "scheduler"},
+	{timeline.StageProvisioning, timeline.StageSeen, "volume written, bound, pod bound", "scheduler"},
 	{timeline.StageBound, timeline.StageScheduled, "scheduler notices the bound claim", "scheduler"},
 	{timeline.StageBound, timeline.StageSeen, "scheduler notices the bound claim", "scheduler"},
 	{stageQueued, timeline.StageProvisioning, "provisioner queue", "provision"},

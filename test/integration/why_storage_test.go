@@ -98,7 +98,7 @@ func driverCauses(t *testing.T, c *cluster) []why {
 // deadNode is a node that nobody runs, with the driver whose volumes it may hold.
 const deadNode = `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dead",
 	"annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}, "status": {"conditions": [
-	{"type": "Ready", "status": "False", "reason": "KubeletStopped", "message": "somebody pulled the plug"}]}}
+	{"type": "Ready", "status": "False", "reason": "KubeletStopped", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "somebody pulled the plug"}]}}
 ---
 {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "dead"}, "spec": {"drivers": [
 	{"name": "` + attachedDriver + `", "nodeID": "dead", "topologyKeys": null}]}}`

@@ -188,6 +188,7 @@ func TestWhy(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, out, "HostPathType")
 	})
+	t.Run("stages are counted", func(t *testing.T) { checkStageMetrics(t, c) })
 	t.Run("in time", func(t *testing.T) { a.checkInTime(t) })
 	t.Run("a start is accounted for", func(t *testing.T) { checkAccount(t, c, a) })
 }
@@ -200,6 +201,34 @@ func checkWithoutRecords(t *testing.T, a *asker, cause why) {
 	require.True(t, answer.Stuck(), "%+v", answer)
 	if cause.kind != explain.KindNode && cause.kind != explain.KindDeployment { // of which nobody records stages
 		require.Contains(t, strings.Join(answer.Unseen, "\n"), "no running berth to ask")
+	}
+}
+
+// checkStageMetrics looks for the stages' histograms where Prometheus does: at the kubelet, and at the local socket.
+func checkStageMetrics(t *testing.T, c *cluster) {
+	t.Helper()
+	socket := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", filepath.Join(c.runDir(), "berth.sock"))
+	}}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://berth/metrics", http.NoBody)
+	require.NoError(t, err)
+	response, err := socket.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	local, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	for where, text := range map[string]string{
+		"kubelet": c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/node-221/proxy/metrics"), "socket": string(local),
+	} {
+		for _, line := range []string{
+			`berth_stage_duration_seconds_count{kind="Pod",owner="kubelet",result="success",stage="Sandbox"}`,
+			`berth_stage_duration_seconds_count{kind="Pod",owner="kubelet",result="error",stage="MountVolume"}`,
+			`berth_stage_duration_seconds_count{kind="PersistentVolumeClaim",owner="provision",result="error",stage="Provisioning"}`,
+			`berth_stage_wait_seconds_count{owner="kubelet",stage="StatusWritten"}`, "berth_stages_lost_total 0",
+		} {
+			require.True(t, strings.Contains(text, line), "%s: no %s", where, line)
+		}
 	}
 }
 

@@ -74,6 +74,11 @@ kills: build ## kill the parts of a cluster at random moments during 500 lives o
 faults: build ## put a failing runtime and an absent API server under Pods, for long (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v -lives 400 -away 2m
 
+ROUNDS ?= 500
+.PHONY: volume-rounds
+volume-rounds: build ## kill kubelet, driver, containerd and controllers under Pods with volumes: ROUNDS=500 (root; 5 s a round)
+	@$(GO) test -tags integration -count=1 -timeout 8h -run TestVolumesSurviveWhateverDies -v ./test/integration -volume-rounds $(ROUNDS)
+
 .PHONY: conformance
 conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" ./conformance/run.sh

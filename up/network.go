@@ -51,6 +51,17 @@ func (l Layout) ensureBridge() error {
 	return nil
 }
 
+// uncut repeats a listing that a change cut short, as interfaces of other clusters' Pods come and go.
+func uncut[T any](list func() ([]T, error)) ([]T, error) {
+	const tries = 50
+	for range tries - 1 {
+		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
+}
+
 // refuseOverlap fails if another interface already has an address in the pod network: two routes to the same
 // addresses would send packets to the wrong cluster.
 func (l Layout) refuseOverlap() error {
@@ -58,7 +69,7 @@ func (l Layout) refuseOverlap() error {
 	if err != nil {
 		return fmt.Errorf("--pod-cidr: %w", err)
 	}
-	links, err := netlink.LinkList()
+	links, err := uncut(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list network interfaces: %w", err)
 	}
@@ -66,7 +77,7 @@ func (l Layout) refuseOverlap() error {
 		if link.Attrs().Name == l.Bridge() {
 			continue
 		}
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		addrs, err := uncut(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 		if err != nil {
 			return fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 		}

@@ -35,6 +35,9 @@ type Config struct {
 	ServiceCIDR string
 	// APIPort is the API server's port on loopback and on the pod bridge.
 	APIPort int
+	// StaticPods is a manifest, or a directory of manifests, of Pods that run whatever the API server knows; empty for
+	// none. It may be relative; Complete makes it absolute.
+	StaticPods string
 	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power cut may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.
@@ -51,6 +54,11 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("--data-dir %q: %w", c.DataDir, err)
 	}
 	c.DataDir = dir
+	if c.StaticPods != "" {
+		if c.StaticPods, err = filepath.Abs(c.StaticPods); err != nil {
+			return c, fmt.Errorf("--pod-manifest-path %q: %w", c.StaticPods, err)
+		}
+	}
 	if c.BinDir == "" {
 		exe, err := os.Executable()
 		if err != nil {

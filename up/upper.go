@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,10 +114,11 @@ func (u *upper) kubeletPart() (runPart, error) {
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
 		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(), CgroupRoot: c.CgroupRoot(),
-		RuntimeEndpoint: "unix://" + c.ContainerdSocket(),
+		RuntimeEndpoint: "unix://" + c.ContainerdSocket(), Static: kubelet.StaticConfig{Path: c.StaticPods},
 		Server: kubelet.ServerConfig{
 			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
+			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
 	}, kubelet.Deps{
 		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},

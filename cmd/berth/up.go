@@ -60,6 +60,7 @@ func newUp() *cobra.Command {
 	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network")
 	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
 	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge")
+	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power cut may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, "how much the logs tell, as klog counts")
 	flags.StringSliceVar(&without, "without", nil, "leave these to a process of their own (berth node, csi-driver, controllers): "+

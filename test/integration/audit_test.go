@@ -198,10 +198,10 @@ func (a nodeAudit) strayShims(known map[string]bool) (found []string) {
 	return found
 }
 
-// twins are the lives with more than one first process: two containers do the work of one.
-func twins() (found []string) {
+// twins are the lives on the node with more than one first process: two containers do the work of one.
+func twins(node string) (found []string) {
 	first := map[string]int{}
-	marker := regexp.MustCompile(`life-of-([a-z0-9]+);`)
+	marker := regexp.MustCompile(`life-on-` + node + `-of-([a-z0-9]+);`)
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil {

@@ -40,7 +40,7 @@ func TestRuntimeFaults(t *testing.T) {
 	proxy.set(faults{refuse: 0.05, forget: 0.05, slow: 0.2, drop: 0.3, double: 0.2, late: 0.5})
 	random := rand.New(rand.NewPCG(number, 4))
 	done := make(chan error, 1)
-	go func() { done <- l.run(t.Context(), number, *manyLives, *atOnce) }()
+	go func() { done <- l.run(t.Context(), number, *manyLives/2, *atOnce) }()
 	var err error
 	for over := false; !over; {
 		select {
@@ -49,7 +49,7 @@ func TestRuntimeFaults(t *testing.T) {
 		case <-time.After(time.Duration(random.IntN(6000)) * time.Millisecond): // a random moment is what this is about
 			proxy.cut()
 		}
-		require.Empty(t, twins())
+		require.Empty(t, twins(l.node))
 	}
 	t.Logf("done to the runtime's calls and events: %v; drift: %d", proxy.counts(), a.kubelet.Drift())
 	for _, what := range []string{"refused", "forgotten", "slow", "dropped", "doubled", "late", "cut"} {
@@ -61,7 +61,7 @@ func TestRuntimeFaults(t *testing.T) {
 	// The counter tells: with all events lost, only the audit can find the end of a container.
 	proxy.set(faults{all: 1})
 	before := a.kubelet.Drift()
-	killLife(t, "healthy0")
+	l.kill("healthy0")
 	_, err = l.await(t.Context(), "healthy0", "restarted", func(pod *corev1.Pod) bool {
 		return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount == 1
 	})
@@ -74,12 +74,13 @@ func TestRuntimeFaults(t *testing.T) {
 	a.audit().clean(t, pods.Items)
 }
 
-// killLife ends the first process of a life's container from outside.
-func killLife(t testing.TB, name string) {
+// kill ends the first process of a life's container from outside.
+func (l *lives) kill(name string) {
+	t := l.t
 	t.Helper()
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || !strings.Contains(string(command), (&life{name: name}).marker()) {
+		if err != nil || !strings.Contains(string(command), l.marker(name)) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))

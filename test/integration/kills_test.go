@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills and TestRuntimeFaults go through")
-	atOnce    = flag.Int("at-once", 8, "how many lives go on at the same time")
+	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills goes through, and TestRuntimeFaults half as many")
+	atOnce    = flag.Int("at-once", 16, "how many lives go on at the same time")
 	killPause = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
 	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )
@@ -55,7 +55,7 @@ func TestKills(t *testing.T) {
 		case <-time.After(pause): // a random moment is what this is about
 			kills[killSome(c, random)]++
 		}
-		require.Empty(t, twins())
+		require.Empty(t, twins(l.node))
 	}
 	t.Logf("killed: %v", kills)
 	require.NoError(t, allow(t, err, kills["containerd"]+kills["berth"]))

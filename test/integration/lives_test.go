@@ -166,11 +166,12 @@ func aLife(random *rand.Rand, name string) life {
 	return l
 }
 
-// marker is in the command line of a life's first process.
-func (l *life) marker() string { return "life-of-" + l.name + ";" }
+// marker is in the command line of the first process of a Pod's container. Several tests may run at the same time, on
+// nodes of different names.
+func (l *lives) marker(name string) string { return "life-on-" + l.node + "-of-" + name + ";" }
 
 func (l *lives) pod(life *life) *corev1.Pod {
-	script := ": " + life.marker() + " echo start >> /journal/log; " + life.script
+	script := ": " + l.marker(life.name) + " echo start >> /journal/log; " + life.script
 	grace, kind := int64(2), corev1.HostPathDirectoryOrCreate
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: life.name},

@@ -21,7 +21,7 @@ import (
 
 // staticManifest is a static Pod that runs until it is told to end.
 func staticManifest(name, mark string) string {
-	return podManifest(name, shell(": life-of-"+name+"; "+stay, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
+	return podManifest(name, shell(stay, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
 }
 
 // TestStaticPods has a node run static Pods among files that are broken, huge, hostile, half-written and random, shows

@@ -17,7 +17,7 @@ import (
 
 var (
 	manyLives = flag.Int("lives", 40, "how many Pods' lives TestKills goes through, and TestRuntimeFaults half as many")
-	atOnce    = flag.Int("at-once", 16, "how many lives go on at the same time")
+	atOnce    = flag.Int("at-once", 8, "how many lives go on at the same time")
 	killPause = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
 	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )

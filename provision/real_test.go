@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -30,9 +31,11 @@ import (
 )
 
 // The tests in this file need a real API server with a controller manager: the path of an administrator's
-// kubeconfig in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own.
+// kubeconfig in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own. The controller has the
+// identity of BERTH_TEST_PROVISION_KUBECONFIG, if that is given. test/integration runs them with both.
 const (
 	envKubeconfig = "BERTH_TEST_KUBECONFIG"
+	envOwn        = "BERTH_TEST_PROVISION_KUBECONFIG"
 	envBackend    = "BERTH_TEST_BACKEND"
 	envDriver     = "BERTH_TEST_DRIVER"
 )
@@ -43,6 +46,17 @@ func realClient(t *testing.T) kubernetes.Interface {
 	if path == "" {
 		t.Skipf("%s is not set", envKubeconfig)
 	}
+	return connect(t, path)
+}
+
+// ownClient has the controller's identity.
+func ownClient(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	return connect(t, cmp.Or(os.Getenv(envOwn), os.Getenv(envKubeconfig)))
+}
+
+func connect(t *testing.T, path string) kubernetes.Interface {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(t, err)
 	config.QPS = -1
@@ -82,6 +96,7 @@ func realPlace(t *testing.T, client kubernetes.Interface) string {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = client.StorageV1().StorageClasses().Delete(ctx, name, metav1.DeleteOptions{})
+		_ = client.CoordinationV1().Leases("kube-system").Delete(ctx, "example.com-"+name, metav1.DeleteOptions{})
 		_ = client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	})
 	return name
@@ -147,12 +162,12 @@ func untilClaims(t *testing.T, client kubernetes.Interface, place string, done f
 func TestRealThroughput(t *testing.T) {
 	client := realClient(t)
 	place := realPlace(t, client)
-	const count = 500
+	const count = 200
 	for i := range count {
 		realClaim(t, client, place, fmt.Sprint("claim", i))
 	}
 	p := &simple{}
-	ctrl, err := provision.New(client, "example.com/"+place, p, provision.LeaderElectionNamespace(place))
+	ctrl, err := provision.New(ownClient(t), "example.com/"+place, p, provision.LeaderElectionNamespace("kube-system"))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -244,7 +259,7 @@ func TestHelperProvisioner(t *testing.T) {
 	if root == "" {
 		t.Skip("only a helper of TestRealKill")
 	}
-	ctrl, err := provision.New(realClient(t), os.Getenv(envDriver), directories{root}, provision.LeaderElection(false))
+	ctrl, err := provision.New(ownClient(t), os.Getenv(envDriver), directories{root}, provision.LeaderElection(false))
 	require.NoError(t, err)
 	require.NoError(t, ctrl.RunContext(t.Context()))
 }

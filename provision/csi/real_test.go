@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -29,13 +30,34 @@ import (
 )
 
 // The tests in this file need a real API server with a controller manager: the path of an administrator's kubeconfig
-// in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own.
-func realClient(t *testing.T) (client kubernetes.Interface, place string) {
+// in BERTH_TEST_KUBECONFIG. They work in a namespace and a class of their own. What provisions has the identity of
+// BERTH_TEST_PROVISION_KUBECONFIG, if that is given. test/integration runs them with both.
+func realClient(t *testing.T) (client, own kubernetes.Interface, place string) {
 	t.Helper()
 	path := os.Getenv("BERTH_TEST_KUBECONFIG")
 	if path == "" {
 		t.Skip("BERTH_TEST_KUBECONFIG is not set")
 	}
+	client = connect(t, path)
+	own = connect(t, cmp.Or(os.Getenv("BERTH_TEST_PROVISION_KUBECONFIG"), path))
+	place = "csi-" + utilrand.String(6)
+	ctx := context.WithoutCancel(t.Context())
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: place}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: place}, Provisioner: place + ".example.com"}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = client.StorageV1().StorageClasses().Delete(ctx, place, metav1.DeleteOptions{})
+		_ = client.CoordinationV1().Leases("kube-system").Delete(ctx, place+".example.com", metav1.DeleteOptions{})
+		_ = client.CoreV1().Namespaces().Delete(ctx, place, metav1.DeleteOptions{})
+	})
+	return client, own, place
+}
+
+func connect(t *testing.T, path string) kubernetes.Interface {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(t, err)
 	config.QPS = -1
@@ -57,22 +79,9 @@ func realClient(t *testing.T) (client kubernetes.Interface, place string) {
 			_ = conn.Close() // a watch may not have let go of it yet
 		}
 	})
-	client, err = kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-
-	place = "csi-" + utilrand.String(6)
-	ctx := context.WithoutCancel(t.Context())
-	_, err = client.CoreV1().Namespaces().Create(ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: place}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: place}, Provisioner: place + ".example.com"}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = client.StorageV1().StorageClasses().Delete(ctx, place, metav1.DeleteOptions{})
-		_ = client.CoreV1().Namespaces().Delete(ctx, place, metav1.DeleteOptions{})
-	})
-	return client, place
+	return client
 }
 
 // claims makes claims of the place's class.
@@ -136,7 +145,7 @@ func allBound(count int) func([]corev1.PersistentVolume) bool {
 func control(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner) {
 	t.Helper()
 	ctrl, err := provision.New(client, place+".example.com", p,
-		provision.LeaderElectionNamespace(place), provision.RateLimiter(
+		provision.LeaderElectionNamespace("kube-system"), provision.RateLimiter(
 			workqueue.NewItemExponentialFailureRateLimiter(10*time.Millisecond, time.Second)), //nolint:staticcheck // its type
 		provision.FailedProvisionThreshold(0), provision.FailedDeleteThreshold(0), provision.Threadiness(8))
 	require.NoError(t, err)
@@ -150,10 +159,10 @@ func control(t *testing.T, client kubernetes.Interface, place string, p *csi.Pro
 }
 
 func TestRealClaimsByARealDriver(t *testing.T) {
-	client, place := realClient(t)
+	client, own, place := realClient(t)
 	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
-	p := started(t, csi.Deps{Client: client}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	control(t, client, place, p)
+	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
+	control(t, own, place, p)
 	const count = 50
 	began := time.Now()
 	claims(t, client, place, count)
@@ -209,7 +218,7 @@ func (m *moody) mood(ctx context.Context, act func()) error {
 }
 
 func TestRealClaimsByAMoodyDriver(t *testing.T) {
-	client, place := realClient(t)
+	client, own, place := realClient(t)
 	backend := &moody{dice: rand.New(rand.NewPCG(1, 2)), volumes: map[string]bool{}}
 	f := newFaulty()
 	f.name = place + ".example.com"
@@ -234,8 +243,8 @@ func TestRealClaimsByAMoodyDriver(t *testing.T) {
 	}
 	socket := socketPath(t)
 	f.serve(t, socket)
-	p := started(t, csi.Deps{Client: client}, csi.Config{Name: f.name, Socket: socket, Timeout: 200 * time.Millisecond})
-	control(t, client, place, p)
+	p := started(t, csi.Deps{Client: own}, csi.Config{Name: f.name, Socket: socket, Timeout: 200 * time.Millisecond})
+	control(t, own, place, p)
 	const count = 20
 	claims(t, client, place, count)
 	handles := until(t, client, place, allBound(count))

@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -21,7 +22,8 @@ import (
 )
 
 // TestRealClaim follows one claim of the class through a real API server: made, bound, deleted. It needs an
-// administrator's kubeconfig in BERTH_TEST_KUBECONFIG; it plays the scheduler's part itself.
+// administrator's kubeconfig in BERTH_TEST_KUBECONFIG; it plays the scheduler's part itself. The controller has the
+// identity of BERTH_TEST_PROVISION_KUBECONFIG, if that is given. test/integration runs it with both.
 func TestRealClaim(t *testing.T) {
 	kubeconfig := os.Getenv("BERTH_TEST_KUBECONFIG")
 	if kubeconfig == "" {
@@ -30,6 +32,10 @@ func TestRealClaim(t *testing.T) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(t, err)
 	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	config, err = clientcmd.BuildConfigFromFlags("", cmp.Or(os.Getenv("BERTH_TEST_PROVISION_KUBECONFIG"), kubeconfig))
+	require.NoError(t, err)
+	own, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -47,7 +53,7 @@ func TestRealClaim(t *testing.T) {
 	root := t.TempDir()
 	p, err := local.New(local.Deps{}, local.Config{Root: root, NodeName: node})
 	require.NoError(t, err)
-	ctrl, err := provision.New(client, local.ProvisionerName, p, provision.LeaderElection(false),
+	ctrl, err := provision.New(own, local.ProvisionerName, p, provision.LeaderElection(false),
 		provision.IntentFinalizer(local.IntentFinalizer(node)))
 	require.NoError(t, err)
 	runCtx, end := context.WithCancel(ctx)

@@ -5,11 +5,14 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // loopDevices are the loop devices whose images lie in the cluster's data directory.
@@ -46,6 +49,8 @@ func TestDisks(t *testing.T) {
 	run("writer", "grep ' /disk ext4 ' /proc/mounts && echo precious > /disk/file")
 	require.Contains(t, run("full", "dd if=/dev/zero of=/disk/big bs=1M count=64 2>&1; rm /disk/big"), "No space left")
 
+	checkRoom(t, c)
+
 	c.stop()
 	require.Empty(t, c.leftovers())
 	require.Empty(t, c.loopDevices(), "no disk stays attached")
@@ -62,4 +67,35 @@ func TestDisks(t *testing.T) {
 	require.Contains(t, out, "No resources found")
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// checkRoom has the scheduler refuse a disk that is larger than what csi.berth.dev says to have room for.
+func checkRoom(t *testing.T, c *cluster) {
+	t.Helper()
+	list, err := c.client().StorageV1().CSIStorageCapacities("kube-system").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, list.Items, 1)
+	room := list.Items[0]
+	require.Equal(t, "berth-loop", room.StorageClassName)
+	require.Equal(t, map[string]string{"topology.csi.berth.dev/node": "node-191"}, room.NodeTopology.MatchLabels)
+	require.Equal(t, "CSIDriver csi.berth.dev", room.OwnerReferences[0].Kind+" "+room.OwnerReferences[0].Name)
+	var disk unix.Statfs_t
+	require.NoError(t, unix.Statfs(filepath.Join(c.dataDir, "disks"), &disk))
+	require.Positive(t, room.Capacity.Value())
+	require.LessOrEqual(t, room.Capacity.Value(), int64(disk.Blocks)*disk.Bsize)
+
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "huge"}, "spec": {"storageClassName": "berth-loop",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1000Ti"}}}}`)
+	c.apply(podManifest("huge", shell("true", ""), strings.Replace(diskPod, `"disk"`, `"huge"`, 1)))
+	c.waitPod("name=huge", "refused by the scheduler", func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse &&
+				strings.Contains(condition.Message, "did not have enough free storage")
+		})
+	})
+	claim, err := c.client().CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "huge", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotContains(t, claim.Annotations, "volume.kubernetes.io/selected-node", "nobody was asked for it")
+	c.mustRun("kubectl", "delete", "pod", "huge", "--timeout=2m")
+	c.mustRun("kubectl", "delete", "pvc", "huge", "--timeout=2m")
 }

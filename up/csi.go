@@ -64,16 +64,12 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 	if err != nil {
 		return nil, err
 	}
+	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: c.log, Clock: c.clock},
+		capacity.Config{DriverName: csidriver.Name, Namespace: metav1.NamespaceSystem})
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context) error {
-		owner, err := capacity.OwnedByDriver(ctx, client, csidriver.Name)
-		if err != nil {
-			return err
-		}
-		publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: c.log, Clock: c.clock},
-			capacity.Config{DriverName: csidriver.Name, Namespace: metav1.NamespaceSystem, Owner: owner})
-		if err != nil {
-			return err
-		}
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return provisioner.Start(ctx) })
 		group.Go(func() error { return controller.RunContext(ctx) })

@@ -79,20 +79,16 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 func (p csiParts) publish(
 	ctx context.Context, client kubernetes.Interface, provisioner *csiprovision.Provisioner, logger *slog.Logger,
 ) error {
-	namespace, pod := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
-	var owner *metav1.OwnerReference
-	var err error
-	if namespace != "" && pod != "" {
-		owner, err = capacity.OwnedByPod(ctx, client, namespace, pod)
-	} else {
-		namespace = metav1.NamespaceSystem
-		owner, err = capacity.OwnedByDriver(ctx, client, p.driver.Name)
+	config := capacity.Config{
+		DriverName: p.driver.Name, Namespace: metav1.NamespaceSystem, Period: p.capacityPeriod}
+	if namespace, pod := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME"); namespace != "" && pod != "" {
+		owner, err := capacity.OwnedByPod(ctx, client, namespace, pod)
+		if err != nil {
+			return err
+		}
+		config.Namespace, config.Owner = namespace, owner
 	}
-	if err != nil {
-		return err
-	}
-	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: logger},
-		capacity.Config{DriverName: p.driver.Name, Namespace: namespace, Owner: owner, Period: p.capacityPeriod})
+	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: logger}, config)
 	if err != nil {
 		return err
 	}

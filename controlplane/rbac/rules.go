@@ -29,11 +29,11 @@ func parts() []part {
 			rule("", write, "persistentvolumes"),
 			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),
 			rule("", read, "nodes", "pods"),
-			rule("storage.k8s.io", read, "storageclasses", "csinodes"),
+			rule("storage.k8s.io", read, "storageclasses", "csinodes", "csidrivers"),
 			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),
 			// What a class or a claim may name for its driver.
 			rule("", []string{"get"}, "secrets"),
-			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses", "csidrivers"),
+			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses"),
 			rule("snapshot.storage.k8s.io", []string{"get"}, "volumesnapshots", "volumesnapshotcontents"),
 			eventRule("", "events"), eventRule("events.k8s.io", "events"),
 		}},

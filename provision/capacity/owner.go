@@ -6,24 +6,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
-// OwnedByDriver returns the driver's CSIDriver object as the owner of what is published: when the driver is
-// uninstalled, so is that. The client needs to get CSIDrivers. It is nil if there is no such object.
-func OwnedByDriver(ctx context.Context, client kubernetes.Interface, driver string) (*metav1.OwnerReference, error) {
-	object, err := client.StorageV1().CSIDrivers().Get(ctx, driver, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+// owner is whose end removes what is published: who was named, or the driver's CSIDriver object, if there is one.
+func (p *Publisher) owner() *metav1.OwnerReference {
+	if p.config.Owner != nil {
+		return p.config.Owner
 	}
+	driver, err := p.drivers.Get(p.config.DriverName)
 	if err != nil {
-		return nil, fmt.Errorf("find the owner of what is published: read CSIDriver %q: %w", driver, err)
+		return nil // a lister knows no other error than "not found"
 	}
 	return &metav1.OwnerReference{
-		APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: object.Name, UID: object.UID,
-	}, nil
+		APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: driver.Name, UID: driver.UID,
+	}
 }
 
 // OwnedByPod returns what controls the Pod (its StatefulSet, DaemonSet or ReplicaSet), or the Pod itself if nothing does,

@@ -41,7 +41,7 @@ type Driver interface {
 
 // Deps are what a Publisher works with. Client and Driver are required; Logger and Clock have the usual defaults.
 type Deps struct {
-	// Client needs to watch StorageClasses, CSINodes, Nodes and PersistentVolumes, and to watch, create, update and
+	// Client needs to watch StorageClasses, CSIDrivers, CSINodes, Nodes and PersistentVolumes, and to watch, create, update and
 	// delete CSIStorageCapacities in the namespace.
 	Client kubernetes.Interface
 	Driver Driver
@@ -58,7 +58,7 @@ type Config struct {
 	// ManagedBy tells several publishers of one driver apart, such as one on each node. It is the value of a label:
 	// objects with another value are left alone. Default "berth".
 	ManagedBy string
-	// Owner owns the objects: when it is gone, Kubernetes removes them. Nil: nobody.
+	// Owner owns the objects: when it is gone, Kubernetes removes them. Nil: the driver's CSIDriver object does.
 	Owner *metav1.OwnerReference
 	// Period is how often the driver is asked again although nothing was seen to change. Default DefaultPeriod.
 	Period time.Duration
@@ -71,6 +71,7 @@ type Publisher struct {
 	factory   informers.SharedInformerFactory
 	published informers.SharedInformerFactory
 	classes   storagelisters.StorageClassLister
+	drivers   storagelisters.CSIDriverLister
 	objects   cache.Indexer
 	places    *places
 	runner    *controller.Typed[key]
@@ -103,6 +104,7 @@ func New(deps Deps, config Config) (*Publisher, error) {
 	p.published = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithNamespace(config.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = p.selector() }))
 	p.classes = p.factory.Storage().V1().StorageClasses().Lister()
+	p.drivers = p.factory.Storage().V1().CSIDrivers().Lister()
 	p.places = newPlaces(config.DriverName,
 		p.factory.Storage().V1().CSINodes().Lister(), p.factory.Core().V1().Nodes().Lister())
 	return p, p.wire()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/berth-dev/berth/provision/capacity"
@@ -283,21 +284,36 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 	require.ErrorContains(t, err, "Config.DriverName")
 }
 
+func TestTheDriversObjectOwnsWhereNobodyElseDoes(t *testing.T) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+		owners := func() []metav1.OwnerReference {
+			list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, list.Items, 1)
+			return list.Items[0].OwnerReferences
+		}
+		require.Empty(t, owners(), "there is no such object yet")
+		for _, uid := range []types.UID{"first", "second"} {
+			_, err := w.client.StorageV1().CSIDrivers().Create(t.Context(),
+				&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName, UID: uid}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			synctest.Wait()
+			require.Equal(t, []metav1.OwnerReference{
+				{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver", Name: driverName, UID: uid}}, owners())
+			require.NoError(t, w.client.StorageV1().CSIDrivers().Delete(t.Context(), driverName, metav1.DeleteOptions{}))
+			synctest.Wait()
+		}
+	})
+}
+
 func TestOwners(t *testing.T) {
 	yes := true
 	client := fake.NewClientset(
-		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName, UID: "d"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "alone", Namespace: "ns", UID: "p"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one-of-many", Namespace: "ns", UID: "q", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "many", UID: "s", Controller: &yes}}}},
 	)
-	owner, err := capacity.OwnedByDriver(t.Context(), client, driverName)
-	require.NoError(t, err)
-	require.Equal(t, &metav1.OwnerReference{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver", Name: driverName, UID: "d"}, owner)
-	owner, err = capacity.OwnedByDriver(t.Context(), client, "unknown")
-	require.NoError(t, err)
-	require.Nil(t, owner)
-	owner, err = capacity.OwnedByPod(t.Context(), client, "ns", "alone")
+	owner, err := capacity.OwnedByPod(t.Context(), client, "ns", "alone")
 	require.NoError(t, err)
 	require.Equal(t, &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "alone", UID: "p"}, owner)
 	owner, err = capacity.OwnedByPod(t.Context(), client, "ns", "one-of-many")

@@ -75,8 +75,8 @@ func (p *Publisher) object(k key, segments map[string]string, available, largest
 	if largest > 0 {
 		object.MaximumVolumeSize = resource.NewQuantity(largest, resource.BinarySI)
 	}
-	if p.config.Owner != nil {
-		object.OwnerReferences = []metav1.OwnerReference{*p.config.Owner}
+	if owner := p.owner(); owner != nil {
+		object.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	return object
 }

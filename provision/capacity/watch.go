@@ -17,6 +17,12 @@ func (p *Publisher) watch(objects cache.SharedInformer) {
 	p.runner.Watch(controller.Watches(storage.StorageClasses().Informer(), func(class *storagev1.StorageClass) []key {
 		return p.ofClass(class, p.places.all())
 	}, controller.Changed()))
+	p.runner.Watch(controller.Watches(storage.CSIDrivers().Informer(), func(driver *storagev1.CSIDriver) []key {
+		if driver.Name != p.config.DriverName {
+			return nil
+		}
+		return p.ofPlaces(p.places.all()) // it owns what is published
+	}, controller.Changed()))
 	p.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []key {
 		return p.ofPlaces(p.places.look(node.Name))
 	}, controller.Changed()))

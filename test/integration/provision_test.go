@@ -26,6 +26,29 @@ func TestProvisionOnAnAPIServer(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.NotContains(t, string(out), "--- SKIP")
 	require.Equal(t, 5, strings.Count(string(out), "--- PASS: TestReal"), "%s", out)
+	checkExample(t, c)
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// checkExample runs the provisioner that docs/provisioners.md shows.
+func checkExample(t *testing.T, c *cluster) {
+	t.Helper()
+	binary, share := filepath.Join(t.TempDir(), "provisioner"), t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../examples/provisioner").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Setenv("KUBECONFIG", filepath.Join(c.dataDir, "admin.kubeconfig"))
+	beside(t, binary, share)
+	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "share"}, "provisioner": "example.com/share"}`)
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {"storageClassName": "share",
+		"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}}`)
+	c.mustRun("kubectl", "wait", "pvc/shared", "--for=jsonpath={.status.phase}=Bound", "--timeout=2m")
+	volumes, err := os.ReadDir(share)
+	require.NoError(t, err)
+	require.Len(t, volumes, 1)
+	c.mustRun("kubectl", "delete", "pvc", "shared", "--timeout=2m")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv/"+volumes[0].Name(), "--timeout=2m")
+	volumes, err = os.ReadDir(share)
+	require.NoError(t, err)
+	require.Empty(t, volumes)
 }

@@ -1,0 +1,40 @@
+// Command provisioner is a whole provisioner: every volume is a directory of a share that all nodes mount.
+package main
+
+import (
+	"log"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+type share string
+
+func (s share) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
+	path := filepath.Join(string(s), o.PVName)
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: o.PVName}, Spec: corev1.PersistentVolumeSpec{
+		PersistentVolumeReclaimPolicy: o.PersistentVolumeReclaimPolicy,
+		AccessModes:                   o.PVC.Spec.AccessModes,
+		Capacity:                      o.PVC.Spec.Resources.Requests,
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
+	}}, os.MkdirAll(path, 0o777) // may be there since before a crash
+}
+
+func (s share) Delete(pv *corev1.PersistentVolume) error {
+	return os.RemoveAll(filepath.Join(string(s), pv.Name))
+}
+
+func main() { // provisioner DIRECTORY: in a Pod, or with KUBECONFIG set
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := kubernetes.NewForConfigOrDie(config)
+	provision.NewProvisionController(client, "example.com/share", share(os.Args[1]), "v1.36.3").Run(nil)
+}

@@ -2,6 +2,7 @@ package provision_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -32,14 +33,14 @@ type candidate struct {
 	done chan error
 }
 
-func stand(t *testing.T, w *world, process *process, p provision.Provisioner) *candidate {
+func stand(t *testing.T, w *world, process *process, p provision.Provisioner, options ...option) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	if process != nil {
 		process.kill = cancel
 	}
-	ctrl, err := provision.New(w.client(process), driver, p,
-		provision.LeaderElectionNamespace("ns"), provision.EventRecorder(&record.FakeRecorder{}))
+	options = append(options, provision.LeaderElectionNamespace("ns"), provision.EventRecorder(&record.FakeRecorder{}))
+	ctrl, err := provision.New(w.client(process), driver, p, options...)
 	require.NoError(t, err)
 	c := &candidate{ctrl: ctrl, stop: cancel, done: make(chan error, 1)}
 	go func() { c.done <- ctrl.RunContext(ctx) }()
@@ -72,6 +73,35 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 		lease, err := w.client(nil).CoordinationV1().Leases("ns").Get(t.Context(), "example.com-disk", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Empty(t, *lease.Spec.HolderIdentity)
+	})
+}
+
+func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(newClass("fast"))
+		var working []string
+		beside := func(name string) option {
+			return provision.WhileLeading(func(ctx context.Context) error {
+				working = append(working, name)
+				<-ctx.Done()
+				working = append(working, name+" ended")
+				return nil
+			})
+		}
+		one := stand(t, w, nil, &simple{}, beside("one"))
+		two := stand(t, w, nil, &simple{}, beside("two"))
+		require.Equal(t, []string{"one"}, working)
+		one.stop()
+		require.NoError(t, <-one.done)
+		time.Sleep(time.Minute) // the bubble's time
+		require.Equal(t, []string{"one", "one ended", "two"}, working)
+		two.stop()
+		require.NoError(t, <-two.done)
+
+		broken := errors.New("broken")
+		three := stand(t, w, nil, &simple{}, provision.WhileLeading(func(context.Context) error { return broken }))
+		require.ErrorIs(t, <-three.done, broken, "it does not fail in silence")
+		three.stop()
 	})
 }
 

@@ -34,6 +34,7 @@ type faulty struct {
 	created []*csiapi.CreateVolumeRequest
 	deleted []*csiapi.DeleteVolumeRequest
 	asked   int
+	room    []*csiapi.GetCapacityRequest
 }
 
 // newFaulty returns a driver that can do everything and does it right.

@@ -1,0 +1,52 @@
+package csi_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/berth-dev/berth/provision/csi"
+)
+
+func (f *faulty) GetCapacity(_ context.Context, req *csiapi.GetCapacityRequest) (*csiapi.GetCapacityResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.room = append(f.room, req)
+	return &csiapi.GetCapacityResponse{AvailableCapacity: 1000, MaximumVolumeSize: wrapperspb.Int64(400)}, nil
+}
+
+func TestCapacityIsWhatTheDriverSays(t *testing.T) {
+	f := newFaulty()
+	f.rpcs = append(f.rpcs, csiapi.ControllerServiceCapability_RPC_GET_CAPACITY)
+	socket := socketPath(t)
+	f.serve(t, socket)
+	p := started(t, csi.Deps{Client: fake.NewClientset()}, csi.Config{Name: driverName, Socket: socket})
+	parameters := map[string]string{"tier": "gold", "csi.storage.k8s.io/fstype": "xfs",
+		"csi.storage.k8s.io/provisioner-secret-name": "s", "csi.storage.k8s.io/provisioner-secret-namespace": "n"}
+	available, largest, err := p.Capacity(t.Context(), parameters, map[string]string{"zone": "a"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1000, available)
+	require.EqualValues(t, 400, largest)
+	require.Len(t, f.room, 1)
+	require.Equal(t, map[string]string{"tier": "gold"}, f.room[0].GetParameters(), "what is for us is kept from the driver")
+	require.Equal(t, map[string]string{"zone": "a"}, f.room[0].GetAccessibleTopology().GetSegments())
+
+	_, _, err = p.Capacity(t.Context(), map[string]string{"csi.storage.k8s.io/unknown": "x"}, nil)
+	require.ErrorContains(t, err, "csi.storage.k8s.io/unknown")
+}
+
+func TestCapacityOfADriverThatCannotTell(t *testing.T) {
+	f := newFaulty()
+	socket := socketPath(t)
+	f.serve(t, socket)
+	p := started(t, csi.Deps{Client: fake.NewClientset()}, csi.Config{Name: driverName, Socket: socket})
+	_, _, err := p.Capacity(t.Context(), nil, nil)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, driverName)
+	require.Empty(t, f.room)
+}

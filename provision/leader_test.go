@@ -79,22 +79,23 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(newClass("fast"))
-		var working []string
+		working := make(chan string, 10)
 		beside := func(name string) option {
 			return provision.WhileLeading(func(ctx context.Context) error {
-				working = append(working, name)
+				working <- name
 				<-ctx.Done()
-				working = append(working, name+" ended")
+				working <- name + " ended"
 				return nil
 			})
 		}
 		one := stand(t, w, nil, &simple{}, beside("one"))
 		two := stand(t, w, nil, &simple{}, beside("two"))
-		require.Equal(t, []string{"one"}, working)
+		require.Equal(t, "one", <-working)
+		require.Empty(t, working)
 		one.stop()
 		require.NoError(t, <-one.done)
 		time.Sleep(time.Minute) // the bubble's time
-		require.Equal(t, []string{"one", "one ended", "two"}, working)
+		require.Equal(t, []string{"one ended", "two"}, []string{<-working, <-working})
 		two.stop()
 		require.NoError(t, <-two.done)
 

@@ -162,7 +162,7 @@ func untilClaims(t *testing.T, client kubernetes.Interface, place string, done f
 func TestRealThroughput(t *testing.T) {
 	client := realClient(t)
 	place := realPlace(t, client)
-	const count = 200
+	const count = 100
 	for i := range count {
 		realClaim(t, client, place, fmt.Sprint("claim", i))
 	}

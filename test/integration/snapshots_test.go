@@ -41,7 +41,7 @@ func claimOf(name, source string) string {
 // TestSnapshots makes a volume from a snapshot and one from another volume. The snapshot is taken by Kubernetes' own
 // controller and sidecar; the volumes are made by berth up, with the rights that it has.
 func TestSnapshots(t *testing.T) {
-	c := newCluster(t, 243)
+	c := newCluster(t, 203)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	programs := t.TempDir()

@@ -22,7 +22,6 @@ func goTool(t *testing.T, module string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = filepath.Join("../thirdparty", module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	require.NoError(t, err, "go %s", strings.Join(args, " "))
 	return strings.TrimSpace(string(out))
@@ -53,6 +52,7 @@ func TestLocalPathProvisioner(t *testing.T) {
 	// The helper Pods' script finds busybox's tools in busybox's shell.
 	importProgram(t, c, "docker.io/library/busybox:latest", "/bin/busybox", "/bin/sh")
 	binary := filepath.Join(t.TempDir(), "local-path-provisioner")
+	t.Setenv("CGO_ENABLED", "0") // it runs in an image without a C library
 	goTool(t, "localpath", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, localPath)
 	importProgram(t, c, "docker.io/rancher/local-path-provisioner:v0.0.30", binary, "/usr/bin/local-path-provisioner")
 

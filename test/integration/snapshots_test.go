@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -40,7 +41,12 @@ func claimOf(name, source string) string {
 
 // TestSnapshots makes a volume from a snapshot and one from another volume. The snapshot is taken by Kubernetes' own
 // controller and sidecar; the volumes are made by berth up, with the rights that it has.
+//
+// Building the two programs takes minutes, so it runs only where BERTH_TEST_SNAPSHOTS is set.
 func TestSnapshots(t *testing.T) {
+	if os.Getenv("BERTH_TEST_SNAPSHOTS") == "" {
+		t.Skip("BERTH_TEST_SNAPSHOTS is not set")
+	}
 	c := newCluster(t, 203)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +15,13 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -77,6 +82,8 @@ type world struct {
 	client *fake.Clientset
 	driver *driver
 	clock  *testclock.FakeClock
+
+	forbidden atomic.Bool // Secrets may not be read
 }
 
 func newWorld(t *testing.T) *world {
@@ -88,6 +95,10 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOf(t *testing.T, publisher attacher.Publisher, log *slog.Logger) *world {
 	w := &world{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
+	w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return w.forbidden.Load(), nil,
+			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", errors.New("no right"))
+	})
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{

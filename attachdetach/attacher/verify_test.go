@@ -13,12 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
 )
@@ -209,21 +205,13 @@ func TestSecrets(t *testing.T) {
 	pv.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "vault", Name: "key"}
 	_, err = w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	forbidden := true
-	w.client.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		require.Equal(t, "vault", action.GetNamespace())
-		var denied bool
-		w.driver.set(func() { denied = forbidden })
-		return denied, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", errors.New("no right"))
-	})
+	w.forbidden.Store(true)
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "what is missing must be told")
 	message := w.get("va").Status.AttachError.Message
 	require.Contains(t, message, "secret vault/key of field spec.csi.controllerPublishSecretRef")
-	w.driver.set(func() {
-		require.Zero(t, w.driver.calls, "the driver must not be called without its secret")
-		forbidden = false
-	})
+	w.driver.set(func() { require.Zero(t, w.driver.calls, "the driver must not be called without its secret") })
+	w.forbidden.Store(false)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "key", UID: types.UID("s")}}
 	secret.Data = map[string][]byte{"token": []byte("open sesame")}
 	_, err = w.client.CoreV1().Secrets("vault").Create(t.Context(), secret, metav1.CreateOptions{})

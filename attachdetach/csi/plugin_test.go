@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,12 +42,16 @@ type world struct {
 	client *fake.Clientset
 	clock  *testclock.FakeClock
 	plugin *csi.Plugin
+	full   atomic.Bool // nothing more can be made
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
 	// As the API server does: an object gets an identity, and one with finalizers outlives its deletion.
 	w.client.PrependReactor("create", "volumeattachments", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if w.full.Load() {
+			return true, nil, errors.New("no room")
+		}
 		va := action.(clienttesting.CreateAction).GetObject().(*storagev1.VolumeAttachment)
 		va.UID, va.Finalizers = types.UID(va.Name), []string{"attacher"}
 		return false, nil, nil
@@ -193,9 +198,7 @@ func TestAttachThatCannotBe(t *testing.T) {
 	require.NoError(t, w.client.Tracker().Delete(attachments, "", other))
 	require.ErrorContains(t, w.ends(done), "deleted by someone else")
 
-	w.client.PrependReactor("create", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("no room")
-	})
+	w.full.Store(true)
 	require.ErrorContains(t, w.ends(w.attach("j")), "no room")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -1,0 +1,98 @@
+package csidriver_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/csidriver"
+)
+
+// A shared volume goes from node to node, is on one at a time, and is staged only where it is published.
+func TestSharedVolumeGoesFromNodeToNode(t *testing.T) {
+	w := newWorld(t)
+	w.config.Shared = true
+	w.start()
+	there := newWorld(t)
+	there.config.Root, there.config.NodeID = w.config.Root, "node-2"
+	there.config.Shared, there.config.NodeOnly = true, true
+	there.start()
+	capability := &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "moves", VolumeCapabilities: []*csi.VolumeCapability{capability},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 16 << 20},
+	})
+	require.NoError(t, err)
+	require.Empty(t, made.Volume.AccessibleTopology, "it is everywhere")
+	id := made.Volume.VolumeId
+	publish := func(node string) error {
+		_, err := w.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+			VolumeId: id, NodeId: node, VolumeCapability: capability})
+		return err
+	}
+	unpublish := func(node string) {
+		t.Helper()
+		_, err := w.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: node})
+		require.NoError(t, err)
+	}
+	published := func() []string {
+		list, err := w.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+		require.NoError(t, err)
+		return list.Entries[0].Status.PublishedNodeIds
+	}
+	stage := func(on *world) (string, error) {
+		path := filepath.Join(on.dir, "staging")
+		_, err := on.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: id, StagingTargetPath: path, VolumeCapability: capability})
+		return path, err
+	}
+	unstage := func(on *world, path string) {
+		t.Helper()
+		_, err := on.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: path})
+		require.NoError(t, err)
+		require.Empty(t, w.loops(), "a node that has unstaged it has it no longer attached")
+	}
+
+	_, err = stage(w)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "it is published nowhere")
+	require.NoError(t, publish(node))
+	require.NoError(t, publish(node), "again is no change")
+	require.Equal(t, codes.FailedPrecondition, status.Code(publish("node-2")), "one node at a time")
+	require.Equal(t, []string{node}, published())
+	path, err := stage(w)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), []byte("precious"), 0o600))
+	_, err = stage(there)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "it is published elsewhere")
+	unstage(w, path)
+	_, err = w.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: id})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "it is still published")
+
+	unpublish("node-2")
+	require.Equal(t, []string{node}, published(), "a node that has it not cannot give it up")
+	unpublish(node)
+	require.NoError(t, publish("node-2"))
+	w.start() // what is published outlives the driver
+	require.Equal(t, []string{"node-2"}, published())
+	path, err = stage(there)
+	require.NoError(t, err)
+	data, err := os.ReadFile(filepath.Join(path, "file"))
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(data))
+	unstage(there, path)
+	unpublish("")
+	_, err = w.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: id})
+	require.NoError(t, err)
+
+	_, err = csidriver.New(csidriver.Deps{}, csidriver.Config{
+		Endpoint: "/x", NodeID: node, Root: filepath.Join(w.dir, "r"), NodeOnly: true})
+	require.ErrorContains(t, err, "NodeOnly")
+}

@@ -238,8 +238,14 @@ func (l *lives) reach(ctx context.Context, life *life) error {
 
 // check compares the status of a Pod with its journal.
 func (l *lives) check(life *life, pod *corev1.Pod) error {
-	starts, exits, err := l.read(life.name)
-	if err != nil {
+	var starts, exits int
+	// A container counts as running a moment before it has written its first line.
+	if err := insist(l.t.Context(), func() (err error) {
+		if starts, exits, err = l.read(life.name); err == nil && starts < life.exits+1 {
+			err = fmt.Errorf("the journal of pod %s has %d starts", life.name, starts)
+		}
+		return err
+	}, nil); err != nil {
 		return err
 	}
 	restarts := int(pod.Status.ContainerStatuses[0].RestartCount)

@@ -80,6 +80,13 @@ func TestVersionForMachines(t *testing.T) {
 	}
 }
 
+func TestAWatchKeepsTheVerdictInSight(t *testing.T) {
+	text := "\x1b[1mverdict, which is twenty\x1b[0m\none\ntwo\nthree\n"
+	require.Equal(t, text, fit(text, 80, 6))
+	require.Equal(t, "\x1b[1mverdict, which is twenty\x1b[0m\none\n…\n", fit(text, 80, 4))
+	require.Equal(t, "\x1b[1mverdict, which is twenty\x1b[0m\none\n…\n", fit(text, 20, 5), "the verdict takes two rows")
+}
+
 func TestPluginArgs(t *testing.T) {
 	require.Equal(t, []string{"explain", "--plugin", "pod/x"}, pluginArgs([]string{"/usr/bin/kubectl-why", "pod/x"}))
 	require.Equal(t, []string{"up"}, pluginArgs([]string{"berth", "up"}))

@@ -6,10 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/informers"
@@ -115,9 +120,30 @@ func (f *explainFlags) repaint(cmd *cobra.Command, answer *explain.Answer) error
 	if err := style().Print(&screen, answer); err != nil {
 		return err
 	}
-	text := bytes.ReplaceAll(screen.Bytes(), []byte("\n"), []byte("\x1b[K\n"))
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\x1b[H%s\x1b[J", text)
+	text := screen.String()
+	if width, height, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		text = fit(text, width, height)
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\x1b[H%s\x1b[J", strings.ReplaceAll(text, "\n", "\x1b[K\n"))
 	return err
+}
+
+var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// fit keeps as many lines as a terminal of that size shows, for what is taller would scroll its beginning, the verdict,
+// out of sight. Lines that are wider than the terminal take several rows.
+func fit(text string, width, height int) string {
+	var kept strings.Builder
+	rows := 1 // the cursor stands below the last line
+	for line := range strings.Lines(text) {
+		length := utf8.RuneCountInString(strings.TrimSuffix(colors.ReplaceAllString(line, ""), "\n"))
+		rows += max(1, (length+width-1)/max(width, 1))
+		if rows >= height {
+			return kept.String() + "…\n"
+		}
+		kept.WriteString(line)
+	}
+	return kept.String()
 }
 
 // watchAPI wakes at every change that can alter the answer.

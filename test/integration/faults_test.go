@@ -23,6 +23,7 @@ import (
 // drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
 // what no event told is counted as drift.
 func TestRuntimeFaults(t *testing.T) {
+	needLives(t)
 	c := newCluster(t, 231)
 	c.up("--unsafe-no-fsync")
 	number := seed(t)

@@ -1,0 +1,90 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/timeline"
+)
+
+// imageFailing says what the last pull of the container's image ended with: while the kubelet backs off, the status
+// only says that it does.
+func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *finding {
+	waiting := status.State.Waiting
+	stage := f.openStage(timeline.StageImage)
+	pulls := waiting != nil && (waiting.Reason == "ErrImagePull" || waiting.Reason == "ImagePullBackOff")
+	if !pulls && (waiting == nil || stage == nil || stage.Subject != status.Name) {
+		return nil
+	}
+	image := status.Image
+	for _, container := range slices.Concat(f.pod.Spec.InitContainers, f.pod.Spec.Containers) {
+		if container.Name == status.Name {
+			image = container.Image
+		}
+	}
+	text, remedy := "", ""
+	if failed := f.lastFailure(timeline.StageImage, status.Name); failed != nil {
+		text, remedy = failed.Error, failed.Remedy
+	}
+	if event := f.lastEvent("Failed"); text == "" && event != nil && strings.Contains(event.Message, "pull image") {
+		text = event.Message
+	}
+	text = pullError(text)
+	switch {
+	case text == "" && pulls:
+		text = pullError(waiting.Message)
+	case text == "" && stage != nil:
+		return &finding{state: Waiting, reason: "PullingImage", since: stage.Start, heldBy: "container runtime",
+			verdict: fmt.Sprintf("waiting %s: image %s of %s %s is being pulled", f.ago(stage.Start), image, what, status.Name)}
+	}
+	reason := "ErrImagePull"
+	if waiting != nil && !pulls && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
+		reason = waiting.Reason // InvalidImageName, ErrImageNeverPull
+	}
+	found := &finding{state: Waiting, reason: reason, since: f.pod.CreationTimestamp.Time, heldBy: "registry of " + image, remedy: remedy,
+		verdict:  fmt.Sprintf("waiting %s: image %s of %s %s cannot be pulled: %s", f.ago(f.pod.CreationTimestamp.Time), image, what, status.Name, text),
+		evidence: []Evidence{{"Pod/" + f.pod.Name, "spec.containers[" + status.Name + "].image", reason + ": " + text}},
+		next:     f.kubectl("describe pod", f.pod.Name)}
+	if reason != "ErrImagePull" {
+		found.heldBy = "you"
+	}
+	f.pullSecrets(found)
+	return found
+}
+
+// pullError is what the registry or the network said, without the wrapping that every failed pull has.
+func pullError(text string) string {
+	for _, wrapping := range []string{"ErrImagePull: ", "rpc error: code = ", " desc = "} {
+		if _, rest, found := strings.Cut(text, wrapping); found {
+			text = rest
+		}
+	}
+	return text
+}
+
+// pullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
+func (f *facts) pullSecrets(found *finding) {
+	for _, secret := range f.pod.Spec.ImagePullSecrets {
+		if f.missing["secret "+secret.Name] {
+			found.reason, found.heldBy = "PullSecretMissing", "you"
+			found.verdict += fmt.Sprintf("; its pull secret %s does not exist", secret.Name)
+			found.evidence = append(found.evidence, Evidence{"Secret/" + secret.Name, "metadata.name", "missing"})
+			found.next = f.kubectl("create secret docker-registry", secret.Name+" --docker-server=… --docker-username=… --docker-password=…")
+			return
+		}
+	}
+	text := strings.ToLower(found.verdict)
+	for _, sign := range []string{"401", "403", "unauthorized", "authorization failed", "denied", "forbidden"} {
+		if strings.Contains(text, sign) {
+			found.reason, found.remedy = "PullDenied", "correct the pull secret: its server, user and password must be the registry's"
+			if len(f.pod.Spec.ImagePullSecrets) == 0 {
+				found.verdict += "; the pod names no pull secret"
+				found.remedy = "make a pull secret for the registry and name it in the pod's imagePullSecrets"
+			}
+			return
+		}
+	}
+}

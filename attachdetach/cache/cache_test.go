@@ -80,6 +80,12 @@ func TestDesired(t *testing.T) {
 	want, _ = d.GetVolumeToAttach(v, "a")
 	require.False(t, want.MultiAttachErrorReported)
 	require.Equal(t, []*corev1.Pod{pod("r")}, want.UnreportedPods)
+	_, err = d.AddPod("s", pod("s"), spec("v"), "a")
+	require.NoError(t, err)
+	d.SetPodsTold(v, "a", want.UnreportedPods)
+	want, _ = d.GetVolumeToAttach(v, "a")
+	require.Equal(t, []*corev1.Pod{pod("s")}, want.UnreportedPods, "who came while the others were told is yet to be")
+	d.DeletePod("s", v, "a")
 	require.Equal(t, []*corev1.Pod{pod("p"), pod("q"), pod("r")}, d.GetVolumePodsOnNodes([]types.NodeName{"a", "b"}, v))
 
 	for _, name := range []types.UID{"p", "q", "r", "unknown"} {

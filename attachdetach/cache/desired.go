@@ -43,6 +43,8 @@ type DesiredStateOfWorld interface {
 	// SetMultiAttachError notes that the Pods which use the volume on the node have been told that it is attached
 	// elsewhere. Pods that come later have not.
 	SetMultiAttachError(name corev1.UniqueVolumeName, node types.NodeName)
+	// SetPodsTold notes it for these Pods alone: one that came while they were told has not been.
+	SetPodsTold(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod)
 	// GetVolumePodsOnNodes is the Pods that use the volume on any of the nodes, in the order of their names.
 	GetVolumePodsOnNodes(nodes []types.NodeName, name corev1.UniqueVolumeName) []*corev1.Pod
 }
@@ -275,6 +277,21 @@ func (d *Desired) SetMultiAttachError(name corev1.UniqueVolumeName, node types.N
 	defer d.mu.Unlock()
 	if want := d.nodes[node][name]; want != nil {
 		for _, user := range want.pods {
+			user.reported = true
+		}
+	}
+}
+
+// SetPodsTold implements DesiredStateOfWorld.
+func (d *Desired) SetPodsTold(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	want := d.nodes[node][name]
+	if want == nil {
+		return
+	}
+	for _, pod := range pods {
+		if user := want.pods[pod.UID]; user != nil {
 			user.reported = true
 		}
 	}

@@ -55,7 +55,7 @@ func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.Nod
 				multiAttachText(name, pod.Namespace, users))
 		}
 	}
-	e.o.Desired.SetMultiAttachError(want.VolumeName, want.NodeName)
+	e.o.Desired.SetPodsTold(want.VolumeName, want.NodeName, want.UnreportedPods)
 	e.log.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
 }
 

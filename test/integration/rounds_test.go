@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	volumeRounds = flag.Int("volume-rounds", 25, "how many rounds TestVolumesSurviveWhateverDies runs")
+	volumeRounds = flag.Int("volume-rounds", 10, "how many rounds TestVolumesSurviveWhateverDies runs")
 	volumeSeed   = flag.Uint64("volume-seed", 0, "the seed of its choices (0: of the clock)")
 )
 

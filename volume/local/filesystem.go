@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -30,31 +29,13 @@ type disks struct {
 // system is of another kind than the volume says is refused, and never formatted. Several Pods of the node may use it:
 // the kernel gives all of them the same file system.
 func (d *disks) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
-	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
-		return err
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	mounted, err := d.mounter.IsMountPoint(req.Dir)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		fits, err := showsDisk(req.Dir, number, req.ReadOnly)
-		if err != nil || fits {
-			return err
-		}
-		if err := mounts.UnmountPoint(ctx, d.mounter, req.Dir); err != nil {
-			return err
-		}
-	}
-	if err := d.mountNow(req, device, number); err != nil {
-		return errors.Join(err, mounts.Detach(context.WithoutCancel(ctx), d.mounter, req.Dir))
-	}
-	return nil
+	shown := func(have *unix.Stat_t) bool { return have.Dev == number }
+	return mountOnce(ctx, d.mounter, req, shown, func() error { return d.mountNow(req, device, number) })
 }
 
 func (d *disks) mountNow(req volume.Request, device string, number uint64) error {
@@ -86,19 +67,6 @@ func (d *disks) mountNow(req volume.Request, device string, number uint64) error
 		return &os.PathError{Op: "remount", Path: req.Dir, Err: err}
 	}
 	return nil
-}
-
-// showsDisk reports whether the file system of the device is mounted on dir with the wanted right to write.
-func showsDisk(dir string, number uint64, readOnly bool) (bool, error) {
-	var have unix.Stat_t
-	if err := unix.Stat(dir, &have); err != nil {
-		return false, err
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return false, err
-	}
-	return have.Dev == number && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
 }
 
 // inUse reports whether a file system of the device is mounted somewhere.

@@ -106,35 +106,45 @@ func checkNode(req volume.Request) error {
 
 // bind mounts the opened directory on req.Dir, unless it is there already.
 func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
+	shown := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
+	return mountOnce(ctx, p.mounter, req, shown, func() error {
+		options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
+		if req.ReadOnly {
+			options = append(options, "ro")
+		}
+		return p.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), req.Dir, "", options)
+	})
+}
+
+// mountOnce calls mount for req.Dir, unless what is wanted is mounted there: shown knows it by the mount's root. Anything
+// else that is there, or there with another right to write, is unmounted first; a mount that failed leaves nothing.
+func mountOnce(
+	ctx context.Context, mounter mounts.Mounter, req volume.Request, shown func(*unix.Stat_t) bool, mount func() error,
+) error {
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
 		return err
 	}
-	mounted, err := p.mounter.IsMountPoint(req.Dir)
+	mounted, err := mounter.IsMountPoint(req.Dir)
 	if err != nil {
 		return err
 	}
 	if mounted {
-		fits, err := isMountedAs(req.Dir, want, req.ReadOnly)
+		fits, err := isMountedAs(req.Dir, req.ReadOnly, shown)
 		if err != nil || fits {
 			return err
 		}
-		if err := mounts.UnmountPoint(ctx, p.mounter, req.Dir); err != nil {
+		if err := mounts.UnmountPoint(ctx, mounter, req.Dir); err != nil {
 			return err
 		}
 	}
-	options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
-	if req.ReadOnly {
-		options = append(options, "ro")
-	}
-	err = p.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), req.Dir, "", options)
-	if err != nil {
-		return errors.Join(err, mounts.Detach(ctx, p.mounter, req.Dir))
+	if err := mount(); err != nil {
+		return errors.Join(err, mounts.Detach(context.WithoutCancel(ctx), mounter, req.Dir))
 	}
 	return nil
 }
 
-// isMountedAs reports whether dir shows the wanted directory with the wanted right to write.
-func isMountedAs(dir string, want *unix.Stat_t, readOnly bool) (bool, error) {
+// isMountedAs reports whether dir shows what is wanted, with the wanted right to write.
+func isMountedAs(dir string, readOnly bool, shown func(*unix.Stat_t) bool) (bool, error) {
 	var have unix.Stat_t
 	if err := unix.Stat(dir, &have); err != nil {
 		return false, err
@@ -143,7 +153,7 @@ func isMountedAs(dir string, want *unix.Stat_t, readOnly bool) (bool, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return false, err
 	}
-	return have.Dev == want.Dev && have.Ino == want.Ino && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
+	return shown(&have) && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
 }
 
 // TearDown implements volume.Plugin. The data stays: the directory is unmounted and removed only when it is empty.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-dev/berth/up/atomicfile"
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 // killTimeout is how long a killed process may take to be gone: the kernel first gives back all it holds, which on a

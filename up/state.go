@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-dev/berth/up/atomicfile"
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 // stateFormat is raised when an older berth could no longer read the data directory.

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 const (
@@ -71,12 +72,8 @@ func WriteKubeconfig(path string, server *rest.Config, keeper *Keeper) error {
 	if err != nil {
 		return fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+	if err := atomicfile.Write(path, data); err != nil {
 		return fmt.Errorf("write the node's kubeconfig: %w", err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return errors.Join(fmt.Errorf("write the node's kubeconfig: %w", err), os.Remove(temporary))
 	}
 	return nil
 }

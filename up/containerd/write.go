@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/berth-dev/berth/up/atomicfile"
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 // Write makes the directories and writes both configurations, containerd's and the pod network's. It may run

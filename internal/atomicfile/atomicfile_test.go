@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/up/atomicfile"
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 func TestWritesReplaceAndLeaveNoTrace(t *testing.T) {

@@ -212,7 +212,7 @@ func (k *Kubelet) enforce(ctx context.Context, capacity corev1.ResourceList) {
 	if k.cfg.NotEnforced {
 		return
 	}
-	node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName)}
+	ref := node.Reference(k.cfg.NodeName)
 	bounds := corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		left := capacity[name].DeepCopy()
@@ -226,11 +226,11 @@ func (k *Kubelet) enforce(ctx context.Context, capacity corev1.ResourceList) {
 	}
 	if err := k.cgroups.EnforceAllocatable(ctx, bounds); err != nil {
 		k.deps.Logger.Warn("bounding all pods together failed", "error", err)
-		k.deps.Recorder.Eventf(node, corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement",
+		k.deps.Recorder.Eventf(ref, corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement",
 			"Failed to update Node Allocatable limits: %v", err)
 		return
 	}
-	k.deps.Recorder.Event(node, corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+	k.deps.Recorder.Event(ref, corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 }
 
 // follow watches the node's Pods as soon as the Node exists, whose labels admission looks at.

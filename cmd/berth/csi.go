@@ -96,9 +96,9 @@ func (p csiParts) publish(
 }
 
 func (p csiParts) answerAttachments(ctx context.Context, client kubernetes.Interface, logger *slog.Logger) error {
-	conn, err := grpc.NewClient("unix://"+socketPath(p.driver.Socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dialDriver(p.driver.Socket)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", p.driver.Socket, err)
+		return err
 	}
 	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: logger},
 		attacher.Config{DriverName: p.driver.Name})
@@ -106,6 +106,15 @@ func (p csiParts) answerAttachments(ctx context.Context, client kubernetes.Inter
 		return errors.Join(err, conn.Close())
 	}
 	return errors.Join(a.Start(ctx), conn.Close())
+}
+
+// dialDriver makes a connection to the driver, which need not be there yet. The caller closes it.
+func dialDriver(address string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("unix://"+socketPath(address), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	return conn, nil
 }
 
 // socketPath is the path in the usual ways to write a socket's address.

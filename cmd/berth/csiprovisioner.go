@@ -10,7 +10,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
@@ -85,9 +84,9 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 
 // driverName asks the driver for its name, and waits for the driver if it is not there yet.
 func driverName(ctx context.Context, address string, logger *slog.Logger) (string, error) {
-	conn, err := grpc.NewClient("unix://"+socketPath(address), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dialDriver(address)
 	if err != nil {
-		return "", fmt.Errorf("connect to %s: %w", address, err)
+		return "", err
 	}
 	defer conn.Close()
 	logger.Info("asking the driver for its name", "socket", address)

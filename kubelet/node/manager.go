@@ -92,7 +92,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 // Start registers the Node and keeps it until ctx ends. It is called once.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.deps.Recorder != nil {
-		m.deps.Recorder.Event(m.ref(), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
+		m.deps.Recorder.Event(Reference(m.cfg.Name), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 	}
 	if err := m.register(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -201,9 +201,9 @@ func (m *Manager) poke() {
 	}
 }
 
-// ref is the Node as events name it.
-func (m *Manager) ref() *corev1.ObjectReference {
-	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: m.cfg.Name, UID: types.UID(m.cfg.Name)}
+// Reference is the Node as events of its node agent name it: its name stands for the UID.
+func Reference(name string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(name)}
 }
 
 // write brings the Node's status up to date each time it is woken, and when its timer says so.

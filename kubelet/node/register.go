@@ -133,7 +133,7 @@ func (m *Manager) tellReboot(node *corev1.Node) {
 	}
 	m.rebootTold = true
 	if m.deps.Recorder != nil {
-		m.deps.Recorder.Eventf(m.ref(), corev1.EventTypeWarning, "Rebooted",
+		m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeWarning, "Rebooted",
 			"Node %s has been rebooted, boot id: %s", m.cfg.Name, now)
 	}
 }

@@ -105,7 +105,7 @@ func (m *Manager) tellTransitions(before, after *corev1.NodeStatus) {
 			reason = "Node" + condition.Reason[len("Kubelet"):] // KubeletHasDiskPressure -> NodeHasDiskPressure
 		}
 		if reason != "" {
-			m.deps.Recorder.Eventf(m.ref(), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.cfg.Name, reason)
+			m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.cfg.Name, reason)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"runtime"
 	"syscall"
 	"time"
@@ -58,3 +59,15 @@ func HeapInUse() uint64 {
 
 // Milliseconds is a duration in ms.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Pause lets d pass, or less if ctx ends, whose error it then returns.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -161,11 +161,11 @@ func background(f func() error) <-chan error {
 }
 
 func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
-	if err := pause(ctx, restTime); err != nil {
+	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
 	meter := harness.StartMeter()
-	if err := pause(ctx, idleTime); err != nil {
+	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
 	spent := meter.Stop()
@@ -185,7 +185,7 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 			break
 		}
 		// Anywhere in a loop's period, so that no loop is met at a lucky moment.
-		if err := pause(ctx, time.Duration(random.Int64N(int64(probeTime/probes)))); err != nil {
+		if err := harness.Pause(ctx, time.Duration(random.Int64N(int64(probeTime/probes)))); err != nil {
 			return err
 		}
 		d, node := newDisk(fmt.Sprint("probe-", i)), s.nodes[random.IntN(len(s.nodes))]
@@ -227,7 +227,7 @@ func drain(name string, open maker) harness.Variant {
 }
 
 func (s *scene) drain(ctx context.Context, sample *harness.Sample) error {
-	if err := pause(ctx, time.Second); err != nil { // the first pass, with its status writes, is over
+	if err := harness.Pause(ctx, time.Second); err != nil { // the first pass, with its status writes, is over
 		return err
 	}
 	s.storage.mu.Lock()
@@ -256,15 +256,4 @@ func (s *scene) drain(ctx context.Context, sample *harness.Sample) error {
 	}
 	sample.Set("status writes a node", float64(most))
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -82,12 +82,8 @@ func run(ctx context.Context, s *harness.Sample) (err error) {
 
 // weigh looks at the memory of the cluster's processes.
 func weigh(ctx context.Context, s *harness.Sample, cluster *rig.Process) error {
-	timer := time.NewTimer(restTime)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
+	if err := harness.Pause(ctx, restTime); err != nil {
+		return err
 	}
 	children, err := rig.Children(cluster.PID)
 	if err != nil {

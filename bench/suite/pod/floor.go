@@ -68,7 +68,7 @@ func (f *floorRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.ready = append(r.ready, harness.Milliseconds(time.Since(began)))
-	if err := pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, settleTime); err != nil {
 		return err
 	}
 	began = time.Now()
@@ -76,7 +76,7 @@ func (f *floorRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.gone = append(r.gone, harness.Milliseconds(time.Since(began)))
-	return pause(ctx, settleTime)
+	return harness.Pause(ctx, settleTime)
 }
 
 // all does the calls of all Pods at once; those of one Pod follow each other.
@@ -93,7 +93,7 @@ func (f *floorRun) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
-	if err := pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, settleTime); err != nil {
 		return err
 	}
 	began = time.Now()

@@ -20,7 +20,7 @@ func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet, pod
 		return err
 	}
 	err = s.idle(ctx, sample)
-	return errors.Join(err, s.close())
+	return errors.Join(err, s.Close())
 }
 
 func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
@@ -30,16 +30,16 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	if _, err := s.each(ctx, s.create, isReady); err != nil {
 		return err
 	}
-	if err := pause(ctx, restTime); err != nil {
+	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
-	pids := []int{s.node.PID, s.cluster.RuntimePID}
+	pids := []int{s.Node.PID, s.Cluster.RuntimePID}
 	before, err := usages(pids)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, idleTime); err != nil {
+	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
 	after, err := usages(pids)
@@ -53,15 +53,4 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	sample.Set("of that private", float64(after[0].Private)/(1<<20))
 	_, err = s.each(ctx, s.remove, isGone)
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -4,20 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/rig"
-	"github.com/berth-dev/berth/provision"
-	"github.com/berth-dev/berth/provision/local"
 )
 
 const (
@@ -27,115 +20,47 @@ const (
 	settleTime = 200 * time.Millisecond
 )
 
-// scene is a node with a namespace of the sample's own.
+// scene is where a sample's Pods are, and the watch that tells of them.
 type scene struct {
-	cluster   *rig.Cluster
-	client    kubernetes.Interface
-	node      *rig.Node
-	namespace string
-	plan      plan
-	watch     *watcher
-	stops     []func() error
+	*rig.Scene
+	plan  plan
+	watch *watcher
 }
 
 // open starts the kubelet and makes what the Pods need.
 func open(ctx context.Context, which rig.Kubelet, p plan) (_ *scene, err error) {
-	cluster, err := rig.ClusterFromEnv()
+	base, err := rig.OpenScene(ctx, which, settings())
 	if err != nil {
 		return nil, err
 	}
-	client, _, err := rig.Client(cluster.Kubeconfig())
-	if err != nil {
-		return nil, err
-	}
-	s := &scene{cluster: cluster, client: client, plan: p, namespace: fmt.Sprint("bench-", os.Getpid())}
+	s := &scene{Scene: base, plan: p}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close())
+			err = errors.Join(err, s.Close())
 		}
 	}()
-	_, err = client.CoreV1().Namespaces().Create(ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create namespace: %w", err)
-	}
-	if _, err := client.CoreV1().ConfigMaps(s.namespace).Create(ctx, settings(), metav1.CreateOptions{}); err != nil {
-		return nil, fmt.Errorf("create ConfigMap: %w", err)
-	}
-	if s.node, err = rig.StartNode(ctx, cluster, which, client); err != nil {
-		return nil, err
-	}
-	s.stops = append(s.stops, s.node.Stop)
 	if p.stateful {
-		if err := s.provide(ctx); err != nil {
+		if err := s.ProvideLocal(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if s.watch, err = watchPods(ctx, client, s.namespace); err != nil {
+	if s.watch, err = watchPods(ctx, s.Client, s.Namespace); err != nil {
 		return nil, err
 	}
-	s.stops = append(s.stops, s.watch.stop)
-	return s, s.untilAccount(ctx)
-}
-
-// untilAccount waits for the namespace's service account, without which Pods are refused.
-func (s *scene) untilAccount(ctx context.Context) error {
-	changes, err := s.client.CoreV1().ServiceAccounts(s.namespace).Watch(ctx,
-		metav1.ListOptions{FieldSelector: "metadata.name=default"})
-	if err != nil {
-		return fmt.Errorf("watch service accounts: %w", err)
-	}
-	defer changes.Stop()
-	if _, open := <-changes.ResultChan(); !open {
-		return fmt.Errorf("the watch of service accounts ended: %w", ctx.Err())
-	}
-	return nil
-}
-
-// provide runs the provisioner of stateful Pods, the same for both kubelets.
-func (s *scene) provide(ctx context.Context) error {
-	_, err := s.client.StorageV1().StorageClasses().Create(ctx, local.StorageClass(), metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create class: %w", err)
-	}
-	provisioner, err := local.New(local.Deps{},
-		local.Config{Root: filepath.Join(s.cluster.Dir, "volumes"), NodeName: rig.NodeName})
-	if err != nil {
-		return err
-	}
-	ctrl, err := provision.New(s.client, local.ProvisionerName, provisioner, provision.LeaderElection(false))
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- ctrl.RunContext(running) }()
-	s.stops = append(s.stops, func() error {
-		stop()
-		return <-done
-	})
-	return nil
-}
-
-// close takes the scene down, the last first.
-func (s *scene) close() error {
-	var errs []error
-	for i := len(s.stops) - 1; i >= 0; i-- {
-		errs = append(errs, s.stops[i]())
-	}
-	return errors.Join(errs...)
+	s.Defer(s.watch.stop)
+	return s, nil
 }
 
 // create makes a Pod and returns when it was asked for.
 func (s *scene) create(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
 	if s.plan.stateful {
-		_, err := s.client.CoreV1().PersistentVolumeClaims(s.namespace).Create(ctx, claim(name), metav1.CreateOptions{})
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim(name), metav1.CreateOptions{})
 		if err != nil {
 			return began, fmt.Errorf("create claim: %w", err)
 		}
 	}
-	_, err := s.client.CoreV1().Pods(s.namespace).Create(ctx, s.plan.pod(s.cluster, name), metav1.CreateOptions{})
+	_, err := s.Client.CoreV1().Pods(s.Namespace).Create(ctx, s.plan.pod(s.Cluster, name), metav1.CreateOptions{})
 	if err != nil {
 		return began, fmt.Errorf("create Pod: %w", err)
 	}
@@ -145,7 +70,7 @@ func (s *scene) create(ctx context.Context, name string) (time.Time, error) {
 // remove deletes a Pod and returns when that was asked for.
 func (s *scene) remove(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
-	if err := s.client.CoreV1().Pods(s.namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+	if err := s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return began, fmt.Errorf("delete Pod: %w", err)
 	}
 	return began, nil
@@ -163,7 +88,7 @@ func run(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p plan)
 		return err
 	}
 	err = s.measure(ctx, sample)
-	return errors.Join(err, s.close())
+	return errors.Join(err, s.Close())
 }
 
 func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
@@ -171,7 +96,7 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 	if err := s.one(ctx, "warm", &results{}); err != nil {
 		return err
 	}
-	pids := []int{s.node.PID, s.cluster.RuntimePID}
+	pids := []int{s.Node.PID, s.Cluster.RuntimePID}
 	before, err := usages(pids)
 	if err != nil {
 		return err
@@ -208,7 +133,7 @@ func (s *scene) one(ctx context.Context, name string, r *results) error {
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, settleTime); err != nil {
 		return err
 	}
 	deleted, err := s.remove(ctx, name)
@@ -221,7 +146,7 @@ func (s *scene) one(ctx context.Context, name string, r *results) error {
 	}
 	r.ready = append(r.ready, harness.Milliseconds(ready.Sub(began)))
 	r.gone = append(r.gone, harness.Milliseconds(gone.Sub(deleted)))
-	return pause(ctx, settleTime) // what a kubelet does after the object is gone is no part of the next Pod's start
+	return harness.Pause(ctx, settleTime) // what a kubelet does after the object is gone is no part of the next Pod's start
 }
 
 // all makes all Pods at once, and when all are ready deletes all at once.
@@ -232,7 +157,7 @@ func (s *scene) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
-	if err := pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, settleTime); err != nil {
 		return err
 	}
 	began = time.Now()

@@ -58,7 +58,7 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	}
 	counted.Store(0)
 	meter := harness.StartMeter()
-	if err := pause(ctx, idleTime); err != nil {
+	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
 	spent := meter.Stop()
@@ -89,22 +89,11 @@ func (p *place) fill(ctx context.Context) error {
 func settled(ctx context.Context) error {
 	for {
 		before := harness.CPUTime()
-		if err := pause(ctx, 5*time.Second); err != nil {
+		if err := harness.Pause(ctx, 5*time.Second); err != nil {
 			return err
 		}
 		if harness.CPUTime()-before < 50*time.Millisecond {
 			return nil
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }

@@ -25,7 +25,7 @@ func runAdded(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p 
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.added(ctx, sample), s.close())
+	return errors.Join(s.added(ctx, sample), s.Close())
 }
 
 // added lets Pods with volumes and Pods without take turns.
@@ -73,7 +73,7 @@ func (s *scene) one(ctx context.Context, name string, volumes kind) (took, drive
 	}
 	began := time.Now()
 	if volumes == stateful {
-		_, err := s.client.CoreV1().PersistentVolumeClaims(s.namespace).Create(ctx, claim(name, localClass().Name, "1Mi"),
+		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim(name, localClass().Name, "1Mi"),
 			metav1.CreateOptions{})
 		if err != nil {
 			return 0, 0, fmt.Errorf("create claim: %w", err)
@@ -86,21 +86,21 @@ func (s *scene) one(ctx context.Context, name string, volumes kind) (took, drive
 	if s.meter != nil {
 		driver = harness.Milliseconds(s.meter.total())
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := harness.Pause(ctx, settle); err != nil {
 		return 0, 0, err
 	}
 	if err := s.end(ctx, name); err != nil {
 		return 0, 0, err
 	}
 	if volumes == stateful || volumes == disk {
-		err = s.client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		err = s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	}
 	return harness.Milliseconds(ready.Sub(began)), driver, err
 }
 
 // bind makes a claim and waits until it is bound.
 func (s *scene) bind(ctx context.Context, name string) error {
-	claims := s.client.CoreV1().PersistentVolumeClaims(s.namespace)
+	claims := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace)
 	changes, err := claims.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return fmt.Errorf("watch claim: %w", err)
@@ -121,12 +121,12 @@ func (s *scene) bind(ctx context.Context, name string) error {
 
 // start makes a Pod and tells when it was ready.
 func (s *scene) start(ctx context.Context, name string, volumes kind) (time.Time, error) {
-	pods := s.client.CoreV1().Pods(s.namespace)
+	pods := s.Client.CoreV1().Pods(s.Namespace)
 	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("watch Pod: %w", err)
 	}
-	if _, err := pods.Create(ctx, s.plan.pod(s.cluster, name, volumes), metav1.CreateOptions{}); err != nil {
+	if _, err := pods.Create(ctx, s.plan.pod(s.Cluster, name, volumes), metav1.CreateOptions{}); err != nil {
 		changes.Stop()
 		return time.Time{}, fmt.Errorf("create Pod: %w", err)
 	}
@@ -151,7 +151,7 @@ func ready(pod *corev1.Pod) bool {
 
 // end deletes a Pod and returns when it is gone.
 func (s *scene) end(ctx context.Context, name string) error {
-	pods := s.client.CoreV1().Pods(s.namespace)
+	pods := s.Client.CoreV1().Pods(s.Namespace)
 	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return fmt.Errorf("watch Pod: %w", err)
@@ -172,7 +172,7 @@ func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet) err
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.idle(ctx, sample), s.close())
+	return errors.Join(s.idle(ctx, sample), s.Close())
 }
 
 func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
@@ -188,18 +188,18 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := pause(ctx, restTime); err != nil {
+	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
-	before, err := rig.UsageOf(s.node.PID)
+	before, err := rig.UsageOf(s.Node.PID)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, idleTime); err != nil {
+	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
-	after, err := rig.UsageOf(s.node.PID)
+	after, err := rig.UsageOf(s.Node.PID)
 	if err != nil {
 		return err
 	}
@@ -210,15 +210,4 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 		group.Go(func() error { return s.end(ended, fmt.Sprint("idle-", i)) })
 	}
 	return group.Wait()
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -1,0 +1,123 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/provision/local"
+)
+
+// Scene is a node with a namespace of the sample's own, in which Pods may be made, and what else the Pods need: the same
+// for both kubelets, in this process.
+type Scene struct {
+	Cluster   *Cluster
+	Client    kubernetes.Interface
+	Node      *Node
+	Namespace string
+	stops     []func() error
+}
+
+// OpenScene starts the kubelet, and makes the namespace with one ConfigMap. The caller closes the scene.
+func OpenScene(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (_ *Scene, err error) {
+	cluster, err := ClusterFromEnv()
+	if err != nil {
+		return nil, err
+	}
+	client, _, err := Client(cluster.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	s := &Scene{Cluster: cluster, Client: client, Namespace: fmt.Sprint("bench-", os.Getpid())}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	_, err = client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create namespace: %w", err)
+	}
+	if _, err := client.CoreV1().ConfigMaps(s.Namespace).Create(ctx, settings, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("create ConfigMap: %w", err)
+	}
+	if s.Node, err = StartNode(ctx, cluster, which, client); err != nil {
+		return nil, err
+	}
+	s.Defer(s.Node.Stop)
+	return s, s.untilAccount(ctx)
+}
+
+// untilAccount waits for the namespace's service account, without which Pods are refused.
+func (s *Scene) untilAccount(ctx context.Context) error {
+	changes, err := s.Client.CoreV1().ServiceAccounts(s.Namespace).Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=default"})
+	if err != nil {
+		return fmt.Errorf("watch service accounts: %w", err)
+	}
+	defer changes.Stop()
+	if _, open := <-changes.ResultChan(); !open {
+		return fmt.Errorf("the watch of service accounts ended: %w", ctx.Err())
+	}
+	return nil
+}
+
+// Defer has stop called when the scene closes, before what was handed over earlier.
+func (s *Scene) Defer(stop func() error) { s.stops = append(s.stops, stop) }
+
+// Keep runs something until the scene closes.
+func (s *Scene) Keep(ctx context.Context, run func(context.Context) error) {
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- run(running) }()
+	s.Defer(func() error {
+		stop()
+		return <-done
+	})
+}
+
+// Class makes a StorageClass, unless an earlier sample did.
+func (s *Scene) Class(ctx context.Context, class *storagev1.StorageClass) error {
+	_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create class: %w", err)
+	}
+	return nil
+}
+
+// ProvideLocal makes the class of local directories and runs its provisioner.
+func (s *Scene) ProvideLocal(ctx context.Context) error {
+	if err := s.Class(ctx, local.StorageClass()); err != nil {
+		return err
+	}
+	provisioner, err := local.New(local.Deps{},
+		local.Config{Root: filepath.Join(s.Cluster.Dir, "volumes"), NodeName: NodeName})
+	if err != nil {
+		return err
+	}
+	controller, err := provision.New(s.Client, local.ProvisionerName, provisioner, provision.LeaderElection(false))
+	if err != nil {
+		return err
+	}
+	s.Keep(ctx, controller.RunContext)
+	return nil
+}
+
+// Close takes the scene down, the last first.
+func (s *Scene) Close() error {
+	var errs []error
+	for i := len(s.stops) - 1; i >= 0; i-- {
+		errs = append(errs, s.stops[i]())
+	}
+	return errors.Join(errs...)
+}

@@ -80,7 +80,8 @@ func newWorld(t *testing.T) *world {
 		defer w.mu.Unlock()
 		require.Equal(t, "status", action.GetSubresource())
 		w.patches[action.(clienttesting.PatchAction).GetName()]++
-		return false, nil, nil
+		// Under the lock, for the tracker reads and writes in two steps: a change between them would be lost.
+		return clienttesting.ObjectReaction(w.client.Tracker())(action)
 	})
 	w.attacher()
 	t.Cleanup(func() { w.kill() })
@@ -193,6 +194,8 @@ func (w *world) node(name string, change ...func(*corev1.Node)) {
 // status changes a node's status as its kubelet, or an operator, does.
 func (w *world) status(name string, change func(*corev1.Node)) {
 	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	patchOf := func(obj any) []byte {
 		data, err := json.Marshal(obj)
 		require.NoError(w.t, err)

@@ -149,8 +149,11 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 
 func (c command) measureOne(ctx context.Context, b harness.Benchmark, options harness.Options, all []harness.Benchmark) error {
 	data, err := harness.Run(ctx, b, options)
-	if data == nil || ctx.Err() != nil || c.cases != "" || c.profile != "" {
+	if data == nil || c.cases != "" || c.profile != "" {
 		return err
+	}
+	if ctx.Err() != nil && !data.Complete() {
+		return errors.Join(err, errors.New("not every case had its turn, so the data that were there stay"))
 	}
 	if saveErr := data.Save(filepath.Join(c.docs, "benchmarks")); saveErr != nil {
 		return errors.Join(err, saveErr)

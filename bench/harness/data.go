@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -67,6 +68,21 @@ func (c *CaseData) Series(variant, metric string) []float64 {
 		}
 	}
 	return values
+}
+
+// Complete says whether each variant of each case gave a sample, or failed to.
+func (d *Data) Complete() bool {
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		for _, variant := range c.Variants {
+			_, failed := c.Failed[variant]
+			measured := slices.ContainsFunc(c.Samples, func(s SampleData) bool { return s.Variant == variant })
+			if !failed && !measured {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Load is the lowest and the highest load average at which samples were taken.

@@ -44,7 +44,7 @@ type Options struct {
 }
 
 // Run measures a benchmark. A variant that fails is left out and the reason kept; an error is returned only if nothing
-// can be measured, or ctx ended.
+// can be measured, or ctx ended. If ctx ended, the data are what was measured until then.
 func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	data := &Data{Name: b.Name, Title: b.Title, About: b.About, Axis: b.Axis,
 		Machine: ThisMachine(), Versions: Versions(ctx)}
@@ -163,6 +163,9 @@ func (r *runner) run(ctx context.Context, round int) {
 			continue
 		}
 		sample, err := r.sample(ctx, variant, round)
+		if err != nil && ctx.Err() != nil {
+			return // somebody ends the run: that says nothing about the variant
+		}
 		if err != nil {
 			r.result.Failed[variant] = err.Error()
 			fmt.Fprintf(r.options.Out, "%s / %s / %s: %v\n", r.benchmark, r.c.Name, variant, err)

@@ -112,6 +112,36 @@ func TestBudget(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), "fates / case: 1 of 3 rounds, there is no time for more"))
 }
 
+// TestInterrupted: what a run took before it was ended is there, and a variant whose turn did not come has not failed.
+func TestInterrupted(t *testing.T) {
+	for lines, complete := range map[int]bool{1: false, 3: true} {
+		b := benchmark()
+		b.Cases[0].Variants = b.Cases[0].Variants[:2]
+		ctx, cancel := context.WithCancel(t.Context())
+		data, err := harness.Run(ctx, b, harness.Options{
+			Site: harness.Site{Dir: t.TempDir()}, Rounds: 2, Out: &endAfter{lines: lines, end: cancel},
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Len(t, data.Cases[0].Samples, lines)
+		require.Empty(t, data.Cases[0].Failed)
+		require.Equal(t, complete, data.Complete())
+	}
+}
+
+// endAfter ends something when so many lines have been written to it.
+type endAfter struct {
+	lines int
+	end   func()
+}
+
+// Write implements io.Writer.
+func (e *endAfter) Write(p []byte) (int, error) {
+	if e.lines--; e.lines == 0 {
+		e.end()
+	}
+	return len(p), nil
+}
+
 func TestMissingIsNotMeasured(t *testing.T) {
 	b := benchmark()
 	b.Missing = func(harness.Site) string { return "nothing is built" }

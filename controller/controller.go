@@ -160,7 +160,7 @@ func (c *Typed[R]) work(ctx context.Context) {
 		if !ok {
 			return
 		}
-		result, err := c.reconcileOne(ctx, key)
+		result, err := c.reconcileOne(ctx, key, waited)
 		what, label := c.judge(ctx, key, result, err)
 		ran := c.queue.done(key, what)
 		c.metrics.ran(label, waited, ran)
@@ -194,6 +194,18 @@ func (c *Typed[R]) judge(ctx context.Context, key R, result reconcile.Result, er
 // errTimeout tells the end of Config.Timeout from the end of the caller's context.
 var errTimeout = errors.New("the controller's time limit for one run is over")
 
+// worthTelling is the shortest wait that Waited tells of: a context with a value is an allocation a run.
+const worthTelling = time.Millisecond
+
+type waitedKey struct{}
+
+// Waited is how long the key of the run that ctx belongs to was ready before a worker took it, so that a Reconciler can
+// say so in its traces. It is 0 for less than a millisecond, and outside of a run.
+func Waited(ctx context.Context) time.Duration {
+	waited, _ := ctx.Value(waitedKey{}).(time.Duration)
+	return waited
+}
+
 // PanicError is the error in place of a panic of the Reconciler.
 type PanicError struct {
 	// Value is what the Reconciler panicked with.
@@ -211,13 +223,16 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// reconcileOne runs the Reconciler once. A panic becomes an error.
-func (c *Typed[R]) reconcileOne(ctx context.Context, key R) (result reconcile.Result, err error) {
+// reconcileOne runs the Reconciler once, for a key that waited so long. A panic becomes an error.
+func (c *Typed[R]) reconcileOne(ctx context.Context, key R, waited time.Duration) (result reconcile.Result, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
+	if waited >= worthTelling {
+		ctx = context.WithValue(ctx, waitedKey{}, waited)
+	}
 	if c.config.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.config.Timeout, errTimeout)

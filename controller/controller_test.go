@@ -161,6 +161,25 @@ func TestKeysRunSideBySideButNeverOneTwice(t *testing.T) {
 	})
 }
 
+// TestWaited: a run can tell how long its key waited for a worker.
+func TestWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waited := map[string]time.Duration{}
+		c, err := controller.New(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+			waited[r.Name] = controller.Waited(ctx)
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}), controller.Deps{}, controller.Config{Name: "test", Workers: 1})
+		require.NoError(t, err)
+		stop := start(t, c)
+		c.Enqueue(request("a"), request("b"))
+		time.Sleep(time.Minute)
+		stop()
+		require.Equal(t, map[string]time.Duration{"a": 0, "b": time.Second}, waited)
+		require.Zero(t, controller.Waited(t.Context()), "outside of a run")
+	})
+}
+
 func TestStopWaitsForRunsAndDropsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ran []string

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/replicaset"
@@ -109,6 +110,40 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	require.ErrorContains(t, err, "Workers")
 	_, err = replicaset.New(replicaset.Deps{Client: newAPI().client}, replicaset.Config{Recheck: -1})
 	require.ErrorContains(t, err, "Recheck")
+}
+
+// TestTellsWhatItWaited: the time that a ReplicaSet's key waited for a worker is in its stage.
+func TestTellsWhatItWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI()
+		a.fault = func(verb, resource string) (error, error) {
+			if verb == "create" && resource == pods {
+				time.Sleep(time.Second)
+			}
+			return nil, nil
+		}
+		a.put(replicasets, newSet("first", 1))
+		a.put(replicasets, newSet("second", 1))
+		records := timeline.New(clock.RealClock{}, 0)
+		c, err := replicaset.New(replicaset.Deps{Client: a.client, Timeline: records, Recorder: &record.FakeRecorder{}},
+			replicaset.Config{Workers: 1})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Start(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		cancel()
+		require.NoError(t, <-done)
+		var waits []float64
+		for _, name := range []string{"first", "second"} {
+			record, ok := records.Record(a.objects[replicasets][key(ns, name)].GetUID())
+			require.True(t, ok)
+			require.Len(t, record.Stages, 1)
+			waits = append(waits, record.Stages[0].WaitMs)
+		}
+		require.ElementsMatch(t, []float64{0, 1000}, waits)
+	})
 }
 
 // TestSendsEvents lets the controller record events by itself.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/berth-dev/berth/controller"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -38,19 +39,21 @@ func (r *run) manage(ctx context.Context) error {
 	var err error
 	switch {
 	case surplus < 0:
-		span := r.begin("create pods")
+		span := r.begin(ctx, "create pods")
 		err = r.create(ctx, min(-surplus, r.config.Burst))
 		span.End(err)
 	case surplus > 0 && len(r.active) > 0:
-		span := r.begin("delete pods")
+		span := r.begin(ctx, "delete pods")
 		err = r.remove(ctx, min(surplus, r.config.Burst, len(r.active)))
 		span.End(err)
 	}
 	return err
 }
 
-func (r *run) begin(subject string) *timeline.Span {
-	return r.deps.Timeline.Begin(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject)
+// begin begins a stage of the ReplicaSet, which was asked for when its key was put into the queue.
+func (r *run) begin(ctx context.Context, subject string) *timeline.Span {
+	asked := r.deps.Clock.Now().Add(-controller.Waited(ctx))
+	return r.deps.Timeline.BeginQueued(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject, asked)
 }
 
 // create makes count Pods in batches of 1, 2, 4, … and stops after the first batch with a failure, so that a quota

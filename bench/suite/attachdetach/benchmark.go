@@ -41,7 +41,7 @@ func Benchmark() harness.Benchmark {
 			" moments (fewer where that takes longer than 30 s), the time from a Pod that wants a volume to the call of the" +
 			" plugin.",
 	}
-	for _, nodes := range []int{100, 5000} {
+	for _, nodes := range []int{100, 1000, 5000} {
 		c := harness.Case{
 			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 1,
 			Timeout: 15 * time.Minute, // the other reconciler takes seconds a probe where there is much and the machine is busy

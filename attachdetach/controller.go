@@ -152,6 +152,6 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 	executor.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		a.queue.Add(task{kind: kindOperation, name: string(name)})
 	})
-	a.synced, err = a.watch()
+	a.synced, err = a.watch(c.deps.ClaimChanged)
 	return a, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
@@ -74,6 +75,38 @@ func TestClaimThatIsBoundLater(t *testing.T) {
 	w.pod("web", "a", "d")
 	w.disk("d")
 	w.eventually(w.attachedAndReported("d", "a"), "the binding alone must bring the attach about")
+}
+
+func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.disk("before")
+	told := make(chan string, 100)
+	w.claimChanged = func(namespace, name string) { told <- namespace + "/" + name }
+	w.start()
+	await := func(claim string) {
+		t.Helper()
+		for {
+			select {
+			case got := <-told:
+				if got == claim {
+					return
+				}
+			case <-time.After(soon):
+				t.Fatalf("nobody told of %s", claim)
+			}
+		}
+	}
+	await("default/before") // once for the claim
+	await("default/before") // and once for its volume
+	volumes := w.client.CoreV1().PersistentVolumes()
+	pv, err := volumes.Get(t.Context(), "pv-before", metav1.GetOptions{})
+	require.NoError(t, err)
+	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
+	_, err = volumes.Update(t.Context(), pv, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	await("default/before")
+	require.NoError(t, w.client.CoreV1().PersistentVolumeClaims("default").Delete(t.Context(), "before", metav1.DeleteOptions{}))
+	await("default/before")
 }
 
 func TestWhatIsNotOurs(t *testing.T) {

@@ -58,7 +58,7 @@ func newObjects(factory informers.SharedInformerFactory) objects {
 }
 
 // watch has every change of an object put its name into the queue, and returns what tells that all are known.
-func (a *assembly) watch() ([]toolscache.DoneChecker, error) {
+func (a *assembly) watch(claimChanged func(namespace, name string)) ([]toolscache.DoneChecker, error) {
 	core, storage := a.factory.Core().V1(), a.factory.Storage().V1()
 	pods, attachments := core.Pods().Informer(), storage.VolumeAttachments().Informer()
 	if err := pods.AddIndexers(toolscache.Indexers{indexByNode: podNode, indexByClaim: podClaims}); err != nil {
@@ -83,6 +83,9 @@ func (a *assembly) watch() ([]toolscache.DoneChecker, error) {
 			if name, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 				a.queue.Add(task{kind: source.kind, name: name})
 			}
+			if claimChanged != nil {
+				tellClaim(obj, claimChanged)
+			}
 		}
 		registration, err := source.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
@@ -93,6 +96,21 @@ func (a *assembly) watch() ([]toolscache.DoneChecker, error) {
 		synced = append(synced, registration.HasSyncedChecker())
 	}
 	return synced, nil
+}
+
+// tellClaim tells of the claim that the object is, or that the PersistentVolume belongs to.
+func tellClaim(obj any, changed func(namespace, name string)) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	switch o := obj.(type) {
+	case *corev1.PersistentVolumeClaim:
+		changed(o.Namespace, o.Name)
+	case *corev1.PersistentVolume:
+		if o.Spec.ClaimRef != nil {
+			changed(o.Spec.ClaimRef.Namespace, o.Spec.ClaimRef.Name)
+		}
+	}
 }
 
 func podNode(obj any) ([]string, error) {

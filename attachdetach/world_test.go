@@ -51,6 +51,8 @@ type world struct {
 	ownEvents bool         // the controller sends events itself
 	logger    *slog.Logger // of the next controller; may be nil
 
+	claimChanged func(namespace, name string) // of the next controller; may be nil
+
 	mu       sync.Mutex // guards the attacher's settings below
 	fail     string     // the attachError that it answers with
 	dead     bool       // it does nothing
@@ -155,6 +157,7 @@ func (w *world) start(configs ...attachdetach.Config) {
 	deps := attachdetach.Deps{
 		Client: w.client, Timeline: w.timeline, Recorder: w.events, Clock: w.clock, Registerer: w.registry, Logger: w.logger,
 	}
+	deps.ClaimChanged = w.claimChanged
 	if w.ownEvents {
 		deps.Recorder = nil
 	}

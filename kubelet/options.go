@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -126,6 +127,9 @@ type Deps struct {
 	// Client speaks to the API server with the node's identity. LeaseClient should have a connection of its own;
 	// it is Client if nil. Without a Client the node stands alone: there is no Node object, and only static Pods run.
 	Client, LeaseClient kubernetes.Interface
+	// Claims tells of changes of claims, where the controllers run in the same process: the node's identity may not watch
+	// them. Without it what waits for a claim reads it each second, and growth is looked for each minute.
+	Claims volumemanager.ClaimSource
 	// Runtime stands in for the connection to Config.RuntimeEndpoint.
 	Runtime  Runtime
 	Timeline *timeline.Recorder

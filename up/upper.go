@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/timeline/traces"
 	"github.com/berth-dev/berth/version"
@@ -30,12 +31,16 @@ import (
 // stopPodsTimeout bounds how long an orderly stop waits for containers that ignore their TERM signal.
 const stopPodsTimeout = 60 * time.Second
 
+// attachdetachName is the name of the part that also knows of claims.
+const attachdetachName = "attachdetach"
+
 // upper is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
 type upper struct {
 	cluster     *Cluster
 	controllers *layer
 	node        *layer
 	kubelet     currentKubelet
+	claims      claimEvents
 }
 
 // currentKubelet is the kubelet that runs now, or ran last.
@@ -60,7 +65,7 @@ func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
 	}{
 		{"kubelet", u.node, u.kubeletPart}, {"csi driver", u.node, c.csiDriverPart},
 		{"provision", u.controllers, c.provisionPart}, {"csi provisioner", u.controllers, c.csiProvisionPart},
-		{"csi attacher", u.controllers, c.csiAttachPart}, {"attachdetach", u.controllers, c.attachdetachPart},
+		{"csi attacher", u.controllers, c.csiAttachPart}, {attachdetachName, u.controllers, u.attachdetachPart},
 		{"replicaset", u.controllers, c.replicasetPart},
 	} {
 		if !slices.Contains(c.options.Without, strings.ReplaceAll(part.name, " ", "-")) {
@@ -111,6 +116,10 @@ func (u *upper) kubeletPart() (runPart, error) {
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	gateway := net.IP(c.Gateway.AsSlice())
+	var claims volumemanager.ClaimSource
+	if !slices.Contains(c.options.Without, attachdetachName) {
+		claims = &u.claims
+	}
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
 		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(), CgroupRoot: c.CgroupRoot(),
@@ -121,7 +130,7 @@ func (u *upper) kubeletPart() (runPart, error) {
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
 	}, kubelet.Deps{
-		Client: client, LeaseClient: leases, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
+		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
 		AtRest:   footprint.Release,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
@@ -150,14 +159,16 @@ func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
 	return old.Close()
 }
 
-// attachdetachPart attaches volumes to nodes.
-func (c *Cluster) attachdetachPart() (runPart, error) {
+// attachdetachPart attaches volumes to nodes, and tells the kubelet of claims.
+func (u *upper) attachdetachPart() (runPart, error) {
+	c := u.cluster
 	client, err := c.client("attachdetach")
 	if err != nil {
 		return nil, err
 	}
-	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: c.timeline, Logger: c.log, Clock: c.clock},
-		attachdetach.Config{})
+	controller, err := attachdetach.New(attachdetach.Deps{
+		Client: client, ClaimChanged: u.claims.tell, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+	}, attachdetach.Config{})
 	if err != nil {
 		return nil, err
 	}

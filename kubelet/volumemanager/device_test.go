@@ -455,6 +455,40 @@ func TestVolumeGrowsWhileInUse(t *testing.T) {
 	w.allGone()
 }
 
+func TestVolumeGrowsAtOnceWhereClaimsAreTold(t *testing.T) {
+	w := deviceWorld(t)
+	w.noAttach()
+	source := &claimSource{}
+	w.claims = source
+	w.restart()
+	pv := w.device("v").DeepCopy()
+	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
+	require.False(t, w.clock.HasWaiters(), "nothing to look at now and then")
+	grow := func(size string) {
+		pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+		require.NoError(t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), pv, ""))
+		source.tell("ns", "v")
+	}
+	grow("2Gi")
+	require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful", "the clock stands still: only the source can be the cause")
+	require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful")
+
+	source.tell("ns", "another") // is nobody's here
+	w.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.Internal})
+	grow("3Gi")
+	require.Contains(t, w.nextEvent(), "FileSystemResizeFailed")
+	w.step(time.Minute)
+	require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful", "what failed is tried again")
+	require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful")
+	w.await("nothing is looked at any more", func() bool { return !w.clock.HasWaiters() })
+
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+	w.allGone()
+	w.stop()
+	require.Zero(t, source.subscribers())
+	w.start()
+}
+
 func TestInlineVolumeIsPublishedAgainAndAgain(t *testing.T) {
 	w := deviceWorld(t)
 	w.noAttach(func(object *storagev1.CSIDriver) {

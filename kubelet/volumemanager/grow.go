@@ -8,31 +8,34 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-dev/berth/volume"
 )
 
 const (
 	// lookEvery is how often volumes are looked after that need it: those whose drivers want to be called again and
-	// again, and those that may have grown. A node may not watch claims, so there is no event for the latter.
+	// again, those that have failed to grow, and, where nobody tells of claims, those that may have grown: a node may not
+	// watch claims.
 	lookEvery = time.Minute
 	// resizeDone and resizeFailed are the reasons of events.
 	resizeDone   = "FileSystemResizeSuccessful"
 	resizeFailed = "FileSystemResizeFailed"
 )
 
-// noteAgain notes a volume that is to be looked after. The caller holds mu.
-func (m *Manager) noteAgain(ctx context.Context, uid types.UID, mounted *mountedVolume) {
+// needsLook reports whether a volume is to be looked after now and then, for want of an event.
+func (m *Manager) needsLook(ctx context.Context, mounted *mountedVolume) bool {
 	repeater, ok := mounted.plugin.(volume.Repeater)
-	if canGrow(mounted) || ok && repeater.Repeats(ctx, mounted.Spec) {
-		m.again[uid] = struct{}{}
-		poke(m.lookAgain)
-	}
+	return m.deps.Claims == nil && canGrow(mounted) || ok && repeater.Repeats(ctx, mounted.Spec)
+}
+
+// lookAt has the Pod's volumes looked after at the next time. The caller holds mu.
+func (m *Manager) lookAt(uid types.UID) {
+	m.again[uid] = struct{}{}
+	poke(m.lookAgain)
 }
 
 func canGrow(mounted *mountedVolume) bool {
@@ -55,29 +58,40 @@ func (m *Manager) lookAfter(ctx context.Context) {
 			return
 		case <-timer.C():
 		}
-		var states []*podState
-		m.mu.Lock()
-		for uid := range m.again {
-			m.markDirty(uid)
-			if state, ok := m.pods[uid]; ok {
-				states = append(states, state)
-			}
-		}
-		if len(m.again) > 0 {
-			poke(m.lookAgain)
-		}
-		m.mu.Unlock()
-		var group errgroup.Group
-		group.SetLimit(refreshers)
-		for _, state := range states {
-			group.Go(func() error { m.growPod(ctx, state); return nil })
-		}
-		_ = group.Wait() // the functions above return nil
+		m.lookNow(ctx)
 	}
 }
 
-// growPod has those of the Pod's volumes grow whose PersistentVolumes have.
-func (m *Manager) growPod(ctx context.Context, state *podState) {
+// lookNow looks once after the volumes that need it.
+func (m *Manager) lookNow(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid := range m.again {
+		m.markDirty(uid)
+		m.markGrown(uid)
+		again := false
+		if state, ok := m.pods[uid]; ok {
+			for _, mounted := range state.mounted {
+				again = again || m.needsLook(ctx, mounted)
+			}
+		}
+		if !again {
+			delete(m.again, uid) // what failed to grow is noted anew if it fails again
+		}
+	}
+	if len(m.again) > 0 {
+		poke(m.lookAgain)
+	}
+}
+
+// growPod has those of the Pod's volumes grow whose PersistentVolumes have. What fails is tried again at the next look.
+func (m *Manager) growPod(ctx context.Context, uid types.UID) {
+	m.mu.Lock()
+	state, ok := m.pods[uid]
+	m.mu.Unlock()
+	if !ok {
+		return
+	}
 	state.gate.RLock()
 	defer state.gate.RUnlock()
 	if state.isClosing() {
@@ -89,21 +103,31 @@ func (m *Manager) growPod(ctx context.Context, state *podState) {
 	pod := state.pod
 	volumes := make(map[string]*mountedVolume, len(state.mounted))
 	for name, mounted := range state.mounted {
-		volumes[name] = mounted
+		if canGrow(mounted) {
+			volumes[name] = mounted
+		}
 	}
 	m.mu.Unlock()
 	for name, mounted := range volumes {
-		if !canGrow(mounted) {
-			continue
-		}
 		fresh := *mounted
 		if err := m.refetch(ctx, &fresh.Spec); err != nil {
 			m.log.Debug("cannot see whether a volume has grown", "volume", name, "uid", state.uid, "error", err)
+			m.lookAtLater(state, err)
 			continue
 		}
 		if err := m.grow(ctx, pod, &fresh); err != nil && ctx.Err() == nil {
 			m.report(state, name, resizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", name, err))
+			m.lookAtLater(state, err)
 		}
+	}
+}
+
+// lookAtLater has the Pod's volumes looked after at the next time, unless what failed is that the claim is gone.
+func (m *Manager) lookAtLater(state *podState, failed error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pods[state.uid] == state && !apierrors.IsNotFound(failed) {
+		m.lookAt(state.uid)
 	}
 }
 

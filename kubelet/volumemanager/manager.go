@@ -61,7 +61,7 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Manager needs. Mounter, Timeline, Recorder, Clock and Logger may be nil.
+// Deps is what a Manager needs. Claims, Mounter, Timeline, Recorder, Clock and Logger may be nil.
 type Deps struct {
 	// Client reads claims, PersistentVolumes and this Node.
 	Client  kubernetes.Interface
@@ -70,6 +70,9 @@ type Deps struct {
 	Tokens  Tokens
 	// Node writes which volumes are in use. Nil refuses volumes that have to be attached.
 	Node NodeStatus
+	// Claims tells of changes of claims. Without it what waits for a claim reads it each second, and volumes are looked at
+	// each minute, whether they have grown.
+	Claims ClaimSource
 	// Outgrown is told of a Pod that has outgrown the sizeLimit of an emptyDir: it is to be evicted. It must return
 	// soon, and is told again until the Pod is gone. Nil lets such Pods be.
 	Outgrown func(uid types.UID, message string)
@@ -107,14 +110,17 @@ type Manager struct {
 
 	lookAgain chan struct{} // has a value when again has got its first entry
 	measure   chan struct{} // has a value when there may be emptyDirs to measure
+	growing   chan struct{} // has a value when grown may not be empty
 
 	root sync.Mutex // held while the root directory's own mount is made or released; taken before mu
 
 	mu      sync.Mutex // guards all below
 	pods    map[types.UID]*podState
-	dirty   map[types.UID]struct{} // Pods whose volumes may have to be refreshed
-	stopped bool                   // UnmountAll was called
-	again   map[types.UID]struct{} // Pods with volumes that are looked after now and then
+	dirty   map[types.UID]struct{}                          // Pods whose volumes may have to be refreshed
+	stopped bool                                            // UnmountAll was called
+	again   map[types.UID]struct{}                          // Pods with volumes that are looked after now and then
+	grown   map[types.UID]struct{}                          // Pods with volumes that may have to grow
+	claims  map[types.NamespacedName]map[types.UID]struct{} // by claim, the Pods that use it
 }
 
 // podState is what is known of one Pod's volumes. gate is held for reading by operations on them, and for writing to
@@ -165,6 +171,9 @@ func New(config Config, deps Deps) *Manager {
 		again:     make(map[types.UID]struct{}),
 		lookAgain: make(chan struct{}, 1),
 		measure:   make(chan struct{}, 1),
+		growing:   make(chan struct{}, 1),
+		grown:     make(map[types.UID]struct{}),
+		claims:    make(map[types.NamespacedName]map[types.UID]struct{}),
 		ready:     make(chan struct{}),
 		wake:      make(chan struct{}, 1),
 		pods:      make(map[types.UID]*podState),
@@ -181,13 +190,16 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	defer m.deps.Objects.Subscribe(m.podChanged)()
 	defer m.deps.Tokens.Subscribe(m.podChanged)()
+	if m.deps.Claims != nil {
+		defer m.deps.Claims.Subscribe(m.claimChanged)()
+	}
 	if err := m.adoptDevices(); err != nil {
 		return fmt.Errorf("find volumes that an earlier process left: %w", err)
 	}
 	close(m.ready)
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter, m.watchLimits} {
+	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter, m.growLoop, m.watchLimits} {
 		group.Go(func() { loop(ctx) })
 	}
 	m.refreshLoop(ctx)
@@ -282,6 +294,7 @@ func (m *Manager) state(pod *corev1.Pod) (*podState, error) {
 		return nil, ErrTerminating
 	}
 	state.pod = pod
+	m.noteClaims(pod)
 	return state, nil
 }
 

@@ -170,6 +170,20 @@ func (w *waiter) stop() {
 	}
 }
 
+// claimEvents is what tells of the claim, if something does beside the manager's own source, and the longest pause.
+func (w *waiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
+	if w.m.deps.Claims != nil {
+		return nil, pause
+	}
+	if w.claims == nil {
+		w.claims = w.m.watchClaim(ctx, claim)
+	}
+	if w.claims == nil {
+		return nil, min(pause, claimRead)
+	}
+	return w.claims.ResultChan(), pause
+}
+
 // forCure returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
 func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
 	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
@@ -181,14 +195,7 @@ func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name stri
 		freed = used.freed
 	}
 	if errors.As(cause, &claim) {
-		if w.claims == nil {
-			w.claims = w.m.watchClaim(ctx, claim)
-		}
-		if w.claims != nil {
-			events = w.claims.ResultChan()
-		} else {
-			pause = min(pause, claimRead)
-		}
+		events, pause = w.claimEvents(ctx, claim, pause)
 	}
 	if pause <= 0 {
 		return ctx.Err() // the pause went by while the failure was reported
@@ -250,16 +257,20 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 		},
 		plugin: plugin, request: request,
 	}
-	if err := m.grow(ctx, pod, mounted); err != nil {
-		m.report(state, v.Name, resizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, err))
+	failed := m.grow(ctx, pod, mounted)
+	if failed != nil {
+		m.report(state, v.Name, resizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, failed))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state.changed != before {
 		m.markDirty(state.uid) // SetUp may have read what was there before the change
+		m.markGrown(state.uid)
 	}
 	state.mounted[v.Name] = mounted
-	m.noteAgain(ctx, state.uid, mounted)
+	if failed != nil || m.needsLook(ctx, mounted) {
+		m.lookAt(state.uid)
+	}
 	if _, ok := boundOf(state.uid, mounted); ok {
 		poke(m.measure)
 	}

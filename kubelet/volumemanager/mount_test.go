@@ -219,6 +219,23 @@ func TestClaimThatMayNotBeWatchedIsReadEachSecond(t *testing.T) {
 	require.NoError(t, w.result(done))
 }
 
+func TestClaimIsAwaitedWhereClaimsAreTold(t *testing.T) {
+	w := newWorld(t)
+	source := &claimSource{}
+	w.claims = source
+	w.restart()
+	done := w.mounting(pod("a", claimVolume("data", "c")))
+	require.Contains(t, w.nextEvent(), `"c" not found`)
+	claim, pv, _ := w.claim("c")
+	w.create(claim, pv, hereNode())
+	source.tell("ns", "c")
+	require.NoError(t, w.result(done), "the clock stands still: only the source can be the cause")
+	for len(w.watching) > 0 {
+		require.NotEqual(t, "persistentvolumeclaims", <-w.watching, "what is told of needs no watch")
+	}
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+}
+
 func TestGenericEphemeralVolumeIsThePodsOwnClaim(t *testing.T) {
 	w := newWorld(t)
 	claim, pv, _ := w.claim("pod-a-scratch")

@@ -84,9 +84,13 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 	m.mu.Lock()
 	if m.pods[uid] == state {
 		delete(m.pods, uid)
+		if state.pod != nil {
+			m.forgetClaims(state.pod)
+		}
 	}
 	delete(m.dirty, uid)
 	delete(m.again, uid)
+	delete(m.grown, uid)
 	if state.pod != nil {
 		for i := range state.pod.Spec.Volumes {
 			m.exec.Forget(volumeKey(uid, state.pod.Spec.Volumes[i].Name))

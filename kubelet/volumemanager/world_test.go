@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,8 +54,9 @@ type world struct {
 	drivers  *csi.Drivers
 	driver   *csifake.Driver // the one driver of this node, if the test has one
 	status   *nodeStatus
-	watching chan string // the resource of each watch that was opened
-	stop     func()      // ends the process, as far as this world is one
+	claims   volumemanager.ClaimSource // of the next process; may be nil
+	watching chan string               // the resource of each watch that was opened
+	stop     func()                    // ends the process, as far as this world is one
 }
 
 func newWorld(t testing.TB) *world {
@@ -107,7 +109,7 @@ func (w *world) start() {
 		volumemanager.Config{RootDir: w.root, NodeName: "here"},
 		volumemanager.Deps{
 			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
-			Node: w.status, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
+			Node: w.status, Claims: w.claims, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
 			Outgrown: func(uid types.UID, message string) { w.outgrown <- string(uid) + ": " + message },
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
@@ -127,6 +129,43 @@ func (w *world) start() {
 		}
 		w.drivers.Close()
 	}
+}
+
+// claimSource tells of claims what the test says.
+type claimSource struct {
+	mu   sync.Mutex // guards all below
+	last int
+	told map[int]func(namespace, name string)
+}
+
+func (s *claimSource) Subscribe(changed func(namespace, name string)) (cancel func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told == nil {
+		s.told = make(map[int]func(namespace, name string))
+	}
+	s.last++
+	id := s.last
+	s.told[id] = changed
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.told, id)
+	}
+}
+
+func (s *claimSource) tell(namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, changed := range s.told {
+		changed(namespace, name)
+	}
+}
+
+func (s *claimSource) subscribers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.told)
 }
 
 // restart is kill -9 and a new process: nothing is unmounted, all that was in memory is gone.

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/rawgrpc"
 )
 
 // criProxy stands between a kubelet and its runtime, and makes that worse: it answers calls with errors, before or after
@@ -50,12 +52,12 @@ func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 	dir, err := os.MkdirTemp("/run", "berth-proxy")
 	require.NoError(t, err)
 	backend, err := grpc.NewClient("unix:"+runtime, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(frames{}), grpc.WaitForReady(true)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawgrpc.Codec{}), grpc.WaitForReady(true)))
 	require.NoError(t, err)
 	p := &criProxy{
 		socket: dir + "/cri.sock", backend: backend, random: random, done: map[string]int{}, conns: map[net.Conn]struct{}{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(rawgrpc.Codec{}), grpc.UnknownServiceHandler(p.handle))
 	listener, err := net.Listen("unix", p.socket)
 	require.NoError(t, err)
 	var serving sync.WaitGroup
@@ -112,7 +114,7 @@ func (p *criProxy) delay() time.Duration {
 
 func (p *criProxy) handle(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
-	var request frame
+	var request rawgrpc.Message
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (p *criProxy) handle(_ any, stream grpc.ServerStream) error {
 	if p.happens("slow", func(f faults) float64 { return f.slow }) {
 		time.Sleep(p.delay())
 	}
-	var answer frame
+	var answer rawgrpc.Message
 	if err := p.backend.Invoke(stream.Context(), method, &request, &answer); err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (p *criProxy) handle(_ any, stream grpc.ServerStream) error {
 }
 
 // events hands events on, each with its own delay, so that later ones may come first.
-func (p *criProxy) events(to grpc.ServerStream, method string, request *frame) error {
+func (p *criProxy) events(to grpc.ServerStream, method string, request *rawgrpc.Message) error {
 	from, err := p.backend.NewStream(to.Context(), &grpc.StreamDesc{ServerStreams: true}, method)
 	if err != nil {
 		return err
@@ -148,7 +150,7 @@ func (p *criProxy) events(to grpc.ServerStream, method string, request *frame) e
 	var under sync.WaitGroup
 	defer under.Wait()
 	for {
-		var event frame
+		var event rawgrpc.Message
 		if err := from.RecvMsg(&event); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/rawgrpc"
 )
 
 // longestHang bounds how long the proxy keeps a caller waiting.
@@ -44,7 +46,7 @@ func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	p := &proxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(frames{}))
+	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -113,7 +115,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	if !ok {
 		return status.Error(codes.Internal, "a call without a method")
 	}
-	var request, answer frame
+	var request, answer rawgrpc.Message
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 		// What was begun goes on when its caller has died, as in a driver.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), patience)
 		defer cancel()
-		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(frames{})); err != nil {
+		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{})); err != nil {
 			return err
 		}
 	}

@@ -15,24 +15,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
+	"github.com/berth-dev/berth/internal/rawgrpc"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
-
-// raw is a message as bytes, and rawCodec what leaves it so.
-type raw struct{ data []byte }
-
-type rawCodec struct{}
-
-func (rawCodec) Name() string { return "proto" }
-
-func (rawCodec) Marshal(v any) ([]byte, error) { return v.(*raw).data, nil }
-
-func (rawCodec) Unmarshal(_ []byte, v any) error {
-	v.(*raw).data = nil
-	return nil
-}
 
 // nonsense is a driver that answers with whatever the test wants. What it has no answer for it does not implement.
 func nonsense(t *testing.T, answers map[string][]byte) string {
@@ -40,17 +27,17 @@ func nonsense(t *testing.T, answers map[string][]byte) string {
 	path := filepath.Join(testsuite.Root(t), "s")
 	listener, err := net.Listen("unix", path)
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(
+	server := grpc.NewServer(grpc.ForceServerCodec(rawgrpc.Codec{}), grpc.UnknownServiceHandler(
 		func(_ any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
-			if err := stream.RecvMsg(&raw{}); err != nil {
+			if err := stream.RecvMsg(&rawgrpc.Message{}); err != nil {
 				return err
 			}
 			answer, ok := answers[filepath.Base(method)]
 			if !ok {
 				return status.Error(codes.Unimplemented, "what?")
 			}
-			return stream.SendMsg(&raw{answer})
+			return stream.SendMsg(&rawgrpc.Message{Data: answer})
 		}))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()

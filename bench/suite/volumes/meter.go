@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/rawgrpc"
 )
 
 // meter stands before a CSI driver's socket and adds up how long its calls take that make a volume usable.
@@ -39,7 +41,7 @@ func startMeter(socket, driver string) (*meter, error) {
 		return nil, errors.Join(fmt.Errorf("start meter: %w", err), conn.Close())
 	}
 	m := &meter{socket: socket, driver: conn, served: make(chan error, 1)}
-	m.server = grpc.NewServer(grpc.UnknownServiceHandler(m.handle), grpc.ForceServerCodec(frames{}))
+	m.server = grpc.NewServer(grpc.UnknownServiceHandler(m.handle), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	go func() { m.served <- m.server.Serve(listener) }()
 	return m, nil
 }
@@ -66,12 +68,12 @@ func (m *meter) handle(_ any, stream grpc.ServerStream) error {
 	if !ok {
 		return status.Error(codes.Internal, "a call without a method")
 	}
-	var request, answer frame
+	var request, answer rawgrpc.Message
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
 	began := time.Now()
-	err := m.driver.Invoke(stream.Context(), method, &request, &answer, grpc.ForceCodec(frames{}), grpc.WaitForReady(true))
+	err := m.driver.Invoke(stream.Context(), method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{}), grpc.WaitForReady(true))
 	if slices.Contains(metered, path.Base(method)) {
 		m.mu.Lock()
 		m.sum += time.Since(began)
@@ -81,28 +83,4 @@ func (m *meter) handle(_ any, stream grpc.ServerStream) error {
 		return err
 	}
 	return stream.SendMsg(&answer)
-}
-
-// frame is a message as it is on the wire, and frames the codec that leaves it so.
-type frame struct{ data []byte }
-
-type frames struct{}
-
-func (frames) Name() string { return "proto" }
-
-func (frames) Marshal(v any) ([]byte, error) {
-	f, ok := v.(*frame)
-	if !ok {
-		return nil, errors.New("not a frame")
-	}
-	return f.data, nil
-}
-
-func (frames) Unmarshal(data []byte, v any) error {
-	f, ok := v.(*frame)
-	if !ok {
-		return errors.New("not a frame")
-	}
-	f.data = slices.Clone(data)
-	return nil
 }

@@ -412,6 +412,11 @@ func TestBlockVolume(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = nil
 	p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/x"}}
 	require.NoError(t, w.Supported(p))
+	w.driver.FailNext("NodePublishVolume", csifake.Fault{Code: codes.Internal})
+	failing := w.mounting(p)
+	require.Contains(t, w.nextEvent(), `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : csi driver`)
+	w.step(500 * time.Millisecond)
+	require.NoError(t, w.result(failing))
 	for range 2 { // the second time as a new process
 		require.NoError(t, w.Mount(t.Context(), p))
 		mounted := w.Volumes("a")["data"]

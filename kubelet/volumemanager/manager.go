@@ -33,6 +33,7 @@ const (
 	refreshers = 8
 	// The reasons of events.
 	failedMount   = "FailedMount"
+	failedMap     = "FailedMapVolume"
 	failedUnmount = "FailedUnmount"
 	slowGroup     = "VolumePermissionChangeInProgress"
 )

@@ -147,7 +147,8 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 		last = err
 		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
-		m.report(state, v.Name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v%s", v.Name, err, remedy(err)))
+		reason, step := failedStep(pod, v, err)
+		m.report(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
 		if volume.IsUnsupported(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
@@ -155,6 +156,16 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 	}
+}
+
+// failedStep is the reason and the beginning of the event about a failed attempt: a block device is mapped, not mounted.
+// That a claim is not ready is told in the same words for both.
+func failedStep(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step string) {
+	var claim *claimError
+	if _, asDevice := uses(pod, v.Name); asDevice && !errors.As(err, &claim) {
+		return failedMap, "MapVolume.MapPodDevice"
+	}
+	return failedMount, "MountVolume.SetUp"
 }
 
 // waiter waits between the attempts to set one volume up.

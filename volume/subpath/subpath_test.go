@@ -3,6 +3,7 @@ package subpath_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -122,35 +123,55 @@ func TestNothingLeadsOutOfTheVolume(t *testing.T) {
 	require.ErrorContains(t, err, "invalid name")
 }
 
-// An attacker inside the volume swaps a directory with a link to the outside, as fast as the kernel can.
+// attackEnv names the volume to the attacker, which is this program once more.
+const attackEnv = "SUBPATH_TEST_ATTACK"
+
+// TestAttacker is the attacker's process: it swaps a directory with a link to the outside, as fast as the kernel can,
+// until it is killed.
+func TestAttacker(t *testing.T) {
+	target := os.Getenv(attackEnv)
+	if target == "" {
+		t.Skip("this is what TestSwappingAttackerGetsNothing starts")
+	}
+	for {
+		_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(target, "d"), unix.AT_FDCWD, filepath.Join(target, "evil"),
+			unix.RENAME_EXCHANGE)
+	}
+}
+
+// attack starts the attacker, and returns how to end it.
+func attack(t *testing.T, target string) (end func()) {
+	t.Helper()
+	attacker := exec.Command(os.Args[0], "-test.run=^TestAttacker$")
+	attacker.Env = append(os.Environ(), attackEnv+"="+target)
+	require.NoError(t, attacker.Start())
+	end = sync.OnceFunc(func() {
+		_ = attacker.Process.Kill() // it may have ended: Wait tells
+		var exit *exec.ExitError
+		require.ErrorAs(t, attacker.Wait(), &exit)
+		require.False(t, exit.Exited(), "the attacker must have gone on to the end")
+	})
+	t.Cleanup(end)
+	return end
+}
+
 func TestSwappingAttackerGetsNothing(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.volume, "d"), 0o755))
 	require.NoError(t, os.Symlink("../secret", filepath.Join(p.volume, "evil")))
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(p.volume, "d"), unix.AT_FDCWD,
-					filepath.Join(p.volume, "evil"), unix.RENAME_EXCHANGE)
-			}
-		}
-	})
-	inside := 0
-	for i := 0; i < 3000 || (inside == 0 && i < 100000); i++ {
+	end := attack(t, p.volume)
+	inside, refused := 0, 0
+	for i := 0; i < 3000 || (inside == 0 || refused == 0) && i < 100000; i++ {
 		got, err := p.Prepare(t.Context(), p.request("d"))
 		if err != nil {
+			refused++
 			continue
 		}
 		inside++
 		_, err = os.Lstat(filepath.Join(got, "file"))
 		require.ErrorIs(t, err, os.ErrNotExist, "the container would see what is outside of the volume")
 	}
-	close(stop)
-	wg.Wait()
+	end()
 	require.Positive(t, inside, "the part must have been found now and then")
+	require.Positive(t, refused, "the link must have been met now and then, or there was no attack")
 }

@@ -80,7 +80,8 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	cfg, d := &k.cfg, &k.deps
 	k.drivers = csi.NewDrivers()
 	k.csi = csi.New(csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName}, csi.Deps{
-		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, Logger: d.Logger.With("room", "csi"),
+		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, Full: func(driver string) { k.csiNode.AskLimit(driver) },
+		Logger: d.Logger.With("room", "csi"),
 	})
 	registry, err := plugins.New(plugins.Deps{
 		Objects: k.objects, Tokens: k.tokens, NodeAllocatable: k.allocatable, CSI: k.csi,
@@ -97,12 +98,13 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	k.drivers.Subscribe(k.volumes.Retry)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Registered: k.node.Registered(), Node: k.node.Node,
-		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) },
-		Clock:    d.Clock, Logger: d.Logger.With("room", "csi"),
+		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.LimitPeriod,
+		Clock: d.Clock, Logger: d.Logger.With("room", "csi"),
 	})
 	if err != nil {
 		return err
 	}
+	k.drivers.Subscribe(k.csiNode.PeriodsChanged)
 	k.plugins, err = pluginmanager.New(
 		pluginmanager.Config{Dir: filepath.Join(cfg.RootDir, "plugins_registry")},
 		pluginmanager.Deps{

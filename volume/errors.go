@@ -35,6 +35,27 @@ func IsUnsupported(err error) bool {
 	return errors.As(err, &unsupported)
 }
 
+// noRoomError marks an error that says that a node has as many volumes of a driver as it can have.
+type noRoomError struct{ err error }
+
+func (e *noRoomError) Error() string { return e.err.Error() }
+func (e *noRoomError) Unwrap() error { return e.err }
+
+// NoRoom marks err as one that says that the node cannot have one more volume of the driver. The Pod should be refused,
+// so that it finds another node. NoRoom(nil) is nil.
+func NoRoom(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &noRoomError{err: err}
+}
+
+// IsNoRoom reports whether err is, or wraps, an error marked by NoRoom.
+func IsNoRoom(err error) bool {
+	var noRoom *noRoomError
+	return errors.As(err, &noRoom)
+}
+
 // uncertainError marks an error after which the volume may be set up or not.
 type uncertainError struct{ err error }
 

@@ -108,6 +108,14 @@ type Device struct {
 	Attach bool
 }
 
+// AttachExplainer is an Attachable that can find out why a volume is not attached yet.
+type AttachExplainer interface {
+	Attachable
+	// AttachError returns why the last try to attach the volume to this node failed, nil if none has as far as is known.
+	// It is IsNoRoom if the node cannot have the volume and its driver wants Pods to be refused then.
+	AttachError(ctx context.Context, spec Spec) error
+}
+
 // Expander is a Plugin whose volumes may grow while they are in use.
 type Expander interface {
 	Plugin

@@ -7,11 +7,14 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // answer makes the driver and the VolumeAttachment's status match the VolumeAttachment.
@@ -211,9 +214,11 @@ func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
 
 // fail writes the error into the status and returns it. lost says that the volume is not attached any more.
 func (a *Attacher) fail(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
-	change := map[string]any{field: storagev1.VolumeError{
-		Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error(),
-	}}
+	told := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error()}
+	if code := status.Code(err); code != codes.Unknown { // Unknown: it is no answer of the driver's
+		told.ErrorCode = ptr.To(int32(code))
+	}
+	change := map[string]any{field: told}
 	if lost {
 		change["attached"] = false
 	}

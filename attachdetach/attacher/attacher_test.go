@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -182,10 +184,17 @@ func TestErrorsAreToldAndRetried(t *testing.T) {
 		e := w.get("va").Status.AttachError
 		return e != nil && e.Message == "driver is busy"
 	}, "the CSINode alone must bring the next try about")
+	require.Nil(t, w.get("va").Status.AttachError.ErrorCode, "that was no answer of a driver")
 	w.driver.set(func() {
 		require.LessOrEqual(t, w.driver.calls, 2, "a failure must not be repeated at once")
-		w.driver.err = nil
+		w.driver.err = status.Error(codes.ResourceExhausted, "no slot is free")
 	})
+	w.eventually(func() bool {
+		w.clock.Step(time.Second)
+		e := w.get("va").Status.AttachError
+		return e != nil && e.ErrorCode != nil && codes.Code(*e.ErrorCode) == codes.ResourceExhausted
+	}, "the driver's code must be told")
+	w.driver.set(func() { w.driver.err = nil })
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.get("va").Status.Attached }, "retry")
 	require.Nil(t, w.get("va").Status.AttachError)
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +39,11 @@ type world struct {
 	mu       sync.Mutex
 	notReady error
 	current  *corev1.Node
+	period   atomic.Int64 // how often drivers want to be asked for their limits
 }
+
+// soon is how long the tests wait for what needs no clock.
+const soon = 10 * time.Second
 
 func newWorld(t *testing.T) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
@@ -52,7 +57,8 @@ func newWorld(t *testing.T) *world {
 			defer w.mu.Unlock()
 			return w.current
 		},
-		Clock: w.clock, NotReady: func(err error) {
+		LimitPeriod: func(string) time.Duration { return time.Duration(w.period.Load()) },
+		Clock:       w.clock, NotReady: func(err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.notReady = err

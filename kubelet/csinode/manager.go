@@ -41,7 +41,7 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Manager needs. NotReady, Clock and Logger may be nil.
+// Deps is what a Manager needs. NotReady, LimitPeriod, Clock and Logger may be nil.
 type Deps struct {
 	Client kubernetes.Interface
 	// Drivers gets the drivers that are registered.
@@ -51,8 +51,11 @@ type Deps struct {
 	Node       func() *corev1.Node
 	// NotReady makes the node not ready while there is no CSINode; nil ends that.
 	NotReady func(reason error)
-	Clock    clock.Clock
-	Logger   *slog.Logger
+	// LimitPeriod is how often a driver is to be asked how many volumes the node can have; 0 is never again.
+	// PeriodsChanged says that its answers may have changed. It must not block. Nil asks none.
+	LimitPeriod func(driver string) time.Duration
+	Clock       clock.Clock
+	Logger      *slog.Logger
 }
 
 // Manager keeps the CSINode. It is safe for concurrent use.
@@ -64,9 +67,13 @@ type Manager struct {
 
 	writing sync.Mutex // held while one of the objects is written, so that our own writes do not conflict
 
-	mu    sync.Mutex // guards the two below
+	limits chan struct{} // has a value when drivers may have to be asked for their limits
+
+	mu    sync.Mutex // guards all below
 	node  types.UID
 	known map[string]*csipb.NodeGetInfoResponse // what the drivers said, by name
+	told  map[string]time.Time                  // when they were asked for it
+	asked map[string]struct{}                   // those that are to be asked again now
 }
 
 var _ pluginmanager.Handler = (*Manager)(nil)
@@ -82,6 +89,9 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if deps.NotReady == nil {
 		deps.NotReady = func(error) {}
 	}
+	if deps.LimitPeriod == nil {
+		deps.LimitPeriod = func(string) time.Duration { return 0 }
+	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
@@ -90,7 +100,8 @@ func New(config Config, deps Deps) (*Manager, error) {
 	}
 	return &Manager{
 		config: config, deps: deps, made: make(chan struct{}), wake: make(chan struct{}, 1),
-		known: make(map[string]*csipb.NodeGetInfoResponse),
+		known: make(map[string]*csipb.NodeGetInfoResponse), limits: make(chan struct{}, 1),
+		told: make(map[string]time.Time), asked: make(map[string]struct{}),
 	}, nil
 }
 
@@ -106,6 +117,9 @@ func (m *Manager) Start(ctx context.Context) error {
 		return nil
 	}
 	close(m.made)
+	var limits sync.WaitGroup
+	defer limits.Wait()
+	limits.Go(func() { m.keepLimits(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -273,7 +287,7 @@ func (m *Manager) takeOn(ctx context.Context, driver *csi.Driver) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known[driver.Name] = info
+	m.known[driver.Name], m.told[driver.Name] = info, m.deps.Clock.Now()
 	return nil
 }
 
@@ -316,6 +330,7 @@ func (m *Manager) Deregister(ctx context.Context, plugin pluginmanager.Plugin) e
 	defer m.writing.Unlock()
 	m.mu.Lock()
 	delete(m.known, plugin.Name)
+	delete(m.told, plugin.Name)
 	m.mu.Unlock()
 	if err := m.change(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return without(drivers, plugin.Name)

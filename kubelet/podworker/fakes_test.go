@@ -24,6 +24,7 @@ type volumes struct {
 	mounted map[types.UID]bool
 	starts  int
 	gate    chan struct{}
+	refuse  error // of Mount, set before there are Pods
 }
 
 func (v *volumes) block() func() {
@@ -60,6 +61,9 @@ func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.refuse != nil {
+		return v.refuse
+	}
 	v.mounted[pod.UID] = true
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -243,6 +244,17 @@ func TestOrphanIsEnded(t *testing.T) {
 	w.manager.SourceReady()
 	w.become("gone", func() bool { b, c := w.runtime.Held(); return b+c == 0 && !w.manager.Has(p.UID) })
 	require.False(t, w.volumes.has(p.UID))
+}
+
+func TestPodForWhoseVolumeThereIsNoRoomFails(t *testing.T) {
+	w := newWorld(t)
+	w.volumes.refuse = volume.NoRoom(errors.New("25 volumes are attached already"))
+	p := pod("a")
+	w.add(p)
+	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	require.Equal(t, "VolumeAttachmentLimitExceeded", s.Reason)
+	require.Contains(t, s.Message, "25 volumes are attached already")
+	require.Zero(t, w.runtime.Calls("CreateContainer"))
 }
 
 func TestDeletionWhileVolumesAreMissing(t *testing.T) {

@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -122,40 +121,6 @@ func (d *devices) find(plugin volume.Attachable, wanted volume.Device) *device {
 		poke(d.wake)
 	}
 	return known
-}
-
-// errAskAgain says that what is known of the device's driver changed.
-var errAskAgain = errors.New("what is known of the driver changed")
-
-// awaitAttached returns where the device is attached, once the API server knows that it is in use and the Node says
-// that it is attached. began is called if that takes any waiting. When cured is closed meanwhile it gives errAskAgain.
-func (d *devices) awaitAttached(
-	ctx context.Context, name string, cured <-chan struct{}, began func(),
-) (path string, err error) {
-	for waited := false; ; waited = true {
-		d.mu.Lock()
-		known, ok := d.byName[name]
-		reported := ok && d.written >= known.listed
-		path, attached := d.attached[name]
-		changed := d.changed
-		d.mu.Unlock()
-		if reported && attached {
-			return path, nil
-		}
-		if !waited {
-			began()
-		}
-		select {
-		case <-changed:
-		case <-cured:
-			return "", errAskAgain
-		case <-ctx.Done():
-			if !reported {
-				return "", fmt.Errorf("wait for the API server to know that volume %q is in use: %w", name, ctx.Err())
-			}
-			return "", fmt.Errorf("wait for volume %q to be attached to this node: %w", name, ctx.Err())
-		}
-	}
 }
 
 // nodeChanged takes what the Node says is attached.

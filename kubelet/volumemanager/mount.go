@@ -35,8 +35,8 @@ const (
 // volume that fails is tried again until ctx ends, after a pause or when something changes that may cure it; each new
 // failure gives a FailedMount event. If all are set up already it returns at once.
 //
-// An error means that ctx ended, that Unmount was called (ErrTerminating), or that the Pod asks for something that is
-// not supported (volume.IsUnsupported). Volumes that are set up by then stay so until Unmount.
+// An error means that ctx ended, that Unmount was called (ErrTerminating), that the Pod asks for something that is
+// not supported (volume.IsUnsupported), or that this node has no room for a volume (volume.IsNoRoom). Volumes that are set up by then stay so until Unmount.
 func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 	select {
 	case <-m.ready:
@@ -149,7 +149,7 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			"volume", v.Name, "error", err)
 		reason, step := failedStep(pod, v, err)
 		m.report(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
-		if volume.IsUnsupported(err) {
+		if volume.IsUnsupported(err) || volume.IsNoRoom(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		if err := wait.forCure(ctx, changed, v.Name, err); err != nil {

@@ -82,13 +82,18 @@ func (m *Manager) obtain(
 		return device, "", nil
 	}
 	end := func(error) {}
-	path, err = m.devices.awaitAttached(ctx, device.Name, cured, func() {
+	wait := attachWait{name: device.Name, cured: cured}
+	if explainer, ok := plugin.(volume.AttachExplainer); ok {
+		wait.explain = func(ctx context.Context) error { return explainer.AttachError(ctx, request.Spec) }
+	}
+	wait.began = func() {
 		span := timeline.Current(ctx).Begin("kubelet", timeline.StageAttach, request.Spec.Name)
 		if request.Spec.PV != nil {
 			span.Because(timeline.RefOf("PersistentVolume", request.Spec.PV))
 		}
 		end = span.End
-	})
+	}
+	path, err = m.devices.awaitAttached(ctx, wait)
 	end(err)
 	return device, path, err
 }

@@ -42,6 +42,7 @@ const soon = 10 * time.Second
 // the test moves it, so whatever happens without that happens because of an event.
 type world struct {
 	outgrown chan string // what the manager told of Pods that outgrew a limit
+	full     chan string // the drivers that had no room on this node
 	*volumemanager.Manager
 	t        testing.TB
 	root     string
@@ -97,12 +98,13 @@ func (w *world) start() {
 	w.t.Helper()
 	w.timeline = timeline.New(w.clock, 0)
 	w.outgrown = make(chan string, 100)
+	w.full = make(chan string, 100)
 	w.events = record.NewFakeRecorder(100)
 	w.objects = objects.New(objects.Deps{Client: w.client, Clock: w.clock})
 	w.tokens = token.New(token.Deps{Client: w.client, Clock: w.clock})
 	w.drivers = csi.NewDrivers()
 	driverPlugin := csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
-		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens})
+		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens, Full: func(driver string) { w.full <- driver }})
 	registry, err := plugins.New(plugins.Deps{Objects: w.objects, Tokens: w.tokens, CSI: driverPlugin})
 	require.NoError(w.t, err)
 	w.Manager = volumemanager.New(

@@ -30,12 +30,15 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Plugin needs. Mounter and Logger may be nil.
+// Deps is what a Plugin needs. Full, Mounter and Logger may be nil.
 type Deps struct {
 	// Client reads CSIDrivers, VolumeAttachments and Secrets.
 	Client  kubernetes.Interface
 	Drivers *Drivers
 	Tokens  Tokens
+	// Full is told of a driver that has no room on this node for one more volume, so that it is asked for its limit
+	// again. It must return soon. Nil tells nobody.
+	Full    func(driver string)
 	Mounter mounts.Mounter
 	Logger  *slog.Logger
 }
@@ -51,11 +54,12 @@ type Plugin struct {
 }
 
 var (
-	_ volume.Attachable  = (*Plugin)(nil)
-	_ volume.BlockMapper = (*Plugin)(nil)
-	_ volume.Repeater    = (*Plugin)(nil)
-	_ volume.Expander    = (*Plugin)(nil)
-	_ volume.Stater      = (*Plugin)(nil)
+	_ volume.Attachable      = (*Plugin)(nil)
+	_ volume.AttachExplainer = (*Plugin)(nil)
+	_ volume.BlockMapper     = (*Plugin)(nil)
+	_ volume.Repeater        = (*Plugin)(nil)
+	_ volume.Expander        = (*Plugin)(nil)
+	_ volume.Stater          = (*Plugin)(nil)
 )
 
 // New makes the plugin.

@@ -131,6 +131,13 @@ func (d *Driver) Plan(plan func(call, volume string) Fault) {
 	d.plan = plan
 }
 
+// SetMaxVolumes changes what NodeGetInfo tells from now on.
+func (d *Driver) SetMaxVolumes(limit int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Config.MaxVolumes = limit
+}
+
 // FailNext has the next calls of one kind meet these faults, one after the other, and then none.
 func (d *Driver) FailNext(call string, faults ...Fault) {
 	var mu sync.Mutex

@@ -31,6 +31,8 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilities
 
 // NodeGetInfo implements the node service.
 func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return &csipb.NodeGetInfoResponse{
 		NodeId: d.Config.NodeID, MaxVolumesPerNode: d.Config.MaxVolumes,
 		AccessibleTopology: &csipb.Topology{Segments: maps.Clone(d.Config.Topology)},

@@ -177,6 +177,10 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 		bound, err := p.watchBound(ctx, count+1)
 		watched <- result{bound, err}
 	}()
+	before, err := planeCPU(ctx, client)
+	if err != nil {
+		return err
+	}
 	meter := harness.StartMeter()
 	began, err := p.create(ctx, count)
 	if err != nil {
@@ -187,6 +191,10 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 		return seen.err
 	}
 	spent := meter.Stop()
+	after, err := planeCPU(ctx, client)
+	if err != nil {
+		return err
+	}
 	var waits []float64
 	for name, at := range began {
 		waits = append(waits, harness.Milliseconds(seen.bound[name].Sub(at)))
@@ -195,6 +203,7 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 	s.Set("all bound", spent.Wall.Seconds())
 	s.Set("bound p50", harness.Quantile(waits, 0.5)/1e3)
 	s.Set("CPU of the provisioner a claim", harness.Milliseconds(spent.CPU)/float64(count))
+	s.Set("CPU of the control plane a claim", harness.Milliseconds(after-before)/float64(count))
 	stop()
 	if err := finish(done); err != nil {
 		return err

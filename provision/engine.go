@@ -132,6 +132,13 @@ func (e *engine) run(ctx context.Context) error {
 	start(deciders, decideWorkers, e.decide, e.syncClaim)
 	start(callers, e.settings.threadiness, e.calls, e.runCall)
 	start(callers, e.settings.threadiness, e.deletes, e.syncVolume)
+	if p, ok := e.provisioner.(DeletionWaker); ok {
+		callers.Go(func() {
+			if err := p.WakeDeletions(ctx, e.wakeDeletion); err != nil && ctx.Err() == nil {
+				e.logger.Warn("deletions that fail will be tried again by their backoff alone", "error", err)
+			}
+		})
+	}
 
 	<-ctx.Done()
 	// Calls end first, so that what they return can still be saved by the deciders.

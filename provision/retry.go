@@ -47,6 +47,9 @@ func (r *retry) begin(inputs string) {
 	r.hold, r.seen = holdNothing, inputs
 }
 
+// change ends a hold as other inputs do.
+func (r *retry) change() { r.seen = "" }
+
 // wait holds until the delay is over.
 func (r *retry) wait(now time.Time, delay time.Duration) {
 	r.hold, r.until = holdUntil, now.Add(delay)

@@ -57,6 +57,15 @@ type DeletionGuard interface {
 	ShouldDelete(volume *corev1.PersistentVolume) bool
 }
 
+// DeletionWaker is implemented by a Provisioner that learns when a deletion which failed may succeed: what stood in its
+// way is gone. Without it, such a deletion waits for the end of its backoff.
+type DeletionWaker interface {
+	// WakeDeletions is run beside the controller for as long as it works, until ctx ends. It calls wake with the names
+	// of PersistentVolumes; wake returns at once, and means nothing for a volume whose deletion has not failed. An error
+	// is logged and ends the waking, no more.
+	WakeDeletions(ctx context.Context, wake func(volume string)) error
+}
+
 // BlockProvisioner is implemented by a Provisioner to say whether it can make raw block volumes.
 type BlockProvisioner interface {
 	Provisioner

@@ -32,11 +32,13 @@ type volumeMemory struct {
 	byName map[string]*volumeState
 }
 
-// volumeState is owned by the worker that has the volume's key, except for resync, which mu guards.
+// volumeState is owned by the worker that has the volume's key, except for resync and woken, which mu guards.
 type volumeState struct {
 	uid    types.UID
 	retry  retry
 	resync bool
+	// woken is set when the provisioner says that a deletion may succeed now.
+	woken bool
 	// assetGone is set once the provisioner deleted the storage: it is not asked again.
 	assetGone bool
 }
@@ -57,7 +59,19 @@ func (m *volumeMemory) resync(name string, happened bool) {
 	}
 }
 
-// get returns the state of the volume with this UID, and whether a resync came since the last look.
+// wake notes that a deletion may succeed now, and returns false if none was tried.
+func (m *volumeMemory) wake(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	vs := m.byName[name]
+	if vs != nil {
+		vs.woken = true
+	}
+	return vs != nil
+}
+
+// get returns the state of the volume with this UID, and whether a resync came since the last look. If the provisioner
+// said since then that its deletion may succeed, that ends what the state waits for.
 func (m *volumeMemory) get(name string, uid types.UID) (*volumeState, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +81,10 @@ func (m *volumeMemory) get(name string, uid types.UID) (*volumeState, bool) {
 		m.byName[name] = vs
 	}
 	resync := vs.resync
-	vs.resync = false
+	if vs.woken {
+		vs.retry.change()
+	}
+	vs.resync, vs.woken = false, false
 	return vs, resync
 }
 
@@ -116,6 +133,13 @@ func (e *engine) syncVolume(ctx context.Context, name string) {
 		return
 	}
 	e.volumeWrites.Forget(name)
+}
+
+// wakeDeletion has a deletion that failed tried again now.
+func (e *engine) wakeDeletion(name string) {
+	if e.gone.wake(name) {
+		e.deletes.Add(name)
+	}
 }
 
 // deleteVolume has the storage of a released volume deleted, and then the object.

@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -151,4 +152,60 @@ func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 		require.Equal(t, []string{name}, p.deleted())
 		require.Empty(t, s.world.volumes(t))
 	})
+}
+
+// waking tells of volumes whose deletion may succeed, as its test does.
+type waking struct {
+	simple
+	wakes chan string
+}
+
+func (w *waking) WakeDeletions(ctx context.Context, wake func(volume string)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case name := <-w.wakes:
+			wake(name)
+		}
+	}
+}
+
+// A deletion that failed is tried again, without waiting, when the provisioner says so: also if it says so while the
+// deletion is being refused, and after it was given up.
+func TestWokenDeletionDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &waking{wakes: make(chan string)}
+		answers := []error{errors.New("attached"), errors.New("attached"), nil}
+		p.delete = func(*corev1.PersistentVolume) error {
+			answer := answers[0]
+			if answers = answers[1:]; len(answers) == 1 {
+				p.wakes <- "volume" // it is let go in the middle of the refusal
+			}
+			return answer
+		}
+		s := run(t, newWorld(released("volume")), p, provision.FailedDeleteThreshold(1), provision.ResyncPeriod(0))
+		p.wakes <- "unknown"
+		synctest.Wait()
+		require.Len(t, p.deleted(), 1)
+		p.wakes <- "volume"
+		synctest.Wait()
+		require.Empty(t, answers, "no time has passed")
+		require.Empty(t, s.world.volumes(t))
+	})
+}
+
+// A Provisioner that cannot wake any more stops nothing else.
+func TestWakingMayEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, newWorld(released("volume")), &deaf{})
+		synctest.Wait()
+		require.Empty(t, s.world.volumes(t))
+	})
+}
+
+type deaf struct{ simple }
+
+func (*deaf) WakeDeletions(context.Context, func(string)) error {
+	return errors.New("no such resource")
 }

@@ -82,6 +82,7 @@ var (
 	_ provision.Provisioner        = (*Provisioner)(nil)
 	_ provision.ProvisionerContext = (*Provisioner)(nil)
 	_ provision.DeleterContext     = (*Provisioner)(nil)
+	_ provision.DeletionWaker      = (*Provisioner)(nil)
 	_ provision.BlockProvisioner   = (*Provisioner)(nil)
 )
 

@@ -228,3 +228,21 @@ func TestNeitherVolumeNorErrorIsAnError(t *testing.T) {
 		require.Len(t, only(s.eventsSoFar(), "neither a volume nor an error"), 1)
 	})
 }
+
+// calm is done whatever state it names.
+type calm struct{ simple }
+
+func (*calm) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	return volumeOf(o), provision.ProvisioningInBackground, nil
+}
+
+func TestNoErrorIsSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &calm{}
+		s := run(t, newWorld(newClass("fast")), p)
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		require.Len(t, s.world.volumes(t), 1)
+		require.Zero(t, p.count(), "Provision is never called beside ProvisionExt")
+	})
+}

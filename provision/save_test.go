@@ -137,10 +137,27 @@ func TestSaveWithLimiterNeverDeletes(t *testing.T) {
 		require.Empty(t, s.world.volumes(t))
 		require.NotEmpty(t, only(s.eventsSoFar(), "Warning ProvisioningFailed Error saving"))
 		require.NotEmpty(t, s.world.claim(t, "claim").Finalizers)
+		requireCounts(t, s.ctrl, counts{})
 		s.after(30 * time.Minute)
 		require.Len(t, s.world.volumes(t), 1)
 		require.Equal(t, 1, p.count())
 		require.Empty(t, p.deleted())
+		labels := `{class="fast",source=""}`
+		requireCounts(t, s.ctrl, counts{"persistentvolumeclaim_provision_total" + labels: 1,
+			"persistentvolumeclaim_provision_duration_seconds" + labels: 1})
+	})
+}
+
+// Whose storage the provisioner does not know needs no cleaning.
+func TestIgnoredInTheCleanup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{delete: func(*corev1.PersistentVolume) error { return &provision.IgnoredError{Reason: "not mine"} }}
+		s := runIn(t, newWorld(newClass("fast")), failing("create persistentvolumes", 5, failBefore), p)
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.after(2 * time.Minute)
+		require.Len(t, p.deleted(), 1)
+		require.Empty(t, only(s.eventsSoFar(), "ProvisioningCleanupFailed"))
+		require.Len(t, s.world.volumes(t), 1, "provisioned anew")
 	})
 }
 

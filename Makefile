@@ -50,9 +50,9 @@ run: build ## start a real Kubernetes on this machine with the demo on it (root;
 	@$(BIN)/berth up --demo $(ARGS)
 
 .PHONY: judges
-judges: ## build what other projects wrote and our tests are judged by: the external-attacher
+judges: ## build what other projects wrote and our tests are judged by: the attacher and the snapshotter of CSI
 	@mkdir -p $(BIN)/judges
-	@cd test/judges && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/judges/csi-attacher github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
+	@cd test/judges && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/judges/ tool
 
 .PHONY: test
 test: build judges ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)

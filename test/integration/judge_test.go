@@ -16,14 +16,21 @@ import (
 
 const judgedDriver = "judged.berth.dev"
 
+// judge is the path of a program of other people's that `make judges` builds.
+func judge(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../../bin/judges", name))
+	require.NoError(t, err)
+	_, err = os.Stat(path)
+	require.NoError(t, err, "run make judges first")
+	return path
+}
+
 // TestExternalAttacher has Kubernetes' own external-attacher answer our VolumeAttachments in place of our attacher: a
 // Pod gets its disk and gives it up. It was written against the contract, not against us.
 func TestExternalAttacher(t *testing.T) {
 	t.Parallel()
-	attacher, err := filepath.Abs("../../bin/judges/csi-attacher")
-	require.NoError(t, err)
-	_, err = os.Stat(attacher)
-	require.NoError(t, err, "run make judges first")
+	attacher := judge(t, "csi-attacher")
 	c := newCluster(t, 241)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

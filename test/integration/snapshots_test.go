@@ -5,9 +5,9 @@ package integration
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,21 +16,25 @@ import (
 
 const snapshotter = "github.com/kubernetes-csi/external-snapshotter"
 
-// beside runs a program beside the cluster until the end of the test.
-func beside(t *testing.T, program string, args ...string) {
+// beside runs a program beside the cluster until it is told to end, or until the end of the test.
+func beside(t *testing.T, program string, args ...string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	out := newOutput()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		stop()
 		_ = cmd.Wait() // killed
+	})
+	t.Cleanup(func() {
+		end()
 		if t.Failed() {
 			t.Logf("%s printed:\n%s", filepath.Base(program), out)
 		}
 	})
+	return end
 }
 
 // claimOf is a claim of class berth-loop that is a copy of another object.
@@ -41,24 +45,18 @@ func claimOf(name, source string) string {
 
 // TestSnapshots makes a volume from a snapshot and one from another volume. The snapshot is taken by Kubernetes' own
 // controller and sidecar; the volumes are made by berth up, with the rights that it has.
-//
-// Building the two programs takes minutes, so it runs only where BERTH_TEST_SNAPSHOTS is set.
 func TestSnapshots(t *testing.T) {
-	if os.Getenv("BERTH_TEST_SNAPSHOTS") == "" {
-		t.Skip("BERTH_TEST_SNAPSHOTS is not set")
-	}
+	controller, sidecar := judge(t, "snapshot-controller"), judge(t, "csi-snapshotter")
 	c := newCluster(t, 203)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	programs := t.TempDir()
-	goTool(t, "snapshotter", "build", "-trimpath", "-o", programs+"/", "tool")
-	crds := filepath.Join(goTool(t, "snapshotter", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
+	crds := filepath.Join(goTool(t, "judges", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
 	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
 		c.mustRun("kubectl", "apply", "-f", filepath.Join(crds, "snapshot.storage.k8s.io_"+kind+".yaml"))
 	}
 	kubeconfig := "--kubeconfig=" + filepath.Join(c.dataDir, "admin.kubeconfig")
-	beside(t, filepath.Join(programs, "snapshot-controller"), kubeconfig)
-	beside(t, filepath.Join(programs, "csi-snapshotter"), kubeconfig, "--csi-address="+filepath.Join(c.runDir(), "csi.sock"))
+	endController := beside(t, controller, kubeconfig)
+	endSidecar := beside(t, sidecar, kubeconfig, "--csi-address="+filepath.Join(c.runDir(), "csi.sock"))
 
 	run := func(name, claim, script string) string {
 		t.Helper()
@@ -93,6 +91,8 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
+	endSidecar()
+	endController()
 	c.stop()
 	require.Empty(t, c.leftovers())
 }

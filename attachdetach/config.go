@@ -49,7 +49,7 @@ type Config struct {
 	// ResyncPeriod is the time between new readings of all Pods and VolumeAttachments. Default 3 min.
 	ResyncPeriod time.Duration
 	// MaxWaitForUnmount is how long a volume may stay mounted on a node that is not ready before it is detached all the
-	// same. Default 6 min.
+	// same. Default 6 min. A Node's annotation reconciler.AnnMaxWaitForUnmount stands above it.
 	MaxWaitForUnmount time.Duration
 	// DisableForceDetachOnTimeout turns that off; the out-of-service taint still forces.
 	DisableForceDetachOnTimeout bool

@@ -2,7 +2,6 @@ package attachdetach_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/attachdetach/reconciler"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -44,8 +44,8 @@ func TestVolumeFollowsItsPod(t *testing.T) {
 	w.status("a", inUse(unique("d")))
 	w.deletePod("web")
 	w.pod("web2", "b", "d")
-	require.Equal(t, `Warning FailedAttachVolume Multi-Attach error for volume "pv-d" Volume is already exclusively `+
-		`attached to one node and can't be attached to another`, w.event())
+	w.told(`Warning FailedAttachVolume Multi-Attach error for volume "pv-d" Volume is already exclusively ` +
+		`attached to one node and can't be attached to another`)
 	require.NotNil(t, w.attachment("d", "a"), "a mounted disk must stay")
 	w.status("a", inUse())
 	w.eventually(w.attachedAndReported("d", "b"), "the disk must move when the node has unmounted it")
@@ -240,6 +240,13 @@ func TestNodeFailures(t *testing.T) {
 			})
 		}},
 		{name: "not ready", forced: "timeout", wait: 6 * time.Minute, fail: func(w *world) { w.status("a", notReady) }},
+		{name: "not ready, and with a limit of its own", forced: "timeout", wait: 90 * time.Second,
+			config: attachdetach.Config{MaxWaitForUnmount: 1000 * time.Hour}, fail: func(w *world) {
+				w.status("a", notReady)
+				w.status("a", func(n *corev1.Node) {
+					n.Annotations = map[string]string{reconciler.AnnMaxWaitForUnmount: "90s"}
+				})
+			}},
 		{name: "deleted", wait: 40 * time.Second, fail: func(w *world) {
 			require.NoError(w.t, w.client.CoreV1().Nodes().Delete(context.Background(), "a", metav1.DeleteOptions{}))
 		}},
@@ -253,11 +260,14 @@ func TestNodeFailures(t *testing.T) {
 			w.pod("web", "a", "d")
 			w.eventually(w.attachedAndReported("d", "a"), "first")
 			w.status("a", inUse(unique("d")))
+			since := w.clock.Now()
 			w.deletePod("web")
 			w.pod("web2", "b", "d")
-			for !strings.Contains(w.event(), "Multi-Attach") { // so the detach has been asked for
+			require.Contains(t, w.event(), "SuccessfulAttachVolume")
+			w.told("Multi-Attach") // so the detach has been asked for, and the node has not let go in the usual time
+			if test.forced != "timeout" {
+				since = w.clock.Now()
 			}
-			failed := w.clock.Now()
 			test.fail(w)
 			var moved time.Time
 			w.eventually(func() bool {
@@ -270,7 +280,7 @@ func TestNodeFailures(t *testing.T) {
 				}
 				return false
 			}, "the disk must be detached")
-			require.GreaterOrEqual(t, moved.Sub(failed), test.wait)
+			require.GreaterOrEqual(t, moved.Sub(since), test.wait)
 			w.eventually(w.attachedAndReported("d", "b"), "the disk must move")
 			require.Nil(t, w.attachment("d", "a"))
 			for _, reason := range []string{"timeout", "out-of-service"} {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/attachdetach/reconciler"
 )
 
 const (
@@ -23,6 +24,7 @@ type nodeState struct {
 	uid            types.UID
 	ready          corev1.ConditionStatus
 	outOfService   bool
+	maxWait        string
 	keepTerminated bool
 	attached       []corev1.AttachedVolume
 	inUse          []corev1.UniqueVolumeName
@@ -31,6 +33,7 @@ type nodeState struct {
 func stateOf(node *corev1.Node) nodeState {
 	state := nodeState{
 		uid: node.UID, attached: node.Status.VolumesAttached, inUse: node.Status.VolumesInUse,
+		maxWait:        node.Annotations[reconciler.AnnMaxWaitForUnmount],
 		keepTerminated: node.Annotations[keepTerminatedAnnotation] == "true",
 		outOfService: slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == corev1.TaintNodeOutOfService
@@ -85,7 +88,13 @@ func (f *feeder) node(name string) {
 	if managed && (!known || before.uid != now.uid || !slices.Equal(before.attached, now.attached)) {
 		f.actual.CheckReport(nodeName, now.attached)
 	}
-	if !known || before.uid != now.uid || before.ready != now.ready || before.outOfService != now.outOfService {
+	if before.maxWait != now.maxWait {
+		if _, err := reconciler.MaxWaitForUnmountOf(node); err != nil {
+			f.log.Warn("the node's own limit does not count", "error", err)
+		}
+	}
+	if !known || before.uid != now.uid || before.ready != now.ready || before.outOfService != now.outOfService ||
+		before.maxWait != now.maxWait {
 		f.engine.NodeChanged(nodeName)
 	}
 }

@@ -136,11 +136,11 @@ var rows = []struct{ row, says, tests string }{
 	{"B-26", "metrics count, they do not list", "metrics.TestNamesAndLabels cache.TestDesired"},
 	{"B-27", "bounded concurrency", "operationexecutor.TestLanes operationexecutor.TestDoSerialisesAndLimitBounds"},
 
-	{"U-1", "the time for unmounting is the caller's", "reconciler.TestMountedVolumeIsDetachedOnlyWhen"},
+	{"U-1", "the time for unmounting is the caller's, and each node's", "reconciler.TestMountedVolumeIsDetachedOnlyWhen .TestNodeFailures"},
 	{"U-2", "no force on live nodes; force is told", "reconciler.TestMountedVolumeIsDetachedOnlyWhen reconciler.TestForcedDetachIsTold"},
 	{"U-3", "a dead kubelet: the taint", ".TestNodeFailures"},
 	{"U-4", "a deleted node", ".TestNodeFailures"},
-	{"U-5", "who holds the volume, since when, until when", "reconciler.TestHolderIsTold reconciler.TestMultiAttach"},
+	{"U-5", "who holds the volume; no alarm over a usual move", "reconciler.TestHolderIsTold reconciler.TestMoveRaisesNoAlarm"},
 	{"U-6", "restarts lose and leak nothing", ".TestRestart reconciler.TestChurn"},
 	{"U-7", "statuses become right", "cache.TestCheckReport statusupdater.TestFailures"},
 	{"U-8", "races", "reconciler.TestChurn reconciler.TestPodThatComesBackDuringTheWrite"},

@@ -214,7 +214,7 @@ func (w *world) status(name string, change func(*corev1.Node)) {
 	fresh := obj.(*corev1.Node).DeepCopy()
 	require.NoError(w.t, json.Unmarshal(patchOf(status["conditions"]), &fresh.Status.Conditions))
 	fresh.Status.VolumesInUse = node.Status.VolumesInUse
-	fresh.Spec.Taints = node.Spec.Taints
+	fresh.Spec.Taints, fresh.Annotations = node.Spec.Taints, node.Annotations
 	require.NoError(w.t, w.client.Tracker().Update(resource, fresh, ""))
 }
 
@@ -313,6 +313,16 @@ func (w *world) event() string {
 		w.t.Fatal("no event came")
 		return ""
 	}
+}
+
+// told steps the clock until the next event, which must have the text.
+func (w *world) told(text string) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		w.clock.Step(time.Second)
+		return len(w.events.Events) > 0
+	}, "no event came")
+	require.Contains(w.t, <-w.events.Events, text)
 }
 
 // metric is the value of the metric that has a label with the value; 0 if there is none.

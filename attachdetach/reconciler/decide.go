@@ -46,6 +46,16 @@ type nodeFacts struct {
 	// ready is the Ready condition being True. outOfService is the taint of that name.
 	ready        bool
 	outOfService bool
+	// maxWaitForUnmount is the node's own limit, nil if it has none.
+	maxWaitForUnmount *time.Duration
+}
+
+// patience is how long a volume that nobody wants may stay mounted on the node if that is not ready.
+func (n nodeFacts) patience(l limits) time.Duration {
+	if n.maxWaitForUnmount != nil {
+		return *n.maxWaitForUnmount
+	}
+	return l.maxWaitForUnmount
 }
 
 // detachFacts is all that the decision on a detach depends on.
@@ -81,8 +91,8 @@ func decideDetach(f detachFacts, l limits) decision {
 	if l.neverForce {
 		return decision{do: doNothing}
 	}
-	if f.elapsed <= l.maxWaitForUnmount {
-		return decision{do: doWait, after: l.maxWaitForUnmount - f.elapsed + 1}
+	if limit := f.node.patience(l); f.elapsed <= limit {
+		return decision{do: doWait, after: limit - f.elapsed + 1}
 	}
 	if f.node.known && f.node.ready {
 		return decision{do: doNothing} // a healthy node unmounts by itself, or has a reason not to

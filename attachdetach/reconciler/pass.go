@@ -271,7 +271,7 @@ func (e *Engine) considerAttach(pair cache.Pair, want cache.VolumeToAttach) {
 		e.o.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
 	case doReport:
 		e.await(pair)
-		e.reportMultiAttach(want, others)
+		e.reportMultiAttach(pair, want, others)
 	case doAttach:
 		e.o.Actual.ResetDetachRequestTime(pair.Volume, pair.Node)
 		if err := e.o.Executor.AttachVolume(e.opCtx, want.VolumeToAttach, e.o.Actual); err != nil {
@@ -311,5 +311,9 @@ func (e *Engine) nodeFacts(name types.NodeName) nodeFacts {
 	if err != nil {
 		return nodeFacts{known: true}
 	}
-	return nodeFacts{known: true, ready: isReady(node), outOfService: isOutOfService(node)}
+	facts := nodeFacts{known: true, ready: isReady(node), outOfService: isOutOfService(node)}
+	if limit, err := MaxWaitForUnmountOf(node); err == nil {
+		facts.maxWaitForUnmount = limit
+	}
+	return facts
 }

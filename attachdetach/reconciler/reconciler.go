@@ -47,7 +47,7 @@ type Options struct {
 	// Zero means no such passes but the first.
 	LoopPeriod time.Duration
 	// MaxWaitForUnmount is how long a volume that is no longer wanted may stay mounted on a node that is not ready
-	// before it is detached all the same.
+	// before it is detached all the same. A Node's annotation AnnMaxWaitForUnmount stands above it, if Nodes is given.
 	MaxWaitForUnmount time.Duration
 	// SyncDuration is the time between verifications of what is attached. Less than a second means none.
 	SyncDuration time.Duration
@@ -208,8 +208,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
-// NodeChanged tells that the node became ready or unready, got or lost its out-of-service taint, or came or went. It
-// may be called at any time.
+// NodeChanged tells that the node became ready or unready, got or lost its out-of-service taint, came or went, or that
+// its AnnMaxWaitForUnmount changed. It may be called at any time.
 func (e *Engine) NodeChanged(node types.NodeName) { e.inbox.node(node) }
 
 // Recheck has the pair looked at. It may be called at any time.

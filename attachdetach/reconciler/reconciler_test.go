@@ -49,9 +49,15 @@ func TestRunWithTheDocumentedConstructor(t *testing.T) {
 	require.Equal(t, attached, w.actual.GetAttachState(unique("d"), "a"), "what has begun is not cancelled")
 }
 
-// B-17: when a mounted volume is detached all the same.
+// B-17, U-1: when a mounted volume is detached all the same.
 func TestMountedVolumeIsDetachedOnlyWhen(t *testing.T) {
 	notReady := func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
+	own := func(limit string) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			notReady(n)
+			n.Annotations = map[string]string{reconciler.AnnMaxWaitForUnmount: limit}
+		}
+	}
 	taint := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} }
 	for _, test := range []struct {
 		name   string
@@ -63,6 +69,11 @@ func TestMountedVolumeIsDetachedOnlyWhen(t *testing.T) {
 	}{
 		{name: "not before the timeout", node: notReady, after: maxWait},
 		{name: "after the timeout if not ready", node: notReady, after: maxWait + 1, moves: true, reason: "timeout"},
+		{name: "not before the node's own limit", node: own("90s"), after: 90 * time.Second},
+		{name: "after the node's own limit", node: own("90s"), after: 90*time.Second + 1, moves: true, reason: "timeout"},
+		{name: "a longer limit of the node's own", node: own("1h"), after: maxWait + 1},
+		{name: "a bad limit is as none", node: own("soon"), after: maxWait},
+		{name: "a limit of no time is as none", node: own("0s"), after: maxWait},
 		{name: "not if ready", after: 10 * maxWait},
 		{name: "not if forcing is off", node: notReady, after: 10 * maxWait,
 			change: func(o *reconciler.Options) { o.DisableForceDetachOnTimeout = true }},
@@ -240,6 +251,9 @@ func TestMultiAttach(t *testing.T) {
 	require.Equal(t, prefix+"used by 1 pod(s) in different namespaces", w.event())
 	w.drop(foreign, "a", "d")
 	w.pod("ns", "fourth", "b", disk("d"))
+	w.idle()
+	require.Empty(t, w.events.Events, "the node has only just been asked to let it go")
+	w.clock.Step(10 * time.Second)
 	require.Equal(t, prefix+"exclusively attached to one node and can't be attached to another", w.event())
 	require.Zero(t, w.storage.count("attach d b"))
 	w.mounted("a")
@@ -247,6 +261,25 @@ func TestMultiAttach(t *testing.T) {
 	require.Empty(t, w.storage.problems)
 	require.Contains(t, w.event(), "SuccessfulAttachVolume")
 	_ = first
+}
+
+// U-5: a volume that moves from node to node in the usual time raises no alarm.
+func TestMoveRaisesNoAlarm(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.node("a")
+	w.node("b")
+	pod := w.attachedOn("d", "a")
+	w.drop(pod, "a", "d")
+	w.idle()
+	w.pod("ns", "next", "b", disk("d"))
+	w.idle()
+	w.clock.Step(9 * time.Second) // what the slowest kubelet takes to say that it is unmounted
+	w.idle()
+	w.mounted("a")
+	w.becomes("d", "b", attached)
+	require.Contains(t, w.event(), "Normal SuccessfulAttachVolume")
+	require.Empty(t, w.events.Events)
 }
 
 // B-11: while one node may have an exclusive volume no other gets it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +17,32 @@ import (
 
 // ReasonForcedDetach is the reason of the events that a forced detach writes on the Node and the Pods that wait.
 const ReasonForcedDetach = "ForcedDetachVolume"
+
+// AnnMaxWaitForUnmount is the annotation of a Node that gives it a limit of its own in place of
+// Options.MaxWaitForUnmount: a duration such as "90s". A bad one is as none; DisableForceDetachOnTimeout stands above it.
+const AnnMaxWaitForUnmount = "attachdetach.berth.dev/max-wait-for-unmount"
+
+// releasePatience is how long a volume may take to leave the node where nobody wants it any more before the Pods that
+// wait for it elsewhere are told by an event: a kubelet tells at least every 10 s what it has unmounted. What moves in
+// the usual way raises no alarm.
+const releasePatience = 10 * time.Second
+
+// MaxWaitForUnmountOf is the Node's own limit, nil if it has none. The error says what is wrong with the annotation.
+func MaxWaitForUnmountOf(node *corev1.Node) (*time.Duration, error) {
+	text, ok := node.Annotations[AnnMaxWaitForUnmount]
+	if !ok {
+		return nil, nil
+	}
+	limit, err := time.ParseDuration(text)
+	if err == nil && limit <= 0 {
+		err = errors.New("it must be more than 0")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %q: annotation %s is %q, want a duration such as 90s: %w",
+			node.Name, AnnMaxWaitForUnmount, text, err)
+	}
+	return &limit, nil
+}
 
 func isReady(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
@@ -32,9 +59,9 @@ func isOutOfService(node *corev1.Node) bool {
 	})
 }
 
-// reportMultiAttach tells the Pods of the pair why they wait: events once for each Pod, the timeline each time that the
-// answer changes.
-func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.NodeName) {
+// reportMultiAttach tells the Pods of the pair why they wait: the timeline each time that the answer changes, events
+// once for each Pod, and not while the volume is on its way in the usual time.
+func (e *Engine) reportMultiAttach(pair cache.Pair, want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
 	if e.o.Timeline != nil {
 		err := timeline.WithReason(errors.New(e.holders(want.VolumeName, others)), "VolumeHeld", "")
@@ -48,6 +75,10 @@ func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.Nod
 	if len(want.UnreportedPods) == 0 {
 		return
 	}
+	if until := e.releasedUntil(want.VolumeName, others); until.After(e.clock.Now()) {
+		e.times.set(pair, until)
+		return
+	}
 	users := e.o.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
 	for _, pod := range want.UnreportedPods {
 		if e.o.Recorder != nil {
@@ -57,6 +88,25 @@ func (e *Engine) reportMultiAttach(want cache.VolumeToAttach, others []types.Nod
 	}
 	e.o.Desired.SetPodsTold(want.VolumeName, want.NodeName, want.UnreportedPods)
 	e.log.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
+}
+
+// releasedUntil is until when the nodes that nobody wants the volume on any more may take to let it go; zero if it is
+// wanted on one of them.
+func (e *Engine) releasedUntil(name corev1.UniqueVolumeName, nodes []types.NodeName) time.Time {
+	var until time.Time
+	for _, node := range nodes {
+		at, ok := e.o.Actual.GetAttachedVolume(name, node)
+		if !ok {
+			continue
+		}
+		if e.o.Desired.VolumeExists(name, node) || at.DetachRequestedTime.IsZero() {
+			return time.Time{}
+		}
+		if end := at.DetachRequestedTime.Add(releasePatience); end.After(until) {
+			until = end
+		}
+	}
+	return until
 }
 
 // multiAttachText is the event for a Pod of the namespace. It never names Pods of another one.
@@ -119,7 +169,7 @@ func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
 		}
 		return fmt.Sprintf("and mounted there: it is released when the node has unmounted it, or at %s if the node is "+
 			"not ready; if the node is lost for good, taint it with %s",
-			asked.Add(e.o.MaxWaitForUnmount).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
+			asked.Add(node.patience(e.limits)).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
 	}
 	return "and is being detached"
 }
@@ -128,7 +178,7 @@ func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
 func (e *Engine) forced(pair cache.Pair, attached cache.AttachedVolume, reason string) {
 	e.o.OnForcedDetach(reason)
 	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+
-		"to be down", e.o.MaxWaitForUnmount)
+		"to be down", e.nodeFacts(pair.Node).patience(e.limits))
 	if reason == reasonOutOfService {
 		assumed = "the node is tainted with " + corev1.TaintNodeOutOfService + ", so it is assumed to be down"
 	}

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"golang.org/x/sync/errgroup"
 
@@ -19,9 +16,6 @@ import (
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
-
-// claimRead is the longest pause between two looks at a claim that may not be watched.
-const claimRead = time.Second
 
 const (
 	opMount   = "mount"
@@ -145,6 +139,12 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		last = err
+		if wait.tooEarly(err) {
+			if err := wait.shortly(ctx, changed, err); err != nil {
+				return fmt.Errorf("mount volume %q: %w", v.Name, err)
+			}
+			continue
+		}
 		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
 		reason, step := failedStep(pod, v, err)
@@ -166,76 +166,6 @@ func failedStep(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step stri
 		return failedMap, "MapVolume.MapPodDevice"
 	}
 	return failedMount, "MountVolume.SetUp"
-}
-
-// waiter waits between the attempts to set one volume up.
-type waiter struct {
-	m      *Manager
-	state  *podState
-	claims watch.Interface // of the volume's claim, while that is what is missing
-}
-
-func (w *waiter) stop() {
-	if w.claims != nil {
-		w.claims.Stop()
-	}
-}
-
-// claimEvents is what tells of the claim, if something does beside the manager's own source, and the longest pause.
-func (w *waiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
-	if w.m.deps.Claims != nil {
-		return nil, pause
-	}
-	if w.claims == nil {
-		w.claims = w.m.watchClaim(ctx, claim)
-	}
-	if w.claims == nil {
-		return nil, min(pause, claimRead)
-	}
-	return w.claims.ResultChan(), pause
-}
-
-// forCure returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
-func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
-	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
-	var claim *claimError
-	var events <-chan watch.Event
-	var used *inUseError
-	var freed <-chan struct{}
-	if errors.As(cause, &used) {
-		freed = used.freed
-	}
-	if errors.As(cause, &claim) {
-		events, pause = w.claimEvents(ctx, claim, pause)
-	}
-	if pause <= 0 {
-		return ctx.Err() // the pause went by while the failure was reported
-	}
-	timer := w.m.clock.NewTimer(pause)
-	defer timer.Stop()
-	for {
-		select {
-		case <-changed:
-			return nil
-		case <-freed:
-			return nil
-		case <-timer.C():
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
-		case <-w.state.closing:
-			return ErrTerminating
-		case event, ok := <-events:
-			if !ok {
-				w.claims.Stop()
-				w.claims, events = nil, nil // opened again after the next attempt
-				continue
-			}
-			if object, ok := event.Object.(metav1.Object); ok && object.GetName() == claim.name {
-				return nil
-			}
-		}
-	}
 }
 
 // setUp makes one attempt at one volume.

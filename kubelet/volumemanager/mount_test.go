@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
@@ -217,6 +219,34 @@ func TestClaimThatMayNotBeWatchedIsReadEachSecond(t *testing.T) {
 	w.stepUntil(100*time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
 	require.LessOrEqual(t, w.clock.Since(began), 3*time.Second, "the pause must not grow beyond a second")
 	require.NoError(t, w.result(done))
+}
+
+// TestClaimThatMayNotBeReadYet: the API server lets a node read a claim a moment after the node has seen the Pod.
+func TestClaimThatMayNotBeReadYet(t *testing.T) {
+	w := newWorld(t)
+	claim, pv, _ := w.claim("c")
+	w.create(claim, pv, hereNode())
+	var refusals atomic.Int32
+	refusals.Store(3)
+	w.client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusals.Add(-1) < 0 {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c",
+			errors.New("no relationship found between node 'here' and this object"))
+	})
+	done := w.mounting(pod("a", claimVolume("data", "c")))
+	w.stepUntil(time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
+	require.NoError(t, w.result(done))
+	require.Empty(t, w.events.Events, "a moment is nothing to tell of")
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+
+	refusals.Store(1000)
+	done = w.mounting(pod("b", claimVolume("data", "c")))
+	w.stepUntil(10*time.Millisecond, "an event", func() bool { return len(w.events.Events) > 0 })
+	require.Contains(t, w.nextEvent(), "no relationship found", "what lasts is told")
+	require.NoError(t, w.Unmount(t.Context(), "b"))
+	require.ErrorIs(t, w.result(done), volumemanager.ErrTerminating)
 }
 
 func TestClaimIsAwaitedWhereClaimsAreTold(t *testing.T) {

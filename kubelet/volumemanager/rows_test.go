@@ -41,7 +41,7 @@ var rows = []struct{ row, says, tests, lacks string }{
 		"volumemanager.TestUnsupportedVolumesAreNamed",
 		"the sources themselves, which are off upstream"},
 	{"VOL-12", "a claim must be bound, its volume's, not going, of the right mode; an ephemeral one the Pod's",
-		"volumemanager.TestClaims volumemanager.TestGenericEphemeralVolumeIsThePodsOwnClaim volumemanager.TestBlockVolume", ""},
+		"volumemanager.TestClaims volumemanager.TestClaimThatMayNotBeReadYet volumemanager.TestGenericEphemeralVolumeIsThePodsOwnClaim volumemanager.TestBlockVolume", ""},
 	{"VOL-13", "in use is written, then attached is awaited; in use until unstaged",
 		"volumemanager.TestDeviceIsUsedOnlyAfterTheHandshake node.TestVolumesInUseAreAcknowledged", ""},
 	{"VOL-14", "stage once, publish for each Pod, with all that the driver must know",

@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/csidriver"
 )
 
 // TestSizesOfVolumes lets a Pod outgrow its emptyDir, which ends it, and a disk grow while a Pod uses it, which the Pod
@@ -43,7 +45,10 @@ func checkSizeLimit(t *testing.T, c *cluster) {
 	require.Contains(t, pod.Status.Message, `Usage of EmptyDir volume "v" exceeds the limit "1Mi"`)
 	modest := c.waitPod("name=modest", "running", isReady)
 	require.Equal(t, corev1.PodRunning, modest.Status.Phase, "the other is left alone")
-	require.NoDirExists(t, filepath.Join(c.dataDir, "kubelet", "pods", string(pod.UID), "volumes"), "what it wrote has gone")
+	volumes := filepath.Join(c.dataDir, "kubelet", "pods", string(pod.UID), "volumes")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.True(t, await(ctx, func() bool { return !exists(volumes) }), "what it wrote goes, although its object stays")
 	c.mustRun("kubectl", "delete", "pod", "modest", "greedy", "--timeout=2m")
 }
 
@@ -52,8 +57,14 @@ func checkSizeLimit(t *testing.T, c *cluster) {
 func checkGrowth(t *testing.T, c *cluster) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "berth-loop",
-		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}}`)
+	// An ext4 that is mounted grows only for who has CAP_SYS_RESOURCE, which containers often have not.
+	class := csidriver.StorageClass()
+	class.Name, class.Annotations = "grows", nil
+	class.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "xfs"}
+	_, err := c.client().StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	require.NoError(t, err)
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "grows",
+		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "320Mi"}}}}`)
 	c.apply(podManifest("grows", shell("sleep 1000000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
 		`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}]`))
 	c.waitPod("name=grows", "running", isReady)
@@ -64,7 +75,7 @@ func checkGrowth(t *testing.T, c *cluster) {
 		return size
 	}
 	before := blocks()
-	const size = 96 << 20
+	const size = 800 << 20
 	pv := c.expandDisk(ctx, "disk", size)
 
 	core := c.client().CoreV1()
@@ -105,7 +116,7 @@ func (c *cluster) expandDisk(ctx context.Context, claimName string, size int64) 
 	_, err = csi.NewControllerClient(conn).ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 		VolumeId: pv.Spec.CSI.VolumeHandle, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 		VolumeCapability: &csi.VolumeCapability{
-			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "xfs"}},
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 		},
 	})

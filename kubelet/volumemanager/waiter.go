@@ -1,0 +1,115 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const (
+	// claimRead is the longest pause between two looks at a claim that may not be watched.
+	claimRead = time.Second
+	// A node may read the claims of its Pods from when the API server's authorizer has seen the Pod, which may be some
+	// milliseconds after the node has. It is asked earlyTries times again, after earlyPause doubling, before that is told.
+	earlyTries = 8
+	earlyPause = 4 * time.Millisecond
+)
+
+// waiter waits between the attempts to set one volume up.
+type waiter struct {
+	m      *Manager
+	state  *podState
+	claims watch.Interface // of the volume's claim, while that is what is missing
+	early  int             // how often the claim could not be read yet
+}
+
+func (w *waiter) stop() {
+	if w.claims != nil {
+		w.claims.Stop()
+	}
+}
+
+// claimEvents is what tells of the claim, if something does beside the manager's own source, and the longest pause.
+func (w *waiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
+	if w.m.deps.Claims != nil {
+		return nil, pause
+	}
+	if w.claims == nil {
+		w.claims = w.m.watchClaim(ctx, claim)
+	}
+	if w.claims == nil {
+		return nil, min(pause, claimRead)
+	}
+	return w.claims.ResultChan(), pause
+}
+
+// forCure returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
+func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
+	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
+	var claim *claimError
+	var events <-chan watch.Event
+	var used *inUseError
+	var freed <-chan struct{}
+	if errors.As(cause, &used) {
+		freed = used.freed
+	}
+	if errors.As(cause, &claim) {
+		events, pause = w.claimEvents(ctx, claim, pause)
+	}
+	if pause <= 0 {
+		return ctx.Err() // the pause went by while the failure was reported
+	}
+	timer := w.m.clock.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-changed:
+			return nil
+		case <-freed:
+			return nil
+		case <-timer.C():
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
+		case <-w.state.closing:
+			return ErrTerminating
+		case event, ok := <-events:
+			if !ok {
+				w.claims.Stop()
+				w.claims, events = nil, nil // opened again after the next attempt
+				continue
+			}
+			if object, ok := event.Object.(metav1.Object); ok && object.GetName() == claim.name {
+				return nil
+			}
+		}
+	}
+}
+
+// tooEarly reports whether the claim may not be read yet, as may be for a moment.
+func (w *waiter) tooEarly(cause error) bool {
+	var claim *claimError
+	return w.early < earlyTries && errors.As(cause, &claim) && apierrors.IsForbidden(cause)
+}
+
+// shortly returns after that moment, or when something changed. Its error is that of ctx, or ErrTerminating.
+func (w *waiter) shortly(ctx context.Context, changed <-chan struct{}, cause error) error {
+	timer := w.m.clock.NewTimer(earlyPause << w.early)
+	defer timer.Stop()
+	w.early++
+	select {
+	case <-changed:
+		return nil
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
+	case <-w.state.closing:
+		return ErrTerminating
+	}
+}

@@ -109,6 +109,19 @@ func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
 	await("default/before")
 }
 
+// TestFailedAttachOfAPodThatGoes: the node has nothing mounted, and says nothing more: the silence must not be waited out.
+func TestFailedAttachOfAPodThatGoes(t *testing.T) {
+	w := newWorld(t)
+	w.node("a")
+	w.disk("d")
+	w.set(func() { w.fail = "no slot is free" })
+	w.start()
+	w.pod("web", "a", "d")
+	require.Contains(t, w.event(), "no slot is free")
+	w.deletePod("web")
+	w.eventually(func() bool { return w.attachment("d", "a") == nil }, "the clock stands still, and the node is silent")
+}
+
 func TestWhatIsNotOurs(t *testing.T) {
 	w := newWorld(t)
 	w.node("a")

@@ -3,6 +3,7 @@ package attachdetach
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -193,8 +194,15 @@ func (f *feeder) driver() {
 	}
 }
 
-// afterOperation looks at the VolumeAttachments that changed while the operation was pending.
+// afterOperation looks at the VolumeAttachments that changed while the operation was pending. A new attachment counts as
+// mounted until its node says otherwise; but the node may have said its last word before, or not a word where the attach
+// failed, so its last word is heard again.
 func (f *feeder) afterOperation(name corev1.UniqueVolumeName) {
+	for _, node := range f.actual.GetNodesForPossiblyAttachedVolume(name) {
+		if state, known := f.nodes[node]; known {
+			f.actual.SetVolumeMountedByNode(name, node, slices.Contains(state.inUse, name))
+		}
+	}
 	again := f.deferred[name]
 	delete(f.deferred, name)
 	for attachment := range again {

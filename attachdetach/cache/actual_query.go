@@ -54,6 +54,16 @@ func (a *Actual) SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node t
 	}
 }
 
+// SetVolumeMountedByNode takes over whether the node says that it has one volume mounted. An unknown one does no harm.
+func (a *Actual) SetVolumeMountedByNode(name corev1.UniqueVolumeName, node types.NodeName, mounted bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at := a.volumes[name][node]; at != nil && at.mounted != mounted {
+		at.mounted = mounted
+		a.subscribers.tell(Pair{name, node})
+	}
+}
+
 // SetNodeStatusUpdateNeeded implements ActualStateOfWorld.
 func (a *Actual) SetNodeStatusUpdateNeeded(node types.NodeName) {
 	a.mu.Lock()

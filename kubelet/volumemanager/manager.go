@@ -36,6 +36,7 @@ const (
 	failedMap     = "FailedMapVolume"
 	failedUnmount = "FailedUnmount"
 	slowGroup     = "VolumePermissionChangeInProgress"
+	onDiskMemory  = "PossibleMemoryBackedVolumesOnDisk"
 )
 
 // ErrTerminating says that a Pod's volumes cannot be mounted because they are being unmounted.
@@ -62,7 +63,7 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Manager needs. Claims, Mounter, Timeline, Recorder, Clock and Logger may be nil.
+// Deps is what a Manager needs. Claims, Mounter, MaySwap, Timeline, Recorder, Clock and Logger may be nil.
 type Deps struct {
 	// Client reads claims, PersistentVolumes and this Node.
 	Client  kubernetes.Interface
@@ -78,7 +79,9 @@ type Deps struct {
 	// soon, and is told again until the Pod is gone. Nil lets such Pods be.
 	Outgrown func(uid types.UID, message string)
 	// Mounter mounts. Nil is system calls.
-	Mounter  mounts.Mounter
+	Mounter mounts.Mounter
+	// MaySwap reports whether what is in memory-backed volumes may be written to a disk. Nil asks the kernel.
+	MaySwap  func() (bool, error)
 	Timeline *timeline.Recorder
 	Recorder record.EventRecorder
 	Clock    clock.Clock
@@ -154,6 +157,9 @@ func New(config Config, deps Deps) *Manager {
 	if deps.Mounter == nil {
 		deps.Mounter = mounts.Syscalls{}
 	}
+	if deps.MaySwap == nil {
+		deps.MaySwap = func() (bool, error) { return mounts.TmpfsMaySwap(mounts.SwapsFile) }
+	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
@@ -198,6 +204,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		return fmt.Errorf("find volumes that an earlier process left: %w", err)
 	}
 	close(m.ready)
+	m.warnOfSwap()
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter, m.growLoop, m.watchLimits} {
@@ -205,6 +212,20 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.refreshLoop(ctx)
 	return nil
+}
+
+// warnOfSwap writes an event about this Node if what Pods keep in memory, secrets among it, may reach a disk.
+func (m *Manager) warnOfSwap() {
+	may, err := m.deps.MaySwap()
+	if err != nil {
+		m.log.Warn("nobody knows whether memory-backed volumes may be swapped to a disk", "error", err)
+	}
+	if may {
+		node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: m.config.NodeName, UID: types.UID(m.config.NodeName)}
+		m.deps.Recorder.Event(node, corev1.EventTypeWarning, onDiskMemory, "This machine has swap, and its kernel cannot keep a "+
+			"tmpfs out of it (Linux 6.4 and later can): what volumes hold in memory, secrets too, may be written to a disk. "+
+			"Turn swap off, or encrypt it")
+	}
 }
 
 // prepareRoot makes the root directory, unless everything was unmounted for good already.

@@ -249,6 +249,18 @@ func TestClaimThatMayNotBeReadYet(t *testing.T) {
 	require.ErrorIs(t, w.result(done), volumemanager.ErrTerminating)
 }
 
+func TestMemoryThatMayReachADiskIsTold(t *testing.T) {
+	w := newWorld(t)
+	w.maySwap = func() (bool, error) { return true, nil }
+	w.restart()
+	require.Contains(t, w.nextEvent(), "Warning PossibleMemoryBackedVolumesOnDisk ")
+	w.maySwap = func() (bool, error) { return false, errors.New("nobody knows") }
+	w.restart()
+	require.NoError(t, w.Mount(t.Context(), pod("a", emptyDir("v"))), "the volumes are there all the same")
+	require.NoError(t, w.Unmount(t.Context(), "a"))
+	require.Empty(t, w.events.Events)
+}
+
 func TestClaimIsAwaitedWhereClaimsAreTold(t *testing.T) {
 	w := newWorld(t)
 	source := &claimSource{}

@@ -56,6 +56,7 @@ type world struct {
 	driver   *csifake.Driver // the one driver of this node, if the test has one
 	status   *nodeStatus
 	claims   volumemanager.ClaimSource // of the next process; may be nil
+	maySwap  func() (bool, error)      // of the next process
 	watching chan string               // the resource of each watch that was opened
 	stop     func()                    // ends the process, as far as this world is one
 }
@@ -70,6 +71,7 @@ func newWorldAt(t testing.TB, root string) *world {
 	w := &world{
 		t: t, root: root, client: fake.NewClientset(),
 		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100), status: &nodeStatus{},
+		maySwap: func() (bool, error) { return false, nil },
 	}
 	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
@@ -111,7 +113,7 @@ func (w *world) start() {
 		volumemanager.Config{RootDir: w.root, NodeName: "here"},
 		volumemanager.Deps{
 			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
-			Node: w.status, Claims: w.claims, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
+			Node: w.status, Claims: w.claims, MaySwap: w.maySwap, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
 			Outgrown: func(uid types.UID, message string) { w.outgrown <- string(uid) + ": " + message },
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))

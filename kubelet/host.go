@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +28,8 @@ type host struct {
 		Get(uid types.UID) (corev1.PodStatus, bool)
 	}
 	clock clock.PassiveClock
+	// checkpoints is the directory for archives of containers.
+	checkpoints string
 }
 
 var _ server.Host = (*host)(nil)
@@ -88,4 +93,14 @@ func (h *host) ContainerLogs(ctx context.Context, pod *corev1.Pod, container str
 		return fmt.Errorf("find log of container %q: %w", container, err)
 	}
 	return logs.Read(ctx, resp.Status.LogPath, options, stdout, stderr)
+}
+
+// Checkpoint implements server.Host.
+func (h *host) Checkpoint(ctx context.Context, pod *corev1.Pod, container string, timeout time.Duration) (string, error) {
+	if err := os.MkdirAll(h.checkpoints, 0o700); err != nil {
+		return "", fmt.Errorf("make directory of checkpoints: %w", err)
+	}
+	path := filepath.Join(h.checkpoints, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, container,
+		h.clock.Now().UTC().Format(time.RFC3339)))
+	return path, h.CheckpointTo(ctx, pod, container, path, timeout)
 }

@@ -142,6 +142,11 @@ func (h *fakeHost) ContainerLogs(
 	return h.logs(ctx, opts, stdout, stderr)
 }
 
+func (h *fakeHost) Checkpoint(ctx context.Context, pod *corev1.Pod, container string, timeout time.Duration) (string, error) {
+	const path = "/checkpoints/one.tar"
+	return path, h.CheckpointTo(ctx, pod, container, path, timeout)
+}
+
 // bench is a running server. The user "admin" may do everything, "reader" may get nodes/metrics, others nothing.
 type bench struct {
 	*authority

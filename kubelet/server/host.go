@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -38,6 +39,9 @@ type Host interface {
 	GetAttach(ctx context.Context, pod *corev1.Pod, container string, opts remotecommand.Options) (*url.URL, error)
 	// GetPortForward prepares a port forward to the Pod.
 	GetPortForward(ctx context.Context, pod *corev1.Pod, opts portforward.V4Options) (*url.URL, error)
+	// Checkpoint writes the state of a running container to an archive, within the timeout if it is above 0, and
+	// returns the archive's path.
+	Checkpoint(ctx context.Context, pod *corev1.Pod, container string, timeout time.Duration) (string, error)
 	// RunInContainer runs a command to its end and returns what it wrote to stdout and stderr.
 	RunInContainer(ctx context.Context, pod *corev1.Pod, container string, cmd []string) ([]byte, error)
 }

@@ -23,7 +23,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
 	mux.HandleFunc("GET /configz", s.getConfigz)
 	s.statsRoutes(mux)
-	mux.HandleFunc("/checkpoint/", unsupported)
+	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
 
 	if s.cfg.DisableDebugging {
 		for _, root := range []string{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,8 @@ type RuntimeClient interface {
 		*runtimeapi.AttachResponse, error)
 	PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest, opts ...grpc.CallOption) (
 		*runtimeapi.PortForwardResponse, error)
+	CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest, opts ...grpc.CallOption) (
+		*runtimeapi.CheckpointContainerResponse, error)
 }
 
 // RuntimeHost is the half of a Host that the container runtime answers: which containers run, and where their
@@ -148,6 +151,29 @@ func (h *RuntimeHost) RunInContainer(
 		return output, fmt.Errorf("command in container %q exited with %d: %s", container, answer.ExitCode, output)
 	}
 	return output, nil
+}
+
+// CheckpointTo writes the state of a running container to an archive, within the timeout if it is above 0.
+func (h *RuntimeHost) CheckpointTo(
+	ctx context.Context, pod *corev1.Pod, container, path string, timeout time.Duration,
+) error {
+	id, err := h.ContainerID(ctx, pod, container)
+	if err != nil {
+		return err
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	_, err = h.runtime.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{
+		ContainerId: id, Location: path, Timeout: int64(timeout / time.Second),
+	})
+	if err != nil {
+		return fmt.Errorf("checkpoint container %q of pod %q (the runtime needs criu for that): %w", container,
+			pod.Namespace+"/"+pod.Name, err)
+	}
+	return nil
 }
 
 // GetRunningPods is Host's method.

@@ -30,7 +30,8 @@ import (
 
 // fakeRuntime is a runtime with one running container "app" (ID c1) in a sandbox (ID s1), and a real stream server.
 type fakeRuntime struct {
-	streams streaming.Server
+	streams    streaming.Server
+	checkpoint func(*runtimeapi.CheckpointContainerRequest) error
 }
 
 func newRuntime(t *testing.T) *fakeRuntime {
@@ -140,6 +141,12 @@ func (r *fakeRuntime) Attach(_ context.Context, req *runtimeapi.AttachRequest, _
 	*runtimeapi.AttachResponse, error,
 ) {
 	return r.streams.GetAttach(req)
+}
+
+func (r *fakeRuntime) CheckpointContainer(_ context.Context, req *runtimeapi.CheckpointContainerRequest, _ ...grpc.CallOption) (
+	*runtimeapi.CheckpointContainerResponse, error,
+) {
+	return &runtimeapi.CheckpointContainerResponse{}, r.checkpoint(req)
 }
 
 func (r *fakeRuntime) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest, _ ...grpc.CallOption) (

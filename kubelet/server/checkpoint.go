@@ -1,0 +1,39 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// checkpoint has the state of a running container written to an archive on the node, and answers with its path. The
+// query's timeout is in seconds. A runtime that does not know how is status 404, one that cannot is 500.
+func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
+	pod, container, ok := s.target(w, r)
+	if !ok {
+		return
+	}
+	var timeout time.Duration
+	if text := r.URL.Query().Get("timeout"); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || seconds < 0 {
+			http.Error(w, fmt.Sprintf("query parameter \"timeout\": %q is no number of seconds", text), http.StatusBadRequest)
+			return
+		}
+		timeout = time.Duration(seconds) * time.Second
+	}
+	path, err := s.deps.Host.Checkpoint(r.Context(), pod, container, timeout)
+	switch {
+	case errors.Is(err, ErrNotFound) || status.Code(err) == codes.Unimplemented:
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		s.writeJSON(w, map[string][]string{"items": {path}})
+	}
+}

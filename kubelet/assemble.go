@@ -13,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
@@ -33,6 +34,17 @@ import (
 
 // connect makes the runtime's client.
 func (k *Kubelet) connect() error {
+	if err := k.reach(); err != nil || k.cfg.ContainerLogsDir == "" {
+		return err
+	}
+	k.links = logs.NewLinks(k.cfg.ContainerLogsDir, k.cfg.PodLogsDir)
+	k.runtime = &linked{Runtime: k.runtime, links: k.links, failed: func(err error) {
+		k.deps.Logger.Warn("linking a container's log failed", "error", err)
+	}}
+	return nil
+}
+
+func (k *Kubelet) reach() error {
 	if k.deps.Runtime != nil {
 		k.runtime = k.deps.Runtime
 		return nil
@@ -159,10 +171,10 @@ func (k *Kubelet) employ() (err error) {
 	}, podworker.Deps{
 		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
-		Admitter: k.face.admitter(&admission{
+		Admitter: newJudged(k.metrics, k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 			unsafeSysctls: cfg.AllowedUnsafeSysctls,
-		}),
+		})),
 		Gone: k.gone, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
 	}); err != nil {
@@ -189,7 +201,7 @@ func (k *Kubelet) open() error {
 	}
 	host := &host{
 		RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
-		statuses: k.mirrors, clock: k.deps.Clock,
+		statuses: k.mirrors, clock: k.deps.Clock, checkpoints: filepath.Join(k.cfg.RootDir, "checkpoints"),
 	}
 	usage, err := stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/mirror"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
@@ -47,6 +48,7 @@ type Kubelet struct {
 	// connection is nil if Deps.Runtime stands in for it.
 	connection connection
 	runtime    Runtime
+	links      *logs.Links // nil if logs are not linked
 	metrics    *prometheus.Registry
 	// probeMetrics are apart, as /metrics/probes is.
 	probeMetrics *prometheus.Registry

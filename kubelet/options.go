@@ -43,6 +43,9 @@ type Config struct {
 
 	// RootDir holds pods/UID/… and all other state, PodLogsDir a directory of log files for each Pod.
 	RootDir, PodLogsDir string
+	// ContainerLogsDir has a link to the log of each container, under the name that collectors of logs look for. Empty
+	// makes none.
+	ContainerLogsDir string
 	// RuntimeEndpoint is the socket of the container runtime.
 	RuntimeEndpoint string
 	// RuntimeAudit is how often all that the runtime holds is listed, as a net below its events; 2 min if zero.

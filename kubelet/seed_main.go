@@ -125,6 +125,7 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 	if in.PodLogsDir != "" {
 		cfg.PodLogsDir = filepath.Clean(in.PodLogsDir)
 	}
+	cfg.ContainerLogsDir = filepath.Join(filepath.Dir(cfg.PodLogsDir), filepath.Base(ContainerLogsDir))
 	if in.ContainerRuntimeEndpoint != "" {
 		cfg.RuntimeEndpoint = in.ContainerRuntimeEndpoint
 	}

@@ -122,7 +122,8 @@ func (u *upper) kubeletPart() (runPart, error) {
 	}
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
-		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(), CgroupRoot: c.CgroupRoot(),
+		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(),
+		ContainerLogsDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(kubelet.ContainerLogsDir)), CgroupRoot: c.CgroupRoot(),
 		RuntimeEndpoint: "unix://" + c.ContainerdSocket(), Static: kubelet.StaticConfig{Path: c.StaticPods},
 		Server: kubelet.ServerConfig{
 			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,

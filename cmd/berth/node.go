@@ -202,8 +202,9 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	}
 	return kubelet.Config{
 		NodeName: name, NodeIPs: []net.IP{ip}, Version: version.Kubelet(),
-		RootDir: f.root, PodLogsDir: f.logs, RuntimeEndpoint: f.runtime,
-		CgroupRoot: f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
+		RootDir: f.root, PodLogsDir: f.logs, ContainerLogsDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(kubelet.ContainerLogsDir)),
+		RuntimeEndpoint: f.runtime,
+		CgroupRoot:      f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
 		KubeReserved: reserved.Kubernetes, SystemReserved: reserved.System,
 		ImageGCHigh: f.imagesHigh, ImageGCLow: f.imagesLow,
 		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,

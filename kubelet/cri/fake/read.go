@@ -43,6 +43,7 @@ func (r *Runtime) ListContainers(ctx context.Context, in *runtimeapi.ListContain
 		if matches(c.Labels, in.GetFilter().GetLabelSelector()) {
 			out.Containers = append(out.Containers, &runtimeapi.Container{
 				Id: id, PodSandboxId: r.boxOf[id], Metadata: c.Metadata, State: c.State, Labels: c.Labels,
+				Annotations: c.Annotations,
 			})
 		}
 	}

@@ -1,11 +1,14 @@
 package kubelet
 
 import (
+	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // The metrics below are upstream's in name and labels, but for the one that begins with berth.
@@ -13,6 +16,9 @@ var (
 	runningPods = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
 	desiredPods = prometheus.NewDesc("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run",
 		[]string{"static"}, nil)
+	activePods = prometheus.NewDesc("kubelet_active_pods", "The number of pods the kubelet considers active, which have "+
+		"not ended", []string{"static"}, nil)
+	cgroupVersion     = prometheus.NewDesc("kubelet_cgroup_version", "The version of control groups in use: 1 or 2", nil, nil)
 	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
 		[]string{"container_state"}, nil)
 	nodeName = prometheus.NewDesc("kubelet_node_name", "The node's name. The count is always 1.", []string{"node"}, nil)
@@ -31,7 +37,9 @@ var _ prometheus.Collector = (*gauges)(nil)
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{runningPods, desiredPods, runningContainers, nodeName, drift} {
+	for _, desc := range []*prometheus.Desc{
+		runningPods, desiredPods, activePods, runningContainers, cgroupVersion, nodeName, drift,
+	} {
 		out <- desc
 	}
 }
@@ -39,13 +47,17 @@ func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	running := 0
-	desired, states := map[string]int{"": 0}, map[string]int{"running": 0, "exited": 0, "created": 0}
+	desired, active := map[string]int{"": 0}, map[string]int{"": 0}
+	states := map[string]int{"running": 0, "exited": 0, "created": 0}
 	for _, pod := range g.pods() {
 		static := ""
 		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
 			static = "true"
 		}
 		desired[static]++
+		if !status.Terminal(pod.Status.Phase) {
+			active[static]++
+		}
 		alive := false
 		for _, list := range [][]corev1.ContainerStatus{
 			pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
@@ -70,6 +82,14 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	for static, n := range desired {
 		out <- prometheus.MustNewConstMetric(desiredPods, prometheus.GaugeValue, float64(n), static)
 	}
+	for static, n := range active {
+		out <- prometheus.MustNewConstMetric(activePods, prometheus.GaugeValue, float64(n), static)
+	}
+	version := 1.0
+	if cgroups.IsCgroup2UnifiedMode() {
+		version = 2
+	}
+	out <- prometheus.MustNewConstMetric(cgroupVersion, prometheus.GaugeValue, version)
 	for state, n := range states {
 		out <- prometheus.MustNewConstMetric(runningContainers, prometheus.GaugeValue, float64(n), state)
 	}

@@ -4,16 +4,24 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // timings are the metrics of calls to the container runtime, under upstream's names.
 type timings struct {
 	total, errors *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
+	// Those of RunPodSandbox alone.
+	sandboxErrors   *prometheus.CounterVec
+	sandboxDuration *prometheus.HistogramVec
 }
+
+// defaultHandler is what upstream's metrics call the runtime's default handler: they have the label, and it is empty.
+const defaultHandler = ""
 
 func newTimings(registry *prometheus.Registry) *timings {
 	labels := []string{"operation_type"}
@@ -28,8 +36,15 @@ func newTimings(registry *prometheus.Registry) *timings {
 			Name: "kubelet_runtime_operations_duration_seconds", Help: "Length of calls to the container runtime.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}, labels),
+		sandboxErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_run_podsandbox_errors_total", Help: "Failed RunPodSandbox calls.",
+		}, []string{"runtime_handler"}),
+		sandboxDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_run_podsandbox_duration_seconds", Help: "Length of RunPodSandbox calls.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 14),
+		}, []string{"runtime_handler"}),
 	}
-	registry.MustRegister(t.total, t.errors, t.duration)
+	registry.MustRegister(t.total, t.errors, t.duration, t.sandboxErrors, t.sandboxDuration)
 	return t
 }
 
@@ -40,6 +55,36 @@ func (t *timings) observe(method string, took time.Duration, err error) {
 	if err != nil {
 		t.errors.WithLabelValues(method).Inc()
 	}
+	if method != "RunPodSandbox" {
+		return
+	}
+	t.sandboxDuration.WithLabelValues(defaultHandler).Observe(took.Seconds())
+	if err != nil {
+		t.sandboxErrors.WithLabelValues(defaultHandler).Inc()
+	}
+}
+
+// judged is an Admitter whose rejections are counted by reason.
+type judged struct {
+	podworker.Admitter
+	rejections *prometheus.CounterVec
+}
+
+func newJudged(registry *prometheus.Registry, by podworker.Admitter) *judged {
+	j := &judged{by, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubelet_admission_rejections_total", Help: "Cumulative number of pod admission rejections by the kubelet.",
+	}, []string{"reason"})}
+	registry.MustRegister(j.rejections)
+	return j
+}
+
+// Admit implements podworker.Admitter.
+func (j *judged) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+	failure := j.Admitter.Admit(pod, others)
+	if failure != nil {
+		j.rejections.WithLabelValues(failure.Reason).Inc()
+	}
+	return failure
 }
 
 // starts are the metrics of what the Pods' workers start, under upstream's names.

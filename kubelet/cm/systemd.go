@@ -36,13 +36,18 @@ func removeSlice(name groupName) error {
 	return nil
 }
 
-func sliceManager(name groupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
+// sliceOf says to the library which slice is meant, and below which one.
+func sliceOf(name groupName, resources *cgroupslib.Resources) *cgroupslib.Cgroup {
 	dir, slice := path.Split(name.systemd())
 	parent := path.Base(dir)
 	if parent == "/" {
 		parent = "-.slice"
 	}
-	group, err := manager.New(&cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources})
+	return &cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources}
+}
+
+func sliceManager(name groupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
+	group, err := manager.New(sliceOf(name, resources))
 	if err != nil {
 		return nil, fmt.Errorf("reach systemd for slice %q: %w", name.systemd(), err)
 	}

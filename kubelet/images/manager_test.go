@@ -107,3 +107,29 @@ func TestEvents(t *testing.T) {
 	require.Contains(t, <-events.Events, "Warning Failed Failed to pull image \"app:2\": boom")
 	require.Contains(t, <-events.Events, "Warning Failed Error: ErrImagePull")
 }
+
+func TestPullsWaitForTheirTurn(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime := fake.New(clk)
+	m, err := images.New(images.Config{MaxParallel: 1}, images.Deps{Service: runtime, Clock: clk})
+	require.NoError(t, err)
+	release := runtime.Block("PullImage")
+	done := make(chan error, 2)
+	for _, image := range []string{"one:1", "two:1"} {
+		go func() {
+			_, err := m.Ensure(t.Context(), want(image, corev1.PullAlways))
+			done <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return runtime.Calls("PullImage") == 1 }, 10*time.Second, time.Millisecond)
+	// Whoever gives up its turn before it has come does not pull.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = m.Ensure(ctx, want("three:1", corev1.PullAlways))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, runtime.Calls("PullImage"), "one at a time")
+	release()
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	require.Equal(t, 2, runtime.Calls("PullImage"))
+}

@@ -1,0 +1,48 @@
+package cm
+
+import (
+	"testing"
+
+	"github.com/opencontainers/cgroups/systemd"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestSlices holds what systemd is asked for: the names, which tell the way to the root, and the limits of each version.
+// Whether a systemd does it was not seen on a machine that has none; there it is said.
+func TestSlices(t *testing.T) {
+	pod := podOf("12-ab", corev1.ResourceRequirements{Requests: amounts("cpu", "1"), Limits: amounts("cpu", "1500m", "memory", "64Mi")})
+	limits := PodLimits(pod, 50, ResourceOptions{})
+	for name, c := range map[string]struct {
+		group         groupName
+		parent, slice string
+	}{
+		"the root of all Pods": {rootName("/").child("kubepods"), "-.slice", "kubepods.slice"},
+		"a Pod": {rootName("/").child("kubepods", "burstable", "pod12-ab"), "kubepods-burstable.slice",
+			"kubepods-burstable-pod12_ab.slice"},
+		"below a group of its own": {rootName("/berth-1").child("kubepods"), "berth_1.slice", "berth_1-kubepods.slice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := sliceOf(c.group, limits.resources(true))
+			require.True(t, got.Systemd)
+			require.Equal(t, c.slice, got.Name)
+			require.Equal(t, c.parent, got.Parent)
+		})
+	}
+	for _, unified := range []bool{false, true} {
+		got := limits.resources(unified)
+		require.EqualValues(t, 64<<20, got.Memory)
+		require.EqualValues(t, 150000, got.CpuQuota)
+		require.EqualValues(t, 100000, got.CpuPeriod)
+		require.True(t, got.SkipDevices, "devices are the runtime's")
+		if unified {
+			require.EqualValues(t, 100, got.CpuWeight, "1024 shares")
+		} else {
+			require.EqualValues(t, 1024, got.CpuShares)
+		}
+	}
+	if systemd.IsRunningSystemd() {
+		return
+	}
+	require.ErrorContains(t, ensureSlice(rootName("/").child("kubepods"), limits, true), "kubepods.slice")
+}

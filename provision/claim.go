@@ -139,7 +139,7 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 		return
 	default:
 		// Kubernetes writes the claim next, to bind it. A patch of ours would make that write fail, and it is repeated
-		// only after a delay that all claims share.
+		// only after a delay that all claims share. Nor is it bound by us: docs/provisioners.md says why.
 		return
 	}
 	e.mark(st, timeline.StageBound, nil)

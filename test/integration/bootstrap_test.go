@@ -42,7 +42,7 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	a := newAgent(t, t.TempDir(), 243)
 	allowJoining(t, client)
 	bootstrap, kubeconfig := filepath.Join(a.dir, "bootstrap.kubeconfig"), filepath.Join(a.dir, "node.kubeconfig")
-	c.writeToken(bootstrap)
+	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
 	port := freePort(t)
 
 	stop := a.join(c, kubeconfig, bootstrap, port)
@@ -92,12 +92,12 @@ func allowJoining(t testing.TB, client kubernetes.Interface) {
 }
 
 // writeToken writes a kubeconfig that has the token and no other credential.
-func (c *cluster) writeToken(path string) {
+func (c *cluster) writeToken(path, token string) {
 	c.t.Helper()
 	config, err := clientcmd.LoadFromFile(filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(c.t, err)
 	current := config.Contexts[config.CurrentContext]
-	config.AuthInfos[current.AuthInfo] = &clientcmdapi.AuthInfo{Token: tokenID + "." + tokenSecret}
+	config.AuthInfos[current.AuthInfo] = &clientcmdapi.AuthInfo{Token: token}
 	require.NoError(c.t, clientcmd.WriteToFile(*config, path))
 }
 

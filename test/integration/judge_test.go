@@ -34,22 +34,12 @@ func TestExternalAttacher(t *testing.T) {
 	c := newCluster(t, 241)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	home := fmt.Sprintf("node-%d", c.network)
-	run, err := os.MkdirTemp("/run", "berth-j")
-	require.NoError(t, err)
-	root, logs, socket := filepath.Join(t.TempDir(), "disks"), t.TempDir(), filepath.Join(run, "csi.sock")
-	t.Cleanup(func() {
-		freeDisks(root)
-		require.NoError(t, os.RemoveAll(run))
-	})
+	root, logs, socket := c.ownDisks(judgedDriver)
 	admin := filepath.Join(c.dataDir, "admin.kubeconfig")
-	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", judgedDriver, "--root", root, "--node-id", home,
-		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
 	c.beside(filepath.Join(logs, "controllers"), c.berth, "controllers", "--kubeconfig", admin, "--leader-election=false",
 		"--csi-driver", judgedDriver+"="+socket, "--csi-attacher=false")
 	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", admin, "--csi-address", socket, "--v=3")
 	c.class("judged", judgedDriver)
-	c.waitRegistered(home, judgedDriver)
 
 	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "judged",
 		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`)
@@ -80,6 +70,24 @@ func TestExternalAttacher(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(root, "volumes", "*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// ownDisks runs a driver of disks beside the cluster, known to its node, and tells where its disks are, where programs may
+// log to, and its socket.
+func (c *cluster) ownDisks(driver string) (root, logs, socket string) {
+	c.t.Helper()
+	home := fmt.Sprintf("node-%d", c.network)
+	run, err := os.MkdirTemp("/run", "berth-j")
+	require.NoError(c.t, err)
+	root, logs, socket = filepath.Join(c.t.TempDir(), "disks"), c.t.TempDir(), filepath.Join(run, "csi.sock")
+	c.t.Cleanup(func() {
+		freeDisks(root)
+		require.NoError(c.t, os.RemoveAll(run))
+	})
+	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", home,
+		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
+	c.waitRegistered(home, driver)
+	return root, logs, socket
 }
 
 // onlyAttachment is the one VolumeAttachment that there is.

@@ -1,0 +1,71 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const sidecarDriver = "sidecar.berth.dev"
+
+// TestSidecar runs `berth csi-provisioner` as a process of its own beside a driver, as the driver's Pod would, with the
+// rights that examples/csi-provisioner.yaml gives to its service account and no more: a disk, its clone, what room there
+// is, and both disks' end.
+func TestSidecar(t *testing.T) {
+	t.Parallel()
+	attacher := judge(t, "csi-attacher")
+	c := newCluster(t, 211)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	root, logs, socket := c.ownDisks(sidecarDriver)
+	c.mustRun("kubectl", "apply", "-f", "../../examples/csi-provisioner.yaml")
+	own := filepath.Join(logs, "kubeconfig")
+	c.writeToken(own, strings.TrimSpace(c.mustRun("kubectl", "create", "token", "csi-provisioner", "-n", "kube-system")))
+	log := filepath.Join(logs, "provisioner")
+	c.beside(log, c.berth, "csi-provisioner", "--kubeconfig", own, "--csi-address", socket, "--enable-capacity",
+		"--leader-election", "--leader-election-namespace", "kube-system", "--extra-create-metadata", "-v", "4")
+	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--csi-address", socket)
+	c.class("sidecar", sidecarDriver)
+
+	use := func(name, claim, source, script string) {
+		t.Helper()
+		c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {%s
+			"storageClassName": "sidecar", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`, claim, source))
+		c.apply(podManifest(name, shell(script+" && exec sleep 100000", `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`),
+			fmt.Sprintf(`"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": %q}}]`, claim)))
+		c.waitPod("name="+name, "ready", isReady)
+	}
+	use("writer", "disk", "", "echo precious > /disk/file && sync")
+	lease, err := c.client().CoordinationV1().Leases("kube-system").Get(t.Context(), sidecarDriver, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, *lease.Spec.HolderIdentity)
+	use("reader", "copy", `"dataSource": {"kind": "PersistentVolumeClaim", "name": "disk"},`, "cat /disk/file")
+	require.Equal(t, "precious\n", c.mustRun("kubectl", "logs", "reader"))
+	var capacities *storagev1.CSIStorageCapacityList // berth up's own driver has one there too
+	require.NoError(t, c.poll(func(ctx context.Context) bool {
+		capacities, err = c.client().StorageV1().CSIStorageCapacities("kube-system").List(ctx, metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(capacities.Items, func(one storagev1.CSIStorageCapacity) bool {
+			return one.StorageClassName == "sidecar" && !one.Capacity.IsZero()
+		})
+	}), "%v %v", capacities, err)
+
+	// All at once: the volumes are released while they are attached, and go as soon as they are not.
+	c.mustRun("kubectl", "delete", "pod,pvc", "--all", "--wait=false")
+	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
+	left, err := filepath.Glob(filepath.Join(root, "volumes", "*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	printed, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.NotContains(t, string(printed), "forbidden")
+}

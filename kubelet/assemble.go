@@ -157,7 +157,7 @@ func (k *Kubelet) employ() (err error) {
 	}
 	if k.watcher, err = pleg.New(pleg.Deps{
 		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.Dirty(uid) }, Listed: k.heldByRuntime,
-		Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
+		Exits: d.Exits, Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}

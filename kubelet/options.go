@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -143,6 +144,8 @@ type Deps struct {
 	Collectors []prometheus.Collector
 	// AtRest, if set, is called each time that no Pod has changed for some seconds; footprint.Release is made for it.
 	AtRest func() error
+	// Exits, if set, tells how containers ended whose end the runtime has lost because it was itself ended then.
+	Exits pleg.Exits
 	// standalone says that Client is one that reaches nobody.
 	standalone bool
 }

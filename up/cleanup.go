@@ -21,7 +21,7 @@ func (l Layout) sweep(ctx context.Context) error {
 	return errors.Join(
 		l.endShims(ctx),
 		unmountBelow(l.RunDir),
-		unmountBelow(filepath.Join(l.DataDir, "containerd")),
+		unmountBelow(l.ContainerdRoot()),
 		unmountBelow(l.KubeletDir()),
 		l.detachDisks(),
 		l.sweepMachine(ctx),

@@ -48,6 +48,8 @@ type Cluster struct {
 	began    time.Time
 	// runtime is how containerd was set up last.
 	runtime atomic.Pointer[containerd.Config]
+	// exits outlives each containerd.
+	exits *containerd.Exits
 }
 
 // New prepares a run; nothing starts before Run.
@@ -123,6 +125,7 @@ func (c *Cluster) openLog() (*os.File, error) {
 	}
 	c.log = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
 	klog.SetSlogLogger(c.log)
+	c.exits = containerd.NewExits(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.log)
 	return file, nil
 }
 

@@ -194,6 +194,9 @@ func (l Layout) VolumesDir() string { return filepath.Join(l.DataDir, "volumes")
 // Log is the log file of one process.
 func (l Layout) Log(process string) string { return filepath.Join(l.DataDir, "log", process+".log") }
 
+// ContainerdRoot is the runtime's persistent directory: images, snapshots, metadata.
+func (l Layout) ContainerdRoot() string { return filepath.Join(l.DataDir, "containerd") }
+
 // ContainerdSocket is the container runtime's socket.
 func (l Layout) ContainerdSocket() string { return filepath.Join(l.RunDir, "containerd.sock") }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/up/containerd"
@@ -17,7 +18,7 @@ const imageVersion = "v1"
 
 // containerdConfig is how this cluster's container runtime is set up.
 func (c *Cluster) containerdConfig() (containerd.Config, error) {
-	root := filepath.Join(c.DataDir, "containerd")
+	root := c.ContainerdRoot()
 	machine, err := containerd.Detect(root)
 	if err != nil {
 		return containerd.Config{}, err
@@ -76,12 +77,30 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 			return fmt.Errorf("let Pods reach other networks: %w", err)
 		}
 	}
+	if err := c.exits.Begin(ctx); err != nil {
+		return err
+	}
+	if err := config.RemoveDeadSockets(); err != nil {
+		c.log.Warn("an earlier run's sockets stay", "error", err)
+	}
+	namespaces := config.NetworkNamespaces()
 	// The readiness of a containerd that has died must not be waited for.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waited := make(chan error, 1)
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() {
+		if err := c.exits.Follow(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("how containers end is not followed any more until containerd starts again", "error", err)
+		}
+	})
 	go func() {
-		waited <- c.awaitContainerd(ctx, config, ready)
+		err := c.awaitContainerd(ctx, config, ready)
+		if err == nil {
+			c.tend(ctx, config, namespaces)
+		}
+		waited <- err
 	}()
 	argv, env := config.Command()
 	err = program{
@@ -99,12 +118,26 @@ func (c *Cluster) awaitContainerd(ctx context.Context, config containerd.Config,
 	if err := config.WaitReady(ctx, c.clock); err != nil {
 		return err
 	}
+	c.exits.Settle(ctx)
 	if err := c.ensureImages(ctx); err != nil {
 		return err
 	}
 	c.progress.Ready("containerd", "")
 	ready.open(nil)
 	return nil
+}
+
+// tend looks after what containerd forgets, while it runs: how containers ended, network namespaces and shims whose
+// sandbox was cut off in its start.
+func (c *Cluster) tend(ctx context.Context, config containerd.Config, namespaces []string) {
+	released, err := config.ReleaseNetworkNamespaces(ctx, namespaces)
+	if released > 0 {
+		c.log.Info("removed network namespaces of sandboxes whose start was cut off", "count", released)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("removing network namespaces that no sandbox has failed", "error", err)
+	}
+	config.KeepClear(ctx, c.clock, containerd.StrayPeriod, c.log)
 }
 
 // ensureImages brings the images in that no registry has: the sandbox's, and the demo's.

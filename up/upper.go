@@ -132,7 +132,7 @@ func (u *upper) kubeletPart() (runPart, error) {
 		},
 	}, kubelet.Deps{
 		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
-		AtRest:   footprint.Release,
+		AtRest: footprint.Release, Exits: c.exits,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
 	if err != nil {

@@ -62,6 +62,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 			if err != nil {
 				return fmt.Errorf("status of container %s: %w", c.Id, err)
 			}
+			w.recall(ctx, resp.Status)
 			mu.Lock()
 			defer mu.Unlock()
 			ctrs = append(ctrs, resp.Status)

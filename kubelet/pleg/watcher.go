@@ -48,6 +48,8 @@ type Deps struct {
 	Dirty func(uid types.UID)
 	// Listed, if set, is told after each full listing which Pods the runtime holds. It must not block.
 	Listed func(uids []types.UID)
+	// Exits, if set, is asked how a container ended that the runtime says it does not know of.
+	Exits Exits
 	// Audit is how often everything is listed although events flow; AuditPeriod if zero.
 	Audit time.Duration
 	// Logger and Clock may be nil.

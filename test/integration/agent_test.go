@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -75,6 +76,16 @@ func newAgent(t testing.TB, dir string, network int) *agent {
 	require.NoError(t, a.runtime.WaitReady(ctx, clock.RealClock{}))
 	a.images(ctx)
 	return a
+}
+
+// keepClear ends stray shims each period while the test runs, as `berth up` does.
+func (a *agent) keepClear(period time.Duration) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		a.runtime.KeepClear(ctx, clock.RealClock{}, period, slog.New(slog.NewTextHandler(a.log, nil)))
+	})
+	a.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 // images brings in what the tests' Pods run.

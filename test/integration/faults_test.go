@@ -23,13 +23,13 @@ import (
 // drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
 // what no event told is counted as drift.
 func TestRuntimeFaults(t *testing.T) {
-	needLives(t)
 	c := newCluster(t, 231)
 	c.up("--unsafe-no-fsync")
 	number := seed(t)
 	a := newAgent(t, t.TempDir(), 233)
 	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
 	const audit = 3 * time.Second
+	a.keepClear(audit)
 	a.start(c.admin(), func(cfg *kubelet.Config) {
 		cfg.RuntimeEndpoint, cfg.RuntimeAudit = "unix://"+proxy.socket, audit
 	})

@@ -296,7 +296,7 @@ func (n *node) leftovers(t testing.TB) []string {
 		}
 	}
 	for _, pattern := range []string{
-		n.State() + "/netns/*", n.RunDir + "/addresses/" + n.Bridge + "/10.*", n.NetworkCache(), n.RunDir + "/s/*",
+		n.State() + "/*/netns/*", n.RunDir + "/addresses/" + n.Bridge + "/10.*", n.NetworkCache(), n.RunDir + "/s/*",
 		n.RunDir + "/runc/k8s.io/*",
 	} {
 		found, err := filepath.Glob(pattern)

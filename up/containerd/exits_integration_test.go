@@ -1,0 +1,199 @@
+//go:build integration
+
+package containerd_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/up/containerd"
+)
+
+// kill ends containerd with SIGKILL.
+func (n *node) kill(t testing.TB) {
+	require.NoError(t, n.conn.Close())
+	require.NoError(t, n.daemon.Process.Kill())
+	_ = n.daemon.Wait() // it was killed
+}
+
+// endFirst ends the first process of a container, as its own end would.
+func endFirst(t testing.TB, n *node, container string) {
+	pid := 0
+	for _, dir := range glob(t, "/proc/[0-9]*/cgroup") {
+		groups, err := os.ReadFile(dir)
+		if err == nil && strings.Contains(string(groups), "/"+container) {
+			var err error
+			pid, err = strconv.Atoi(strings.Split(dir, "/")[2])
+			require.NoError(t, err)
+		}
+	}
+	require.NotZero(t, pid, "no process of container %s", container)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 5*time.Second, time.Millisecond)
+}
+
+// TestExitsThatContainerdLoses ends containers while containerd is away, while it starts, and while it runs. What
+// containerd says of the first two is that nobody knows; Exits does.
+func TestExitsThatContainerdLoses(t *testing.T) {
+	n := newNode(t, 8)
+	n.start(t)
+	n.images(t)
+	logger := slog.New(slog.NewTextHandler(n.log, nil))
+	exits := containerd.NewExits(n.Config, logger)
+	require.NoError(t, exits.Begin(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	follow := func() { following.Go(func() { _ = exits.Follow(ctx) }) } // it ends with containerd
+	t.Cleanup(func() { cancel(); following.Wait() })
+	follow()
+	exits.Settle(t.Context())
+	logs, data := t.TempDir(), volume(t)
+	away := n.run(t, n.sandbox("away", logs, false), data)
+	starting := n.run(t, n.sandbox("starting", logs, true), data)
+	running := n.run(t, n.sandbox("running", logs, true), data)
+
+	n.kill(t)
+	endFirst(t, n, away.container)
+	require.NoError(t, exits.Begin(t.Context()))
+	endFirst(t, n, starting.container)
+	follow()
+	n.start(t)
+	exits.Settle(t.Context())
+	for _, p := range []pod{away, starting} {
+		answer, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
+		require.NoError(t, err)
+		t.Logf("containerd: %s %d %s", answer.Status.State, answer.Status.ExitCode, answer.Status.Reason)
+		require.Equal(t, "Unknown", answer.Status.Reason, "containerd knows the end now: Exits may be needless")
+		code, finished, known := exits.Exit(t.Context(), p.container)
+		require.True(t, known)
+		require.EqualValues(t, 137, code)
+		require.WithinDuration(t, time.Now(), finished, time.Minute)
+	}
+	_, _, known := exits.Exit(t.Context(), running.container)
+	require.False(t, known, "it runs")
+	endFirst(t, n, running.container)
+	require.Eventually(t, func() bool {
+		code, _, known := exits.Exit(t.Context(), running.container)
+		return known && code == 137
+	}, 5*time.Second, time.Millisecond)
+
+	for _, p := range []pod{away, starting, running} {
+		n.end(t, p)
+	}
+	require.Eventually(t, func() bool { return len(glob(t, n.RunDir+"/exits/*")) == 0 }, 5*time.Second, time.Millisecond,
+		"what is known of containers that are gone is forgotten")
+	n.stop(t)
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
+}
+
+// TestStrayShims cuts calls that start Pods off in the middle, by their callers and by killing containerd. Nothing of
+// them stays, and a Pod that runs keeps its shim.
+func TestStrayShims(t *testing.T) {
+	n := newNode(t, 9)
+	n.start(t)
+	n.images(t)
+	logs := t.TempDir()
+	lives := n.run(t, n.sandbox("lives", logs, false), volume(t))
+	n.strays(t)
+	for i := range 30 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2+4*i)*time.Millisecond)
+		_, err := n.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: n.sandbox("cut"+string(rune('a'+i)), logs, false)})
+		cancel()
+		if i%5 != 4 {
+			continue
+		}
+		t.Logf("%d: %v", i, err)
+		go func() { // it ends with containerd
+			_, _ = n.RunPodSandbox(context.WithoutCancel(t.Context()), &runtimeapi.RunPodSandboxRequest{Config: n.sandbox("killed"+string(rune('a'+i)), logs, false)})
+		}()
+		time.Sleep(time.Duration(5+6*i) * time.Millisecond) // a moment in the middle of the call
+		n.kill(t)
+		before := n.NetworkNamespaces()
+		require.NoError(t, n.RemoveDeadSockets())
+		n.start(t)
+		released, err := n.ReleaseNetworkNamespaces(t.Context(), before)
+		require.NoError(t, err)
+		ended, err := n.EndStrayShims(t.Context())
+		require.NoError(t, err)
+		t.Logf("%d: released %d of %d network namespaces, ended shims %v", i, released, len(before), ended)
+	}
+	boxes, err := n.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	require.NoError(t, err)
+	for _, box := range boxes.Items {
+		if box.Id != lives.sandbox {
+			_, err = n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+			require.NoError(t, err)
+			_, err = n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box.Id})
+			require.NoError(t, err)
+		}
+	}
+	_, err = n.EndStrayShims(t.Context())
+	require.NoError(t, err)
+	status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: lives.container})
+	require.NoError(t, err)
+	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, status.Status.State)
+	n.end(t, lives)
+	n.stop(t)
+	require.NoError(t, n.RemoveDeadSockets())
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
+}
+
+// strays makes what a cut-off start leaves, whole: a shim without a bundle, a network namespace of no sandbox, the socket
+// of a shim that is gone. Each is found; what belongs to another containerd, or to a shim's short-lived calls, is left.
+func (n *node) strays(t testing.TB) {
+	process := func(socket string, more ...string) *exec.Cmd {
+		cmd := exec.Command("/bin/bash")
+		cmd.Args = append([]string{"containerd-shim-runc-v2", "-c", "sleep 1000; :", "-namespace", "k8s.io", "-id", "stray",
+			"-address", socket}, more...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
+		return cmd
+	}
+	stray, foreign := process(n.Socket()), process(n.Socket()+"x")
+	call := process(n.Socket(), "-publish-binary", "x", "delete")
+	ended, err := n.EndStrayShims(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"stray"}, ended)
+	require.Error(t, stray.Wait(), "it was killed")
+	for _, left := range []*exec.Cmd{foreign, call} {
+		require.NoError(t, left.Process.Signal(syscall.Signal(0)))
+		require.NoError(t, syscall.Kill(-left.Process.Pid, syscall.SIGKILL))
+		_ = left.Wait() // it was killed
+	}
+
+	before := n.NetworkNamespaces()
+	require.Len(t, before, 1, "of the Pod that runs")
+	netns := filepath.Join(filepath.Dir(before[0]), "cni-01234567-0123-0123-0123-0123456789ab")
+	require.NoError(t, os.WriteFile(netns, nil, 0o600))
+	require.NoError(t, syscall.Mount("/proc/self/ns/net", netns, "", syscall.MS_BIND, ""))
+	released, err := n.ReleaseNetworkNamespaces(t.Context(), n.NetworkNamespaces())
+	require.NoError(t, err)
+	require.Equal(t, 1, released)
+	require.Equal(t, before, n.NetworkNamespaces())
+
+	sockets := glob(t, n.RunDir+"/s/*")
+	require.NoError(t, os.WriteFile(n.RunDir+"/s/dead", nil, 0o600))
+	require.NoError(t, n.RemoveDeadSockets())
+	require.Equal(t, sockets, glob(t, n.RunDir+"/s/*"))
+}
+
+func glob(t testing.TB, pattern string) []string {
+	found, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	return found
+}

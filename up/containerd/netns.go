@@ -1,0 +1,89 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// netnsName is how containerd names the network namespaces that it makes.
+var netnsName = regexp.MustCompile(`cni-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// NetworkNamespaces lists the network namespaces that containerd has made, as paths.
+func (c Config) NetworkNamespaces() []string {
+	paths, _ := filepath.Glob(filepath.Join(c.State(), "io.containerd.grpc.v1.cri", "netns", "cni-*")) // the pattern is right
+	return paths
+}
+
+// ReleaseNetworkNamespaces removes those of the given network namespaces that no sandbox has, and returns how many. They
+// must have been listed before this containerd was started: one that died between making a namespace and noting for
+// whom leaves it, and what its successor makes has a sandbox at every moment that it could be asked for, but not here.
+func (c Config) ReleaseNetworkNamespaces(ctx context.Context, before []string) (released int, err error) {
+	if len(before) == 0 {
+		return 0, nil
+	}
+	conn, err := dial(c.Socket())
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	used, sure, err := namespacesInUse(ctx, runtimeapi.NewRuntimeServiceClient(conn))
+	if err != nil {
+		return 0, fmt.Errorf("find network namespaces of no sandbox: %w", err)
+	}
+	if !sure {
+		return 0, nil
+	}
+	var errs []error
+	for _, path := range before {
+		if used[filepath.Base(path)] {
+			continue
+		}
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount network namespace %s, which no sandbox has: %w", path, err))
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			if !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove network namespace %s, which no sandbox has: %w", path, err))
+			}
+			continue
+		}
+		released++
+	}
+	return released, errors.Join(errs...)
+}
+
+// namespacesInUse are the names of the network namespaces that sandboxes have. sure is false if a sandbox does not tell
+// which is its own: then none may be taken for unused.
+func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient) (used map[string]bool, sure bool, err error) {
+	boxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, false, fmt.Errorf("list sandboxes: %w", err)
+	}
+	used, sure = make(map[string]bool), true
+	for _, box := range boxes.Items {
+		answer, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.Id, Verbose: true})
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("ask for sandbox %s: %w", box.Id, err)
+		}
+		for _, name := range netnsName.FindAllString(answer.Info["info"], -1) {
+			used[name] = true
+		}
+		// It is empty if the sandbox has none: that of the host is its own, or its start did not come so far.
+		sure = sure && strings.Contains(answer.Info["info"], `"NetNSPath":`)
+	}
+	return used, sure, nil
+}

@@ -1,0 +1,207 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+)
+
+// StrayPeriod is how often [Config.KeepClear] looks by default.
+const StrayPeriod = 2 * time.Minute
+
+// KeepClear ends stray shims, at once and each period until ctx ends. A call that was cut off in the middle of a Pod's
+// start can leave one at any time, and nothing tells of it.
+func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time.Duration, logger *slog.Logger) {
+	ticker := clk.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		ended, err := c.EndStrayShims(ctx)
+		if len(ended) > 0 {
+			logger.Info("ended shims that containerd does not know: calls that started Pods were cut off", "ids", ended)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Warn("ending shims that containerd does not know failed", "error", err)
+		}
+		select {
+		case <-ticker.C():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// EndStrayShims ends the shims of this containerd that it cannot know, and returns their ids. containerd makes a task's
+// bundle before it starts the shim, finds shims by their bundles when it starts itself, and removes the bundle last of
+// all: a shim without one is nobody's, however young it is. One that still holds containers of its Pod, which have
+// bundles of their own, is left.
+func (c Config) EndStrayShims(ctx context.Context) (ended []string, err error) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, dir := range processes {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		id := c.shimOf(pid)
+		if id == "" || !c.stray(id) {
+			continue
+		}
+		if err := c.endShim(ctx, pid, id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		ended = append(ended, id)
+	}
+	return ended, errors.Join(errs...)
+}
+
+// shimOf is the id for which a process is a shim of this containerd, empty if it is none.
+func (c Config) shimOf(pid int) string {
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return "" // it has ended meanwhile
+	}
+	argv := strings.Split(string(command), "\x00")
+	if !strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") {
+		return ""
+	}
+	flags := make(map[string]string)
+	for i := range argv[:len(argv)-1] {
+		flags[argv[i]] = argv[i+1]
+	}
+	// The short-lived calls `containerd-shim … start` and `… delete` are told whom to publish by; the shim itself is not.
+	if _, call := flags["-publish-binary"]; call || flags["-address"] != c.Socket() || flags["-namespace"] != criNamespace {
+		return ""
+	}
+	return flags["-id"]
+}
+
+// stray says that no bundle leads to the shim of that id: neither its own, nor that of a container in its Pod.
+func (c Config) stray(id string) bool {
+	if _, err := os.Stat(filepath.Join(c.bundles(), id)); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	specs, _ := filepath.Glob(filepath.Join(c.bundles(), "*", "config.json")) // the pattern is right
+	for _, path := range specs {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var spec struct{ Annotations map[string]string }
+		if err != nil || json.Unmarshal(data, &spec) != nil || spec.Annotations["io.kubernetes.cri.sandbox-id"] == id {
+			return false
+		}
+	}
+	return true
+}
+
+// endShim kills a shim, and takes away what it may have made: a container that was not let run, and its socket.
+func (c Config) endShim(ctx context.Context, pid int, id string) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open stray shim, process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	// The number may have gone to another process since it was looked at; from here on it cannot.
+	if c.shimOf(pid) != id {
+		return nil
+	}
+	sockets, err := c.socketsOf(pid)
+	if err != nil {
+		return fmt.Errorf("end stray shim %s: %w", id, err)
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
+	}
+	var errs []error
+	root := filepath.Join(c.RunDir, "runc", criNamespace)
+	if _, err := os.Stat(filepath.Join(root, id)); err == nil {
+		out, err := exec.CommandContext(ctx, filepath.Join(c.BinDir, "runc"), "--root", root, "delete", "--force", id).CombinedOutput()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("delete the container of stray shim %s: %w: %s", id, err, out))
+		}
+	}
+	for _, socket := range sockets {
+		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the socket of stray shim %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// socketsOf lists the sockets in the shims' directory that a process listens on.
+func (c Config) socketsOf(pid int) ([]string, error) {
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the pattern is right
+	held := make(map[string]bool)
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil {
+			held[target] = true
+		}
+	}
+	sockets, err := c.shimSockets()
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for path, inode := range sockets {
+		if held["socket:["+inode+"]"] {
+			found = append(found, path)
+		}
+	}
+	return found, nil
+}
+
+// shimSockets are the sockets in the shims' directory that somebody has bound, with their inodes.
+func (c Config) shimSockets() (map[string]string, error) {
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil, err
+	}
+	sockets := make(map[string]string)
+	for line := range strings.Lines(string(table)) {
+		// Num RefCount Protocol Flags Type St Inode Path
+		fields := strings.Fields(line)
+		if len(fields) == 8 && filepath.Dir(fields[7]) == c.shimDir() {
+			sockets[fields[7]] = fields[6]
+		}
+	}
+	return sockets, nil
+}
+
+// RemoveDeadSockets removes the sockets of shims that have ended without doing so. It is for the time before containerd
+// starts, when nobody makes new ones.
+func (c Config) RemoveDeadSockets() error {
+	paths, _ := filepath.Glob(filepath.Join(c.shimDir(), "*")) // the pattern is right
+	bound, err := c.shimSockets()
+	if err != nil {
+		return fmt.Errorf("find the sockets of shims that have ended: %w", err)
+	}
+	var errs []error
+	for _, path := range paths {
+		if _, ok := bound[path]; ok {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the socket of a shim that has ended: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

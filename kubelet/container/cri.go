@@ -29,8 +29,8 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 		status.nameFrom(s.Labels)
 	}
 	slices.SortFunc(status.Sandboxes, func(a, b *runtimeapi.PodSandboxStatus) int {
-		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt),
-			cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()), cmp.Compare(a.Id, b.Id))
+		return cmp.Or(cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()),
+			cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.Id, b.Id))
 	})
 	for _, c := range containers {
 		if c == nil {
@@ -40,7 +40,7 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 		status.nameFrom(c.Labels)
 	}
 	slices.SortFunc(status.Containers, func(a, b *ContainerStatus) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
 	if ready := status.ReadySandboxes(); len(ready) > 0 {
 		status.IPs = SandboxIPs(ready[0])

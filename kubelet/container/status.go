@@ -29,7 +29,7 @@ type PodStatus struct {
 	UID       types.UID
 	Name      string
 	Namespace string
-	// Sandboxes are all sandboxes of the Pod, the newest first (by creation time, then by attempt).
+	// Sandboxes are all sandboxes of the Pod, the newest first: by attempt, because clocks are set back.
 	Sandboxes []*runtimeapi.PodSandboxStatus
 	// Containers are all instances of all containers of the Pod, the newest first.
 	Containers []*ContainerStatus

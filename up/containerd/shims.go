@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,9 +14,9 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -44,11 +45,28 @@ type watch struct {
 	joined  sync.WaitGroup
 }
 
-// waiting is one container that runs, and its shim.
+// waiting is one container whose end its shim will tell.
 type waiting struct {
-	shim taskapi.TTRPCTaskService
+	// pid is that of its first process.
+	pid int
 	// done is closed when its end is kept, or cannot be known any more.
 	done chan struct{}
+}
+
+// ended waits for the container's end to be kept, if its process has ended. It asks the kernel, because the shim would
+// run a program to find out.
+func (w *waiting) ended(ctx context.Context) error {
+	if unix.Kill(w.pid, 0) == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the shim to tell how process %d ended: %w", w.pid, ctx.Err())
+	}
 }
 
 // watchShims asks each shim of config's containerd, and keeps waiting for the ends of containers that run, until
@@ -75,22 +93,20 @@ func watchShims(ctx context.Context, config Config, note func(string, uint32, ti
 	return w
 }
 
-// ask asks the shim of one container.
+// ask asks the shim of one container, and returns when its end is kept or it runs.
 func (w *watch) ask(ctx, lasting context.Context, id, bootstrap string) error {
 	client, err := dialShim(ctx, bootstrap)
 	if err != nil {
 		return err
 	}
 	shim := taskapi.NewTTRPCTaskClient(client)
-	state, err := stateOf(ctx, shim, id)
-	if err != nil || state.Status == tasktypes.Status_STOPPED {
-		_ = client.Close() // nothing is under way
-		if err == nil {
-			w.note(id, state.ExitStatus, state.ExitedAt.AsTime())
-		}
-		return err
+	bounded, cancel := context.WithTimeout(ctx, shimPatience)
+	defer cancel()
+	task, err := shim.Connect(bounded, &taskapi.ConnectRequest{ID: id})
+	if err != nil || task.TaskPid == 0 { // 0: the shim holds no such container
+		return errors.Join(err, client.Close())
 	}
-	one := &waiting{shim: shim, done: make(chan struct{})}
+	one := &waiting{pid: int(task.TaskPid), done: make(chan struct{})}
 	w.mu.Lock()
 	w.waiting[id] = one
 	w.mu.Unlock()
@@ -101,31 +117,23 @@ func (w *watch) ask(ctx, lasting context.Context, id, bootstrap string) error {
 			w.note(id, ended.ExitStatus, ended.ExitedAt.AsTime())
 		}
 	})
-	return nil
+	return one.ended(ctx)
 }
 
 // settle waits for the ends that containerd has taken from their shims meanwhile, and ends the watch.
 func (w *watch) settle(ctx context.Context) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	var asking errgroup.Group
-	asking.SetLimit(shimsAtOnce)
 	for id, one := range w.waiting {
 		asking.Go(func() error {
-			if state, err := stateOf(ctx, one.shim, id); err == nil && state.Status != tasktypes.Status_STOPPED {
-				return nil // it runs, and from now on containerd tells of its end
-			}
-			bounded, cancel := context.WithTimeout(ctx, shimPatience)
-			defer cancel()
-			select {
-			case <-one.done:
-			case <-bounded.Done():
-				w.logger.Warn("a shim does not tell how its container ended", "container", id)
+			if err := one.ended(ctx); err != nil {
+				w.logger.Warn("how a container ended is lost", "container", id, "error", err)
 			}
 			return nil
 		})
 	}
-	w.mu.Unlock()
-	_ = asking.Wait() // it has no errors
+	_ = asking.Wait() // each has logged its error
 	w.end()
 }
 
@@ -133,16 +141,6 @@ func (w *watch) settle(ctx context.Context) {
 func (w *watch) end() {
 	w.cancel()
 	w.joined.Wait()
-}
-
-func stateOf(ctx context.Context, shim taskapi.TTRPCTaskService, id string) (*taskapi.StateResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, shimPatience)
-	defer cancel()
-	state, err := shim.State(ctx, &taskapi.StateRequest{ID: id})
-	if err != nil {
-		return nil, fmt.Errorf("ask a shim for the state of container %s: %w", id, err)
-	}
-	return state, nil
 }
 
 // dialShim connects to the shim that a bundle's bootstrap.json names.

@@ -80,8 +80,8 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	if err := c.exits.Begin(ctx); err != nil {
 		return err
 	}
-	if err := config.RemoveDeadSockets(); err != nil {
-		c.log.Warn("an earlier run's sockets stay", "error", err)
+	if err := errors.Join(config.RemoveDeadSockets(), config.RemoveDeadBundles()); err != nil {
+		c.log.Warn("what an earlier containerd left stays", "error", err)
 	}
 	namespaces := config.NetworkNamespaces()
 	// The readiness of a containerd that has died must not be waited for.

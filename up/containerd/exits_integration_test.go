@@ -186,6 +186,14 @@ func (n *node) strays(t testing.TB) {
 	require.Equal(t, 1, released)
 	require.Equal(t, before, n.NetworkNamespaces())
 
+	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
+	require.Len(t, bundles, 2, "of the Pod that runs")
+	hidden := filepath.Join(filepath.Dir(bundles[0]), ".hidden")
+	require.NoError(t, os.MkdirAll(hidden+"/rootfs", 0o700))
+	require.NoError(t, n.RemoveDeadBundles())
+	require.NoDirExists(t, hidden)
+	require.Equal(t, bundles, glob(t, filepath.Dir(hidden)+"/*"))
+
 	sockets := glob(t, n.RunDir+"/s/*")
 	require.NoError(t, os.WriteFile(n.RunDir+"/s/dead", nil, 0o600))
 	require.NoError(t, n.RemoveDeadSockets())

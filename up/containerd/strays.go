@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 )
@@ -201,6 +202,26 @@ func (c Config) RemoveDeadSockets() error {
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove the socket of a shim that has ended: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveDeadBundles removes the bundles that a containerd was removing when it died: it hides one, by a dot before its
+// name, before it deletes it, and looks at hidden ones never again. It is for the time before containerd starts.
+func (c Config) RemoveDeadBundles() error {
+	paths, _ := filepath.Glob(filepath.Join(c.bundles(), ".*")) // the pattern is right
+	var errs []error
+	for _, path := range paths {
+		mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+		if err == nil && len(mounts) > 0 {
+			err = fmt.Errorf("%s is still mounted", mounts[0].Mountpoint) // what is behind a mount is not ours to delete
+		}
+		if err == nil {
+			err = os.RemoveAll(path)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove a bundle that containerd was removing: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -32,7 +33,8 @@ func newKubectl() *cobra.Command {
 				if _, err := os.Stat(layout.Socket()); err != nil {
 					fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
 				}
-				if err := os.Setenv("KUBECONFIG", path); err != nil {
+				// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
+				if err := errors.Join(os.Setenv("KUBECONFIG", path), os.Setenv(dataDirVariable, layout.DataDir)); err != nil {
 					return fmt.Errorf("point kubectl at the cluster: %w", err)
 				}
 			}

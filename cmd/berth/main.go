@@ -56,6 +56,9 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
+// dataDirVariable is the environment variable that stands for --data-dir.
+const dataDirVariable = "BERTH_DATA_DIR"
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
@@ -73,11 +76,11 @@ func newRoot() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	dataDir := os.Getenv("BERTH_DATA_DIR")
+	dataDir := os.Getenv(dataDirVariable)
 	if dataDir == "" {
 		dataDir = up.DefaultDataDir
 	}
-	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env BERTH_DATA_DIR)")
+	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env "+dataDirVariable+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if near := nearestFlag(cmd, err); near != "" {
 			return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}

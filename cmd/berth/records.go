@@ -13,7 +13,7 @@ import (
 )
 
 // socketFlag is what `berth node` and `berth controllers` say about their socket.
-const socketFlag = "a unix socket on which `berth explain --socket` and Prometheus (GET /metrics) may ask what was done (default: none)"
+const socketFlag = "`path` of a unix socket on which 'berth explain --socket' and Prometheus (GET /metrics) may ask what was done (default: none)"
 
 // records is what a process that runs parts of Berth by themselves has done, and where it can be asked for that.
 type records struct {

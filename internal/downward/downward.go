@@ -1,0 +1,129 @@
+// Package downward reads what a Pod may be told of itself, as environment and as files: fields of its metadata, and the
+// resources of its containers. Contract: fieldRef and resourceFieldRef of the Pod API.
+package downward
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Metadata returns the value of a field of the Pod's metadata. ok is false if the path is none.
+func Metadata(pod *corev1.Pod, path string) (value string, ok bool, err error) {
+	if name, key, ok := subscript(path); ok {
+		switch name {
+		case "metadata.annotations":
+			return keyed(path, pod.Annotations, key, strings.ToLower(key))
+		case "metadata.labels":
+			return keyed(path, pod.Labels, key, key)
+		}
+		return "", true, fmt.Errorf("read fieldPath %q: only metadata.labels and metadata.annotations have keys", path)
+	}
+	switch path {
+	case "metadata.name":
+		return pod.Name, true, nil
+	case "metadata.namespace":
+		return pod.Namespace, true, nil
+	case "metadata.uid":
+		return string(pod.UID), true, nil
+	case "metadata.labels":
+		return lines(pod.Labels), true, nil
+	case "metadata.annotations":
+		return lines(pod.Annotations), true, nil
+	}
+	return "", false, nil
+}
+
+// keyed is the entry of a key that has to be a qualified name, in the spelling that is judged.
+func keyed(path string, entries map[string]string, key, judged string) (string, bool, error) {
+	if faults := validation.IsQualifiedName(judged); len(faults) > 0 {
+		return "", true, fmt.Errorf("read fieldPath %q: invalid key: %s", path, strings.Join(faults, "; "))
+	}
+	return entries[key], true, nil
+}
+
+// subscript takes a path like metadata.labels['key'] apart.
+func subscript(path string) (name, key string, ok bool) {
+	inner, ok := strings.CutSuffix(path, "']")
+	if !ok {
+		return "", "", false
+	}
+	name, key, ok = strings.Cut(inner, "['")
+	return name, key, ok && name != ""
+}
+
+// lines words labels or annotations as one line key="value" each, in order of the keys.
+func lines(entries map[string]string) string {
+	out := make([]string, 0, len(entries))
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		out = append(out, key+"="+strconv.Quote(entries[key]))
+	}
+	return strings.Join(out, "\n")
+}
+
+// Amount returns what a resourceFieldRef says of the container: an amount in units of its divisor, rounded up. A limit of
+// CPU, memory or ephemeral storage that is not set is the Pod's, or else what the node can give.
+func Amount(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+	kind, rest, _ := strings.Cut(ref.Resource, ".")
+	name := corev1.ResourceName(rest)
+	known := name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage
+	if !known && !strings.HasPrefix(rest, corev1.ResourceHugePagesPrefix) {
+		return "", fmt.Errorf("read resourceFieldRef %q: not a resource that can be referred to", ref.Resource)
+	}
+	var amount resource.Quantity
+	switch kind {
+	case "requests":
+		amount = c.Resources.Requests[name]
+	case "limits":
+		amount = c.Resources.Limits[name]
+		if amount.IsZero() && known {
+			amount = unset(pod, name, allocatable)
+		}
+	default:
+		return "", fmt.Errorf("read resourceFieldRef %q: begins with neither requests nor limits", ref.Resource)
+	}
+	divisor := ref.Divisor
+	if divisor.IsZero() {
+		divisor = resource.MustParse("1")
+	}
+	if name == corev1.ResourceCPU {
+		return roundUp(amount.MilliValue(), divisor.MilliValue()), nil
+	}
+	return roundUp(amount.Value(), divisor.Value()), nil
+}
+
+// unset is the limit of a container that has none of its own.
+func unset(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) resource.Quantity {
+	if own := pod.Spec.Resources; own != nil && name != corev1.ResourceEphemeralStorage {
+		if limit, ok := own.Limits[name]; ok && !limit.IsZero() {
+			return limit
+		}
+	}
+	return allocatable[name]
+}
+
+func roundUp(amount, divisor int64) string {
+	quotient := amount / divisor
+	if amount%divisor > 0 {
+		quotient++
+	}
+	return strconv.FormatInt(quotient, 10)
+}
+
+// Container is the container or init container of the name, nil if the Pod has none.
+func Container(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

@@ -3,6 +3,8 @@
 package integration
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/berth-dev/berth/imagestore"
 )
 
@@ -77,10 +78,26 @@ func TestPods(t *testing.T) {
 		pod := c.waitPod("name=host", "ready", isReady)
 		require.Equal(t, "10.181.0.1", pod.Status.PodIP)
 	})
+	t.Run("logs under the name that collectors look for", func(t *testing.T) { checkLinks(t, c) })
 	t.Run("a child that dies is started again", func(t *testing.T) { checkChildren(t, c) })
 	c.mustRun("kubectl", "delete", "pods", "--all", "--wait=true", "--timeout=2m")
 	c.stop()
 	require.Empty(t, c.leftovers())
+}
+
+// checkLinks finds the log of the Pod env by its link, which goes with the Pod.
+func checkLinks(t *testing.T, c *cluster) {
+	pod := c.waitPod("name=env", "finished", finished)
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+	link := filepath.Join(c.dataDir, "log", "containers", "env_default_main-"+id+".log")
+	content, err := os.ReadFile(link)
+	require.NoError(t, err)
+	require.Contains(t, string(content), "hello env:")
+	c.mustRun("kubectl", "delete", "pod", "env", "--timeout=2m")
+	require.NoError(t, c.poll(func(context.Context) bool {
+		_, err := os.Lstat(link)
+		return errors.Is(err, os.ErrNotExist)
+	}), "the link stays: %s", link)
 }
 
 func checkImages(t *testing.T, c *cluster) {

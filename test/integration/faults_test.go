@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"flag"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -24,11 +23,6 @@ import (
 // drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
 // what no event told is counted as drift.
 func TestRuntimeFaults(t *testing.T) {
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "lives" })
-	if !asked {
-		t.Skip("goes through half as many lives as -lives says (make faults)")
-	}
 	c := newCluster(t, 231)
 	c.up("--unsafe-no-fsync")
 	number := seed(t)

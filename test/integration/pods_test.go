@@ -5,7 +5,11 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
 	"github.com/berth-dev/berth/imagestore"
 )
 
@@ -79,6 +85,7 @@ func TestPods(t *testing.T) {
 		require.Equal(t, "10.181.0.1", pod.Status.PodIP)
 	})
 	t.Run("logs under the name that collectors look for", func(t *testing.T) { checkLinks(t, c) })
+	t.Run("checkpoint", func(t *testing.T) { checkCheckpoint(t, c) })
 	t.Run("a child that dies is started again", func(t *testing.T) { checkChildren(t, c) })
 	c.mustRun("kubectl", "delete", "pods", "--all", "--wait=true", "--timeout=2m")
 	c.stop()
@@ -98,6 +105,40 @@ func checkLinks(t *testing.T, c *cluster) {
 		_, err := os.Lstat(link)
 		return errors.Is(err, os.ErrNotExist)
 	}), "the link stays: %s", link)
+}
+
+// checkCheckpoint asks the node for a checkpoint, as an administrator. What containerd cannot do, it says itself.
+func checkCheckpoint(t *testing.T, c *cluster) {
+	pod := c.waitPod("name=host", "ready", isReady)
+	node, err := c.client().CoreV1().Nodes().Get(t.Context(), pod.Spec.NodeName, metav1.GetOptions{})
+	require.NoError(t, err)
+	config := rest.CopyConfig(c.admin())
+	config.ServerName = node.Name
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	ask := func(name string) (code int, body string) {
+		address := fmt.Sprintf("https://%s:%d/checkpoint/default/%s/main",
+			pod.Status.HostIP, node.Status.DaemonEndpoints.KubeletEndpoint.Port, name)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, http.NoBody)
+		require.NoError(t, err)
+		response, err := client.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		content, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response.StatusCode, string(content)
+	}
+	code, body := ask("none")
+	require.Equal(t, http.StatusNotFound, code, body)
+	code, body = ask("host")
+	t.Log(code, body)
+	if _, absent := exec.LookPath("criu"); absent != nil {
+		require.Equal(t, http.StatusInternalServerError, code, body)
+		require.Contains(t, strings.ToLower(body), "criu binary")
+		return
+	}
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, "checkpoint-host_default-main-")
 }
 
 func checkImages(t *testing.T, c *cluster) {

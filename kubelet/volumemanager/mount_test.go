@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
@@ -226,22 +224,14 @@ func TestClaimThatMayNotBeReadYet(t *testing.T) {
 	w := newWorld(t)
 	claim, pv, _ := w.claim("c")
 	w.create(claim, pv, hereNode())
-	var refusals atomic.Int32
-	refusals.Store(3)
-	w.client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if refusals.Add(-1) < 0 {
-			return false, nil, nil
-		}
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c",
-			errors.New("no relationship found between node 'here' and this object"))
-	})
+	w.refusals.Store(3)
 	done := w.mounting(pod("a", claimVolume("data", "c")))
 	w.stepUntil(time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
 	require.NoError(t, w.result(done))
 	require.Empty(t, w.events.Events, "a moment is nothing to tell of")
 	require.NoError(t, w.Unmount(t.Context(), "a"))
 
-	refusals.Store(1000)
+	w.refusals.Store(1000)
 	done = w.mounting(pod("b", claimVolume("data", "c")))
 	w.stepUntil(10*time.Millisecond, "an event", func() bool { return len(w.events.Events) > 0 })
 	require.Contains(t, w.nextEvent(), "no relationship found", "what lasts is told")

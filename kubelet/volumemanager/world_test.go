@@ -2,10 +2,12 @@ package volumemanager_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,8 +15,10 @@ import (
 	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
@@ -57,6 +61,7 @@ type world struct {
 	status   *nodeStatus
 	claims   volumemanager.ClaimSource // of the next process; may be nil
 	maySwap  func() (bool, error)      // of the next process
+	refusals atomic.Int32              // how many reads of claims are refused from now on
 	watching chan string               // the resource of each watch that was opened
 	stop     func()                    // ends the process, as far as this world is one
 }
@@ -79,6 +84,13 @@ func newWorldAt(t testing.TB, root string) *world {
 		request.Status.ExpirationTimestamp = metav1.NewTime(w.clock.Now().Add(life))
 		request.Status.Token = fmt.Sprint("token until ", request.Status.ExpirationTimestamp.Unix())
 		return true, request, nil
+	})
+	w.client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if w.refusals.Add(-1) < 0 {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c",
+			errors.New("no relationship found between node 'here' and this object"))
 	})
 	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		events, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())

@@ -28,7 +28,7 @@ func Benchmark() harness.Benchmark {
 		{Name: "CPU of the control plane a claim", Unit: "ms", Better: harness.Lower},
 	}
 	return harness.Benchmark{
-		Name: "provision", Title: "Dynamic provisioning", Budget: 7 * time.Minute,
+		Name: "provision", Title: "Dynamic provisioning", Budget: 15 * time.Minute,
 		About: "Claims created at once (16 at a time), with a provisioner that answers at once, until all are Bound; a real" +
 			" control plane without client limits. Berth runs as `berth up` runs it, with 4 workers and a client without" +
 			" a limit; the library with its defaults (4 workers) and client-go's (5 requests a second), then with that" +

@@ -130,14 +130,6 @@ func (p *place) watchBound(ctx context.Context, count int, only ...string) (map[
 	}
 }
 
-// remove deletes the claims, which costs whoever provisions as much again, and the class.
-func (p *place) remove(ctx context.Context) error {
-	return errors.Join(
-		p.client.StorageV1().StorageClasses().Delete(ctx, p.name, metav1.DeleteOptions{}),
-		p.client.CoreV1().PersistentVolumeClaims(p.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
-	)
-}
-
 // variant measures so many claims at once.
 func variant(name string, count int, limited bool, run engine) harness.Variant {
 	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {

@@ -165,7 +165,11 @@ func (e *engine) attempt(ctx context.Context, st *claimState, claim *corev1.Pers
 	e.states.setClass(st.uid, name)
 	class := e.class(name)
 	inputs := fingerprint(claim, class)
-	if !st.retry.due(e.clock.Now(), inputs, st.resync.Swap(false)) {
+	now := e.clock.Now()
+	if !st.retry.due(now, inputs, st.resync.Swap(false)) {
+		if left := st.retry.left(now); left > 0 {
+			e.lookAgain(st.uid, left) // of several moments for one key the queue keeps the earliest alone
+		}
 		if st.retry.hold == holdForChange && st.outcome == outcomeNone && claim != nil {
 			e.withdraw(ctx, st, claim) // a claim that is left alone must not be held back from deletion
 		}

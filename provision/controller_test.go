@@ -324,6 +324,25 @@ func TestChangesEndTheBackoff(t *testing.T) {
 	}
 }
 
+// A try that a change brought forward and that fails is repeated after its own backoff, although a shorter one was
+// planned before.
+func TestFailureAfterAChangeIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+		s := run(t, newWorld(newClass("fast")), p, provision.ResyncPeriod(0))
+		s.world.createClaim(t, newClaim("claim", "fast"))
+		synctest.Wait()
+		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["a"] = "b" })
+		s.after(16 * time.Second)
+		require.Equal(t, 2, p.count(), "the first backoff counts no more")
+		p.answers(nil)
+		s.after(15 * time.Second)
+		require.Equal(t, 3, p.count())
+		require.Len(t, s.world.volumes(t), 1)
+	})
+}
+
 func TestClassMayComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, newWorld(), &simple{})

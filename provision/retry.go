@@ -42,6 +42,14 @@ func (r *retry) due(now time.Time, inputs string, resync bool) bool {
 	}
 }
 
+// left is how much of a backoff is left; 0 if none runs.
+func (r *retry) left(now time.Time) time.Duration {
+	if r.hold != holdUntil {
+		return 0
+	}
+	return max(0, r.until.Sub(now))
+}
+
 // begin notes that an attempt is made with these inputs.
 func (r *retry) begin(inputs string) {
 	r.hold, r.seen = holdNothing, inputs

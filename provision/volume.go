@@ -146,7 +146,11 @@ func (e *engine) wakeDeletion(name string) {
 func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolume) {
 	vs, resync := e.gone.get(cached.Name, cached.UID)
 	inputs := volumeFingerprint(cached)
-	if !vs.retry.due(e.clock.Now(), inputs, resync) {
+	now := e.clock.Now()
+	if !vs.retry.due(now, inputs, resync) {
+		if left := vs.retry.left(now); left > 0 {
+			e.deletes.AddAfter(cached.Name, left) // of several moments for one key the queue keeps the earliest alone
+		}
 		return
 	}
 	fresh, err := e.client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})

@@ -195,6 +195,32 @@ func TestWokenDeletionDoesNotWait(t *testing.T) {
 	})
 }
 
+// A deletion that fails again after it was woken is tried again when the longer backoff is over, although the shorter one
+// was planned before.
+func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &waking{wakes: make(chan string)}
+		answers := []error{errors.New("attached"), errors.New("answer lost"), nil}
+		p.delete = func(*corev1.PersistentVolume) error {
+			answer := answers[0]
+			answers = answers[1:]
+			return answer
+		}
+		s := run(t, newWorld(released("volume")), p, provision.ResyncPeriod(0))
+		synctest.Wait()
+		p.wakes <- "volume"
+		synctest.Wait()
+		require.Len(t, answers, 1)
+		time.Sleep(16 * time.Second) // the backoff after the first failure, which counts no more
+		synctest.Wait()
+		require.Len(t, answers, 1)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		require.Empty(t, answers)
+		require.Empty(t, s.world.volumes(t))
+	})
+}
+
 // A Provisioner that cannot wake any more stops nothing else.
 func TestWakingMayEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"os"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/bench/rig"
@@ -48,6 +50,10 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 		}
 	case !apierrors.IsAlreadyExists(err):
 		return err
+	default:
+		if err := p.checkFull(ctx); err != nil {
+			return err
+		}
 	}
 	go func() { done <- run(running, own, p.provisioner()) }()
 	if err := p.warm(ctx, fmt.Sprint("warm-", os.Getpid())); err != nil {
@@ -82,6 +88,24 @@ func (p *place) fill(ctx context.Context) error {
 	_, err := p.watchBound(ctx, idleClaims)
 	stop()
 	return errors.Join(err, finish(done))
+}
+
+// checkFull returns an error if the sample that had to fill the place did not end doing so.
+func (p *place) checkFull(ctx context.Context) error {
+	list, err := p.client.CoreV1().PersistentVolumeClaims(p.name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("count claims: %w", err)
+	}
+	bound := 0
+	for i := range list.Items {
+		if list.Items[i].Status.Phase == corev1.ClaimBound {
+			bound++
+		}
+	}
+	if bound < idleClaims {
+		return fmt.Errorf("there are %d bound claims of %d: an earlier sample was cut off while it made them", bound, idleClaims)
+	}
+	return nil
 }
 
 // settled returns when five seconds have passed in which the process used hardly any CPU: what follows a start, such as

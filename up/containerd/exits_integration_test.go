@@ -4,6 +4,7 @@ package containerd_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -162,6 +163,10 @@ func (n *node) strays(t testing.TB) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		require.NoError(t, cmd.Start())
 		t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
+		require.Eventually(t, func() bool { // Start returns a moment before the kernel shows the arguments
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
+			return err == nil && len(line) > 0
+		}, 5*time.Second, time.Millisecond)
 		return cmd
 	}
 	stray, foreign := process(n.Socket()), process(n.Socket()+"x")

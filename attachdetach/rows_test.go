@@ -1,15 +1,12 @@
 package attachdetach_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/testnames"
 )
 
 // rows is every row of the behaviour catalogue for attach and detach (R: behaviour, B: defects of others that must be
@@ -154,8 +151,10 @@ func TestEveryRowHasItsTests(t *testing.T) {
 		".": "", "reconciler": "reconciler", "cache": "cache", "statusupdater": "statusupdater", "csi": "csi",
 		"metrics": "metrics", "../volume/operationexecutor": "operationexecutor",
 	} {
-		for _, function := range testsIn(t, dir) {
-			known[name+"."+function] = true
+		tests, err := testnames.In(dir, "Test", "Benchmark")
+		require.NoError(t, err)
+		for test := range tests {
+			known[name+"."+test] = true
 		}
 	}
 	seen := make(map[string]bool)
@@ -168,29 +167,4 @@ func TestEveryRowHasItsTests(t *testing.T) {
 			require.True(t, known[test], "row %s names %s, which is not there", r.row, test)
 		}
 	}
-}
-
-// testsIn are the names of the tests and benchmarks in the directory.
-func testsIn(t *testing.T, dir string) []string {
-	t.Helper()
-	var names []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() && path != dir {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil {
-				names = append(names, f.Name.Name)
-			}
-		}
-		return nil
-	}))
-	return names
 }

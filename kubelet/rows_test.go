@@ -2,15 +2,13 @@ package kubelet_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/testnames"
 )
 
 // families are how many rows the catalogue has of each kind, and which of them are not looked for here: they are of the
@@ -70,18 +68,7 @@ func testsIn(t *testing.T, room string) map[string]bool {
 	if !ok {
 		dir = room
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	names, err := testnames.In(dir, "Test")
 	require.NoError(t, err)
-	require.NotEmpty(t, files, dir)
-	names := map[string]bool{}
-	for _, path := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				names[f.Name.Name] = true
-			}
-		}
-	}
 	return names
 }

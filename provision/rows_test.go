@@ -1,14 +1,12 @@
 package provision_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/testnames"
 )
 
 // rows is every row of the behaviour catalogue for provisioning (P: behaviour, B: defects of others that must be absent,
@@ -103,16 +101,10 @@ var rows = []struct{ row, says, tests string }{
 func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for dir, name := range map[string]string{".": "", "csi": "csi"} {
-		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		tests, err := testnames.In(dir, "Test", "Benchmark")
 		require.NoError(t, err)
-		for _, path := range files {
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-			require.NoError(t, err)
-			for _, decl := range file.Decls {
-				if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil {
-					known[name+"."+f.Name.Name] = true
-				}
-			}
+		for test := range tests {
+			known[name+"."+test] = true
 		}
 	}
 	seen := make(map[string]bool)

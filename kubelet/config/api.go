@@ -209,14 +209,14 @@ func (a *API) remove(uid types.UID) {
 	a.deps.Handler.HandlePod(Change{Op: Remove, Pod: pod})
 }
 
-// annotate copies the Pod with our local annotations, and without what is not used. The time of first sight is kept from the old version.
+// annotate copies the Pod with our local annotations, and without who set which field, which nobody here asks. The time
+// of first sight is kept from the old version.
 func (a *API) annotate(pod, old *corev1.Pod) *corev1.Pod {
 	seen := a.deps.Clock.Now().Format(time.RFC3339Nano)
 	if old != nil && old.Annotations[SeenAnnotation] != "" {
 		seen = old.Annotations[SeenAnnotation]
 	}
-	out := *pod // the object is the reflector's; only its annotations differ in ours
-	// Nobody here asks who set which field.
+	out := *pod // the object is the reflector's
 	out.ManagedFields = nil
 	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
 	for key, value := range pod.Annotations {

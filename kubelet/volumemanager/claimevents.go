@@ -59,13 +59,9 @@ func (m *Manager) claimChanged(namespace, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid := range m.claims[types.NamespacedName{Namespace: namespace, Name: name}] {
-		state, ok := m.pods[uid]
-		if !ok {
-			continue
+		if m.tellWaiters(uid) {
+			m.markGrown(uid)
 		}
-		close(state.changed)
-		state.changed = make(chan struct{})
-		m.markGrown(uid)
 	}
 }
 

@@ -282,22 +282,25 @@ func (m *Manager) PodUpdated(pod *corev1.Pod) {
 func (m *Manager) podChanged(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	state, ok := m.pods[uid]
-	if !ok {
-		return
+	if m.tellWaiters(uid) {
+		m.markDirty(uid)
 	}
-	close(state.changed)
-	state.changed = make(chan struct{})
-	m.markDirty(uid)
+}
+
+// tellWaiters has failed volumes of the Pod tried again now. It returns false if the Pod is unknown. The caller holds mu.
+func (m *Manager) tellWaiters(uid types.UID) bool {
+	state, ok := m.pods[uid]
+	if ok {
+		close(state.changed)
+		state.changed = make(chan struct{})
+	}
+	return ok
 }
 
 // markDirty has the Pod's volumes refreshed. The caller holds mu.
 func (m *Manager) markDirty(uid types.UID) {
 	m.dirty[uid] = struct{}{}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	poke(m.wake)
 }
 
 // state finds or makes the Pod's state and notes the Pod as last seen.

@@ -1,14 +1,12 @@
 package volumemanager_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/testnames"
 )
 
 // rows is every row of the behaviour catalogue that is about volumes (VOL: volumes, PLG: drivers' registration, poll: where
@@ -143,8 +141,10 @@ var testRooms = map[string]string{
 func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for name, dir := range testRooms {
-		for _, function := range testsIn(t, dir) {
-			known[name+"."+function] = true
+		tests, err := testnames.In(dir, "Test")
+		require.NoError(t, err)
+		for test := range tests {
+			known[name+"."+test] = true
 		}
 	}
 	seen := make(map[string]bool)
@@ -157,23 +157,4 @@ func TestEveryRowHasItsTests(t *testing.T) {
 			require.True(t, known[test], "row %s names %s, which is not there", r.row, test)
 		}
 	}
-}
-
-// testsIn are the names of the tests in a directory, whatever they are built for.
-func testsIn(t *testing.T, dir string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files, dir)
-	var names []string
-	for _, path := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				names = append(names, f.Name.Name)
-			}
-		}
-	}
-	return names
 }

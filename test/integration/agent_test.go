@@ -169,7 +169,7 @@ func (a *agent) remove() {
 	a.stop()
 	if a.t.Failed() {
 		if data, err := os.ReadFile(a.log.Name()); err == nil {
-			a.t.Logf("end of the log of %s:\n%s", a.name, data[max(0, len(data)-8000):])
+			a.t.Logf("end of the log of %s:\n%s", a.name, data[max(0, len(data)-shownOfLog):])
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

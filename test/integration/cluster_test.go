@@ -332,13 +332,17 @@ func get(t testing.TB, url string) string {
 	return string(body)
 }
 
+// shownOfLog is how many bytes of each log a failed test shows: with more of them, what failed is lost where only the end
+// of the output is kept.
+const shownOfLog = 2000
+
 // dumpLogs shows the ends of the logs of a failed test.
 func (c *cluster) dumpLogs() {
 	logs, _ := filepath.Glob(filepath.Join(c.dataDir, "log", "*.log"))
 	for _, path := range logs {
 		data, err := os.ReadFile(path)
 		if err == nil {
-			c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-6000):])
+			c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-shownOfLog):])
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (c *cluster) beside(output string, argv ...string) {
 		_ = cmd.Wait()
 		if c.t.Failed() {
 			data, _ := os.ReadFile(output)
-			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-6000):])
+			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-shownOfLog):])
 		}
 	})
 }

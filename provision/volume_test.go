@@ -200,12 +200,11 @@ func TestWokenDeletionDoesNotWait(t *testing.T) {
 func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &waking{wakes: make(chan string)}
-		answers := []error{errors.New("attached"), errors.New("answer lost"), nil}
-		p.delete = func(*corev1.PersistentVolume) error {
-			answer := answers[0]
-			answers = answers[1:]
-			return answer
-		}
+		answers := make(chan error, 3)
+		answers <- errors.New("attached")
+		answers <- errors.New("answer lost")
+		answers <- nil
+		p.delete = func(*corev1.PersistentVolume) error { return <-answers }
 		s := run(t, newWorld(released("volume")), p, provision.ResyncPeriod(0))
 		synctest.Wait()
 		p.wakes <- "volume"

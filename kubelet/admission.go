@@ -26,6 +26,10 @@ type admission struct {
 	maxPods int64
 	// unsafeSysctls are the kernel parameters that Pods may set beside the safe ones.
 	unsafeSysctls []string
+	// fresh reads the Node object anew: what was seen may be older than the labels that a Pod was placed by.
+	fresh func() (*corev1.Node, error)
+	// sys is the machine's /sys.
+	sys string
 }
 
 var _ podworker.Admitter = (*admission)(nil)
@@ -42,6 +46,9 @@ func (a *admission) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 		return f
 	}
 	if f := sysctls(pod, a.unsafeSysctls); f != nil {
+		return f
+	}
+	if f := appArmor(pod, a.sys); f != nil {
 		return f
 	}
 	if f := a.place(pod); f != nil {
@@ -92,7 +99,7 @@ func (a *admission) place(pod *corev1.Pod) *status.Failure {
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {
 		return rejected("NodeName", "Predicate NodeName failed: node(s) didn't match the requested node name")
 	}
-	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
+	if !a.suits(pod, node) {
 		return rejected("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
 	}
 	taint, found := schedhelper.FindMatchingUntoleratedTaint(logr.Discard(), node.Spec.Taints, pod.Spec.Tolerations,
@@ -102,6 +109,21 @@ func (a *admission) place(pod *corev1.Pod) *status.Failure {
 			taint.Key, taint.Value)
 	}
 	return nil
+}
+
+// suits tells whether the node has the labels that the Pod asks for. Before it says no it reads the Node anew; if that
+// cannot be, what was seen counts.
+func (a *admission) suits(pod *corev1.Pod, node *corev1.Node) bool {
+	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	if ok, err := wanted.Match(node); err == nil && ok {
+		return true
+	}
+	node, err := a.fresh()
+	if err != nil {
+		return false
+	}
+	ok, err := wanted.Match(node)
+	return err == nil && ok
 }
 
 // port is one port of the node that a Pod claims.

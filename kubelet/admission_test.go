@@ -2,6 +2,8 @@ package kubelet
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -52,6 +54,12 @@ func TestAdmission(t *testing.T) {
 		{name: "volume", pod: testPod(), volumes: errors.New("spec.volumes[x].nfs"), reason: ReasonUnsupported, says: "nfs"},
 		{name: "windows", pod: testPod(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }),
 			reason: "PodOSNotSupported"},
+		{name: "label of another system", pod: testPod(func(p *corev1.Pod) {
+			p.Labels = map[string]string{corev1.LabelOSStable: "windows"}
+		}), reason: "PodOSSelectorNodeLabelDoesNotMatch", says: "doesn't match node label"},
+		{name: "label of this system", pod: testPod(func(p *corev1.Pod) {
+			p.Labels = map[string]string{corev1.LabelOSStable: "linux"}
+		})},
 		{name: "other node", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeName = "m" }), reason: "NodeName"},
 		{name: "selector", pod: testPod(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} }),
 			reason: "NodeAffinity"},
@@ -77,6 +85,7 @@ func TestAdmission(t *testing.T) {
 				allocatable: func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("2")} },
 				volumes:     func(*corev1.Pod) error { return c.volumes },
 				maxPods:     2,
+				fresh:       func() (*corev1.Node, error) { return node, nil },
 			}
 			failure := a.Admit(c.pod, c.others)
 			if c.reason == "" {
@@ -89,6 +98,64 @@ func TestAdmission(t *testing.T) {
 			require.Contains(t, failure.Message, c.says)
 		})
 	}
+}
+
+// TestAffinityIsJudgedByTheNodeAsItIs lets the watch of the Node be behind what the scheduler has seen.
+func TestAffinityIsJudgedByTheNodeAsItIs(t *testing.T) {
+	wants := testPod(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "fast"} })
+	seen := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	now := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "fast"}}}
+	var asked int
+	var away error
+	a := &admission{
+		node: func() *corev1.Node { return seen }, allocatable: func() corev1.ResourceList { return nil },
+		volumes: func(*corev1.Pod) error { return nil }, maxPods: 2,
+		fresh: func() (*corev1.Node, error) { asked++; return now, away },
+	}
+	require.Nil(t, a.Admit(testPod(), nil))
+	require.Zero(t, asked, "what is seen is enough for a Pod that fits")
+	require.Nil(t, a.Admit(wants, nil))
+	require.Equal(t, 1, asked)
+	away = errors.New("no route to host")
+	require.Equal(t, "NodeAffinity", a.Admit(wants, nil).Reason)
+	away, now = nil, seen
+	require.Equal(t, "NodeAffinity", a.Admit(wants, nil).Reason)
+}
+
+func TestAppArmor(t *testing.T) {
+	const localhost = corev1.AppArmorProfileTypeLocalhost
+	profile := func(kind corev1.AppArmorProfileType, name string) *corev1.Pod {
+		return testPod(func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+				AppArmorProfile: &corev1.AppArmorProfile{Type: kind, LocalhostProfile: &name},
+			}
+		})
+	}
+	write := func(path, content string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	sys := t.TempDir()
+	require.Nil(t, appArmor(testPod(), sys))
+	require.Nil(t, appArmor(profile(corev1.AppArmorProfileTypeUnconfined, ""), sys))
+	failure := appArmor(profile(corev1.AppArmorProfileTypeRuntimeDefault, ""), sys)
+	require.Equal(t, "AppArmor", failure.Reason)
+	require.Equal(t, "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host", failure.Message)
+	begun := profile(corev1.AppArmorProfileTypeRuntimeDefault, "")
+	begun.Status.Phase = corev1.PodRunning
+	require.Nil(t, appArmor(begun, sys), "it has passed once")
+
+	write(filepath.Join(sys, "module/apparmor/parameters/enabled"), "Y\n")
+	require.Nil(t, appArmor(profile(corev1.AppArmorProfileTypeRuntimeDefault, ""), sys))
+	require.Contains(t, appArmor(profile(localhost, " "), sys).Message, "no localhostProfile")
+	require.Nil(t, appArmor(profile(localhost, "web"), sys), "the kernel does not show what it has")
+	write(filepath.Join(sys, "kernel/security/apparmor/profiles"), "/usr/bin/man (enforce)\nweb server (complain)\n")
+	require.Nil(t, appArmor(profile(localhost, "web server"), sys))
+	require.Contains(t, appArmor(profile(localhost, "web"), sys).Message, `profile "web" is not loaded`)
+	whole := testPod(func(p *corev1.Pod) {
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: localhost}}
+	})
+	require.NotNil(t, appArmor(whole, sys), "a Pod's own")
 }
 
 func TestConfigIsChecked(t *testing.T) {

@@ -1,10 +1,14 @@
 package kubelet
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -173,7 +177,7 @@ func (k *Kubelet) employ() (err error) {
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
 		Admitter: newJudged(k.metrics, k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
-			unsafeSysctls: cfg.AllowedUnsafeSysctls,
+			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles,
 		})),
 		Gone: k.gone, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
@@ -228,6 +232,20 @@ func (k *Kubelet) allocatable() corev1.ResourceList {
 		k.deps.Logger.Warn("reading the machine's resources failed", "error", err)
 	}
 	return allocatable
+}
+
+// freshNodeTimeout bounds how long admission, which judges one Pod after the other, waits for the API server.
+const freshNodeTimeout = 2 * time.Second
+
+// freshNode reads the node's object anew.
+func (k *Kubelet) freshNode() (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(k.face.life, freshNodeTimeout)
+	defer cancel()
+	node, err := k.deps.Client.CoreV1().Nodes().Get(ctx, k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read node %q anew: %w", k.cfg.NodeName, err)
+	}
+	return node, nil
 }
 
 func (k *Kubelet) dns() network.DNS {

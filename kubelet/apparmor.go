@@ -1,0 +1,100 @@
+package kubelet
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+const (
+	reasonAppArmor = "AppArmor"
+	// systemFiles is where the kernel shows what it is made of.
+	systemFiles = "/sys"
+)
+
+var errNoAppArmor = errors.New("AppArmor is not enabled on the host")
+
+// appArmor checks that a Pod that has not begun asks for no profile that this machine cannot put on it. sys is the
+// machine's /sys. Where the kernel does not show which profiles it has, the runtime finds out what is missing.
+func appArmor(pod *corev1.Pod, sys string) *status.Failure {
+	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
+		return nil
+	}
+	profiles := appArmorProfiles(pod)
+	if len(profiles) == 0 {
+		return nil
+	}
+	enabled, err := os.ReadFile(filepath.Join(sys, "module/apparmor/parameters/enabled"))
+	if err != nil || !strings.HasPrefix(string(enabled), "Y") {
+		return rejected(reasonAppArmor, "Cannot enforce AppArmor: %v", errNoAppArmor)
+	}
+	loaded, err := loadedProfiles(sys)
+	for _, profile := range profiles {
+		if profile.Type != corev1.AppArmorProfileTypeLocalhost {
+			continue
+		}
+		name := ""
+		if profile.LocalhostProfile != nil {
+			name = strings.TrimSpace(*profile.LocalhostProfile)
+		}
+		switch {
+		case name == "":
+			return rejected(reasonAppArmor, "Cannot enforce AppArmor: a profile of type Localhost has no localhostProfile")
+		case err == nil && !loaded[name]:
+			return rejected(reasonAppArmor, "Cannot enforce AppArmor: profile %q is not loaded: load it with apparmor_parser",
+				name)
+		}
+	}
+	return nil
+}
+
+// appArmorProfiles are those that the Pod and its containers name, without what asks for none.
+func appArmorProfiles(pod *corev1.Pod) (named []*corev1.AppArmorProfile) {
+	add := func(profile *corev1.AppArmorProfile) {
+		if profile != nil && profile.Type != corev1.AppArmorProfileTypeUnconfined {
+			named = append(named, profile)
+		}
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		add(sc.AppArmorProfile)
+	}
+	for i := range pod.Spec.InitContainers {
+		if sc := pod.Spec.InitContainers[i].SecurityContext; sc != nil {
+			add(sc.AppArmorProfile)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if sc := pod.Spec.Containers[i].SecurityContext; sc != nil {
+			add(sc.AppArmorProfile)
+		}
+	}
+	return named
+}
+
+// loadedProfiles are the names of the profiles that the kernel has.
+func loadedProfiles(sys string) (map[string]bool, error) {
+	file, err := os.Open(filepath.Join(sys, "kernel/security/apparmor/profiles"))
+	if err != nil {
+		return nil, fmt.Errorf("read AppArmor's profiles: %w", err)
+	}
+	defer file.Close()
+	loaded, lines := map[string]bool{}, bufio.NewScanner(file)
+	for lines.Scan() {
+		name, mode := lines.Text(), strings.LastIndex(lines.Text(), " (")
+		if mode >= 0 { // the way it is enforced stands behind the name
+			name = name[:mode]
+		}
+		loaded[name] = true
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read AppArmor's profiles: %w", err)
+	}
+	return loaded, nil
+}

@@ -70,7 +70,7 @@ var nodeRows = []row{
 	{"SRV-13", "certificates are read again", "server.TestCertificatesAreReloaded", "", ""},
 	{"EVT-1", "reasons of events", "images.TestEvents podworker.TestPodsWaitForTheNetwork prober.TestReadinessThresholds node.TestRegistersReadyAtOnce volumemanager.TestFailureIsTriedAgainAfterThePause integration.TestWhy", "",
 		"CgroupV1, FailedValidation, NodeSchedulable, FailedPrepareDynamicResources are never sent"},
-	{"EVT-2", "what an event is about", "integration.TestWhy", "", "the fieldPath has no test of its own"},
+	{"EVT-2", "what an event is about", "podworker.TestEventsSayTheContainer integration.TestWhy", "", ""},
 	{"MET-1", "metrics have upstream's names", "kubelet.TestMetricsHaveUpstreamsNames volumemanager.TestMetricsOfClaims prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: pod_start_sli_ and pod_start_total_duration, pod_worker_*, pod_status_sync_duration, terminated_containers, mirror_, " +
 		"working_, orphaned_runtime_ and restarted_pods, evictions, preemptions, image_pull_duration, image_garbage_collected, pleg_*, " +
 		"pod_resize_*, http_requests_*, errors of renewals"},

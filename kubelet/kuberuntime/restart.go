@@ -128,6 +128,22 @@ func (p *planner) restartAll() bool {
 	return true
 }
 
+// RestartingAll says whether the Pod has a container whose exit can ask for a restart of all of them, and whether one
+// has asked for it that is not removed yet.
+func RestartingAll(pod *corev1.Pod, held *container.PodStatus) (possible, asked bool) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			possible = possible || slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+				return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+			})
+			last := held.Find(c.Name)
+			asked = asked || last != nil && asksRestartAll(c, last)
+		}
+	}
+	return possible, asked && pod.DeletionTimestamp == nil
+}
+
 func asksRestartAll(c *corev1.Container, last *container.ContainerStatus) bool {
 	if c.RestartPolicy == nil || last.State != container.StateExited {
 		return false

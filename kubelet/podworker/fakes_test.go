@@ -3,6 +3,7 @@ package podworker_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -132,9 +133,28 @@ func (probes) Ready(string) (bool, bool)                      { return true, tru
 func (probes) Started(string) (bool, bool)                    { return true, true }
 func (probes) Failed(string) (prober.Failure, bool)           { return prober.Failure{}, false }
 
-type hooks struct{}
+// hooks fail as often as they are told to, and then succeed.
+type hooks struct {
+	mu       sync.Mutex
+	failures []error
+}
 
-func (hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error { return nil }
+func (h *hooks) fail(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures = append(h.failures, err)
+}
+
+func (h *hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.failures) == 0 {
+		return nil
+	}
+	err := h.failures[0]
+	h.failures = h.failures[1:]
+	return err
+}
 
 type admitter struct {
 	mu     sync.Mutex
@@ -243,6 +263,15 @@ func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) 
 type recorder struct {
 	mu   sync.Mutex
 	said map[string]int
+	// about are the parts of Pods that events were about, by the event's reason.
+	about map[string][]string
+}
+
+// fields are the parts of Pods that events of the reason were about.
+func (r *recorder) fields(reason string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.about[reason])
 }
 
 func (r *recorder) times(event string) int {
@@ -251,9 +280,12 @@ func (r *recorder) times(event string) int {
 	return r.said[event]
 }
 
-func (r *recorder) Event(_ runtime.Object, _, reason, message string) {
+func (r *recorder) Event(object runtime.Object, _, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if ref, ok := object.(*corev1.ObjectReference); ok {
+		r.about[reason] = append(r.about[reason], ref.FieldPath)
+	}
 	r.said[reason+": "+message]++
 }
 

@@ -37,6 +37,7 @@ type world struct {
 	builder  *builder
 	admitter *admitter
 	recorder *recorder
+	hooks    *hooks
 	manager  *podworker.Manager
 	stop     func()
 }
@@ -47,7 +48,8 @@ func newWorld(t *testing.T) *world {
 		t: t, clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
-		builder: &builder{}, admitter: &admitter{}, recorder: &recorder{said: map[string]int{}},
+		builder: &builder{}, admitter: &admitter{}, hooks: &hooks{},
+		recorder: &recorder{said: map[string]int{}, about: map[string][]string{}},
 	}
 	w.boot()
 	t.Cleanup(func() { w.stop() })
@@ -67,7 +69,7 @@ func (w *world) boot() {
 	require.NoError(w.t, err)
 	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
-		Probes: probes{}, Hooks: hooks{}, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
+		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
 		Recorder: w.recorder,
 	})
 	require.NoError(w.t, err)

@@ -17,6 +17,7 @@ const (
 	reasonNotInitialized = "ContainersNotInitialized"
 	reasonNotReady       = "ContainersNotReady"
 	reasonGates          = "ReadinessGatesNotReady"
+	reasonRestartingAll  = "RestartAllContainersStarted"
 )
 
 // owned are the conditions that the node agent alone writes. DisruptionTarget is shared with others, and kept.
@@ -28,6 +29,7 @@ var owned = map[corev1.PodConditionType]bool{
 	corev1.PodScheduled:              true,
 	corev1.PodResizePending:          true,
 	corev1.PodResizeInProgress:       true,
+	corev1.AllContainersRestarting:   true,
 }
 
 // conditions fills ours and keeps those of others.
@@ -45,7 +47,8 @@ func conditions(in *Input, out *corev1.PodStatus) {
 		c.Reason, c.Message = corev1.PodReasonTerminationByKubelet, f.Message
 		ours = append(ours, c)
 	}
-	for _, c := range append(ours, resizing(in, out)...) {
+	ours = append(append(ours, resizing(in, out)...), restartingAll(in, out)...)
+	for _, c := range ours {
 		c.ObservedGeneration = out.ObservedGeneration
 		c.LastTransitionTime = metav1.NewTime(in.Now.Truncate(1e9))
 		if old := condition(in.Old.Conditions, c.Type); old != nil && old.Status == c.Status {
@@ -79,6 +82,24 @@ func resizing(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 		list = append(list, c)
 	}
 	return list
+}
+
+// restartingAll is the condition of a Pod of which one container's exit can restart all of them.
+func restartingAll(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
+	possible, asked := kuberuntime.RestartingAll(in.Pod, in.Runtime)
+	if !possible {
+		return nil
+	}
+	c := truth(corev1.AllContainersRestarting, asked && !Terminal(out.Phase))
+	switch {
+	case out.Phase == corev1.PodSucceeded:
+		c.Reason = reasonPodCompleted
+	case out.Phase == corev1.PodFailed:
+		c.Reason = reasonPodFailed
+	case asked:
+		c.Reason, c.Message = reasonRestartingAll, "container exited with restart policy rule"
+	}
+	return []corev1.PodCondition{c}
 }
 
 // initialized is the condition Initialized.

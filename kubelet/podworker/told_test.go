@@ -85,6 +85,7 @@ func TestRestartOfAllContainersIsTold(t *testing.T) {
 	s := w.eventually(p.UID, "running", running)
 	require.True(t, restarting(corev1.ConditionFalse)(s))
 	release := w.runtime.Block("RemoveContainer")
+	defer release()
 	w.runtime.Exit("main", 42)
 	w.eventually(p.UID, "told", restarting(corev1.ConditionTrue))
 	release()

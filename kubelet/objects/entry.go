@@ -17,11 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-dev/berth/kubelet/justbound"
 )
 
 const (
-	// firstRetry and lastRetry bound the pause after an error of the API server. The first is short because a
-	// node may be refused an object for a moment after its Pod was bound, until the authorizer has seen that.
+	// firstRetry and lastRetry bound the pause after an error of the API server.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
 	// watchSeconds and as much again at most is how long one watch lasts; then the object is read anew, which
@@ -132,7 +133,7 @@ func (e *entry) immutable() bool {
 func (m *Manager) run(ctx context.Context, entry *entry, source source) {
 	retry := firstRetry
 	for ctx.Err() == nil {
-		object, err := source.get(ctx)
+		object, err := justbound.Ask(ctx, m.clock, source.get)
 		if ctx.Err() != nil {
 			return
 		}

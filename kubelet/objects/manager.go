@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/justbound"
 )
 
 // Kind is a kind of object that Pods refer to.
@@ -202,7 +204,7 @@ func (m *Manager) Get(ctx context.Context, ref Ref) (any, error) {
 	followed := ok && entry.cancel != nil
 	m.mu.Unlock()
 	if !followed {
-		object, err := source{client: m.client, ref: ref}.get(ctx)
+		object, err := justbound.Ask(ctx, m.clock, source{client: m.client, ref: ref}.get)
 		if err != nil {
 			return nil, err
 		}

@@ -2,8 +2,9 @@ package objects_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,25 +172,44 @@ func TestWatchThatEndsIsOpenedAnew(t *testing.T) {
 	<-w.watches
 }
 
+// refuse answers the next reads with the error.
+func (w *world) refuse(times int32, err error) {
+	var left atomic.Int32
+	left.Store(times)
+	w.client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return left.Add(-1) >= 0, nil, err
+	})
+}
+
 func TestErrorIsTriedAgain(t *testing.T) {
 	w := start(t)
-	refused := true
-	w.client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if refused {
-			refused = false
-			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "conf", fmt.Errorf("no relationship"))
-		}
-		return false, nil, nil
-	})
+	w.refuse(1, apierrors.NewInternalError(errors.New("etcd is away")))
 	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
 	w.Acquire(pod("a", "conf"))
 	<-w.changed
 	_, err := w.ConfigMap(t.Context(), "ns", "conf")
-	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.True(t, apierrors.IsInternalError(err), "%v", err)
 	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
 	w.clock.Step(50 * time.Millisecond)
 	require.Equal(t, types.UID("a"), <-w.changed)
 	require.Equal(t, "1", w.value(t))
+}
+
+// TestObjectThatMayNotBeReadYet: nobody hears of a refusal that lasts until the authorizer has seen the Pod.
+func TestObjectThatMayNotBeReadYet(t *testing.T) {
+	w := start(t)
+	w.refuse(2, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "conf", errors.New("no relationship")))
+	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
+	w.Acquire(pod("a", "conf"))
+	value := make(chan string, 1)
+	go func() { value <- w.value(t) }()
+	for range 2 {
+		require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+		w.clock.Step(8 * time.Millisecond)
+	}
+	require.Equal(t, types.UID("a"), <-w.changed)
+	require.Equal(t, "1", <-value)
+	require.Equal(t, 3, w.gets())
 }
 
 func TestImmutableObjectIsNotWatched(t *testing.T) {

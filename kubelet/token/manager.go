@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/justbound"
 )
 
 const (
@@ -186,8 +188,10 @@ func (m *Manager) request(ctx context.Context, entry *entry) error {
 		request.Spec.Audiences = []string{k.audience}
 	}
 	asked := m.clock.Now()
-	answer, err := m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
-		metav1.CreateOptions{})
+	answer, err := justbound.Ask(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
+		return m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
+			metav1.CreateOptions{})
+	})
 	if err != nil {
 		return fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
 			k.podName, err)

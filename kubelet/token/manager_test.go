@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -160,6 +162,28 @@ func TestOldTokenServesUntilItExpires(t *testing.T) {
 	got, err = w.Token(t.Context(), pod, projection("", 600))
 	require.NoError(t, err)
 	require.NotEqual(t, "token-1", got)
+}
+
+// TestTokenThatIsRefusedForAMoment: the API server's authorizer hears of a Pod after its node, and of neither does anybody
+// tell the Pod's user.
+func TestTokenThatIsRefusedForAMoment(t *testing.T) {
+	for _, refusal := range []error{
+		apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "robot", errors.New("no relationship found")),
+		apierrors.NewNotFound(corev1.Resource("pods"), "web"),
+	} {
+		w := start(t)
+		w.issuer.fail(refusal)
+		value := make(chan string, 1)
+		go func() {
+			got, err := w.Token(t.Context(), pod, projection("", 600))
+			assert.NoError(t, err)
+			value <- got
+		}()
+		w.waiting(t)
+		w.issuer.fail(nil)
+		w.clock.Step(4 * time.Millisecond)
+		require.Equal(t, "token-2", <-value)
+	}
 }
 
 func TestForgottenTokenIsNotRenewed(t *testing.T) {

@@ -139,12 +139,6 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		last = err
-		if wait.tooEarly(err) {
-			if err := wait.shortly(ctx, changed, err); err != nil {
-				return fmt.Errorf("mount volume %q: %w", v.Name, err)
-			}
-			continue
-		}
 		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
 		reason, step := failedStep(pod, v, err)

@@ -235,8 +235,21 @@ func TestClaimThatMayNotBeReadYet(t *testing.T) {
 	done = w.mounting(pod("b", claimVolume("data", "c")))
 	w.stepUntil(10*time.Millisecond, "an event", func() bool { return len(w.events.Events) > 0 })
 	require.Contains(t, w.nextEvent(), "no relationship found", "what lasts is told")
-	require.NoError(t, w.Unmount(t.Context(), "b"))
-	require.ErrorIs(t, w.result(done), volumemanager.ErrTerminating)
+	w.refusals.Store(0)
+	told := w.clock.Now()
+	w.stepUntil(10*time.Millisecond, "the volume", func() bool { return len(w.Volumes("b")) == 1 })
+	require.NoError(t, w.result(done))
+	require.Less(t, w.clock.Since(told), 30*time.Second, "the tries before count for no backoff")
+}
+
+// TestTokenThatMayNotBeHadYet: nor is a moment's refusal of a token a failure of its volume.
+func TestTokenThatMayNotBeHadYet(t *testing.T) {
+	w := newWorld(t)
+	w.noTokens.Store(3)
+	done := w.mounting(pod("a", tokenVolume("token")))
+	w.stepUntil(time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
+	require.NoError(t, w.result(done))
+	require.Empty(t, w.events.Events)
 }
 
 func TestMemoryThatMayReachADiskIsTold(t *testing.T) {

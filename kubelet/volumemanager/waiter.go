@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -14,10 +13,6 @@ import (
 const (
 	// claimRead is the longest pause between two looks at a claim that may not be watched.
 	claimRead = time.Second
-	// A node may read the claims of its Pods from when the API server's authorizer has seen the Pod, which may be some
-	// milliseconds after the node has. It is asked earlyTries times again, after earlyPause doubling, before that is told.
-	earlyTries = 8
-	earlyPause = 4 * time.Millisecond
 )
 
 // waiter waits between the attempts to set one volume up.
@@ -25,7 +20,6 @@ type waiter struct {
 	m      *Manager
 	state  *podState
 	claims watch.Interface // of the volume's claim, while that is what is missing
-	early  int             // how often the claim could not be read yet
 }
 
 func (w *waiter) stop() {
@@ -88,28 +82,5 @@ func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name stri
 				return nil
 			}
 		}
-	}
-}
-
-// tooEarly reports whether the claim may not be read yet, as may be for a moment.
-func (w *waiter) tooEarly(cause error) bool {
-	var claim *claimError
-	return w.early < earlyTries && errors.As(cause, &claim) && apierrors.IsForbidden(cause)
-}
-
-// shortly returns after that moment, or when something changed. Its error is that of ctx, or ErrTerminating.
-func (w *waiter) shortly(ctx context.Context, changed <-chan struct{}, cause error) error {
-	timer := w.m.clock.NewTimer(earlyPause << w.early)
-	defer timer.Stop()
-	w.early++
-	select {
-	case <-changed:
-		return nil
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
-	case <-w.state.closing:
-		return ErrTerminating
 	}
 }

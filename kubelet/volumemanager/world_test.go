@@ -62,6 +62,7 @@ type world struct {
 	claims   volumemanager.ClaimSource // of the next process; may be nil
 	maySwap  func() (bool, error)      // of the next process
 	refusals atomic.Int32              // how many reads of claims are refused from now on
+	noTokens atomic.Int32              // how many requests for tokens are
 	watching chan string               // the resource of each watch that was opened
 	stop     func()                    // ends the process, as far as this world is one
 }
@@ -79,6 +80,10 @@ func newWorldAt(t testing.TB, root string) *world {
 		maySwap: func() (bool, error) { return false, nil },
 	}
 	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if w.noTokens.Add(-1) >= 0 {
+			return true, nil, apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "default",
+				errors.New("no relationship found between node 'here' and this object"))
+		}
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
 		life := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
 		request.Status.ExpirationTimestamp = metav1.NewTime(w.clock.Now().Add(life))

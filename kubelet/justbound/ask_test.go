@@ -1,0 +1,70 @@
+package justbound_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/justbound"
+)
+
+var (
+	forbidden = apierrors.NewForbidden(corev1.Resource("configmaps"), "c", errors.New("no relationship found"))
+	noPod     = apierrors.NewNotFound(corev1.Resource("pods"), "p")
+	noMap     = apierrors.NewNotFound(corev1.Resource("configmaps"), "c")
+)
+
+func TestAsk(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		answers []error // the last one is repeated
+		asked   int
+		took    time.Duration
+	}{
+		"known":                     {[]error{nil}, 1, 0},
+		"known in a moment":         {[]error{forbidden, forbidden, nil}, 3, 12 * time.Millisecond},
+		"the Pod in a moment":       {[]error{noPod, nil}, 2, 4 * time.Millisecond},
+		"refused for good":          {[]error{forbidden}, 9, 1020 * time.Millisecond},
+		"an object that is missing": {[]error{noMap}, 1, 0},
+		"another error":             {[]error{broken}, 1, 0},
+		"refused, then broken":      {[]error{forbidden, broken}, 2, 4 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, asked := time.Now(), 0
+				last := test.answers[len(test.answers)-1]
+				answer, err := justbound.Ask(t.Context(), clock.RealClock{}, func(context.Context) (int, error) {
+					asked++
+					if asked <= len(test.answers) {
+						return asked, test.answers[asked-1]
+					}
+					return asked, last
+				})
+				require.Equal(t, last, err)
+				require.Equal(t, test.asked, answer, "the last answer is the one")
+				require.Equal(t, test.asked, asked)
+				require.Equal(t, test.took, time.Since(began))
+			})
+		})
+	}
+}
+
+func TestAskEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		_, err := justbound.Ask(ctx, clock.RealClock{}, func(context.Context) (int, error) {
+			cancel()
+			return 0, forbidden
+		})
+		require.Equal(t, error(forbidden), err)
+		require.Zero(t, time.Since(began))
+	})
+}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/server/healthz"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -58,7 +60,7 @@ func (k *Kubelet) reach() error {
 	if err != nil {
 		return err
 	}
-	k.connection, k.runtime = client, client
+	k.connection, k.runtime = client, &measured{Runtime: client, timings: timings, clock: k.deps.Clock}
 	return nil
 }
 
@@ -203,13 +205,8 @@ func (k *Kubelet) open() error {
 	if cfg.Port <= 0 {
 		return errors.New("kubelet: Config.Server.Port is needed for the Node object when the server listens")
 	}
-	host := &host{
-		RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
-		statuses: k.mirrors, clock: k.deps.Clock, checkpoints: filepath.Join(k.cfg.RootDir, "checkpoints"),
-	}
-	usage, err := stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
-		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
-	})
+	host := k.newHost()
+	usage, err := k.newStats(host)
 	if err != nil {
 		return err
 	}
@@ -220,9 +217,25 @@ func (k *Kubelet) open() error {
 		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, Profiling: cfg.Profiling,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Logger: k.deps.Logger,
+		Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
 	})
 	return err
+}
+
+// newStats makes what measures the node and its Pods.
+func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
+	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
+		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
+	})
+}
+
+// checks are what /healthz asks beside whether anybody answers. Where upstream has a loop that may be stale, there are
+// workers here, which a check finds hanging by waiting for them as long as its caller does.
+func (k *Kubelet) checks() []healthz.HealthChecker {
+	return []healthz.HealthChecker{healthz.NamedCheck("syncloop", func(*http.Request) error {
+		k.workers.Pods()
+		return nil
+	})}
 }
 
 // allocatable is what Pods may use of the node, nil while the machine cannot be read.

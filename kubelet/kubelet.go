@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -195,6 +196,7 @@ func (k *Kubelet) prepare(ctx context.Context) error {
 	if err := k.cgroups.EnsureRoot(ctx); err != nil {
 		return fmt.Errorf("make control groups of pods below %q: %w", k.cfg.CgroupRoot, err)
 	}
+	k.oldGroups()
 	capacity, _, err := k.node.Resources()
 	if err != nil {
 		return err
@@ -207,6 +209,16 @@ func (k *Kubelet) prepare(ctx context.Context) error {
 	}
 	k.word(capacity.Memory().Value(), false)
 	return nil
+}
+
+// oldGroups says once where the machine has the older control groups only. They are used all the same: a machine that
+// has nothing else runs Pods too.
+func (k *Kubelet) oldGroups() {
+	if cgroups.IsCgroup2UnifiedMode() {
+		return
+	}
+	k.deps.Recorder.Event(node.Reference(k.cfg.NodeName), corev1.EventTypeWarning, "CgroupV1",
+		"This machine has control groups of version 1 only, which Kubernetes is about to give up: boot it with version 2")
 }
 
 // enforce keeps what is reserved from all Pods together. A machine on which that cannot be is used all the same.

@@ -1,10 +1,14 @@
 package kubelet
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
@@ -19,9 +23,6 @@ type timings struct {
 	sandboxErrors   *prometheus.CounterVec
 	sandboxDuration *prometheus.HistogramVec
 }
-
-// defaultHandler is what upstream's metrics call the runtime's default handler: they have the label, and it is empty.
-const defaultHandler = ""
 
 func newTimings(registry *prometheus.Registry) *timings {
 	labels := []string{"operation_type"}
@@ -55,13 +56,26 @@ func (t *timings) observe(method string, took time.Duration, err error) {
 	if err != nil {
 		t.errors.WithLabelValues(method).Inc()
 	}
-	if method != "RunPodSandbox" {
-		return
-	}
-	t.sandboxDuration.WithLabelValues(defaultHandler).Observe(took.Seconds())
+}
+
+// measured is a Runtime whose sandboxes are measured by the handler that runs them; the default one has no name.
+type measured struct {
+	Runtime
+	timings *timings
+	clock   clock.PassiveClock
+}
+
+// RunPodSandbox implements Runtime.
+func (m *measured) RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, opts ...grpc.CallOption) (
+	*runtimeapi.RunPodSandboxResponse, error,
+) {
+	start := m.clock.Now()
+	resp, err := m.Runtime.RunPodSandbox(ctx, in, opts...)
+	m.timings.sandboxDuration.WithLabelValues(in.RuntimeHandler).Observe(m.clock.Since(start).Seconds())
 	if err != nil {
-		t.sandboxErrors.WithLabelValues(defaultHandler).Inc()
+		m.timings.sandboxErrors.WithLabelValues(in.RuntimeHandler).Inc()
 	}
+	return resp, err
 }
 
 // judged is an Admitter whose rejections are counted by reason.

@@ -12,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -23,7 +25,12 @@ import (
 func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	timings, starts := newTimings(registry), newStarts(registry)
-	timings.observe("RunPodSandbox", time.Second, errors.New("no"))
+	runtime := fake.New(clocktesting.NewFakePassiveClock(time.Now()))
+	runtime.FailNext("RunPodSandbox", errors.New("no"))
+	sandboxes := &measured{Runtime: runtime, timings: timings, clock: clocktesting.NewFakePassiveClock(time.Now())}
+	_, err := sandboxes.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "strict"})
+	require.Error(t, err)
+	timings.observe("RunPodSandbox", time.Second, err)
 	timings.observe("Version", time.Second, nil)
 	starts.SandboxStarted(true, nil)
 	starts.SandboxStarted(true, errors.New("no"))
@@ -59,7 +66,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))
 	require.Equal(t, map[string]float64{"": 0, "true": 1}, values(t, registry, "kubelet_active_pods"), "one is over")
-	require.Equal(t, map[string]float64{"": 1}, values(t, registry, "kubelet_run_podsandbox_errors_total"), "and not of Version")
+	require.Equal(t, map[string]float64{"strict": 1}, values(t, registry, "kubelet_run_podsandbox_errors_total"))
 }
 
 // values are those of a counter or gauge with one label, by the label's value.

@@ -142,6 +142,8 @@ type Deps struct {
 	Clock    clock.WithTicker
 	// Collectors are served at /metrics beside the node agent's own. Their names must not clash.
 	Collectors []prometheus.Collector
+	// Flags are the command line's flags by name, served at /flagz; nil serves none.
+	Flags map[string]string
 	// AtRest, if set, is called each time that no Pod has changed for some seconds; footprint.Release is made for it.
 	AtRest func() error
 	// Exits, if set, tells how containers ended whose end the runtime has lost because it was itself ended then.

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"cmp"
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -141,7 +142,7 @@ func (k *Kubelet) ListVolumesForPod(podUID types.UID) (map[string]volume.Volume,
 func (k *Kubelet) newHost() *host {
 	return &host{
 		RuntimeHost: server.NewRuntimeHost(k.runtime), runtime: k.runtime, workers: k.workers,
-		statuses: k.mirrors, clock: k.deps.Clock,
+		statuses: k.mirrors, clock: k.deps.Clock, checkpoints: filepath.Join(k.cfg.RootDir, "checkpoints"),
 	}
 }
 

@@ -45,12 +45,17 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	if err != nil {
 		return err
 	}
+	host := k.newHost()
+	usage, err := k.newStats(host)
+	if err != nil {
+		return err
+	}
 	s, err := server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
-		Host: k.newHost(), Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Configz: k.configz,
-		Logger: k.deps.Logger,
+		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
+		Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
 	})
 	if err != nil {
 		return err
@@ -79,7 +84,7 @@ func addressOf(address net.IP, port uint) string {
 	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
 }
 
-// ListenAndServeReadOnly serves health, metrics and the list of Pods without TLS and to anyone until the Kubelet ends.
+// ListenAndServeReadOnly serves health, metrics, the list of Pods and what they use without TLS and to anyone until the Kubelet ends.
 // A failure is logged, since it has nowhere to go.
 func (k *Kubelet) ListenAndServeReadOnly(address net.IP, port uint) {
 	if err := k.serveReadOnly(address, port); err != nil {
@@ -93,7 +98,11 @@ func (k *Kubelet) serveReadOnly(address net.IP, port uint) error {
 	if err != nil {
 		return fmt.Errorf("serve the node's read-only API: %w", err)
 	}
-	s := &http.Server{Handler: k.readOnly(), ReadHeaderTimeout: readOnlyHeaderTimeout}
+	handler, err := k.readOnly()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	s := &http.Server{Handler: handler, ReadHeaderTimeout: readOnlyHeaderTimeout}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(listener) }()
 	select {
@@ -111,13 +120,20 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-func (k *Kubelet) readOnly() http.Handler {
+// readOnly is what anybody may read. Nothing of it runs anything, or reads what a container holds or says.
+func (k *Kubelet) readOnly() (http.Handler, error) {
+	host := k.newHost()
+	usage, err := k.newStats(host)
+	if err != nil {
+		return nil, fmt.Errorf("serve the node's read-only API: %w", err)
+	}
 	mux := http.NewServeMux()
+	server.StatsRoutes(mux, usage)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(k.metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{}}
-		for _, pod := range k.newHost().GetPods() {
+		for _, pod := range host.GetPods() {
 			list.Items = append(list.Items, *pod)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -125,7 +141,7 @@ func (k *Kubelet) readOnly() http.Handler {
 			k.deps.Logger.Info("answering with the list of pods failed", "error", err)
 		}
 	})
-	return mux
+	return mux, nil
 }
 
 // ServeLogs serves the machine's log files, below the path /logs/.

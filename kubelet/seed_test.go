@@ -2,7 +2,10 @@ package kubelet_test
 
 import (
 	"errors"
+	"io"
 	"net"
+	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -85,6 +88,46 @@ func TestBadConfiguration(t *testing.T) {
 		_, err := kubelet.NewMainKubelet(cfg, nil, true)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestReadOnlyServer asks without any credentials: much may be read, and nothing done.
+func TestReadOnlyServer(t *testing.T) {
+	k := newMain(t, &kubeletconfig.KubeletConfiguration{})
+	require.NoError(t, os.MkdirAll(k.GetPodDir("u"), 0o700)) // the node agent makes it when it starts
+	probe, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	require.NoError(t, err)
+	port := probe.Addr().(*net.TCPAddr).Port
+	require.NoError(t, probe.Close())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.ListenAndServeReadOnly(net.IPv4(127, 0, 0, 1), uint(port))
+	}()
+	base := "http://127.0.0.1:" + strconv.Itoa(port)
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(base + "/healthz")
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	}, 10*time.Second, 10*time.Millisecond)
+	for path, want := range map[string]int{
+		"/pods": 200, "/metrics": 200, "/metrics/resource": 200, "/stats/summary": 200, "/configz": 404,
+		"/exec/ns/web/app": 404, "/run/ns/web/app": 404, "/containerLogs/ns/web/app": 404, "/logs/": 404,
+	} {
+		resp, err := http.Get(base + path)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
+		require.Equal(t, want, resp.StatusCode, "%s: %s", path, body)
+	}
+	resp, err := http.Post(base+"/pods", "application/json", nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode)
+	http.DefaultClient.CloseIdleConnections()
+	k.Close()
+	<-done
 }
 
 func TestParseReservation(t *testing.T) {

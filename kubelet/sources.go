@@ -32,7 +32,11 @@ func (k *Kubelet) openSources() (err error) {
 	cfg, d, s := &k.cfg, &k.deps, &k.sources
 	logger := d.Logger.With("room", "static pods")
 	s.silent = map[string]bool{}
-	if s.pods, err = config.NewStatic(config.StaticDeps{Handle: k.HandlePod, Logger: logger, Clock: d.Clock}); err != nil {
+	if s.pods, err = config.NewStatic(config.StaticDeps{
+		Handle: k.HandlePod, Logger: logger, Clock: d.Clock, Refused: func(pod *corev1.Pod, message string) {
+			d.Recorder.Event(pod, corev1.EventTypeWarning, "FailedValidation", message)
+		},
+	}); err != nil {
 		return err
 	}
 	if cfg.Static.Path != "" && !k.face.fed {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -143,7 +144,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
 		Collectors: []prometheus.Collector{records.stages},
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
-		AtRest:     footprint.Release,
+		AtRest:     footprint.Release, Flags: flagsOf(cmd),
 	})
 	if err != nil {
 		return err
@@ -154,6 +155,13 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	group.Go(func() error { return records.run(ctx) })
 	group.Go(func() error { return k.Start(ctx) })
 	return group.Wait()
+}
+
+// flagsOf are the values of the command's flags, by name. None of them is a secret: those lie in files.
+func flagsOf(cmd *cobra.Command) map[string]string {
+	values := map[string]string{}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
+	return values
 }
 
 // nodeName is the flag's, or the machine's.

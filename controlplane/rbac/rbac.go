@@ -46,7 +46,17 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 		}
 	}
 	const kubeletAdmin = "system:kubelet-api-admin" // upstream's role for logs, exec and proxy
-	return ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", kubeletAdmin, KubeletClientUser)
+	if err := ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", kubeletAdmin, KubeletClientUser); err != nil {
+		return err
+	}
+	// That role leaves out two of the paths that a node serves. Who may use a node's proxy may do more than these.
+	role := &rbacv1.ClusterRole{ObjectMeta: meta(KubeletProxyRole, ""), Rules: []rbacv1.PolicyRule{
+		rule("", []string{"create"}, "nodes/checkpoint"), rule("", []string{"get"}, "nodes/statusz"),
+	}}
+	if err := ensure(ctx, api.ClusterRoles(), role, changeClusterRole); err != nil {
+		return fmt.Errorf("ensure cluster role %q: %w", role.Name, err)
+	}
+	return ensureClusterBinding(ctx, client, KubeletProxyRole, KubeletProxyRole, KubeletClientUser)
 }
 
 func ensureClusterBinding(ctx context.Context, client kubernetes.Interface, name, role, subject string) error {

@@ -29,7 +29,7 @@ func writes(client *fake.Clientset) []string {
 func TestEnsureTwiceWritesOnce(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
-	require.Len(t, writes(client), 4*4+1, "a role, a lease role and their bindings for each part, and the kubelet's")
+	require.Len(t, writes(client), 4*4+3, "a role, a lease role and their bindings for each part, and two bindings and a role for kubelets")
 	client.ClearActions()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	require.Empty(t, writes(client))
@@ -100,6 +100,8 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		{rbac.ReplicaSetUser, "create", "", "pods", true},
 		{rbac.ReplicaSetUser, "update", "apps", "replicasets/status", true},
 		{rbac.ReplicaSetUser, "delete", "apps", "replicasets", false},
+		{rbac.KubeletProxyRole, "create", "", "nodes/checkpoint", true},
+		{rbac.KubeletProxyRole, "create", "", "nodes/proxy", false},
 	}
 	for _, tt := range tests {
 		role, err := client.RbacV1().ClusterRoles().Get(t.Context(), tt.user, metav1.GetOptions{})

@@ -11,6 +11,8 @@ const (
 	ReplicaSetUser   = "berth:replicaset"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
+	// KubeletProxyRole is what the API server may ask of kubelets beside upstream's role for it.
+	KubeletProxyRole = "berth:apiserver-kubelet-proxy"
 )
 
 type part struct {

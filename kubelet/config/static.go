@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -19,6 +20,9 @@ import (
 type StaticDeps struct {
 	// Handle takes the changes, one at a time and in order. It must not block, and must not call the Static.
 	Handle func(Change)
+	// Refused, if set, is told of each Pod that has the name of one its source had before it. It is bound to Handle's
+	// rules.
+	Refused func(pod *corev1.Pod, message string)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
@@ -77,6 +81,10 @@ func (s *Static) Replace(source string, pods []*corev1.Pod) {
 				continue
 			}
 			next[pod.UID] = s.see(pod)
+			if rival := s.holders[nameOf(pod)]; rival != pod.UID && next[rival] != nil && s.deps.Refused != nil {
+				s.deps.Refused(next[pod.UID], fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q: it "+
+					"waits until the other one is gone", nameOf(pod), source, pod.Name))
+			}
 			s.offer(next[pod.UID])
 			continue
 		}

@@ -49,6 +49,24 @@ func TestOnePodPerName(t *testing.T) {
 	require.Empty(t, r.take())
 }
 
+func TestNameThatIsTakenInItsOwnSource(t *testing.T) {
+	r, refused := &recorder{}, []string{}
+	s, err := config.NewStatic(config.StaticDeps{Handle: r.HandlePod, Refused: func(pod *corev1.Pod, message string) {
+		refused = append(refused, string(pod.UID)+": "+message)
+	}})
+	require.NoError(t, err)
+	both := []*corev1.Pod{pod("p", "one", 0), pod("p", "two", 0)}
+	s.Replace("file", both)
+	s.Replace("file", both)
+	require.Equal(t, []string{"ADD one"}, r.take(), "the first is kept")
+	require.Len(t, refused, 1, "and the other told of once")
+	require.Contains(t, refused[0], `two: Error validating pod ns/p from file due to duplicate pod name "p"`)
+	s.Replace("http", []*corev1.Pod{pod("p", "three", 0)})
+	s.Replace("file", nil)
+	s.Replace("file", []*corev1.Pod{pod("p", "four", 0)})
+	require.Len(t, refused, 1, "who waits for one that ends, or for another source's, is no mistake")
+}
+
 func TestTakenBackWhileEnding(t *testing.T) {
 	r := &recorder{}
 	s := newStatic(t, r)

@@ -62,6 +62,7 @@ type Manager struct {
 	mu           sync.Mutex // guards all below
 	node         *corev1.Node
 	gone         bool // node was deleted in the API server
+	cordoned     bool // as was last told
 	runtimeStale bool
 	imagesStale  bool
 	reasons      map[string]error // by key, see SetNotReady

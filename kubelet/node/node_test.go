@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -242,6 +243,23 @@ func TestChangedByOthersIsPutRight(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestCordonIsTold(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		require.NotContains(t, strings.Join(b.events(), " "), "Schedulable", "a node begins schedulable")
+		for _, c := range []struct {
+			cordon bool
+			want   string
+		}{{true, "NodeNotSchedulable"}, {false, "NodeSchedulable"}} {
+			n := b.get(t).DeepCopy()
+			n.Spec.Unschedulable = c.cordon
+			_, err := b.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			synctest.Wait()
+			require.Equal(t, []string{"Normal " + c.want + " Node n1 status is now: " + c.want}, b.events())
+		}
 	})
 }
 

@@ -55,7 +55,17 @@ func (m *Manager) setNode(node *corev1.Node) {
 		return
 	}
 	m.node, m.gone = node, false
+	told := m.cordoned == node.Spec.Unschedulable
+	m.cordoned = node.Spec.Unschedulable
 	m.mu.Unlock()
+	if !told && m.deps.Recorder != nil {
+		reason := "NodeSchedulable"
+		if node.Spec.Unschedulable {
+			reason = "NodeNotSchedulable"
+		}
+		m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s",
+			m.cfg.Name, reason)
+	}
 	m.deps.OnNode(node)
 }
 

@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -263,7 +264,13 @@ func (b *bench) as(t *testing.T, user string) *http.Client {
 
 func (b *bench) do(t *testing.T, user, method, path string, header ...string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, b.base+path, nil)
+	return b.send(t, user, method, path, "", header...)
+}
+
+// send is do with a body.
+func (b *bench) send(t *testing.T, user, method, path, content string, header ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, b.base+path, strings.NewReader(content))
 	require.NoError(t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])

@@ -34,6 +34,6 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
-		s.writeJSON(w, map[string][]string{"items": {path}})
+		writeJSON(w, map[string][]string{"items": {path}})
 	}
 }

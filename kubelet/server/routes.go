@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/component-base/metrics/prometheus/slis"
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
@@ -22,7 +23,9 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /metrics", metricsHandler(s.deps.Metrics))
 	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
 	mux.HandleFunc("GET /configz", s.getConfigz)
-	s.statsRoutes(mux)
+	StatsRoutes(mux, s.deps.Stats)
+	slis.SLIMetricsWithReset{}.Install(mux) // what the checks of /healthz have said
+	s.aboutRoutes(mux)
 	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
 
 	if s.cfg.DisableDebugging {
@@ -108,7 +111,7 @@ func (s *Server) writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 	for _, pod := range pods {
 		list.Items = append(list.Items, *pod)
 	}
-	s.writeJSON(w, list)
+	writeJSON(w, list)
 }
 
 func (s *Server) getConfigz(w http.ResponseWriter, r *http.Request) {
@@ -116,19 +119,18 @@ func (s *Server) getConfigz(w http.ResponseWriter, r *http.Request) {
 		unsupported(w, r)
 		return
 	}
-	s.writeJSON(w, s.deps.Configz())
+	writeJSON(w, s.deps.Configz())
 }
 
-func (s *Server) writeJSON(w http.ResponseWriter, value any) {
+// writeJSON answers with a value. An answer that cannot be written has no reader left to be told.
+func writeJSON(w http.ResponseWriter, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if _, err := w.Write(data); err != nil {
-		s.log.Debug("write answer", "error", err)
-	}
+	_, _ = w.Write(data)
 }
 
 // writeError answers with the status that fits the error.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -170,8 +171,11 @@ func (h *RuntimeHost) CheckpointTo(
 		ContainerId: id, Location: path, Timeout: int64(timeout / time.Second),
 	})
 	if err != nil {
-		return fmt.Errorf("checkpoint container %q of pod %q (the runtime needs criu for that): %w", container,
-			pod.Namespace+"/"+pod.Name, err)
+		help := ""
+		if strings.Contains(strings.ToLower(err.Error()), "criu") {
+			help = " (install criu where the runtime finds it)"
+		}
+		return fmt.Errorf("checkpoint container %q of pod %q%s: %w", container, pod.Namespace+"/"+pod.Name, help, err)
 	}
 	return nil
 }

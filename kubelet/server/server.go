@@ -51,7 +51,7 @@ type Config struct {
 	DisableDebugging bool
 	// LogDir is the directory whose files are served at /logs/. Empty means none.
 	LogDir string
-	// Profiling serves Go's profiler at /debug/pprof/.
+	// Profiling serves Go's profiler at /debug/pprof/, and takes a log level at /debug/flags/v.
 	Profiling bool
 }
 
@@ -93,6 +93,8 @@ type Deps struct {
 	Stats Stats
 	// Configz gives the effective configuration by component name, for /configz.
 	Configz func() map[string]any
+	// Flags are the command line's flags by name, for /flagz; without any there is none.
+	Flags map[string]string
 	// Checks are asked for /healthz beside ping.
 	Checks []healthz.HealthChecker
 	Logger *slog.Logger

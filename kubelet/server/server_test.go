@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/kubelet/server"
 )
@@ -88,6 +89,48 @@ func TestHealth(t *testing.T) {
 	code, body := b.do(t, "admin", "GET", "/healthz")
 	require.Equal(t, 500, code)
 	require.Contains(t, body, "[-]runtime failed")
+}
+
+// TestWhatAProcessTellsOfItself asks for what upstream's tools look at beside the metrics.
+func TestWhatAProcessTellsOfItself(t *testing.T) {
+	b := start(t, func(c *server.Config, d *server.Deps) {
+		c.Profiling, d.Flags = true, map[string]string{"node-name": "n1"}
+		d.Checks = []healthz.HealthChecker{healthz.NamedCheck("about", func(*http.Request) error { return nil })}
+	})
+	get := func(path, accept string) string {
+		code, body := b.do(t, "admin", "GET", path, "Accept", accept)
+		require.Equal(t, 200, code, body)
+		return body
+	}
+	require.Contains(t, get("/statusz", "text/plain"), "kubelet statusz")
+	require.Contains(t, get("/statusz", "text/plain"), "/configz")
+	require.Regexp(t, "node-name.{1,3}n1", get("/flagz", "text/plain"), "what stands between them changes")
+	get("/healthz", "*/*")
+	require.Contains(t, get("/metrics/slis", "*/*"), `kubernetes_healthcheck{name="about",type="healthz"} 1`)
+
+	before := klog.V(7).Enabled()
+	require.False(t, before)
+	code, body := b.send(t, "admin", "PUT", "/debug/flags/v", "7")
+	var quiet klog.Level
+	t.Cleanup(func() { require.NoError(t, quiet.Set("0")) })
+	require.Equal(t, 200, code, body)
+	require.Equal(t, "successfully set klog.logging.verbosity to 7", body)
+	require.True(t, klog.V(7).Enabled())
+	code, _ = b.send(t, "admin", "PUT", "/debug/flags/v", "much")
+	require.Equal(t, 400, code)
+	for _, path := range []string{"/statusz", "/flagz", "/metrics/slis", "/debug/flags/v"} {
+		want := 403
+		if path == "/metrics/slis" {
+			want = 200 // a reader of metrics
+		}
+		code, body = b.do(t, "reader", "GET", path)
+		require.Equal(t, want, code, path+": "+body)
+	}
+}
+
+func TestNothingIsSaidOfFlagsThatAreNone(t *testing.T) {
+	code, body := start(t).do(t, "admin", "GET", "/flagz")
+	require.Equal(t, 404, code, body)
 }
 
 func TestHealthOnLoopback(t *testing.T) {

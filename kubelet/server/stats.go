@@ -20,24 +20,25 @@ type Stats interface {
 	Cadvisor(ctx context.Context) prometheus.Gatherer
 }
 
-// statsRoutes are those that tell what is used.
-func (s *Server) statsRoutes(mux *http.ServeMux) {
+// StatsRoutes adds the paths that tell what is used to a server of the caller's, which decides who may ask. A nil usage
+// makes them say that they are not served.
+func StatsRoutes(mux *http.ServeMux, usage Stats) {
 	mux.HandleFunc("/stats/", unsupported)
-	if s.deps.Stats == nil {
+	if usage == nil {
 		mux.HandleFunc("/metrics/cadvisor", unsupported)
 		mux.HandleFunc("/metrics/resource", unsupported)
 		return
 	}
-	mux.HandleFunc("GET /stats/summary", s.getSummary)
+	mux.HandleFunc("GET /stats/summary", func(w http.ResponseWriter, r *http.Request) { getSummary(w, r, usage) })
 	mux.HandleFunc("GET /metrics/cadvisor", func(w http.ResponseWriter, r *http.Request) {
-		metricsHandler(s.deps.Stats.Cadvisor(r.Context())).ServeHTTP(w, r)
+		metricsHandler(usage.Cadvisor(r.Context())).ServeHTTP(w, r)
 	})
 	mux.HandleFunc("GET /metrics/resource", func(w http.ResponseWriter, r *http.Request) {
-		metricsHandler(s.deps.Stats.Resources(r.Context())).ServeHTTP(w, r)
+		metricsHandler(usage.Resources(r.Context())).ServeHTTP(w, r)
 	})
 }
 
-func (s *Server) getSummary(w http.ResponseWriter, r *http.Request) {
+func getSummary(w http.ResponseWriter, r *http.Request, usage Stats) {
 	only := false
 	if given := r.URL.Query().Get("only_cpu_and_memory"); given != "" {
 		var err error
@@ -46,12 +47,12 @@ func (s *Server) getSummary(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	summary, err := s.deps.Stats.Summary(r.Context(), only)
+	summary, err := usage.Summary(r.Context(), only)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	s.writeJSON(w, summary)
+	writeJSON(w, summary)
 }
 
 // logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be made
@@ -66,7 +67,7 @@ func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
 	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
 }
 
-// profileRoutes are those of the Go profiler.
+// profileRoutes are those of the Go profiler, and of the log's level.
 func profileRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -74,4 +75,5 @@ func profileRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("PUT /debug/flags/v", setLogLevel)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -130,6 +131,11 @@ func checkCheckpoint(t *testing.T, c *cluster) {
 	}
 	code, body := ask("none")
 	require.Equal(t, http.StatusNotFound, code, body)
+	// The same through the API server, whose own identity has to be let in by the node.
+	raw, err := c.client().CoreV1().RESTClient().Post().Resource("nodes").Name(node.Name).SubResource("proxy").
+		Suffix("checkpoint/default/none/main").DoRaw(t.Context())
+	require.True(t, apierrors.IsNotFound(err), "%v: %s", err, raw)
+	require.Contains(t, string(raw), "none", "the node itself has answered")
 	code, body = ask("host")
 	t.Log(code, body)
 	if _, absent := exec.LookPath("criu"); absent != nil {

@@ -135,8 +135,10 @@ func (k *Kubelet) furnishVolumes() (err error) {
 // employ makes what works for Pods.
 func (k *Kubelet) employ() (err error) {
 	cfg, d := &k.cfg, &k.deps
-	if k.images, err = images.New(images.Config{MaxParallel: cfg.MaxParallelPulls}, images.Deps{
-		Service: k.runtime, Keyring: images.NewPullSecrets(k.objects), Recorder: d.Recorder, Clock: d.Clock,
+	if k.images, err = images.New(images.Config{
+		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
+	}, images.Deps{
+		Service: k.runtime, Keyring: k.keyring(), Recorder: d.Recorder, Clock: d.Clock,
 		Pulled: k.node.ImagesChanged, Logger: d.Logger,
 	}); err != nil {
 		return err
@@ -190,6 +192,14 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	return k.openSources()
+}
+
+// keyring finds the logins for registries: those of the Pod first, then the node's own, from the places where upstream
+// looks for them.
+func (k *Kubelet) keyring() images.Keyring {
+	return images.Keyrings{images.NewPullSecrets(k.objects), images.NewNodeConfig(
+		filepath.Join(k.cfg.RootDir, "config.json"), "/root/.docker/config.json", "/.docker/config.json",
+	)}
 }
 
 // open makes the server, if it is to listen anywhere.

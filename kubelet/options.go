@@ -87,6 +87,12 @@ type Config struct {
 	// ImageGCLow how full it may be afterwards. A High of zero removes none: what was imported by hand might not be
 	// had again. A node whose images all come from registries should have upstream's 85 and 80.
 	ImageGCHigh, ImageGCLow int
+	// ImageMaxAge is how long nobody may have used an image before it is removed; for ever if zero.
+	ImageMaxAge time.Duration
+	// PullQPS is how many pulls of images may begin in a second, in the long run, and PullBurst how many at once; no
+	// bounds if zero. A pull beyond that fails with ErrImagePull and is tried again after its backoff.
+	PullQPS   float32
+	PullBurst int
 	// StopGrace bounds the grace that StopPods gives each Pod; 10 s if zero.
 	StopGrace time.Duration
 

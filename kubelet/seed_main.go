@@ -24,7 +24,9 @@ import (
 const (
 	defaultRootDir    = "/var/lib/kubelet"
 	defaultPodLogsDir = "/var/log/pods"
-	defaultEndpoint   = "unix:///run/containerd/containerd.sock"
+	// defaultPullQPS is the default of registryPullQPS.
+	defaultPullQPS  = 5
+	defaultEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
 // WithRootDir keeps all state below dir, an absolute path, in place of /var/lib/kubelet.
@@ -141,6 +143,11 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 	if cfg.MaxBackoff != 0 && (cfg.MaxBackoff < time.Second || cfg.MaxBackoff > MaxContainerBackOff) {
 		return Config{}, fmt.Errorf("crashLoopBackOff.maxContainerRestartPeriod %s: want 1s to %s", cfg.MaxBackoff,
 			MaxContainerBackOff)
+	}
+	cfg.ImageMaxAge = in.ImageMaximumGCAge.Duration
+	cfg.PullQPS, cfg.PullBurst = defaultPullQPS, int(in.RegistryBurst)
+	if in.RegistryPullQPS != nil {
+		cfg.PullQPS = float32(*in.RegistryPullQPS)
 	}
 	if in.MaxParallelImagePulls != nil {
 		cfg.MaxParallelPulls = int(*in.MaxParallelImagePulls)

@@ -94,7 +94,7 @@ func TestBadConfiguration(t *testing.T) {
 func TestReadOnlyServer(t *testing.T) {
 	k := newMain(t, &kubeletconfig.KubeletConfiguration{})
 	require.NoError(t, os.MkdirAll(k.GetPodDir("u"), 0o700)) // the node agent makes it when it starts
-	probe, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	probe, err := net.Listen("tcp", "127.0.0.1:0")           // for a port that is free
 	require.NoError(t, err)
 	port := probe.Addr().(*net.TCPAddr).Port
 	require.NoError(t, probe.Close())

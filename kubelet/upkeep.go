@@ -38,11 +38,15 @@ func (k *Kubelet) tend() (err error) {
 	}, rotate.Deps{
 		Runtime: k.runtime, Logs: k.openLogs, Clock: d.Clock, Logger: d.Logger.With("room", "logs"),
 	})
-	if err != nil || k.cfg.ImageGCHigh == 0 {
+	if err != nil || k.cfg.ImageGCHigh == 0 && k.cfg.ImageMaxAge == 0 {
 		return err
 	}
+	high, low := k.cfg.ImageGCHigh, k.cfg.ImageGCLow
+	if high == 0 {
+		high, low = 100, 100 // only age counts
+	}
 	k.upkeep.collector, err = images.NewCollector(images.CollectorConfig{
-		High: k.cfg.ImageGCHigh, Low: k.cfg.ImageGCLow,
+		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
 	}, images.CollectorDeps{
 		Service: k.runtime, Used: k.wantedImages, Removed: k.node.ImagesChanged, Recorder: d.Recorder,
 		Node: &corev1.ObjectReference{

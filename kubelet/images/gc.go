@@ -41,6 +41,9 @@ type CollectorConfig struct {
 	// High is how full the images' file system may become before images are removed, and Low how full it may be
 	// afterwards, in percent; 85 and 80 if both are zero. A High of 100 removes nothing.
 	High, Low int
+	// MaxAge is how long nobody may have used an image, as far as this process has seen, before it is removed however
+	// empty the disk is; for ever if zero.
+	MaxAge time.Duration
 	// MinAge is how long an image has to have been known before it is removed; 2 min if zero.
 	MinAge time.Duration
 	// Period is how often the file system is looked at; 5 min if zero. The kernel has no event for a full disk.
@@ -111,7 +114,7 @@ func NewCollector(cfg CollectorConfig, deps CollectorDeps) (*Collector, error) {
 
 // Start looks at the disk each period until ctx ends.
 func (c *Collector) Start(ctx context.Context) error {
-	if c.cfg.High == 100 {
+	if c.cfg.High == 100 && c.cfg.MaxAge == 0 {
 		<-ctx.Done()
 		return nil
 	}
@@ -139,6 +142,10 @@ func (c *Collector) Start(ctx context.Context) error {
 func (c *Collector) collect(ctx context.Context) error {
 	unused, err := c.unused(ctx)
 	if err != nil {
+		return err
+	}
+	unused, err = c.expire(ctx, unused)
+	if err != nil || c.cfg.High == 100 {
 		return err
 	}
 	info, err := c.deps.Service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
@@ -239,6 +246,46 @@ func inUse(image *runtimeapi.Image, used map[string]bool) bool {
 	return slices.ContainsFunc(image.RepoTags, known) || slices.ContainsFunc(image.RepoDigests, known)
 }
 
+// expire removes the images that nobody has used for too long, and returns the others.
+func (c *Collector) expire(ctx context.Context, unused []*runtimeapi.Image) (left []*runtimeapi.Image, err error) {
+	if c.cfg.MaxAge == 0 {
+		return unused, nil
+	}
+	now := c.deps.Clock.Now()
+	var errs []error
+	removed := false
+	for _, image := range unused {
+		seen := c.seen[image.Id]
+		if now.Sub(seen.first) <= c.cfg.MaxAge || now.Sub(seen.used) <= c.cfg.MaxAge {
+			left = append(left, image)
+			continue
+		}
+		if err := c.remove(ctx, image, "nobody has used it for too long"); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = true
+	}
+	if removed && c.deps.Removed != nil {
+		c.deps.Removed()
+	}
+	return left, errors.Join(errs...)
+}
+
+// remove removes an image, and tells why.
+func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why string) error {
+	_, err := c.deps.Service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{
+		Image: &runtimeapi.ImageSpec{Image: image.Id},
+	})
+	if err != nil {
+		return fmt.Errorf("remove image %q: %w", image.Id, err)
+	}
+	delete(c.seen, image.Id)
+	c.deps.Logger.Info("removed an image that nobody uses: "+why, "image", image.Id, "names", image.RepoTags,
+		"bytes", image.Size)
+	return nil
+}
+
 // free removes images until so many bytes are free.
 func (c *Collector) free(ctx context.Context, unused []*runtimeapi.Image, need int64) (freed int64, err error) {
 	now := c.deps.Clock.Now()
@@ -250,17 +297,11 @@ func (c *Collector) free(ctx context.Context, unused []*runtimeapi.Image, need i
 		if now.Sub(c.seen[image.Id].first) < c.cfg.MinAge {
 			continue
 		}
-		_, err := c.deps.Service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{
-			Image: &runtimeapi.ImageSpec{Image: image.Id},
-		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("remove image %q: %w", image.Id, err))
+		if err := c.remove(ctx, image, "the disk is full"); err != nil {
+			errs = append(errs, err)
 			continue
 		}
-		delete(c.seen, image.Id)
 		freed += int64(image.Size)
-		c.deps.Logger.Info("removed an image that nobody uses: the disk is full", "image", image.Id,
-			"names", image.RepoTags, "bytes", image.Size)
 	}
 	if freed > 0 && c.deps.Removed != nil {
 		c.deps.Removed()

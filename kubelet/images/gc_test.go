@@ -21,6 +21,7 @@ type disk struct {
 	images     []*runtimeapi.Image
 	containers []*runtimeapi.Container
 	listed     int
+	imageLists int
 }
 
 func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
@@ -28,6 +29,7 @@ func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grp
 ) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.imageLists++
 	return &runtimeapi.ListImagesResponse{Images: append([]*runtimeapi.Image(nil), d.images...)}, nil
 }
 
@@ -73,6 +75,12 @@ func (d *disk) ids() (out []string) {
 	return out
 }
 
+func (d *disk) lists() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.imageLists
+}
+
 func (d *disk) looks() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,6 +89,42 @@ func (d *disk) looks() int {
 
 func (d *disk) usage(string) (capacity, available uint64, err error) {
 	return 100, uint64(100 - 10*len(d.ids())), nil
+}
+
+// TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk that has room.
+func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
+	d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+	for _, id := range []string{"pinned", "running", "left", "never"} {
+		d.images = append(d.images, &runtimeapi.Image{Id: id, Size: 10, Pinned: id == "pinned"})
+	}
+	d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "left"})
+	clock := clocktesting.NewFakeClock(time.Now())
+	removed := make(chan struct{}, 10)
+	c, err := images.NewCollector(images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
+		Service: d, Usage: d.usage, Removed: func() { removed <- struct{}{} }, Clock: clock,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = c.Start(ctx) })
+	defer group.Wait()
+	defer cancel()
+	step := func() { // a look each
+		looks := d.lists()
+		require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
+		clock.Step(5 * time.Minute)
+		require.Eventually(t, func() bool { return d.lists() > looks }, 5*time.Second, time.Millisecond)
+	}
+	step() // all are seen, left is used
+	d.mu.Lock()
+	d.containers = d.containers[:1]
+	d.mu.Unlock()
+	step()
+	step()
+	require.Len(t, d.ids(), 4, "ten minutes are not too long")
+	step()
+	<-removed
+	require.Equal(t, []string{"pinned", "running"}, d.ids())
 }
 
 func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {

@@ -48,10 +48,6 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)
 	}
-	type match struct {
-		key  string
-		auth *runtimeapi.AuthConfig
-	}
 	var found []match
 	var errs []error
 	for _, ref := range pod.Spec.ImagePullSecrets {
@@ -65,12 +61,28 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 			errs = append(errs, err)
 			continue
 		}
-		for key, l := range logins {
-			if matches(key, named) {
-				found = append(found, match{key, l.auth(reference.Domain(named))})
-			}
+		found = append(found, matching(logins, named)...)
+	}
+	return bestFirst(found), errors.Join(errs...)
+}
+
+// match is a login that covers an image, and the key of the configuration under which it stood.
+type match struct {
+	key  string
+	auth *runtimeapi.AuthConfig
+}
+
+func matching(logins map[string]login, image reference.Named) (found []match) {
+	for key, l := range logins {
+		if matches(key, image) {
+			found = append(found, match{key, l.auth(reference.Domain(image))})
 		}
 	}
+	return found
+}
+
+// bestFirst orders logins by how much of the image's name they speak of.
+func bestFirst(found []match) []*runtimeapi.AuthConfig {
 	slices.SortStableFunc(found, func(a, b match) int {
 		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(a.key, b.key))
 	})
@@ -78,7 +90,7 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 	for _, m := range found {
 		auths = append(auths, m.auth)
 	}
-	return auths, errors.Join(errs...)
+	return auths
 }
 
 // loginsOf reads the docker configuration in a Secret, of either of the two types there are.

@@ -3,6 +3,8 @@ package images_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +24,34 @@ func (s secrets) Secret(_ context.Context, _, name string) (*corev1.Secret, erro
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)},
 	}, nil
+}
+
+// TestNodeConfig pulls with what lies on the node, after what the Pod brings.
+func TestNodeConfig(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	ring := images.Keyrings{images.NewPullSecrets(secrets{"a": `{"auths":{"reg.example":{"auth":"dTpw"}}}`}),
+		images.NewNodeConfig(first, second)}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "a"}}}}
+	users := func() (names []string) {
+		auths, err := ring.Credentials(t.Context(), pod, "reg.example/team/app")
+		require.NoError(t, err)
+		for _, auth := range auths {
+			names = append(names, auth.Username)
+		}
+		return names
+	}
+	require.Equal(t, []string{"u"}, users(), "there is no file")
+	write := func(path, content string) { require.NoError(t, os.WriteFile(path, []byte(content), 0o600)) }
+	write(second, `{"auths":{"reg.example":{"username":"node"},"reg.example/team":{"username":"team"},"x":{}}}`)
+	require.Equal(t, []string{"u", "team", "node"}, users())
+	write(first, `{"auths":{"reg.example":{"username":"other"}}}`)
+	require.Equal(t, []string{"u", "other"}, users(), "the first file counts, as it is now")
+	write(first, `top-secret`)
+	auths, err := ring.Credentials(t.Context(), pod, "reg.example/team/app")
+	require.ErrorContains(t, err, "not a docker configuration")
+	require.NotContains(t, err.Error(), "top-secret")
+	require.Len(t, auths, 1, "the Pod's own still count")
 }
 
 func TestPullSecrets(t *testing.T) {

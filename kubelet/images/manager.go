@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
@@ -41,6 +42,7 @@ const (
 	eventNeverPull      = "ErrImageNeverPull"
 	eventNoSecret       = "FailedToRetrieveImagePullSecret"
 	defaultParallelPull = 4
+	defaultPullBurst    = 10
 )
 
 // Service is what is needed of the CRI's image service.
@@ -50,6 +52,9 @@ type Service interface {
 	PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.PullImageResponse, error)
 }
+
+// errTooManyPulls is a pull that was not begun because too many were.
+var errTooManyPulls = errors.New("pull QPS exceeded")
 
 // Keyring finds the credentials to try for an image, best first. None means an anonymous pull. It is where pull
 // secrets and credential providers come in.
@@ -61,6 +66,10 @@ type Keyring interface {
 type Config struct {
 	// MaxParallel is how many pulls run at once; 4 if zero.
 	MaxParallel int
+	// PullQPS is how many pulls may begin in a second, in the long run, and PullBurst how many at once; a PullQPS of
+	// zero sets no bounds, and a PullBurst of zero means 10. What is beyond fails, and is tried again after its backoff.
+	PullQPS   float32
+	PullBurst int
 }
 
 // Deps are what a Manager needs from others.
@@ -113,6 +122,7 @@ type Want struct {
 type Manager struct {
 	deps  Deps
 	slots chan struct{}
+	limit flowcontrol.PassiveRateLimiter // nil if there is none
 
 	mu    sync.Mutex // guards waits
 	waits map[key]wait
@@ -146,7 +156,14 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Manager{deps: deps, slots: make(chan struct{}, cfg.MaxParallel), waits: map[key]wait{}}, nil
+	m := &Manager{deps: deps, slots: make(chan struct{}, cfg.MaxParallel), waits: map[key]wait{}}
+	if cfg.PullQPS > 0 {
+		if cfg.PullBurst <= 0 {
+			cfg.PullBurst = defaultPullBurst
+		}
+		m.limit = flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(cfg.PullQPS, cfg.PullBurst, deps.Clock)
+	}
+	return m, nil
 }
 
 // Ensure makes the image present according to the policy and returns it as the runtime describes it. The error is
@@ -243,6 +260,9 @@ func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpe
 
 // try pulls with each of the credentials, and without any if there are none.
 func (m *Manager) try(ctx context.Context, want Want, spec *runtimeapi.ImageSpec) (string, error) {
+	if m.limit != nil && !m.limit.TryAccept() {
+		return "", errTooManyPulls
+	}
 	auths := []*runtimeapi.AuthConfig{nil}
 	if m.deps.Keyring != nil {
 		found, err := m.deps.Keyring.Credentials(ctx, want.Pod, want.Image)

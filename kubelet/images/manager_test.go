@@ -108,6 +108,24 @@ func TestEvents(t *testing.T) {
 	require.Contains(t, <-events.Events, "Warning Failed Error: ErrImagePull")
 }
 
+func TestPullsASecondAreBounded(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	runtime := fake.New(clk)
+	m, err := images.New(images.Config{PullQPS: 1, PullBurst: 2}, images.Deps{Service: runtime, Clock: clk})
+	require.NoError(t, err)
+	pull := func(image string) error {
+		_, err := m.Ensure(t.Context(), want(image, corev1.PullAlways))
+		return err
+	}
+	require.NoError(t, pull("one:1"))
+	require.NoError(t, pull("two:1"))
+	err = pull("three:1")
+	require.ErrorContains(t, err, "ErrImagePull: pull QPS exceeded")
+	require.Equal(t, 2, runtime.Calls("PullImage"))
+	clk.Step(10 * time.Second)
+	require.NoError(t, pull("three:1"), "after its backoff")
+}
+
 func TestPullsWaitForTheirTurn(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime := fake.New(clk)

@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -243,6 +244,26 @@ func TestChangedByOthersIsPutRight(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	})
+}
+
+func TestLargestImagesAreListed(t *testing.T) {
+	fill := func(b *bench) {
+		b.runtime.images = nil
+		for i := range 60 {
+			image := &runtimeapi.Image{Id: fmt.Sprintf("sha256:%02d", i), Size: uint64(1 + i)}
+			for tag := range 7 {
+				image.RepoTags = append(image.RepoTags, fmt.Sprintf("reg.example/app%02d:%d", i, tag))
+			}
+			b.runtime.images = append(b.runtime.images, image)
+		}
+	}
+	run(t, fill, func(t *testing.T, b *bench) {
+		listed := b.get(t).Status.Images
+		require.Len(t, listed, 50)
+		require.EqualValues(t, 60, listed[0].SizeBytes)
+		require.EqualValues(t, 11, listed[49].SizeBytes)
+		require.Len(t, listed[0].Names, 5)
 	})
 }
 

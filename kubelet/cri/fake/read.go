@@ -168,3 +168,21 @@ func matches(labels, selector map[string]string) bool {
 	}
 	return true
 }
+
+// ListPodSandboxStats implements the CRI: nothing that runs here uses anything.
+func (r *Runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.ListPodSandboxStatsRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	if err := r.enter(ctx, "ListPodSandboxStats"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListPodSandboxStatsResponse{}, nil
+}
+
+// ImageFsInfo implements the CRI: images lie on no file system.
+func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ImageFsInfoResponse, error) {
+	if err := r.enter(ctx, "ImageFsInfo"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ImageFsInfoResponse{}, nil
+}

@@ -1,0 +1,64 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Keyrings asks each Keyring in turn, and joins what they find.
+type Keyrings []Keyring
+
+var _ Keyring = Keyrings{}
+
+// Credentials implements Keyring.
+func (k Keyrings) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+	var all []*runtimeapi.AuthConfig
+	var errs []error
+	for _, each := range k {
+		found, err := each.Credentials(ctx, pod, image)
+		all, errs = append(all, found...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// NodeConfig is a Keyring of the node's own docker configuration, which every Pod may pull with. The files are read at
+// each pull: a pull takes far longer, and they may be replaced at any time.
+type NodeConfig struct{ paths []string }
+
+var _ Keyring = (*NodeConfig)(nil)
+
+// NewNodeConfig makes a NodeConfig of the files at these paths. Of those that are there the first is read.
+func NewNodeConfig(paths ...string) *NodeConfig { return &NodeConfig{paths: paths} }
+
+// Credentials implements Keyring. No error holds the file's content.
+func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, fmt.Errorf("read image name %q: %w", image, err)
+	}
+	for _, path := range n.paths {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the node's logins for registries: %w", err)
+		}
+		var config struct {
+			Auths map[string]login `json:"auths"`
+		}
+		if json.Unmarshal(data, &config) != nil {
+			return nil, fmt.Errorf("read the node's logins for registries: %q is not a docker configuration", path)
+		}
+		return bestFirst(matching(config.Auths, named)), nil
+	}
+	return nil, nil
+}

@@ -36,26 +36,49 @@ type object interface {
 	metav1.Object
 }
 
-// entry is one object. pods and cancel are guarded by the Manager's mutex.
+// entry is one object. pods, cancel and idleSince are guarded by the Manager's mutex.
 type entry struct {
-	ref    Ref
-	pods   map[types.UID]struct{}
-	cancel context.CancelFunc // nil until it is followed
+	ref       Ref
+	pods      map[types.UID]struct{}
+	cancel    context.CancelFunc // nil until it is followed
+	idleSince time.Time          // when the last Pod went that needed it
+	again     chan struct{}      // has a value when the object is to be read again
 
 	mu     sync.Mutex // guards the three below
 	object object
 	err    error
-	known  chan struct{} // closed with the first answer
+	known  chan struct{} // closed with the first answer that whoever asks now may get
 }
 
 func newEntry(ref Ref) *entry {
-	return &entry{ref: ref, pods: make(map[types.UID]struct{}), known: make(chan struct{})}
+	return &entry{
+		ref: ref, pods: make(map[types.UID]struct{}), again: make(chan struct{}, 1), known: make(chan struct{}),
+	}
+}
+
+// renew has the object read again before anybody gets it: a Pod must not see an older one than it would without the
+// Pods before it, and a watch says nothing of how far behind it is.
+func (e *entry) renew() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	select {
+	case <-e.known:
+		e.known = make(chan struct{})
+	default:
+	}
+	select {
+	case e.again <- struct{}{}:
+	default:
+	}
 }
 
 // wait returns the object, or why there is none, as soon as that is known.
 func (e *entry) wait(ctx context.Context) (object, error) {
+	e.mu.Lock()
+	known := e.known
+	e.mu.Unlock()
 	select {
-	case <-e.known:
+	case <-known:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("get %s: wait for the first answer of the API server: %w", e.ref, ctx.Err())
 	}
@@ -129,10 +152,18 @@ func (e *entry) immutable() bool {
 	return false
 }
 
+// changeable reports whether the object is there and may change.
+func (e *entry) changeable() bool {
+	e.mu.Lock()
+	there := e.object != nil
+	e.mu.Unlock()
+	return there && !e.immutable()
+}
+
 // run follows the entry's object until ctx ends: GET, watch from there, and again when the watch ends.
 func (m *Manager) run(ctx context.Context, entry *entry, source source) {
 	retry := firstRetry
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !m.abandon(entry) {
 		object, err := justbound.Ask(ctx, m.clock, source.get)
 		if ctx.Err() != nil {
 			return
@@ -157,9 +188,10 @@ func (m *Manager) run(ctx context.Context, entry *entry, source source) {
 		timer := m.clock.NewTimer(retry)
 		select {
 		case <-timer.C():
+		case <-entry.again:
 		case <-ctx.Done():
-			timer.Stop()
 		}
+		timer.Stop()
 		retry = min(2*retry, lastRetry)
 	}
 }
@@ -172,28 +204,36 @@ func (m *Manager) followEvents(ctx context.Context, entry *entry, source source)
 		return false, err
 	}
 	defer events.Stop()
+	results := events.ResultChan() // nil while the object cannot change
 	for {
 		select {
 		case <-ctx.Done():
 			return healthy, nil
-		case event, ok := <-events.ResultChan():
-			if !ok {
-				if !healthy {
-					return false, errors.New("the watch ended without an event")
-				}
-				return true, nil
+		case <-entry.again:
+			object, err := justbound.Ask(ctx, m.clock, source.get)
+			if ctx.Err() == nil && entry.set(object, err) {
+				m.notify(entry)
 			}
-			if event.Type == watch.Error {
+		case event, ok := <-results:
+			switch {
+			case !ok && !healthy:
+				return false, errors.New("the watch ended without an event")
+			case !ok:
+				return true, nil
+			case event.Type == watch.Error:
 				return healthy, apierrors.FromObject(event.Object)
 			}
 			healthy = true
 			if m.take(entry, event) {
 				m.notify(entry)
 			}
-			if entry.immutable() {
-				<-ctx.Done()
-				return true, nil
-			}
+		}
+		switch immutable := entry.immutable(); {
+		case immutable:
+			events.Stop()
+			results = nil
+		case results == nil:
+			return healthy, nil // another one has its name now
 		}
 	}
 }

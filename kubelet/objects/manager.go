@@ -47,13 +47,15 @@ type Manager struct {
 	clock  clock.Clock
 	log    *slog.Logger
 	watch  sync.WaitGroup // the goroutines of entries
+	wake   chan struct{}  // has a value when idle has got an entry
 
 	mu      sync.Mutex // guards all below
 	ctx     context.Context
 	entries map[Ref]*entry
 	pods    map[types.UID]map[Ref]struct{}
 	readers map[int]func(types.UID)
-	next    int // key of the next reader
+	next    int    // key of the next reader
+	idle    []idle // those that no Pod needs, and needed before; the longest ago first
 }
 
 // New makes a Manager.
@@ -61,7 +63,7 @@ func New(deps Deps) *Manager {
 	m := &Manager{
 		client: deps.Client, clock: deps.Clock, log: deps.Logger,
 		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
-		readers: make(map[int]func(types.UID)),
+		readers: make(map[int]func(types.UID)), wake: make(chan struct{}, 1),
 	}
 	if m.clock == nil {
 		m.clock = clock.RealClock{}
@@ -80,7 +82,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		m.follow(entry)
 	}
 	m.mu.Unlock()
-	<-ctx.Done()
+	m.forgetIdle(ctx)
 	m.mu.Lock()
 	m.ctx = nil
 	m.mu.Unlock()
@@ -108,6 +110,9 @@ func (m *Manager) Acquire(pod *corev1.Pod) {
 				m.follow(found)
 			}
 		}
+		if len(found.pods) == 0 && ok {
+			found.renew()
+		}
 		found.pods[pod.UID] = struct{}{}
 	}
 	for ref := range old {
@@ -117,7 +122,8 @@ func (m *Manager) Acquire(pod *corev1.Pod) {
 	}
 }
 
-// Release says that the Pod needs its objects no more. Objects that no Pod needs are forgotten.
+// Release says that the Pod needs its objects no more. Objects that no Pod needs are forgotten: Secrets at once,
+// ConfigMaps after a minute.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,14 +140,10 @@ func (m *Manager) drop(ref Ref, uid types.UID) {
 		return
 	}
 	delete(entry.pods, uid)
-	if len(entry.pods) > 0 {
+	if len(entry.pods) > 0 || m.rest(entry) {
 		return
 	}
-	delete(m.entries, ref)
-	if entry.cancel != nil {
-		entry.cancel()
-	}
-	entry.finish(fmt.Errorf("get %s: no pod on this node needs it any more", ref))
+	m.forget(entry)
 }
 
 // follow starts the entry's watch. The caller holds mu, and ctx is set.

@@ -48,9 +48,13 @@ func explainClaim(ctx context.Context, src Source, namespace, name string) (*Ans
 	f := readClaimFacts(ctx, src.Client, claim, q.miss)
 	f.now, f.record = now, q.record
 	f.readUsers(ctx, src.Client, q.miss)
+	if claimBegan(q.record) {
+		q.unseen = append(q.unseen, acceptedUnseen)
+	}
 	answer := q.say(f.find())
-	if len(answer.Stages) == 0 {
-		answer.Stages = arrange([]Stage{apiMark(KindClaim, name, timeline.StageAccepted, claim.CreationTimestamp.Time)}, now)
+	if len(answer.Stages) == 0 || claimBegan(q.record) {
+		mark := apiMark(KindClaim, name, timeline.StageAccepted, claim.CreationTimestamp.Time)
+		answer.Stages = arrange(append(answer.Stages, mark), now)
 	}
 	answer.slow(began, now)
 	return answer, nil
@@ -58,6 +62,15 @@ func explainClaim(ctx context.Context, src Source, namespace, name string) (*Ans
 
 func apiMark(kind, name, stage string, t time.Time) Stage {
 	return Stage{Object: kind + "/" + name, Stage: timeline.Stage{Name: stage, Owner: "api", Attempt: 1, Start: t, End: t}}
+}
+
+// acceptedUnseen is said where a record begins after the API server's part, because whoever kept it saw only its own:
+// `berth controllers`, `berth node`.
+const acceptedUnseen = "stage Accepted: the berth that was asked does not watch for it; its time comes from the API, to the second"
+
+// claimBegan reports whether the record has the claim's provisioning and not what was before.
+func claimBegan(record timeline.Record) bool {
+	return !has(record, timeline.StageAccepted) && has(record, stageQueued, timeline.StageProvisioning, timeline.StageSaving)
 }
 
 // readClaimFacts reads what lies around a claim: its class, its volume, its events.

@@ -191,6 +191,53 @@ func TestWithoutRecordsTheAnswerSaysSo(t *testing.T) {
 	require.Equal(t, timeline.StageAccepted, answer.Stages[0].Name)
 }
 
+// A `berth node` sees a Pod once it is bound, a `berth controllers` a claim once it is to be provisioned: what was before
+// comes from the API.
+func TestARecordOfAPartBeginsWithTheAcceptance(t *testing.T) {
+	clk := clocktesting.NewFakeClock(now)
+	rec := timeline.New(clk, 0)
+	bound := pod(func(p *corev1.Pod) {
+		p.CreationTimestamp = metav1.NewTime(now.Add(-5 * time.Second))
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(now.Add(-time.Second))}}
+	})
+	rec.Mark(timeline.PodRef(bound), "kubelet", timeline.StageSeen, "", nil)
+	stages := func() []string {
+		answer, err := explain.Pod(t.Context(), source(fake.NewClientset(bound, node(corev1.ConditionTrue)), records{rec}), "default", "web")
+		require.NoError(t, err)
+		var list []string
+		for _, stage := range answer.Stages {
+			list = append(list, stage.Name)
+		}
+		require.Equal(t, len(list) > 1, len(answer.Unseen) == 1, "what is not to the millisecond is said: %v", answer.Unseen)
+		return list
+	}
+	require.Equal(t, []string{timeline.StageAccepted, timeline.StageScheduled, timeline.StageSeen}, stages())
+
+	bound.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Hour))
+	require.Equal(t, []string{timeline.StageSeen}, stages(), "seen again by a node agent that was restarted")
+}
+
+func TestARecordOfAProvisionerBeginsWithTheAcceptance(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "c",
+		CreationTimestamp: metav1.NewTime(now.Add(-time.Second))}}
+	for stage, want := range map[string][]string{
+		timeline.StageProvisioning: {timeline.StageAccepted, timeline.StageProvisioning},
+		timeline.StageVolume:  {timeline.StageVolume}, // long after
+	} {
+		rec := timeline.New(clocktesting.NewFakeClock(now), 0)
+		rec.Mark(timeline.RefOf(explain.KindClaim, claim), "provision", stage, "", nil)
+		answer, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), records{rec}), explain.KindClaim, "default", "data")
+		require.NoError(t, err)
+		var list []string
+		for _, stage := range answer.Stages {
+			list = append(list, stage.Name)
+		}
+		require.Equal(t, want, list)
+		require.Len(t, answer.Unseen, len(want)-1)
+	}
+}
+
 func TestWaterfall(t *testing.T) {
 	clk := clocktesting.NewFakeClock(now.Add(-10 * time.Second))
 	rec := timeline.New(clk, 0)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
@@ -208,8 +207,9 @@ func arrange(all []Stage, now time.Time) []Stage {
 	return all
 }
 
-func ref(kind, namespace, name string, uid types.UID) timeline.Ref {
-	return timeline.Ref{Kind: kind, Namespace: namespace, Name: name, UID: uid}
+// has reports whether the record has a stage of one of those names.
+func has(record timeline.Record, of ...string) bool {
+	return slices.ContainsFunc(record.Stages, func(s timeline.Stage) bool { return slices.Contains(of, s.Name) })
 }
 
 // ago says how long ago t was.

@@ -44,6 +44,9 @@ func (f *facts) answer() *Answer {
 		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
 		Stages: f.stages(), Unseen: f.unseen,
 	}
+	if f.began() {
+		answer.Unseen = append(answer.Unseen, acceptedUnseen)
+	}
 	answer.Account = account(f.record, f.records)
 	for _, rule := range podRules {
 		found := rule(f)
@@ -94,8 +97,25 @@ func (f *facts) stages() []Stage {
 	}
 	if len(f.record.Stages) == 0 {
 		all = append(all, f.apiStages()...)
+	} else if f.began() {
+		all = append(all, slices.DeleteFunc(f.apiStages(), func(s Stage) bool {
+			return s.Name != timeline.StageAccepted && s.Name != timeline.StageScheduled
+		})...)
 	}
 	return arrange(all, f.now)
+}
+
+// began reports whether the record has the Pod's start on its node and not what was before: that of a `berth node`. A
+// node agent that was restarted sees its Pods again, long after they were bound.
+func (f *facts) began() bool {
+	bound := condition(f.pod, corev1.PodScheduled)
+	if bound == nil || bound.Status != corev1.ConditionTrue || has(f.record, timeline.StageAccepted) {
+		return false
+	}
+	const soon = 2 * time.Second // conditions have whole seconds
+	return slices.ContainsFunc(f.record.Stages, func(s timeline.Stage) bool {
+		return s.Name == timeline.StageSeen && s.Start.Sub(bound.LastTransitionTime.Time) < soon
+	})
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -252,12 +252,6 @@ func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *
 	return nil
 }
 
-// isReady reports whether the status says Ready.
-func isReady(status *corev1.NodeStatus) bool {
-	condition := findCondition(status.Conditions, corev1.NodeReady)
-	return condition != nil && condition.Status == corev1.ConditionTrue
-}
-
 // sameStatus compares two statuses but for the heartbeat times and the order of conditions.
 func sameStatus(a, b *corev1.NodeStatus) bool {
 	plain := func(status *corev1.NodeStatus) *corev1.NodeStatus {

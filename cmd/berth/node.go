@@ -26,10 +26,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/patience"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -138,7 +140,8 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	}
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	events.StartRecordingToSink(patience.NewSink(ctx,
+		&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, clock.RealClock{}))
 	records := newRecords(f.socket)
 	k, err := kubelet.New(config, kubelet.Deps{
 		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,

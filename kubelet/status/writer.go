@@ -121,8 +121,17 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	if e.asked.IsZero() {
 		e.asked = w.deps.Clock.Now()
 	}
-	w.queue.Add(pod.UID)
+	w.ask(e)
 	return true
+}
+
+// ask has what is to be written of an entry written, later if nobody waits for it. The caller holds mu.
+func (w *Writer) ask(e *entry) {
+	if !e.finish && canWait(e.api, merge(e.api, e.want)) {
+		w.queue.AddAfter(e.api.UID, patience)
+		return
+	}
+	w.queue.Add(e.api.UID)
 }
 
 // Get returns the status asked for last.
@@ -146,7 +155,7 @@ func (w *Writer) Observe(pod *corev1.Pod) {
 	}
 	e.api = pod
 	if e.set && !apiequality.Semantic.DeepEqual(pod.Status, merge(pod, e.want)) {
-		w.queue.Add(pod.UID)
+		w.ask(e)
 	}
 }
 

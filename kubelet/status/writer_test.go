@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -26,7 +28,11 @@ func apiPod() *corev1.Pod {
 }
 
 func startWriter(t *testing.T, client *fake.Clientset) *status.Writer {
-	w, err := status.NewWriter(status.WriterConfig{}, status.WriterDeps{Client: client})
+	return startWriterAt(t, client, clock.RealClock{})
+}
+
+func startWriterAt(t *testing.T, client *fake.Clientset, clk clock.WithTicker) *status.Writer {
+	w, err := status.NewWriter(status.WriterConfig{}, status.WriterDeps{Client: client, Clock: clk})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -113,4 +119,63 @@ func TestTerminalPhaseInTheAPIIsNeverTakenBack(t *testing.T) {
 	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" },
 		5*time.Second, time.Millisecond)
 	require.Equal(t, corev1.PodSucceeded, live(t, client).Status.Phase)
+}
+
+// patches are the statuses that were written.
+func patches(client *fake.Clientset) (n int) {
+	for _, action := range client.Actions() {
+		if action.GetVerb() == "patch" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
+	creating := corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{Time: time.Unix(1e9, 0)},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
+	running := *creating.DeepCopy()
+	running.Phase, running.ContainerStatuses[0].State = corev1.PodRunning,
+		corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	refused := *creating.DeepCopy()
+	refused.ContainerStatuses[0].State.Waiting.Reason = "ErrImagePull"
+	newer := *running.DeepCopy()
+	newer.ObservedGeneration = 2
+
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	client := fake.NewClientset(apiPod())
+	w := startWriterAt(t, client, clk)
+	w.Set(apiPod(), creating)
+	require.Zero(t, patches(client))
+	w.Set(apiPod(), running)
+	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
+		5*time.Second, time.Millisecond)
+	require.Equal(t, 1, patches(client), "both in one")
+
+	w.Observe(live(t, client))
+	w.Set(live(t, client), newer)
+	require.Eventually(t, func() bool {
+		clk.Step(50 * time.Millisecond)
+		return live(t, client).Status.ObservedGeneration == 2
+	}, 5*time.Second, time.Millisecond, "a newer generation alone is written in the end")
+	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
+
+	client = fake.NewClientset(apiPod())
+	w = startWriterAt(t, client, clocktesting.NewFakeClock(time.Unix(1e9, 0)))
+	w.Set(apiPod(), refused)
+	require.Eventually(t, func() bool { return patches(client) == 1 }, 5*time.Second, time.Millisecond,
+		"what goes wrong is told at once")
+}
+
+func TestTheFirstWordOnAPodIsWrittenIfNoOtherComes(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	client := fake.NewClientset(apiPod())
+	w := startWriterAt(t, client, clk)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable})
+	require.Eventually(t, func() bool {
+		clk.Step(50 * time.Millisecond)
+		return live(t, client).Status.QOSClass == corev1.PodQOSBurstable
+	}, 5*time.Second, time.Millisecond)
+	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 }

@@ -30,7 +30,8 @@ func Benchmark() harness.Benchmark {
 			" same control plane and containerd, one after the other; Pods are bound to the node beforehand, so no" +
 			" scheduler is in the time. *Stateful* Pods come with a claim of their own, and go through scheduler and" +
 			" provisioner. The *CRI floor* is RunPodSandbox, CreateContainer and StartContainer, and StopContainer," +
-			" StopPodSandbox and RemovePodSandbox, called directly for the same container, without volumes.",
+			" StopPodSandbox and RemovePodSandbox, called directly for the same container, without volumes;" +
+			" its sandbox has the seccomp profile that Kubernetes asks for every sandbox, RuntimeDefault.",
 		Missing: missing,
 		Setup:   setup,
 		Cases: []harness.Case{

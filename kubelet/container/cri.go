@@ -28,10 +28,6 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 		status.Sandboxes = append(status.Sandboxes, s)
 		status.nameFrom(s.Labels)
 	}
-	slices.SortFunc(status.Sandboxes, func(a, b *runtimeapi.PodSandboxStatus) int {
-		return cmp.Or(cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()),
-			cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.Id, b.Id))
-	})
 	for _, c := range containers {
 		if c == nil {
 			continue
@@ -39,13 +35,23 @@ func FromCRI(uid types.UID, sandboxes []*runtimeapi.PodSandboxStatus,
 		status.Containers = append(status.Containers, ContainerFromCRI(c))
 		status.nameFrom(c.Labels)
 	}
-	slices.SortFunc(status.Containers, func(a, b *ContainerStatus) int {
+	status.arrange()
+	return status
+}
+
+// arrange puts the newest first, and takes the addresses of the newest ready sandbox.
+func (p *PodStatus) arrange() {
+	slices.SortFunc(p.Sandboxes, func(a, b *runtimeapi.PodSandboxStatus) int {
+		return cmp.Or(cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt()),
+			cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.Id, b.Id))
+	})
+	slices.SortFunc(p.Containers, func(a, b *ContainerStatus) int {
 		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
-	if ready := status.ReadySandboxes(); len(ready) > 0 {
-		status.IPs = SandboxIPs(ready[0])
+	p.IPs = nil
+	if ready := p.ReadySandboxes(); len(ready) > 0 {
+		p.IPs = SandboxIPs(ready[0])
 	}
-	return status
 }
 
 // nameFrom takes the Pod's name from labels, once.

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,6 +91,28 @@ type ContainerStatus struct {
 	Resources *runtimeapi.ContainerResources
 	// StopSignal is the signal that asks the container to end.
 	StopSignal runtimeapi.Signal
+}
+
+// With returns the status with sandboxes and containers of another in it, which replace those with the same ids. Neither
+// of the two is changed.
+func (p *PodStatus) With(more *PodStatus) *PodStatus {
+	out := *p
+	out.Sandboxes, out.Containers = slices.Clone(more.Sandboxes), slices.Clone(more.Containers)
+	if out.Name == "" {
+		out.Name, out.Namespace = more.Name, more.Namespace
+	}
+	for _, box := range p.Sandboxes {
+		if !slices.ContainsFunc(more.Sandboxes, func(s *runtimeapi.PodSandboxStatus) bool { return s.Id == box.Id }) {
+			out.Sandboxes = append(out.Sandboxes, box)
+		}
+	}
+	for _, c := range p.Containers {
+		if more.FindID(c.ID) == nil {
+			out.Containers = append(out.Containers, c)
+		}
+	}
+	out.arrange()
+	return &out
 }
 
 // Find returns the newest instance of the container with that name, or nil.

@@ -45,7 +45,7 @@ func TestEventsThatSayNothingNewAreKnown(t *testing.T) {
 		"of another container":            {read: running, kind: created, about: "new", says: running},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &Watcher{prints: map[types.UID]fingerprint{
+			w := &Watcher{told: map[types.UID][]fact{}, prints: map[types.UID]fingerprint{
 				"uid": {"box": int32(runtimeapi.PodSandboxState_SANDBOX_READY), "ctr": int32(c.read) + containerOffset},
 			}}
 			event := &runtimeapi.ContainerEventResponse{

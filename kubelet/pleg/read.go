@@ -27,6 +27,7 @@ const containerOffset = 100
 // Read asks the runtime for all it holds of one Pod. A Pod that it does not know has an empty status. A Pod has one
 // reader: events that tell nothing beyond what Read has returned are not passed on.
 func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus, error) {
+	w.forgetTold(uid)
 	labels := map[string]string{podUIDLabel: string(uid)}
 	sandboxes, containers, err := w.both(ctx, labels)
 	if err != nil {
@@ -85,56 +86,6 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 		c.SandboxID = boxOf[c.ID]
 	}
 	return out, nil
-}
-
-// knows reports whether an event says nothing that was not read already: most tell of what a worker has just done and
-// looked at itself, and looking again would cost as much as the first time. What happens after the event has an event
-// of its own.
-func (w *Watcher) knows(uid types.UID, event *runtimeapi.ContainerEventResponse) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	print := w.prints[uid]
-	if print == nil {
-		return false
-	}
-	// States of a sandbox and of a container only grow.
-	reached := func(id string, state int32) bool {
-		have, ok := print[id]
-		return ok && have >= state
-	}
-	id, box := event.ContainerId, event.PodSandboxStatus
-	sandbox := box.GetId() == id
-	switch event.ContainerEventType {
-	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		if _, there := print[id]; there {
-			return false
-		}
-	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
-		last := int32(runtimeapi.ContainerState_CONTAINER_EXITED) + containerOffset
-		if sandbox {
-			last = int32(runtimeapi.PodSandboxState_SANDBOX_NOTREADY)
-		}
-		if !reached(id, last) {
-			return false
-		}
-	default:
-		if _, there := print[id]; !there {
-			return false
-		}
-	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
-		if !sandbox && !reached(id, int32(runtimeapi.ContainerState_CONTAINER_RUNNING)+containerOffset) {
-			return false
-		}
-	}
-	if box != nil && !reached(box.Id, int32(box.State)) {
-		return false
-	}
-	for _, c := range event.ContainersStatuses {
-		if !reached(c.Id, int32(c.State)+containerOffset) {
-			return false
-		}
-	}
-	return true
 }
 
 // remember keeps what was last seen of a Pod.
@@ -242,6 +193,14 @@ func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.
 		if seen[uid] == nil {
 			out = append(out, uid)
 		}
+	}
+	for uid := range w.told {
+		if seen[uid] == nil {
+			delete(w.told, uid) // nobody reads it: it is gone, or was never ours
+		}
+	}
+	for _, uid := range out {
+		w.told[uid] = append(w.told[uid], anything)
 	}
 	if count {
 		for _, uid := range out {

@@ -70,6 +70,10 @@ type Watcher struct {
 	prints map[types.UID]fingerprint
 	// dirty are the Pods to be told of; wake holds a value while it is not empty.
 	dirty map[types.UID]struct{}
+	// told is what events and listings have told of each Pod since it was read last.
+	told map[types.UID][]fact
+	// complete says that everything was listed since the event stream is open.
+	complete bool
 	// relist asks for a listing: an event could not be told to belong to a Pod.
 	relist bool
 	// touched are, while a listing is under way, the Pods that an event or a read was about since it began:
@@ -94,6 +98,7 @@ func New(deps Deps) (*Watcher, error) {
 	}
 	return &Watcher{
 		deps: deps, prints: map[types.UID]fingerprint{}, dirty: map[types.UID]struct{}{},
+		told: map[types.UID][]fact{},
 		wake: make(chan struct{}, 1),
 	}, nil
 }
@@ -144,7 +149,7 @@ func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
 		return false, fmt.Errorf("open event stream: %w", err)
 	}
 	var group errgroup.Group
-	defer func() { cancel(); _ = group.Wait() }()
+	defer func() { cancel(); _ = group.Wait(); w.setComplete(false) }()
 	// The listing runs beside the drain, so that the stream is read from the first instant.
 	group.Go(func() error { w.audit(ctx); return nil })
 	for {
@@ -174,11 +179,19 @@ func (w *Watcher) audit(ctx context.Context) {
 			wait, delay = delay, min(2*delay, maxRetryDelay)
 		} else {
 			first, delay = false, retryDelay
+			w.setComplete(ctx.Err() == nil)
 		}
 		if !w.sleep(ctx, wait) {
 			return
 		}
 	}
+}
+
+// setComplete notes whether everything was listed since the event stream is open.
+func (w *Watcher) setComplete(complete bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.complete = complete
 }
 
 // poll stands in for events.

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
@@ -45,6 +46,11 @@ type Runtime interface {
 // Reader reads all that the runtime holds of a Pod. *pleg.Watcher is one.
 type Reader interface {
 	Read(ctx context.Context, uid types.UID) (*container.PodStatus, error)
+	// HoldsNothing reports whether it is known without asking that nothing is held of a Pod for which nothing was asked.
+	HoldsNothing(uid types.UID) bool
+	// ReadMade adds to what was read of a Pod what was made since. Complete reports whether nothing was told of beyond.
+	ReadMade(ctx context.Context, had *container.PodStatus, made pleg.Made) (
+		got *container.PodStatus, complete bool, err error)
 }
 
 // Images makes images present. *images.Manager is one.

@@ -164,7 +164,7 @@ func (m *Manager) sweep() {
 // Dirty says that a Pod's state in the runtime may have changed.
 func (m *Manager) Dirty(uid types.UID) {
 	if w := m.worker(uid); w != nil {
-		w.post(func() { w.changed = true })
+		w.post(func() { w.heard = true })
 	}
 }
 

@@ -25,7 +25,7 @@ func (w *worker) report() {
 		w.set(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
 		return
 	}
-	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.changed) {
+	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.stale()) {
 		return
 	}
 	if !w.reported && status.Terminal(w.pod.Status.Phase) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
@@ -29,8 +31,12 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 	w.begin(ctx, opSandbox, op{}, func(ctx context.Context) func() {
 		id, config, err := w.replaceSandbox(ctx, pod, held, actions)
 		return func() {
-			w.touched()
 			w.config, w.configOf = config, id
+			if err == nil && held.Empty() {
+				w.made = append(w.made, pleg.Made{Sandbox: id})
+			} else {
+				w.touched()
+			}
 			if err != nil {
 				if ctx.Err() == nil {
 					w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
@@ -151,10 +157,12 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 		}
 	}
 	w.forgetImages(s.Container)
-	w.busy.Add(1) // until it is up: bringUp counts it off
+	w.busy.Add(1) // until it is known that it is up, or not
+	launch.settled = sync.OnceFunc(func() { w.busy.Add(-1) })
 	w.begin(ctx, key, op{hold: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
 		return func() {
+			launch.settled()
 			if err == nil { // that it runs was told when it did
 				w.retries.done(key)
 				delete(w.waiting, name)
@@ -209,6 +217,7 @@ type launch struct {
 	sandbox *runtimeapi.PodSandboxConfig
 	request ContainerRequest
 	remove  []*container.ContainerStatus
+	settled func() // counts the launch off in busy
 }
 
 // run creates and starts the container and runs its postStart hook.
@@ -228,7 +237,6 @@ func (l *launch) run(ctx context.Context) error {
 
 // bringUp makes the container, in the place of earlier instances that are in its way, and lets its process run.
 func (l *launch) bringUp(ctx context.Context) (id string, err error) {
-	defer l.busy.Add(-1)
 	name := l.start.Container.Name
 	for _, c := range l.remove {
 		if err := l.removeContainer(ctx, c); err != nil {
@@ -277,7 +285,12 @@ func (l *launch) configure(ctx context.Context) (*runtimeapi.CreateContainerRequ
 func (l *launch) started(name, id string) {
 	now := l.m.deps.Clock.Now()
 	l.post(func() {
-		l.touched()
+		l.settled()
+		if len(l.remove) == 0 {
+			l.made = append(l.made, pleg.Made{Sandbox: l.sandboxID, Container: id})
+		} else {
+			l.touched()
+		}
 		delete(l.waiting, name)
 		if l.state != syncing {
 			return

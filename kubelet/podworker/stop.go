@@ -24,6 +24,14 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	if err := w.stopAll(ctx, pod, plan, grace, first(held.IPs)); err != nil {
 		return err
 	}
+	// How the containers ended is read at once; that the sandboxes end is no news.
+	w.busy.Add(1)
+	defer w.busy.Add(-1)
+	w.post(func() {
+		if len(w.runtime.Running()) > 0 {
+			w.touched()
+		}
+	})
 	errs := make([]error, len(held.Sandboxes))
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {

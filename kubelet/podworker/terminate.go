@@ -54,7 +54,7 @@ func (w *worker) terminate(ctx context.Context) {
 
 // stop begins to end containers and sandboxes, or notes that there is nothing left to be ended.
 func (w *worker) stop(ctx context.Context) {
-	over := len(w.runtime.Running()) == 0 && len(w.runtime.ReadySandboxes()) == 0
+	over := !w.lives()
 	// A sandbox that is not ready may still hold its network, until it was stopped once without an error.
 	if over && (w.killed || len(w.runtime.Sandboxes) == 0) {
 		w.stopped = true
@@ -71,8 +71,12 @@ func (w *worker) stop(ctx context.Context) {
 		err := w.killPod(ctx, pod, held, grace)
 		canceled := ctx.Err() != nil
 		return func() {
-			w.touched()
 			w.killed = err == nil
+			if w.killed && len(w.runtime.Running()) == 0 {
+				w.sandboxesStopped(held)
+			} else {
+				w.touched()
+			}
 			if err != nil && !canceled {
 				w.warn("", "FailedKillPod", "error killing pod: %s", message(err))
 				w.failed(opStop, err)

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/status"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -53,6 +54,9 @@ type worker struct {
 
 	runtime *container.PodStatus // as last read
 	changed bool                 // the runtime may hold something else than that
+	// heard says the same, because an event told so; made is what we have brought up ourselves since the last read.
+	heard bool
+	made  []pleg.Made
 	// urgent says that a read must not wait for what is under way.
 	urgent bool
 
@@ -201,24 +205,6 @@ func (w *worker) look(ctx context.Context) (gone bool) {
 	return gone
 }
 
-// read brings the worker's view of the runtime up to date where it has to be, and reports whether it is there.
-func (w *worker) read(ctx context.Context) bool {
-	if w.changed && (w.urgent || w.busy.Load() == 0) {
-		if w.waits("read") {
-			return false
-		}
-		got, err := w.m.deps.Reader.Read(ctx, w.uid)
-		if err != nil {
-			w.failed("read", err)
-			return false
-		}
-		w.retries.done("read")
-		w.runtime, w.changed, w.urgent = got, false, false
-		w.learn(ctx)
-	}
-	return w.runtime != nil
-}
-
 // learn takes from a fresh read what others have to know.
 func (w *worker) learn(ctx context.Context) {
 	if w.pod == nil {
@@ -337,9 +323,6 @@ func (w *worker) begin(ctx context.Context, key string, o op, fn func(ctx contex
 		})
 	})
 }
-
-// touched says that we have changed the runtime ourselves: the next look reads it at once.
-func (w *worker) touched() { w.changed, w.urgent = true, true }
 
 // ref is the Pod in the timeline.
 func (w *worker) ref() timeline.Ref { return timeline.PodRef(w.pod) }

@@ -1,0 +1,92 @@
+package pleg_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/pleg"
+)
+
+// container makes a container in the Pod's sandbox and starts it.
+func (w *world) container(box, uid, name string) string {
+	ctx := context.Background()
+	resp, err := w.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: box, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "app:1"},
+			Labels: map[string]string{container.PodUIDLabel: uid, container.ContainerNameLabel: name},
+		},
+	})
+	require.NoError(w.t, err)
+	_, err = w.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
+	require.NoError(w.t, err)
+	return resp.ContainerId
+}
+
+func (w *world) calls() int {
+	return w.runtime.Calls("ListPodSandbox") + w.runtime.Calls("ListContainers") +
+		w.runtime.Calls("PodSandboxStatus") + w.runtime.Calls("ContainerStatus")
+}
+
+func TestWhatIsKnownToBeNothingIsNotAskedFor(t *testing.T) {
+	w := newWorld(t)
+	require.False(t, w.watcher.HoldsNothing("a"), "nothing was listed yet")
+	w.sandbox("before")
+	w.start()
+	w.eventually("listed", func() bool { return w.watcher.HoldsNothing("a") })
+	require.False(t, w.watcher.HoldsNothing("before"), "an earlier process made it")
+	w.sandbox("a")
+	w.eventually("told", func() bool { return w.dirty["a"] > 0 })
+	require.False(t, w.watcher.HoldsNothing("a"))
+	_, err := w.watcher.Read(context.Background(), "a")
+	require.NoError(t, err)
+	require.False(t, w.watcher.HoldsNothing("a"))
+
+	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unavailable, "away"))
+	w.runtime.CutEvents()
+	w.eventually("without events nobody knows", func() bool { return !w.watcher.HoldsNothing("new") })
+}
+
+func TestWhatWasMadeIsReadAlone(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	w.start()
+	w.eventually("first listing", func() bool { return w.lists == 1 })
+	w.sandbox("a")
+	had, err := w.watcher.Read(ctx, "a")
+	require.NoError(t, err)
+	box := had.Sandboxes[0].Id
+
+	one := w.container(box, "a", "one")
+	calls := w.calls()
+	got, _, err := w.watcher.ReadMade(ctx, had, pleg.Made{Sandbox: box, Container: one})
+	require.NoError(t, err)
+	require.Equal(t, calls+1, w.calls())
+	require.Equal(t, container.StateRunning, got.FindID(one).State)
+	require.Equal(t, box, got.FindID(one).SandboxID)
+	require.Len(t, got.Sandboxes, 1)
+	require.Equal(t, had.IPs, got.IPs)
+	require.Empty(t, had.Containers, "what was read before stays as it is")
+
+	w.mu.Lock()
+	before := w.dirty["a"]
+	w.mu.Unlock()
+	w.runtime.Exit("one", 3)
+	w.eventually("told of the end", func() bool { return w.dirty["a"] > before })
+	two := w.container(box, "a", "two")
+	got, complete, err := w.watcher.ReadMade(ctx, got, pleg.Made{Sandbox: box, Container: two})
+	require.NoError(t, err)
+	require.False(t, complete, "another container has ended: all has to be read")
+	require.Equal(t, container.StateRunning, got.FindID(one).State)
+
+	got, err = w.watcher.Read(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, container.StateExited, got.FindID(one).State)
+	_, _, err = w.watcher.ReadMade(ctx, got, pleg.Made{Sandbox: box, Container: "none"})
+	require.ErrorContains(t, err, "read container none of pod a")
+}

@@ -76,10 +76,13 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	fresh := c.untouched()
-	if err := c.prepare(ctx); err != nil {
-		if fresh { // a start that is refused leaves nothing
+	fresh, founded := c.untouched(), c.founded()
+	if err := c.prepare(ctx); err != nil { // a start that is refused leaves nothing
+		if fresh {
 			err = errors.Join(err, c.removeBridge(), removeTree(c.RunDir))
+		}
+		if !founded {
+			err = errors.Join(err, c.forget())
 		}
 		return err
 	}

@@ -149,7 +149,15 @@ func portOwner(port uint16) string {
 		if err != nil {
 			return "process " + pid
 		}
-		return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(command)), pid)
+		name := strings.TrimSpace(string(command))
+		// The kernel keeps 15 bytes of a name; the whole one is in the arguments, unless the program has changed them.
+		if argv, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil {
+			program, _, _ := strings.Cut(string(argv), "\x00")
+			if whole := filepath.Base(program); strings.HasPrefix(whole, name) {
+				name = whole
+			}
+		}
+		return fmt.Sprintf("%s (process %s)", name, pid)
 	}
 	return "another process (port " + strconv.Itoa(int(port)) + ")"
 }

@@ -3,6 +3,7 @@ package up
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -25,15 +26,7 @@ func (l Layout) preflight() error {
 	if uid := os.Geteuid(); uid != 0 {
 		return fmt.Errorf("berth up makes network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
 	}
-	var errs []error
-	for _, name := range programs {
-		path := l.Program(name)
-		if info, err := os.Stat(path); err != nil {
-			errs = append(errs, fmt.Errorf("program %s is missing: run `make build`, or set --bin-dir (%w)", name, err))
-		} else if info.Mode()&0o111 == 0 {
-			errs = append(errs, fmt.Errorf("program %s is not executable: run `make build` again", path))
-		}
-	}
+	errs := []error{l.checkPrograms()}
 	_, iptables := exec.LookPath("iptables")
 	if _, nft := exec.LookPath("nft"); iptables != nil && nft != nil {
 		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
@@ -43,6 +36,27 @@ func (l Layout) preflight() error {
 	}
 	if longest := l.ContainerdSocket() + ".ttrpc"; len(longest) > 107 {
 		errs = append(errs, fmt.Errorf("the socket path %s is longer than the 107 bytes that the kernel allows", longest))
+	}
+	return errors.Join(errs...)
+}
+
+// checkPrograms looks for the programs that berth runs beside itself.
+func (l Layout) checkPrograms() error {
+	var missing []string
+	var errs []error
+	for _, name := range programs {
+		path := l.Program(name)
+		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, name)
+		} else if err != nil {
+			errs = append(errs, fmt.Errorf("look for program %s: %w", path, err))
+		} else if info.Mode()&0o111 == 0 {
+			errs = append(errs, fmt.Errorf("program %s is not executable: run `make build` again", path))
+		}
+	}
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("there is no %s in %s: run `make build`, or set --bin-dir",
+			strings.Join(missing, ", "), l.BinDir))
 	}
 	return errors.Join(errs...)
 }

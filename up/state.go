@@ -30,6 +30,24 @@ type state struct {
 
 func (l Layout) statePath() string { return filepath.Join(l.DataDir, "cluster.json") }
 
+// founded reports whether the data directory is a cluster's already.
+func (l Layout) founded() bool {
+	_, err := os.Stat(l.statePath())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// forget takes back what remember and directories made in a new data directory: a start that was refused must not
+// hold the next one to its flags. What is not empty is not theirs.
+func (l Layout) forget() error {
+	if err := os.Remove(l.statePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the cluster that did not start: %w", err)
+	}
+	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), filepath.Dir(l.PodLogsDir()), l.VolumesDir()} {
+		_ = os.Remove(dir)
+	}
+	return nil
+}
+
 // Recall replaces flags that were not given by what the data directory remembers, so that `berth up` alone
 // brings back the cluster that it made. given tells which flags the person set.
 func Recall(c Config, given func(flag string) bool) (Config, error) {

@@ -55,6 +55,35 @@ func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	require.NoError(t, l.remember())
 }
 
+func TestARefusedFirstStartHoldsNobodyToItsFlags(t *testing.T) {
+	l := testLayout(t)
+	require.False(t, l.founded())
+	require.NoError(t, l.remember())
+	require.NoError(t, l.directories())
+	t.Cleanup(func() { _ = os.RemoveAll(l.RunDir) })
+	require.True(t, l.founded())
+	require.NoError(t, os.WriteFile(filepath.Join(l.VolumesDir(), "kept"), []byte("x"), 0o600))
+	require.NoError(t, l.forget())
+	require.False(t, l.founded())
+	require.NoDirExists(t, l.KubeletDir())
+	require.FileExists(t, filepath.Join(l.VolumesDir(), "kept"), "what is not its own")
+
+	require.NoError(t, os.RemoveAll(l.VolumesDir()))
+	changed := l
+	changed.PodCIDR = "10.99.0.0/16"
+	require.NoError(t, changed.remember())
+}
+
+func TestMissingProgramsAreNamedInOneLine(t *testing.T) {
+	l := testLayout(t)
+	l.BinDir = t.TempDir()
+	require.NoError(t, os.WriteFile(l.Program("runc"), nil, 0o600))
+	err := l.checkPrograms()
+	require.ErrorContains(t, err, "runc is not executable")
+	require.ErrorContains(t, err, "there is no berth-controlplane, containerd, ")
+	require.ErrorContains(t, err, "--bin-dir")
+}
+
 func TestOnlyOneHoldsTheLock(t *testing.T) {
 	l := testLayout(t)
 	first, err := l.lock()

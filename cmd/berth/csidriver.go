@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,9 @@ func newCSIDriver() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config.Endpoint == "" || config.NodeID == "" || config.Root == "" {
 				return usageError{errors.New("--endpoint, --node-id and --root are required")}
+			}
+			if os.Geteuid() != 0 {
+				return fmt.Errorf("berth csi-driver makes loop devices and mounts, so it must run as root (now uid %d): use sudo", os.Geteuid())
 			}
 			logger := stderrLogger(verbosity)
 			group, ctx := errgroup.WithContext(cmd.Context())

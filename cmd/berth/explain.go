@@ -64,7 +64,7 @@ func newExplain() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
-	f.StringVar(&flags.socket, "socket", "", "the --socket of a `berth node` or `berth controllers` to ask (default: that of --data-dir)")
+	f.StringVar(&flags.socket, "socket", "", "`path` of the --socket of a 'berth node' or 'berth controllers' to ask (default: that of --data-dir)")
 	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
 	f.StringVarP(&flags.namespace, "namespace", "n", "", "the object's namespace (default: the kubeconfig's)")
 	f.BoolVar(&flags.all, "all", false, "list everything that is stuck, the worst first (in all namespaces unless -n is given)")

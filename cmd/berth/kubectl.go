@@ -26,11 +26,11 @@ func newKubectl() *cobra.Command {
 					return err
 				}
 				path := layout.AdminKubeconfig()
-				if _, err := os.Stat(path); err != nil {
+				if _, err := os.Stat(path); err != nil && !asksForHelp(args) {
 					return fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
 						layout.DataDir, err)
 				}
-				if _, err := os.Stat(layout.Socket()); err != nil {
+				if _, err := os.Stat(layout.Socket()); err != nil && !asksForHelp(args) {
 					fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
 				}
 				// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
@@ -50,4 +50,12 @@ func newKubectl() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// asksForHelp reports whether kubectl will only tell about itself, which needs no cluster.
+func asksForHelp(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end] // what follows is a Pod's command
+	}
+	return len(args) == 0 || args[0] == "help" || slices.Contains(args, "--help") || slices.Contains(args, "-h")
 }

@@ -297,13 +297,31 @@ func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Con
 
 // loadKubeconfig reads a kubeconfig, or uses the Pod's own identity inside a cluster if the path is empty.
 func loadKubeconfig(path string) (*rest.Config, error) {
+	if path == "" {
+		config, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, usageError{errors.New("--kubeconfig is required outside a cluster's Pod: which cluster is meant?")}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("use the Pod's own identity: %w", err)
+		}
+		return tuned(config), nil
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("kubeconfig %q names no cluster", path) // client-go asks for its own variables here
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %q: %w", path, err)
 	}
+	return tuned(config), nil
+}
+
+// tuned is how Berth's parts talk to an API server.
+func tuned(config *rest.Config) *rest.Config {
 	config.QPS = -1                                  // the API server's own fairness limits us
 	config.ContentType = runtime.ContentTypeProtobuf // much less work than JSON, on both sides
-	return config, nil
+	return config
 }
 
 // stderrLogger is the log of the parts that run for themselves.

@@ -57,6 +57,7 @@ type Manager struct {
 	reported    time.Time    // when the status was last written
 	retry       time.Duration
 	rebootTold  bool
+	contest     contest
 
 	mu           sync.Mutex // guards all below
 	node         *corev1.Node
@@ -235,8 +236,9 @@ func resetTimer(timer clock.Timer, d time.Duration) {
 // sync computes the status, writes it if need be, and tells after what time to come again unasked.
 func (m *Manager) sync(ctx context.Context) time.Duration {
 	gen, err := m.observe(ctx)
+	var held time.Duration
 	if err == nil {
-		err = m.report(ctx, gen)
+		held, err = m.report(ctx, gen)
 	}
 	switch {
 	case errors.Is(err, errGone) || apierrors.IsNotFound(err):
@@ -254,6 +256,9 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 		return m.backoff()
 	}
 	m.retry = 0
+	if held > 0 {
+		return min(held, checkEvery)
+	}
 	return checkEvery
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,34 +20,42 @@ var (
 	noImages       = []*runtimeapi.Image{} // known to be none, as opposed to not known
 )
 
-// report writes the status if it differs from the Node's, or if it was not written for long.
-func (m *Manager) report(ctx context.Context, gen int64) error {
+// report writes the status if it differs from the Node's, or if it was not written for long. If the write has to wait,
+// because somebody else keeps changing the status, it tells for how long.
+func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, err error) {
 	m.mu.Lock()
 	node, gone := m.node, m.gone
 	m.mu.Unlock()
 	if gone {
-		return errGone
+		return 0, errGone
 	}
 	now := m.deps.Clock.Now()
 	status := build(&m.cfg, &node.Status, m.seen, now)
 	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.cfg.ReportEvery {
 		m.setWritten(gen)
-		return nil
+		return 0, nil
+	}
+	ours := build(&m.cfg, &corev1.NodeStatus{}, m.seen, time.Time{})
+	if wait := m.contest.hold(&ours, now); wait > 0 {
+		return wait, nil
 	}
 	patch, err := statusPatch(node, &status)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	updated, err := m.deps.Client.CoreV1().Nodes().Patch(
 		ctx, m.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return fmt.Errorf("patch status of node %q: %w", m.cfg.Name, err)
+		return 0, fmt.Errorf("patch status of node %q: %w", m.cfg.Name, err)
 	}
 	m.reported = now
+	if m.contest.wrote(&ours, now) {
+		m.tellContest(&node.Status, &status)
+	}
 	m.tellTransitions(&node.Status, &status)
 	m.setNode(updated)
 	m.setWritten(gen)
-	return nil
+	return 0, nil
 }
 
 // statusPatch is the strategic merge patch from the Node's status to the new one. Addresses are replaced as a whole:

@@ -254,13 +254,15 @@ func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *
 
 // sameStatus compares two statuses but for the heartbeat times and the order of conditions.
 func sameStatus(a, b *corev1.NodeStatus) bool {
-	plain := func(status *corev1.NodeStatus) *corev1.NodeStatus {
-		status = status.DeepCopy()
-		for i := range status.Conditions {
-			status.Conditions[i].LastHeartbeatTime = metav1.Time{}
-		}
-		slices.SortFunc(status.Conditions, func(a, b corev1.NodeCondition) int { return cmp.Compare(a.Type, b.Type) })
-		return status
-	}
 	return equality.Semantic.DeepEqual(plain(a), plain(b))
+}
+
+// plain is a copy of the status without heartbeat times, its conditions in order.
+func plain(status *corev1.NodeStatus) *corev1.NodeStatus {
+	status = status.DeepCopy()
+	for i := range status.Conditions {
+		status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+	}
+	slices.SortFunc(status.Conditions, func(a, b corev1.NodeCondition) int { return cmp.Compare(a.Type, b.Type) })
+	return status
 }

@@ -1,0 +1,66 @@
+package node_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A second node agent of the same name answers each write with one of its own. The two do not keep the API server busy,
+// people are told, and once the other one is gone the status is right again.
+func TestTwoOfOneName(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		nodes := b.client.CoreV1().Nodes()
+		stream, err := nodes.Watch(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		rival, end := context.WithCancel(t.Context())
+		done := make(chan int)
+		go func() {
+			answers := 0
+			defer func() { stream.Stop(); done <- answers }()
+			for {
+				select {
+				case <-rival.Done():
+					return
+				case event := <-stream.ResultChan():
+					node, ok := event.Object.(*corev1.Node)
+					if !ok || node.Status.Addresses[0].Address == "10.66.66.66" {
+						continue
+					}
+					node = node.DeepCopy()
+					node.Status.Addresses[0].Address = "10.66.66.66"
+					if _, err := nodes.UpdateStatus(rival, node, metav1.UpdateOptions{}); err == nil {
+						answers++
+					}
+				}
+			}
+		}()
+		b.SetNotReady("test", context.Canceled) // a write of ours begins it
+		synctest.Wait()
+		b.SetNotReady("test", nil)
+		time.Sleep(30 * time.Minute)
+		end()
+		answers := <-done
+		require.Greater(t, answers, 20, "nobody gives in")
+		require.Less(t, answers, 50, "but nobody hurries either")
+		var told []string
+		for _, event := range b.events() {
+			if strings.Contains(event, "NodeStatusContested") {
+				told = append(told, event)
+			}
+		}
+		require.Len(t, told, 1)
+		require.Contains(t, told[0], "(addresses)")
+		time.Sleep(time.Minute + time.Second)
+		require.Equal(t, "10.0.0.1", b.get(t).Status.Addresses[0].Address)
+
+		// What is new here is written at once, whoever quarrels.
+		require.NoError(t, b.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"v"}))
+	})
+}

@@ -221,7 +221,7 @@ func TestManyPodsComeAndGo(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Zero(t, w.objects.Watched())
+	w.forgotten()
 	require.Zero(t, w.tokens.Kept())
 	entries, err := os.ReadDir(volume.PodsDir(w.root))
 	require.NoError(t, err)

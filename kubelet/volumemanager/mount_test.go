@@ -61,7 +61,7 @@ func TestAllKindsOfVolumes(t *testing.T) {
 	require.NoError(t, w.Unmount(t.Context(), "a"))
 	w.gone("a")
 	require.FileExists(t, filepath.Join(dir, "f"), "the claim's data must stay")
-	require.Zero(t, w.objects.Watched())
+	w.forgotten()
 	require.Zero(t, w.tokens.Kept())
 	require.NoError(t, w.RemovePodDir("a"))
 	require.NoDirExists(t, volume.PodDir(w.root, "a"))

@@ -275,6 +275,12 @@ func (w *world) stepUntil(bit time.Duration, what string, condition func() bool)
 	})
 }
 
+// forgotten moves the clock until no object is followed any more, as must be soon after the last Pod.
+func (w *world) forgotten() {
+	w.t.Helper()
+	w.stepUntil(time.Minute, "the objects to be forgotten", func() bool { return w.objects.Watched() == 0 })
+}
+
 // read is the content of a file in a volume, or its error.
 func (w *world) read(uid types.UID, name, file string) string {
 	data, err := os.ReadFile(filepath.Join(w.Volumes(uid)[name].Path, file))

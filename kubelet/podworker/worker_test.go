@@ -38,6 +38,7 @@ type world struct {
 	admitter *admitter
 	recorder *recorder
 	hooks    *hooks
+	watcher  *pleg.Watcher
 	manager  *podworker.Manager
 	stop     func()
 }
@@ -73,7 +74,7 @@ func (w *world) boot() {
 		Recorder: w.recorder,
 	})
 	require.NoError(w.t, err)
-	w.manager = manager
+	w.manager, w.watcher = manager, watcher
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = watcher.Start(ctx) })

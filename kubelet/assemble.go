@@ -139,7 +139,7 @@ func (k *Kubelet) employ() (err error) {
 		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
 	}, images.Deps{
 		Service: k.runtime, Keyring: k.keyring(), Recorder: d.Recorder, Clock: d.Clock,
-		Pulled: k.node.ImagesChanged, Logger: d.Logger,
+		Pulled: k.node.ImagesChanged, Observe: k.imageTimes.observe, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (k *Kubelet) open() error {
 		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, Profiling: cfg.Profiling,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
+		Requests: k.requests, Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
 	})
 	return err
 }

@@ -18,6 +18,7 @@ var (
 		[]string{"static"}, nil)
 	activePods = prometheus.NewDesc("kubelet_active_pods", "The number of pods the kubelet considers active, which have "+
 		"not ended", []string{"static"}, nil)
+	mirrorPods        = prometheus.NewDesc("kubelet_mirror_pods", "Static pods that are shown in the API server by a mirror each", nil, nil)
 	cgroupVersion     = prometheus.NewDesc("kubelet_cgroup_version", "The version of control groups in use: 1 or 2", nil, nil)
 	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
 		[]string{"container_state"}, nil)
@@ -38,7 +39,7 @@ var _ prometheus.Collector = (*gauges)(nil)
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		runningPods, desiredPods, activePods, runningContainers, cgroupVersion, nodeName, drift,
+		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, drift,
 	} {
 		out <- desc
 	}
@@ -85,6 +86,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	for static, n := range active {
 		out <- prometheus.MustNewConstMetric(activePods, prometheus.GaugeValue, float64(n), static)
 	}
+	out <- prometheus.MustNewConstMetric(mirrorPods, prometheus.GaugeValue, float64(desired["true"]))
 	version := 1.0
 	if cgroups.IsCgroup2UnifiedMode() {
 		version = 2

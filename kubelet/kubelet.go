@@ -53,6 +53,8 @@ type Kubelet struct {
 	metrics    *prometheus.Registry
 	// probeMetrics are apart, as /metrics/probes is.
 	probeMetrics *prometheus.Registry
+	requests     *server.Requests
+	imageTimes   *imageTimes
 
 	node     *node.Manager
 	cgroups  *cm.Manager
@@ -114,8 +116,10 @@ func New(cfg Config, deps Deps) (*Kubelet, error) {
 }
 
 func newKubelet(cfg Config, deps Deps) *Kubelet {
+	registry := prometheus.NewRegistry()
 	return &Kubelet{
-		cfg: cfg, deps: deps, metrics: prometheus.NewRegistry(), probeMetrics: prometheus.NewRegistry(),
+		cfg: cfg, deps: deps, metrics: registry, probeMetrics: prometheus.NewRegistry(),
+		requests: server.NewRequests(registry, deps.Clock), imageTimes: newImageTimes(registry),
 		listed: make(chan struct{}), sourced: make(chan struct{}), face: newFace(),
 	}
 }

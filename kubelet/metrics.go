@@ -105,7 +105,7 @@ func (j *judged) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
 type starts struct {
 	pods, podErrors             prometheus.Counter
 	containers, containerErrors *prometheus.CounterVec
-	duration                    prometheus.Histogram
+	duration, total             prometheus.Histogram
 }
 
 var _ podworker.Metrics = (*starts)(nil)
@@ -129,8 +129,13 @@ func newStarts(registry *prometheus.Registry) *starts {
 			Help:    "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 		}),
+		total: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_start_total_duration_seconds",
+			Help:    "Duration in seconds from the pod's creation to the pod starting to run, with pulls and init containers",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 16),
+		}),
 	}
-	registry.MustRegister(s.pods, s.podErrors, s.containers, s.containerErrors, s.duration)
+	registry.MustRegister(s.pods, s.podErrors, s.containers, s.containerErrors, s.duration, s.total)
 	return s
 }
 
@@ -160,4 +165,7 @@ func (s *starts) ContainerStarted(kind kuberuntime.Kind, reason string, err erro
 }
 
 // PodRunning implements podworker.Metrics.
-func (s *starts) PodRunning(sinceSeen time.Duration) { s.duration.Observe(sinceSeen.Seconds()) }
+func (s *starts) PodRunning(sinceSeen, sinceCreated time.Duration) {
+	s.duration.Observe(sinceSeen.Seconds())
+	s.total.Observe(sinceCreated.Seconds())
+}

@@ -3,6 +3,8 @@ package kubelet
 import (
 	"errors"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/server"
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
@@ -36,7 +39,14 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	starts.SandboxStarted(true, errors.New("no"))
 	starts.ContainerStarted(kuberuntime.KindInit, "", nil)
 	starts.ContainerStarted(kuberuntime.KindMain, "ErrImagePull", errors.New("no"))
-	starts.PodRunning(time.Second)
+	starts.PodRunning(time.Second, 2*time.Second)
+	images := newImageTimes(registry)
+	images.observe(11<<20, time.Second)
+	images.count("age")
+	requests := server.NewRequests(registry, nil).Count("readwrite", http.NotFoundHandler())
+	for _, path := range []string{"/pods/", "/made/up"} {
+		requests.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
+	}
 	newJudged(registry, &refusing{}).Admit(nil, nil)
 	static := testPod(func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} })
 	over := testPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
@@ -62,9 +72,25 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_started_containers_total": {"container_type"}, "kubelet_started_containers_errors_total": {"code", "container_type"},
 		"kubelet_admission_rejections_total": {"reason"}, "kubelet_running_pods": {}, "kubelet_desired_pods": {"static"},
 		"kubelet_active_pods": {"static"}, "kubelet_running_containers": {"container_state"}, "kubelet_node_name": {"node"},
-		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
+		"kubelet_pod_start_total_duration_seconds": {}, "kubelet_image_pull_duration_seconds": {"image_size_in_bytes"},
+		"kubelet_image_garbage_collected_total": {"reason"}, "kubelet_mirror_pods": {},
+		"kubelet_http_requests_total":            {"long_running", "method", "path", "server_type"},
+		"kubelet_http_requests_duration_seconds": {"long_running", "method", "path", "server_type"},
+		"kubelet_http_inflight_requests":         {"long_running", "method", "path", "server_type"},
+		"kubelet_cgroup_version":                 {}, "berth_kubelet_runtime_drift_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))
+	var paths []string
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			if family.GetName() == "kubelet_http_requests_total" {
+				paths = append(paths, metric.Label[2].GetValue())
+			}
+		}
+	}
+	require.Equal(t, []string{"other", "pods"}, paths, "nobody can make labels up")
+	require.Equal(t, []string{"N/A", "0-10MB", "10MB-100MB", "GT100GB"},
+		[]string{sizeClass(0), sizeClass(10 << 20), sizeClass(10<<20 + 1), sizeClass(101 << 30)})
 	require.Equal(t, map[string]float64{"": 0, "true": 1}, values(t, registry, "kubelet_active_pods"), "one is over")
 	require.Equal(t, map[string]float64{"strict": 1}, values(t, registry, "kubelet_run_podsandbox_errors_total"))
 }

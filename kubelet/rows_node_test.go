@@ -70,9 +70,8 @@ var nodeRows = []row{
 	{"EVT-1", "reasons of events", "images.TestEvents podworker.TestPodsWaitForTheNetwork prober.TestReadinessThresholds node.TestRegistersReadyAtOnce volumemanager.TestFailureIsTriedAgainAfterThePause integration.TestWhy", "",
 		"FailedPrepareDynamicResources is never sent: such Pods are refused; CgroupV1 has no test of its own"},
 	{"EVT-2", "what an event is about", "podworker.TestEventsSayTheContainer integration.TestWhy", "", ""},
-	{"MET-1", "metrics have upstream's names", "kubelet.TestMetricsHaveUpstreamsNames volumemanager.TestMetricsOfClaims prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: pod_start_sli_ and pod_start_total_duration, pod_worker_*, pod_status_sync_duration, terminated_containers, mirror_, " +
-		"working_, orphaned_runtime_ and restarted_pods, evictions, preemptions, image_pull_duration, image_garbage_collected, pleg_*, " +
-		"pod_resize_*, http_requests_*, errors of renewals"},
+	{"MET-1", "metrics have upstream's names", "kubelet.TestMetricsHaveUpstreamsNames volumemanager.TestMetricsOfClaims prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: pod_start_sli_duration, pod_worker_*, pod_status_sync_duration, terminated_containers, working_, orphaned_runtime_ " +
+		"and restarted_pods, evictions, preemptions, pleg_*, pod_resize_*, errors of renewals"},
 	{"CKP-1", "kill and start: nothing is touched", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestPodsLiveThroughCrashesOfTheAgent integration.TestKills integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
 	{"CKP-2", "files of state", "userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted podworker.TestResizeWaitsForRoom", "",
 		"what was allocated is read back from status and runtime; there are no files allocated_pods_state and actuated_pods_state"},

@@ -55,7 +55,7 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
 		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
+		Requests: k.requests, Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
 	})
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (k *Kubelet) readOnly() (http.Handler, error) {
 			k.deps.Logger.Info("answering with the list of pods failed", "error", err)
 		}
 	})
-	return mux, nil
+	return k.requests.Count("readonly", mux), nil
 }
 
 // ServeLogs serves the machine's log files, below the path /logs/.

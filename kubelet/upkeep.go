@@ -48,7 +48,7 @@ func (k *Kubelet) tend() (err error) {
 	k.upkeep.collector, err = images.NewCollector(images.CollectorConfig{
 		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
 	}, images.CollectorDeps{
-		Service: k.runtime, Used: k.wantedImages, Removed: k.node.ImagesChanged, Recorder: d.Recorder,
+		Service: k.runtime, Used: k.wantedImages, Removed: k.node.ImagesChanged, Count: k.imageTimes.count, Recorder: d.Recorder,
 		Node: &corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Node", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName),
 		},

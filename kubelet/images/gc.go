@@ -57,8 +57,9 @@ type CollectorDeps struct {
 	Used func() []string
 	// Usage measures the file system at a mount point, in bytes; nil asks the kernel.
 	Usage func(mountpoint string) (capacity, available uint64, err error)
-	// Removed, if set, is told that images were removed.
+	// Removed, if set, is told that images were removed; Count, if set, of each of them, and why: "space" or "age".
 	Removed func()
+	Count   func(reason string)
 	// Recorder and Node are for the events FreeDiskSpaceFailed and ImageGCFailed; the Recorder may be nil.
 	Recorder record.EventRecorder
 	Node     *corev1.ObjectReference
@@ -260,7 +261,7 @@ func (c *Collector) expire(ctx context.Context, unused []*runtimeapi.Image) (lef
 			left = append(left, image)
 			continue
 		}
-		if err := c.remove(ctx, image, "nobody has used it for too long"); err != nil {
+		if err := c.remove(ctx, image, "age"); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -272,7 +273,7 @@ func (c *Collector) expire(ctx context.Context, unused []*runtimeapi.Image) (lef
 	return left, errors.Join(errs...)
 }
 
-// remove removes an image, and tells why.
+// remove removes an image for the sake of space or age, and tells which.
 func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why string) error {
 	_, err := c.deps.Service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: image.Id},
@@ -281,7 +282,10 @@ func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why str
 		return fmt.Errorf("remove image %q: %w", image.Id, err)
 	}
 	delete(c.seen, image.Id)
-	c.deps.Logger.Info("removed an image that nobody uses: "+why, "image", image.Id, "names", image.RepoTags,
+	if c.deps.Count != nil {
+		c.deps.Count(why)
+	}
+	c.deps.Logger.Info("removed an image that nobody uses", "for", why, "image", image.Id, "names", image.RepoTags,
 		"bytes", image.Size)
 	return nil
 }
@@ -297,7 +301,7 @@ func (c *Collector) free(ctx context.Context, unused []*runtimeapi.Image, need i
 		if now.Sub(c.seen[image.Id].first) < c.cfg.MinAge {
 			continue
 		}
-		if err := c.remove(ctx, image, "the disk is full"); err != nil {
+		if err := c.remove(ctx, image, "space"); err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -81,6 +81,8 @@ type Deps struct {
 	Recorder record.EventRecorder
 	// Pulled, if set, is told after each pull, so that the node's list of images can be renewed.
 	Pulled func()
+	// Observe, if set, is told of each pull that succeeded: the image's size in bytes, and how long it took.
+	Observe func(size uint64, took time.Duration)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -249,6 +251,9 @@ func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpe
 		image = &runtimeapi.Image{Id: ref, Spec: spec}
 	}
 	took := m.deps.Clock.Since(start).Truncate(time.Millisecond)
+	if m.deps.Observe != nil {
+		m.deps.Observe(image.GetSize(), took)
+	}
 	m.event(want, corev1.EventTypeNormal, eventPulled, fmt.Sprintf(
 		"Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
 		want.Image, took, took, image.GetSize()))

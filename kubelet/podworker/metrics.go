@@ -14,7 +14,7 @@ type Metrics interface {
 	// failed.
 	ContainerStarted(kind kuberuntime.Kind, reason string, err error)
 	// PodRunning is told once of each Pod that this process has seen from its beginning, when it has come to run.
-	PodRunning(sinceSeen time.Duration)
+	PodRunning(sinceSeen, sinceCreated time.Duration)
 }
 
 // noMetrics is told in vain.
@@ -29,4 +29,4 @@ func (noMetrics) SandboxStarted(bool, error) {}
 func (noMetrics) ContainerStarted(kuberuntime.Kind, string, error) {}
 
 // PodRunning implements Metrics.
-func (noMetrics) PodRunning(time.Duration) {}
+func (noMetrics) PodRunning(time.Duration, time.Duration) {}

@@ -93,6 +93,8 @@ type Deps struct {
 	Stats Stats
 	// Configz gives the effective configuration by component name, for /configz.
 	Configz func() map[string]any
+	// Requests counts the requests.
+	Requests *Requests
 	// Flags are the command line's flags by name, for /flagz; without any there is none.
 	Flags map[string]string
 	// Checks are asked for /healthz beside ping.
@@ -134,7 +136,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		ready: make(chan struct{}),
 		conns: make(map[net.Conn]struct{}),
 	}
-	s.handler = s.counted(deps.Auth.guard(cfg.NodeName, deps.Logger, s.routes()))
+	s.handler = s.counted(deps.Requests.Count("readwrite", deps.Auth.guard(cfg.NodeName, deps.Logger, s.routes())))
 	return s, nil
 }
 

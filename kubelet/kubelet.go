@@ -137,6 +137,14 @@ func (k *Kubelet) assemble() error {
 // Start makes the node's Pods run until ctx ends, and returns when all its goroutines have. Containers run on: the
 // next Start finds them. It is called once.
 func (k *Kubelet) Start(ctx context.Context) error {
+	if k.cfg.LockFile == "" {
+		return k.work(ctx)
+	}
+	return holdLock(ctx, k.deps.Clock, k.cfg.LockFile, k.cfg.ExitOnLockContention, k.work)
+}
+
+// work is Start, with the lock.
+func (k *Kubelet) work(ctx context.Context) error {
 	if err := k.prepare(ctx); err != nil {
 		return err
 	}

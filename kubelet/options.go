@@ -44,6 +44,10 @@ type Config struct {
 
 	// RootDir holds pods/UID/… and all other state, PodLogsDir a directory of log files for each Pod.
 	RootDir, PodLogsDir string
+	// LockFile, if set, is locked while the node agent runs: a second one waits for the first. With
+	// ExitOnLockContention the first ends when a second comes, as an agent that brings up another does.
+	LockFile             string
+	ExitOnLockContention bool
 	// ContainerLogsDir has a link to the log of each container, under the name that collectors of logs look for. Empty
 	// makes none.
 	ContainerLogsDir string
@@ -171,6 +175,8 @@ func (c *Config) complete() error {
 		return errors.New("kubelet: Config.NodeIPs is empty: the node needs an address")
 	case len(c.Server.Addresses) > 0 && (c.Server.CertFile == "" || c.Server.KeyFile == ""):
 		return errors.New("kubelet: Config.Server.CertFile and KeyFile are needed to listen")
+	case c.LockFile == "" && c.ExitOnLockContention:
+		return errors.New("kubelet: Config.ExitOnLockContention needs a LockFile")
 	case c.MaxPods < 0:
 		return fmt.Errorf("kubelet: Config.MaxPods %d is negative", c.MaxPods)
 	}

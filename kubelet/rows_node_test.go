@@ -77,7 +77,7 @@ var nodeRows = []row{
 		"what was allocated is read back from status and runtime; there are no files allocated_pods_state and actuated_pods_state"},
 	{"CKP-3", "deleted while we were away", "podworker.TestOrphanIsEnded volumemanager.TestOrphansGoAndNothingElse", "", ""},
 	{"CKP-4", "reboot", "kuberuntime.TestFiles kuberuntime.TestComputeActionsMain volumemanager.TestCleanStopKeepsDataAsARebootDoes integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
-	{"CKP-5", "a second agent ends the first", "", "", "exitOnLockContention is not built"},
+	{"CKP-5", "a second agent ends the first", "kubelet.TestSecondAgentEndsTheFirst kubelet.TestAgentThatDoesNotYieldKeepsItsLock", "", ""},
 
 	{"poll-runtime", "runtime state by events; relist as a net, counted", "pleg.TestEventsMarkTheirPod pleg.TestEverythingIsListedAtConnectAndReconnect pleg.TestLostEventIsFoundAndCounted pleg.TestRuntimeWithoutEventsIsPolled pleg.TestEventsThatSayNothingNewAreKnown integration.TestRuntimeFaults", "", ""},
 	{"poll-sync", "nothing is done for each Pod while nothing changes", "podworker.TestRestCostsNothingPerPod", "", ""},

@@ -42,7 +42,7 @@ type nodeFlags struct {
 	kubeconfig, bootstrap, name, ip, runtime, root, logs, cgroupRoot, cgroupDriver string
 
 	certFile, keyFile, clientCA, certDir string
-	rotateServer, profiling              bool
+	rotateServer, profiling, lockYield   bool
 
 	manifests, manifestURL string
 	kubeReserved           map[string]string
@@ -51,6 +51,7 @@ type nodeFlags struct {
 	healthzPort            int
 	dns                    []string
 	domain, socket         string
+	lockFile               string
 	port                   int32
 	maxPods                int64
 	verbosity              int
@@ -105,6 +106,8 @@ func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.clientCA, "client-ca-file", "", "CAs of the clients of the node's server (default: the kubeconfig's CA)")
 	f.Int32Var(&flags.port, "port", 10250, "the port of the node's server")
 	f.IntVar(&flags.healthzPort, "healthz-port", 10248, "the loopback port of /healthz, without TLS; 0: none")
+	f.StringVar(&flags.lockFile, "lock-file", "", "a file to lock while the node agent runs, so that a second one waits")
+	f.BoolVar(&flags.lockYield, "exit-on-lock-contention", false, "end when a second node agent wants the --lock-file")
 	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
 }
 
@@ -218,6 +221,7 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 		CgroupRoot:      f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
 		KubeReserved: reserved.Kubernetes, SystemReserved: reserved.System,
 		ImageGCHigh: f.imagesHigh, ImageGCLow: f.imagesLow,
+		LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
 		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,
 	}, nil
 }

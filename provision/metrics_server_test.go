@@ -1,0 +1,66 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/kubernetes/fake"
+	testclock "k8s.io/utils/clock/testing"
+)
+
+// pageless is a Provisioner that nobody calls.
+type pageless struct{ Provisioner }
+
+// TestMetricsPagesShareAPort: two controllers live in one process, each with metrics of its own. Of two that are given
+// one port the second tries again each five seconds, and has it when the first has ended.
+func TestMetricsPagesShareAPort(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := listener.Addr().(*net.TCPAddr).Port
+	require.NoError(t, listener.Close())
+	clock := testclock.NewFakeClock(time.Now())
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	status := func(path string) int {
+		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/%s", port, path))
+		if err != nil {
+			return 0
+		}
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode
+	}
+	serve := func(path string) (stop func()) {
+		ctrl, err := New(fake.NewClientset(), "example.com/"+path, pageless{}, LeaderElection(false),
+			MetricsAddress("127.0.0.1"), MetricsPort(int32(port)), MetricsPath("/"+path))
+		require.NoError(t, err)
+		ctrl.settings.clock = clock
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			ctrl.serveMetrics(ctx)
+		}()
+		return func() { cancel(); <-done }
+	}
+	eventually := func(condition func() bool) { require.Eventually(t, condition, 10*time.Second, time.Millisecond) }
+
+	stopFirst := serve("first")
+	eventually(func() bool { return status("first") == http.StatusOK })
+	stopSecond := serve("second")
+	defer stopSecond()
+	for range 2 { // the port is not free, and then not free still
+		eventually(clock.HasWaiters)
+		require.Equal(t, http.StatusNotFound, status("second"))
+		clock.Step(5 * time.Second)
+	}
+	eventually(clock.HasWaiters)
+	stopFirst()
+	require.Zero(t, status("second"), "nothing but time tells that a port is free")
+	clock.Step(5 * time.Second)
+	eventually(func() bool { return status("second") == http.StatusOK })
+	require.Equal(t, http.StatusNotFound, status("first"))
+}

@@ -223,7 +223,7 @@ func TestARecordOfAProvisionerBeginsWithTheAcceptance(t *testing.T) {
 		CreationTimestamp: metav1.NewTime(now.Add(-time.Second))}}
 	for stage, want := range map[string][]string{
 		timeline.StageProvisioning: {timeline.StageAccepted, timeline.StageProvisioning},
-		timeline.StageVolume:  {timeline.StageVolume}, // long after
+		timeline.StageVolume:       {timeline.StageVolume}, // long after
 	} {
 		rec := timeline.New(clocktesting.NewFakeClock(now), 0)
 		rec.Mark(timeline.RefOf(explain.KindClaim, claim), "provision", stage, "", nil)

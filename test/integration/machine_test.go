@@ -108,10 +108,11 @@ func (m *machine) start(driver func(m *machine) []string) {
 		"--bootstrap-kubeconfig", m.c.remoteKubeconfig(filepath.Join(m.dir, "admin.kubeconfig")),
 		"--kubeconfig", filepath.Join(m.dir, "node.kubeconfig"), "--rotate-server-certificates",
 		"--container-runtime-endpoint", "unix://"+m.runtime.Socket(), "--root-dir", m.kubelet(),
-		"--pod-logs-dir", filepath.Join(m.dir, "pods"), "--cgroup-root", m.cgroup())
+		"--pod-logs-dir", filepath.Join(m.dir, "pods"), "--cgroup-root", m.cgroup(), "--socket", m.records())
 }
 
 func (m *machine) kubelet() string  { return filepath.Join(m.dir, "kubelet") }
+func (m *machine) records() string  { return filepath.Join(m.run, "berth.sock") }
 func (m *machine) registry() string { return filepath.Join(m.kubelet(), "plugins_registry") }
 
 // images brings in what the tests' Pods run.

@@ -41,7 +41,7 @@ func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	c.beside(s.log("driver"), s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
 		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
 	c.beside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
-		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"))
+		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"), "--socket", s.records())
 	c.class("shared", sharedDriver)
 	return s
 }
@@ -83,6 +83,9 @@ func (c *cluster) beside(output string, argv ...string) {
 		}
 	})
 }
+
+// records is where the controllers say what they did.
+func (s *sharedDisks) records() string { return filepath.Join(s.run, "berth.sock") }
 
 func (s *sharedDisks) log(name string) string { return filepath.Join(s.logs, name+".log") }
 
@@ -193,27 +196,49 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		c.waitRegistered(m.name, sharedDriver)
 	}
 	c.waitRegistered(home, sharedDriver)
-
-	powerless, deleted, cut := machines[0], machines[1], machines[2]
-	t.Run("drained", func(t *testing.T) {
-		c.follow("drained", powerless.name)
-		c.settled("drained", "on "+powerless.name, is(powerless.name))
-		c.mustRun("kubectl", "drain", powerless.name, "--force", "--timeout=2m")
-		pod := c.settled("drained", "elsewhere", not(powerless.name))
-		require.Equal(t, []string{powerless.name, pod.Spec.NodeName}, c.trail(pod))
-		require.Equal(t, []string{powerless.name, pod.Spec.NodeName}, disks.history()[c.volumeOf("drained")])
-		require.Empty(t, forcedDetaches(t, c), "a drain needs no force")
-		c.mustRun("kubectl", "delete", "deployment,pvc", "drained", "--timeout=2m")
-		c.mustRun("kubectl", "uncordon", powerless.name)
-	})
+	t.Run("drained", func(t *testing.T) { disks.drained(t, machines[0]) })
 
 	// The storage loses a publication behind everybody's back. The attacher's next look, within a minute, mends that.
 	c.follow("betrayed", home)
 	c.settled("betrayed", "on "+home, is(home))
 	publication := filepath.Join(disks.root, "volumes", c.volumeOf("betrayed"), "published.json")
 	require.NoError(t, os.Remove(publication))
+	disks.lose(machines[0], machines[1], machines[2])
+	require.NoError(t, c.poll(func(context.Context) bool {
+		_, err := os.Stat(publication)
+		return err == nil
+	}), "what was unpublished behind our back must be published again")
+	disks.nothingStays()
+}
 
-	// The three that take the control plane's patience (a node is lost after 50 s) take it together.
+// drained has a Pod's volume leave a machine that is drained. Before that, the machine and the controllers tell on their
+// own sockets what they did, with what only the API saw.
+func (s *sharedDisks) drained(t *testing.T, m *machine) {
+	c := s.c
+	c.follow("drained", m.name)
+	first := c.settled("drained", "on "+m.name, is(m.name))
+	node := c.mustRun("explain", "pod", first.Name, "--socket", m.records())
+	for _, stage := range []string{"Accepted", "Scheduled", "SeenByKubelet", "StartContainer", "Ready"} {
+		require.Contains(t, node, "\n  "+stage, "what %s has recorded", m.name)
+	}
+	claim := c.mustRun("explain", "pvc", "drained", "--socket", s.records())
+	for _, stage := range []string{"Accepted", "Provisioning", "SavingVolume"} {
+		require.Contains(t, claim, "claim: "+stage, "what the controllers have recorded")
+	}
+
+	c.mustRun("kubectl", "drain", m.name, "--force", "--timeout=2m")
+	pod := c.settled("drained", "elsewhere", not(m.name))
+	require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
+	require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.history()[c.volumeOf("drained")])
+	require.Empty(t, forcedDetaches(t, c), "a drain needs no force")
+	c.mustRun("kubectl", "delete", "deployment,pvc", "drained", "--timeout=2m")
+	c.mustRun("kubectl", "uncordon", m.name)
+}
+
+// lose takes the power of one machine, deletes the Node of another, and cuts the third off. They take the control plane's
+// patience (a node is lost after 50 s), and take it together.
+func (s *sharedDisks) lose(powerless, deleted, cut *machine) {
+	c, t := s.c, s.c.t
 	lost := []*machine{powerless, deleted, cut}
 	for _, m := range lost {
 		c.follow("of-"+m.name, m.name)
@@ -230,10 +255,29 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	deleted.unmount()
 	c.mustRun("kubectl", "delete", "node", deleted.name)
 	cut.cut()
-	// Whether a machine that is cut off still works is for people to know: the volume stays until one says that it does not.
+	s.holds(cut, before[cut.name])
+	c.mustRun("kubectl", "taint", "node", cut.name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+
+	for _, m := range lost {
+		pod := c.settled("of-"+m.name, "away from "+m.name, not(m.name))
+		require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
+		require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.history()[c.volumeOf("of-"+m.name)])
+	}
+	events := forcedDetaches(t, c)
+	for _, m := range []*machine{powerless, cut} {
+		require.Contains(t, events, "Node "+m.name, "what was assumed must be said on the node")
+	}
+	require.NotContains(t, events, "Node "+deleted.name, "a node that is gone has nothing mounted")
+	cut.comesBack()
+}
+
+// holds waits until a machine that is cut off is lost. Whether it still works is for people to know: the volume stays
+// until one says that it does not.
+func (s *sharedDisks) holds(cut *machine, before types.UID) {
+	c, t := s.c, s.c.t
 	c.waitNode(cut.name, "lost", func(node *corev1.Node) bool { return !nodeReady(node) })
 	waiting := c.waitPod("name=of-"+cut.name, "waiting for its volume", func(pod *corev1.Pod) bool {
-		return pod.UID != before[cut.name] && pod.Spec.NodeName != ""
+		return pod.UID != before && pod.Spec.NodeName != ""
 	})
 	require.NoError(t, c.poll(func(context.Context) bool {
 		out, err := c.run("explain", "pod", waiting.Name)
@@ -241,44 +285,33 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 			strings.Contains(out, "it is released when")
 	}), "explain must say who holds the volume, since when, and what it waits for")
 	require.NotEqual(t, cut.name, waiting.Spec.NodeName)
-	require.Equal(t, []string{cut.name}, disks.history()[c.volumeOf("of-"+cut.name)])
-	c.mustRun("kubectl", "taint", "node", cut.name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+	require.Equal(t, []string{cut.name}, s.history()[c.volumeOf("of-"+cut.name)])
+}
 
-	for _, m := range lost {
-		pod := c.settled("of-"+m.name, "away from "+m.name, not(m.name))
-		require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
-		require.Equal(t, []string{m.name, pod.Spec.NodeName}, disks.history()[c.volumeOf("of-"+m.name)])
-	}
-	events := forcedDetaches(t, c)
-	for _, m := range []*machine{powerless, cut} {
-		require.Contains(t, events, "Node "+m.name, "what was assumed must be said on the node")
-	}
-	require.NotContains(t, events, "Node "+deleted.name, "a node that is gone has nothing mounted")
-
-	// The machine comes back, and lets go of what it must not have any more.
-	cut.mend()
-	c.waitNode(cut.name, "back", nodeReady)
-	require.NoError(t, c.poll(func(context.Context) bool {
-		for _, point := range mountsBelow(t, cut.kubelet()) {
+// comesBack mends the link of the machine, which lets go of what it must not have any more.
+func (m *machine) comesBack() {
+	m.mend()
+	m.c.waitNode(m.name, "back", nodeReady)
+	require.NoError(m.t, m.c.poll(func(context.Context) bool {
+		for _, point := range mountsBelow(m.t, m.kubelet()) {
 			if strings.Contains(point, "kubernetes.io") && strings.Contains(point, "csi") {
 				return false
 			}
 		}
 		return true
-	}), "%s must unmount the volume that was taken from it: %v", cut.name, mountsBelow(t, cut.kubelet()))
+	}), "%s must unmount the volume that was taken from it: %v", m.name, mountsBelow(m.t, m.kubelet()))
+}
 
-	require.NoError(t, c.poll(func(context.Context) bool {
-		_, err := os.Stat(publication)
-		return err == nil
-	}), "what was unpublished behind our back must be published again")
-
+// nothingStays deletes all Pods and claims, and looks that their attachments and disks go with them.
+func (s *sharedDisks) nothingStays() {
+	c, t := s.c, s.c.t
 	c.mustRun("kubectl", "delete", "deployments", "--all", "--cascade=foreground", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=2m")
 	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	require.Contains(t, c.mustRun("kubectl", "get", "volumeattachments"), "No resources found")
-	disks.history()
-	left, err := filepath.Glob(filepath.Join(disks.root, "volumes", "*"))
+	s.history()
+	left, err := filepath.Glob(filepath.Join(s.root, "volumes", "*"))
 	require.NoError(t, err)
 	require.Empty(t, left, "the disks go with their claims")
 }

@@ -90,11 +90,11 @@ func (c Config) validate() error {
 	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, strings.Join(problems, "; ")))
 	}
-	pods, err := parseCIDR("--pod-cidr", c.PodCIDR, 24)
+	pods, err := ParseCIDR("--pod-cidr", c.PodCIDR, 24)
 	if err != nil {
 		errs = append(errs, err)
 	}
-	services, err := parseCIDR("--service-cidr", c.ServiceCIDR, 28)
+	services, err := ParseCIDR("--service-cidr", c.ServiceCIDR, 28)
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -107,8 +107,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// parseCIDR reads an IPv4 prefix that is at least as wide as /narrowest.
-func parseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
+// ParseCIDR reads an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it wants.
+func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
@@ -151,7 +151,7 @@ func runDir(id string) string { return filepath.Join("/run/berth", id) }
 
 // NewLayout derives the layout of a completed Config.
 func NewLayout(c Config) (Layout, error) {
-	pods, err := parseCIDR("--pod-cidr", c.PodCIDR, 24)
+	pods, err := ParseCIDR("--pod-cidr", c.PodCIDR, 24)
 	if err != nil {
 		return Layout{}, err
 	}

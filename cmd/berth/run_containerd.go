@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -76,9 +76,10 @@ func startRuntime(ctx context.Context, root, cidr string, say func(string, ...an
 
 // runtimeConfig is how the containerd below root is set up. Each root has its own run directory and bridge.
 func runtimeConfig(root, cidr string) (containerd.Config, error) {
-	pods, err := netip.ParsePrefix(cidr)
+	const narrowest = 29 // the network, its broadcast, the bridge, and some Pods
+	pods, err := up.ParseCIDR("--pod-cidr", cidr, narrowest)
 	if err != nil {
-		return containerd.Config{}, usageError{fmt.Errorf("--pod-cidr %q: %w", cidr, err)}
+		return containerd.Config{}, usageError{err}
 	}
 	exe, err := os.Executable()
 	if err != nil {

@@ -128,6 +128,10 @@ func blank(document []byte) bool {
 // decodeItems decodes the document into the Pods it holds.
 func decodeItems(document []byte) ([]corev1.Pod, error) {
 	object, kind, err := manifests.Decode(document, nil, nil)
+	var meta metav1.TypeMeta
+	if runtime.IsNotRegisteredError(err) && yaml.Unmarshal(document, &meta) == nil {
+		return nil, wrongKind(meta.Kind) // the error itself tells of Go's registry
+	}
 	if err != nil {
 		return nil, fmt.Errorf("decode manifest: %w", err)
 	}
@@ -139,7 +143,11 @@ func decodeItems(document []byte) ([]corev1.Pod, error) {
 	case *corev1.List:
 		return listItems(object)
 	}
-	return nil, fmt.Errorf("decode manifest: kind %s is not run here, only Pod and lists of Pods are", kind.Kind)
+	return nil, wrongKind(kind.Kind)
+}
+
+func wrongKind(kind string) error {
+	return fmt.Errorf("decode manifest: kind %s is not run here, only Pod and lists of Pods are", kind)
 }
 
 func listItems(list *corev1.List) ([]corev1.Pod, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/securitycontext"
@@ -106,9 +107,7 @@ func (b *builder) warn(pod *corev1.Pod, w network.Warning) {
 		return
 	}
 	b.noDNS.Do(func() {
-		b.recorder.Event(&corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Node", Name: b.cfg.NodeName, UID: types.UID(b.cfg.NodeName),
-		}, corev1.EventTypeNormal, w.Reason,
+		b.recorder.Event(node.Reference(b.cfg.NodeName), corev1.EventTypeNormal, w.Reason,
 			"The cluster has no name servers: Pods with dnsPolicy ClusterFirst get the node's resolver configuration")
 	})
 }

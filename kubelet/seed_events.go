@@ -9,11 +9,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/kubelet/node"
 )
 
 // BirthCry tells the world by an event that the node agent has started.
 func (k *Kubelet) BirthCry() {
-	k.deps.Recorder.Event(k.nodeRef(), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
+	k.deps.Recorder.Event(node.Reference(k.cfg.NodeName), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 }
 
 // lateRecorder is a recorder that has nowhere to send events to before the node agent runs: a constructor starts

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/node"
 )
 
 // The share of the images' file system, in percent, above which images are removed, and down to which.
@@ -46,7 +47,7 @@ func (k *Kubelet) every(period time.Duration, reason string, patience int, colle
 		}
 		k.deps.Logger.Warn("garbage collection failed", "reason", reason, "error", err)
 		if failures++; failures >= patience {
-			k.deps.Recorder.Event(k.nodeRef(), corev1.EventTypeWarning, reason, err.Error())
+			k.deps.Recorder.Event(node.Reference(k.cfg.NodeName), corev1.EventTypeWarning, reason, err.Error())
 		}
 	}
 }

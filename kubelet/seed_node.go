@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
@@ -167,8 +166,4 @@ func (k *Kubelet) GenerateRunContainerOptions(pod *corev1.Pod, c *corev1.Contain
 		return nil, errors.New("generate container options: needs a pod and a container")
 	}
 	return k.containerOptions(pod, c, podIP)
-}
-
-func (k *Kubelet) nodeRef() *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName)}
 }

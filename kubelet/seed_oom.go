@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/berth-dev/berth/kubelet/cadvisor"
+	"github.com/berth-dev/berth/kubelet/node"
 )
 
 // OOMWatcher reports when the machine had no memory left and the kernel killed a process.
@@ -33,7 +34,7 @@ func NewOOMWatcher(machine cadvisor.Interface, recorder record.EventRecorder) OO
 // watchOOM is the node agent's own OOMWatcher. A node whose kernel does not tell works without.
 func (k *Kubelet) watchOOM(ctx context.Context) error {
 	watcher := &oomWatcher{machine: k.face.machine, recorder: k.deps.Recorder, life: ctx}
-	if err := watcher.Start(k.nodeRef()); err != nil && ctx.Err() == nil {
+	if err := watcher.Start(node.Reference(k.cfg.NodeName)); err != nil && ctx.Err() == nil {
 		k.deps.Logger.Warn("kills for lack of memory are not reported", "error", err)
 	}
 	return nil

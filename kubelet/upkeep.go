@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/kubelet/images"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/logs/rotate"
+	"github.com/berth-dev/berth/kubelet/node"
 )
 
 // upkeep keeps the disk from filling up: with logs, and with images if that was asked for.
@@ -49,9 +49,7 @@ func (k *Kubelet) tend() (err error) {
 		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
 	}, images.CollectorDeps{
 		Service: k.runtime, Used: k.wantedImages, Removed: k.node.ImagesChanged, Count: k.imageTimes.count, Recorder: d.Recorder,
-		Node: &corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Node", Name: k.cfg.NodeName, UID: types.UID(k.cfg.NodeName),
-		},
+		Node:  node.Reference(k.cfg.NodeName),
 		Clock: d.Clock, Logger: d.Logger.With("room", "images"),
 	})
 	return err

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
@@ -221,8 +222,7 @@ func (m *Manager) warnOfSwap() {
 		m.log.Warn("nobody knows whether memory-backed volumes may be swapped to a disk", "error", err)
 	}
 	if may {
-		node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: m.config.NodeName, UID: types.UID(m.config.NodeName)}
-		m.deps.Recorder.Event(node, corev1.EventTypeWarning, onDiskMemory, "This machine has swap, and its kernel cannot keep a "+
+		m.deps.Recorder.Event(node.Reference(m.config.NodeName), corev1.EventTypeWarning, onDiskMemory, "This machine has swap, and its kernel cannot keep a "+
 			"tmpfs out of it (Linux 6.4 and later can): what volumes hold in memory, secrets too, may be written to a disk. "+
 			"Turn swap off, or encrypt it")
 	}

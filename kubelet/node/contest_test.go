@@ -20,7 +20,7 @@ func TestTwoOfOneName(t *testing.T) {
 		stream, err := nodes.Watch(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		rival, end := context.WithCancel(t.Context())
-		done := make(chan int)
+		done := make(chan int, 1)
 		go func() {
 			answers := 0
 			defer func() { stream.Stop(); done <- answers }()
@@ -33,6 +33,7 @@ func TestTwoOfOneName(t *testing.T) {
 					if !ok || node.Status.Addresses[0].Address == "10.66.66.66" {
 						continue
 					}
+					time.Sleep(time.Millisecond) // until the one who wrote has the answer: the fake numbers no versions
 					node = node.DeepCopy()
 					node.Status.Addresses[0].Address = "10.66.66.66"
 					if _, err := nodes.UpdateStatus(rival, node, metav1.UpdateOptions{}); err == nil {

@@ -61,6 +61,7 @@ type fakeRuntime struct {
 	away    error
 	network bool
 	images  []*runtimeapi.Image
+	asked   int // for its status
 }
 
 func (f *fakeRuntime) set(change func(*fakeRuntime)) {
@@ -82,6 +83,7 @@ func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc
 ) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.asked++
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true},

@@ -272,7 +272,7 @@ func (m *Manager) backoff() time.Duration {
 func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	now := m.deps.Clock.Now()
 	m.mu.Lock()
-	askRuntime := m.runtimeStale || !now.Before(m.nextRuntime) || m.runtimeErr != nil || len(m.seen.notReady) > 0
+	askRuntime := m.runtimeStale || !now.Before(m.nextRuntime)
 	askImages := m.imagesStale || !now.Before(m.nextImages)
 	m.runtimeStale, m.imagesStale = false, false
 	gen = m.volumesGen
@@ -298,6 +298,9 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 		m.nextImages = now.Add(imagesEvery)
 	}
 	m.seen.notReady = m.notReady(reasons, now)
+	if askRuntime && (m.runtimeErr != nil || len(m.seen.notReady) > 0) {
+		m.nextRuntime = now.Add(retryMin) // the timer asks again, at its backoff; not each event that comes meanwhile
+	}
 	return gen, nil
 }
 

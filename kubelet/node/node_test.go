@@ -114,6 +114,19 @@ func TestRuntimeAwayHasGrace(t *testing.T) {
 	})
 }
 
+// Whatever else happens to the node, a runtime that is away is asked at the pace of the backoff.
+func TestRuntimeAwayIsAskedSlowly(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		b.runtime.set(func(r *fakeRuntime) { r.away, r.asked = errors.New("no socket"), 0 })
+		b.RuntimeChanged()
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			b.SetNotReady("test", nil)
+		}
+		b.runtime.set(func(r *fakeRuntime) { require.Less(t, r.asked, 101, "10 s of events") })
+	})
+}
+
 func TestRuntimeDownAtStart(t *testing.T) {
 	run(t, func(b *bench) { b.runtime.away = errors.New("no socket") }, func(t *testing.T, b *bench) {
 		ready := b.condition(t, corev1.NodeReady)

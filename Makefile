@@ -68,7 +68,7 @@ integration: build judges ## run the tests on a real cluster alone (root)
 
 .PHONY: kills
 kills: build ## kill the parts of a cluster at random moments during 500 lives of Pods, LIVES=… (root; half an hour)
-	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -lives $(or $(LIVES),500) -at-once 12
+	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -lives $(or $(LIVES),500) -at-once 12 -keep-logs $(BIN)/logs
 
 .PHONY: faults
 faults: build ## put a failing runtime and an absent API server under Pods, for long (root)

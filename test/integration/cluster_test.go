@@ -7,6 +7,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -336,14 +338,24 @@ func get(t testing.TB, url string) string {
 // of the output is kept.
 const shownOfLog = 2000
 
+// keepLogs is where the whole logs of a failed test are put: a long one fails for what its logs told long before.
+var keepLogs = flag.String("keep-logs", "", "directory for the whole logs of the clusters of failed tests")
+
 // dumpLogs shows the ends of the logs of a failed test.
 func (c *cluster) dumpLogs() {
 	logs, _ := filepath.Glob(filepath.Join(c.dataDir, "log", "*.log"))
 	for _, path := range logs {
 		data, err := os.ReadFile(path)
-		if err == nil {
-			c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-shownOfLog):])
+		if err != nil {
+			continue
 		}
+		if *keepLogs != "" {
+			kept := filepath.Join(*keepLogs, strings.ReplaceAll(c.t.Name(), "/", "-")+"-"+filepath.Base(path))
+			if err := errors.Join(os.MkdirAll(*keepLogs, 0o755), os.WriteFile(kept, data, 0o600)); err != nil {
+				c.t.Logf("keep %s: %v", path, err)
+			}
+		}
+		c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-shownOfLog):])
 	}
 }
 

@@ -187,6 +187,10 @@ func (r *runner) print(sample *SampleData) {
 	fmt.Fprintf(r.options.Out, "%s load %.1f\n", line, sample.Load)
 }
 
+// clearing is how long a sample that is told to end may take to clear its Pods, mounts and links away. One that is killed
+// in the middle leaves them on the machine.
+const clearing = 3 * time.Minute
+
 // sample takes one sample in a process of its own.
 func (r *runner) sample(ctx context.Context, variant string, round int) (*SampleData, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout(), errTooLong)
@@ -198,7 +202,7 @@ func (r *runner) sample(ctx context.Context, variant string, round int) (*Sample
 	answer := filepath.Join(r.options.Site.Dir, "sample.json")
 	cmd := exec.CommandContext(ctx, program, ChildFlag, r.benchmark, r.c.Name, variant, strconv.Itoa(round), answer)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second
+	cmd.WaitDelay = clearing
 	cmd.Env = append(os.Environ(), "BERTH_BENCH_BIN="+r.options.Site.Bin, "BERTH_BENCH_DIR="+r.options.Site.Dir,
 		"BERTH_BENCH_PROFILE="+r.profile(variant))
 	for key, value := range r.env {

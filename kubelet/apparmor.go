@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,8 +18,6 @@ const (
 	systemFiles = "/sys"
 )
 
-var errNoAppArmor = errors.New("AppArmor is not enabled on the host")
-
 // appArmor checks that a Pod that has not begun asks for no profile that this machine cannot put on it. sys is the
 // machine's /sys. Where the kernel does not show which profiles it has, the runtime finds out what is missing.
 func appArmor(pod *corev1.Pod, sys string) *status.Failure {
@@ -33,7 +30,7 @@ func appArmor(pod *corev1.Pod, sys string) *status.Failure {
 	}
 	enabled, err := os.ReadFile(filepath.Join(sys, "module/apparmor/parameters/enabled"))
 	if err != nil || !strings.HasPrefix(string(enabled), "Y") {
-		return rejected(reasonAppArmor, "Cannot enforce AppArmor: %v", errNoAppArmor)
+		return rejected(reasonAppArmor, "Cannot enforce AppArmor: AppArmor is not enabled on the host")
 	}
 	loaded, err := loadedProfiles(sys)
 	for _, profile := range profiles {
@@ -65,14 +62,11 @@ func appArmorProfiles(pod *corev1.Pod) (named []*corev1.AppArmorProfile) {
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		add(sc.AppArmorProfile)
 	}
-	for i := range pod.Spec.InitContainers {
-		if sc := pod.Spec.InitContainers[i].SecurityContext; sc != nil {
-			add(sc.AppArmorProfile)
-		}
-	}
-	for i := range pod.Spec.Containers {
-		if sc := pod.Spec.Containers[i].SecurityContext; sc != nil {
-			add(sc.AppArmorProfile)
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if sc := list[i].SecurityContext; sc != nil {
+				add(sc.AppArmorProfile)
+			}
 		}
 	}
 	return named

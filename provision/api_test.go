@@ -95,6 +95,7 @@ func TestDefaultsAreThoseOfTheFirstVersion(t *testing.T) {
 	require.Equal(t, 10*time.Second, provision.DefaultCreateProvisionedPVInterval)
 	require.Equal(t, 15, provision.DefaultFailedProvisionThreshold)
 	require.Equal(t, 15, provision.DefaultFailedDeleteThreshold)
+	require.Equal(t, 5*time.Minute, provision.DefaultInfeasibleRetryInterval)
 	require.True(t, provision.DefaultLeaderElection)
 	require.Equal(t, 15*time.Second, provision.DefaultLeaseDuration)
 	require.Equal(t, 10*time.Second, provision.DefaultRenewDeadline)
@@ -126,6 +127,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"no threads":       {[]option{provision.Threadiness(0)}, []string{"Threadiness", "0"}},
 		"negative resync":  {[]option{provision.ResyncPeriod(-1)}, []string{"ResyncPeriod"}},
 		"negative retries": {[]option{provision.FailedProvisionThreshold(-1)}, []string{"FailedProvisionThreshold"}},
+		"negative pause":   {[]option{provision.InfeasibleRetryInterval(-1)}, []string{"InfeasibleRetryInterval"}},
 		"negative port":    {[]option{provision.MetricsPort(-1)}, []string{"MetricsPort"}},
 		"path":             {[]option{provision.MetricsPath("metrics")}, []string{"MetricsPath", "slash"}},
 		"nil limiter":      {[]option{provision.RateLimiter(nil)}, []string{"RateLimiter"}},

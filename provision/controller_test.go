@@ -1,11 +1,7 @@
 package provision_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,122 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/timeline"
 )
-
-// simple is a provisioner whose answers a test sets.
-type simple struct {
-	mu      sync.Mutex
-	answer  func(provision.VolumeOptions) error
-	delete  func(*corev1.PersistentVolume) error
-	calls   []provision.VolumeOptions
-	deletes []string
-}
-
-func (s *simple) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
-	s.mu.Lock()
-	s.calls = append(s.calls, o)
-	answer := s.answer
-	s.mu.Unlock()
-	if answer != nil {
-		if err := answer(o); err != nil {
-			return nil, err
-		}
-	}
-	return volumeOf(o), nil
-}
-
-func (s *simple) Delete(pv *corev1.PersistentVolume) error {
-	s.mu.Lock()
-	s.deletes = append(s.deletes, pv.Name)
-	answer := s.delete
-	s.mu.Unlock()
-	if answer != nil {
-		return answer(pv)
-	}
-	return nil
-}
-
-func (s *simple) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.calls)
-}
-
-func (s *simple) deleted() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.deletes)
-}
-
-func (s *simple) answers(f func(provision.VolumeOptions) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answer = f
-}
-
-// setup is a controller in a world of its own, inside a synctest bubble.
-type setup struct {
-	*testing.T
-	world  *world
-	events *record.FakeRecorder
-	ctrl   *provision.ProvisionController
-	stop   func()
-}
-
-func run(t *testing.T, w *world, p provision.Provisioner, options ...option) *setup {
-	t.Helper()
-	return runIn(t, w, nil, p, options...)
-}
-
-// runIn is run with a client that passes through the process.
-func runIn(t *testing.T, w *world, process *process, p provision.Provisioner, options ...option) *setup {
-	t.Helper()
-	s := &setup{T: t, world: w, events: record.NewFakeRecorder(5000)}
-	options = append([]option{provision.LeaderElection(false), provision.EventRecorder(s.events)}, options...)
-	ctrl, err := provision.New(w.client(process), driver, p, options...)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- ctrl.RunContext(ctx) }()
-	s.ctrl = ctrl
-	s.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
-	t.Cleanup(s.stop)
-	synctest.Wait()
-	return s
-}
-
-// after lets the bubble's time pass and everything that follows from it happen.
-func (s *setup) after(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
-
-func (s *setup) eventsSoFar() []string {
-	var texts []string
-	for {
-		select {
-		case e := <-s.events.Events:
-			texts = append(texts, e)
-		default:
-			return texts
-		}
-	}
-}
-
-func bubble(name string, t *testing.T, f func(t *testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
-}
 
 func TestClaimGetsItsVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,85 +148,6 @@ func TestWhichClaimsAreServed(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestFailureIsRetriedUntilGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(provision.VolumeOptions) error { return errors.New("disk full: 100%!d") })
-		s := run(t, newWorld(newClass("fast")), p,
-			provision.FailedProvisionThreshold(2), provision.ExponentialBackOffOnError(false), provision.ResyncPeriod(time.Hour))
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		synctest.Wait()
-		require.Equal(t, 1, p.count())
-		s.after(14 * time.Second)
-		require.Equal(t, 1, p.count(), "no retry before its time")
-		s.after(10 * time.Minute)
-		require.Equal(t, 3, p.count(), "two retries")
-		events := s.eventsSoFar()
-		require.Contains(t, events[1], `failed to provision volume with StorageClass "fast": disk full: 100%!d`)
-		require.Contains(t, events[len(events)-1], "gave up provisioning after 2 retries")
-		require.Empty(t, s.world.claim(t, "claim").Finalizers, "a claim that was given up is not held")
-
-		s.after(time.Hour)
-		require.Equal(t, 4, p.count(), "a resync allows one more")
-		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["fixed"] = "no" })
-		s.after(10 * time.Minute)
-		require.Equal(t, 7, p.count(), "a change starts over")
-		p.answers(nil)
-		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["fixed"] = "yes" })
-		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 1)
-	})
-}
-
-func TestChangesEndTheBackoff(t *testing.T) {
-	for name, change := range map[string]func(*setup){
-		"claim": func(s *setup) {
-			s.world.changeClaim(s.T, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["a"] = "b" })
-		},
-		"class": func(s *setup) {
-			client := s.world.client(nil).StorageV1().StorageClasses()
-			class, err := client.Get(s.Context(), "fast", metav1.GetOptions{})
-			require.NoError(s, err)
-			class.AllowVolumeExpansion = ptr.To(true)
-			_, err = client.Update(s.Context(), class, metav1.UpdateOptions{})
-			require.NoError(s, err)
-		},
-	} {
-		bubble(name, t, func(t *testing.T) {
-			p := &simple{}
-			p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
-			s := run(t, newWorld(newClass("fast")), p)
-			s.world.createClaim(t, newClaim("claim", "fast"))
-			synctest.Wait()
-			require.Equal(t, 1, p.count())
-			p.answers(nil)
-			change(s)
-			synctest.Wait()
-			require.Equal(t, 2, p.count())
-			require.Len(t, s.world.volumes(t), 1)
-		})
-	}
-}
-
-// A try that a change brought forward and that fails is repeated after its own backoff, although a shorter one was
-// planned before.
-func TestFailureAfterAChangeIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
-		s := run(t, newWorld(newClass("fast")), p, provision.ResyncPeriod(0))
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		synctest.Wait()
-		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Annotations["a"] = "b" })
-		s.after(16 * time.Second)
-		require.Equal(t, 2, p.count(), "the first backoff counts no more")
-		p.answers(nil)
-		s.after(15 * time.Second)
-		require.Equal(t, 3, p.count())
-		require.Len(t, s.world.volumes(t), 1)
-	})
 }
 
 func TestClassMayComeLater(t *testing.T) {

@@ -18,6 +18,8 @@ const (
 	DefaultFailedProvisionThreshold = 15
 	// DefaultFailedDeleteThreshold is used when option function FailedDeleteThreshold is omitted.
 	DefaultFailedDeleteThreshold = 15
+	// DefaultInfeasibleRetryInterval is used when option function InfeasibleRetryInterval is omitted.
+	DefaultInfeasibleRetryInterval = 5 * time.Minute
 	// DefaultLeaderElection is used when option function LeaderElection is omitted.
 	DefaultLeaderElection = true
 	// DefaultLeaseDuration is used when option function LeaseDuration is omitted.

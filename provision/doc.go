@@ -20,7 +20,8 @@
 // # What starts a claim again
 //
 // While retries last, a failed claim is tried again after its backoff, and at once if the claim, its
-// StorageClass or its selected node changed. After FailedProvisionThreshold retries a last Warning says
-// that the controller gave up; a change starts over, a resync allows one more try. Giving up never
-// forgets a volume that may exist: the intent stays on the claim.
+// StorageClass or its selected node changed. An InfeasibleError lengthens that backoff, not what ends it.
+// After FailedProvisionThreshold retries a last Warning says that the controller gave up; a change starts
+// over, a resync allows one more try. Giving up never forgets a volume that may exist: the intent stays on
+// the claim.
 package provision

@@ -3,7 +3,9 @@ package provision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
@@ -56,6 +58,18 @@ func IntentFinalizer(name string) func(*ProvisionController) error {
 func ClientLimit(clientLimit bool) func(*ProvisionController) error {
 	return set(func(s *settings) error {
 		s.clientLimit = clientLimit
+		return nil
+	})
+}
+
+// InfeasibleRetryInterval is how long a claim that failed with an InfeasibleError waits, at least, before it is tried again
+// unchanged. Defaults to 5 minutes; 0 leaves it to the rate limiter, as after any other error.
+func InfeasibleRetryInterval(interval time.Duration) func(*ProvisionController) error {
+	return set(func(s *settings) error {
+		if interval < 0 {
+			return fmt.Errorf("option InfeasibleRetryInterval: %v is negative", interval)
+		}
+		s.infeasibleInterval = interval
 		return nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,8 +41,12 @@ func (e *engine) provisioned(st *claimState, in callInput, result callResult) {
 		e.finished(st)
 	}
 	e.metrics.provisionFailed.WithLabelValues(claimClass(in.claim), dataSource(in.claim)).Inc()
-	e.events.Event(in.claim, corev1.EventTypeWarning, reasonProvisioningFailed, fmt.Sprintf(
-		"failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err))
+	text := fmt.Sprintf("failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err)
+	if pause := e.infeasiblePause(result.err); pause > 0 {
+		text += fmt.Sprintf("; the request is refused as it stands: it will be made again when the claim, its StorageClass or "+
+			"its selected node changes, otherwise not before %v have passed", pause)
+	}
+	e.events.Event(in.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 	if result.state == ProvisioningReschedule {
 		st.retry.stop() // until the annotation's removal, and then another node, come by the watch
 		return
@@ -54,11 +59,20 @@ func (e *engine) finished(st *claimState) {
 	st.outcome, st.class, st.node = outcomeNone, nil, nil
 }
 
+// infeasiblePause is how long, at least, a request that failed so must not be made again unchanged.
+func (e *engine) infeasiblePause(err error) time.Duration {
+	var infeasible *InfeasibleError
+	if errors.As(err, &infeasible) {
+		return e.settings.infeasibleInterval
+	}
+	return 0
+}
+
 // retryLater has the claim tried again after its backoff, or gives up. The caller holds st.mu.
 func (e *engine) retryLater(st *claimState, claim *corev1.PersistentVolumeClaim, cause error) {
 	key := string(st.uid)
 	if !st.retry.failed(e.settings.failedProvisionThreshold) {
-		delay := e.claimLimiter.When(key)
+		delay := max(e.claimLimiter.When(key), e.infeasiblePause(cause))
 		st.retry.wait(e.clock.Now(), delay)
 		e.lookAgain(st.uid, delay)
 		return

@@ -38,6 +38,7 @@ type settings struct {
 	limiter                  workqueue.RateLimiter
 	failedProvisionThreshold int
 	failedDeleteThreshold    int
+	infeasibleInterval       time.Duration
 
 	saveRetries  int
 	saveInterval time.Duration
@@ -76,6 +77,7 @@ func defaultSettings() settings {
 		exponential:              DefaultExponentialBackOffOnError,
 		failedProvisionThreshold: DefaultFailedProvisionThreshold,
 		failedDeleteThreshold:    DefaultFailedDeleteThreshold,
+		infeasibleInterval:       DefaultInfeasibleRetryInterval,
 		leaderElection:           DefaultLeaderElection,
 		leaseDuration:            DefaultLeaseDuration,
 		renewDeadline:            DefaultRenewDeadline,

@@ -128,3 +128,19 @@ type VolumeOptions struct {
 	// AllowedTopologies are the class's topology constraints.
 	AllowedTopologies []corev1.TopologySelectorTerm
 }
+
+// InfeasibleError is returned by a Provisioner, possibly wrapped, to say that the request is wrong as it stands: made
+// again it fails again, until somebody changes the claim or its class. Beside it the state says, as beside any error, what
+// the call left behind. The claim is tried again at once when it, its StorageClass or its selected node changes, and
+// otherwise only after InfeasibleRetryInterval: what is wrong may also lie where the controller does not look. It counts as
+// a failure like any other, up to FailedProvisionThreshold.
+type InfeasibleError struct {
+	// Err is what is wrong.
+	Err error
+}
+
+// Error implements error.
+func (e *InfeasibleError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *InfeasibleError) Unwrap() error { return e.Err }

@@ -39,6 +39,8 @@ func TestWhatACodeLeavesBehind(t *testing.T) {
 			_, state, err := p.ProvisionContext(t.Context(), options())
 			require.Equal(t, code, status.Code(err))
 			require.Equal(t, want, state)
+			var infeasible *provision.InfeasibleError
+			require.Equal(t, code == codes.InvalidArgument, errors.As(err, &infeasible))
 			_, state, err = p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
 				o.SelectedNode, o.PVName = nil, "pvc-2"
 			}))

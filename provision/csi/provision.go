@@ -70,7 +70,11 @@ func (p *Provisioner) create(
 	resp, err := client.CreateVolume(ctx, plan.request)
 	if err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
-		return nil, stateOf(status.Code(err), mayReschedule), err
+		state := stateOf(status.Code(err), mayReschedule)
+		if status.Code(err) == codes.InvalidArgument {
+			err = &provision.InfeasibleError{Err: err} // CSI: the caller must fix a field before it tries again
+		}
+		return nil, state, err
 	}
 	if err := plan.check(resp.GetVolume()); err != nil {
 		state, err := p.discard(ctx, client, plan, resp.GetVolume(), err)

@@ -67,6 +67,9 @@ func (k *Kubelet) reach() error {
 // furnish makes what keeps something for Pods: the node, its objects, volumes and control groups.
 func (k *Kubelet) furnish() (err error) {
 	cfg, d := &k.cfg, &k.deps
+	if err := k.remember(); err != nil {
+		return err
+	}
 	k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
 		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
@@ -74,7 +77,8 @@ func (k *Kubelet) furnish() (err error) {
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
-		OnNode: k.nodeChanged, OnRuntime: k.networkOf, Logger: d.Logger.With("room", "node"),
+		OnNode: k.nodeChanged, OnRuntime: k.networkOf, OnImages: k.ledger.Listed,
+		Logger: d.Logger.With("room", "node"),
 	})
 	if err != nil {
 		return err
@@ -138,7 +142,7 @@ func (k *Kubelet) employ() (err error) {
 	if k.images, err = images.New(images.Config{
 		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
 	}, images.Deps{
-		Service: k.runtime, Keyring: k.keyring(), Recorder: d.Recorder, Clock: d.Clock,
+		Service: k.runtime, Keyring: k.keyring(), Ledger: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
 		Pulled: k.node.ImagesChanged, Observe: k.imageTimes.observe, Logger: d.Logger,
 	}); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/images/ledger"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/logs"
@@ -68,6 +69,7 @@ type Kubelet struct {
 	plugins  *pluginmanager.Manager
 	probes   *prober.Manager
 	images   *images.Manager
+	ledger   *ledger.Ledger
 	statuses *status.Writer
 	builder  *builder
 	watcher  *pleg.Watcher

@@ -1,15 +1,19 @@
 package kubelet
 
 import (
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/kubelet/images/ledger"
 )
 
 // imageTimes are the metrics of images, under upstream's names.
 type imageTimes struct {
 	pulls   *prometheus.HistogramVec
 	removed *prometheus.CounterVec
+	checks  *prometheus.CounterVec
 }
 
 func newImageTimes(registry *prometheus.Registry) *imageTimes {
@@ -22,7 +26,11 @@ func newImageTimes(registry *prometheus.Registry) *imageTimes {
 			Name: "kubelet_image_garbage_collected_total", Help: "Images that were removed for the sake of space, or for their age.",
 		}, []string{"reason"}),
 	}
-	registry.MustRegister(t.pulls, t.removed)
+	t.checks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubelet_imagemanager_image_mustpull_checks_total",
+		Help: "Questions whether a Pod may use an image that is present, by what came of them.",
+	}, []string{"result"})
+	registry.MustRegister(t.pulls, t.removed, t.checks)
 	return t
 }
 
@@ -33,6 +41,29 @@ func (t *imageTimes) observe(size uint64, took time.Duration) {
 
 // count is images.CollectorDeps.Count.
 func (t *imageTimes) count(reason string) { t.removed.WithLabelValues(reason).Inc() }
+
+// checked is ledger.Deps.Count.
+func (t *imageTimes) checked(result string) { t.checks.WithLabelValues(result).Inc() }
+
+// remember makes what knows the credentials of images.
+func (k *Kubelet) remember() (err error) {
+	k.ledger, err = ledger.New(ledger.Config{
+		Dir: filepath.Join(k.cfg.RootDir, "image_manager"), Policy: k.cfg.ImageVerification, Allowed: k.cfg.NotVerified,
+	}, ledger.Deps{Count: k.imageTimes.checked, Clock: k.deps.Clock, Logger: k.deps.Logger.With("room", "images")})
+	if err != nil {
+		return err
+	}
+	kept := func(name, help string, count func(intents, records int) int) {
+		k.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			return float64(count(k.ledger.Kept()))
+		}))
+	}
+	kept("kubelet_imagemanager_ondisk_pullintents", "Pulls of images whose end is not noted yet.",
+		func(intents, _ int) int { return intents })
+	kept("kubelet_imagemanager_ondisk_pulledrecords", "Images of which it is noted with which credentials they were pulled.",
+		func(_, records int) int { return records })
+	return nil
+}
 
 // sizeClasses are upstream's words for sizes of images, each with the size in MiB that it begins above.
 var sizeClasses = []struct {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cm"
@@ -97,6 +98,10 @@ type Config struct {
 	// bounds if zero. A pull beyond that fails with ErrImagePull and is tried again after its backoff.
 	PullQPS   float32
 	PullBurst int
+	// ImageVerification says which images that are present a Pod may use without credentials that have pulled them;
+	// NeverVerifyPreloadedImages if empty. NotVerified is the list of NeverVerifyAllowlistedImages.
+	ImageVerification kubeletconfig.ImagePullCredentialsVerificationPolicy
+	NotVerified       []string
 	// StopGrace bounds the grace that StopPods gives each Pod; 10 s if zero.
 	StopGrace time.Duration
 

@@ -145,6 +145,7 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 			MaxContainerBackOff)
 	}
 	cfg.ImageMaxAge = in.ImageMaximumGCAge.Duration
+	cfg.ImageVerification, cfg.NotVerified = in.ImagePullCredentialsVerificationPolicy, in.PreloadedImagesVerificationAllowlist
 	cfg.PullQPS, cfg.PullBurst = defaultPullQPS, int(in.RegistryBurst)
 	if in.RegistryPullQPS != nil {
 		cfg.PullQPS = float32(*in.RegistryPullQPS)

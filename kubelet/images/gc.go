@@ -57,6 +57,8 @@ type CollectorDeps struct {
 	Used func() []string
 	// Usage measures the file system at a mount point, in bytes; nil asks the kernel.
 	Usage func(mountpoint string) (capacity, available uint64, err error)
+	// Listed, if set, is told of each list of all images, and when it was asked for.
+	Listed func(images []*runtimeapi.Image, asked time.Time)
 	// Removed, if set, is told that images were removed; Count, if set, of each of them, and why: "space" or "age".
 	Removed func()
 	Count   func(reason string)
@@ -185,9 +187,13 @@ func errNoFS(info *runtimeapi.ImageFsInfoResponse) error {
 
 // unused lists the images that nobody uses, the one not used for longest first.
 func (c *Collector) unused(ctx context.Context) ([]*runtimeapi.Image, error) {
+	asked := c.deps.Clock.Now()
 	listed, err := c.deps.Service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
+	}
+	if c.deps.Listed != nil {
+		c.deps.Listed(listed.Images, asked)
 	}
 	containers, err := c.deps.Service.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {

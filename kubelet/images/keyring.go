@@ -3,7 +3,9 @@ package images
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
 // Secrets gets Secrets. What it returns is not changed.
@@ -41,9 +44,7 @@ type login struct {
 
 // Credentials implements Keyring: those that match the image, the most specific first. A Secret that is missing or
 // cannot be read is part of the error, beside which the others are still returned; no error holds a secret's content.
-func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) (
-	[]*runtimeapi.AuthConfig, error,
-) {
+func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)
@@ -61,36 +62,50 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 			errs = append(errs, err)
 			continue
 		}
-		found = append(found, matching(logins, named)...)
+		for _, m := range matching(logins, named) {
+			m.Source.Secret = &kubeletconfig.ImagePullSecret{
+				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: hash(m.Auth),
+			}
+			found = append(found, m)
+		}
 	}
 	return bestFirst(found), errors.Join(errs...)
 }
 
+// hash tells contents of credentials apart, whatever Secret they lie in.
+func hash(auth *runtimeapi.AuthConfig) string {
+	sum := sha256.New()
+	for _, part := range []string{auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken} {
+		fmt.Fprintf(sum, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
 // match is a login that covers an image, and the key of the configuration under which it stood.
 type match struct {
-	key  string
-	auth *runtimeapi.AuthConfig
+	key string
+	Credential
 }
 
 func matching(logins map[string]login, image reference.Named) (found []match) {
 	for key, l := range logins {
 		if matches(key, image) {
-			found = append(found, match{key, l.auth(reference.Domain(image))})
+			found = append(found, match{key, Credential{Auth: l.auth(reference.Domain(image))}})
 		}
 	}
 	return found
 }
 
 // bestFirst orders logins by how much of the image's name they speak of.
-func bestFirst(found []match) []*runtimeapi.AuthConfig {
+func bestFirst(found []match) []Credential {
 	slices.SortStableFunc(found, func(a, b match) int {
 		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(a.key, b.key))
 	})
-	auths := make([]*runtimeapi.AuthConfig, 0, len(found))
+	credentials := make([]Credential, 0, len(found))
 	for _, m := range found {
-		auths = append(auths, m.auth)
+		credentials = append(credentials, m.Credential)
 	}
-	return auths
+	return credentials
 }
 
 // loginsOf reads the docker configuration in a Secret, of either of the two types there are.

@@ -37,7 +37,7 @@ func TestNodeConfig(t *testing.T) {
 		auths, err := ring.Credentials(t.Context(), pod, "reg.example/team/app")
 		require.NoError(t, err)
 		for _, auth := range auths {
-			names = append(names, auth.Username)
+			names = append(names, auth.Auth.Username)
 		}
 		return names
 	}
@@ -74,7 +74,7 @@ func TestPullSecrets(t *testing.T) {
 		require.NoError(t, err, image)
 		got := []string{}
 		for _, auth := range auths {
-			got = append(got, auth.Username)
+			got = append(got, auth.Auth.Username)
 		}
 		require.Equal(t, users, got, image)
 	}
@@ -83,5 +83,5 @@ func TestPullSecrets(t *testing.T) {
 	require.ErrorContains(t, err, `imagePullSecret "missing"`)
 	require.NotContains(t, err.Error(), "top-secret")
 	require.Len(t, auths, 1, "the others still count")
-	require.Equal(t, "p", auths[0].Password)
+	require.Equal(t, "p", auths[0].Auth.Password)
 }

@@ -20,7 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/timeline"
+	"github.com/berth-dev/berth/kubelet/images/ledger"
 )
 
 // Reasons of an Error, as they stand in status.state.waiting.
@@ -56,10 +56,17 @@ type Service interface {
 // errTooManyPulls is a pull that was not begun because too many were.
 var errTooManyPulls = errors.New("pull QPS exceeded")
 
+// Credential is a login for an image, and where it comes from.
+type Credential struct {
+	// Auth is nil for a pull without any.
+	Auth   *runtimeapi.AuthConfig
+	Source ledger.Source
+}
+
 // Keyring finds the credentials to try for an image, best first. None means an anonymous pull. It is where pull
 // secrets and credential providers come in.
 type Keyring interface {
-	Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error)
+	Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]Credential, error)
 }
 
 // Config are the values a Manager works with.
@@ -77,6 +84,8 @@ type Deps struct {
 	Service Service
 	// Keyring may be nil: all pulls are anonymous then.
 	Keyring Keyring
+	// Ledger, if set, keeps Pods from images that others have pulled with credentials they do not have.
+	Ledger *ledger.Ledger
 	// Recorder gets the Pods' events; it may be nil.
 	Recorder record.EventRecorder
 	// Pulled, if set, is told after each pull, so that the node's list of images can be renewed.
@@ -179,8 +188,9 @@ func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, err
 		}, eventInspectFailed)
 	}
 	spec := &runtimeapi.ImageSpec{Image: withTag(want.Image), RuntimeHandler: want.RuntimeHandler}
+	held := sync.OnceValue(func() []Credential { return m.credentials(ctx, want) })
 	if want.Policy == corev1.PullAlways {
-		return m.pull(ctx, want, spec)
+		return m.pull(ctx, want, spec, held)
 	}
 	present, err := m.inspect(ctx, spec)
 	switch {
@@ -191,19 +201,21 @@ func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, err
 			Reason: ReasonInspect, Err: err,
 			Message: fmt.Sprintf("Failed to inspect image %q: %s", want.Image, text(err)),
 		}, eventInspectFailed)
-	case present != nil:
+	case present != nil && m.may(want, present, held):
 		m.forget(key{want.Pod.UID, want.Image})
 		m.event(want, corev1.EventTypeNormal, eventPulled,
-			fmt.Sprintf("Container image %q already present on machine", want.Image))
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", want.Image))
 		return present, nil
 	case want.Policy == corev1.PullNever:
+		// Who may not use the image is not told that it is there.
 		return nil, m.fail(want, &Error{
-			Remedy:  "bring the image to the node (`berth images import`), or allow pulling it (imagePullPolicy)",
+			Remedy: "bring the image to the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
+				"pulled with a login, give the pod that login (imagePullSecrets)",
 			Reason:  ReasonNeverPull,
 			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", want.Image),
 		}, eventNeverPull)
 	}
-	return m.pull(ctx, want, spec)
+	return m.pull(ctx, want, spec, held)
 }
 
 // Forget drops what is kept about a Pod's failed pulls.
@@ -215,102 +227,6 @@ func (m *Manager) Forget(uid types.UID) {
 			delete(m.waits, k)
 		}
 	}
-}
-
-// pull fetches the image unless its backoff lasts.
-func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
-	k := key{want.Pod.UID, want.Image}
-	m.mu.Lock()
-	w, failed := m.waits[k]
-	m.mu.Unlock()
-	if failed && m.deps.Clock.Now().Before(w.until) {
-		message := fmt.Sprintf("Back-off pulling image %q", want.Image)
-		m.event(want, corev1.EventTypeNormal, eventBackOff, message)
-		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.last, RetryAt: w.until}
-	}
-	asked := m.deps.Clock.Now()
-	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	timeline.Current(ctx).Waited(m.deps.Clock.Since(asked))
-	m.event(want, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", want.Image))
-	start := m.deps.Clock.Now()
-	ref, err := m.try(ctx, want, spec)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if err != nil {
-		return nil, m.failPull(want, k, err)
-	}
-	m.forget(k)
-	image, err := m.inspect(ctx, &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: want.RuntimeHandler})
-	if err != nil || image == nil {
-		image = &runtimeapi.Image{Id: ref, Spec: spec}
-	}
-	took := m.deps.Clock.Since(start).Truncate(time.Millisecond)
-	if m.deps.Observe != nil {
-		m.deps.Observe(image.GetSize(), took)
-	}
-	m.event(want, corev1.EventTypeNormal, eventPulled, fmt.Sprintf(
-		"Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
-		want.Image, took, took, image.GetSize()))
-	if m.deps.Pulled != nil {
-		m.deps.Pulled()
-	}
-	return image, nil
-}
-
-// try pulls with each of the credentials, and without any if there are none.
-func (m *Manager) try(ctx context.Context, want Want, spec *runtimeapi.ImageSpec) (string, error) {
-	if m.limit != nil && !m.limit.TryAccept() {
-		return "", errTooManyPulls
-	}
-	auths := []*runtimeapi.AuthConfig{nil}
-	if m.deps.Keyring != nil {
-		found, err := m.deps.Keyring.Credentials(ctx, want.Pod, want.Image)
-		if err != nil {
-			m.event(want, corev1.EventTypeWarning, eventNoSecret,
-				fmt.Sprintf("Unable to use some image pull secrets; attempting to pull the image may not succeed: %v", err))
-		}
-		if len(found) > 0 {
-			auths = found
-		}
-	}
-	var errs []error
-	for _, auth := range auths {
-		resp, err := m.deps.Service.PullImage(ctx, &runtimeapi.PullImageRequest{
-			Image: spec, Auth: auth, SandboxConfig: want.Sandbox,
-		})
-		if err == nil {
-			return resp.ImageRef, nil
-		}
-		errs = append(errs, err)
-	}
-	return "", errors.Join(errs...)
-}
-
-// failPull notes the failure for the backoff and returns it.
-func (m *Manager) failPull(want Want, k key, err error) error {
-	reason := ReasonPull
-	for _, known := range []string{ReasonUnavailable, ReasonBadSignature} {
-		if strings.Contains(text(err), known) {
-			reason = known
-		}
-	}
-	now := m.deps.Clock.Now()
-	m.mu.Lock()
-	w := m.waits[k]
-	w.delay = min(max(2*w.delay, firstDelay), maxDelay)
-	w.until, w.last = now.Add(w.delay), reason+": "+text(err)
-	m.waits[k] = w
-	m.mu.Unlock()
-	m.event(want, corev1.EventTypeWarning, eventFailed,
-		fmt.Sprintf("Failed to pull image %q: %s", want.Image, text(err)))
-	// The RetryAt is now: the next Ensure finds the backoff and says so, with the time of the next pull.
-	return m.fail(want, &Error{Reason: reason, Message: text(err), RetryAt: now, Err: err}, eventFailed)
 }
 
 // fail emits the event of an error and returns it.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Keyrings asks each Keyring in turn, and joins what they find.
@@ -19,8 +18,8 @@ type Keyrings []Keyring
 var _ Keyring = Keyrings{}
 
 // Credentials implements Keyring.
-func (k Keyrings) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
-	var all []*runtimeapi.AuthConfig
+func (k Keyrings) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]Credential, error) {
+	var all []Credential
 	var errs []error
 	for _, each := range k {
 		found, err := each.Credentials(ctx, pod, image)
@@ -39,7 +38,7 @@ var _ Keyring = (*NodeConfig)(nil)
 func NewNodeConfig(paths ...string) *NodeConfig { return &NodeConfig{paths: paths} }
 
 // Credentials implements Keyring. No error holds the file's content.
-func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string) ([]*runtimeapi.AuthConfig, error) {
+func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string) ([]Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("read image name %q: %w", image, err)

@@ -122,9 +122,11 @@ type Deps struct {
 	OnNode func(*corev1.Node)
 	// OnRuntime is told of every answer of the runtime about its state. It must not block.
 	OnRuntime func(*runtimeapi.StatusResponse)
-	Recorder  record.EventRecorder
-	Clock     clock.Clock
-	Logger    *slog.Logger
+	// OnImages is told of every list of the runtime's images, and when it was asked for. It must not change the images.
+	OnImages func(images []*runtimeapi.Image, asked time.Time)
+	Recorder record.EventRecorder
+	Clock    clock.Clock
+	Logger   *slog.Logger
 }
 
 func (d *Deps) validate() error {
@@ -139,6 +141,9 @@ func (d *Deps) validate() error {
 	}
 	if d.OnRuntime == nil {
 		d.OnRuntime = func(*runtimeapi.StatusResponse) {}
+	}
+	if d.OnImages == nil {
+		d.OnImages = func([]*runtimeapi.Image, time.Time) {}
 	}
 	if d.Clock == nil {
 		d.Clock = clock.RealClock{}

@@ -339,11 +339,13 @@ func (m *Manager) askRuntime(ctx context.Context) {
 func (m *Manager) askImages(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	asked := m.deps.Clock.Now()
 	answer, err := m.deps.Runtime.ListImages(ctx, imagesRequest)
 	if err != nil {
 		m.deps.Logger.Warn("list images for the node status", "error", err)
 		return
 	}
+	m.deps.OnImages(answer.Images, asked)
 	m.seen.images = slices.Clone(answer.Images)
 	if m.seen.images == nil {
 		m.seen.images = noImages

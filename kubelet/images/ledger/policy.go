@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// policy says which present images need credentials.
+type policy struct {
+	kind     kubeletconfig.ImagePullCredentialsVerificationPolicy
+	names    []string
+	prefixes []string // each ends in a slash
+}
+
+// newPolicy reads a policy and its list. An error names the entry that is wrong.
+func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowed []string) (policy, error) {
+	p := policy{kind: kind}
+	switch kind {
+	case "":
+		p.kind = kubeletconfig.NeverVerifyPreloadedImages
+	case kubeletconfig.NeverVerify, kubeletconfig.NeverVerifyPreloadedImages, kubeletconfig.NeverVerifyAllowlistedImages,
+		kubeletconfig.AlwaysVerify:
+	default:
+		return p, fmt.Errorf("imagePullCredentialsVerificationPolicy %q: want NeverVerify, NeverVerifyPreloadedImages, "+
+			"NeverVerifyAllowlistedImages or AlwaysVerify", kind)
+	}
+	if len(allowed) > 0 && p.kind != kubeletconfig.NeverVerifyAllowlistedImages {
+		return p, fmt.Errorf("preloadedImagesVerificationAllowlist: only imagePullCredentialsVerificationPolicy %s has one, "+
+			"not %s", kubeletconfig.NeverVerifyAllowlistedImages, p.kind)
+	}
+	for _, entry := range allowed {
+		name, wild := strings.CutSuffix(entry, "/*")
+		plain, err := plainName(name, wild)
+		if err != nil {
+			return p, fmt.Errorf("preloadedImagesVerificationAllowlist: %q: %w", entry, err)
+		}
+		if wild {
+			p.prefixes = append(p.prefixes, plain+"/")
+		} else {
+			p.names = append(p.names, plain)
+		}
+	}
+	return p, nil
+}
+
+// plainName is an entry's name in full. What stands before a wildcard may be a registry alone.
+func plainName(name string, wild bool) (string, error) {
+	if strings.Contains(name, "*") {
+		return "", fmt.Errorf(`a wildcard is the whole last part of a name: "/*"`)
+	}
+	if wild && !strings.Contains(name, "/") {
+		probe, err := reference.ParseNormalizedNamed(name + "/x")
+		if err != nil {
+			return "", fmt.Errorf("want a registry's name before the wildcard: %w", err)
+		}
+		return strings.TrimSuffix(probe.Name(), "/x"), nil
+	}
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return "", fmt.Errorf("want an image's name: %w", err)
+	}
+	if !reference.IsNameOnly(named) {
+		return "", fmt.Errorf("want an image's name without tag and digest")
+	}
+	return named.Name(), nil
+}
+
+// verify reports whether credentials are asked for. pulled says that the image was pulled by us, now or earlier.
+func (p policy) verify(name string, pulled bool) bool {
+	switch p.kind {
+	case kubeletconfig.NeverVerify:
+		return false
+	case kubeletconfig.NeverVerifyPreloadedImages:
+		return pulled
+	case kubeletconfig.NeverVerifyAllowlistedImages:
+		return pulled || !p.lists(name)
+	}
+	return true
+}
+
+func (p policy) lists(name string) bool {
+	return slices.Contains(p.names, name) ||
+		slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}

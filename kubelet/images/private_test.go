@@ -1,0 +1,174 @@
+package images_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/cri/fake"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/images/ledger"
+)
+
+// guarded is a runtime whose registry asks for a login, unless it is open.
+type guarded struct {
+	*fake.Runtime
+	open bool
+}
+
+func (g *guarded) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
+	*runtimeapi.PullImageResponse, error,
+) {
+	if !g.open && in.GetAuth().GetUsername() != "good" {
+		g.FailNext("PullImage", status.Error(codes.Unknown, "authorization failed"))
+	}
+	return g.Runtime.PullImage(ctx, in, opts...)
+}
+
+// tenants is a node on which several Pods want one private image.
+type tenants struct {
+	t       *testing.T
+	dir     string
+	runtime *guarded
+	clock   *clocktesting.FakeClock
+	events  *record.FakeRecorder
+	*images.Manager
+}
+
+func newTenants(t *testing.T) *tenants {
+	n := &tenants{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+	n.runtime = &guarded{Runtime: fake.New(n.clock)}
+	n.restart()
+	return n
+}
+
+func (n *tenants) restart() {
+	n.events = record.NewFakeRecorder(100)
+	l, err := ledger.New(ledger.Config{Dir: n.dir}, ledger.Deps{Clock: n.clock})
+	require.NoError(n.t, err)
+	n.Manager, err = images.New(images.Config{}, images.Deps{
+		Service: n.runtime, Ledger: l, Clock: n.clock, Recorder: n.events, Keyring: images.NewPullSecrets(secrets{
+			"good":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
+			"copy":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
+			"bad":   `{"auths":{"reg.example":{"username":"bad","password":"x"}}}`,
+			"other": `{"auths":{"elsewhere.example":{"username":"good","password":"x"}}}`,
+		}),
+	})
+	require.NoError(n.t, err)
+}
+
+// ensure is what becomes of a Pod that names the Secrets: the reason for which it waits, and how often it pulled.
+func (n *tenants) ensure(policy corev1.PullPolicy, secrets ...string) (reason string, pulls int) {
+	n.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: types.UID(n.t.Name() + time.Now().String())}}
+	for _, name := range secrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	before := n.runtime.Calls("PullImage")
+	_, err := n.Ensure(n.t.Context(), images.Want{
+		Pod: pod, Ref: &corev1.ObjectReference{}, Image: "reg.example/app:1", Policy: policy,
+	})
+	var refused *images.Error
+	if err != nil {
+		require.ErrorAs(n.t, err, &refused)
+		reason = refused.Reason
+	}
+	return reason, n.runtime.Calls("PullImage") - before
+}
+
+// TestPrivateImage has a Pod pull with a login, and others come after it.
+func TestPrivateImage(t *testing.T) {
+	n := newTenants(t)
+	check := func(policy corev1.PullPolicy, wantReason string, wantPulls int, secrets ...string) {
+		t.Helper()
+		reason, pulls := n.ensure(policy, secrets...)
+		require.Equal(t, wantReason, reason)
+		require.Equal(t, wantPulls, pulls)
+	}
+	check(corev1.PullIfNotPresent, "", 1, "good")
+	for range 2 {
+		check(corev1.PullIfNotPresent, "", 0, "good")
+		check(corev1.PullNever, "", 0, "good")
+		check(corev1.PullIfNotPresent, "", 0, "copy")
+		check(corev1.PullNever, "", 0, "bad", "copy")
+		check(corev1.PullIfNotPresent, images.ReasonPull, 1)
+		check(corev1.PullNever, images.ReasonNeverPull, 0)
+		check(corev1.PullIfNotPresent, images.ReasonPull, 1, "bad")
+		check(corev1.PullIfNotPresent, images.ReasonPull, 1, "other")
+		check(corev1.PullNever, images.ReasonNeverPull, 0, "bad")
+		check(corev1.PullNever, images.ReasonNeverPull, 0, "missing")
+		n.restart()
+	}
+	// The registry gives it to all, which the first that asks finds out.
+	n.runtime.open = true
+	check(corev1.PullNever, images.ReasonNeverPull, 0)
+	check(corev1.PullIfNotPresent, "", 1)
+	check(corev1.PullNever, "", 0)
+	n.restart()
+	check(corev1.PullNever, "", 0)
+}
+
+// TestRefusalDoesNotTell compares the words for an image that is not there with those for one that is not theirs.
+func TestRefusalDoesNotTell(t *testing.T) {
+	n := newTenants(t)
+	told := func() (error, string) {
+		_, err := n.Ensure(t.Context(), want("reg.example/app:1", corev1.PullNever))
+		require.Error(t, err)
+		return err, <-n.events.Events
+	}
+	absent, absentEvent := told()
+	reason, _ := n.ensure(corev1.PullIfNotPresent, "good")
+	require.Empty(t, reason)
+	for len(n.events.Events) > 0 {
+		<-n.events.Events
+	}
+	refused, refusedEvent := told()
+	require.Equal(t, absent, refused)
+	require.Equal(t, absentEvent, refusedEvent)
+}
+
+// TestImportedImage is there without a pull of ours: it is anybody's, and nobody is asked for credentials.
+func TestImportedImage(t *testing.T) {
+	n := newTenants(t)
+	n.runtime.AddImage("reg.example/app:1")
+	reason, pulls := n.ensure(corev1.PullIfNotPresent, "missing")
+	require.Empty(t, reason)
+	require.Zero(t, pulls)
+	require.Contains(t, <-n.events.Events, "already present on machine and can be accessed by the pod")
+	require.NoDirExists(t, n.dir)
+}
+
+// TestPullOfUnknownEnd is cut off in the middle; the image is there afterwards.
+func TestPullOfUnknownEnd(t *testing.T) {
+	n := newTenants(t)
+	n.runtime.FailNext("PullImage", status.Error(codes.Unavailable, "connection lost"))
+	reason, _ := n.ensure(corev1.PullIfNotPresent, "good")
+	require.Equal(t, images.ReasonPull, reason)
+	n.runtime.AddImage("reg.example/app:1")
+	reason, _ = n.ensure(corev1.PullNever)
+	require.Equal(t, images.ReasonNeverPull, reason)
+	n.restart()
+	reason, _ = n.ensure(corev1.PullNever)
+	require.Equal(t, images.ReasonNeverPull, reason)
+	n.runtime.FailNext("PullImage", status.Error(codes.Unknown, "no such image"))
+	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
+	require.Equal(t, images.ReasonPull, reason)
+	reason, _ = n.ensure(corev1.PullNever)
+	require.Equal(t, images.ReasonNeverPull, reason, "a failure does not make the image anybody's")
+	reason, _ = n.ensure(corev1.PullIfNotPresent, "good")
+	require.Empty(t, reason)
+	reason, _ = n.ensure(corev1.PullNever, "copy")
+	require.Empty(t, reason)
+}

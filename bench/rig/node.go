@@ -31,10 +31,27 @@ const UpstreamProgram = "bench/kubelet"
 
 const nodeTimeout = 90 * time.Second
 
+// devicePlugins is where Kubernetes' kubelet keeps its register of devices, whatever --root-dir says.
+const devicePlugins = "/var/lib/kubelet/device-plugins"
+
 // Node is a running kubelet.
 type Node struct {
 	*Process
 	client kubernetes.Interface
+	strays bool // devicePlugins was not there when the kubelet was started
+}
+
+// Stop ends the kubelet and removes what it left outside of its directory.
+func (n *Node) Stop() error {
+	err := n.Process.Stop()
+	if !n.strays {
+		return err
+	}
+	if gone := os.RemoveAll(devicePlugins); gone != nil {
+		return errors.Join(err, fmt.Errorf("remove the kubelet's register of devices: %w", gone))
+	}
+	_ = os.Remove(filepath.Dir(devicePlugins)) // stays if somebody else has put something there
+	return err
 }
 
 // StartNode starts a kubelet and returns when its Node is ready and takes Pods.
@@ -48,6 +65,9 @@ func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernet
 		return nil, err
 	}
 	n := &Node{client: client}
+	if _, err := os.Lstat(devicePlugins); kubelet == Upstream && errors.Is(err, os.ErrNotExist) {
+		n.strays = true
+	}
 	if n.Process, err = start(ctx, c.Dir, "kubelet-"+string(kubelet), argv, nil, nil); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,11 +80,73 @@ func TestContainerResources(t *testing.T) {
 		"v2": {podOf("u", corev1.ResourceRequirements{}), v2opts, &runtimeapi.LinuxContainerResources{
 			CpuPeriod: 100000, CpuShares: 2, OomScoreAdj: 1000,
 			Unified: map[string]string{"memory.oom.group": "1", "memory.swap.max": "0"}}},
+		"v2, one process": {podOf("u", corev1.ResourceRequirements{}), ResourceOptions{Unified: true, SingleProcessOOMKill: true},
+			&runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuShares: 2, OomScoreAdj: 1000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want.String(), ContainerResources(c.pod, &c.pod.Spec.Containers[0], c.opts).String())
 		})
 	}
+}
+
+// TestSwap has a node with 8 GiB of memory and 4 GiB of swap: half a byte of swap for each byte that is asked for.
+func TestSwap(t *testing.T) {
+	const gib = 1 << 30
+	asks := corev1.ResourceRequirements{Requests: amounts("memory", "2Gi"), Limits: amounts("memory", "4Gi")}
+	change := func(change func(pod *corev1.Pod, opts *ResourceOptions)) (*corev1.Pod, ResourceOptions) {
+		pod := podOf("u", asks)
+		opts := ResourceOptions{
+			MemoryCapacity: 8 * gib, SwapCapacity: 4 * gib, SwapBehavior: LimitedSwap, Unified: true, Swap: true,
+		}
+		change(pod, &opts)
+		return pod, opts
+	}
+	none := map[string]string{"memory.oom.group": "1", "memory.swap.max": "0"}
+	for name, c := range map[string]struct {
+		change func(pod *corev1.Pod, opts *ResourceOptions)
+		want   map[string]string
+	}{
+		"a share":      {func(*corev1.Pod, *ResourceOptions) {}, map[string]string{"memory.oom.group": "1", "memory.swap.max": "1073741824"}},
+		"by default":   {func(_ *corev1.Pod, o *ResourceOptions) { o.SwapBehavior = "" }, none},
+		"NoSwap":       {func(_ *corev1.Pod, o *ResourceOptions) { o.SwapBehavior = NoSwap }, none},
+		"no swap here": {func(_ *corev1.Pod, o *ResourceOptions) { o.SwapCapacity = 0 }, none},
+		"not accounted for": {func(_ *corev1.Pod, o *ResourceOptions) { o.Swap = false },
+			map[string]string{"memory.oom.group": "1"}},
+		"asks for no memory": {func(p *corev1.Pod, _ *ResourceOptions) {
+			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: amounts("cpu", "1")}
+		}, none},
+		"BestEffort": {func(p *corev1.Pod, _ *ResourceOptions) {
+			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+		}, none},
+		"limit is request": {func(p *corev1.Pod, _ *ResourceOptions) {
+			p.Spec.Containers[0].Resources.Requests = amounts("memory", "4Gi") // without a request of CPU it is Burstable
+		}, none},
+		"Guaranteed": {func(p *corev1.Pod, _ *ResourceOptions) {
+			p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+				Requests: amounts("cpu", "1", "memory", "1Gi"), Limits: amounts("cpu", "1", "memory", "1Gi"),
+			}
+		}, none},
+		"critical": {func(p *corev1.Pod, _ *ResourceOptions) { p.Spec.Priority = ptr.To[int32](2_000_000_000) }, none},
+		"static": {func(p *corev1.Pod, _ *ResourceOptions) {
+			p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		}, none},
+		"v1": {func(_ *corev1.Pod, o *ResourceOptions) { o.Unified = false }, nil},
+		"more than 64 bits": {func(p *corev1.Pod, o *ResourceOptions) {
+			p.Spec.Containers[0].Resources.Requests = amounts("memory", "4Ti")
+			o.MemoryCapacity, o.SwapCapacity = 8<<40, 16<<40
+		}, map[string]string{"memory.oom.group": "1", "memory.swap.max": fmt.Sprint(int64(8 << 40))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, opts := change(c.change)
+			got := ContainerResources(pod, &pod.Spec.Containers[0], opts)
+			require.Equal(t, c.want, got.Unified)
+			if !opts.Unified {
+				require.EqualValues(t, 4*gib, got.MemorySwapLimitInBytes, "memory and swap together: none of the latter")
+			}
+		})
+	}
+	require.NoError(t, errors.Join(SwapBehavior("").Check(), NoSwap.Check(), LimitedSwap.Check()))
+	require.ErrorContains(t, SwapBehavior("UnlimitedSwap").Check(), "memorySwap.swapBehavior")
 }
 
 func TestPodLimits(t *testing.T) {
@@ -131,6 +195,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "/kubepods/besteffort/podb", plain.CgroupParent(podOf("b", corev1.ResourceRequirements{})))
 	_, err = New(Config{Driver: "docker"}, Deps{})
 	require.ErrorContains(t, err, "cgroupDriver")
+	plain.SetDriver(DriverSystemd)
+	require.Equal(t, "/kubepods.slice/kubepods-podg.slice", plain.CgroupParent(podOf("g", full)), "as the runtime has said later")
 	_, err = New(Config{CgroupRoot: "/a/../b"}, Deps{})
 	require.ErrorContains(t, err, "cgroupRoot")
 }
@@ -206,6 +272,25 @@ func TestLegacy(t *testing.T) {
 	expect("memory", root+"/kubepods", "memory.limit_in_bytes", fmt.Sprint(1<<30))
 	expect("pids", root+"/kubepods", "pids.max", "1000")
 
+	// A group of the node's own programs, which somebody else has made.
+	own := root + "/system"
+	require.ErrorContains(t, m.Bound(ctx, own, amounts("memory", "1Gi")), "has to make it")
+	require.ErrorContains(t, m.Bound(ctx, "/", amounts("memory", "1Gi")), "below the root")
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if dirs[c] != "" {
+			require.NoError(t, os.Mkdir(filepath.Join(dirs[c], own), 0o755))
+		}
+	}
+	require.NoError(t, m.Bound(ctx, own, amounts("cpu", "500m", "memory", "1Gi", "pid", "70")))
+	expect("cpu", own, "cpu.shares", "512")
+	expect("memory", own, "memory.limit_in_bytes", fmt.Sprint(1<<30))
+	expect("pids", own, "pids.max", "70")
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if dirs[c] != "" {
+			require.NoError(t, os.Remove(filepath.Join(dirs[c], own)))
+		}
+	}
+
 	require.NoError(t, m.RemoveRoot(ctx))
 	for _, h := range found {
 		require.NoDirExists(t, filepath.Join(h.Dir, root))
@@ -269,8 +354,12 @@ func TestUnified(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []types.UID{"u-1"}, uids)
 
+	require.NoError(t, m.Bound(t.Context(), "b/kubepods/burstable", amounts("pid", "7")))
+	content, err := os.ReadFile(filepath.Join(h.Dir, "b/kubepods/burstable/pids.max"))
+	require.NoError(t, err)
+	require.Equal(t, "7", strings.TrimSpace(string(content)))
 	require.NoError(t, m.EnforceAllocatable(t.Context(), amounts("cpu", "1", "memory", "1Gi")))
-	content, err := os.ReadFile(filepath.Join(h.Dir, "b/kubepods/memory.max"))
+	content, err = os.ReadFile(filepath.Join(h.Dir, "b/kubepods/memory.max"))
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint(1<<30), strings.TrimSpace(string(content)))
 }

@@ -68,13 +68,13 @@ func (h Hierarchy) ensure(name groupName, limits Limits, giveUp func(string, err
 		return h.ensureUnified(name, limits, giveUp)
 	}
 	dir := filepath.Join(h.Dir, name.cgroupfs())
-	for controller, set := range legacySetters {
+	for _, controller := range limitControllers {
 		if !slices.Contains(h.Controllers, controller) {
 			continue
 		}
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
-			err = set(dir, limits.only(controller).resources(false))
+			err = set(dir, controller, limits.only(controller), false)
 		}
 		if err != nil && !giveUp(controller, err) {
 			return fmt.Errorf("set %s limits: %w", controller, err)
@@ -116,16 +116,24 @@ func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(stri
 		if !slices.Contains(strings.Fields(string(content)), controller) {
 			continue
 		}
-		resources := limits.only(controller).resources(true)
-		group, err := fs2.NewManager(&cgroupslib.Cgroup{Resources: resources}, dir)
-		if err == nil {
-			err = group.Set(resources)
-		}
-		if err != nil && !giveUp(controller, err) {
+		if err := set(dir, controller, limits.only(controller), true); err != nil && !giveUp(controller, err) {
 			return fmt.Errorf("set %s limits: %w", controller, err)
 		}
 	}
 	return nil
+}
+
+// set sets the limits of one controller in the group that is the directory.
+func set(dir, controller string, limits Limits, unified bool) error {
+	resources := limits.resources(unified)
+	if !unified {
+		return legacySetters[controller](dir, resources)
+	}
+	group, err := fs2.NewManager(&cgroupslib.Cgroup{Resources: resources}, dir)
+	if err != nil {
+		return err
+	}
+	return group.Set(resources)
 }
 
 // enable lets the groups below dir have the controller.

@@ -25,7 +25,8 @@ import (
 type Config struct {
 	// CgroupRoot is the group that holds kubepods, like "/berth-1a2b"; "/" or empty is the root of the hierarchy.
 	CgroupRoot string
-	// Driver is who makes the groups; empty means DriverCgroupfs. It has to be the one the runtime uses.
+	// Driver is who makes the groups until SetDriver says otherwise; empty means DriverCgroupfs. It has to be the one
+	// the runtime uses.
 	Driver Driver
 	// PodPidsLimit is the most processes of one Pod; 0 or less means no limit.
 	PodPidsLimit int64
@@ -49,18 +50,19 @@ type Manager struct {
 	log    *slog.Logger
 
 	mu          sync.Mutex // guards all below
+	maker       Driver
 	hierarchies []Hierarchy
 	given       map[string]bool // controllers that were said to be left out
 }
 
 // New makes a Manager; it looks at nothing yet. An unknown driver is an error.
 func New(config Config, deps Deps) (*Manager, error) {
-	switch config.Driver {
-	case "":
+	if config.Driver == "" {
 		config.Driver = DriverCgroupfs
-	case DriverCgroupfs, DriverSystemd:
-	default:
-		return nil, fmt.Errorf("read cgroupDriver %q: neither %q nor %q", config.Driver, DriverCgroupfs, DriverSystemd)
+	}
+	driver, err := ParseDriver(string(config.Driver))
+	if err != nil {
+		return nil, err
 	}
 	if trimmed := "/" + strings.Trim(config.CgroupRoot, "/"); path.Clean(trimmed) != trimmed {
 		return nil, fmt.Errorf("read cgroupRoot %q: not a clean path", config.CgroupRoot)
@@ -69,7 +71,24 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{config: config, root: rootName(config.CgroupRoot), log: log, given: map[string]bool{}}, nil
+	return &Manager{
+		config: config, root: rootName(config.CgroupRoot), log: log, maker: driver, given: map[string]bool{},
+	}, nil
+}
+
+// SetDriver says who makes the groups from here on. To be called before EnsureRoot: groups of another driver have other
+// names, and are not looked for.
+func (m *Manager) SetDriver(driver Driver) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.maker = driver
+}
+
+// Driver is who makes the groups.
+func (m *Manager) Driver() Driver {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.maker
 }
 
 // EnsureRoot makes the groups above all Pods. To be called before the first EnsurePod, and as often as one likes.
@@ -91,11 +110,7 @@ func (m *Manager) EnsureRoot(ctx context.Context) error {
 // EnforceAllocatable bounds what all Pods together may use: CPU time by shares, memory, and processes if they are among
 // the resources. To be called after EnsureRoot. Memory that is in use already cannot be taken away, which is an error.
 func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.ResourceList) error {
-	limits := Limits{CPUShares: Shares(resources.Cpu().MilliValue()), Memory: resources.Memory().Value()}
-	if pids, ok := resources["pid"]; ok {
-		limits.Pids = pids.Value()
-	}
-	return m.ensure(ctx, m.class(corev1.PodQOSGuaranteed), limits)
+	return m.ensure(ctx, m.class(corev1.PodQOSGuaranteed), limitsOf(resources))
 }
 
 // UpdateBurstable gives the class of Burstable Pods the CPU shares that these Pods of it ask for together. Pods of
@@ -113,7 +128,7 @@ func (m *Manager) UpdateBurstable(ctx context.Context, pods []*corev1.Pod) error
 
 // CgroupParent is what the runtime is told to make the Pod's sandbox and containers in.
 func (m *Manager) CgroupParent(pod *corev1.Pod) string {
-	return m.podName(pod).path(m.config.Driver)
+	return m.podName(pod).path(m.Driver())
 }
 
 // EnsurePod makes the Pod's group with the limits its spec amounts to now, and returns its CgroupParent.
@@ -123,7 +138,7 @@ func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error
 	if err := m.ensure(ctx, name, limits); err != nil {
 		return "", err
 	}
-	return name.path(m.config.Driver), nil
+	return name.path(m.Driver()), nil
 }
 
 // UnlimitPod takes the limits of CPU time and memory off the Pod's group, for the moment in which those of its
@@ -139,7 +154,7 @@ func (m *Manager) ensure(ctx context.Context, name groupName, limits Limits) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if m.config.Driver == DriverSystemd {
+	if m.Driver() == DriverSystemd {
 		return ensureSlice(name, limits, m.config.Resources.Unified)
 	}
 	hierarchies, err := m.mounted()
@@ -206,7 +221,7 @@ func (m *Manager) Pods() ([]types.UID, error) {
 	}
 	uids := map[types.UID]bool{}
 	for class := range classes {
-		parent := m.class(class).path(m.config.Driver)
+		parent := m.class(class).path(m.Driver())
 		for _, h := range hierarchies {
 			entries, err := os.ReadDir(filepath.Join(h.Dir, parent))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -240,7 +255,7 @@ func (m *Manager) RemoveRoot(ctx context.Context) error {
 	if err := m.remove(ctx, m.root.child(podsGroup)); err != nil {
 		return fmt.Errorf("remove control group %q: %w", m.root.child(podsGroup).cgroupfs(), err)
 	}
-	if len(m.root) == 0 || m.config.Driver == DriverSystemd {
+	if len(m.root) == 0 || m.Driver() == DriverSystemd {
 		return nil
 	}
 	hierarchies, err := m.mounted()
@@ -264,7 +279,7 @@ func (m *Manager) remove(ctx context.Context, name groupName) error {
 	}
 	var dirs []string
 	for _, h := range hierarchies {
-		dir := filepath.Join(h.Dir, name.path(m.config.Driver))
+		dir := filepath.Join(h.Dir, name.path(m.Driver()))
 		if cgroupslib.PathExists(dir) {
 			dirs = append(dirs, dir)
 		}
@@ -275,7 +290,7 @@ func (m *Manager) remove(ctx context.Context, name groupName) error {
 	if err := killAll(ctx, dirs); err != nil {
 		return err
 	}
-	if m.config.Driver == DriverSystemd {
+	if m.Driver() == DriverSystemd {
 		if err := removeSlice(name); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -19,6 +20,16 @@ const (
 	// DriverSystemd asks systemd for slices. It is right wherever systemd believes that the tree is its own.
 	DriverSystemd Driver = "systemd"
 )
+
+// ParseDriver reads a driver's name.
+func ParseDriver(name string) (Driver, error) {
+	switch driver := Driver(name); driver {
+	case DriverCgroupfs, DriverSystemd:
+		return driver, nil
+	default:
+		return "", fmt.Errorf("cgroupDriver %q: want %s or %s", name, DriverCgroupfs, DriverSystemd)
+	}
+}
 
 const (
 	podsGroup = "kubepods"
@@ -90,7 +101,7 @@ func (m *Manager) podName(pod *corev1.Pod) groupName {
 
 // uidOf reads the Pod's UID out of the last element of its group's path.
 func (m *Manager) uidOf(element string) (types.UID, bool) {
-	if m.config.Driver == DriverSystemd {
+	if m.Driver() == DriverSystemd {
 		name, isSlice := strings.CutSuffix(element, ".slice")
 		uid, isPod := strings.CutPrefix(name[strings.LastIndex(name, "-")+1:], podPrefix)
 		return types.UID(strings.ReplaceAll(uid, "_", "-")), isSlice && isPod && uid != ""

@@ -58,8 +58,11 @@ type ResourceOptions struct {
 	// SingleProcessOOMKill lets the kernel kill one process of a container that is out of memory, instead of all of
 	// them. Without cgroup v2 it is always so.
 	SingleProcessOOMKill bool
-	// Swap says that the kernel accounts for swap, so that a container's use of it can be limited (to none).
+	// Swap says that the kernel accounts for swap, so that a container's use of it can be limited.
 	Swap bool
+	// SwapBehavior says which containers may use any; SwapCapacity is what the node has, in bytes.
+	SwapBehavior SwapBehavior
+	SwapCapacity int64
 	// HugePageSizes are the sizes of huge pages, like "2MB", that the kernel can limit.
 	HugePageSizes []string
 }
@@ -120,29 +123,8 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container,
 		r.CpuPeriod = opts.period()
 		r.CpuQuota = Quota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
-	limitSwap(r, opts)
+	limitSwap(r, opts, swapOf(pod, c, opts))
 	return r
-}
-
-// limitSwap lets the container use no swap: all it may have is its memory limit. And it sees to it that a container
-// out of memory ends as a whole.
-func limitSwap(r *runtimeapi.LinuxContainerResources, opts ResourceOptions) {
-	if !opts.Unified {
-		if opts.Swap {
-			r.MemorySwapLimitInBytes = r.MemoryLimitInBytes
-		}
-		return
-	}
-	unified := map[string]string{}
-	if !opts.SingleProcessOOMKill {
-		unified["memory.oom.group"] = "1"
-	}
-	if opts.Swap {
-		unified["memory.swap.max"] = "0"
-	}
-	if len(unified) > 0 {
-		r.Unified = unified
-	}
 }
 
 // hugepageLimits limits every size of huge pages, to 0 unless the container, or else the Pod, says otherwise.

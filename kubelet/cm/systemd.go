@@ -3,6 +3,7 @@ package cm
 import (
 	"fmt"
 	"path"
+	"strings"
 
 	cgroupslib "github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/manager"
@@ -20,6 +21,23 @@ func ensureSlice(name groupName, limits Limits, unified bool) error {
 	}
 	if err := group.Set(resources); err != nil {
 		return fmt.Errorf("have systemd set the limits of slice %q: %w", name.systemd(), err)
+	}
+	return nil
+}
+
+// setSlice has systemd set the limits of a slice that is there, by its own name.
+func setSlice(slice string, limits Limits, unified bool) error {
+	resources := limits.resources(unified)
+	parent := "-.slice"
+	if i := strings.LastIndexByte(strings.TrimSuffix(slice, ".slice"), '-'); i > 0 {
+		parent = slice[:i] + ".slice"
+	}
+	group, err := manager.New(&cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources})
+	if err != nil {
+		return fmt.Errorf("reach systemd for slice %q: %w", slice, err)
+	}
+	if err := group.Set(resources); err != nil {
+		return fmt.Errorf("have systemd set the limits of slice %q: %w", slice, err)
 	}
 	return nil
 }

@@ -1,0 +1,93 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// limitsOf are the limits that amounts of CPU, memory and processes make. What is absent or zero sets nothing.
+func limitsOf(resources corev1.ResourceList) Limits {
+	limits := Limits{Memory: resources.Memory().Value()}
+	if cpu := resources.Cpu(); !cpu.IsZero() {
+		limits.CPUShares = Shares(cpu.MilliValue())
+	}
+	if pids, ok := resources["pid"]; ok {
+		limits.Pids = pids.Value()
+	}
+	return limits
+}
+
+// Bound holds a group that somebody else made, like that of the system's own programs, to the amounts: CPU time by
+// shares, memory, and processes. The group is a path below the hierarchies, "/system.slice", whoever makes groups. It has
+// to be there, with each controller whose limit is to be set: what is missing is an error, and so is memory that is in
+// use already.
+func (m *Manager) Bound(ctx context.Context, group string, amounts corev1.ResourceList) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	clean := path.Clean("/" + group)
+	if clean == "/" {
+		return fmt.Errorf("bound control group %q: name a group below the root", group)
+	}
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return err
+	}
+	limits := limitsOf(amounts)
+	for _, controller := range limits.controllers() {
+		dir, unified, err := placeOf(hierarchies, controller, clean)
+		if err != nil {
+			return err
+		}
+		if m.Driver() == DriverSystemd && strings.HasSuffix(clean, ".slice") {
+			err = setSlice(path.Base(clean), limits.only(controller), unified)
+		} else {
+			err = set(dir, controller, limits.only(controller), unified)
+		}
+		if err != nil {
+			return fmt.Errorf("bound control group %q: set %s limits: %w", group, controller, err)
+		}
+	}
+	return nil
+}
+
+// placeOf is the group's directory where the controller is, which has to be there.
+func placeOf(hierarchies []Hierarchy, controller, group string) (dir string, unified bool, err error) {
+	for _, h := range hierarchies {
+		if !slices.Contains(h.Controllers, controller) {
+			continue
+		}
+		dir := filepath.Join(h.Dir, group)
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			return "", false, fmt.Errorf("bound control group %q: there is no %s: whoever starts these programs has to make it",
+				group, dir)
+		} else if err != nil {
+			return "", false, fmt.Errorf("bound control group %q: %w", group, err)
+		}
+		return dir, h.Unified, nil
+	}
+	return "", false, fmt.Errorf("bound control group %q: this machine has no controller %s", group, controller)
+}
+
+// controllers are those that the limits need.
+func (l Limits) controllers() []string {
+	var needed []string
+	for controller, wanted := range map[string]bool{
+		"cpu": l.CPUShares != 0 || l.CPUQuota != 0, "memory": l.Memory != 0, "pids": l.Pids != 0,
+		"hugetlb": len(l.Hugepages) > 0,
+	} {
+		if wanted {
+			needed = append(needed, controller)
+		}
+	}
+	slices.Sort(needed)
+	return needed
+}

@@ -70,13 +70,14 @@ func (k *Kubelet) furnish() (err error) {
 	if err := k.remember(); err != nil {
 		return err
 	}
+	k.machine = node.NewLinuxMachine("/", cfg.RootDir)
 	k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
 		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
 		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved,
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
-		Machine: node.NewLinuxMachine("/", cfg.RootDir), Recorder: d.Recorder, Clock: d.Clock,
+		Machine: k.machine, Recorder: d.Recorder, Clock: d.Clock,
 		OnNode: k.nodeChanged, OnRuntime: k.networkOf, OnImages: k.ledger.Listed,
 		Logger: d.Logger.With("room", "node"),
 	})
@@ -176,7 +177,8 @@ func (k *Kubelet) employ() (err error) {
 	k.builder = &builder{
 		cfg: *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
 		objects: k.objects, services: k.services, allocatable: k.allocatable,
-		users: userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
+		ground: k.awaitGround,
+		users:  userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
 	}
 	if k.workers, err = podworker.New(podworker.Config{
 		RuntimeName: cfg.RuntimeName, HostIPs: cfg.hostIPs(), MaxBackoff: cfg.MaxBackoff,

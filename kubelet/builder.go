@@ -46,6 +46,8 @@ type builder struct {
 	services *services
 	users    *userns.Manager
 	noDNS    sync.Once
+	// ground waits until control groups can be made.
+	ground func(ctx context.Context) error
 	// allocatable is what Pods may use of the node: the value of limits that are not set.
 	allocatable func() corev1.ResourceList
 }
@@ -54,6 +56,9 @@ var _ podworker.Builder = (*builder)(nil)
 
 // PreparePod implements podworker.Builder.
 func (b *builder) PreparePod(ctx context.Context, pod *corev1.Pod) error {
+	if err := b.ground(ctx); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(b.cfg.podDir(string(pod.UID)), 0o750); err != nil {
 		return fmt.Errorf("make directory of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -247,6 +252,9 @@ func (b *builder) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) 
 
 // ReleasePod implements podworker.Builder.
 func (b *builder) ReleasePod(ctx context.Context, uid types.UID) error {
+	if err := b.ground(ctx); err != nil {
+		return err
+	}
 	if err := b.cgroups.RemovePod(ctx, uid); err != nil {
 		return err
 	}

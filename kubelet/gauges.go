@@ -115,9 +115,13 @@ func (k *Kubelet) configz() map[string]any {
 		Port:        c.Server.Port,
 		TLSCertFile: c.Server.CertFile, TLSPrivateKeyFile: c.Server.KeyFile,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolverConfig: &c.ResolvConf,
-		CgroupRoot: c.CgroupRoot, CgroupDriver: string(c.CgroupDriver), PodPidsLimit: &c.PodPidsLimit,
+		CgroupRoot: c.CgroupRoot, CgroupDriver: string(k.cgroups.Driver()), PodPidsLimit: &c.PodPidsLimit,
 		MaxPods: int32(c.MaxPods), MaxParallelImagePulls: ptr.To(int32(c.MaxParallelPulls)),
 		ContainerRuntimeEndpoint: c.RuntimeEndpoint, KubeReserved: list(c.KubeReserved),
-		SystemReserved: list(c.SystemReserved), StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL,
+		SystemReserved: list(c.SystemReserved), EnforceNodeAllocatable: c.EnforceNodeAllocatable,
+		KubeReservedCgroup: c.KubeReservedCgroup, SystemReservedCgroup: c.SystemReservedCgroup,
+		MemorySwap:           configv1beta1.MemorySwapConfiguration{SwapBehavior: string(c.SwapBehavior)},
+		SingleProcessOOMKill: c.SingleProcessOOMKill, FailSwapOn: &c.FailSwapOn, FailCgroupV1: &c.FailCgroupV1,
+		StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL,
 	}}
 }

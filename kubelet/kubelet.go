@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -57,6 +57,7 @@ type Kubelet struct {
 	requests     *server.Requests
 	imageTimes   *imageTimes
 
+	machine  *node.LinuxMachine
 	node     *node.Manager
 	cgroups  *cm.Manager
 	services *services
@@ -83,7 +84,9 @@ type Kubelet struct {
 
 	listed  chan struct{} // closed when the runtime was listed for the first time
 	sourced chan struct{} // closed when all Pods were delivered for the first time
-	once    struct{ listed, sourced sync.Once }
+	// grounded is closed when the control groups above all Pods are there.
+	grounded chan struct{}
+	once     struct{ listed, sourced sync.Once }
 
 	// The handlers may be added to before Start.
 	lifecycle.PodSyncLoopHandlers
@@ -122,7 +125,8 @@ func newKubelet(cfg Config, deps Deps) *Kubelet {
 	return &Kubelet{
 		cfg: cfg, deps: deps, metrics: registry, probeMetrics: prometheus.NewRegistry(),
 		requests: server.NewRequests(registry, deps.Clock), imageTimes: newImageTimes(registry),
-		listed: make(chan struct{}), sourced: make(chan struct{}), face: newFace(),
+		listed: make(chan struct{}), sourced: make(chan struct{}), grounded: make(chan struct{}),
+		face: newFace(),
 	}
 }
 
@@ -147,7 +151,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 
 // work is Start, with the lock.
 func (k *Kubelet) work(ctx context.Context) error {
-	if err := k.prepare(ctx); err != nil {
+	if err := k.prepare(); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -175,6 +179,7 @@ func (k *Kubelet) work(ctx context.Context) error {
 	for _, source := range k.sources.static {
 		run("static pods", source.Start)
 	}
+	run("node allocatable", k.keepAllocatable)
 	run("upkeep", k.upkeep.Start)
 	run("objects", k.objects.Start)
 	run("tokens", k.tokens.Start)
@@ -201,21 +206,20 @@ func (k *Kubelet) Drift() int64 { return k.watcher.Drift() }
 func (k *Kubelet) Metrics() prometheus.Gatherer { return k.metrics }
 
 // prepare makes what has to be there before anything runs.
-func (k *Kubelet) prepare(ctx context.Context) error {
+func (k *Kubelet) prepare() error {
 	for _, dir := range []string{k.cfg.RootDir, k.cfg.PodLogsDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make directory %q of the node agent: %w", dir, err)
 		}
 	}
-	if err := k.cgroups.EnsureRoot(ctx); err != nil {
-		return fmt.Errorf("make control groups of pods below %q: %w", k.cfg.CgroupRoot, err)
+	if err := k.checkGround(); err != nil {
+		return err
 	}
-	k.oldGroups()
+	k.oldGroups(cgroups.IsCgroup2UnifiedMode())
 	capacity, _, err := k.node.Resources()
 	if err != nil {
 		return err
 	}
-	k.enforce(ctx, capacity)
 	if k.face.ownScore != nil {
 		if err := k.face.ownScore(); err != nil {
 			k.deps.Logger.Warn("the node agent's own out-of-memory score is left as it is", "error", err)
@@ -223,42 +227,6 @@ func (k *Kubelet) prepare(ctx context.Context) error {
 	}
 	k.word(capacity.Memory().Value(), false)
 	return nil
-}
-
-// oldGroups says once where the machine has the older control groups only. They are used all the same: a machine that
-// has nothing else runs Pods too.
-func (k *Kubelet) oldGroups() {
-	if cgroups.IsCgroup2UnifiedMode() {
-		return
-	}
-	k.deps.Recorder.Event(node.Reference(k.cfg.NodeName), corev1.EventTypeWarning, "CgroupV1",
-		"This machine has control groups of version 1 only, which Kubernetes is about to give up: boot it with version 2")
-}
-
-// enforce keeps what is reserved from all Pods together. A machine on which that cannot be is used all the same.
-func (k *Kubelet) enforce(ctx context.Context, capacity corev1.ResourceList) {
-	if k.cfg.NotEnforced {
-		return
-	}
-	ref := node.Reference(k.cfg.NodeName)
-	bounds := corev1.ResourceList{}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		left := capacity[name].DeepCopy()
-		for _, reserved := range []corev1.ResourceList{k.cfg.KubeReserved, k.cfg.SystemReserved} {
-			left.Sub(reserved[name])
-		}
-		if left.Sign() < 0 {
-			left.Set(0) // more is reserved than there is
-		}
-		bounds[name] = left
-	}
-	if err := k.cgroups.EnforceAllocatable(ctx, bounds); err != nil {
-		k.deps.Logger.Warn("bounding all pods together failed", "error", err)
-		k.deps.Recorder.Eventf(ref, corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement",
-			"Failed to update Node Allocatable limits: %v", err)
-		return
-	}
-	k.deps.Recorder.Event(ref, corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
 }
 
 // follow watches the node's Pods as soon as the Node exists, whose labels admission looks at.
@@ -273,7 +241,13 @@ func (k *Kubelet) follow(ctx context.Context) error {
 
 // attend tells the others when the runtime can be reached, and asks it what it can do.
 func (k *Kubelet) attend(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	greet := func() {
+		if err := k.ground(ctx); err != nil {
+			fail(err)
+			return
+		}
 		resp, err := k.runtime.Status(ctx, &runtimeapi.StatusRequest{})
 		if err == nil {
 			k.wordFor(resp)
@@ -284,10 +258,10 @@ func (k *Kubelet) attend(ctx context.Context) error {
 	}
 	if k.connection == nil {
 		greet()
-		return nil
+		return failure(ctx)
 	}
 	before := false
-	return k.connection.Watch(ctx, func(connected bool) {
+	err := k.connection.Watch(ctx, func(connected bool) {
 		lost := before && !connected
 		before = connected
 		if lost {
@@ -298,6 +272,15 @@ func (k *Kubelet) attend(ctx context.Context) error {
 			greet()
 		}
 	})
+	return errors.Join(err, failure(ctx))
+}
+
+// failure is why a context was ended, if not by its parent.
+func failure(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // wordFor takes what the runtime can do into the wording of Pods.
@@ -331,7 +314,13 @@ func (k *Kubelet) networkOf(resp *runtimeapi.StatusResponse) {
 // word makes the builder of CRI messages.
 func (k *Kubelet) word(memory int64, recursiveReadOnly bool) {
 	resources := cm.DetectResourceOptions()
-	resources.MemoryCapacity = memory
+	resources.MemoryCapacity, resources.SwapBehavior = memory, k.cfg.SwapBehavior
+	if one := k.cfg.SingleProcessOOMKill; one != nil {
+		resources.SingleProcessOOMKill = *one
+	}
+	if facts, err := k.machine.Facts(); err == nil {
+		resources.SwapCapacity = facts.Swap
+	}
 	k.builder.words.Store(kuberuntime.NewBuilder(kuberuntime.Config{
 		PodLogsDir: k.cfg.PodLogsDir, SeccompRoot: k.cfg.RootDir + "/seccomp", DNS: k.dns(), Resources: resources,
 		RecursiveReadOnly: recursiveReadOnly,

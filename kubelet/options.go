@@ -59,15 +59,25 @@ type Config struct {
 	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
 	RuntimeName string
 
-	// CgroupRoot is the control group that holds kubepods, "/" if empty; CgroupDriver who makes groups in it.
+	// CgroupRoot is the control group that holds kubepods, "/" if empty. The runtime says who makes groups in it;
+	// CgroupDriver does where the runtime cannot, cgroupfs if empty.
 	CgroupRoot   string
 	CgroupDriver cm.Driver
+	// FailCgroupV1 and FailSwapOn refuse a machine that has old control groups only, or swap.
+	FailCgroupV1, FailSwapOn bool
+	// SwapBehavior says which Pods may use swap: none unless it is cm.LimitedSwap.
+	SwapBehavior cm.SwapBehavior
+	// SingleProcessOOMKill lets the kernel kill one process of a container that is out of memory, instead of all. Unset
+	// means false where the kernel can do either, which is with control groups of version 2.
+	SingleProcessOOMKill *bool
 	// PodPidsLimit is the most processes of one Pod; no limit if not positive.
 	PodPidsLimit int64
-	// KubeReserved and SystemReserved are taken off what Pods may use: of what they may ask for, and of what all of them
-	// together get, unless NotEnforced.
+	// KubeReserved and SystemReserved are taken off what Pods may ask for.
 	KubeReserved, SystemReserved corev1.ResourceList
-	NotEnforced                  bool
+	// EnforceNodeAllocatable says who is held to that by control groups: EnforcePods if nil. The groups of the node's own
+	// programs are KubeReservedCgroup and SystemReservedCgroup, which have to be there.
+	EnforceNodeAllocatable                   []string
+	KubeReservedCgroup, SystemReservedCgroup string
 
 	// ClusterDNS are the name servers of Pods, ClusterDomain the domain of services ("cluster.local" if empty).
 	ClusterDNS    []string
@@ -184,6 +194,9 @@ func (c *Config) complete() error {
 		return errors.New("kubelet: Config.ExitOnLockContention needs a LockFile")
 	case c.MaxPods < 0:
 		return fmt.Errorf("kubelet: Config.MaxPods %d is negative", c.MaxPods)
+	}
+	if err := errors.Join(c.CheckEnforcement(), c.SwapBehavior.Check()); err != nil {
+		return fmt.Errorf("kubelet: %w", err)
 	}
 	if c.RuntimeName == "" {
 		c.RuntimeName = "containerd"

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -118,7 +117,10 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 		Taints: in.RegisterWithTaints, CgroupRoot: in.CgroupRoot, ClusterDNS: in.ClusterDNS,
 		ClusterDomain: in.ClusterDomain, MaxPods: int64(in.MaxPods),
 		KubeReserved: reservation.Kubernetes, SystemReserved: reservation.System,
-		NotEnforced: in.EnforceNodeAllocatable != nil && !slices.Contains(in.EnforceNodeAllocatable, "pods"),
+		EnforceNodeAllocatable: in.EnforceNodeAllocatable, KubeReservedCgroup: in.KubeReservedCgroup,
+		SystemReservedCgroup: in.SystemReservedCgroup,
+		SwapBehavior:         cm.SwapBehavior(in.MemorySwap.SwapBehavior), SingleProcessOOMKill: in.SingleProcessOOMKill,
+		FailCgroupV1: in.FailCgroupV1 != nil && *in.FailCgroupV1, FailSwapOn: in.FailSwapOn != nil && *in.FailSwapOn,
 		Static: StaticConfig{
 			Path: in.StaticPodPath, FilePeriod: in.FileCheckFrequency.Duration,
 			URL: in.StaticPodURL, Header: in.StaticPodURLHeader, HTTPPeriod: in.HTTPCheckFrequency.Duration,
@@ -155,13 +157,10 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 	} else if in.SerializeImagePulls != nil && *in.SerializeImagePulls {
 		cfg.MaxParallelPulls = 1
 	}
-	switch in.CgroupDriver {
-	case "", "cgroupfs":
-		cfg.CgroupDriver = cm.DriverCgroupfs
-	case "systemd":
-		cfg.CgroupDriver = cm.DriverSystemd
-	default:
-		return Config{}, fmt.Errorf("cgroupDriver %q: want cgroupfs or systemd", in.CgroupDriver)
+	if in.CgroupDriver != "" {
+		if cfg.CgroupDriver, err = cm.ParseDriver(in.CgroupDriver); err != nil {
+			return Config{}, err
+		}
 	}
 	return cfg, nil
 }

@@ -93,13 +93,9 @@ func (k *Kubelet) GetNodeConfig() cm.NodeConfig {
 	if in := k.face.injected; in != nil && in.ContainerManager != nil {
 		return in.ContainerManager.GetNodeConfig()
 	}
-	driver := "cgroupfs"
-	if k.cfg.CgroupDriver == cm.DriverSystemd {
-		driver = "systemd"
-	}
 	return cm.NodeConfig{
 		KubeletCgroupsName: k.face.configuration.KubeletCgroups, SystemCgroupsName: k.face.configuration.SystemCgroups,
-		CgroupRoot: k.cfg.CgroupRoot, CgroupDriver: driver, CgroupsPerQOS: true, PodPidsLimit: k.cfg.PodPidsLimit,
+		CgroupRoot: k.cfg.CgroupRoot, CgroupDriver: string(k.cgroups.Driver()), CgroupsPerQOS: true, PodPidsLimit: k.cfg.PodPidsLimit,
 		KubeReserved: k.cfg.KubeReserved, SystemReserved: k.cfg.SystemReserved,
 	}
 }

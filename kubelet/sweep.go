@@ -15,7 +15,7 @@ import (
 // sweep ends what is left on the disk and in the control groups of Pods that nobody wants, once it is known which
 // Pods are wanted, and which others the runtime still holds.
 func (k *Kubelet) sweep(ctx context.Context) error {
-	for _, known := range []chan struct{}{k.listed, k.sourced} {
+	for _, known := range []chan struct{}{k.listed, k.sourced, k.grounded} {
 		select {
 		case <-known:
 		case <-ctx.Done():

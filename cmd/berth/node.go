@@ -45,8 +45,7 @@ type nodeFlags struct {
 	rotateServer, profiling, lockYield   bool
 
 	manifests, manifestURL string
-	kubeReserved           map[string]string
-	systemReserved         map[string]string
+	resources              resourceFlags
 	imagesHigh, imagesLow  int
 	healthzPort            int
 	dns                    []string
@@ -79,14 +78,13 @@ func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.root, "root-dir", "/var/lib/kubelet", "Pods' directories and volumes")
 	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "the containers' logs")
 	f.StringVar(&flags.cgroupRoot, "cgroup-root", "/", "the cgroup below which Pods' cgroups lie")
-	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "who manages cgroups: cgroupfs or systemd, as the runtime is set")
+	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "who manages cgroups, where the runtime does not say: cgroupfs or systemd")
 	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
 	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
 	f.Int64Var(&flags.maxPods, "max-pods", 110, "how many Pods the node takes")
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
-	f.StringToStringVar(&flags.kubeReserved, "kube-reserved", nil, "what Pods may not use for Kubernetes' programs: cpu=100m,memory=200Mi")
-	f.StringToStringVar(&flags.systemReserved, "system-reserved", nil, "what Pods may not use for the system's programs")
+	flags.resources.add(f)
 	f.IntVar(&flags.imagesHigh, "image-gc-high-threshold", 85, "how full the images' disk becomes, in percent, before unused images go; 0: never")
 	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards")
 	f.StringVar(&flags.socket, "socket", "", socketFlag)
@@ -191,9 +189,9 @@ func (f nodeFlags) certificates() string {
 }
 
 func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubelet.Config, error) {
-	driver, known := map[string]cm.Driver{"cgroupfs": cm.DriverCgroupfs, "systemd": cm.DriverSystemd}[f.cgroupDriver]
-	if !known {
-		return kubelet.Config{}, usageError{fmt.Errorf("--cgroup-driver %q: cgroupfs and systemd are known", f.cgroupDriver)}
+	driver, err := cm.ParseDriver(f.cgroupDriver)
+	if err != nil {
+		return kubelet.Config{}, usageError{fmt.Errorf("--cgroup-driver: %w", err)}
 	}
 	ip, err := f.address(id.server.Host)
 	if err != nil {
@@ -210,20 +208,16 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	if f.healthzPort > 0 {
 		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
 	}
-	reserved, err := kubelet.ParseReservation(f.kubeReserved, f.systemReserved)
-	if err != nil {
-		return kubelet.Config{}, usageError{err}
-	}
-	return kubelet.Config{
+	config := kubelet.Config{
 		NodeName: name, NodeIPs: []net.IP{ip}, Version: version.Kubelet(),
 		RootDir: f.root, PodLogsDir: f.logs, ContainerLogsDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(kubelet.ContainerLogsDir)),
 		RuntimeEndpoint: f.runtime,
 		CgroupRoot:      f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
-		KubeReserved: reserved.Kubernetes, SystemReserved: reserved.System,
 		ImageGCHigh: f.imagesHigh, ImageGCLow: f.imagesLow,
 		LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
 		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,
-	}, nil
+	}
+	return config, f.resources.apply(&config)
 }
 
 // address is the node's own address: the flag's, or the one that the kernel would use towards the API server.

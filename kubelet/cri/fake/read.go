@@ -186,3 +186,24 @@ func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequ
 	}
 	return &runtimeapi.ImageFsInfoResponse{}, nil
 }
+
+// SetCgroupDriver makes the runtime say who makes control groups; before that it does not know the question.
+func (r *Runtime) SetCgroupDriver(driver runtimeapi.CgroupDriver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.driver = &driver
+}
+
+// RuntimeConfig implements the CRI's method.
+func (r *Runtime) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest, _ ...grpc.CallOption,
+) (*runtimeapi.RuntimeConfigResponse, error) {
+	if err := r.enter(ctx, "RuntimeConfig"); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.driver == nil {
+		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig")
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *r.driver}}, nil
+}

@@ -33,6 +33,7 @@ type Runtime struct {
 	streams    map[*stream]struct{}
 	exits      map[string]int32
 	cut        bool // see CutStarts
+	driver     *runtimeapi.CgroupDriver
 }
 
 // New makes an empty runtime.

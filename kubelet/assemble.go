@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/csinode"
@@ -91,6 +92,7 @@ func (k *Kubelet) furnish() (err error) {
 	if err != nil {
 		return err
 	}
+	k.grants = allocation.Open(cfg.RootDir, d.Logger.With("room", "allocations"))
 	k.services = newServices(d.Client)
 	k.objects = objects.New(objects.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "objects")})
 	k.objects.Subscribe(func(uid types.UID) { k.workers.Wake(uid) })
@@ -189,7 +191,7 @@ func (k *Kubelet) employ() (err error) {
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles,
 		})),
-		Gone: k.gone, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
+		Gone: k.gone, Allocations: k.grants, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
 	}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/csinode"
@@ -58,6 +59,7 @@ type Kubelet struct {
 	imageTimes   *imageTimes
 
 	machine  *node.LinuxMachine
+	grants   *allocation.Store
 	node     *node.Manager
 	cgroups  *cm.Manager
 	services *services
@@ -180,6 +182,7 @@ func (k *Kubelet) work(ctx context.Context) error {
 		run("static pods", source.Start)
 	}
 	run("node allocatable", k.keepAllocatable)
+	run("allocations", k.grants.Start)
 	run("upkeep", k.upkeep.Start)
 	run("objects", k.objects.Start)
 	run("tokens", k.tokens.Start)

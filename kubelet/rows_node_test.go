@@ -75,8 +75,9 @@ var nodeRows = []row{
 	{"MET-1", "metrics have upstream's names", "kubelet.TestMetricsHaveUpstreamsNames volumemanager.TestMetricsOfClaims prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: pod_start_sli_duration, pod_worker_*, pod_status_sync_duration, terminated_containers, working_, orphaned_runtime_ " +
 		"and restarted_pods, evictions, preemptions, pleg_*, pod_resize_*, errors of renewals"},
 	{"CKP-1", "kill and start: nothing is touched", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestPodsLiveThroughCrashesOfTheAgent integration.TestKills integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
-	{"CKP-2", "files of state", "userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted podworker.TestResizeWaitsForRoom", "",
-		"what was allocated is read back from status and runtime; there are no files allocated_pods_state and actuated_pods_state"},
+	{"CKP-2", "files of state", "allocation.TestFilesAreUpstreams allocation.TestFileThatIsWrongIsDiscarded podworker.TestWishWhileNobodyWatched " +
+		"podworker.TestChangeThatACrashCutOff userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted", "",
+		"those of the managers of CPUs, memory and devices, of pulls and of the shutdown come with these themes"},
 	{"CKP-3", "deleted while we were away", "podworker.TestOrphanIsEnded volumemanager.TestOrphansGoAndNothingElse", "", ""},
 	{"CKP-4", "reboot", "kuberuntime.TestFiles kuberuntime.TestComputeActionsMain volumemanager.TestCleanStopKeepsDataAsARebootDoes integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
 	{"CKP-5", "a second agent ends the first", "kubelet.TestSecondAgentEndsTheFirst kubelet.TestAgentThatDoesNotYieldKeepsItsLock", "", ""},

@@ -138,6 +138,27 @@ type Admitter interface {
 	Resize(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 }
 
+// Allocations remembers across processes what Pods were granted and told. *allocation.Store is one.
+type Allocations interface {
+	// Granted is the Pod with the resources it was granted last, nil if that is not known.
+	Granted(pod *corev1.Pod) *corev1.Pod
+	// Unsettled reports whether a container is known to have been told something else than the Pod was granted.
+	Unsettled(pod *corev1.Pod) bool
+	// Allocate notes that a Pod was granted what its spec says, Actuate that one of its containers was told so.
+	Allocate(pod *corev1.Pod)
+	Actuate(pod *corev1.Pod, container string)
+	Forget(uid types.UID)
+}
+
+// noAllocations remembers nothing.
+type noAllocations struct{}
+
+func (noAllocations) Granted(*corev1.Pod) *corev1.Pod { return nil }
+func (noAllocations) Unsettled(*corev1.Pod) bool      { return false }
+func (noAllocations) Allocate(*corev1.Pod)            {}
+func (noAllocations) Actuate(*corev1.Pod, string)     {}
+func (noAllocations) Forget(types.UID)                {}
+
 // Config are the values a Manager works with.
 type Config struct {
 	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
@@ -148,7 +169,7 @@ type Config struct {
 	MaxBackoff time.Duration
 }
 
-// Deps are what a Manager needs from others. Timeline, Recorder, Logger, Clock and Gone may be nil.
+// Deps are what a Manager needs from others. Allocations, Metrics, Timeline, Recorder, Logger, Clock and Gone may be nil.
 type Deps struct {
 	// Gone is told of each Pod of which nothing is left on the node. It may call the Manager.
 	Gone func(uid types.UID)
@@ -163,10 +184,12 @@ type Deps struct {
 	Builder  Builder
 	Admitter Admitter
 	Metrics  Metrics
-	Timeline *timeline.Recorder
-	Recorder record.EventRecorder
-	Logger   *slog.Logger
-	Clock    clock.Clock
+	// Allocations may be nil: then statuses alone tell what was granted.
+	Allocations Allocations
+	Timeline    *timeline.Recorder
+	Recorder    record.EventRecorder
+	Logger      *slog.Logger
+	Clock       clock.Clock
 }
 
 func (d *Deps) complete() error {
@@ -180,6 +203,9 @@ func (d *Deps) complete() error {
 	}
 	if d.Gone == nil {
 		d.Gone = func(types.UID) {}
+	}
+	if d.Allocations == nil {
+		d.Allocations = noAllocations{}
 	}
 	if d.Metrics == nil {
 		d.Metrics = noMetrics{}

@@ -84,7 +84,9 @@ func (m *Manager) HandlePod(change config.Change) {
 		m.deps.Timeline.Mark(ref, owner, timeline.StageSeen, "", nil)
 		rejected := m.admit(pod)
 		w = newWorker(m, pod)
-		w.rejected = rejected
+		if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
+			m.deps.Allocations.Allocate(w.pod)
+		}
 		m.add(w)
 		return
 	}
@@ -107,7 +109,11 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 	if status.Terminal(pod.Status.Phase) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
 		return nil
 	}
-	failure := m.deps.Admitter.Admit(pod, m.others(nil))
+	judged := pod
+	if granted := m.deps.Allocations.Granted(pod); granted != nil {
+		judged = granted // an earlier process has taken it, and got no further
+	}
+	failure := m.deps.Admitter.Admit(judged, m.others(nil))
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", asError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
@@ -282,6 +288,7 @@ func (m *Manager) launch(w *worker) {
 func (m *Manager) drop(w *worker) {
 	m.deps.Statuses.Forget(w.uid)
 	m.deps.Images.Forget(w.uid)
+	m.deps.Allocations.Forget(w.uid)
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
 	m.mu.Lock()

@@ -43,7 +43,7 @@ func (w *worker) take(pod *corev1.Pod) {
 	w.pod = withResources(pod, w.pod)
 }
 
-// firstGrant is the Pod as an earlier process has granted it: as its spec says, unless its status tells that the spec
+// firstGrant is the Pod as an earlier process has granted it, where nothing was noted of that: as its spec says, unless its status tells that the spec
 // still waits to be granted. Then its status tells as well what its containers have.
 func firstGrant(pod *corev1.Pod) *corev1.Pod {
 	if !hasCondition(pod, corev1.PodResizePending) {
@@ -125,6 +125,7 @@ func (w *worker) grant() {
 	}
 	shrinks := w.pod
 	w.pod, r.pending, r.trouble = r.desired, nil, ""
+	w.m.deps.Allocations.Allocate(w.pod)
 	r.group, r.under = groupTight, true
 	w.retries.done(opResize)
 	w.note("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
@@ -186,6 +187,7 @@ func (w *worker) resizeOp(todo []kuberuntime.Resize, room, exact bool) func(ctx 
 			r := &w.resize
 			for _, change := range done {
 				r.asked[change.Status.ID] = change.Want
+				w.m.deps.Allocations.Actuate(pod, change.Container.Name)
 			}
 			if sameResources(pod, w.pod) {
 				r.group = reached

@@ -1,6 +1,7 @@
 package podworker_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -132,4 +134,44 @@ func TestResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
 	require.Equal(t, "30Mi", s.ContainerStatuses[0].Resources.Limits.Memory().String(), "what is in force")
 	w.become("resized", func() bool { w.clock.Step(time.Second); return w.runtime.Calls("UpdateContainerResources") == 2 })
 	w.eventually(p.UID, "settled", settled(2, "20m"))
+}
+
+// TestWishWhileNobodyWatched changes the spec of a Pod while the node agent is down, and says nothing of it in the status:
+// the Pod keeps what it was granted, and the change is asked for.
+func TestWishWhileNobodyWatched(t *testing.T) {
+	w := newWorld(t)
+	p := sized("20m", "30Mi")
+	w.add(p)
+	s := w.eventually(p.UID, "running", running)
+	w.stop()
+	p = resized(p, "40m", "30Mi")
+	p.Status = s
+	w.admitter.answer(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
+	w.boot()
+	w.add(p)
+	s = w.eventually(p.UID, "deferred", func(s corev1.PodStatus) bool { return has(s, corev1.PodResizePending) != nil })
+	require.Equal(t, "20m", s.ContainerStatuses[0].AllocatedResources.Cpu().String())
+	require.Zero(t, w.runtime.Calls("UpdateContainerResources"))
+}
+
+// TestChangeThatACrashCutOff has a change granted and not told to the container.
+func TestChangeThatACrashCutOff(t *testing.T) {
+	w := newWorld(t)
+	p := sized("20m", "30Mi")
+	w.add(p)
+	s := w.eventually(p.UID, "running", running)
+	w.stop()
+	p = resized(p, "40m", "30Mi")
+	p.Status = s
+	store := allocation.Open(w.dir, nil)
+	store.Allocate(p)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.NoError(t, store.Start(ended))
+	w.admitter.answer(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "it was granted already"})
+	w.boot()
+	w.add(p)
+	w.eventually(p.UID, "resized", settled(2, "40m"))
+	w.become("told", func() bool { return len(w.recorder.fields("ResizeCompleted")) == 1 })
+	require.Equal(t, 1, w.runtime.Calls("UpdateContainerResources"))
 }

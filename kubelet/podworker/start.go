@@ -229,6 +229,7 @@ func (l *launch) run(ctx context.Context) error {
 		l.failedEvent(ctx, name, err)
 		return err
 	}
+	l.m.deps.Allocations.Actuate(l.pod, name)
 	l.started(name, id) // first: the status is more urgent than the events
 	l.note(name, "Created", "Container created")
 	l.note(name, "Started", "Container started")

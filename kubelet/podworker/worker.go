@@ -111,9 +111,12 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 	}
 	w.resize.asked = map[string]*runtimeapi.LinuxContainerResources{}
 	if pod != nil {
-		w.resize.desired, w.pod = pod, firstGrant(pod)
-		if hasCondition(pod, corev1.PodResizeInProgress) {
-			w.resize.group = groupTight
+		w.resize.desired, w.pod = pod, m.deps.Allocations.Granted(pod)
+		if w.pod == nil {
+			w.pod = firstGrant(pod)
+		}
+		if hasCondition(pod, corev1.PodResizeInProgress) || m.deps.Allocations.Unsettled(w.pod) {
+			w.resize.group, w.resize.under = groupTight, true
 		}
 		w.uid = pod.UID
 		if pod.Status.StartTime == nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/images"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is a node in memory: everything around the workers.
 type world struct {
 	t        *testing.T
+	dir      string // of the node agent
 	clock    *clocktesting.FakeClock
 	runtime  *fake.Runtime
 	volumes  *volumes
@@ -46,7 +48,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	clk := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	w := &world{
-		t: t, clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
+		t: t, dir: t.TempDir(), clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
 		builder: &builder{}, admitter: &admitter{}, hooks: &hooks{},
@@ -68,16 +70,18 @@ func (w *world) boot() {
 		Listed: func(uids []types.UID) { manager.Listed(uids) },
 	})
 	require.NoError(w.t, err)
+	grants := allocation.Open(w.dir, nil)
 	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
-		Recorder: w.recorder,
+		Recorder: w.recorder, Allocations: grants,
 	})
 	require.NoError(w.t, err)
 	w.manager, w.watcher = manager, watcher
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = watcher.Start(ctx) })
+	group.Go(func() { _ = grants.Start(ctx) })
 	group.Go(func() { _ = manager.Start(ctx) })
 	w.stop = sync.OnceFunc(func() { cancel(); group.Wait() })
 }

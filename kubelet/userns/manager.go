@@ -20,6 +20,8 @@ const (
 	maxBlocks = 1 << 15
 	fileName  = "userns"
 	fileLimit = 64 << 10
+	// mend is what to do about a file that is wrong.
+	mend = "delete the Pod and, when its containers are gone, the file"
 )
 
 // Config are the values of a Manager.
@@ -131,7 +133,7 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
-		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w)", uid, path,
+		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w): "+mend, uid, path,
 			errors.Join(err, fs.ErrInvalid))
 	}
 	data, err := os.ReadFile(path)
@@ -140,11 +142,12 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 	}
 	var n note
 	if err := json.Unmarshal(data, &n); err != nil {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w", uid, path, err)
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w: "+mend, uid, path, err)
 	}
 	if len(n.UIDs) != 1 || len(n.GIDs) != 1 || n.UIDs[0] != n.GIDs[0] || n.UIDs[0].ContainerID != 0 ||
 		n.UIDs[0].Length != blockSize || n.UIDs[0].HostID%blockSize != 0 || n.UIDs[0].HostID == 0 {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids", uid, path, blockSize)
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids: "+mend, uid, path,
+			blockSize)
 	}
 	return n.UIDs[0].HostID / blockSize, true, nil
 }

@@ -1,0 +1,248 @@
+package allocation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The files, in the directory of the node agent. Their names are upstream's.
+const (
+	AllocatedFile = "allocated_pods_state"
+	ActuatedFile  = "actuated_pods_state"
+)
+
+// Store holds what was granted and what was told. It is safe for concurrent use. Its methods do not wait for the disk:
+// Start writes, soon after a change and once for all changes that came meanwhile. What a crash keeps from being written
+// is at worst decided again.
+type Store struct {
+	log   *slog.Logger
+	dirty chan struct{}
+
+	mu                  sync.Mutex // guards all below
+	allocated, actuated ledger
+}
+
+// ledger is one file and what it is to hold.
+type ledger struct {
+	path    string
+	changed bool // since it was written
+	pods    map[types.UID]Resources
+	// worded are the entries as they are written, so that a change of one Pod does not cost the wording of all.
+	worded map[types.UID]json.RawMessage
+}
+
+// Open reads both files in dir. What cannot be read is discarded with a warning.
+func Open(dir string, log *slog.Logger) *Store {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{log: log, dirty: make(chan struct{}, 1)}
+	s.allocated = open(filepath.Join(dir, AllocatedFile), log)
+	s.actuated = open(filepath.Join(dir, ActuatedFile), log)
+	return s
+}
+
+func open(path string, log *slog.Logger) ledger {
+	l := ledger{path: path, pods: map[types.UID]Resources{}, worded: map[types.UID]json.RawMessage{}}
+	held, err := read(path)
+	if err != nil {
+		log.Warn("a checkpoint of resources cannot be read and is discarded: statuses and runtime tell instead",
+			"file", path, "error", err)
+	}
+	for uid, resources := range held {
+		l.put(uid, resources)
+	}
+	l.changed = false
+	return l
+}
+
+func (l *ledger) put(uid types.UID, resources Resources) {
+	word, err := json.Marshal(resources)
+	if err != nil {
+		return // quantities and names always can be worded
+	}
+	if string(l.worded[uid]) == string(word) {
+		return
+	}
+	l.pods[uid], l.worded[uid], l.changed = resources, word, true
+}
+
+func (l *ledger) drop(uid types.UID) {
+	if _, held := l.pods[uid]; held {
+		delete(l.pods, uid)
+		delete(l.worded, uid)
+		l.changed = true
+	}
+}
+
+// Start writes the files until ctx ends, and once more then.
+func (s *Store) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-s.dirty:
+			s.flush()
+		case <-ctx.Done():
+			s.flush()
+			return nil
+		}
+	}
+}
+
+// flush writes what has changed. What cannot be written is said, and written with the next change.
+func (s *Store) flush() {
+	for _, l := range []*ledger{&s.allocated, &s.actuated} {
+		s.mu.Lock()
+		changed, worded := l.changed, maps.Clone(l.worded)
+		l.changed = false
+		s.mu.Unlock()
+		if !changed {
+			continue
+		}
+		if err := write(l.path, worded); err != nil {
+			s.log.Error("a checkpoint of resources cannot be written", "file", l.path, "error", err)
+			s.mu.Lock()
+			l.changed = true
+			s.mu.Unlock()
+		}
+	}
+}
+
+func (s *Store) touch() {
+	select {
+	case s.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// change does something to the ledgers, and has them written.
+func (s *Store) change(do func()) {
+	s.mu.Lock()
+	do()
+	changed := s.allocated.changed || s.actuated.changed
+	s.mu.Unlock()
+	if changed {
+		s.touch()
+	}
+}
+
+// Allocate notes that the Pod was granted what its spec says.
+func (s *Store) Allocate(pod *corev1.Pod) {
+	s.change(func() { s.allocated.put(pod.UID, of(pod)) })
+}
+
+// Granted is the Pod with the resources that were noted last, which is the Pod itself if they are the same. It is nil if
+// nothing was noted.
+func (s *Store) Granted(pod *corev1.Pod) *corev1.Pod {
+	s.mu.Lock()
+	held, found := s.allocated.pods[pod.UID]
+	word := string(s.allocated.worded[pod.UID])
+	s.mu.Unlock()
+	if !found {
+		return nil
+	}
+	if own, err := json.Marshal(of(pod)); err == nil && string(own) == word {
+		return pod
+	}
+	out := pod.DeepCopy()
+	apply := func(containers []corev1.Container) {
+		for i := range containers {
+			if resources, ok := held.ContainerResources[containers[i].Name]; ok {
+				containers[i].Resources = *resources.DeepCopy()
+			}
+		}
+	}
+	apply(out.Spec.Containers)
+	apply(out.Spec.InitContainers)
+	if held.PodLevelResources != nil {
+		out.Spec.Resources = held.PodLevelResources.DeepCopy()
+	}
+	return out
+}
+
+// Actuate notes that a container has what it was granted, in the runtime and in the Pod's control group.
+func (s *Store) Actuate(pod *corev1.Pod, container string) {
+	now := of(pod)
+	granted, known := now.ContainerResources[container]
+	if !known {
+		return
+	}
+	s.change(func() {
+		held := s.actuated.pods[pod.UID]
+		next := Resources{ContainerResources: maps.Clone(held.ContainerResources), PodLevelResources: now.PodLevelResources}
+		if next.ContainerResources == nil {
+			next.ContainerResources = map[string]corev1.ResourceRequirements{}
+		}
+		next.ContainerResources[container] = granted
+		s.actuated.put(pod.UID, next)
+	})
+}
+
+// Unsettled reports whether a container of the Pod was told to have something else than the Pod was granted, as far as
+// was noted.
+func (s *Store) Unsettled(pod *corev1.Pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	granted := of(pod)
+	for name, told := range s.actuated.pods[pod.UID].ContainerResources {
+		want, ok := granted.ContainerResources[name]
+		if ok && word(want) != word(told) {
+			return true
+		}
+	}
+	return false
+}
+
+// Forget drops all that was noted of a Pod.
+func (s *Store) Forget(uid types.UID) {
+	s.change(func() { s.allocated.drop(uid); s.actuated.drop(uid) })
+}
+
+// Keep drops all Pods that are not wanted.
+func (s *Store) Keep(wanted func(uid types.UID) bool) {
+	s.mu.Lock()
+	var gone []types.UID
+	for _, l := range []*ledger{&s.allocated, &s.actuated} {
+		for uid := range l.pods {
+			gone = append(gone, uid)
+		}
+	}
+	s.mu.Unlock()
+	for _, uid := range gone {
+		if !wanted(uid) {
+			s.Forget(uid)
+		}
+	}
+}
+
+// word is what resources look like in a file: two values that mean the same read the same.
+func word(r corev1.ResourceRequirements) string {
+	out, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Sprint(r)
+	}
+	return string(out)
+}
+
+// of are the resources in the Pod's spec, of the containers whose resources can change while they run.
+func of(pod *corev1.Pod) Resources {
+	r := Resources{ContainerResources: map[string]corev1.ResourceRequirements{}, PodLevelResources: pod.Spec.Resources.DeepCopy()}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			r.ContainerResources[c.Name] = *c.Resources.DeepCopy()
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		r.ContainerResources[c.Name] = *c.Resources.DeepCopy()
+	}
+	return r
+}

@@ -83,6 +83,7 @@ type statuses struct {
 	last     map[types.UID]corev1.PodStatus
 	finished map[types.UID]bool
 	changed  chan struct{}
+	atFinish func() // set before there are Pods; called when an object may go
 }
 
 func (s *statuses) Set(pod *corev1.Pod, st corev1.PodStatus) bool {
@@ -108,6 +109,9 @@ func (s *statuses) Observe(*corev1.Pod) {}
 func (s *statuses) Finish(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.atFinish != nil {
+		s.atFinish()
+	}
 	s.finished[pod.UID] = true
 }
 

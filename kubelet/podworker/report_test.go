@@ -1,7 +1,9 @@
 package podworker_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -40,4 +42,57 @@ func TestNothingIsReadBeforeTheFirstSandbox(t *testing.T) {
 	require.Equal(t, lists, w.runtime.Calls("ListPodSandbox"))
 	release()
 	w.eventually("uid-a", "running", running)
+}
+
+// reads is how often the runtime was asked for all that it holds of a Pod.
+func (w *world) reads() int {
+	return w.runtime.Calls("ListPodSandbox") + w.runtime.Calls("PodSandboxStatus") + w.runtime.Calls("ContainerStatus")
+}
+
+// The way from the sandbox's end to the object's is short: StopPodSandbox has said that it is done, and nothing that the
+// runtime could tell matters any more.
+func TestNothingIsReadAfterTheSandboxWasStopped(t *testing.T) {
+	w := newWorld(t)
+	var reads []int
+	w.statuses.atFinish = func() { reads = append(reads, w.reads()) }
+	p := pod("a")
+	w.add(p)
+	w.eventually(p.UID, "running", running)
+	release := w.runtime.Block("StopPodSandbox")
+	defer release()
+	p = deleted(p)
+	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
+	w.become("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
+	w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	before := w.reads()
+	w.manager.Dirty(p.UID) // an event that comes late
+	release()
+	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	require.Equal(t, before, reads[0])
+	require.False(t, w.volumes.has(p.UID))
+
+	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
+	w.become("gone", func() bool { return !w.manager.Has(p.UID) })
+	boxes, containers := w.runtime.Held()
+	require.Zero(t, boxes+containers)
+}
+
+// A stop that failed says nothing: the Pod is read, and stopped once more, before its volumes and its object go.
+func TestThePodIsReadAfterItsSandboxDidNotStop(t *testing.T) {
+	w := newWorld(t)
+	p := pod("a")
+	w.add(p)
+	w.eventually(p.UID, "running", running)
+	release := w.runtime.Block("StopPodSandbox")
+	defer release()
+	w.runtime.FailNext("StopPodSandbox", errors.New("its network does not go"))
+	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	w.become("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
+	w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	reads := w.reads()
+	release()
+	w.become("read", func() bool { return w.reads() > reads })
+	require.True(t, w.volumes.has(p.UID))
+	w.become("finished", func() bool { w.clock.Step(time.Second); return w.statuses.isFinished(p.UID) })
+	require.Equal(t, 2, w.runtime.Calls("StopPodSandbox"))
 }

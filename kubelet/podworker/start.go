@@ -70,7 +70,9 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	actions kuberuntime.Actions,
 ) (id string, config *runtimeapi.PodSandboxConfig, err error) {
 	if !held.Empty() {
-		if err := w.killPod(ctx, pod, held, kuberuntime.PodGracePeriod(pod, nil)); err != nil {
+		noted, err := w.killPod(ctx, pod, held, kuberuntime.PodGracePeriod(pod, nil))
+		noted()
+		if err != nil {
 			return "", nil, err
 		}
 		for _, c := range actions.Remove {

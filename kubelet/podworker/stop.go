@@ -18,15 +18,17 @@ import (
 // stopSlack is what the runtime may take beyond a container's grace before the stop counts as failed.
 const stopSlack = 2 * time.Minute
 
-// killPod stops all containers of the Pod within the grace, in seconds, and then its sandboxes.
-func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64) error {
+// killPod stops all containers of the Pod within the grace, in seconds, and then its sandboxes. What the runtime tells
+// of that is not read until noted is called, whatever is returned with it.
+func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64,
+) (noted func(), err error) {
 	plan := kuberuntime.TerminationPlan(pod, held.Running(), grace)
 	if err := w.stopAll(ctx, pod, plan, grace, first(held.IPs)); err != nil {
-		return err
+		return func() {}, err
 	}
 	// How the containers ended is read at once; that the sandboxes end is no news.
 	w.busy.Add(1)
-	defer w.busy.Add(-1)
+	noted = func() { w.busy.Add(-1) }
 	w.post(func() {
 		if len(w.runtime.Running()) > 0 {
 			w.touched()
@@ -43,7 +45,7 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 		})
 	}
 	group.Wait()
-	return errors.Join(errs...)
+	return noted, errors.Join(errs...)
 }
 
 // stopAll stops the containers of a plan side by side.

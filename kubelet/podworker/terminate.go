@@ -68,9 +68,10 @@ func (w *worker) stop(ctx context.Context) {
 	pod, held, grace := w.pod, w.runtime, w.gracePeriod()
 	w.grace = grace
 	w.begin(ctx, opStop, op{}, func(ctx context.Context) func() {
-		err := w.killPod(ctx, pod, held, grace)
+		noted, err := w.killPod(ctx, pod, held, grace)
 		canceled := ctx.Err() != nil
 		return func() {
+			noted()
 			w.killed = err == nil
 			if w.killed && len(w.runtime.Running()) == 0 {
 				w.sandboxesStopped(held)

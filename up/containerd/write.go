@@ -78,6 +78,12 @@ disabled_plugins = [
 {{- end}}
 ]
 
+# Containerd takes a shim that gives no answer in time for dead, and kills what runs there. Its own defaults, 5 and 2
+# seconds, are short on a machine with too much to do, and nothing is gained by killing a Pod that is only slow.
+[timeouts]
+  "io.containerd.timeout.shim.load" = "1m"
+  "io.containerd.timeout.task.state" = "1m"
+
 [plugins."io.containerd.server.v1.grpc"]
   address = {{q .Socket}}
 [plugins."io.containerd.server.v1.ttrpc"]

@@ -44,6 +44,7 @@ type lives struct {
 	mu   sync.Mutex
 	cond *sync.Cond
 	pods map[string]*corev1.Pod // as the API server shows them
+	told map[string][]string    // what the API server has shown of each Pod's container, one after the other
 }
 
 func newLives(t testing.TB, kubeconfig, node string) *lives {
@@ -53,7 +54,8 @@ func newLives(t testing.TB, kubeconfig, node string) *lives {
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	l := &lives{t: t, config: config, client: client, node: node, journal: t.TempDir(), pods: map[string]*corev1.Pod{}}
+	l := &lives{t: t, config: config, client: client, node: node, journal: t.TempDir(), pods: map[string]*corev1.Pod{},
+		told: map[string][]string{}}
 	l.cond = sync.NewCond(&l.mu)
 	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "default", fields.Everything())
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -83,8 +85,27 @@ func (l *lives) see(object any, gone bool) {
 		delete(l.pods, pod.Name)
 	} else {
 		l.pods[pod.Name] = pod
+		l.note(pod)
 	}
 	l.cond.Broadcast()
+}
+
+// note keeps what is told of the Pod's container, if it is news. The caller holds mu.
+func (l *lives) note(pod *corev1.Pod) {
+	for _, c := range pod.Status.ContainerStatuses {
+		told := fmt.Sprintf("restarts %d, %s, now %s, before %s", c.RestartCount, c.ContainerID, &c.State, &c.LastTerminationState)
+		if all := l.told[pod.Name]; len(all) == 0 || all[len(all)-1] != told {
+			l.told[pod.Name] = append(all, told)
+		}
+	}
+}
+
+// wrong is an error about a Pod, with all that was told of its container.
+func (l *lives) wrong(pod *corev1.Pod, format string, args ...any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Errorf("pod %s (uid %s): %w; told of it: %s", pod.Name, pod.UID, fmt.Errorf(format, args...),
+		strings.Join(l.told[pod.Name], " | "))
 }
 
 // await waits until the Pod, nil if there is none, satisfies the condition.
@@ -226,7 +247,7 @@ func (l *lives) reach(ctx context.Context, life *life) error {
 		return err
 	}
 	if life.over != "" && pod.Status.Phase != life.over {
-		return fmt.Errorf("pod %s ended as %s, not as %s: %+v", life.name, pod.Status.Phase, life.over, pod.Status)
+		return l.wrong(pod, "ended as %s, not as %s", pod.Status.Phase, life.over)
 	}
 	if life.exec {
 		if err := insist(ctx, func() error { return l.execute(ctx, life.name) }, nil); err != nil {
@@ -250,11 +271,11 @@ func (l *lives) check(life *life, pod *corev1.Pod) error {
 	}
 	restarts := int(pod.Status.ContainerStatuses[0].RestartCount)
 	if restarts != life.exits {
-		return fmt.Errorf("pod %s: restart count %d, but its container ended %d times by itself (%d starts, %d exits): %+v",
-			life.name, restarts, life.exits, starts, exits, pod.Status.ContainerStatuses[0])
+		return l.wrong(pod, "restart count %d, but its container ended %d times by itself (%d starts, %d exits)",
+			restarts, life.exits, starts, exits)
 	}
 	if starts != life.exits+1 {
-		return fmt.Errorf("pod %s: %w: %d starts with %d restarts (%d exits)", life.name, errStarts, starts, restarts, exits)
+		return l.wrong(pod, "%w: %d starts with %d restarts (%d exits)", errStarts, starts, restarts, exits)
 	}
 	return nil
 }

@@ -28,13 +28,13 @@ var ErrInUse = errors.New("image is in use")
 // Image is one image that Pods can name.
 type Image struct {
 	// Name is the full name, with tag or digest.
-	Name string
+	Name string `json:"name"`
 	// Digest is the digest of its manifest or index.
-	Digest string
+	Digest string `json:"digest"`
 	// Size is what its content takes for this machine's platform, in bytes as stored (packed).
-	Size int64
+	Size int64 `json:"size"`
 	// Platforms are those that the image says it is for, "linux/amd64" each; the content of this machine's is here.
-	Platforms []string
+	Platforms []string `json:"platforms,omitempty"`
 }
 
 // Store is the images of one containerd. It is safe for concurrent use.

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -86,7 +88,7 @@ func (c Config) Complete() (Config, error) {
 }
 
 func (c Config) validate() error {
-	var errs []error
+	errs := []error{c.validatePaths()}
 	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
 		errs = append(errs, fmt.Errorf("--node-name %q: %s", c.NodeName, strings.Join(problems, "; ")))
 	}
@@ -105,6 +107,29 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("--api-port %d: not between 1 and 65535", c.APIPort))
 	}
 	return errors.Join(errs...)
+}
+
+// validatePaths looks whether what was named can be what it was named for. A data directory need not be there yet.
+func (c Config) validatePaths() error {
+	var errs []error
+	if info, err := os.Stat(c.DataDir); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
+		errs = append(errs, fmt.Errorf("--data-dir %s: it is a file, or lies below one: name a directory", c.DataDir))
+	}
+	if c.StaticPods != "" {
+		if _, err := os.Stat(c.StaticPods); err != nil {
+			errs = append(errs, fmt.Errorf("--pod-manifest-path: make the file or the directory first, or correct the path: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// FreePort is a port of loopback that nobody listens on now.
+func FreePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
 // ParseCIDR reads an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it wants.

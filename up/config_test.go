@@ -19,6 +19,9 @@ func TestConfigErrorsNameTheFlag(t *testing.T) {
 		"too small":         {Config{PodCIDR: "10.0.0.0/28"}, "too small"},
 		"overlap":           {Config{PodCIDR: "10.0.0.0/16", ServiceCIDR: "10.0.128.0/24"}, "overlap"},
 		"port out of range": {Config{APIPort: 70000}, "--api-port 70000"},
+		"data in a file":    {Config{DataDir: "/proc/version"}, "--data-dir /proc/version: it is a file"},
+		"below a file":      {Config{DataDir: "/proc/version/x"}, "--data-dir /proc/version/x: it is a file"},
+		"no static Pods":    {Config{StaticPods: "/absent"}, "--pod-manifest-path: make the file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.config.NodeName == "" {

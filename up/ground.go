@@ -67,7 +67,7 @@ func (c *Cluster) startGround(l *layer) ground {
 	g := ground{controlplane: newLatch(), runtime: newLatch()}
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, "control plane", c.note, func(ctx context.Context) error {
-			err := c.controlplaneProgram(g.controlplane).run(ctx)
+			err := c.controlplaneProgram(ctx, g.controlplane).run(ctx)
 			if err != nil {
 				g.controlplane.died(err)
 			}
@@ -86,8 +86,8 @@ func (c *Cluster) startGround(l *layer) ground {
 	return g
 }
 
-// controlplaneProgram is berth-controlplane with this cluster's flags.
-func (c *Cluster) controlplaneProgram(ready *latch) program {
+// controlplaneProgram is berth-controlplane with this cluster's flags. It is asked to stop when ctx ends.
+func (c *Cluster) controlplaneProgram(ctx context.Context, ready *latch) program {
 	level := "info"
 	if c.Verbosity > 0 {
 		level = "debug"
@@ -111,12 +111,12 @@ func (c *Cluster) controlplaneProgram(ready *latch) program {
 	}
 	return program{
 		name: "control plane", argv: argv, log: c.Log("controlplane"), pid: filepath.Join(c.RunDir, "controlplane.pid"),
-		line: func(line []byte) { c.controlplaneEvent(line, ready) },
+		line: func(line []byte) { c.controlplaneEvent(ctx, line, ready) },
 	}
 }
 
 // controlplaneEvent takes a line of berth-controlplane's standard output: a component reached a state.
-func (c *Cluster) controlplaneEvent(line []byte, ready *latch) {
+func (c *Cluster) controlplaneEvent(ctx context.Context, line []byte, ready *latch) {
 	var event struct {
 		Component string `json:"component"`
 		State     string `json:"state"`
@@ -140,6 +140,9 @@ func (c *Cluster) controlplaneEvent(line []byte, ready *latch) {
 			c.progress.Ready(event.Component, "")
 		}
 	case "failed":
+		if ctx.Err() != nil {
+			return // a component that is stopped while it starts ends as if it had failed
+		}
 		c.progress.Failed(event.Component, errors.New(event.Error))
 	}
 }

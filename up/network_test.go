@@ -30,3 +30,9 @@ func TestManifestErrorsNameTheDocument(t *testing.T) {
 	_, err = parseManifest([]byte("{a: [}"))
 	require.ErrorContains(t, err, "document 1")
 }
+
+func TestAFreePortIsFree(t *testing.T) {
+	port, err := FreePort()
+	require.NoError(t, err)
+	require.NoError(t, checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)), "--api-port"))
+}

@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,7 +119,7 @@ func waitForTimer(t *testing.T, clk *clocktesting.FakeClock) {
 
 func TestProgressInAPipeIsPlain(t *testing.T) {
 	var out strings.Builder
-	p := NewProgress(&out, false, clock.RealClock{})
+	p := NewProgress(&out, nil, clock.RealClock{})
 	p.Starting("etcd")
 	p.Ready("etcd", "3.6")
 	p.Failed("containerd", errors.New("no runc"))
@@ -129,12 +130,43 @@ func TestProgressInAPipeIsPlain(t *testing.T) {
 
 func TestProgressOnATerminalRedrawsItsBlock(t *testing.T) {
 	var out strings.Builder
-	p := NewProgress(&out, true, clock.RealClock{})
+	p := NewProgress(&out, func() int { return 80 }, clock.RealClock{})
 	p.Starting("etcd")
 	p.Starting("kubelet")
 	p.Ready("etcd", "")
-	require.Equal(t, 2, strings.Count(out.String(), "A\r")-strings.Count(out.String(), "0A\r"), "each change goes up over the block")
+	require.Equal(t, 1, strings.Count(out.String(), "\x1b[1A\x1b[J"), "each change goes up over the block")
+	require.Equal(t, 1, strings.Count(out.String(), "\x1b[2A\x1b[J"))
 	p.Say("below")
 	p.Ready("kubelet", "")
 	require.NotContains(t, out.String()[strings.Index(out.String(), "below"):], "\x1b[2A", "what was said is not drawn over")
+}
+
+func TestProgressGoesUpOverWrappedLines(t *testing.T) {
+	var out strings.Builder
+	p := NewProgress(&out, func() int { return 40 }, clock.RealClock{})
+	p.Starting("etcd")
+	p.Ready("etcd", "")   // 46 columns, which take two rows
+	p.Starting("kubelet") // goes up over these
+	require.Contains(t, out.String(), "\x1b[2A\x1b[J")
+}
+
+func TestAStopThatWasAskedForIsNoFailure(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	supervise(ctx, clock.RealClock{}, "thing", func(note string) { t.Error(note) }, func(ctx context.Context) error {
+		cancel()
+		return fmt.Errorf("set up: %w", ctx.Err())
+	})
+}
+
+func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {
+	var out strings.Builder
+	c := New(Layout{}, NewProgress(&out, nil, clock.RealClock{}), Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := []byte(`{"component":"kube-apiserver","state":"failed","error":"code 255"}`)
+	c.controlplaneEvent(ctx, failed, newLatch())
+	require.Contains(t, out.String(), "code 255")
+	out.Reset()
+	cancel()
+	c.controlplaneEvent(ctx, failed, newLatch())
+	require.Empty(t, out.String())
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/utils/clock"
 )
@@ -15,12 +16,13 @@ import (
 // It is safe for concurrent use.
 type Progress struct {
 	clock clock.PassiveClock
+	// width is the terminal's, in columns; nil if the output is none.
+	width func() int
 
 	mu    sync.Mutex // guards all below
 	out   io.Writer
-	live  bool
 	parts []*part
-	// drawn is how many lines of the live block are on the screen; 0 once the block is final.
+	// drawn is how many rows of the screen the live block takes; 0 once the block is final.
 	drawn int
 }
 
@@ -32,9 +34,10 @@ type part struct {
 	took   time.Duration
 }
 
-// NewProgress writes to out; live says that out is a terminal whose lines can be drawn again.
-func NewProgress(out io.Writer, live bool, clk clock.PassiveClock) *Progress {
-	return &Progress{out: out, live: live, clock: clk}
+// NewProgress writes to out. If that is a terminal, whose lines can be drawn again, width tells how many columns it has;
+// else width is nil.
+func NewProgress(out io.Writer, width func() int, clk clock.PassiveClock) *Progress {
+	return &Progress{out: out, width: width, clock: clk}
 }
 
 // Starting begins the line of a part. A part that starts again gets a fresh line.
@@ -56,7 +59,7 @@ func (p *Progress) set(name, state, detail string) {
 		p.parts = append(p.parts, line)
 	}
 	line.state, line.detail, line.took = state, detail, now.Sub(line.began)
-	if p.live {
+	if p.width != nil {
 		p.draw()
 		return
 	}
@@ -88,18 +91,28 @@ func (l *part) text() string {
 func (p *Progress) draw() {
 	var b strings.Builder
 	if p.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", p.drawn)
+		// To the block's first row, and clear all below: the text before may have been longer.
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", p.drawn)
 	}
+	p.drawn = 0
 	for _, line := range p.parts {
 		text := line.text()
 		if line.state == "starting" {
 			text = fmt.Sprintf("%-26s starting …", line.name)
 		}
-		// Clear to the end of the line: the text before may have been longer.
-		fmt.Fprintf(&b, "\r%s\x1b[K\n", text)
+		fmt.Fprintf(&b, "\r%s\n", text)
+		p.drawn += p.rows(text)
 	}
-	p.drawn = len(p.parts)
 	_, _ = io.WriteString(p.out, b.String()) // a terminal that is gone has nobody to tell
+}
+
+// rows is how many rows of the screen a line takes: the terminal wraps what is wider than it.
+func (p *Progress) rows(line string) int {
+	width := p.width()
+	if width <= 0 {
+		return 1 // it does not say how wide it is
+	}
+	return max(1, (utf8.RuneCountInString(line)+width-1)/width)
 }
 
 // Say writes lines below the parts that are done, which keep their lines for good; the others go on below.
@@ -107,7 +120,7 @@ func (p *Progress) Say(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	done, open := p.split()
-	if p.live {
+	if p.width != nil {
 		// What is open may stand between what is done, so the whole block is written anew.
 		if p.drawn > 0 {
 			fmt.Fprintf(p.out, "\x1b[%dA\x1b[J", p.drawn)
@@ -117,7 +130,7 @@ func (p *Progress) Say(format string, args ...any) {
 	}
 	fmt.Fprintf(p.out, format+"\n", args...)
 	p.parts, p.drawn = open, 0
-	if p.live {
+	if p.width != nil {
 		p.draw()
 	}
 }

@@ -49,14 +49,15 @@ func (l Layout) forget() error {
 }
 
 // Recall replaces flags that were not given by what the data directory remembers, so that `berth up` alone
-// brings back the cluster that it made. given tells which flags the person set.
+// brings back the cluster that it made. given tells which flags the person set; port 0, any that is free, is free to be
+// the one that the cluster has.
 func Recall(c Config, given func(flag string) bool) (Config, error) {
 	dir := c.DataDir
 	if dir == "" {
 		dir = DefaultDataDir
 	}
 	saved, err := readState(filepath.Join(dir, "cluster.json"))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // Complete tells of the latter
 		return c, nil
 	}
 	if err != nil {
@@ -71,7 +72,7 @@ func Recall(c Config, given func(flag string) bool) (Config, error) {
 	if !given("service-cidr") {
 		c.ServiceCIDR = saved.ServiceCIDR
 	}
-	if !given("api-port") {
+	if !given("api-port") || c.APIPort == 0 {
 		c.APIPort = saved.APIPort
 	}
 	return c, nil
@@ -80,6 +81,9 @@ func Recall(c Config, given func(flag string) bool) (Config, error) {
 func readState(path string) (state, error) {
 	var saved state
 	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return saved, fmt.Errorf("the cluster belongs to whoever started it, so use sudo: read its state: %w", err)
+	}
 	if err != nil {
 		return saved, fmt.Errorf("read the cluster's state: %w", err)
 	}

@@ -20,6 +20,9 @@ func TestStateIsRemembered(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "node", recalled.NodeName)
 	require.Equal(t, 7002, recalled.APIPort, "a flag that was given wins")
+	recalled, err = Recall(Config{DataDir: l.DataDir}, func(string) bool { return true })
+	require.NoError(t, err)
+	require.Equal(t, 7001, recalled.APIPort, "any free port may be the one that it has")
 
 	require.NoError(t, l.remember(), "the same flags again")
 	changed := l

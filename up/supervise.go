@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +25,7 @@ func supervise(ctx context.Context, clk clock.Clock, name string, report func(no
 		began := clk.Now()
 		err := guard(ctx, run)
 		if ctx.Err() != nil {
-			if err != nil {
+			if err != nil && !errors.Is(err, context.Canceled) {
 				report(fmt.Sprintf("%s did not stop cleanly: %v", name, err))
 			}
 			return

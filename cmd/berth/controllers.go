@@ -39,6 +39,9 @@ func newControllers() *cobra.Command {
 			"berth-local on this machine (create the class with `berth controllers --print-class | kubectl apply -f -`).\n" +
 			"`attachdetach` works for the nodes that --attach-nodes selects, which kube-controller-manager's own must leave alone.\n" +
 			"`replicaset` stands in for kube-controller-manager's own: turn that one off first.",
+		Example: "  berth controllers --kubeconfig admin.kubeconfig\n" +
+			"  berth controllers --kubeconfig admin.kubeconfig --csi-driver disks.example.com=/run/disks/csi.sock\n" +
+			"  berth controllers --kubeconfig admin.kubeconfig --controllers attachdetach --attach-nodes pool=berth",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if printClass, err := cmd.Flags().GetBool("print-class"); err != nil || printClass {
 				return errors.Join(err, printObject(cmd, local.StorageClass()))

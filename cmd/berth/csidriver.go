@@ -25,6 +25,8 @@ func newCSIDriver() *cobra.Command {
 		Long: "Serves the CSI driver " + csidriver.Name + " until Ctrl-C: volumes are sparse image files on loop devices, with real\n" +
 			"size limits, ext4, xfs or raw block, expansion, snapshots and clones. With --plugins-registry it makes itself known\n" +
 			"to the node's kubelet.",
+		Example: "  berth csi-driver --endpoint /run/disks/csi.sock --node-id worker-1 --root /var/lib/disks \\\n" +
+			"      --plugins-registry /var/lib/kubelet/plugins_registry",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config.Endpoint == "" || config.NodeID == "" || config.Root == "" {

@@ -29,7 +29,8 @@ func newCSIProvisioner() *cobra.Command {
 		Long: "Makes and removes the volumes of the CSI driver that serves on a socket, for any Kubernetes cluster, until Ctrl-C:\n" +
 			"it stands in for external-provisioner in a driver's Pod. The driver says its name itself. With --enable-capacity\n" +
 			"it also publishes how much room the driver has, owned by what controls its Pod (POD_NAME and POD_NAMESPACE).",
-		Args: noArgs,
+		Example: "  berth csi-provisioner --csi-address /csi/csi.sock --leader-election --enable-capacity",
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.address == "" {
 				return usageError{errors.New("--csi-address is required")}

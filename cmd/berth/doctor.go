@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,6 +78,9 @@ func newDoctor() *cobra.Command {
 
 func (f doctorFlags) run(cmd *cobra.Command) error {
 	layout, err := layoutOf(cmd)
+	if errors.Is(err, fs.ErrPermission) { // it has much to say to those who are not root, too
+		layout, err = layoutUnread(cmd)
+	}
 	if err != nil {
 		return err
 	}

@@ -154,6 +154,10 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	}
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
 	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) { // client-go asks for its own variables here
+		return nil, src, fmt.Errorf("%s names no cluster: give another one with --kubeconfig",
+			cmp.Or(rules.ExplicitPath, "neither KUBECONFIG nor ~/.kube/config"))
+	}
 	if err != nil {
 		return nil, src, fmt.Errorf("read the kubeconfig: %w", err)
 	}
@@ -288,6 +292,14 @@ func terminalWidth() int {
 		return width
 	}
 	return 0
+}
+
+// liveWidth tells the width of standard output at any time, nil if it is not a terminal.
+func liveWidth() func() int {
+	if !term.IsTerminal(int(os.Stdout.Fd())) {
+		return nil
+	}
+	return terminalWidth
 }
 
 // completionTimeout bounds a completion: a shell that hangs is worse than one that knows no names.

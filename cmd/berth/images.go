@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,16 +16,14 @@ import (
 )
 
 func newImages() *cobra.Command {
+	var output string
 	cmd := &cobra.Command{
 		Use: "images", Aliases: []string{"image"}, Short: "List, import and remove the images that Pods can use",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknownCommand(cmd, args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return listImages(cmd, "") },
+		Example: "  berth images\n  berth images -o json\n  docker save myapp:v1 | berth images import -",
+		Args:    commandWord,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return listImages(cmd, output) },
 	}
+	imagesOutput(cmd, &output)
 	cmd.PersistentFlags().String("socket", "", "containerd's socket (default: the running cluster's)")
 	cmd.AddCommand(newImagesList(), newImagesImport(), newImagesRemove())
 	return cmd
@@ -63,21 +60,25 @@ func newImagesList() *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "List the images", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return listImages(cmd, output) },
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "output format: json")
+	imagesOutput(cmd, &output)
 	return cmd
 }
 
+func imagesOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "", "output format: json or yaml")
+}
+
 func listImages(cmd *cobra.Command, output string) error {
-	if output != "" && output != "json" {
-		return usageError{fmt.Errorf("--output %q: only json is known", output)}
+	if err := checkOutput(output); err != nil {
+		return err
 	}
 	return withStore(cmd, func(ctx context.Context, store *imagestore.Store) error {
 		images, err := store.List(ctx)
 		if err != nil {
 			return err
 		}
-		if output == "json" {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(images)
+		if output != "" {
+			return printAs(cmd, output, append([]imagestore.Image{}, images...)) // none is a list, too
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 		fmt.Fprintln(table, "NAME\tDIGEST\tSIZE\tPLATFORMS")

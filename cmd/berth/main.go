@@ -10,10 +10,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/berth-dev/berth/internal/spell"
 	"github.com/berth-dev/berth/up"
+	"github.com/berth-dev/berth/version"
 )
 
 // The exit codes of berth. kubectl's own commands keep kubectl's.
@@ -68,32 +67,38 @@ func newRoot() *cobra.Command {
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		TraverseChildren: true,
-		Args: func(root *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return unknownCommand(root, args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:          version.Berth,
+		Args:             commandWord,
+		RunE:             helpOf,
 	}
+	root.SetVersionTemplate("berth {{.Version}}\n")
 	dataDir := os.Getenv(dataDirVariable)
 	if dataDir == "" {
 		dataDir = up.DefaultDataDir
 	}
 	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env "+dataDirVariable+")")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if near := nearestFlag(cmd, err); near != "" {
-			return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
-		}
-		return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newUp(), newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newExplain(), newDoctor(), newKubectl(), newImages(), newVersion())
+	root.InitDefaultCompletionCmd()
+	if shells, _, err := root.Find([]string{"completion"}); err == nil {
+		shells.Args, shells.RunE = commandWord, helpOf
+	}
 	return root
+}
+
+// dataDir is --data-dir. Empty, it is a shell variable that was not set, and does not mean the default's cluster.
+func dataDir(cmd *cobra.Command) (string, error) {
+	dir, err := cmd.Flags().GetString("data-dir")
+	if err == nil && dir == "" {
+		err = usageError{errors.New("--data-dir is empty: name a directory, or leave the flag out")}
+	}
+	return dir, err
 }
 
 // layoutOf is the layout of the cluster that --data-dir names.
 func layoutOf(cmd *cobra.Command) (up.Layout, error) {
-	dir, err := cmd.Flags().GetString("data-dir")
+	dir, err := dataDir(cmd)
 	if err != nil {
 		return up.Layout{}, err
 	}
@@ -101,40 +106,22 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	if err != nil {
 		return up.Layout{}, err
 	}
-	if config, err = config.Complete(); err != nil {
+	return complete(config)
+}
+
+// layoutUnread is what layoutOf tells of a cluster whose own state this user may not read: its places are right.
+func layoutUnread(cmd *cobra.Command) (up.Layout, error) {
+	dir, err := dataDir(cmd)
+	if err != nil {
+		return up.Layout{}, err
+	}
+	return complete(up.Config{DataDir: dir})
+}
+
+func complete(config up.Config) (up.Layout, error) {
+	config, err := config.Complete()
+	if err != nil {
 		return up.Layout{}, err
 	}
 	return up.NewLayout(config)
-}
-
-// unknownCommand is the error for a word that is no command of cmd's, with the nearest one that is.
-func unknownCommand(cmd *cobra.Command, word string) error {
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(word); len(near) > 0 {
-		return usageError{fmt.Errorf("unknown command %q: did you mean %q?", word, near[0])}
-	}
-	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
-}
-
-// nearestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
-func nearestFlag(cmd *cobra.Command, err error) string {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return ""
-	}
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			known = append(known, f.Name)
-		}
-	})
-	return spell.Nearest(unknown.GetSpecifiedName(), known)
-}
-
-// noArgs refuses words that a command has no use for.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], cmd.CommandPath())}
-	}
-	return nil
 }

@@ -61,7 +61,9 @@ func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "node --kubeconfig FILE", Short: "Join this machine to a cluster you have", Args: noArgs,
 		Long: "Runs berth's node agent against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
-			"running, until Ctrl-C. Containers run on when it stops; the next start finds them.",
+			"running, until Ctrl-C. Containers run on when it stops; the next start finds them. Its log goes to standard error.",
+		Example: "  berth node --kubeconfig node.kubeconfig\n" +
+			"  berth node --bootstrap-kubeconfig bootstrap.kubeconfig --kubeconfig /var/lib/kubelet/kubeconfig --rotate-server-certificates",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
 	nodeFlagsOf(cmd, &flags)
@@ -86,7 +88,7 @@ func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
 	f.IntVar(&flags.imagesHigh, "image-gc-high-threshold", 85, "how full the images' disk becomes, in percent, before unused images go; 0: never")
-	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards")
+	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards, in percent")
 	f.StringVar(&flags.socket, "socket", "", socketFlag)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 }
@@ -154,6 +156,9 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
+	if _, err := os.Stat(f.manifests); f.manifests != "" && err != nil { // a node is often set up in parts
+		logger.Warn("no static Pods until --pod-manifest-path is there", "error", err)
+	}
 	logger.Info("joining", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return records.run(ctx) })

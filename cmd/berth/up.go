@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/up"
@@ -21,7 +20,10 @@ func newUp() *cobra.Command {
 		Use: "up", Short: "Run a whole Kubernetes on this machine until Ctrl-C", Args: noArgs,
 		Long: "Starts etcd, the API server, the controller manager, the scheduler and containerd, runs berth's controllers and\n" +
 			"kubelet, and stays until Ctrl-C, which stops all in order. The same command brings the cluster back with its Pods\n" +
-			"and their data, however the last run ended.",
+			"and their data, however the last run ended.\n\n" +
+			"Exit codes: 0 stopped when asked to, 1 it could not start or stop, 2 wrong usage.",
+		Example: "  berth up\n  berth up --demo\n" +
+			"  berth up --data-dir ~/second --api-port 0 --pod-cidr 10.95.0.0/16 --service-cidr 10.96.0.0/16",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			for _, part := range without {
@@ -29,11 +31,16 @@ func newUp() *cobra.Command {
 					return usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalParts(), ", "))}
 				}
 			}
-			if config.DataDir, err = cmd.Flags().GetString("data-dir"); err != nil {
+			if config.DataDir, err = dataDir(cmd); err != nil {
 				return err
 			}
 			if !reset {
 				if config, err = up.Recall(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
+					return err
+				}
+			}
+			if config.APIPort == 0 { // which the flag's default is not
+				if config.APIPort, err = up.FreePort(); err != nil {
 					return err
 				}
 			}
@@ -50,7 +57,7 @@ func newUp() *cobra.Command {
 					return err
 				}
 			}
-			progress := up.NewProgress(os.Stdout, term.IsTerminal(int(os.Stdout.Fd())), clock.RealClock{})
+			progress := up.NewProgress(os.Stdout, liveWidth(), clock.RealClock{})
 			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())
 		},
 	}
@@ -59,7 +66,7 @@ func newUp() *cobra.Command {
 	flags.StringVar(&config.NodeName, "node-name", "", "the Node's name (default: the host name)")
 	flags.StringVar(&config.PodCIDR, "pod-cidr", up.DefaultPodCIDR, "the Pods' network")
 	flags.StringVar(&config.ServiceCIDR, "service-cidr", up.DefaultServiceCIDR, "the Services' network")
-	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge")
+	flags.IntVar(&config.APIPort, "api-port", up.DefaultAPIPort, "the API server's port, on loopback and on the pod bridge; 0: a free one, which the cluster then keeps")
 	flags.StringVar(&config.StaticPods, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power cut may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, "how much the logs tell, as klog counts")

@@ -51,6 +51,9 @@ func (c Config) iptables(ctx context.Context, action string) error {
 	args := []string{"-w", "5", "-t", "nat", action, "POSTROUTING", "-s", c.PodCIDR.String(), "!", "-d", "224.0.0.0/4",
 		"!", "-o", c.Bridge, "-m", "comment", "--comment", "berth pods on " + c.Bridge, "-j", "MASQUERADE"}
 	if out, err := exec.CommandContext(ctx, "iptables", args...).CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("masquerade %s: %w", c.PodCIDR, ctx.Err()) // not that iptables was killed for it
+		}
 		return fmt.Errorf("masquerade %s: iptables %s: %w: %s", c.PodCIDR, action, err, strings.TrimSpace(string(out)))
 	}
 	return nil

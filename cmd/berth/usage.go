@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/berth-dev/berth/internal/spell"
+)
+
+// newHelp is `berth help`, which unlike cobra's own refuses what is no command.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Tell about a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(rest) > 0 && about.HasSubCommands() {
+				return unknownCommand(about, rest[0])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// helpOf is what a command does that only holds others.
+func helpOf(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// commandWord lets through nothing, because what stands behind a command that only holds others must be one of those.
+func commandWord(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return unknownCommand(cmd, args[0])
+}
+
+// flagError says in its own words what is wrong with a flag.
+func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	var number *strconv.NumError
+	if errors.As(err, &invalid) {
+		wants := map[string]string{
+			"int": "a whole number", "int32": "a whole number", "int64": "a whole number", "bool": "true or false",
+			"duration": "a time such as 30s or 5m",
+		}[invalid.GetFlag().Value.Type()]
+		if errors.As(err, &number) && errors.Is(number, strconv.ErrRange) {
+			wants = "a number that fits"
+		}
+		if wants != "" {
+			err = fmt.Errorf("--%s %q: not %s", invalid.GetFlag().Name, invalid.GetValue(), wants)
+		}
+	}
+	if near := nearestFlag(cmd, err); near != "" {
+		return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
+	}
+	return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
+}
+
+// unknownCommand is the error for a word that is no command of cmd's, with the nearest one that is.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(word); len(near) > 0 {
+		return usageError{fmt.Errorf("unknown command %q: did you mean %q?", word, near[0])}
+	}
+	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
+}
+
+// nearestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
+func nearestFlag(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, f.Name)
+		}
+	})
+	return spell.Nearest(unknown.GetSpecifiedName(), known)
+}
+
+// noArgs refuses words that a command has no use for.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], cmd.CommandPath())}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// execute runs berth with these words and returns what it wrote to standard output.
+func execute(t *testing.T, words ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetArgs(words)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestWrongUsageSaysWhatIsWanted(t *testing.T) {
+	for words, wants := range map[[2]string]string{
+		{"upp", ""}:                           `did you mean "up"?`,
+		{"help", "exlpain"}:                   `did you mean "explain"?`,
+		{"completion", "bahs"}:                `did you mean "bash"?`,
+		{"images", "lst"}:                     `did you mean "list"?`,
+		{"up", "--dmeo"}:                      "did you mean --demo?",
+		{"up", "--api-port=abc"}:              `--api-port "abc": not a whole number: see berth up --help`,
+		{"up", "--api-port=1e99999"}:          `--api-port "1e99999": not a whole number`,
+		{"up", "-v=99999999999999999999"}:     `--verbosity "99999999999999999999": not a number that fits`,
+		{"up", "--demo=maybe"}:                `--demo "maybe": not true or false`,
+		{"explain", "--request-timeout=10"}:   `--request-timeout "10": not a time such as 30s`,
+		{"images", "--data-dir="}:             "--data-dir is empty",
+		{"images", "--output=wide"}:           `--output "wide": json and yaml are known`,
+		{"up", "--data-dir="}:                 "--data-dir is empty",
+		{"up", "--pod-manifest-path=/absent"}: "make the file or the directory first",
+	} {
+		args := words[:1]
+		if words[1] != "" {
+			args = words[:]
+		}
+		_, err := execute(t, args...)
+		require.ErrorContains(t, err, wants)
+		require.ErrorAs(t, err, new(usageError), "%v", args)
+	}
+}
+
+func TestADataDirectoryThatIsAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, dir := range []string{file, filepath.Join(file, "below")} {
+		for _, words := range [][]string{{"up"}, {"up", "--reset"}, {"explain", "--all"}, {"images"}, {"doctor"}} {
+			_, err := execute(t, append([]string{"--data-dir", dir}, words...)...)
+			require.ErrorContains(t, err, "--data-dir "+dir+": it is a file, or lies below one: name a directory", "%v", words)
+		}
+	}
+}
+
+func TestEachCommandTells(t *testing.T) {
+	for _, cmd := range newRoot().Commands() {
+		out, err := execute(t, "help", cmd.Name())
+		require.NoError(t, err)
+		require.Contains(t, out, "Usage:", cmd.Name())
+		if cmd.Name() != "version" && cmd.Name() != "completion" && cmd.Name() != "help" && cmd.Name() != "kubectl" {
+			require.NotEmpty(t, cmd.Example, "%s has no example", cmd.Name())
+		}
+	}
+	out, err := execute(t, "--version")
+	require.NoError(t, err)
+	require.Contains(t, out, "berth 0.")
+}

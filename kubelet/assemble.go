@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/server/healthz"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/berth-dev/berth/kubelet/allocation"
@@ -142,10 +140,14 @@ func (k *Kubelet) furnishVolumes() (err error) {
 // employ makes what works for Pods.
 func (k *Kubelet) employ() (err error) {
 	cfg, d := &k.cfg, &k.deps
+	keyring, err := k.keyring()
+	if err != nil {
+		return err
+	}
 	if k.images, err = images.New(images.Config{
 		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
 	}, images.Deps{
-		Service: k.runtime, Keyring: k.keyring(), Ledger: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
+		Service: k.runtime, Keyring: keyring, Ledger: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
 		Pulled: k.node.ImagesChanged, Observe: k.imageTimes.observe, Logger: d.Logger,
 	}); err != nil {
 		return err
@@ -196,18 +198,11 @@ func (k *Kubelet) employ() (err error) {
 	}); err != nil {
 		return err
 	}
+	k.health = k.checks()
 	if err = k.tend(); err != nil {
 		return err
 	}
 	return k.openSources()
-}
-
-// keyring finds the logins for registries: those of the Pod first, then the node's own, from the places where upstream
-// looks for them.
-func (k *Kubelet) keyring() images.Keyring {
-	return images.Keyrings{images.NewPullSecrets(k.objects), images.NewNodeConfig(
-		filepath.Join(k.cfg.RootDir, "config.json"), "/root/.docker/config.json", "/.docker/config.json",
-	)}
 }
 
 // open makes the server, if it is to listen anywhere.
@@ -235,7 +230,7 @@ func (k *Kubelet) open() error {
 		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, Profiling: cfg.Profiling,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Requests: k.requests, Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
+		Requests: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	return err
 }
@@ -245,15 +240,6 @@ func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
 	})
-}
-
-// checks are what /healthz asks beside whether anybody answers. Where upstream has a loop that may be stale, there are
-// workers here, which a check finds hanging by waiting for them as long as its caller does.
-func (k *Kubelet) checks() []healthz.HealthChecker {
-	return []healthz.HealthChecker{healthz.NamedCheck("syncloop", func(*http.Request) error {
-		k.workers.Pods()
-		return nil
-	})}
 }
 
 // allocatable is what Pods may use of the node, nil while the machine cannot be read.

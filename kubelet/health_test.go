@@ -1,7 +1,10 @@
 package kubelet
 
 import (
+	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
@@ -26,34 +29,63 @@ func (s stuck) Admit(*lifecycle.PodAdmitAttributes) lifecycle.PodAdmitResult {
 	return lifecycle.PodAdmitResult{Admit: true}
 }
 
-// TestHealthWaitsForTheWorkers has the place where all changes of Pods pass hang: the check does not answer, until it
-// goes on.
-func TestHealthWaitsForTheWorkers(t *testing.T) {
+// TestHealthFindsWhatHangs has the place where all changes of Pods pass hang: the node agent is ill until it goes on.
+func TestHealthFindsWhatHangs(t *testing.T) {
 	dir, handler := t.TempDir(), stuck{make(chan struct{}), make(chan struct{})}
+	clk := clocktesting.NewFakeClock(time.Now())
 	k, err := NewMainKubelet(&kubeletconfig.KubeletConfiguration{PodLogsDir: filepath.Join(dir, "log")}, &KubeletDeps{
-		DockerClient: fake.New(clocktesting.NewFakePassiveClock(time.Now())),
+		DockerClient: fake.New(clk),
 		Options: []Option{
 			WithRootDir(filepath.Join(dir, "root")), WithNode("n", net.IPv4(10, 0, 0, 1)), WithPodAdmitHandler(handler),
+			func(k *Kubelet) { k.deps.Clock = clk },
 		},
 	}, true)
 	require.NoError(t, err)
-	checks := k.checks()
-	require.Len(t, checks, 1)
-	require.Equal(t, "syncloop", checks[0].Name())
-	require.NoError(t, checks[0].Check(nil))
-	added, answered := make(chan struct{}), make(chan error, 1)
+	require.NoError(t, k.Healthy(t.Context()))
+	<-k.Serving()
+	added := make(chan struct{})
 	go func() {
 		defer close(added)
 		k.HandlePodAdditions([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}})
 	}()
 	<-handler.asked
-	go func() { answered <- checks[0].Check(nil) }()
-	select {
-	case <-answered:
-		require.Fail(t, "healthy while nothing moves")
-	case <-time.After(50 * time.Millisecond): // that nothing comes has no event
-	}
-	close(handler.release)
-	require.NoError(t, <-answered)
+	ill := make(chan error, 1)
+	go func() { ill <- k.Healthy(t.Context()) }()
+	var verdict error
+	require.Eventually(t, func() bool {
+		clk.Step(patience / 2)
+		select {
+		case verdict = <-ill:
+			return true
+		default:
+			return false
+		}
+	}, time.Minute, time.Millisecond)
+	require.ErrorContains(t, verdict, "health check syncloop: no answer since")
+	clk.Step(patience)
+	require.Error(t, k.Healthy(t.Context()), "whoever asks then need not wait again")
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, k.Healthy(impatient))
+	handler.release <- struct{}{}
 	<-added
+	require.Eventually(t, func() bool { return k.Healthy(t.Context()) == nil }, time.Minute, time.Millisecond)
+}
+
+// TestOneQuestionAtATime asks a part that hangs again and again.
+func TestOneQuestionAtATime(t *testing.T) {
+	asked, release := make(chan struct{}, 10), make(chan struct{})
+	clk := clocktesting.NewFakeClock(time.Now())
+	check := &answers{name: "part", clock: clk, ask: func() { asked <- struct{}{}; <-release }}
+	request := httptest.NewRequest(http.MethodGet, "/healthz", http.NoBody)
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		go func() { ended <- check.Check(request) }()
+	}
+	<-asked
+	close(release)
+	for range cap(ended) {
+		require.NoError(t, <-ended)
+	}
+	require.NoError(t, check.Check(request))
 }

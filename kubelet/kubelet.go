@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/server/healthz"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/allocation"
@@ -83,6 +84,7 @@ type Kubelet struct {
 	readers  readers
 	server   *server.Server // nil if nothing is listened on
 	upkeep   upkeep
+	health   []healthz.HealthChecker
 
 	listed  chan struct{} // closed when the runtime was listed for the first time
 	sourced chan struct{} // closed when all Pods were delivered for the first time

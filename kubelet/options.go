@@ -112,6 +112,9 @@ type Config struct {
 	// NeverVerifyPreloadedImages if empty. NotVerified is the list of NeverVerifyAllowlistedImages.
 	ImageVerification kubeletconfig.ImagePullCredentialsVerificationPolicy
 	NotVerified       []string
+	// CredentialProviders is the configuration of programs that have logins for registries, a file or a directory, and
+	// CredentialProvidersDir where the programs lie. Empty asks none.
+	CredentialProviders, CredentialProvidersDir string
 	// StopGrace bounds the grace that StopPods gives each Pod; 10 s if zero.
 	StopGrace time.Duration
 
@@ -192,6 +195,8 @@ func (c *Config) complete() error {
 		return errors.New("kubelet: Config.Server.CertFile and KeyFile are needed to listen")
 	case c.LockFile == "" && c.ExitOnLockContention:
 		return errors.New("kubelet: Config.ExitOnLockContention needs a LockFile")
+	case (c.CredentialProviders == "") != (c.CredentialProvidersDir == ""):
+		return errors.New("kubelet: Config.CredentialProviders and CredentialProvidersDir go together")
 	case c.MaxPods < 0:
 		return fmt.Errorf("kubelet: Config.MaxPods %d is negative", c.MaxPods)
 	}

@@ -23,9 +23,7 @@ import (
 const (
 	defaultRootDir    = "/var/lib/kubelet"
 	defaultPodLogsDir = "/var/log/pods"
-	// defaultPullQPS is the default of registryPullQPS.
-	defaultPullQPS  = 5
-	defaultEndpoint = "unix:///run/containerd/containerd.sock"
+	defaultEndpoint   = "unix:///run/containerd/containerd.sock"
 )
 
 // WithRootDir keeps all state below dir, an absolute path, in place of /var/lib/kubelet.
@@ -148,14 +146,8 @@ func configOf(in *kubeletconfig.KubeletConfiguration, hostname func() (string, e
 	}
 	cfg.ImageMaxAge = in.ImageMaximumGCAge.Duration
 	cfg.ImageVerification, cfg.NotVerified = in.ImagePullCredentialsVerificationPolicy, in.PreloadedImagesVerificationAllowlist
-	cfg.PullQPS, cfg.PullBurst = defaultPullQPS, int(in.RegistryBurst)
-	if in.RegistryPullQPS != nil {
-		cfg.PullQPS = float32(*in.RegistryPullQPS)
-	}
-	if in.MaxParallelImagePulls != nil {
-		cfg.MaxParallelPulls = int(*in.MaxParallelImagePulls)
-	} else if in.SerializeImagePulls != nil && *in.SerializeImagePulls {
-		cfg.MaxParallelPulls = 1
+	if err := cfg.pullsOf(in); err != nil {
+		return Config{}, err
 	}
 	if in.CgroupDriver != "" {
 		if cfg.CgroupDriver, err = cm.ParseDriver(in.CgroupDriver); err != nil {

@@ -55,7 +55,7 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
 		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Requests: k.requests, Flags: k.deps.Flags, Checks: k.checks(), Logger: k.deps.Logger,
+		Requests: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
@@ -83,7 +84,10 @@ func TestBadConfiguration(t *testing.T) {
 		"maxContainerRestartPeriod": {CrashLoopBackOff: kubeletconfig.CrashLoopBackOffConfig{
 			MaxContainerRestartPeriod: tooLong,
 		}},
-		"MaxPods": {MaxPods: -1}, "path": {StaticPodPath: "relative"}, "URL": {StaticPodURL: "ftp://x"},
+		"registryPullQPS": {RegistryPullQPS: ptr.To[int32](-1)}, "maxParallelImagePulls 0": {MaxParallelImagePulls: ptr.To[int32](0)},
+		"serializeImagePulls":                    {MaxParallelImagePulls: ptr.To[int32](2), SerializeImagePulls: ptr.To(true)},
+		"imagePullCredentialsVerificationPolicy": {ImagePullCredentialsVerificationPolicy: "Sometimes"},
+		"MaxPods":                                {MaxPods: -1}, "path": {StaticPodPath: "relative"}, "URL": {StaticPodURL: "ftp://x"},
 	} {
 		_, err := kubelet.NewMainKubelet(cfg, nil, true)
 		require.ErrorContains(t, err, want)

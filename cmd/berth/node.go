@@ -32,6 +32,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/kubelet/patience"
+	"github.com/berth-dev/berth/kubelet/watchdog"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -46,7 +47,7 @@ type nodeFlags struct {
 
 	manifests, manifestURL string
 	resources              resourceFlags
-	imagesHigh, imagesLow  int
+	images                 imageFlags
 	healthzPort            int
 	dns                    []string
 	domain, socket         string
@@ -68,6 +69,7 @@ func newNode() *cobra.Command {
 	}
 	nodeFlagsOf(cmd, &flags)
 	nodeServerFlagsOf(cmd, &flags)
+	flags.images.add(cmd.Flags())
 	return cmd
 }
 
@@ -87,8 +89,6 @@ func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
-	f.IntVar(&flags.imagesHigh, "image-gc-high-threshold", 85, "how full the images' disk becomes, in percent, before unused images go; 0: never")
-	f.IntVar(&flags.imagesLow, "image-gc-low-threshold", 80, "how full it may be afterwards, in percent")
 	f.StringVar(&flags.socket, "socket", "", socketFlag)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 }
@@ -159,10 +159,15 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if _, err := os.Stat(f.manifests); f.manifests != "" && err != nil { // a node is often set up in parts
 		logger.Warn("no static Pods until --pod-manifest-path is there", "error", err)
 	}
+	dog, err := watchdog.New(watchdog.Deps{Ready: k.Serving(), Healthy: k.Healthy, Logger: logger})
+	if err != nil {
+		return err
+	}
 	logger.Info("joining", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return records.run(ctx) })
 	group.Go(func() error { return k.Start(ctx) })
+	group.Go(func() error { return dog.Start(ctx) })
 	return group.Wait()
 }
 
@@ -218,10 +223,10 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 		RootDir: f.root, PodLogsDir: f.logs, ContainerLogsDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(kubelet.ContainerLogsDir)),
 		RuntimeEndpoint: f.runtime,
 		CgroupRoot:      f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
-		ImageGCHigh: f.imagesHigh, ImageGCLow: f.imagesLow,
 		LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
 		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,
 	}
+	f.images.set(&config)
 	return config, f.resources.apply(&config)
 }
 

@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/berth-dev/berth/kubelet/images/ledger"
 )
 
 // Secrets gets Secrets. What it returns is not changed.
@@ -96,6 +98,25 @@ func matching(logins map[string]login, image reference.Named) (found []match) {
 	return found
 }
 
+// Matches reports whether a pattern, as docker configurations and credential providers have them, covers the image.
+func Matches(pattern string, image reference.Named) bool { return matches(pattern, image) }
+
+// Choose takes of logins by pattern those that cover the image, the most specific first. Which of them was tried with
+// success tells the source.
+func Choose(logins map[string]Login, image reference.Named, source ledger.Source) []Credential {
+	var found []match
+	for pattern, l := range logins {
+		if matches(pattern, image) {
+			auth := login{Username: l.Username, Password: l.Password}.auth(reference.Domain(image))
+			found = append(found, match{pattern, Credential{Auth: auth, Source: source}})
+		}
+	}
+	return bestFirst(found)
+}
+
+// Login is a name and a password. Both may be empty.
+type Login struct{ Username, Password string }
+
 // bestFirst orders logins by how much of the image's name they speak of.
 func bestFirst(found []match) []Credential {
 	slices.SortStableFunc(found, func(a, b match) int {
@@ -151,7 +172,11 @@ func matches(key string, image reference.Named) bool {
 	if err != nil {
 		return false
 	}
-	host, domain := u.Host, reference.Domain(image)
+	host, port, _ := strings.Cut(u.Host, ":")
+	domain, wantedPort, _ := strings.Cut(reference.Domain(image), ":")
+	if port != wantedPort {
+		return false // no wildcard stands for a port
+	}
 	if host == "index.docker.io" {
 		host = "docker.io"
 	}

@@ -177,9 +177,20 @@ func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenP
 	return made
 }
 
-// request asks the API server for the token and notes when to renew it. The caller holds the entry's gate.
-func (m *Manager) request(ctx context.Context, entry *entry) error {
-	k := entry.key
+// Once returns a token like Token's that is neither kept nor renewed, for who needs it for a moment only.
+func (m *Manager) Once(ctx context.Context, pod *corev1.Pod, audience string) (string, error) {
+	answer, err := m.ask(ctx, key{
+		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
+		audience: audience, seconds: int64(defaultLife / time.Second),
+	})
+	if err != nil {
+		return "", err
+	}
+	return answer.Status.Token, nil
+}
+
+// ask asks the API server for a token.
+func (m *Manager) ask(ctx context.Context, k key) (*authenticationv1.TokenRequest, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: k.podName, UID: k.pod},
@@ -187,18 +198,27 @@ func (m *Manager) request(ctx context.Context, entry *entry) error {
 	if k.audience != "" {
 		request.Spec.Audiences = []string{k.audience}
 	}
-	asked := m.clock.Now()
 	answer, err := justbound.Ask(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
 		return m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
 			metav1.CreateOptions{})
 	})
 	if err != nil {
-		return fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
+		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
 			k.podName, err)
 	}
 	if answer.Status.Token == "" {
-		return fmt.Errorf("request token of service account %s/%s for pod %q: the API server sent an empty token",
+		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: the API server sent an empty token",
 			k.namespace, k.serviceAccount, k.podName)
+	}
+	return answer, nil
+}
+
+// request asks for the entry's token and notes when to renew it. The caller holds the entry's gate.
+func (m *Manager) request(ctx context.Context, entry *entry) error {
+	asked := m.clock.Now()
+	answer, err := m.ask(ctx, entry.key)
+	if err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,0 +1,148 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	configv1 "k8s.io/kubelet/config/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	configKind  = "CredentialProviderConfig"
+	configGroup = "kubelet.config.k8s.io/"
+	callGroup   = "credentialprovider.kubelet.k8s.io/"
+)
+
+// versions are those of both the configuration and the programs' interface; they differ in nothing but their name.
+var versions = []string{"v1", "v1beta1", "v1alpha1"}
+
+// Load reads the configuration: a file, or all .json, .yaml and .yml files of a directory in the order of their names.
+// An error names the file and the field.
+func Load(name string) ([]configv1.CredentialProvider, error) {
+	files, err := filesOf(name)
+	if err != nil {
+		return nil, fmt.Errorf("credential providers: %w", err)
+	}
+	var all []configv1.CredentialProvider
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("credential providers: %w", err)
+		}
+		var config configv1.CredentialProviderConfig
+		if err := yaml.UnmarshalStrict(data, &config); err != nil {
+			return nil, fmt.Errorf("credential providers: %s: %w", file, err)
+		}
+		version, ok := strings.CutPrefix(config.APIVersion, configGroup)
+		if config.Kind != configKind || !ok || !slices.Contains(versions, version) {
+			return nil, fmt.Errorf("credential providers: %s: it is a %q of %q: want %s of %sv1", file, config.Kind,
+				config.APIVersion, configKind, configGroup)
+		}
+		all = append(all, config.Providers...)
+	}
+	if err := validate(all); err != nil {
+		return nil, fmt.Errorf("credential providers: %s: %w", name, err)
+	}
+	return all, nil
+}
+
+func filesOf(name string) ([]string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{name}, nil
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, entry := range entries {
+		if slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(entry.Name())) && !entry.IsDir() {
+			files = append(files, filepath.Join(name, entry.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s holds no .json, .yaml or .yml file", name)
+	}
+	return files, nil
+}
+
+func validate(providers []configv1.CredentialProvider) error {
+	if len(providers) == 0 {
+		return errors.New("providers: it names none")
+	}
+	seen := map[string]bool{}
+	var errs []error
+	for i := range providers {
+		p := &providers[i]
+		if seen[p.Name] {
+			errs = append(errs, fmt.Errorf("providers: %q is there twice", p.Name))
+		}
+		seen[p.Name] = true
+		if err := validateOne(p); err != nil {
+			errs = append(errs, fmt.Errorf("provider %q: %w", p.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func validateOne(p *configv1.CredentialProvider) error {
+	version, ok := strings.CutPrefix(p.APIVersion, callGroup)
+	switch {
+	case p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \t\n"):
+		return errors.New("name: want that of a program in the directory of providers, without slashes and spaces")
+	case !ok || !slices.Contains(versions, version):
+		return fmt.Errorf("apiVersion %q: want %sv1", p.APIVersion, callGroup)
+	case len(p.MatchImages) == 0:
+		return errors.New("matchImages: it names none")
+	case p.DefaultCacheDuration == nil:
+		return errors.New("defaultCacheDuration is missing")
+	case p.DefaultCacheDuration.Duration < 0:
+		return errors.New("defaultCacheDuration is negative")
+	}
+	for _, pattern := range p.MatchImages {
+		u, err := url.Parse("https://" + pattern)
+		if err == nil {
+			_, err = path.Match(u.Hostname(), "")
+		}
+		if err != nil || strings.Contains(pattern, "://") {
+			return fmt.Errorf("matchImages: %q: want a host, perhaps with a port and a path", pattern)
+		}
+	}
+	return validateToken(p.TokenAttributes)
+}
+
+func validateToken(t *configv1.ServiceAccountTokenAttributes) error {
+	if t == nil {
+		return nil
+	}
+	twice := map[string]bool{}
+	for _, key := range slices.Concat(t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys) {
+		if twice[key] {
+			return fmt.Errorf("tokenAttributes: the annotation %q is named twice", key)
+		}
+		twice[key] = true
+	}
+	switch {
+	case t.ServiceAccountTokenAudience == "":
+		return errors.New("tokenAttributes.serviceAccountTokenAudience is missing")
+	case t.RequireServiceAccount == nil:
+		return errors.New("tokenAttributes.requireServiceAccount is missing")
+	case t.CacheType != configv1.TokenServiceAccountTokenCacheType &&
+		t.CacheType != configv1.ServiceAccountServiceAccountTokenCacheType:
+		return fmt.Errorf("tokenAttributes.cacheType %q: want Token or ServiceAccount", t.CacheType)
+	case len(t.RequiredServiceAccountAnnotationKeys) > 0 && !*t.RequireServiceAccount:
+		return errors.New("tokenAttributes: requiredServiceAccountAnnotationKeys need requireServiceAccount")
+	}
+	return nil
+}

@@ -1,0 +1,294 @@
+package provider_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/images/provider"
+)
+
+// bench is a directory of real programs, and a keyring that asks them.
+type bench struct {
+	t        *testing.T
+	dir      string
+	clock    *clocktesting.FakeClock
+	accounts map[string]*corev1.ServiceAccount
+	tokens   int
+	*provider.Keyring
+}
+
+const header = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
+
+// newBench writes a configuration, and a program for each name that runs the script. $DIR is the bench's directory.
+func newBench(t *testing.T, providers string, programs map[string]string) *bench {
+	b := &bench{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
+	for name, script := range programs {
+		script = "#!/bin/sh\nDIR=" + b.dir + "\necho run >> $DIR/" + name + ".runs\ncat > $DIR/" + name + ".asked\n" + script
+		require.NoError(t, os.WriteFile(filepath.Join(b.dir, name), []byte(script), 0o700))
+	}
+	file := filepath.Join(b.dir, "config.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(header+providers), 0o600))
+	list, err := provider.Load(file)
+	require.NoError(t, err)
+	b.Keyring, err = provider.New(provider.Config{Providers: list, Dir: b.dir}, provider.Deps{
+		Account: func(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
+			if b.accounts[name] == nil {
+				return nil, errors.New("no such account")
+			}
+			return b.accounts[name], nil
+		},
+		Token: func(_ context.Context, pod *corev1.Pod, audience string) (string, error) {
+			b.tokens++
+			return "token-of-" + pod.Spec.ServiceAccountName + "-for-" + audience, nil
+		},
+		Clock: b.clock,
+	})
+	require.NoError(t, err)
+	return b
+}
+
+func one(name, more string) string {
+	return "- name: " + name + "\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n" + more
+}
+
+// says is a program that answers so.
+func says(rest string) string {
+	return `echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1",` + rest + `}'`
+}
+
+func (b *bench) users(account, image string) []string {
+	b.t.Helper()
+	users, err := b.ask(account, image)
+	require.NoError(b.t, err)
+	return users
+}
+
+func (b *bench) ask(account, image string) ([]string, error) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: account}}
+	found, err := b.Credentials(b.t.Context(), pod, image)
+	users := []string{}
+	for _, c := range found {
+		user := c.Auth.Username
+		if c.Source.ServiceAccount != nil {
+			user += " of " + c.Source.ServiceAccount.UID
+		}
+		users = append(users, user)
+	}
+	return users, err
+}
+
+func (b *bench) runs(name string) int {
+	data, err := os.ReadFile(filepath.Join(b.dir, name+".runs"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	require.NoError(b.t, err)
+	return strings.Count(string(data), "run")
+}
+
+func (b *bench) asked(name string) string {
+	data, err := os.ReadFile(filepath.Join(b.dir, name+".asked"))
+	require.NoError(b.t, err)
+	return string(data)
+}
+
+func TestWhichProgramsAreAsked(t *testing.T) {
+	b := newBench(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
+		one("second", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
+		"first": `echo "$WHO $1" > $DIR/env` + "\n" + says(`"cacheKeyType":"Image","auth":{"*.example":{"username":"wide"},"reg.example/team":{"username":"narrow"},
+			"host.example:5000":{"username":"port"}}`),
+		"second": says(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"second","password":"p"}}`),
+	})
+	require.Equal(t, []string{"narrow", "wide", "second"}, b.users("", "reg.example/team/app:1"))
+	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
+		"image":"reg.example/team/app"}`, b.asked("first"))
+	env, err := os.ReadFile(filepath.Join(b.dir, "env"))
+	require.NoError(t, err)
+	require.Equal(t, "me get\n", string(env))
+	require.Equal(t, []string{"wide"}, b.users("", "other.example/app"))
+	require.Equal(t, []string{"port"}, b.users("", "host.example:5000/team/app"))
+	before := b.runs("first")
+	for _, image := range []string{"host.example:5000/app", "host.example:5001/team/app", "a.b.example/app", "app", "reg.example:80/app"} {
+		require.Empty(t, b.users("", image), image)
+	}
+	require.Equal(t, before, b.runs("first"), "nobody answers for these")
+}
+
+func TestAnswersAreUsedAgain(t *testing.T) {
+	for kind, runs := range map[string]int{"Image": 3, "Registry": 2, "Global": 1} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBench(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+				"p": says(`"cacheKeyType":"` + kind + `","auth":{"*.example":{"username":"u"}}`),
+			})
+			for range 2 {
+				for _, image := range []string{"a.example/one:1", "a.example/one:2", "a.example/two", "b.example/one"} {
+					require.Equal(t, []string{"u"}, b.users("", image))
+				}
+			}
+			require.Equal(t, runs, b.runs("p"))
+			b.clock.Step(11 * time.Minute)
+			b.users("", "a.example/one")
+			require.Equal(t, runs+1, b.runs("p"), "after its time")
+		})
+	}
+	t.Run("not at all", func(t *testing.T) {
+		b := newBench(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+			"p": says(`"cacheKeyType":"Global","cacheDuration":"0s","auth":{"*.example":{"username":"u"}}`),
+		})
+		for range 2 {
+			require.Equal(t, []string{"u"}, b.users("", "a.example/one"))
+		}
+		require.Equal(t, 2, b.runs("p"))
+	})
+}
+
+func account(name string, annotations map[string]string) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Annotations: annotations,
+	}}
+}
+
+const withToken = "  matchImages: [reg.example]\n  defaultCacheDuration: 10m\n  tokenAttributes:\n" +
+	"    serviceAccountTokenAudience: registry\n    requireServiceAccount: true\n"
+
+// TestTokens gives the program a token of the Pod's service account, and keeps the answers of accounts apart.
+func TestTokens(t *testing.T) {
+	b := newBench(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
+		"    optionalServiceAccountAnnotationKeys: [hint]\n"), map[string]string{
+		"p": says(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
+	})
+	b.accounts["a"] = account("a", map[string]string{"role": "reader", "secret": "x"})
+	b.accounts["b"] = account("b", map[string]string{"role": "reader", "hint": "h"})
+	b.accounts["bare"] = account("bare", nil)
+	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/app"))
+	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
+		"image":"reg.example/app","serviceAccountToken":"token-of-a-for-registry",
+		"serviceAccountAnnotations":{"role":"reader"}}`, b.asked("p"))
+	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/other"))
+	require.Equal(t, 1, b.runs("p"))
+	require.Equal(t, 1, b.tokens, "a kept answer needs no token")
+	require.Equal(t, []string{"u of uid-b"}, b.users("b", "reg.example/app"))
+	require.Equal(t, 2, b.runs("p"))
+	b.accounts["a"].Annotations["role"] = "writer"
+	b.users("a", "reg.example/app")
+	require.Equal(t, 3, b.runs("p"), "another role")
+
+	require.Empty(t, b.users("", "reg.example/app"), "a Pod without an account")
+	_, err := b.ask("bare", "reg.example/app")
+	require.ErrorContains(t, err, `credential provider "p": service account ns/bare lacks the annotation "role"`)
+	_, err = b.ask("gone", "reg.example/app")
+	require.ErrorContains(t, err, "no such account")
+}
+
+func TestAnswersForOneToken(t *testing.T) {
+	b := newBench(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
+		"p": says(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
+	})
+	b.accounts["a"] = account("a", nil)
+	for range 2 {
+		require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/app"))
+	}
+	require.Equal(t, 2, b.runs("p"), "the next token may be another's")
+	for range 2 {
+		require.Equal(t, []string{"u"}, b.users("", "reg.example/app"), "it is asked without an account too")
+	}
+	require.Equal(t, 3, b.runs("p"))
+}
+
+// TestBrokenPrograms has programs that do not do what they should: the others' credentials are still found, and no error
+// holds a password.
+func TestBrokenPrograms(t *testing.T) {
+	for want, script := range map[string]string{
+		"no access to the vault":      `echo "no access to the vault" >&2; exit 3`,
+		"not JSON":                    `echo top-secret`,
+		`want a CredentialProviderRe`: `echo '{"kind":"X","password":"top-secret"}'`,
+		`cacheKeyType "Sometimes"`:    says(`"cacheKeyType":"Sometimes","auth":{"reg.example":{"password":"top-secret"}}`),
+		"longer than":                 `head -c 2000000 /dev/zero`,
+	} {
+		b := newBench(t, one("broken", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n")+
+			one("good", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
+			"broken": script, "good": says(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"u"}}`),
+		})
+		users, err := b.ask("", "reg.example/app")
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, `credential provider "broken"`)
+		require.NotContains(t, err.Error(), "top-secret")
+		require.Equal(t, []string{"u"}, users)
+	}
+}
+
+// TestHangingProgram is given up with the Pod that waits for it.
+func TestHangingProgram(t *testing.T) {
+	b := newBench(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
+		"p": "mkfifo $DIR/never; exec cat $DIR/never",
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.Credentials(ctx, &corev1.Pod{}, "reg.example/app")
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return b.runs("p") == 1 }, 30*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func TestBadConfigurations(t *testing.T) {
+	const fine = "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"
+	for want, config := range map[string]string{
+		"names none":                       header,
+		"unknown field":                    header + one("p", fine+"  matchImage: x\n"),
+		"is there twice":                   header + one("p", fine) + one("p", fine),
+		"without slashes":                  header + one("a/b", fine),
+		`apiVersion "credentialprovider`:   header + strings.Replace(one("p", fine), "/v1", "/v7", 1),
+		"matchImages: it names":            header + one("p", "  defaultCacheDuration: 0s\n"),
+		"want a host":                      header + one("p", "  matchImages: ['https://reg.example']\n  defaultCacheDuration: 0s\n"),
+		"defaultCacheDuration is missing":  header + one("p", "  matchImages: [a]\n"),
+		"defaultCacheDuration is negative": header + one("p", "  matchImages: [a]\n  defaultCacheDuration: -1s\n"),
+		"serviceAccountTokenAudience is":   header + one("p", fine+"  tokenAttributes: {requireServiceAccount: true, cacheType: Token}\n"),
+		"requireServiceAccount is missing": header + one("p", fine+"  tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token}\n"),
+		"want Token or ServiceAccount":     header + one("p", fine+"  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true}\n"),
+		"is named twice":                   header + one("p", withToken+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n    optionalServiceAccountAnnotationKeys: [a]\n"),
+		"need requireServiceAccount":       header + one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n"),
+		`a "Pod" of "v1"`:                  "apiVersion: v1\nkind: Pod\n",
+	} {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
+		_, err := provider.Load(file)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, file)
+	}
+	_, err := provider.Load(filepath.Join(t.TempDir(), "absent"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestDirectory reads all files of a directory, and finds the program that is not there.
+func TestDirectory(t *testing.T) {
+	dir := t.TempDir()
+	_, err := provider.Load(dir)
+	require.ErrorContains(t, err, "holds no")
+	for name, content := range map[string]string{
+		"b.yaml": header + one("b", "  matchImages: [x]\n  defaultCacheDuration: 0s\n"), "notes.txt": "nothing",
+		"a.json": `{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"CredentialProviderConfig","providers":[{"name":"a",
+			"apiVersion":"credentialprovider.kubelet.k8s.io/v1beta1","matchImages":["x"],"defaultCacheDuration":"1m"}]}`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	list, err := provider.Load(dir)
+	require.NoError(t, err)
+	require.Equal(t, "a", list[0].Name)
+	require.Equal(t, "b", list[1].Name)
+	_, err = provider.New(provider.Config{Providers: list, Dir: dir}, provider.Deps{})
+	require.ErrorContains(t, err, `credential provider "a": want a program at `+filepath.Join(dir, "a"))
+}

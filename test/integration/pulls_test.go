@@ -1,0 +1,255 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	credentialproviderv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet"
+)
+
+// pulls makes Pods that want images of a registry.
+type pulls struct {
+	t      *testing.T
+	client *kubernetes.Clientset
+	node   string
+	next   int
+}
+
+// wish is a Pod.
+type wish struct {
+	namespace, image, secret, account string
+	policy                            corev1.PullPolicy
+}
+
+// pod makes the Pod, waits until it runs or its container waits for a reason of images, and returns that reason. The Pod
+// is taken away again.
+func (p *pulls) pod(w wish) (reason string, events []string) {
+	p.t.Helper()
+	p.next++
+	if w.namespace == "" {
+		w.namespace = metav1.NamespaceDefault
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pull-%d", p.next), Namespace: w.namespace},
+		Spec: corev1.PodSpec{
+			NodeName: p.node, TerminationGracePeriodSeconds: ptr.To[int64](0), ServiceAccountName: w.account,
+			Containers: []corev1.Container{{
+				Name: "main", Image: w.image, ImagePullPolicy: w.policy, Command: []string{"/bin/busybox", "sleep", "3600"},
+			}},
+		},
+	}
+	if w.secret != "" {
+		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: w.secret}}
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	var made *corev1.Pod
+	require.NoError(p.t, insist(ctx, func() (err error) { // the service account may come after its namespace
+		made, err = p.client.CoreV1().Pods(w.namespace).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	}, nil))
+	watcher, err := p.client.CoreV1().Pods(w.namespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + made.Name, ResourceVersion: made.ResourceVersion,
+	})
+	require.NoError(p.t, err)
+	defer watcher.Stop()
+	for reason = "?"; reason == "?"; {
+		select {
+		case event := <-watcher.ResultChan():
+			if seen, ok := event.Object.(*corev1.Pod); ok {
+				reason = verdictOn(seen)
+			}
+		case <-ctx.Done():
+			require.NoError(p.t, ctx.Err(), "pod %+v neither runs nor fails", w)
+		}
+	}
+	list, err := p.client.CoreV1().Events(w.namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + made.Name})
+	require.NoError(p.t, err)
+	for _, event := range list.Items {
+		events = append(events, event.Reason+": "+event.Message)
+	}
+	require.NoError(p.t, p.client.CoreV1().Pods(w.namespace).Delete(ctx, made.Name, metav1.DeleteOptions{}))
+	return reason, events
+}
+
+// verdictOn is what became of the Pod: "" if it runs, "?" if that is not known yet.
+func verdictOn(pod *corev1.Pod) string {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.State.Running != nil {
+			return ""
+		}
+		if s.State.Waiting != nil {
+			switch reason := s.State.Waiting.Reason; reason {
+			case "ErrImagePull", "ImagePullBackOff":
+				return "ErrImagePull"
+			case "ErrImageNeverPull":
+				return reason
+			}
+		}
+	}
+	return "?"
+}
+
+func (p *pulls) expect(want string, w wish) {
+	p.t.Helper()
+	reason, events := p.pod(w)
+	require.Equal(p.t, want, reason, "%+v: %v", w, events)
+}
+
+func (p *pulls) secret(namespace, name, content string) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().Secrets(namespace).Create(p.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)},
+	}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+}
+
+// provider writes a credential provider, which is a program that keeps what it was asked and answers with the login, and
+// its configuration.
+func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
+	t.Helper()
+	answer, err := json.Marshal(credentialproviderv1.CredentialProviderResponse{
+		TypeMeta:     metav1.TypeMeta{APIVersion: "credentialprovider.kubelet.k8s.io/v1", Kind: "CredentialProviderResponse"},
+		CacheKeyType: credentialproviderv1.ImagePluginCacheKeyType,
+		Auth: map[string]credentialproviderv1.AuthConfig{
+			r.address(): {Username: registryUser, Password: registryPassword},
+		},
+	})
+	require.NoError(t, err)
+	script := fmt.Sprintf("#!/bin/sh\ncat > %s/asked\ncat <<'END'\n%s\nEND\n", dir, answer)
+	config = filepath.Join(dir, "providers.yaml")
+	require.NoError(t, errors.Join(os.WriteFile(filepath.Join(dir, "helper"), []byte(script), 0o700),
+		os.WriteFile(config, []byte(`{apiVersion: kubelet.config.k8s.io/v1, kind: CredentialProviderConfig, providers: [{
+			name: helper, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: ["`+r.address()+`/tools"],
+			defaultCacheDuration: 1h, tokenAttributes: {serviceAccountTokenAudience: registry, requireServiceAccount: true,
+			cacheType: ServiceAccount, requiredServiceAccountAnnotationKeys: [role]}}]}`), 0o600)))
+	return config
+}
+
+// TestPrivateImages has a tenant pull an image of a registry that asks for a login, and others come after it to the same
+// node: with the API server, the node agent, containerd and a registry as they are.
+func TestPrivateImages(t *testing.T) {
+	c := newCluster(t, 196)
+	c.up("--unsafe-no-fsync")
+	r, programs := newRegistry(t), t.TempDir()
+	app, tool := r.push("team/app"), r.push("tools/tool")
+	a := newAgent(t, t.TempDir(), 198)
+	configure := func(cfg *kubelet.Config) {
+		cfg.CredentialProviders, cfg.CredentialProvidersDir = provider(t, r, programs), programs
+	}
+	a.start(c.admin(), configure)
+	a.nodeReady(c.client())
+	p := &pulls{t: t, client: c.client(), node: a.name}
+	_, err := p.client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.secret("default", "right", r.login(registryUser, registryPassword))
+	p.secret("other", "copy", r.login(registryUser, registryPassword))
+	p.secret("other", "wrong", r.login(registryUser, "guessed"))
+
+	p.expect("ErrImageNeverPull", wish{image: app, policy: corev1.PullNever, secret: "right"})
+	p.expect("ErrImagePull", wish{image: app, policy: corev1.PullIfNotPresent})
+	reason, events := p.pod(wish{image: app, policy: corev1.PullIfNotPresent, secret: "gone"})
+	require.Equal(t, "ErrImagePull", reason)
+	require.Contains(t, fmt.Sprint(events), `FailedToRetrieveImagePullSecret: Unable to use some image pull secrets`)
+	p.expect("", wish{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
+	others := func() {
+		t.Helper()
+		p.expect("ErrImagePull", wish{namespace: "other", image: app, policy: corev1.PullIfNotPresent})
+		p.expect("ErrImagePull", wish{namespace: "other", image: app, policy: corev1.PullIfNotPresent, secret: "wrong"})
+		p.expect("ErrImageNeverPull", wish{namespace: "other", image: app, policy: corev1.PullNever})
+		p.expect("ErrImageNeverPull", wish{namespace: "other", image: app, policy: corev1.PullNever, secret: "wrong"})
+		p.expect("", wish{namespace: "other", image: app, policy: corev1.PullNever, secret: "copy"})
+	}
+	others()
+
+	t.Run("program", func(t *testing.T) {
+		p := &pulls{t: t, client: p.client, node: p.node, next: 100}
+		for _, account := range []string{"puller", "bare"} {
+			made := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
+			if account == "puller" {
+				made.Annotations = map[string]string{"role": "reader"}
+			}
+			_, err := p.client.CoreV1().ServiceAccounts("default").Create(t.Context(), made, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		p.expect("ErrImagePull", wish{image: tool, policy: corev1.PullIfNotPresent, account: "bare"})
+		p.expect("", wish{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
+		p.expect("", wish{image: tool, policy: corev1.PullNever, account: "puller"})
+		p.expect("ErrImageNeverPull", wish{image: tool, policy: corev1.PullNever, account: "bare"})
+		data, err := os.ReadFile(filepath.Join(programs, "asked"))
+		require.NoError(t, err)
+		var asked credentialproviderv1.CredentialProviderRequest
+		require.NoError(t, json.Unmarshal(data, &asked))
+		require.Equal(t, r.address()+"/tools/tool", asked.Image)
+		require.Equal(t, map[string]string{"role": "reader"}, asked.ServiceAccountAnnotations)
+		var claims struct {
+			Subject  string   `json:"sub"`
+			Audience []string `json:"aud"`
+			Bound    struct {
+				Pod struct{ Name string } `json:"pod"`
+			} `json:"kubernetes.io"`
+		}
+		parts := strings.Split(asked.ServiceAccountToken, ".")
+		require.Len(t, parts, 3)
+		payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(payload, &claims))
+		require.Equal(t, "system:serviceaccount:default:puller", claims.Subject)
+		require.Equal(t, []string{"registry"}, claims.Audience)
+		require.Equal(t, "pull-102", claims.Bound.Pod.Name)
+	})
+
+	// The next process knows all of it, and asks no registry.
+	a.stop()
+	r.setAway(true)
+	a.start(c.admin(), configure)
+	others()
+	p.expect("", wish{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
+	p.expect("", wish{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
+	p.expect("", wish{image: shellImage, policy: corev1.PullIfNotPresent}) // which was imported
+	r.setAway(false)
+
+	// A node that is killed in the middle of a pull knows that the image is not anybody's.
+	p.node = "node-196"
+	r.hold()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cut"}, Spec: corev1.PodSpec{
+		NodeName: p.node, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "right"}},
+		Containers: []corev1.Container{{Name: "main", Image: app, Command: []string{"/bin/busybox", "sleep", "3600"}}},
+	}}
+	_, err = p.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	<-r.waiting
+	notes := filepath.Join(c.dataDir, "kubelet", "image_manager")
+	require.Len(t, glob(filepath.Join(notes, "pulling", "sha256-*")), 1)
+	c.killBerth()
+	require.Len(t, glob(filepath.Join(notes, "pulling", "sha256-*")), 1)
+	r.release()
+	c.up("--unsafe-no-fsync")
+	p.client = c.client()
+	require.NoError(t, insist(t.Context(), func() error {
+		seen, err := p.client.CoreV1().Pods("default").Get(t.Context(), "cut", metav1.GetOptions{})
+		if err == nil && !isReady(seen) {
+			err = fmt.Errorf("pod cut: %+v", seen.Status)
+		}
+		return err
+	}, nil))
+	others()
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/filelock"
 )
 
 const (
@@ -98,13 +100,13 @@ func (s *store) open() (unlock func(), err error) {
 			return nil, fmt.Errorf("make root: %w", err)
 		}
 	}
-	root, err := os.Open(s.root)
-	if err != nil {
-		return nil, fmt.Errorf("open root: %w", err)
+	root, err := filelock.TakeDir(s.root)
+	var held *filelock.HeldError
+	if errors.As(err, &held) {
+		return nil, fmt.Errorf("another driver runs on root %q (%s): stop it, or choose another root", s.root, held.Holder())
 	}
-	if err := unix.Flock(int(root.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		root.Close()
-		return nil, fmt.Errorf("lock root %q: is another driver running on it? %w", s.root, err)
+	if err != nil {
+		return nil, fmt.Errorf("lock root: %w", err)
 	}
 	left, err := os.ReadDir(s.tmp())
 	for _, entry := range left {

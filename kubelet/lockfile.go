@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/filelock"
 )
 
 // lockRetry is how often a lock is asked for that another process holds: the kernel has no event for it.
@@ -55,24 +57,19 @@ func holdLock(ctx context.Context, clk clock.WithTicker, path string, yield bool
 
 // takeLock waits for the lock until ctx ends.
 func takeLock(ctx context.Context, clk clock.WithTicker, file *os.File) error {
-	try := func() error { return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
-	err := try()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		ticker := clk.NewTicker(lockRetry)
-		defer ticker.Stop()
-		for errors.Is(err, unix.EWOULDBLOCK) {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-ticker.C():
-			}
-			err = try()
+	ticker := clk.NewTicker(lockRetry)
+	defer ticker.Stop()
+	for {
+		err := filelock.Try(file)
+		if !errors.As(err, new(*filelock.HeldError)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C():
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("lock the node agent's lock file %q: %w", file.Name(), err)
-	}
-	return nil
 }
 
 // watchOpens is read from when somebody opens or removes the file.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 )
@@ -151,11 +153,13 @@ func TestProgressGoesUpOverWrappedLines(t *testing.T) {
 }
 
 func TestAStopThatWasAskedForIsNoFailure(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	supervise(ctx, clock.RealClock{}, "thing", func(note string) { t.Error(note) }, func(ctx context.Context) error {
-		cancel()
-		return fmt.Errorf("set up: %w", ctx.Err())
-	})
+	for _, reason := range []error{context.Canceled, status.Error(codes.Canceled, "context canceled")} {
+		ctx, cancel := context.WithCancel(t.Context())
+		supervise(ctx, clock.RealClock{}, "thing", func(note string) { t.Error(note) }, func(context.Context) error {
+			cancel()
+			return fmt.Errorf("set up: %w", reason)
+		})
+	}
 }
 
 func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/atomicfile"
+	"github.com/berth-dev/berth/internal/filelock"
 )
 
 // stateFormat is raised when an older berth could no longer read the data directory.
@@ -152,26 +152,14 @@ const lockName = "lock"
 
 // lock takes the data directory for this process. The kernel lets it go when the process ends, however it ends.
 func (l Layout) lock() (*os.File, error) {
-	path := filepath.Join(l.DataDir, lockName)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := filelock.Take(filepath.Join(l.DataDir, lockName))
+	var held *filelock.HeldError
+	if errors.As(err, &held) {
+		return nil, fmt.Errorf("a berth is already running on %s (%s): stop it first, or choose another --data-dir",
+			l.DataDir, held.Holder())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock --data-dir: %w", err)
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder := make([]byte, 32)
-		n, _ := file.Read(holder) // the holder's pid is a courtesy: without it the message is still right
-		_ = file.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("a berth is already running on %s (process %s): stop it first, or choose another --data-dir",
-				l.DataDir, strings.TrimSpace(string(holder[:n])))
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	if err := file.Truncate(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
-	}
-	if _, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
 	return file, nil
 }

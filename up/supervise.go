@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 )
 
@@ -25,7 +27,7 @@ func supervise(ctx context.Context, clk clock.Clock, name string, report func(no
 		began := clk.Now()
 		err := guard(ctx, run)
 		if ctx.Err() != nil {
-			if err != nil && !errors.Is(err, context.Canceled) {
+			if err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 				report(fmt.Sprintf("%s did not stop cleanly: %v", name, err))
 			}
 			return

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podrun"
@@ -248,16 +249,12 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 		return nil, fmt.Errorf("make directory %q: %w", dir, err)
 	}
 	path := dir + ".lock"
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := filelock.Take(path)
+	if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
+		return nil, fmt.Errorf("%s by another berth run (%s, which holds %s)", busy, held.Holder(), path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", dir, err)
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		closeErr := file.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("%s by another berth run (it holds %s)", busy, path), closeErr)
-		}
-		return nil, errors.Join(fmt.Errorf("lock %q: %w", dir, err), closeErr)
 	}
 	// Whoever had it before may have removed the file between our opening and locking it.
 	var mine, there unix.Stat_t

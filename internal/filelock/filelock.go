@@ -1,0 +1,93 @@
+// Package filelock keeps a file or a directory for one process at a time. The kernel lets a lock go when the process
+// ends, however it ends.
+package filelock
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// HeldError says that another process has the lock.
+type HeldError struct {
+	Path string
+	// PID is that process, 0 if it cannot be told: it may be in another PID namespace.
+	PID int
+}
+
+func (e *HeldError) Error() string { return fmt.Sprintf("%s is locked by %s", e.Path, e.Holder()) }
+
+// Holder names the process that has the lock.
+func (e *HeldError) Holder() string {
+	if e.PID == 0 {
+		return "another process"
+	}
+	return "process " + strconv.Itoa(e.PID)
+}
+
+// Take opens the file, makes it if it is missing, and locks it until the caller closes it. It does not wait: an error is
+// a *HeldError if another process has the lock.
+func Take(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	return locked(file)
+}
+
+// TakeDir is Take for a directory, which must be there.
+func TakeDir(path string) (*os.File, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	return locked(dir)
+}
+
+func locked(file *os.File) (*os.File, error) {
+	if err := Try(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// Try locks an open file or directory, without waiting: an error is a *HeldError if another process has the lock.
+func Try(file *os.File) error {
+	err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return &HeldError{Path: file.Name(), PID: holder(file)}
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	return nil
+}
+
+// holder finds in the kernel's list who has the lock, so that nothing needs to be written into the file; 0 if the list
+// does not tell.
+func holder(file *os.File) int {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return 0
+	}
+	locks, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	defer locks.Close()
+	id := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		// "3: FLOCK  ADVISORY  WRITE 24803 fe:00:868564 0 EOF"; whoever waits for it stands behind "->".
+		fields := strings.Fields(lines.Text())
+		if len(fields) >= 6 && fields[1] == "FLOCK" && fields[5] == id {
+			pid, _ := strconv.Atoi(fields[4]) // what is no number cannot be told
+			return max(pid, 0)
+		}
+	}
+	return 0
+}

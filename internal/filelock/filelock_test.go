@@ -1,0 +1,62 @@
+package filelock
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOneProcessAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Take(path)
+	require.NoError(t, err)
+	info, err := first.Stat()
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+
+	_, err = Take(path)
+	var held *HeldError
+	require.ErrorAs(t, err, &held)
+	require.Equal(t, HeldError{Path: path, PID: os.Getpid()}, *held)
+	require.Equal(t, path+" is locked by another process", (&HeldError{Path: path}).Error())
+
+	require.NoError(t, first.Close())
+	second, err := Take(path)
+	require.NoError(t, err, "the one before let it go")
+	require.NoError(t, second.Close())
+}
+
+func TestADirectoryCanBeKept(t *testing.T) {
+	dir := t.TempDir()
+	first, err := TakeDir(dir)
+	require.NoError(t, err)
+	_, err = TakeDir(dir)
+	require.ErrorAs(t, err, new(*HeldError))
+	require.NoError(t, first.Close())
+
+	_, err = TakeDir(filepath.Join(dir, "absent"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Take(filepath.Join(dir, "absent", "lock"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestTryAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Take(path)
+	require.NoError(t, err)
+	waiting, err := os.Open(path)
+	require.NoError(t, err)
+	require.ErrorAs(t, Try(waiting), new(*HeldError))
+	require.NoError(t, first.Close())
+	require.NoError(t, Try(waiting), "the same descriptor gets it later")
+	require.ErrorAs(t, Try(func() *os.File {
+		third, err := os.Open(path)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = third.Close() })
+		return third
+	}()), new(*HeldError))
+	require.NoError(t, waiting.Close())
+	require.Error(t, Try(waiting), "closed")
+}

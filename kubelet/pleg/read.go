@@ -92,7 +92,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 func (w *Watcher) remember(uid types.UID, print fingerprint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.touch(uid)
+	w.touch(uid, true)
 	if len(print) == 0 {
 		delete(w.prints, uid)
 		return
@@ -135,7 +135,7 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.listing.Lock()
 	defer w.listing.Unlock()
 	w.mu.Lock()
-	w.touched = map[types.UID]struct{}{}
+	w.touched = map[types.UID]bool{}
 	w.mu.Unlock()
 	sandboxes, containers, err := w.both(ctx, nil)
 	if err != nil {
@@ -175,14 +175,15 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid := range w.touched {
+	touched := w.touched
+	w.touched = nil
+	for uid, read := range touched {
 		if print := w.prints[uid]; print != nil {
 			seen[uid] = print
-		} else {
-			delete(seen, uid)
+		} else if read {
+			delete(seen, uid) // that there is nothing is known, not only that nothing was heard of it yet
 		}
 	}
-	w.touched = nil
 	var out []types.UID
 	for uid, print := range seen {
 		if !maps.Equal(print, w.prints[uid]) {
@@ -195,7 +196,7 @@ func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.
 		}
 	}
 	for uid := range w.told {
-		if seen[uid] == nil {
+		if _, since := touched[uid]; !since && seen[uid] == nil {
 			delete(w.told, uid) // nobody reads it: it is gone, or was never ours
 		}
 	}

@@ -75,6 +75,7 @@ func (w *Watcher) knows(uid types.UID, event *runtimeapi.ContainerEventResponse)
 	}
 	if uid != "" {
 		w.told[uid] = append(w.told[uid], facts...)
+		w.touch(uid, false)
 	}
 	return false
 }
@@ -116,7 +117,7 @@ func (w *Watcher) ReadMade(ctx context.Context, had *container.PodStatus, made M
 func (w *Watcher) extend(uid types.UID, by fingerprint) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.touch(uid)
+	w.touch(uid, true)
 	print := maps.Clone(w.prints[uid])
 	if print == nil {
 		print = fingerprint{}

@@ -3,6 +3,7 @@ package pleg_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -28,6 +29,22 @@ func (w *world) container(box, uid, name string) string {
 	return resp.ContainerId
 }
 
+// boxOf is the id of the Pod's sandbox.
+func (w *world) boxOf(uid string) string {
+	resp, err := w.runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{container.PodUIDLabel: uid}},
+	})
+	require.NoError(w.t, err)
+	require.Len(w.t, resp.Items, 1)
+	return resp.Items[0].Id
+}
+
+// become waits until something holds that needs no lock of ours.
+func (w *world) become(what string, ok func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, ok, 5*time.Second, time.Millisecond, what)
+}
+
 func (w *world) calls() int {
 	return w.runtime.Calls("ListPodSandbox") + w.runtime.Calls("ListContainers") +
 		w.runtime.Calls("PodSandboxStatus") + w.runtime.Calls("ContainerStatus")
@@ -50,6 +67,29 @@ func TestWhatIsKnownToBeNothingIsNotAskedFor(t *testing.T) {
 	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unavailable, "away"))
 	w.runtime.CutEvents()
 	w.eventually("without events nobody knows", func() bool { return !w.watcher.HoldsNothing("new") })
+}
+
+// TestEventsDuringTheFirstListingAreNotForgotten has a Pod of an earlier process change while everything is listed for
+// the first time, and another one come up behind the listing's back. Whoever takes the node for empty of them makes
+// their sandboxes once more.
+func TestEventsDuringTheFirstListingAreNotForgotten(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("before")
+	box := w.boxOf("before")
+	w.container(box, "before", "one")
+	release := w.runtime.Block("ListContainers")
+	defer release()
+	w.start()
+	w.become("listing", func() bool { return w.runtime.Calls("ListContainers") == 1 && w.runtime.Calls("ListPodSandbox") == 2 })
+	w.runtime.Exit("one", 3)
+	w.eventually("told of the end", func() bool { return w.dirty["before"] > 0 })
+	w.sandbox("new")
+	w.eventually("told of the new one", func() bool { return w.dirty["new"] > 0 })
+	release()
+	w.eventually("listed", func() bool { return w.lists == 1 })
+	w.become("complete", func() bool { return w.watcher.HoldsNothing("another") })
+	require.False(t, w.watcher.HoldsNothing("before"))
+	require.False(t, w.watcher.HoldsNothing("new"))
 }
 
 func TestWhatWasMadeIsReadAlone(t *testing.T) {

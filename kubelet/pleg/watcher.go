@@ -76,9 +76,9 @@ type Watcher struct {
 	complete bool
 	// relist asks for a listing: an event could not be told to belong to a Pod.
 	relist bool
-	// touched are, while a listing is under way, the Pods that an event or a read was about since it began:
-	// of them the listing may be older than what is known. Nil otherwise.
-	touched map[types.UID]struct{}
+	// touched are, while a listing is under way, the Pods that an event or a read was about since it began, and whether
+	// it was a read: of them the listing may be older than what is known. Nil otherwise.
+	touched map[types.UID]bool
 	wake    chan struct{}
 }
 
@@ -214,7 +214,7 @@ func (w *Watcher) mark(uid types.UID) {
 		w.relist = true
 	} else {
 		w.dirty[uid] = struct{}{}
-		w.touch(uid)
+		w.touch(uid, false)
 	}
 	select {
 	case w.wake <- struct{}{}:
@@ -222,10 +222,10 @@ func (w *Watcher) mark(uid types.UID) {
 	}
 }
 
-// touch keeps a listing under way from overruling what is newer. The caller holds mu.
-func (w *Watcher) touch(uid types.UID) {
+// touch keeps a listing under way from overruling what is newer, an event or what was read. The caller holds mu.
+func (w *Watcher) touch(uid types.UID, read bool) {
 	if w.touched != nil {
-		w.touched[uid] = struct{}{}
+		w.touched[uid] = w.touched[uid] || read
 	}
 }
 

@@ -2,6 +2,7 @@ package up
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type program struct {
 	pid string
 	// line gets every line of standard output, from one goroutine.
 	line func(line []byte)
+	// end is the signal that tells the program to stop; SIGTERM if zero.
+	end syscall.Signal
 }
 
 // run starts the program and waits until it ends. When ctx ends it is told to stop, and killed if it does not.
@@ -62,8 +65,9 @@ func (p program) run(ctx context.Context) error {
 		cmd.Stdout = &lineWriter{emit: p.line}
 	}
 	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	end := cmp.Or(p.end, syscall.SIGTERM)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
+	cmd.Cancel = func() error { return cmd.Process.Signal(end) }
 	cmd.WaitDelay = stopTimeout
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -149,7 +153,8 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// endStale ends the processes that an earlier run of this cluster left behind, and says which.
+// endStale ends the processes that an earlier run of this cluster left behind, and says which. Containerd is not asked:
+// see containerd.End.
 func endStale(ctx context.Context, runDir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(runDir, "*.pid"))
 	if err != nil {
@@ -165,10 +170,14 @@ func endStale(ctx context.Context, runDir string) ([]string, error) {
 		if len(fields) == 2 {
 			pid, err := strconv.Atoi(fields[0])
 			if start, startErr := startTime(pid); err == nil && startErr == nil && start == fields[1] {
-				if err := endProcess(ctx, pid); err != nil {
+				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), endProcess
+				if name == containerdName {
+					end = killProcess
+				}
+				if err := end(ctx, pid); err != nil {
 					return ended, err
 				}
-				ended = append(ended, strings.TrimSuffix(filepath.Base(file), ".pid"))
+				ended = append(ended, name)
 			}
 		}
 		if err := os.Remove(file); err != nil {

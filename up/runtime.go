@@ -16,6 +16,9 @@ import (
 // imageVersion is the tag of the images that berth brings along. It changes when their programs do.
 const imageVersion = "v1"
 
+// containerdName is the container runtime's name among the cluster's processes.
+const containerdName = "containerd"
+
 // containerdConfig is how this cluster's container runtime is set up.
 func (c *Cluster) containerdConfig() (containerd.Config, error) {
 	root := c.ContainerdRoot()
@@ -104,7 +107,8 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	}()
 	argv, env := config.Command()
 	err = program{
-		name: "containerd", argv: argv, env: env, log: c.Log("containerd"), pid: filepath.Join(c.RunDir, "containerd.pid"),
+		name: containerdName, argv: argv, env: env, log: c.Log(containerdName), end: containerd.End,
+		pid: filepath.Join(c.RunDir, containerdName+".pid"),
 	}.run(ctx)
 	cancel()
 	if waitErr := <-waited; waitErr != nil && !errors.Is(waitErr, context.Canceled) {

@@ -17,7 +17,7 @@ func (w *worker) stale() bool { return w.changed || w.heard || len(w.made) > 0 }
 // read brings the worker's view of the runtime up to date where it has to be, and reports whether it is there.
 func (w *worker) read(ctx context.Context) bool {
 	switch {
-	case w.runtime == nil && w.pod != nil && w.m.deps.Reader.HoldsNothing(w.uid):
+	case w.runtime == nil && w.pod != nil && !w.since.IsZero() && w.m.deps.Reader.HoldsNothing(w.uid):
 		w.runtime, w.changed, w.urgent = container.FromCRI(w.uid, nil, nil), false, false
 	case len(w.made) > 0:
 		w.readMade(ctx)

@@ -92,14 +92,8 @@ func newNode(t testing.TB, net byte) *node {
 
 // start runs containerd until it is ready and returns how long that took.
 func (n *node) start(t testing.TB) time.Duration {
-	argv, env := n.Command()
-	n.daemon = exec.Command(argv[0], argv[1:]...)
-	n.daemon.Env = append(os.Environ(), env...)
-	n.daemon.Stdout, n.daemon.Stderr = n.log, n.log
 	began := time.Now()
-	require.NoError(t, n.daemon.Start())
-	daemon := n.daemon
-	t.Cleanup(func() { _ = daemon.Process.Kill() }) // Which does nothing after an orderly stop.
+	n.launch(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	require.NoError(t, n.WaitReady(ctx, clock.RealClock{}))
@@ -110,6 +104,17 @@ func (n *node) start(t testing.TB) time.Duration {
 	require.NoError(t, err)
 	n.RuntimeServiceClient = runtimeapi.NewRuntimeServiceClient(n.conn)
 	return took
+}
+
+// launch starts containerd and does not wait for it.
+func (n *node) launch(t testing.TB) {
+	argv, env := n.Command()
+	n.daemon = exec.Command(argv[0], argv[1:]...)
+	n.daemon.Env = append(os.Environ(), env...)
+	n.daemon.Stdout, n.daemon.Stderr = n.log, n.log
+	require.NoError(t, n.daemon.Start())
+	daemon := n.daemon
+	t.Cleanup(func() { _ = daemon.Process.Kill() }) // Which does nothing after an orderly stop.
 }
 
 func (n *node) stop(t testing.TB) {

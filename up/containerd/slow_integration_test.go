@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 // shimPause is how long a shim gives no answer: longer than containerd waits for one by its own defaults, 5 s when it
@@ -64,20 +66,58 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 	n.clean(t)
 }
 
-// stopShimAt stops a shim as soon as containerd, which is starting, has said a word in its log after an offset.
-// Containerd stands still meanwhile, so that it cannot be ahead.
-func (n *node) stopShimAt(t testing.TB, offset int64, word string, shim int) {
-	data := make([]byte, 1<<20)
-	for {
-		if t.Context().Err() != nil {
-			return
+// TestPodsOutliveAnEndDuringTheStart ends containerd while it connects to its shims, which it does one after the other;
+// one is stopped so that it is at it. Containerd then starts once more, and the Pod goes on.
+func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
+	n := newNode(t, 13)
+	n.start(t)
+	n.images(t)
+	p := n.run(t, n.sandbox("start", t.TempDir(), false), volume(t))
+	shim := n.shimOf(t, p.sandbox)
+	t.Cleanup(func() {
+		if t.Failed() { // containerd may know it no more
+			_ = syscall.Kill(shim, syscall.SIGKILL)
 		}
+	})
+	pid := n.pidOf(t, p.container)
+	n.kill(t)
+	require.NoError(t, syscall.Kill(shim, syscall.SIGSTOP))
+	began, err := n.log.Seek(0, io.SeekEnd)
+	require.NoError(t, err)
+	n.launch(t)
+	n.awaitLog(t, began, "connecting to shim "+p.sandbox)
+	require.NoError(t, n.daemon.Process.Signal(containerd.End))
+	_ = n.daemon.Wait() // it was ended
+	require.NoError(t, syscall.Kill(shim, syscall.SIGCONT))
+	n.start(t)
+	boxes, err := n.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	require.NoError(t, err)
+	require.Len(t, boxes.Items, 1)
+	require.Equal(t, runtimeapi.PodSandboxState_SANDBOX_READY, boxes.Items[0].State)
+	require.Equal(t, pid, n.pidOf(t, p.container))
+	n.end(t, p)
+	n.stop(t)
+	require.NoError(t, n.RemoveDeadSockets())
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
+}
+
+// awaitLog waits until containerd has said a word in its log after an offset, or the test ends.
+func (n *node) awaitLog(t testing.TB, offset int64, word string) {
+	data := make([]byte, 1<<20)
+	for t.Context().Err() == nil {
 		size, _ := n.log.ReadAt(data, offset) // it ends where containerd has come to
 		if bytes.Contains(data[:size], []byte(word)) {
-			break
+			return
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// stopShimAt stops a shim as soon as containerd, which is starting, has said a word in its log after an offset.
+// Containerd stands still meanwhile, so that it cannot be ahead.
+func (n *node) stopShimAt(t testing.TB, offset int64, word string, shim int) {
+	n.awaitLog(t, offset, word)
 	daemon := n.daemon.Process
 	_ = daemon.Signal(syscall.SIGSTOP)
 	_ = syscall.Kill(shim, syscall.SIGSTOP)

@@ -45,7 +45,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 				return nil
 			}
 			if err != nil {
-				return fmt.Errorf("status of sandbox %s: %w", box.Id, err)
+				return &SandboxError{box.Id, err}
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -214,3 +214,15 @@ func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.
 	w.prints = seen
 	return out
 }
+
+// SandboxError says that the runtime has a sandbox and does not tell its state.
+type SandboxError struct {
+	ID  string
+	Err error
+}
+
+// Error implements error.
+func (e *SandboxError) Error() string { return fmt.Sprintf("status of sandbox %s: %v", e.ID, e.Err) }
+
+// Unwrap is what the runtime said.
+func (e *SandboxError) Unwrap() error { return e.Err }

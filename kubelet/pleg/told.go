@@ -102,7 +102,7 @@ func (w *Watcher) ReadMade(ctx context.Context, had *container.PodStatus, made M
 	} else {
 		resp, err := w.deps.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: made.Sandbox})
 		if err != nil {
-			return nil, false, fmt.Errorf("read sandbox %s of pod %s: %w", made.Sandbox, had.UID, err)
+			return nil, false, fmt.Errorf("read pod %s: %w", had.UID, &SandboxError{made.Sandbox, err})
 		}
 		boxes, print[made.Sandbox] = append(boxes, resp.Status), int32(resp.Status.GetState())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -200,9 +201,17 @@ func (a *admitter) asked(what string) int {
 type builder struct {
 	mu      sync.Mutex
 	resized []bool // calls of ResizePod
+	// noGround is what the next PreparePod fails with.
+	noGround error
 }
 
-func (*builder) PreparePod(context.Context, *corev1.Pod) error { return nil }
+func (b *builder) PreparePod(context.Context, *corev1.Pod) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.noGround
+	b.noGround = nil
+	return err
+}
 
 func (*builder) Sandbox(_ context.Context, pod *corev1.Pod, attempt uint32) (
 	*runtimeapi.PodSandboxConfig, string, error,
@@ -269,6 +278,15 @@ type recorder struct {
 	said map[string]int
 	// about are the parts of Pods that events were about, by the event's reason.
 	about map[string][]string
+	// all are the events as "type reason message".
+	all []string
+}
+
+// tells reports whether there was an event of which this is the beginning.
+func (r *recorder) tells(beginning string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.all, func(event string) bool { return strings.HasPrefix(event, beginning) })
 }
 
 // fields are the parts of Pods that events of the reason were about.
@@ -284,9 +302,10 @@ func (r *recorder) times(event string) int {
 	return r.said[event]
 }
 
-func (r *recorder) Event(object runtime.Object, _, reason, message string) {
+func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.all = append(r.all, kind+" "+reason+" "+message)
 	if ref, ok := object.(*corev1.ObjectReference); ok {
 		r.about[reason] = append(r.about[reason], ref.FieldPath)
 	}

@@ -2,10 +2,13 @@ package podworker
 
 import (
 	"context"
+	"errors"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/cri"
+	"github.com/berth-dev/berth/kubelet/pleg"
 )
 
 // touched says that we have changed the runtime ourselves: the next look reads it at once.
@@ -28,14 +31,30 @@ func (w *worker) read(ctx context.Context) bool {
 		}
 		got, err := w.m.deps.Reader.Read(ctx, w.uid)
 		if err != nil {
+			w.unread(err)
 			w.failed("read", err)
 			return false
 		}
+		w.blind = false
 		w.retries.done("read")
 		w.runtime, w.changed, w.heard, w.urgent = got, false, false, false
 		w.learn(ctx)
 	}
 	return w.runtime != nil
+}
+
+// unread tells once that the runtime does not say what it holds of the Pod. That it is away altogether concerns all Pods,
+// and is told of the node.
+func (w *worker) unread(err error) {
+	if w.blind || w.pod == nil || cri.IsUnavailable(err) || errors.Is(err, context.Canceled) {
+		return
+	}
+	w.blind = true
+	if sandbox := (*pleg.SandboxError)(nil); errors.As(err, &sandbox) {
+		w.warn("", "FailedPodSandBoxStatus", "Unable to get pod sandbox status: %s", message(sandbox.Err))
+		return
+	}
+	w.warn("", "FailedSync", "error determining status: %s", message(err))
 }
 
 // readMade reads what we have made ourselves, and no more unless something else was told of meanwhile. A whole read
@@ -51,6 +70,7 @@ func (w *worker) readMade(ctx context.Context) {
 		got, complete, err := w.m.deps.Reader.ReadMade(ctx, w.runtime, one)
 		if err != nil {
 			w.log.Debug("what was made could not be read alone", "error", err)
+			w.unread(err)
 			w.touched()
 			return
 		}

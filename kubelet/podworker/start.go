@@ -39,7 +39,7 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 			}
 			if err != nil {
 				if ctx.Err() == nil {
-					w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
+					w.sandboxFailed(err)
 				}
 				w.fail(ctx, opSandbox, err)
 				return
@@ -47,6 +47,21 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 			w.retries.done(opSandbox)
 		}
 	})
+}
+
+// groundError says that a Pod's directories or control group could not be made.
+type groundError struct{ error }
+
+// Unwrap is what failed.
+func (e groundError) Unwrap() error { return e.error }
+
+// sandboxFailed tells that there is no sandbox.
+func (w *worker) sandboxFailed(err error) {
+	if ground := (groundError{}); errors.As(err, &ground) {
+		w.warn("", "FailedCreatePodContainer", "unable to ensure pod container exists: %s", message(err))
+		return
+	}
+	w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
 }
 
 // networked reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
@@ -84,7 +99,7 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	span := w.m.deps.Timeline.Begin(timeline.PodRef(pod), owner, timeline.StageSandbox, "")
 	defer func() { span.End(err) }()
 	if err := w.m.deps.Builder.PreparePod(ctx, pod); err != nil {
-		return "", nil, err
+		return "", nil, groundError{err}
 	}
 	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
 	if err != nil {

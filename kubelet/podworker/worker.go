@@ -57,6 +57,8 @@ type worker struct {
 	// heard says the same, because an event told so; made is what we have brought up ourselves since the last read.
 	heard bool
 	made  []pleg.Made
+	// blind says that it was told that the last read failed.
+	blind bool
 	// urgent says that a read must not wait for what is under way.
 	urgent bool
 

@@ -1,0 +1,106 @@
+package podworker_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+// TestEventsHaveUpstreamsWords brings each thing about that is told of, and holds type, reason and the beginning of the
+// message, which others look for.
+func TestEventsHaveUpstreamsWords(t *testing.T) {
+	type deed func(w *world, p *corev1.Pod)
+	steps := func(w *world) { w.clock.Step(time.Second) }
+	preStop := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"drain"}},
+		}}
+	}
+	remove := func(w *world, p *corev1.Pod) {
+		w.eventually(p.UID, "running", running)
+		w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	}
+	resize := func(why *status.Failure) deed {
+		return func(w *world, p *corev1.Pod) {
+			w.eventually(p.UID, "running", running)
+			w.admitter.answer(why)
+			w.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "40m", "30Mi")})
+		}
+	}
+	none := func(*world) {}
+	for want, c := range map[string]struct {
+		before func(w *world)
+		change func(p *corev1.Pod)
+		then   deed
+	}{
+		"Normal Created Container created":       {before: none},
+		"Normal Started Container started":       {before: none},
+		"Normal Killing Stopping container main": {before: none, then: remove},
+		"Warning BackOff Back-off restarting failed container main in pod a_": {
+			before: func(w *world) { w.runtime.ExitOnStart("main", 1) }},
+		"Warning Failed Error: failed to start container \"main\": no such file": {
+			before: func(w *world) { w.runtime.FailNext("StartContainer", errors.New("no such file")) }},
+		"Warning Failed Error: disk full": {
+			before: func(w *world) { w.runtime.FailNext("CreateContainer", errors.New("disk full")) }},
+		"Warning FailedCreatePodSandBox Failed to create pod sandbox: ": {
+			before: func(w *world) { w.runtime.FailNext("RunPodSandbox", errors.New("no network")) }},
+		"Warning FailedCreatePodContainer unable to ensure pod container exists: no memory": {
+			before: func(w *world) { w.builder.noGround = errors.New("no memory") }},
+		"Warning FailedPodSandBoxStatus Unable to get pod sandbox status: gone mad": {
+			before: func(w *world) { w.runtime.FailNext("PodSandboxStatus", errors.New("gone mad")) }},
+		"Warning FailedSync error determining status: ": {before: none, then: func(w *world, p *corev1.Pod) {
+			w.eventually(p.UID, "running", running)
+			w.runtime.FailNext("ListContainers", errors.New("gone mad"))
+			w.runtime.FailNext("PodSandboxStatus", errors.New("gone mad"))
+			w.runtime.FailNext("ContainerStatus", errors.New("gone mad"))
+			w.manager.Connected()
+		}},
+		"Normal SandboxChanged Pod sandbox changed, it will be killed and re-created.": {
+			before: none, then: func(w *world, p *corev1.Pod) {
+				w.eventually(p.UID, "running", running)
+				boxes, err := w.runtime.ListPodSandbox(w.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+				require.NoError(w.t, err)
+				_, err = w.runtime.StopPodSandbox(w.t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
+				require.NoError(w.t, err)
+			}},
+		"Warning FailedKillPod error killing pod: ": {
+			before: func(w *world) { w.runtime.FailNext("StopPodSandbox", errors.New("busy")) }, then: remove},
+		"Warning FailedPreStopHook PreStopHook failed": {
+			before: func(w *world) { w.hooks.fail(errors.New("exit 1")) }, change: preStop, then: remove},
+		"Normal ResizeStarted Pod resize started: ":     {before: none, then: resize(nil)},
+		"Normal ResizeCompleted Pod resize completed: ": {before: none, then: resize(nil)},
+		"Warning ResizeDeferred later": {before: none,
+			then: resize(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})},
+		"Warning ResizeInfeasible never": {before: none,
+			then: resize(&status.Failure{Reason: corev1.PodReasonInfeasible, Message: "never"})},
+		"Warning ResizeError Pod resize error: ": {
+			before: func(w *world) { w.runtime.FailNext("UpdateContainerResources", errors.New("busy")) }, then: resize(nil)},
+		"Normal DeadlineExceeded Pod was active on the node longer than the specified deadline": {
+			before: none,
+			change: func(p *corev1.Pod) { limit := int64(5); p.Spec.ActiveDeadlineSeconds = &limit },
+		},
+		"Warning OutOfpods full": {
+			before: func(w *world) { w.admitter.refuse = &status.Failure{Reason: "OutOfpods", Message: "full"} }},
+	} {
+		t.Run(want, func(t *testing.T) {
+			w := newWorld(t)
+			c.before(w)
+			p := sized("20m", "30Mi")
+			if c.change != nil {
+				c.change(p)
+			}
+			w.add(p)
+			if c.then != nil {
+				c.then(w, p)
+			}
+			w.become("told", func() bool { steps(w); return w.recorder.tells(want) })
+		})
+	}
+}

@@ -69,8 +69,12 @@ var nodeRows = []row{
 	{"SRV-11", "/checkpoint", "server.TestCheckpoint integration.TestPods", "", ""},
 	{"SRV-12", "the read-only port", "kubelet.TestReadOnlyServer", "", ""},
 	{"SRV-13", "certificates are read again", "server.TestCertificatesAreReloaded", "", ""},
-	{"EVT-1", "reasons of events", "images.TestEvents podworker.TestPodsWaitForTheNetwork prober.TestReadinessThresholds node.TestRegistersReadyAtOnce volumemanager.TestFailureIsTriedAgainAfterThePause integration.TestWhy", "",
-		"FailedPrepareDynamicResources is never sent: such Pods are refused; CgroupV1 has no test of its own"},
+	{"EVT-1", "reasons of events", "podworker.TestEventsHaveUpstreamsWords podworker.TestPodsWaitForTheNetwork podworker.TestPostStartThatFails " +
+		"images.TestEvents images.TestCollectorTellsWhatFails prober.TestReadinessThresholds prober.TestWarningPasses " +
+		"node.TestRegistersReadyAtOnce node.TestRuntimeAwayHasGrace node.TestTakesOverExistingNode node.TestCordonIsTold " +
+		"volumemanager.TestFailureIsTriedAgainAfterThePause kubelet.TestSystemOOMIsToldOfTheNode kubelet.TestTwoPodsOfOneNameAreTold " +
+		"kubelet.TestGarbageThatStaysIsTold kubelet.TestMachineThatIsNotWanted kubelet.TestAllocatableIsEnforced integration.TestWhy", "",
+		"FailedPrepareDynamicResources is never sent: such Pods are refused; Preempting, ExceededGracePeriod, EvictionThresholdMet and Shutdown come with their themes"},
 	{"EVT-2", "what an event is about", "podworker.TestEventsSayTheContainer integration.TestWhy", "", ""},
 	{"MET-1", "metrics have upstream's names", "kubelet.TestMetricsHaveUpstreamsNames volumemanager.TestMetricsOfClaims prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: pod_start_sli_duration, pod_worker_*, pod_status_sync_duration, terminated_containers, working_, orphaned_runtime_ " +
 		"and restarted_pods, evictions, preemptions, pleg_*, pod_resize_*, errors of renewals"},

@@ -2,6 +2,7 @@ package images_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -160,4 +161,42 @@ func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
 	require.Eventually(t, func() bool { return len(d.ids()) == 6 }, 5*time.Second, time.Millisecond)
 	require.Equal(t, []string{"pinned", "running", "wanted", "old", "d", "new"}, d.ids())
 	require.Empty(t, events.Events)
+}
+
+// TestCollectorTellsWhatFails has a disk of no size, one that is full of what is in use, and one that cannot be asked.
+func TestCollectorTellsWhatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		capacity, available uint64
+		err                 error
+		periods             int
+		want                []string
+	}{
+		"no size": {0, 0, nil, 1, []string{"Warning InvalidDiskCapacity invalid capacity 0 on image filesystem"}},
+		"in use":  {100, 1, nil, 1, []string{"Warning FreeDiskSpaceFailed wanted to free 39 bytes, but freed 0"}},
+		"not told; once may happen": {0, 0, errors.New("no such device"), 2,
+			[]string{"Warning ImageGCFailed no such device"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &disk{}
+			clock, events := clocktesting.NewFakeClock(time.Now()), record.NewFakeRecorder(10)
+			collector, err := images.NewCollector(images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+				Service: d, Recorder: events, Clock: clock, Used: func() []string { return nil },
+				Usage: func(string) (uint64, uint64, error) { return c.capacity, c.available, c.err },
+			})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			var group sync.WaitGroup
+			group.Go(func() { _ = collector.Start(ctx) })
+			defer group.Wait()
+			defer cancel()
+			for i := range c.periods {
+				require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
+				clock.Step(5 * time.Minute)
+				require.Eventually(t, func() bool { return d.looks() == i+1 }, 5*time.Second, time.Millisecond)
+			}
+			for _, want := range c.want {
+				require.Contains(t, <-events.Events, want)
+			}
+		})
+	}
 }

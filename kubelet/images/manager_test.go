@@ -106,6 +106,23 @@ func TestEvents(t *testing.T) {
 	require.Contains(t, <-events.Events, "Normal Pulling")
 	require.Contains(t, <-events.Events, "Warning Failed Failed to pull image \"app:2\": boom")
 	require.Contains(t, <-events.Events, "Warning Failed Error: ErrImagePull")
+	_, err = m.Ensure(context.Background(), want("app:2", corev1.PullIfNotPresent))
+	require.Error(t, err)
+	require.Contains(t, <-events.Events, "Normal BackOff Back-off pulling image \"app:2\"")
+	require.Contains(t, <-events.Events, "Warning Failed Error: ImagePullBackOff")
+	runtime.FailNext("ImageStatus", errors.New("boom"))
+	_, err = m.Ensure(context.Background(), want("app:3", corev1.PullIfNotPresent))
+	require.Error(t, err)
+	require.Contains(t, <-events.Events, "Warning InspectFailed Failed to inspect image \"app:3\": ")
+	_, err = m.Ensure(context.Background(), want("APP", corev1.PullIfNotPresent))
+	require.Error(t, err)
+	require.Contains(t, <-events.Events, "Warning InspectFailed Failed to apply default image tag \"APP\"")
+	_, err = m.Ensure(context.Background(), want("app:4", corev1.PullNever))
+	require.Error(t, err)
+	require.Contains(t, <-events.Events, "Warning ErrImageNeverPull Container image \"app:4\" is not present with pull policy of Never")
+	_, err = m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
+	require.NoError(t, err)
+	require.Contains(t, <-events.Events, "Normal Pulled Container image \"app:1\" already present on machine")
 }
 
 func TestPullsASecondAreBounded(t *testing.T) {

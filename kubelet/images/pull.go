@@ -27,6 +27,7 @@ func (m *Manager) pull(ctx context.Context, want Want, spec *runtimeapi.ImageSpe
 	if failed && m.deps.Clock.Now().Before(w.until) {
 		message := fmt.Sprintf("Back-off pulling image %q", want.Image)
 		m.event(want, corev1.EventTypeNormal, eventBackOff, message)
+		m.event(want, corev1.EventTypeWarning, eventFailed, "Error: "+ReasonBackOff)
 		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.last, RetryAt: w.until}
 	}
 	asked := m.deps.Clock.Now()

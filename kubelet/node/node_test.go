@@ -106,6 +106,7 @@ func TestRuntimeAwayHasGrace(t *testing.T) {
 		ready := b.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Equal(t, "container runtime is down", ready.Message)
+		require.Contains(t, b.events(), "Normal NodeNotReady Node n1 status is now: NodeNotReady")
 		require.Equal(t, "containerd://2.4.2", b.get(t).Status.NodeInfo.ContainerRuntimeVersion)
 		b.runtime.set(func(r *fakeRuntime) { r.away = nil })
 		b.RuntimeChanged()

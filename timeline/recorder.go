@@ -152,26 +152,26 @@ func (r *Recorder) notify(ref Ref, stage *Stage) {
 		}
 	}
 	for sub := range r.follow {
-		select {
-		case sub.changes <- Change{Ref: ref, Stage: *stage}:
-		default:
-			sub.lost++
-		}
+		sub.add(Change{Ref: ref, Stage: *stage})
 	}
 }
 
-// Subscription delivers each change to one reader.
+// Subscription delivers each change to one reader. It holds memory for the changes that wait, and none while none do.
 type Subscription struct {
-	r       *Recorder
-	changes chan Change
-	lost    int // guarded by r.mu
+	r     *Recorder
+	limit int
+	woken chan struct{}
+
+	// Guarded by r.mu.
+	waiting []Change
+	lost    int
 }
 
-// Subscribe begins to deliver every change from now on, through a channel that holds as many as buffer while the
-// reader is busy. What comes when it is full is lost to this reader and counted: a slow reader never holds up a
-// writer. Stop must be called in the end. A nil Recorder delivers nothing.
-func (r *Recorder) Subscribe(buffer int) *Subscription {
-	sub := &Subscription{r: r, changes: make(chan Change, max(buffer, 1))}
+// Subscribe begins to keep every change from now on for one reader, who waits for Woken and then takes them. As many as
+// limit wait for a reader who is busy; what comes when they do is lost to this reader and counted: a slow reader never
+// holds up a writer. Stop must be called in the end. A nil Recorder delivers nothing.
+func (r *Recorder) Subscribe(limit int) *Subscription {
+	sub := &Subscription{r: r, limit: max(limit, 1), woken: make(chan struct{}, 1)}
 	if r == nil {
 		return sub
 	}
@@ -191,8 +191,33 @@ func (r *Recorder) Subscriptions() int {
 	return len(r.follow)
 }
 
-// Changes is where the changes come. It is not closed by Stop.
-func (s *Subscription) Changes() <-chan Change { return s.changes }
+// add keeps a change for the reader. The caller holds r.mu.
+func (s *Subscription) add(change Change) {
+	if len(s.waiting) >= s.limit {
+		s.lost++
+		return
+	}
+	s.waiting = append(s.waiting, change)
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Woken gets a value when there is something to take. It is not closed by Stop.
+func (s *Subscription) Woken() <-chan struct{} { return s.woken }
+
+// Take returns what has come since the last call, in order, and does not wait. The slice is the caller's.
+func (s *Subscription) Take() []Change {
+	if s.r == nil {
+		return nil
+	}
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	taken := s.waiting
+	s.waiting = nil
+	return taken
+}
 
 // Lost is how many changes the reader was too slow for.
 func (s *Subscription) Lost() int {

@@ -141,9 +141,11 @@ func TestSubscribersGetEachChange(t *testing.T) {
 	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
 	require.Equal(t, 1, sub.Lost(), "a full buffer loses, and counts")
 
-	require.False(t, (<-sub.Changes()).Stage.Done())
-	<-sub.Changes()
-	ended := (<-sub.Changes()).Stage
+	<-sub.Woken()
+	changes := sub.Take()
+	require.Len(t, changes, 3)
+	require.False(t, changes[0].Stage.Done())
+	ended := changes[2].Stage
 	require.Equal(t, "no such claim", ended.Error)
 	require.Equal(t, "create the claim", ended.Remedy)
 	require.Equal(t, "ClaimMissing", ended.Reason)
@@ -151,7 +153,8 @@ func TestSubscribersGetEachChange(t *testing.T) {
 
 	sub.Stop()
 	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
-	require.Empty(t, sub.Changes())
+	require.Empty(t, sub.Take())
+	require.Empty(t, sub.Woken())
 }
 
 func TestAStageNamesItsCause(t *testing.T) {

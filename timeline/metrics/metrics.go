@@ -67,8 +67,10 @@ func (s *Stages) Start(ctx context.Context, rec *timeline.Recorder) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case change := <-sub.Changes():
-			s.count(change)
+		case <-sub.Woken():
+			for _, change := range sub.Take() {
+				s.count(change)
+			}
 			if now := sub.Lost(); now > lost {
 				s.lost.Add(float64(now - lost))
 				lost = now

@@ -76,18 +76,20 @@ func stream(rec *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case change := <-sub.Changes():
+		case <-sub.Woken():
+			for _, change := range sub.Take() {
+				if uid != "" && change.Ref.UID != uid {
+					continue
+				}
+				if send(change) != nil {
+					return // the reader went away
+				}
+			}
 			if now := sub.Lost(); now > lost {
 				if send(map[string]int{"lost": now - lost}) != nil {
 					return
 				}
 				lost = now
-			}
-			if uid != "" && change.Ref.UID != uid {
-				continue
-			}
-			if send(change) != nil {
-				return // the reader went away
 			}
 		}
 	}

@@ -72,15 +72,15 @@ func (t *Tracer) Start(ctx context.Context, rec *timeline.Recorder) error {
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}))
 	tracer := provider.Tracer("github.com/berth-dev/berth/timeline")
-	for ctx.Err() == nil {
+	for ended := false; !ended; {
 		select {
-		case change := <-sub.Changes():
-			send(ctx, tracer, rec, change)
+		case <-sub.Woken():
 		case <-ctx.Done():
+			ended = true
 		}
-	}
-	for len(sub.Changes()) > 0 {
-		send(ctx, tracer, rec, <-sub.Changes())
+		for _, change := range sub.Take() {
+			send(ctx, tracer, rec, change)
+		}
 	}
 	if lost := sub.Lost(); lost > 0 {
 		t.log.Warn("stages came too fast to be traced", "lost", lost)

@@ -244,13 +244,20 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 	return nil
 }
 
-// written notes the API server's answer to a patch.
+// written notes the API server's answer to a patch, unless the watch has brought the same version, which is kept elsewhere
+// too and costs no memory here.
 func (w *Writer) written(api *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if e, ok := w.pods[api.UID]; ok && !older(api, e.api) {
+	if e, ok := w.pods[api.UID]; ok && !same(api, e.api) && !older(api, e.api) {
+		api.ManagedFields = nil // nobody here asks who set which field
 		e.api = api
 	}
+}
+
+// same reports whether both are the same version of the object.
+func same(a, b *corev1.Pod) bool {
+	return a.ResourceVersion != "" && a.ResourceVersion == b.ResourceVersion
 }
 
 // older reports whether a is an older version of the object than b.

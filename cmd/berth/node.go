@@ -118,6 +118,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("berth node makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
 	}
+	footprint.Thrift(f.profiling)
 	logger := stderrLogger(f.verbosity)
 	name, err := f.nodeName()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package footprint gives memory back to the machine when a process has come to rest.
+// Package footprint keeps a process small, and gives memory back to the machine when it has come to rest.
 //
 // A node agent that has just started a hundred Pods holds what their start needed: a heap twice as large as what lives
 // in it, and the pages of its program that only a start runs through. The Go runtime gives the first back slowly and

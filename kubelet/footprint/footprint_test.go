@@ -78,6 +78,13 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 7f0000200000-7f0000300000 r--p 00000000 00:00 0
 Anonymous:             0 kB
+7f0000300000-7f0000400000 r--s 00000000 fe:00 19 /var/lib/shared.db
+Anonymous:             0 kB
+7f0000400000-7f0000500000 r--p 00000000 fe:00 20 /lib/replaced.so (deleted)
+Anonymous:             0 kB
+7f0000600000-7f0000602000 r-xp 00000000 00:00 0 [vdso]
+Anonymous:             0 kB
 `
-	require.Equal(t, []part{{0x400000, 0x100000}, {0x500000, 0x400000}}, untouched([]byte(smaps), "/bin/berth"))
+	require.Equal(t, []part{{0x400000, 0x100000}, {0x500000, 0x400000}, {0x7f0000000000, 0x100000}},
+		untouched([]byte(smaps)))
 }

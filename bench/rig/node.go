@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -89,9 +90,13 @@ func command(c *Cluster, kubelet Kubelet) ([]string, error) {
 		return nil, fmt.Errorf("make the kubelet's directory: %w", err)
 	}
 	logs := filepath.Join(root, "logs")
+	program, err := installed(c, kubelet)
+	if err != nil {
+		return nil, err
+	}
 	if kubelet == Berth {
 		return []string{
-			filepath.Join(c.Bin, "berth"), "node", "--kubeconfig", c.part("node"), "--node-name", NodeName,
+			program, "node", "--kubeconfig", c.part("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
@@ -102,9 +107,50 @@ func command(c *Cluster, kubelet Kubelet) ([]string, error) {
 		return nil, err
 	}
 	return []string{
-		filepath.Join(c.Bin, UpstreamProgram), "--kubeconfig", c.part("node"), "--hostname-override", NodeName,
+		program, "--kubeconfig", c.part("node"), "--hostname-override", NodeName,
 		"--node-ip", c.Network.Gateway, "--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--config", config,
 	}, nil
+}
+
+// installed copies a kubelet's program, as installing does, and returns the copy's path. A file that a linker has just
+// written lies in the page cache in pieces of up to 2 MiB, of which the kernel counts each whole to a process that touches
+// a byte of it; that would measure how long ago the program was built. See docs/architecture.md, Memory.
+func installed(c *Cluster, kubelet Kubelet) (string, error) {
+	from := filepath.Join(c.Bin, "berth")
+	if kubelet == Upstream {
+		from = filepath.Join(c.Bin, UpstreamProgram)
+	}
+	to := filepath.Join(c.Dir, "programs", string(kubelet))
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return "", fmt.Errorf("install %s: %w", from, err)
+	}
+	if _, err := os.Stat(to); err == nil {
+		return to, nil // an earlier sample's
+	}
+	if err := copyFile(from, to+".part"); err != nil {
+		return "", fmt.Errorf("install %s: %w", from, err)
+	}
+	if err := os.Rename(to+".part", to); err != nil {
+		return "", fmt.Errorf("install %s: %w", from, err)
+	}
+	return to, nil
+}
+
+// copyFile copies a program in small pieces.
+func copyFile(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	// Whole-file copies of the kernel's would write large pieces again, so both are hidden from io.Copy.
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, make([]byte, 64<<10))
+	return err
 }
 
 // upstreamConfig writes the kubelet's configuration: its defaults, without limits on its requests, and what this kind

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,4 +71,22 @@ func TestEachCommandTells(t *testing.T) {
 	out, err := execute(t, "--version")
 	require.NoError(t, err)
 	require.Contains(t, out, "berth 0.")
+}
+
+func TestAPodThatNeedsAClusterIsSentToOne(t *testing.T) {
+	for field, spec := range map[string]string{
+		"spec.volumes[0].persistentVolumeClaim": `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]`,
+		"spec.containers[0].envFrom[0]":         `"serviceAccountName": ""`,
+	} {
+		manifest := filepath.Join(t.TempDir(), "pod.json")
+		text := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i",
+			"envFrom": [{"configMapRef": {"name": "m"}}]}], ` + spec + `}}`
+		if strings.Contains(field, "volumes") {
+			text = strings.Replace(text, `"envFrom": [{"configMapRef": {"name": "m"}}]`, `"tty": false`, 1)
+		}
+		require.NoError(t, os.WriteFile(manifest, []byte(text), 0o600))
+		_, err := execute(t, "run", "-f", manifest)
+		require.ErrorContains(t, err, field)
+		require.ErrorContains(t, err, "start a cluster with `berth up`")
+	}
 }

@@ -7,13 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// errReference says why a static Pod is refused that needs other objects: the node may start it before, or without,
-// the API server that has them.
-var errReference = errors.New("a static pod may not refer to objects of the API server")
+// ErrReference is why a static Pod is refused that needs other objects: the node may start it before, or without, the
+// API server that has them.
+var ErrReference = errors.New("a static pod may not refer to objects of the API server")
 
 // references refuses what a static Pod would have to ask the API server for, volumes excepted.
 func references(spec *corev1.PodSpec) error {
-	refuse := func(field string) error { return fmt.Errorf("%s: %w", field, errReference) }
+	refuse := func(field string) error { return fmt.Errorf("%s: %w", field, ErrReference) }
 	switch {
 	case spec.ServiceAccountName != "" || spec.DeprecatedServiceAccount != "":
 		return refuse("spec.serviceAccountName")
@@ -56,7 +56,7 @@ func apiSource(v *corev1.Volume) (string, error) {
 		"csi":                   v.CSI != nil && v.CSI.NodePublishSecretRef != nil,
 	} {
 		if set {
-			return name, errReference
+			return name, ErrReference
 		}
 	}
 	if v.Projected == nil {
@@ -64,7 +64,7 @@ func apiSource(v *corev1.Volume) (string, error) {
 	}
 	for i, source := range v.Projected.Sources {
 		if source.DownwardAPI == nil {
-			return fmt.Sprintf("projected.sources[%d]", i), errReference
+			return fmt.Sprintf("projected.sources[%d]", i), ErrReference
 		}
 	}
 	return "", nil

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/csinode"
 	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/network"
@@ -239,6 +240,9 @@ func (k *Kubelet) open() error {
 func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
+		LogDir: func(pod *corev1.Pod) string {
+			return kuberuntime.PodLogsDir(k.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
+		},
 	})
 }
 

@@ -44,6 +44,11 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 			Time: metav1.NewTime(now), AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss,
 		},
 	}
+	s.CPU.PSI, s.Memory.PSI = p.pressure("cpu"), p.pressure("memory")
+	if faults, err := p.table("vmstat"); err == nil {
+		all, major := faults["pgfault"], faults["pgmajfault"]
+		s.Memory.PageFaults, s.Memory.MajorPageFaults = &all, &major
+	}
 	swapFree, swapUsed := info["SwapFree"]<<10, (info["SwapTotal"]-min(info["SwapFree"], info["SwapTotal"]))<<10
 	s.Swap = &statsapi.SwapStats{Time: metav1.NewTime(now), SwapAvailableBytes: &swapFree, SwapUsageBytes: &swapUsed}
 	if cpuAndMemory {
@@ -53,6 +58,10 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 		return nil, err
 	}
 	s.Rlimit = p.processes(now)
+	if stall := p.pressure("io"); stall != nil {
+		s.IO = &statsapi.IOStats{Time: metav1.NewTime(now), PSI: stall}
+	}
+	s.Network = p.links(now)
 	return s, nil
 }
 

@@ -52,8 +52,10 @@ type Deps struct {
 	// Pods are the node's Pods with their present status.
 	Pods    func() []*corev1.Pod
 	Volumes Volumes
-	Logger  *slog.Logger
-	Clock   clock.PassiveClock
+	// LogDir, if set, is the directory of a Pod's logs, with one below it for each container.
+	LogDir func(pod *corev1.Pod) string
+	Logger *slog.Logger
+	Clock  clock.PassiveClock
 }
 
 // Provider answers what is used. It is safe for concurrent use.
@@ -119,9 +121,11 @@ func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodS
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
 	for _, box := range resp.Stats {
 		meta := box.GetAttributes().GetMetadata()
-		s := podStats(box, known[types.UID(meta.GetUid())], cpuAndMemory)
+		pod := known[types.UID(meta.GetUid())]
+		s := p.podStats(box, pod, cpuAndMemory)
 		if !cpuAndMemory {
-			s.VolumeStats = p.volumes(ctx, known[types.UID(meta.GetUid())])
+			s.VolumeStats = p.volumes(ctx, pod)
+			s.EphemeralStorage = p.ephemeral(&s, pod)
 		}
 		out = append(out, s)
 	}
@@ -129,7 +133,7 @@ func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodS
 }
 
 // podStats words one Pod's figures. pod is nil for one that only the runtime knows.
-func podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
+func (p *Provider) podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
 	meta, linux := box.GetAttributes().GetMetadata(), box.GetLinux()
 	s := statsapi.PodStats{
 		PodRef: statsapi.PodReference{Name: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()},
@@ -143,17 +147,16 @@ func podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory boo
 		one := statsapi.ContainerStats{
 			Name: name, StartTime: startTime(pod, name), CPU: cpu(c.Cpu), Memory: memory(c.Memory), Swap: swap(c.Swap),
 		}
-		if !cpuAndMemory && c.WritableLayer.GetTimestamp() > 0 { // or it was not measured yet
-			one.Rootfs = &statsapi.FsStats{
-				Time: stamp(c.WritableLayer.Timestamp), UsedBytes: value(c.WritableLayer.UsedBytes),
-				InodesUsed: value(c.WritableLayer.InodesUsed),
-			}
+		if !cpuAndMemory {
+			one.Rootfs, one.Logs, one.IO = p.layer(c.WritableLayer), p.logs(pod, name), waits(c.Io)
 		}
+		s.Swap = swaps(s.Swap, one.Swap)
 		s.Containers = append(s.Containers, one)
 	}
 	if cpuAndMemory {
 		return s
 	}
+	s.IO = waits(linux.GetIo())
 	if n := linux.GetNetwork(); n != nil {
 		s.Network = &statsapi.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: link(n.DefaultInterface)}
 		for _, each := range n.Interfaces { // the default one is among them
@@ -244,7 +247,7 @@ func cpu(u *runtimeapi.CpuUsage) *statsapi.CPUStats {
 	}
 	return &statsapi.CPUStats{
 		Time: stamp(u.Timestamp), UsageNanoCores: value(u.UsageNanoCores),
-		UsageCoreNanoSeconds: value(u.UsageCoreNanoSeconds),
+		UsageCoreNanoSeconds: value(u.UsageCoreNanoSeconds), PSI: psi(u.Psi),
 	}
 }
 
@@ -255,7 +258,7 @@ func memory(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
 	return &statsapi.MemoryStats{
 		Time: stamp(u.Timestamp), AvailableBytes: value(u.AvailableBytes), UsageBytes: value(u.UsageBytes),
 		WorkingSetBytes: value(u.WorkingSetBytes), RSSBytes: value(u.RssBytes), PageFaults: value(u.PageFaults),
-		MajorPageFaults: value(u.MajorPageFaults),
+		MajorPageFaults: value(u.MajorPageFaults), PSI: psi(u.Psi),
 	}
 }
 
@@ -265,6 +268,21 @@ func swap(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
 	}
 	return &statsapi.SwapStats{
 		Time: stamp(u.Timestamp), SwapAvailableBytes: value(u.SwapAvailableBytes), SwapUsageBytes: value(u.SwapUsageBytes),
+	}
+}
+
+// swaps is the swap of a Pod: that of its containers together. What is left for it is that of any of them.
+func swaps(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
+	if pod == nil || container == nil {
+		if container == nil {
+			return pod
+		}
+		first := *container
+		return &first
+	}
+	return &statsapi.SwapStats{
+		Time: container.Time, SwapAvailableBytes: container.SwapAvailableBytes,
+		SwapUsageBytes: sum(pod.SwapUsageBytes, container.SwapUsageBytes),
 	}
 }
 

@@ -1,0 +1,133 @@
+package stats
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// pressure is how much the machine's processes wait for a resource: cpu, memory or io. It is nil on a kernel that does
+// not count that.
+func (p *Provider) pressure(resource string) *statsapi.PSIStats {
+	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "pressure", resource))
+	if err != nil {
+		return nil
+	}
+	s := &statsapi.PSIStats{}
+	for line := range strings.Lines(string(data)) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch kind {
+		case "some":
+			s.Some = stall(rest)
+		case "full":
+			s.Full = stall(rest)
+		}
+	}
+	return s
+}
+
+// stall reads "avg10=0.00 avg60=0.00 avg300=0.00 total=0", whose total the kernel counts in microseconds.
+func stall(text string) (d statsapi.PSIData) {
+	for _, field := range strings.Fields(text) {
+		name, value, _ := strings.Cut(field, "=")
+		number, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "avg10":
+			d.Avg10 = number
+		case "avg60":
+			d.Avg60 = number
+		case "avg300":
+			d.Avg300 = number
+		case "total":
+			d.Total = uint64(number) * uint64(time.Microsecond)
+		}
+	}
+	return d
+}
+
+// psi words the runtime's figures of the same kind.
+func psi(in *runtimeapi.PsiStats) *statsapi.PSIStats {
+	if in == nil {
+		return nil
+	}
+	word := func(d *runtimeapi.PsiData) statsapi.PSIData {
+		return statsapi.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
+	}
+	return &statsapi.PSIStats{Full: word(in.Full), Some: word(in.Some)}
+}
+
+func waits(in *runtimeapi.IoUsage) *statsapi.IOStats {
+	if in == nil {
+		return nil
+	}
+	return &statsapi.IOStats{Time: stamp(in.Timestamp), PSI: psi(in.Psi)}
+}
+
+// links are the traffic of the machine's interfaces, and first of the one that leads outwards.
+func (p *Provider) links(now time.Time) *statsapi.NetworkStats {
+	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "net/dev"))
+	if err != nil {
+		return nil
+	}
+	outwards := p.outwards()
+	s := &statsapi.NetworkStats{Time: metav1.NewTime(now)}
+	for line := range strings.Lines(string(data)) {
+		name, rest, ok := strings.Cut(line, ":")
+		name = strings.TrimSpace(name)
+		// Received bytes, packets, errors and five others, then sent bytes, packets, errors …
+		numbers := strings.Fields(rest)
+		if !ok || len(numbers) < 11 || name == "lo" {
+			continue
+		}
+		one := statsapi.InterfaceStats{
+			Name: name, RxBytes: parsed(numbers[0]), RxErrors: parsed(numbers[2]), TxBytes: parsed(numbers[8]),
+			TxErrors: parsed(numbers[10]),
+		}
+		if name == outwards {
+			s.InterfaceStats = one
+		}
+		s.Interfaces = append(s.Interfaces, one)
+	}
+	return s
+}
+
+// outwards is the interface of the default route, empty if there is none.
+func (p *Provider) outwards() string {
+	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "net/route"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 7 && fields[1] == "00000000" && fields[7] == "00000000" {
+			return fields[0]
+		}
+	}
+	return ""
+}
+
+func parsed(text string) *uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// sum adds two figures, of which either may be unknown.
+func sum(a, b *uint64) *uint64 {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	n := *a + *b
+	return &n
+}

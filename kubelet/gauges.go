@@ -4,9 +4,6 @@ import (
 	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	configv1beta1 "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -97,31 +94,4 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(nodeName, prometheus.GaugeValue, 1, g.node)
 	out <- prometheus.MustNewConstMetric(drift, prometheus.CounterValue, float64(g.drift()))
-}
-
-// configz is the configuration in force, in upstream's words as far as they fit.
-func (k *Kubelet) configz() map[string]any {
-	c := &k.cfg
-	list := func(resources corev1.ResourceList) map[string]string {
-		out := map[string]string{}
-		for name, quantity := range resources {
-			out[string(name)] = quantity.String()
-		}
-		return out
-	}
-	return map[string]any{"kubeletconfig": &configv1beta1.KubeletConfiguration{
-		TypeMeta:    metav1.TypeMeta{APIVersion: configv1beta1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
-		PodLogsDir:  c.PodLogsDir,
-		Port:        c.Server.Port,
-		TLSCertFile: c.Server.CertFile, TLSPrivateKeyFile: c.Server.KeyFile,
-		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolverConfig: &c.ResolvConf,
-		CgroupRoot: c.CgroupRoot, CgroupDriver: string(k.cgroups.Driver()), PodPidsLimit: &c.PodPidsLimit,
-		MaxPods: int32(c.MaxPods), MaxParallelImagePulls: ptr.To(int32(c.MaxParallelPulls)),
-		ContainerRuntimeEndpoint: c.RuntimeEndpoint, KubeReserved: list(c.KubeReserved),
-		SystemReserved: list(c.SystemReserved), EnforceNodeAllocatable: c.EnforceNodeAllocatable,
-		KubeReservedCgroup: c.KubeReservedCgroup, SystemReservedCgroup: c.SystemReservedCgroup,
-		MemorySwap:           configv1beta1.MemorySwapConfiguration{SwapBehavior: string(c.SwapBehavior)},
-		SingleProcessOOMKill: c.SingleProcessOOMKill, FailSwapOn: &c.FailSwapOn, FailCgroupV1: &c.FailCgroupV1,
-		StaticPodPath: c.Static.Path, StaticPodURL: c.Static.URL,
-	}}
 }

@@ -150,8 +150,12 @@ type ServerConfig struct {
 	HealthzAddress string
 	// LogDir is the directory whose files are served at /logs/; empty for none.
 	LogDir string
+	// LogQuery lets /logs/ be asked for the logs of the machine's services.
+	LogQuery bool
 	// Profiling serves Go's profiler at /debug/pprof/.
 	Profiling bool
+	// NoDebugging turns off what runs or reads something in containers: exec, attach, port-forward, run, logs.
+	NoDebugging bool
 }
 
 // Deps are what a Kubelet needs from others. All may be nil.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/server"
 )
@@ -50,7 +51,13 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	if err != nil {
 		return err
 	}
+	in := &k.face.configuration
+	logs := logsDir
+	if !ptr.Deref(in.EnableSystemLogHandler, true) {
+		logs = ""
+	}
 	s, err := server.New(server.Config{
+		LogDir: logs, LogQuery: ptr.Deref(in.EnableSystemLogQuery, false), Profiling: ptr.Deref(in.EnableProfilingHandler, true),
 		NodeName: k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{

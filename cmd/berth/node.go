@@ -44,6 +44,7 @@ type nodeFlags struct {
 
 	certFile, keyFile, clientCA, certDir string
 	rotateServer, profiling, lockYield   bool
+	logQuery, debugging                  bool
 
 	manifests, manifestURL string
 	resources              resourceFlags
@@ -108,6 +109,9 @@ func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.IntVar(&flags.healthzPort, "healthz-port", 10248, "the loopback port of /healthz, without TLS; 0: none")
 	f.StringVar(&flags.lockFile, "lock-file", "", "a file to lock while the node agent runs, so that a second one waits")
 	f.BoolVar(&flags.lockYield, "exit-on-lock-contention", false, "end when a second node agent wants the --lock-file")
+	f.BoolVar(&flags.logQuery, "enable-system-log-query", false,
+		"let /logs/ be asked for what the machine's journal has of a service: /logs/?query=NAME")
+	f.BoolVar(&flags.debugging, "enable-debugging-handlers", true, "serve exec, attach, port-forward, run and logs")
 	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
 }
 
@@ -215,7 +219,7 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	if err := f.serve(ctx, id, &server, name, ip); err != nil {
 		return kubelet.Config{}, err
 	}
-	server.Profiling, server.LogDir = f.profiling, nodeLogDir
+	server.Profiling, server.LogDir, server.LogQuery, server.NoDebugging = f.profiling, nodeLogDir, f.logQuery, !f.debugging
 	if f.healthzPort > 0 {
 		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
 	}

@@ -25,25 +25,27 @@ import (
 
 // Reasons of an Error, as they stand in status.state.waiting.
 const (
-	ReasonPull          = "ErrImagePull"
-	ReasonBackOff       = "ImagePullBackOff"
-	ReasonNeverPull     = "ErrImageNeverPull"
-	ReasonInvalidName   = "InvalidImageName"
-	ReasonInspect       = "ImageInspectError"
-	ReasonUnavailable   = "RegistryUnavailable"
-	ReasonBadSignature  = "SignatureValidationFailed"
-	firstDelay          = 10 * time.Second
-	maxDelay            = 5 * time.Minute
-	eventPulling        = "Pulling"
-	eventPulled         = "Pulled"
-	eventFailed         = "Failed"
-	eventBackOff        = "BackOff"
-	eventInspectFailed  = "InspectFailed"
-	eventNeverPull      = "ErrImageNeverPull"
-	eventNoSecret       = "FailedToRetrieveImagePullSecret"
-	defaultParallelPull = 4
-	defaultPullBurst    = 10
+	ReasonPull         = "ErrImagePull"
+	ReasonBackOff      = "ImagePullBackOff"
+	ReasonNeverPull    = "ErrImageNeverPull"
+	ReasonInvalidName  = "InvalidImageName"
+	ReasonInspect      = "ImageInspectError"
+	ReasonUnavailable  = "RegistryUnavailable"
+	ReasonBadSignature = "SignatureValidationFailed"
+	firstDelay         = 10 * time.Second
+	maxDelay           = 5 * time.Minute
+	eventPulling       = "Pulling"
+	eventPulled        = "Pulled"
+	eventFailed        = "Failed"
+	eventBackOff       = "BackOff"
+	eventInspectFailed = "InspectFailed"
+	eventNeverPull     = "ErrImageNeverPull"
+	eventNoSecret      = "FailedToRetrieveImagePullSecret"
+	defaultPullBurst   = 10
 )
+
+// DefaultParallel is how many images are pulled at once if nobody says.
+const DefaultParallel = 4
 
 // Service is what is needed of the CRI's image service.
 type Service interface {
@@ -156,7 +158,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 		return nil, errors.New("image manager: needs an image service")
 	}
 	if cfg.MaxParallel <= 0 {
-		cfg.MaxParallel = defaultParallelPull
+		cfg.MaxParallel = DefaultParallel
 	}
 	if deps.Recorder == nil {
 		deps.Recorder = &record.FakeRecorder{}

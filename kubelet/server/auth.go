@@ -157,6 +157,8 @@ func attributesOf(r *http.Request) (verb string, subresources []string) {
 		return verb, []string{"configz"}
 	case "pods", "runningpods":
 		return verb, []string{"pods", "proxy"}
+	case "livez":
+		return verb, []string{"healthz", "proxy"}
 	case "healthz", "configz":
 		return verb, []string{root, "proxy"}
 	}

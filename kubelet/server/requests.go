@@ -21,7 +21,7 @@ type Requests struct {
 var (
 	// knownPaths begin the paths that have a label of their own; whatever callers make up has none.
 	knownPaths = []string{
-		"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "logs", "metrics", "pods",
+		"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "livez", "logs", "metrics", "pods",
 		"portForward", "run", "runningpods", "stats", "statusz",
 	}
 	knownMethods = []string{

@@ -32,8 +32,9 @@ func (s *Server) routes() http.Handler {
 		for _, root := range []string{
 			"run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug",
 		} {
-			mux.HandleFunc("/"+root+"/", debuggingDisabled)
+			mux.HandleFunc("/"+root+"/", disabled("Debug endpoints are disabled."))
 		}
+		mux.HandleFunc("/runningpods", disabled("Debug endpoints are disabled."))
 		return mux
 	}
 	s.debugRoutes(mux)
@@ -43,14 +44,15 @@ func (s *Server) routes() http.Handler {
 // debugRoutes are those that read or run something inside a container.
 func (s *Server) debugRoutes(mux *http.ServeMux) {
 	if s.cfg.LogDir == "" {
-		mux.HandleFunc("/logs/", unsupported)
+		mux.HandleFunc("/logs/", disabled("logs endpoint is disabled."))
 	} else {
 		mux.HandleFunc("GET /logs/", s.logFiles)
 	}
 	if s.cfg.Profiling {
 		profileRoutes(mux)
 	} else {
-		mux.HandleFunc("/debug/", debuggingDisabled)
+		mux.HandleFunc("/debug/pprof/", disabled("profiling endpoint is disabled."))
+		mux.HandleFunc("/debug/flags/v", disabled("flags endpoint is disabled."))
 	}
 	mux.HandleFunc("GET /runningpods", s.getRunningPods)
 	mux.HandleFunc("GET /runningpods/{$}", s.getRunningPods)
@@ -68,10 +70,12 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 	}
 }
 
-// healthz is /healthz and one path under it for each check.
+// healthz is /healthz, and /livez which is the same here, and one path under each for each check.
 func (s *Server) healthz() *http.ServeMux {
 	mux := http.NewServeMux()
-	healthz.InstallHandler(mux, append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)...)
+	checks := append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)
+	healthz.InstallHandler(mux, checks...)
+	healthz.InstallLivezHandler(mux, checks...)
 	return mux
 }
 
@@ -86,8 +90,9 @@ func unsupported(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, fmt.Sprintf("%s is not served by this version of Berth", r.URL.Path), http.StatusNotFound)
 }
 
-func debuggingDisabled(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "Debug endpoints are disabled.", http.StatusMethodNotAllowed)
+// disabled answers for what was switched off.
+func disabled(why string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, why, http.StatusMethodNotAllowed) }
 }
 
 func (s *Server) getPods(w http.ResponseWriter, _ *http.Request) {

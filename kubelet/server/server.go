@@ -51,6 +51,10 @@ type Config struct {
 	DisableDebugging bool
 	// LogDir is the directory whose files are served at /logs/. Empty means none.
 	LogDir string
+	// LogQuery lets /logs/ be asked for the logs of the machine's services (?query=NAME), of which Journal tells;
+	// "journalctl" if empty.
+	LogQuery bool
+	Journal  string
 	// Profiling serves Go's profiler at /debug/pprof/, and takes a log level at /debug/flags/v.
 	Profiling bool
 }
@@ -124,6 +128,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	if deps.Host == nil || deps.Auth.Authenticator == nil || deps.Auth.Authorizer == nil {
 		return nil, errors.New("make node server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are needed")
+	}
+	if cfg.Journal == "" {
+		cfg.Journal = "journalctl"
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)

@@ -86,9 +86,15 @@ func TestHealth(t *testing.T) {
 			return errors.New("away")
 		})}
 	})
-	code, body := b.do(t, "admin", "GET", "/healthz")
-	require.Equal(t, 500, code)
-	require.Contains(t, body, "[-]runtime failed")
+	for _, path := range []string{"/healthz", "/livez"} {
+		code, body := b.do(t, "admin", "GET", path)
+		require.Equal(t, 500, code)
+		require.Contains(t, body, "[-]runtime failed")
+		code, _ = b.do(t, "admin", "GET", path+"/ping")
+		require.Equal(t, 200, code)
+		code, _ = b.do(t, "reader", "GET", path)
+		require.Equal(t, 403, code)
+	}
 }
 
 // TestWhatAProcessTellsOfItself asks for what upstream's tools look at beside the metrics.
@@ -135,7 +141,7 @@ func TestNothingIsSaidOfFlagsThatAreNone(t *testing.T) {
 
 func TestHealthOnLoopback(t *testing.T) {
 	b := start(t, func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "127.0.0.1:0" })
-	for path, want := range map[string]int{"/healthz": 200, "/pods": 404, "/metrics": 404} {
+	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/pods": 404, "/metrics": 404} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.server.Addrs()[1].String()+path, nil)
 		require.NoError(t, err)
 		resp, err := b.as(t, "").Do(req)
@@ -236,7 +242,10 @@ func TestFollowedLogArrivesLineByLineAndEndsWithServer(t *testing.T) {
 
 func TestDebuggingDisabled(t *testing.T) {
 	b := start(t, func(c *server.Config, _ *server.Deps) { c.DisableDebugging = true })
-	for _, path := range []string{"/exec/ns/web/app", "/containerLogs/ns/web/app", "/run/ns/web/app", "/runningpods/"} {
+	for _, path := range []string{
+		"/exec/ns/web/app", "/attach/ns/web/app", "/portForward/ns/web", "/containerLogs/ns/web/app", "/run/ns/web/app",
+		"/runningpods/", "/runningpods", "/logs/", "/debug/pprof/", "/debug/flags/v",
+	} {
 		code, body := b.do(t, "admin", "GET", path)
 		require.Equal(t, 405, code)
 		require.Contains(t, body, "Debug endpoints are disabled.")

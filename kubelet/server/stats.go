@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -64,7 +66,38 @@ func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer root.Close()
-	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	files := http.StripPrefix("/logs/", http.FileServerFS(root.FS()))
+	if !s.cfg.LogQuery {
+		files.ServeHTTP(w, r)
+		return
+	}
+	query, err := readLogQuery(r.URL.Query())
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	case query == nil:
+		files.ServeHTTP(w, r)
+		return
+	case r.URL.Path != "/logs/":
+		http.Error(w, "a query has no path", http.StatusNotAcceptable)
+		return
+	}
+	if err := query.validate(); err != nil {
+		http.Error(w, err.Error(), http.StatusNotAcceptable)
+		return
+	}
+	if len(query.services) > 0 {
+		s.journal(w, r, query)
+		return
+	}
+	r = r.Clone(r.Context())
+	r.URL.Path = "/logs/" + strings.TrimPrefix(query.files[0], "/")
+	if _, err := root.Stat(strings.TrimPrefix(query.files[0], "/")); err != nil {
+		http.Error(w, fmt.Sprintf("query: %q is no file of the node's log directory", query.files[0]), http.StatusNotAcceptable)
+		return
+	}
+	files.ServeHTTP(w, r)
 }
 
 // profileRoutes are those of the Go profiler, and of the log's level.

@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	defaultMaxSize  = 10 << 20
-	defaultMaxFiles = 5
+	// DefaultMaxSize, in bytes, and DefaultMaxFiles are what counts if nobody says.
+	DefaultMaxSize  = 10 << 20
+	DefaultMaxFiles = 5
 	defaultPeriod   = 10 * time.Second
 	packed          = ".gz"
 	unfinished      = ".tmp"
@@ -71,10 +72,10 @@ func New(cfg Config, deps Deps) (*Rotator, error) {
 		return nil, errors.New("log rotation: Deps.Runtime and Deps.Logs are needed")
 	}
 	if cfg.MaxSize == 0 {
-		cfg.MaxSize = defaultMaxSize
+		cfg.MaxSize = DefaultMaxSize
 	}
 	if cfg.MaxFiles == 0 {
-		cfg.MaxFiles = defaultMaxFiles
+		cfg.MaxFiles = DefaultMaxFiles
 	}
 	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 {
 		return nil, fmt.Errorf("log rotation: MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",

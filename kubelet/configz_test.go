@@ -1,0 +1,62 @@
+package kubelet
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/kubelet/cri/fake"
+)
+
+// TestConfigzTellsWhatIsInForce shows defaults where nothing was said, and what was said elsewhere.
+func TestConfigzTellsWhatIsInForce(t *testing.T) {
+	shown := func(change func(*Config)) *kubeletconfig.KubeletConfiguration {
+		cfg := Config{
+			NodeName: "n", NodeIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, RootDir: t.TempDir(), PodLogsDir: filepath.Join(t.TempDir(), "log"),
+		}
+		change(&cfg)
+		k, err := New(cfg, Deps{Runtime: fake.New(clocktesting.NewFakePassiveClock(time.Now()))})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, k.Close()) }()
+		return k.configz()["kubeletconfig"].(*kubeletconfig.KubeletConfiguration)
+	}
+	c := shown(func(*Config) {})
+	require.Equal(t, "KubeletConfiguration", c.Kind)
+	require.EqualValues(t, 110, c.MaxPods)
+	require.EqualValues(t, 4, *c.MaxParallelImagePulls)
+	require.False(t, *c.SerializeImagePulls)
+	require.Zero(t, *c.RegistryPullQPS)
+	require.Equal(t, kubeletconfig.NeverVerifyPreloadedImages, c.ImagePullCredentialsVerificationPolicy)
+	require.EqualValues(t, 100, *c.ImageGCHighThresholdPercent, "never")
+	require.Equal(t, "10Mi", c.ContainerLogMaxSize)
+	require.EqualValues(t, 5, *c.ContainerLogMaxFiles)
+	require.False(t, *c.EnableServer)
+	require.True(t, *c.EnableDebuggingHandlers)
+	require.False(t, *c.EnableSystemLogHandler)
+	require.Zero(t, *c.HealthzPort)
+
+	c = shown(func(cfg *Config) {
+		cfg.MaxParallelPulls, cfg.PullQPS, cfg.PullBurst, cfg.ImageGCHigh, cfg.ImageGCLow = 1, 5, 10, 85, 80
+		cfg.ImageVerification, cfg.NotVerified = kubeletconfig.NeverVerifyAllowlistedImages, []string{"reg.example/*"}
+		cfg.ContainerLogMaxSize, cfg.MaxBackoff, cfg.ImageMaxAge = 1<<20, time.Minute, time.Hour
+		cfg.Server.HealthzAddress, cfg.Server.NoDebugging, cfg.Server.LogDir, cfg.Server.LogQuery = "127.0.0.1:10248", true, "/var/log", true
+	})
+	require.True(t, *c.SerializeImagePulls)
+	require.EqualValues(t, 5, *c.RegistryPullQPS)
+	require.EqualValues(t, 10, c.RegistryBurst)
+	require.Equal(t, []string{"reg.example/*"}, c.PreloadedImagesVerificationAllowlist)
+	require.EqualValues(t, 80, *c.ImageGCLowThresholdPercent)
+	require.Equal(t, time.Hour, c.ImageMaximumGCAge.Duration)
+	require.Equal(t, "1Mi", c.ContainerLogMaxSize)
+	require.Equal(t, time.Minute, c.CrashLoopBackOff.MaxContainerRestartPeriod.Duration)
+	require.EqualValues(t, 10248, *c.HealthzPort)
+	require.Equal(t, "127.0.0.1", c.HealthzBindAddress)
+	require.False(t, *c.EnableDebuggingHandlers)
+	require.True(t, *c.EnableSystemLogHandler)
+	require.True(t, *c.EnableSystemLogQuery)
+}

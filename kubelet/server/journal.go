@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apiserver/pkg/util/flushwriter"
+)
+
+const (
+	// journalTimeout bounds one reading of the journal, as upstream does.
+	journalTimeout = 30 * time.Second
+	// maxJournalLines and maxServices bound what one request asks for.
+	maxJournalLines, maxServices = 100_000, 4
+	// journalTime is how journalctl reads times; they are in the zone that --utc names.
+	journalTime = "2006-01-02 15:04:05 UTC"
+)
+
+// serviceName is what may be given to journalctl as a unit.
+var serviceName = regexp.MustCompile(`^[a-zA-Z0-9@_][a-zA-Z0-9@_:.\-]*$`)
+
+// logQuery is a question about the logs of services of the machine, or for one file.
+type logQuery struct {
+	services, files []string
+	since, until    *time.Time
+	lines, boot     *int
+	pattern         string
+}
+
+// readLogQuery reads a request's query; nil if it is none.
+func readLogQuery(query url.Values) (*logQuery, error) {
+	q := &logQuery{pattern: query.Get("pattern")}
+	var errs []error
+	for _, what := range query["query"] {
+		switch {
+		case strings.ContainsAny(what, `/\`):
+			q.files = append(q.files, what)
+		case strings.TrimSpace(what) != "":
+			q.services = append(q.services, what)
+		}
+	}
+	if query.Has("query") && len(q.files)+len(q.services) == 0 {
+		errs = append(errs, errors.New(`query: want the name of a service or of a file`))
+	}
+	moment := func(name string, into **time.Time) {
+		if given := query.Get(name); given != "" {
+			at, err := time.Parse(time.RFC3339, given)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s %q: want a time like %s", name, given, time.RFC3339))
+			}
+			*into = &at
+		}
+	}
+	number := func(name string, into **int) {
+		if given := query.Get(name); given != "" {
+			n, err := strconv.Atoi(given)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s %q: want a number", name, given))
+			}
+			*into = &n
+		}
+	}
+	moment("sinceTime", &q.since)
+	moment("untilTime", &q.until)
+	number("tailLines", &q.lines)
+	number("boot", &q.boot)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(q.services)+len(q.files) == 0 && !q.optional() {
+		return nil, nil
+	}
+	return q, nil
+}
+
+// optional reports whether the query has options.
+func (q *logQuery) optional() bool {
+	return q.since != nil || q.until != nil || q.lines != nil || q.boot != nil || q.pattern != ""
+}
+
+// validate refuses what cannot be answered.
+func (q *logQuery) validate() error {
+	switch {
+	case len(q.services)+len(q.files) == 0:
+		return errors.New("query: want the name of a service or of a file beside the options")
+	case len(q.files) > 1 || len(q.files) == 1 && len(q.services) > 0:
+		return errors.New("query: want one file, or services")
+	case len(q.files) == 1 && q.optional():
+		return errors.New("query: options are for services, not for a file")
+	case len(q.services) > maxServices:
+		return fmt.Errorf("query: %d services are more than %d", len(q.services), maxServices)
+	case q.since != nil && q.until != nil && q.since.After(*q.until):
+		return errors.New("untilTime: want it after sinceTime")
+	case q.boot != nil && *q.boot > 0:
+		return fmt.Errorf("boot %d: want 0 for this boot, or less for earlier ones", *q.boot)
+	case q.lines != nil && (*q.lines < 0 || *q.lines > maxJournalLines):
+		return fmt.Errorf("tailLines %d: want 0 to %d", *q.lines, maxJournalLines)
+	}
+	for _, service := range q.services {
+		if !serviceName.MatchString(service) {
+			return fmt.Errorf("query: %q is no name of a service", service)
+		}
+	}
+	if _, err := syntax.Parse(q.pattern, syntax.Perl); err != nil {
+		return fmt.Errorf("pattern: %w", err)
+	}
+	return nil
+}
+
+// arguments are those of journalctl. None of them can be taken for another option.
+func (q *logQuery) arguments(services []string) []string {
+	args := []string{"--utc", "--no-pager", "--output=short-precise"}
+	if q.since != nil {
+		args = append(args, "--since="+q.since.UTC().Format(journalTime))
+	}
+	if q.until != nil {
+		args = append(args, "--until="+q.until.UTC().Format(journalTime))
+	}
+	if q.lines != nil {
+		args = append(args, "--lines="+strconv.Itoa(*q.lines))
+	}
+	for _, service := range services {
+		args = append(args, "--unit="+service)
+	}
+	if q.pattern != "" {
+		args = append(args, "--grep="+q.pattern)
+	}
+	if q.boot != nil {
+		args = append(args, "--boot="+strconv.Itoa(*q.boot))
+	}
+	return args
+}
+
+// journal answers a query with what the machine's journal has of services, or with their files in the log directory
+// where the journal has nothing. What goes wrong is a line of the answer, whose status is on its way already.
+func (s *Server) journal(w http.ResponseWriter, r *http.Request, q *logQuery) {
+	ctx, cancel := context.WithTimeout(r.Context(), journalTimeout)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	out := flushwriter.Wrap(w)
+	native, files := q.services, []string(nil)
+	if units, err := exec.CommandContext(ctx, s.cfg.Journal, "--field=_SYSTEMD_UNIT").Output(); err == nil {
+		known := strings.Fields(string(units))
+		native = slices.DeleteFunc(slices.Clone(q.services), func(service string) bool {
+			return !slices.Contains(known, service) && !slices.Contains(known, service+".service")
+		})
+	} else {
+		native = nil
+	}
+	for _, service := range q.services {
+		if !slices.Contains(native, service) {
+			files = append(files, service)
+		}
+	}
+	if len(native) > 0 {
+		cmd := exec.CommandContext(ctx, s.cfg.Journal, q.arguments(native)...)
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Run(); err != nil && r.Context().Err() == nil {
+			fmt.Fprintf(out, "\nerror: the journal ended with: %v\n", err)
+		}
+	}
+	for _, service := range files {
+		if q.optional() {
+			fmt.Fprintf(out, "\nerror: the journal has nothing of %s, and a file has no options\n", service)
+			continue
+		}
+		s.serviceFile(out, service)
+	}
+}
+
+// serviceFile writes the log file of a service: NAME, NAME.log or NAME/NAME.log in the log directory.
+func (s *Server) serviceFile(out io.Writer, service string) {
+	root, err := os.OpenRoot(s.cfg.LogDir)
+	if err != nil {
+		fmt.Fprintf(out, "\nerror: the node's log directory cannot be opened\n")
+		return
+	}
+	defer root.Close()
+	for _, name := range []string{service, service + ".log", filepath.Join(service, service+".log")} {
+		file, err := root.Open(name)
+		if err != nil {
+			continue
+		}
+		info, err := file.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			_, err = io.Copy(out, file)
+			_ = file.Close() // it was only read
+			if err != nil {
+				fmt.Fprintf(out, "\nerror: reading %s failed\n", name)
+			}
+			return
+		}
+		_ = file.Close() // it was only read
+	}
+	fmt.Fprintf(out, "\nerror: neither the journal nor the log directory has anything of %s\n", service)
+}

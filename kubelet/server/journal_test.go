@@ -1,0 +1,95 @@
+package server_test
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/kubelet/server"
+)
+
+// journalctl is a journal that knows one service, and writes how it was asked.
+const journalctl = `#!/bin/sh
+if [ "$1" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi
+for arg; do echo "<$arg>"; done
+`
+
+func withLogs(t *testing.T, query bool) *bench {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "journalctl")
+	logs := filepath.Join(dir, "log")
+	require.NoError(t, os.WriteFile(program, []byte(journalctl), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(logs, "nested"), 0o700))
+	for name, content := range map[string]string{"plain.log": "of plain", "nested/nested.log": "of nested", "../outside": "top secret"} {
+		require.NoError(t, os.WriteFile(filepath.Join(logs, name), []byte(content), 0o600))
+	}
+	require.NoError(t, os.Symlink("../outside", filepath.Join(logs, "link.log")))
+	return start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.LogQuery, c.Journal = logs, query, program })
+}
+
+func TestWordsForTheJournal(t *testing.T) {
+	b := withLogs(t, true)
+	for query, want := range map[string][]string{
+		"query=known": {"<--unit=known>"},
+		"query=known&tailLines=5&boot=-1&pattern=" + url.QueryEscape("a|--x"): {"<--lines=5>", "<--boot=-1>", "<--grep=a|--x>"},
+		"query=known&sinceTime=2020-01-02T03:04:05%2B01:00&untilTime=2020-02-02T03:04:05Z": {
+			"<--since=2020-01-02 02:04:05 UTC>", "<--until=2020-02-02 03:04:05 UTC>"},
+		"query=plain":                            {"of plain"},
+		"query=nested":                           {"of nested"},
+		"query=known&query=plain":                {"<--unit=known>", "of plain"},
+		"query=plain&tailLines=1":                {"a file has no options"},
+		"query=absent":                           {"neither the journal nor the log directory"},
+		"query=link":                             {"neither the journal nor the log directory"},
+		"query=" + url.QueryEscape("/plain.log"): {"of plain"},
+	} {
+		code, body := b.do(t, "admin", "GET", "/logs/?"+query)
+		require.Equal(t, 200, code, body)
+		for _, each := range want {
+			require.Contains(t, body, each, query)
+		}
+		require.NotContains(t, body, "top secret")
+	}
+	for query, want := range map[string]int{
+		"query=": 400, "query=a&sinceTime=yesterday": 400, "query=a&tailLines=many": 400,
+		"tailLines=1": 406, "query=/a&query=/b": 406, "query=/a&query=b": 406, "query=/plain.log&boot=0": 406,
+		"query=a&boot=1": 406, "query=a&tailLines=-1": 406, "query=a&tailLines=100001": 406, "query=--output": 406,
+		"query=a%20b": 406, "query=a&pattern=(": 406, "query=/absent": 406, "query=/../outside": 406, "query=/link.log": 406,
+		"query=a&sinceTime=2020-01-02T00:00:00Z&untilTime=2019-01-02T00:00:00Z": 406,
+		"query=a&query=b&query=c&query=d&query=e":                               406,
+	} {
+		code, body := b.do(t, "admin", "GET", "/logs/?"+query)
+		require.Equal(t, want, code, query+": "+body)
+		require.NotContains(t, body, "top secret")
+	}
+	code, _ := b.do(t, "admin", "GET", "/logs/plain.log?query=known")
+	require.Equal(t, 406, code)
+	code, body := b.do(t, "admin", "GET", "/logs/plain.log")
+	require.Equal(t, 200, code)
+	require.Equal(t, "of plain", body)
+}
+
+func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
+	b := withLogs(t, false)
+	code, body := b.do(t, "admin", "GET", "/logs/?query=known")
+	require.Equal(t, 200, code)
+	require.Contains(t, body, "plain.log", "the list of files, as if nothing had been asked")
+	require.NotContains(t, body, "--unit")
+}
+
+// TestWhatIsSwitchedOffSaysSo has neither logs nor a profiler.
+func TestWhatIsSwitchedOffSaysSo(t *testing.T) {
+	b := start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.Profiling = "", false })
+	for path, want := range map[string]string{
+		"/logs/": "logs endpoint is disabled.", "/logs/x": "logs endpoint is disabled.",
+		"/debug/pprof/": "profiling endpoint is disabled.", "/debug/pprof/heap": "profiling endpoint is disabled.",
+		"/debug/flags/v": "flags endpoint is disabled.",
+	} {
+		code, body := b.do(t, "admin", "GET", path)
+		require.Equal(t, 405, code, path)
+		require.Contains(t, body, want)
+	}
+}

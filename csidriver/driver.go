@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -49,7 +50,7 @@ func New(deps Deps, config Config) (*Driver, error) {
 	}
 	return &Driver{
 		config: config, logger: logger, mounter: mounts.Syscalls{}, work: newWork(),
-		loops: &loops{sys: "/sys/block", dev: "/dev"},
+		loops: &loops{devices: loopdev.New()},
 		store: &store{root: config.Root, thin: config.Thin},
 	}, nil
 }

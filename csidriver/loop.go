@@ -4,26 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/loopdev"
 )
 
 const (
-	loopMajor = 7
+	loopMajor = loopdev.Major
 	// sectorSize is that of the devices, whatever the kernel's default.
 	sectorSize = 512
-	// attachTries is how often a free device may be lost to somebody else who attaches at the same time.
-	attachTries = 64
 )
 
-// loops works with the kernel's loop devices. All it knows it asks the kernel each time.
-type loops struct {
-	// sys is /sys/block, dev is /dev.
-	sys, dev string
-}
+// loops finds the loop devices of images. All it knows it asks the kernel each time.
+type loops struct{ devices loopdev.Devices }
 
 // loop is an attached loop device.
 type loop struct {
@@ -50,21 +45,13 @@ func (l *loops) findAny(image string) (*loop, error) {
 	if err := unix.Stat(image, &stat); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: image, Err: err}
 	}
-	names, err := filepath.Glob(filepath.Join(l.sys, "loop*", "loop", "backing_file"))
+	// The path may be seen from another mount namespace: only the inode decides. This spares opening devices.
+	candidates, err := l.devices.List(func(backing string) bool { return strings.Contains(backing, imageName) })
 	if err != nil {
-		return nil, fmt.Errorf("list loop devices: %w", err)
+		return nil, err
 	}
-	for _, name := range names {
-		backing, err := os.ReadFile(name)
-		// The path may be seen from another mount namespace: only the inode decides. This spares opening devices.
-		if err != nil || !strings.Contains(string(backing), imageName) {
-			continue // detached meanwhile, or not ours
-		}
-		number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(name))), "loop"))
-		if err != nil {
-			continue
-		}
-		found, err := l.check(number, &stat)
+	for _, candidate := range candidates {
+		found, err := l.check(candidate.Number, &stat)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +64,7 @@ func (l *loops) findAny(image string) (*loop, error) {
 
 // check returns the device if its image is that of stat.
 func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
-	device, err := l.openDevice(number, os.O_RDONLY)
+	device, err := l.devices.Open(number, os.O_RDONLY)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // being detached right now
 	}
@@ -103,108 +90,33 @@ func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
 
 // attach attaches the image to a free device. The caller has made sure that it is attached to none.
 func (l *loops) attach(image string, readonly bool) (*loop, error) {
-	mode, flags := os.O_RDWR, uint32(0)
+	mode := os.O_RDWR
 	if readonly {
-		mode, flags = os.O_RDONLY, unix.LO_FLAGS_READ_ONLY
+		mode = os.O_RDONLY
 	}
 	file, err := os.OpenFile(image, mode, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	control, err := os.OpenFile(filepath.Join(l.dev, "loop-control"), os.O_RDWR, 0)
+	number, err := l.devices.Attach(file, loopdev.Options{ReadOnly: readonly, SectorSize: sectorSize, Skip: l.published})
 	if err != nil {
-		return nil, fmt.Errorf("open loop control (is the kernel's module \"loop\" loaded?): %w", err)
+		return nil, err
 	}
-	defer control.Close()
-	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: sectorSize, Info: unix.LoopInfo64{Flags: flags}}
-	copy(config.Info.File_name[:len(config.Info.File_name)-1], image)
-	next := 0
-	for range attachTries {
-		number, err := freeNumber(control, next)
-		if err != nil {
-			return nil, err
-		}
-		device := &loop{number: number, path: l.devicePath(number), readonly: readonly}
-		// A node that is still published belongs to an earlier user, who must not get at this image.
-		_, published, err := device.uses()
-		if err != nil {
-			return nil, err
-		}
-		if len(published) > 0 {
-			next = number + 1
-			continue
-		}
-		done, err := l.configure(number, mode, &config)
-		if err != nil {
-			return nil, fmt.Errorf("attach %q to %q: %w", image, device.path, err)
-		}
-		if done {
-			return device, nil
-		}
-		if next > 0 {
-			next = number + 1
-		}
-	}
-	return nil, fmt.Errorf("attach %q: %d free loop devices were in use after all", image, attachTries)
+	return &loop{number: number, path: l.devices.Path(number), readonly: readonly}, nil
 }
 
-// freeNumber returns the number of a device that is free, or that at least the caller has not tried: the first of all,
-// or, where next says that it cannot be used, that one.
-func freeNumber(control *os.File, next int) (int, error) {
-	if next == 0 {
-		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return 0, fmt.Errorf("get free loop device: %w", err)
-		}
-		return number, nil
-	}
-	err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, next)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return 0, fmt.Errorf("add loop device %d: %w", next, err)
-	}
-	return next, nil
-}
-
-// configure attaches an image to the device. It reports false if the device is not free.
-func (l *loops) configure(number, mode int, config *unix.LoopConfig) (bool, error) {
-	device, err := l.openDevice(number, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-		return false, nil // taken and given back since
-	}
-	if err != nil {
-		return false, err
-	}
-	defer device.Close()
-	err = unix.IoctlLoopConfigure(int(device.Fd()), config)
-	if errors.Is(err, unix.EBUSY) {
-		return false, nil // somebody else was quicker
-	}
-	return err == nil, err
-}
-
-func (l *loops) devicePath(number int) string {
-	return filepath.Join(l.dev, "loop"+strconv.Itoa(number))
-}
-
-// openDevice opens /dev/loopN, and makes the node if nobody (udev, devtmpfs) has.
-func (l *loops) openDevice(number, mode int) (*os.File, error) {
-	path := l.devicePath(number)
-	device, err := os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
-	if !errors.Is(err, os.ErrNotExist) {
-		return device, err
-	}
-	id := int(unix.Mkdev(loopMajor, uint32(number)))
-	if err := unix.Mknod(path, unix.S_IFBLK|0o660, id); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, &os.PathError{Op: "mknod", Path: path, Err: err}
-	}
-	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
+// published reports whether the node of a free device is still published: it belongs to an earlier user, who must not
+// get at another image.
+func (l *loops) published(number int) (bool, error) {
+	_, published, err := (&loop{number: number}).uses()
+	return len(published) > 0, err
 }
 
 // revive takes back that a device is being detached: its image must not get a second device while a filesystem that
 // is still mounted somewhere writes through the first. It reports false if the device is gone by now.
 func (l *loops) revive(device *loop) (bool, error) {
-	file, err := l.openDevice(device.number, os.O_RDONLY)
+	file, err := l.devices.Open(device.number, os.O_RDONLY)
 	if errors.Is(err, unix.ENXIO) {
 		return false, nil
 	}
@@ -227,24 +139,11 @@ func (l *loops) revive(device *loop) (bool, error) {
 }
 
 // detach frees the device, at once or when its last user closes it.
-func (l *loops) detach(device *loop) error {
-	file, err := l.openDevice(device.number, os.O_RDONLY)
-	if errors.Is(err, unix.ENXIO) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
-		return fmt.Errorf("detach %q: %w", device.path, err)
-	}
-	return nil
-}
+func (l *loops) detach(device *loop) error { return l.devices.Detach(device.number) }
 
 // resize has the device take the size that its image has now.
 func (l *loops) resize(device *loop) error {
-	file, err := l.openDevice(device.number, os.O_RDONLY)
+	file, err := l.devices.Open(device.number, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,8 @@ type Stats struct {
 
 // BlockMapper is a Plugin that can hand a volume to a container as a block device instead of a directory. Map returns
 // the path of the device; Unmap gets the Dir of its Request, which is POD/volumeDevices/<escaped plugin>/<DirName> and
-// which Map makes a symbolic link to the device. The rules of SetUp and TearDown hold.
+// which Map makes a symbolic link to the device. The rules of SetUp and TearDown hold. In between the plugin keeps the
+// device held (see volume/hold), so that the number that a container has of it stays that device's.
 type BlockMapper interface {
 	Plugin
 	Map(ctx context.Context, req Request) (Mount, error)

@@ -17,14 +17,22 @@ import (
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/subpath"
+	"github.com/berth-dev/berth/volume/testsuite"
 )
 
 // crashRoot names the environment variable that makes TestCrashingProcess the process that is killed.
 const crashRoot = "BERTH_TEST_CRASH_ROOT"
 
-func crashVolumes() []corev1.Volume {
-	return []corev1.Volume{emptyDir("disk"), memory("mem"), configMapVolume("conf", "conf"), secretVolume("sec", "sec"),
-		tokenVolume("tok"), claimVolume("data", "c")}
+// crashDevice names the one with the block device of its Pods.
+const crashDevice = "BERTH_TEST_CRASH_DEVICE"
+
+// crashPod is a Pod with a volume of each kind, one of them a block device.
+func crashPod(uid types.UID) *corev1.Pod {
+	p := pod(uid, emptyDir("disk"), memory("mem"), configMapVolume("conf", "conf"), secretVolume("sec", "sec"),
+		tokenVolume("tok"), claimVolume("data", "c"))
+	p.Spec.Volumes = append(p.Spec.Volumes, claimVolume("raw", "d"))
+	p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "raw", DevicePath: "/dev/raw"}}
+	return p
 }
 
 // TestCrashingProcess mounts and unmounts until it is killed. By itself it does nothing.
@@ -35,14 +43,15 @@ func TestCrashingProcess(t *testing.T) {
 	}
 	w := newWorldAt(t, root)
 	claim, pv, _ := w.claim("c")
-	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, hereNode())
+	raw, disk := w.localDevice("d", os.Getenv(crashDevice))
+	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, hereNode())
 	fmt.Println("started")
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for round := 0; ; round++ {
 				uid := types.UID(fmt.Sprintf("%d-%d", i, round%3))
-				if err := w.Mount(t.Context(), pod(uid, crashVolumes()...)); err != nil {
+				if err := w.Mount(t.Context(), crashPod(uid)); err != nil {
 					fmt.Println("mount failed:", err)
 					return
 				}
@@ -69,18 +78,21 @@ func TestCrashingProcess(t *testing.T) {
 func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 	w := newWorld(t)
 	claim, pv, dir := w.claim("c")
-	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, hereNode())
+	device := testsuite.BlockDevice(t)
+	raw, disk := w.localDevice("d", device)
+	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, hereNode())
 	precious := filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("data"), 0o600))
-	found := 0
+	found, held := 0, 0
 	for round := range 15 {
-		kill(t, w.root)
+		kill(t, w.root, device)
 		leftovers, err := mounts.Under(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		found += len(leftovers)
+		held += len(w.held())
 		w.restart()
 		// One Pod lives on and finds its volumes, the others are gone.
-		survivor := pod("0-0", crashVolumes()...)
+		survivor := crashPod("0-0")
 		require.NoError(t, w.Mount(t.Context(), survivor), "round %d", round)
 		require.Equal(t, "1", w.read("0-0", "sec", "k"))
 		require.Equal(t, "data", w.read("0-0", "data", "precious"))
@@ -88,21 +100,38 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 		entries, err := os.ReadDir(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		require.Len(t, entries, 1)
+		require.Len(t, w.held(), 1)
 		require.NoError(t, w.Unmount(t.Context(), "0-0"))
 		require.NoError(t, w.RemovePodDir("0-0"))
 		left, err := mounts.Under(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		require.Empty(t, left)
+		require.Empty(t, w.held())
+		require.Empty(t, filesBelow(t, filepath.Join(w.root, "plugins")))
 		require.FileExists(t, precious)
 	}
 	require.Positive(t, found, "the process must have been killed in the middle of its work now and then")
+	require.Positive(t, held, "also while it held devices")
+}
+
+// filesBelow lists all below a directory that is no directory.
+func filesBelow(t *testing.T, dir string) []string {
+	t.Helper()
+	var files []string
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			files = append(files, path)
+		}
+		return err
+	}))
+	return files
 }
 
 // kill runs TestCrashingProcess on the root directory and kills it at some moment.
-func kill(t *testing.T, root string) {
+func kill(t *testing.T, root, device string) {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestCrashingProcess$", "-test.timeout", "60s")
-	child.Env = append(os.Environ(), crashRoot+"="+root)
+	child.Env = append(os.Environ(), crashRoot+"="+root, crashDevice+"="+device)
 	out, err := child.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, child.Start())

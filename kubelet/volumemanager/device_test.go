@@ -404,42 +404,6 @@ func TestVolumeForOnePodOnly(t *testing.T) {
 	w.allGone()
 }
 
-func TestBlockVolume(t *testing.T) {
-	w := deviceWorld(t)
-	w.noAttach()
-	w.device("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
-	p := pod("a", claimVolume("data", "v"))
-	p.Spec.Containers[0].VolumeMounts = nil
-	p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/x"}}
-	require.NoError(t, w.Supported(p))
-	w.driver.FailNext("NodePublishVolume", csifake.Fault{Code: codes.Internal})
-	failing := w.mounting(p)
-	require.Contains(t, w.nextEvent(), `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : csi driver`)
-	w.step(500 * time.Millisecond)
-	require.NoError(t, w.result(failing))
-	for range 2 { // the second time as a new process
-		require.NoError(t, w.Mount(t.Context(), p))
-		mounted := w.Volumes("a")["data"]
-		require.True(t, mounted.Block)
-		info, err := os.Stat(mounted.Path)
-		require.NoError(t, err)
-		require.NotZero(t, info.Mode()&os.ModeDevice)
-		link, err := filepath.EvalSymlinks(volume.DeviceDir(w.root, "a", csi.Name, "pv-v"))
-		require.NoError(t, err)
-		require.Equal(t, mounted.Path, link)
-		w.restart()
-	}
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.NoDirExists(t, volume.PodDevicesDir(w.root, "a"))
-	w.allGone()
-	require.NoError(t, w.RemovePodDir("a"))
-
-	wrong := w.mounting(pod("b", claimVolume("data", "v")))
-	require.Contains(t, w.nextEvent(), `persistent volume "pv-v" has volumeMode Block, but the pod names it in volumeMounts`)
-	require.NoError(t, w.Unmount(t.Context(), "b"))
-	require.ErrorIs(t, w.result(wrong), volumemanager.ErrTerminating)
-}
-
 func TestVolumeGrowsWhileInUse(t *testing.T) {
 	w := deviceWorld(t)
 	w.noAttach()

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/subpath"
@@ -109,6 +110,7 @@ type Manager struct {
 	log      *slog.Logger
 	exec     *operationexecutor.Keyed
 	subpaths *subpath.SubPaths
+	holder   *hold.Holder
 	devices  *devices
 	ready    chan struct{} // closed when RootDir is prepared
 	wake     chan struct{} // has a value when dirty may not be empty
@@ -175,6 +177,7 @@ func New(config Config, deps Deps) *Manager {
 	return &Manager{
 		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec,
 		subpaths:  subpath.New(deps.Mounter),
+		holder:    hold.New(hold.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
 		devices:   newDevices(deps.Node, exec, deps.Clock, deps.Logger),
 		again:     make(map[types.UID]struct{}),
 		lookAgain: make(chan struct{}, 1),

@@ -230,6 +230,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		})
 	}
 	_ = group.Wait() // the errors are in errs
+	errs = append(errs, m.releaseLost(ctx, keep))
 	m.devices.unstageLeftovers()
 	return errors.Join(errs...)
 }
@@ -280,11 +281,12 @@ func (m *Manager) unmountBelowRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// What is held cannot be unmounted.
+	errs := []error{m.releaseHeld(ctx)}
 	paths, err := mounts.Under(root)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	for _, path := range paths {
 		if path == root {
 			continue

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -48,6 +49,7 @@ type Plugin struct {
 	config Config
 	deps   Deps
 	info   *driverObjects
+	holder *hold.Holder
 
 	mu          sync.Mutex                   // guards attachments
 	attachments map[string]map[string]string // by device, what its attacher told of it
@@ -72,7 +74,7 @@ func New(config Config, deps Deps) *Plugin {
 	}
 	return &Plugin{
 		config: config, deps: deps, info: newDriverObjects(deps.Client, deps.Drivers.tell),
-		attachments: make(map[string]map[string]string),
+		holder: hold.New(hold.Deps{Mounter: deps.Mounter}), attachments: make(map[string]map[string]string),
 	}
 }
 

@@ -117,6 +117,11 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 	if err != nil {
 		return fmt.Errorf("unstage volume %q: %w", data.SpecVolID, err)
 	}
+	if data.VolumeMode != "" {
+		if err := p.releaseAll(ctx, data.SpecVolID); err != nil {
+			return err
+		}
+	}
 	if driver.stages() {
 		if err := p.unstage(ctx, driver, data); err != nil {
 			return err

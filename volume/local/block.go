@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/hold"
 )
 
-// Map implements volume.BlockMapper. The volume's path must be a block device.
-func (p *Plugin) Map(_ context.Context, req volume.Request) (volume.Mount, error) {
+// Map implements volume.BlockMapper. The volume's path must be a block device. It is held (see package hold) until
+// Unmap, which finds it by the link in the Pod's directory: that is made first and removed last.
+func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
 	if err := checkNode(req); err != nil {
 		return volume.Mount{}, err
@@ -27,29 +29,36 @@ func (p *Plugin) Map(_ context.Context, req volume.Request) (volume.Mount, error
 		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is no block device",
 			pv.Name, path)
 	}
-	if have, err := os.Readlink(req.Dir); err == nil && have == path {
-		return volume.Mount{Path: path, ReadOnly: req.ReadOnly}, nil
-	}
-	if err := p.link(path, req.Dir); err != nil {
+	if _, err := hold.Link(path, req.Dir); err != nil {
 		return volume.Mount{}, fmt.Errorf("map local volume %q: %w", pv.Name, err)
+	}
+	if err := p.holder.Hold(ctx, path, holdPath(req.Dir)); err != nil {
+		return volume.Mount{}, volume.Uncertain(fmt.Errorf("map local volume %q: %w", pv.Name, err))
 	}
 	return volume.Mount{Path: path, ReadOnly: req.ReadOnly}, nil
 }
 
-func (p *Plugin) link(path, dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
-		return err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(path, dir)
-}
-
 // Unmap implements volume.BlockMapper. The device itself is left alone.
-func (p *Plugin) Unmap(_ context.Context, dir string) error {
+func (p *Plugin) Unmap(ctx context.Context, dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := p.holder.Release(ctx, holdPath(dir)); err != nil {
+		return fmt.Errorf("unmap local volume %q: %w", filepath.Base(dir), err)
+	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmap local volume %q: %w", filepath.Base(dir), err)
 	}
 	return nil
+}
+
+// holdPath is where a volume is held whose link in the Pod's directory, ROOT/pods/UID/volumeDevices/PLUGIN/PV, this is:
+// ROOT/plugins/PLUGIN/volumeDevices/PV/UID. Both are upstream's.
+func holdPath(link string) string {
+	pluginDir := filepath.Dir(link)
+	base := filepath.Dir(pluginDir)
+	podDir := filepath.Dir(base)
+	root := filepath.Dir(filepath.Dir(podDir))
+	return filepath.Join(root, "plugins", filepath.Base(pluginDir), filepath.Base(base), filepath.Base(link),
+		filepath.Base(podDir))
 }

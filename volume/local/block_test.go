@@ -6,11 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/local"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/testsuite"
@@ -26,6 +29,8 @@ func TestBlockDevice(t *testing.T) {
 		Pod: testsuite.Pod("u", blockSpec), Node: here, Spec: blockSpec, Dir: volume.DeviceDir(root, "u", local.Name, "pv-1"),
 	}
 	require.NoError(t, plugin.Unmap(t.Context(), request.Dir), "what is not there is fine")
+	held := filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-1/u")
+	holder := hold.New(hold.Deps{})
 	for range 2 {
 		mount, err := plugin.Map(t.Context(), request)
 		require.NoError(t, err)
@@ -33,15 +38,34 @@ func TestBlockDevice(t *testing.T) {
 		link, err := os.Readlink(request.Dir)
 		require.NoError(t, err)
 		require.Equal(t, device, link)
+		holds, err := holder.Below(root)
+		require.NoError(t, err)
+		require.Equal(t, []string{held}, holds)
+		plugin = local.New(mounts.Syscalls{}) // a new process
 	}
+	for range 2 {
+		require.NoError(t, plugin.Unmap(t.Context(), request.Dir))
+		require.NoFileExists(t, request.Dir)
+		require.NoDirExists(t, filepath.Dir(held))
+		require.FileExists(t, device)
+	}
+
+	// Whatever fails, what there is of the volume is found by its link.
+	nobody := filepath.Join(root, "nobody")
+	require.NoError(t, unix.Mknod(nobody, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
+	blockSpec.PV.Spec.Local.Path = nobody
+	_, err := plugin.Map(t.Context(), request)
+	require.True(t, volume.IsUncertain(err), "%v", err)
+	require.ErrorContains(t, err, `map local volume "pv-1": hold device`)
+	require.FileExists(t, held)
 	require.NoError(t, plugin.Unmap(t.Context(), request.Dir))
+	require.NoDirExists(t, filepath.Dir(held))
 	require.NoFileExists(t, request.Dir)
-	require.FileExists(t, device)
 
 	file := filepath.Join(root, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	blockSpec.PV.Spec.Local.Path = file
-	_, err := plugin.Map(t.Context(), request)
+	_, err = plugin.Map(t.Context(), request)
 	require.ErrorContains(t, err, "is no block device")
 	blockSpec.PV.Spec.Local.Path = device
 	request.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}

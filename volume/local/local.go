@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/fsgroup"
+	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -24,6 +25,7 @@ const Name = "kubernetes.io/local-volume"
 type Plugin struct {
 	mounter mounts.Mounter
 	disks   disks
+	holder  *hold.Holder
 }
 
 var (
@@ -33,7 +35,7 @@ var (
 
 // New makes the plugin.
 func New(mounter mounts.Mounter) *Plugin {
-	return &Plugin{mounter: mounter, disks: disks{mounter: mounter}}
+	return &Plugin{mounter: mounter, disks: disks{mounter: mounter}, holder: hold.New(hold.Deps{Mounter: mounter})}
 }
 
 // Name implements volume.Plugin.

@@ -15,7 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -38,8 +40,8 @@ type Subject struct {
 	NoDir bool
 }
 
-// Root is a new temporary directory that the test may mount in. When the test ends nothing may be mounted there. The
-// test is skipped if the process may not mount.
+// Root is a new temporary directory that the test may mount in. When the test ends nothing may be mounted there, and no
+// block device held. The test is skipped if the process may not mount.
 func Root(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -47,28 +49,42 @@ func Root(t testing.TB) string {
 	}
 	root := t.TempDir()
 	t.Cleanup(func() {
+		holder := hold.New(hold.Deps{})
+		held, err := holder.Below(root)
+		require.NoError(t, err)
+		for _, path := range held {
+			_ = holder.Release(context.WithoutCancel(t.Context()), path)
+		}
 		left, err := mounts.Under(root)
 		require.NoError(t, err)
 		for _, path := range left {
 			_ = unix.Unmount(path, unix.MNT_DETACH)
 		}
 		if !t.Failed() {
+			require.Empty(t, held, "block devices still held")
 			require.Empty(t, left, "mounts left behind")
 		}
 	})
 	return root
 }
 
-// BlockDevice is the path of a block device that nothing may open: only its node is there. The test is skipped if the
-// process may not make one.
+// deviceSize is the size of a BlockDevice in bytes.
+const deviceSize = 1 << 20
+
+// BlockDevice is the path of a new block device with nothing on it. The test is skipped if the process may not make one.
 func BlockDevice(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "device")
-	const major, minor = 7, 250 // a loop device that hardly any machine has
-	if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, minor))); err != nil {
-		t.Skipf("making a device node: %v", err)
+	image, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	require.NoError(t, err)
+	defer image.Close()
+	require.NoError(t, image.Truncate(deviceSize))
+	loops := loopdev.New()
+	number, err := loops.Attach(image, loopdev.Options{})
+	if err != nil {
+		t.Skipf("making a block device: %v", err)
 	}
-	return path
+	t.Cleanup(func() { require.NoError(t, loops.Detach(number)) })
+	return loops.Path(number)
 }
 
 // Pod is a Pod with this UID that has the volume.

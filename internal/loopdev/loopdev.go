@@ -1,0 +1,214 @@
+// Package loopdev attaches files and devices to the kernel's loop devices. It remembers nothing: all that it knows it
+// asks the kernel each time, so it works on after a restart, and beside others who attach and detach.
+package loopdev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Major is the major number of all loop devices.
+	Major = 7
+	// attachTries is how often a free device may be lost to somebody else who attaches at the same time.
+	attachTries = 64
+	// deleted is what the kernel puts behind the path of a backing file whose last name is gone.
+	deleted = " (deleted)"
+)
+
+// Devices are the loop devices of this machine. It is safe for concurrent use.
+type Devices struct {
+	// sys is /sys/block, dev is /dev.
+	sys, dev string
+}
+
+// New makes Devices.
+func New() Devices { return Devices{sys: "/sys/block", dev: "/dev"} }
+
+// Device is a loop device that something is attached to.
+type Device struct {
+	// Number is its minor number: it is /dev/loopNUMBER.
+	Number int
+	// Backing is the path of what is attached, as this process sees it, without what the kernel appends if that name
+	// is gone. A path from another mount namespace begins at the root of its mount.
+	Backing string
+	// Offset is that of Options.
+	Offset uint64
+	// Detaching says that it has been detached, but somebody still has it open. It ends when that one lets go.
+	Detaching bool
+}
+
+// List lists the devices in use whose Backing satisfies match. It opens none of them.
+func (d Devices) List(match func(backing string) bool) ([]Device, error) {
+	names, err := filepath.Glob(filepath.Join(d.sys, "loop*", "loop", "backing_file"))
+	if err != nil {
+		return nil, fmt.Errorf("list loop devices: %w", err)
+	}
+	var found []Device
+	for _, name := range names {
+		backing, err := os.ReadFile(name)
+		if err != nil {
+			continue // detached meanwhile
+		}
+		path := strings.TrimSuffix(strings.TrimSuffix(string(backing), "\n"), deleted)
+		if !match(path) {
+			continue
+		}
+		device, err := read(filepath.Dir(name))
+		if err != nil {
+			continue // detached meanwhile
+		}
+		device.Backing = path
+		found = append(found, device)
+	}
+	return found, nil
+}
+
+// read reads what sys/loopNUMBER/loop tells of a device besides its backing file.
+func read(dir string) (device Device, err error) {
+	if device.Number, err = strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(dir)), "loop")); err != nil {
+		return device, err
+	}
+	offset, err := os.ReadFile(filepath.Join(dir, "offset"))
+	if err != nil {
+		return device, err
+	}
+	if device.Offset, err = strconv.ParseUint(strings.TrimSpace(string(offset)), 10, 64); err != nil {
+		return device, err
+	}
+	detaching, err := os.ReadFile(filepath.Join(dir, "autoclear"))
+	device.Detaching = strings.TrimSpace(string(detaching)) != "0"
+	return device, err
+}
+
+// Options say how to attach. The zero value gives a device that can be written to and shows all of the file.
+type Options struct {
+	// ReadOnly refuses writes to the device. The file may be open for reading only.
+	ReadOnly bool
+	// SectorSize is in bytes; 0 leaves it to the kernel.
+	SectorSize uint32
+	// Offset is how many bytes of the file the device leaves out at its beginning. If there are no more the device is
+	// empty.
+	Offset uint64
+	// Skip, if not nil, reports whether a free device must not be taken.
+	Skip func(number int) (bool, error)
+}
+
+// Attach attaches an open file or block device to a free loop device and returns its number. The caller may close the
+// file then: the kernel holds it until Detach.
+func (d Devices) Attach(file *os.File, options Options) (int, error) {
+	mode, flags := os.O_RDWR, uint32(0)
+	if options.ReadOnly {
+		mode, flags = os.O_RDONLY, unix.LO_FLAGS_READ_ONLY
+	}
+	control, err := os.OpenFile(filepath.Join(d.dev, "loop-control"), os.O_RDWR, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open loop control (is the kernel's module \"loop\" loaded?): %w", err)
+	}
+	defer control.Close()
+	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: options.SectorSize,
+		Info: unix.LoopInfo64{Flags: flags, Offset: options.Offset}}
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], file.Name())
+	next := 0
+	for range attachTries {
+		number, err := freeNumber(control, next)
+		if err != nil {
+			return 0, err
+		}
+		if options.Skip != nil {
+			skip, err := options.Skip(number)
+			if err != nil {
+				return 0, err
+			}
+			if skip {
+				next = number + 1
+				continue
+			}
+		}
+		done, err := d.configure(number, mode, &config)
+		if err != nil {
+			return 0, fmt.Errorf("attach %q to %q: %w", file.Name(), d.Path(number), err)
+		}
+		if done {
+			return number, nil
+		}
+		if next > 0 {
+			next = number + 1
+		}
+	}
+	return 0, fmt.Errorf("attach %q: %d free loop devices were in use after all", file.Name(), attachTries)
+}
+
+// freeNumber returns the number of a device that is free, or that at least the caller has not tried: the first of all,
+// or, where next says that it cannot be used, that one.
+func freeNumber(control *os.File, next int) (int, error) {
+	if next == 0 {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return 0, fmt.Errorf("get free loop device (losetup -a lists those in use): %w", err)
+		}
+		return number, nil
+	}
+	err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, next)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, fmt.Errorf("add loop device %d: %w", next, err)
+	}
+	return next, nil
+}
+
+// configure attaches to the device. It reports false if the device is not free.
+func (d Devices) configure(number, mode int, config *unix.LoopConfig) (bool, error) {
+	device, err := d.Open(number, mode)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return false, nil // taken and given back since
+	}
+	if err != nil {
+		return false, err
+	}
+	defer device.Close()
+	err = unix.IoctlLoopConfigure(int(device.Fd()), config)
+	if errors.Is(err, unix.EBUSY) {
+		return false, nil // somebody else was quicker
+	}
+	return err == nil, err
+}
+
+// Path is the path of a device.
+func (d Devices) Path(number int) string { return filepath.Join(d.dev, "loop"+strconv.Itoa(number)) }
+
+// Open opens a device, and makes its node if nobody (udev, devtmpfs) has. A device that is just being detached gives
+// ENXIO.
+func (d Devices) Open(number, mode int) (*os.File, error) {
+	path := d.Path(number)
+	device, err := os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
+	if !errors.Is(err, os.ErrNotExist) {
+		return device, err
+	}
+	id := int(unix.Mkdev(Major, uint32(number)))
+	if err := unix.Mknod(path, unix.S_IFBLK|0o660, id); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
+}
+
+// Detach frees the device, at once or when its last user closes it. One that is free is fine.
+func (d Devices) Detach(number int) error {
+	file, err := d.Open(number, os.O_RDONLY)
+	if errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("detach %q: %w", file.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package volumemanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// releaseLost releases block devices that are held for Pods that are gone and of which nothing is on disk any more. No
+// process leaves such, wherever it is killed, but somebody who removes the directory of a Pod by hand does.
+func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) error {
+	held, err := m.holder.Below(m.config.RootDir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range held {
+		uid := types.UID(filepath.Base(path))
+		_, err := os.Lstat(volume.PodDevicesDir(m.config.RootDir, uid))
+		if keep(uid) || !errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		m.log.Warn("a block device is still held for a pod whose directory is gone, releasing it", "uid", uid, "path", path)
+		errs = append(errs, m.holder.Release(ctx, path))
+	}
+	return errors.Join(errs...)
+}
+
+// releaseHeld makes one attempt to release all block devices that are held below the root directory. What their owners
+// know of them stays on disk, as after a reboot.
+func (m *Manager) releaseHeld(ctx context.Context) error {
+	held, err := m.holder.Below(m.config.RootDir)
+	if err != nil {
+		return fmt.Errorf("release block devices: %w", err)
+	}
+	var errs []error
+	for _, path := range held {
+		errs = append(errs, m.holder.Release(ctx, path))
+	}
+	return errors.Join(errs...)
+}

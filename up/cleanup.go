@@ -13,18 +13,25 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/volume/hold"
 )
 
 // sweep removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
 // namespaces of this cluster. It runs after the runtime has stopped, so nothing can make new ones.
 func (l Layout) sweep(ctx context.Context) error {
+	return errors.Join(l.endShims(ctx), l.letGo(ctx), l.sweepMachine(ctx))
+}
+
+// letGo unmounts what is mounted in the cluster's directories, and frees the loop devices of its disks. Block devices of
+// Pods come first, for the loop device that holds one is found by where it is mounted.
+func (l Layout) letGo(ctx context.Context) error {
 	return errors.Join(
-		l.endShims(ctx),
+		hold.New(hold.Deps{}).ReleaseBelow(ctx, l.KubeletDir()),
 		unmountBelow(l.RunDir),
 		unmountBelow(l.ContainerdRoot()),
 		unmountBelow(l.KubeletDir()),
 		l.detachDisks(),
-		l.sweepMachine(ctx),
 	)
 }
 

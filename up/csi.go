@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
+	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
@@ -111,26 +110,16 @@ func (c *Cluster) csiAttachPart() (runPart, error) {
 
 // detachDisks frees the loop devices of this cluster's disks, which nobody uses once its mounts are gone.
 func (l Layout) detachDisks() error {
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	loops := loopdev.New()
+	disks, err := loops.List(func(image string) bool { return strings.HasPrefix(image, l.disksDir()+"/") })
 	if err != nil {
-		return err
+		return fmt.Errorf("free the cluster's disks: %w", err)
 	}
 	var errs []error
-	for _, file := range files {
-		image, err := os.ReadFile(file)
-		if err != nil || !strings.HasPrefix(string(image), l.disksDir()+"/") {
-			continue // freed meanwhile, or somebody else's
+	for _, disk := range disks {
+		if err := loops.Detach(disk.Number); err != nil {
+			errs = append(errs, fmt.Errorf("free the disk %s: %w", disk.Backing, err))
 		}
-		device := filepath.Join("/dev", strings.Split(file, "/")[3])
-		loop, err := os.Open(device)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("free the disk %s: %w", device, err))
-			continue
-		}
-		if _, err := unix.IoctlRetInt(int(loop.Fd()), unix.LOOP_CLR_FD); err != nil && !errors.Is(err, unix.ENXIO) {
-			errs = append(errs, fmt.Errorf("free the disk %s: %w", device, err))
-		}
-		errs = append(errs, loop.Close())
 	}
 	return errors.Join(errs...)
 }

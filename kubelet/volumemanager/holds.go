@@ -3,7 +3,6 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -27,20 +26,6 @@ func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) er
 			continue
 		}
 		m.log.Warn("a block device is still held for a pod whose directory is gone, releasing it", "uid", uid, "path", path)
-		errs = append(errs, m.holder.Release(ctx, path))
-	}
-	return errors.Join(errs...)
-}
-
-// releaseHeld makes one attempt to release all block devices that are held below the root directory. What their owners
-// know of them stays on disk, as after a reboot.
-func (m *Manager) releaseHeld(ctx context.Context) error {
-	held, err := m.holder.Below(m.config.RootDir)
-	if err != nil {
-		return fmt.Errorf("release block devices: %w", err)
-	}
-	var errs []error
-	for _, path := range held {
 		errs = append(errs, m.holder.Release(ctx, path))
 	}
 	return errors.Join(errs...)

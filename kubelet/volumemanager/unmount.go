@@ -281,8 +281,8 @@ func (m *Manager) unmountBelowRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is held cannot be unmounted.
-	errs := []error{m.releaseHeld(ctx)}
+	// What is held cannot be unmounted. What the plugins know of it stays on disk, as after a reboot.
+	errs := []error{m.holder.ReleaseBelow(ctx, root)}
 	paths, err := mounts.Under(root)
 	if err != nil {
 		return errors.Join(append(errs, err)...)

@@ -281,3 +281,16 @@ func (h *Holder) Below(dir string) ([]string, error) {
 	}
 	return paths, nil
 }
+
+// ReleaseBelow ends all holds below a directory. It goes on after an error and returns all of them.
+func (h *Holder) ReleaseBelow(ctx context.Context, dir string) error {
+	paths, err := h.Below(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, h.Release(ctx, path))
+	}
+	return errors.Join(errs...)
+}

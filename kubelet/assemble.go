@@ -154,7 +154,7 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	if k.statuses, err = status.NewWriter(status.WriterConfig{}, status.WriterDeps{
-		Client: d.Client, Timeline: d.Timeline, Clock: d.Clock, Logger: d.Logger,
+		Client: d.Client, Observe: k.lives.statusWritten, Timeline: d.Timeline, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (k *Kubelet) employ() (err error) {
 	}
 	if k.watcher, err = pleg.New(pleg.Deps{
 		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.Dirty(uid) }, Listed: k.heldByRuntime,
-		Exits: d.Exits, Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
+		Relisted: k.lives.relisted, Exits: d.Exits, Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (k *Kubelet) employ() (err error) {
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles,
 		})),
-		Gone: k.gone, Allocations: k.grants, Metrics: newStarts(k.metrics), Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
+		Gone: k.gone, Allocations: k.grants, Metrics: k.lives, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
 	}); err != nil {
 		return err
@@ -224,7 +224,7 @@ func (k *Kubelet) open() error {
 	if err != nil {
 		return err
 	}
-	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift})
+	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift, working: k.workers.Working})
 	k.metrics.MustRegister(volumemanager.NewCollector(k.volumes))
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,

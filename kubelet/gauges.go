@@ -1,10 +1,13 @@
 package kubelet
 
 import (
+	"strings"
+
 	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
@@ -22,6 +25,11 @@ var (
 	nodeName = prometheus.NewDesc("kubelet_node_name", "The node's name. The count is always 1.", []string{"node"}, nil)
 	drift    = prometheus.NewDesc("berth_kubelet_runtime_drift_total",
 		"Pods that a slow listing of the runtime found changed without an event. It should be 0.", nil, nil)
+	workingPods = prometheus.NewDesc("kubelet_working_pods", "Pods that have a worker, by where they stand in their life, whether "+
+		"they are wanted, and whether they are static.", []string{"lifecycle", "config", "static"}, nil)
+	pendingResizes = prometheus.NewDesc("kubelet_pod_pending_resizes", "Pods that ask for resources they were not granted.",
+		[]string{"reason"}, nil)
+	progressingResizes = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Pods whose granted resources are not all in force.", nil, nil)
 )
 
 // gauges count what is there when somebody asks.
@@ -29,6 +37,8 @@ type gauges struct {
 	node  string
 	pods  func() []*corev1.Pod
 	drift func() int64
+	// working counts Pods' workers by where they stand.
+	working func() map[podworker.Place]int
 }
 
 var _ prometheus.Collector = (*gauges)(nil)
@@ -36,7 +46,8 @@ var _ prometheus.Collector = (*gauges)(nil)
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, drift,
+		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, drift, workingPods, pendingResizes,
+		progressingResizes,
 	} {
 		out <- desc
 	}
@@ -47,6 +58,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	running := 0
 	desired, active := map[string]int{"": 0}, map[string]int{"": 0}
 	states := map[string]int{"running": 0, "exited": 0, "created": 0}
+	g.collectWorkers(out)
 	for _, pod := range g.pods() {
 		static := ""
 		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
@@ -94,4 +106,31 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(nodeName, prometheus.GaugeValue, 1, g.node)
 	out <- prometheus.MustNewConstMetric(drift, prometheus.CounterValue, float64(g.drift()))
+}
+
+// collectWorkers counts workers and changes of resources.
+func (g *gauges) collectWorkers(out chan<- prometheus.Metric) {
+	pending, progressing := map[string]int{"deferred": 0, "infeasible": 0}, 0
+	for _, pod := range g.pods() {
+		for _, c := range pod.Status.Conditions {
+			switch {
+			case c.Status != corev1.ConditionTrue:
+			case c.Type == corev1.PodResizePending:
+				pending[strings.ToLower(c.Reason)]++
+			case c.Type == corev1.PodResizeInProgress:
+				progressing++
+			}
+		}
+	}
+	for reason, n := range pending {
+		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
+	}
+	out <- prometheus.MustNewConstMetric(progressingResizes, prometheus.GaugeValue, float64(progressing))
+	for at, n := range g.working() {
+		static := ""
+		if at.Static {
+			static = "true"
+		}
+		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), at.Lifecycle, at.Config, static)
+	}
 }

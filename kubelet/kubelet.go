@@ -58,6 +58,7 @@ type Kubelet struct {
 	probeMetrics *prometheus.Registry
 	requests     *server.Requests
 	imageTimes   *imageTimes
+	lives        *lives
 
 	machine  *node.LinuxMachine
 	grants   *allocation.Store
@@ -128,7 +129,7 @@ func newKubelet(cfg Config, deps Deps) *Kubelet {
 	registry := prometheus.NewRegistry()
 	return &Kubelet{
 		cfg: cfg, deps: deps, metrics: registry, probeMetrics: prometheus.NewRegistry(),
-		requests: server.NewRequests(registry, deps.Clock), imageTimes: newImageTimes(registry),
+		requests: server.NewRequests(registry, deps.Clock), imageTimes: newImageTimes(registry), lives: newLives(registry, deps.Clock),
 		listed: make(chan struct{}), sourced: make(chan struct{}), grounded: make(chan struct{}),
 		face: newFace(),
 	}

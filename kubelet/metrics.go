@@ -108,7 +108,7 @@ type starts struct {
 	duration, total             prometheus.Histogram
 }
 
-var _ podworker.Metrics = (*starts)(nil)
+var _ podworker.Metrics = (*lives)(nil)
 
 func newStarts(registry *prometheus.Registry) *starts {
 	s := &starts{
@@ -164,8 +164,8 @@ func (s *starts) ContainerStarted(kind kuberuntime.Kind, reason string, err erro
 	s.containers.WithLabelValues(containerTypes[kind]).Inc()
 }
 
-// PodRunning implements podworker.Metrics.
-func (s *starts) PodRunning(sinceSeen, sinceCreated time.Duration) {
+// running notes how long a Pod took to run.
+func (s *starts) running(sinceSeen, sinceCreated time.Duration) {
 	s.duration.Observe(sinceSeen.Seconds())
 	s.total.Observe(sinceCreated.Seconds())
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/server"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -27,7 +28,7 @@ import (
 // look for. Those of probes, volumes and resources are held where they are made.
 func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	timings, starts := newTimings(registry), newStarts(registry)
+	timings, starts := newTimings(registry), newLives(registry, nil)
 	runtime := fake.New(clocktesting.NewFakePassiveClock(time.Now()))
 	runtime.FailNext("RunPodSandbox", errors.New("no"))
 	sandboxes := &measured{Runtime: runtime, timings: timings, clock: clocktesting.NewFakePassiveClock(time.Now())}
@@ -39,7 +40,16 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	starts.SandboxStarted(true, errors.New("no"))
 	starts.ContainerStarted(kuberuntime.KindInit, "", nil)
 	starts.ContainerStarted(kuberuntime.KindMain, "ErrImagePull", errors.New("no"))
-	starts.PodRunning(time.Second, 2*time.Second)
+	starts.PodRunning(time.Second, 2*time.Second, time.Second)
+	starts.ContainerEnded(kuberuntime.KindMain, 137, "OOMKilled")
+	starts.WorkerStarted(time.Second)
+	starts.Round("sync", time.Second)
+	starts.Orphan()
+	starts.Resized(time.Second)
+	starts.Infeasible()
+	starts.statusWritten(time.Second)
+	starts.relisted(time.Second)
+	starts.evictions.WithLabelValues(outgrown).Inc()
 	images := newImageTimes(registry)
 	images.observe(11<<20, time.Second)
 	images.count("age")
@@ -52,6 +62,9 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	over := testPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 	registry.MustRegister(&gauges{
 		node: "n", drift: func() int64 { return 3 }, pods: func() []*corev1.Pod { return []*corev1.Pod{static, over} },
+		working: func() map[podworker.Place]int {
+			return map[podworker.Place]int{{Lifecycle: "sync", Config: "desired"}: 1}
+		},
 	})
 
 	families, err := registry.Gather()
@@ -77,7 +90,14 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_http_requests_total":            {"long_running", "method", "path", "server_type"},
 		"kubelet_http_requests_duration_seconds": {"long_running", "method", "path", "server_type"},
 		"kubelet_http_inflight_requests":         {"long_running", "method", "path", "server_type"},
-		"kubelet_cgroup_version":                 {}, "berth_kubelet_runtime_drift_total": {},
+		"kubelet_pod_start_sli_duration_seconds": {}, "kubelet_pod_worker_start_duration_seconds": {},
+		"kubelet_pod_status_sync_duration_seconds": {}, "kubelet_pod_worker_duration_seconds": {"operation_type"},
+		"kubelet_terminated_containers_total": {"container_type", "exit_code", "reason"}, "kubelet_evictions": {"eviction_signal"},
+		"kubelet_orphaned_runtime_pods_total": {}, "kubelet_pod_resize_duration_milliseconds": {"success"},
+		"kubelet_pod_infeasible_resizes_total": {"reason_detail"}, "kubelet_pod_pending_resizes": {"reason"},
+		"kubelet_pod_in_progress_resizes": {}, "kubelet_working_pods": {"config", "lifecycle", "static"},
+		"kubelet_pleg_relist_duration_seconds": {}, "kubelet_pleg_relist_interval_seconds": {}, "kubelet_pleg_last_seen_seconds": {},
+		"kubelet_cgroup_version": {}, "berth_kubelet_runtime_drift_total": {},
 	}, found, "%v", slices.Sorted(maps.Keys(found)))
 	require.Equal(t, map[string]float64{"": 1, "true": 1}, values(t, registry, "kubelet_desired_pods"))
 	var paths []string

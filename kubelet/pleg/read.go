@@ -137,7 +137,11 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.mu.Lock()
 	w.touched = map[types.UID]bool{}
 	w.mu.Unlock()
+	began := w.deps.Clock.Now()
 	sandboxes, containers, err := w.both(ctx, nil)
+	if err == nil && w.deps.Relisted != nil {
+		w.deps.Relisted(w.deps.Clock.Since(began))
+	}
 	if err != nil {
 		w.mu.Lock()
 		w.touched = nil

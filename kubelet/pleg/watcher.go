@@ -48,6 +48,8 @@ type Deps struct {
 	Dirty func(uid types.UID)
 	// Listed, if set, is told after each full listing which Pods the runtime holds. It must not block.
 	Listed func(uids []types.UID)
+	// Relisted, if set, is told of each full listing that came to its end, and how long it took. It must not block.
+	Relisted func(took time.Duration)
 	// Exits, if set, is asked how a container ended that the runtime says it does not know of.
 	Exits Exits
 	// Audit is how often everything is listed although events flow; AuditPeriod if zero.

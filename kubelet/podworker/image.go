@@ -82,12 +82,16 @@ func (w *worker) pullOne(ctx context.Context, name, key, image string, policy co
 	if w.images[key] != nil || w.ops[step] != nil || w.waits(step) {
 		return
 	}
+	if w.pulls.from.IsZero() {
+		w.pulls.from = w.m.deps.Clock.Now()
+	}
 	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
 	w.begin(ctx, step, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
 		image, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
 		span.End(withReason(err))
 		return func() {
+			w.pulls.to = w.m.deps.Clock.Now()
 			if err == nil {
 				w.retries.done(step)
 				w.images[key] = image

@@ -161,6 +161,7 @@ func (m *Manager) sweep() {
 		}
 		w := newWorker(m, nil)
 		w.uid, w.removed = uid, true
+		m.deps.Metrics.Orphan()
 		m.deps.Logger.Warn("the runtime holds a pod that nobody wants; ending it", "uid", uid)
 		m.add(w)
 	}

@@ -3,6 +3,10 @@ package podworker
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
@@ -13,8 +17,108 @@ type Metrics interface {
 	// ContainerStarted is told of each try to make and start a container. The reason is that of its status if the try
 	// failed.
 	ContainerStarted(kind kuberuntime.Kind, reason string, err error)
-	// PodRunning is told once of each Pod that this process has seen from its beginning, when it has come to run.
-	PodRunning(sinceSeen, sinceCreated time.Duration)
+	// ContainerEnded is told of each instance that was seen to run and has ended.
+	ContainerEnded(kind kuberuntime.Kind, exitCode int32, reason string)
+	// PodRunning is told once of each Pod that this process has seen from its beginning, when it has come to run. own is
+	// the time since its creation without that of pulls and init containers; negative for a Pod that waits for storage
+	// of its own too.
+	PodRunning(sinceSeen, sinceCreated, own time.Duration)
+	// WorkerStarted is told of each worker how long after its Pod was seen it began, Round of each of its looks.
+	WorkerStarted(after time.Duration)
+	Round(kind string, took time.Duration)
+	// Orphan is told of each Pod that the runtime held and nobody wanted.
+	Orphan()
+	// Resized is told of each change of resources that is in force, Infeasible of each that never can be.
+	Resized(took time.Duration)
+	Infeasible()
+}
+
+// Place is where a Pod's worker stands: its lifecycle is sync, terminating or terminated, its configuration desired,
+// orphan (gone from its source) or runtime_only (never in one).
+type Place struct {
+	Lifecycle, Config string
+	Static            bool
+}
+
+// Working counts the workers by where they stand.
+func (m *Manager) Working() map[Place]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := map[Place]int{}
+	for _, w := range m.workers {
+		if at := w.place.Load(); at != nil {
+			counts[*at]++
+		}
+	}
+	return counts
+}
+
+// lifecycles are upstream's words for states.
+var lifecycles = map[state]string{syncing: "sync", terminating: "terminating", terminated: "terminated"}
+
+// measured does one round and tells how long it took.
+func (w *worker) measured(look func() bool) bool {
+	kind, start := lifecycles[w.state], w.m.deps.Clock.Now()
+	if w.place.Load() == nil {
+		kind = "create"
+	}
+	gone := look()
+	w.m.deps.Metrics.Round(kind, w.m.deps.Clock.Since(start))
+	at := Place{Lifecycle: lifecycles[w.state], Config: "desired"}
+	switch {
+	case w.found:
+		at.Config = "runtime_only"
+	case w.removed:
+		at.Config = "orphan"
+	}
+	if w.pod != nil {
+		source := w.pod.Annotations[config.SourceAnnotation]
+		at.Static = source != "" && source != config.SourceAPI
+	}
+	w.place.Store(&at)
+	return gone
+}
+
+// ownTime is how long the Pod took to run since its creation, without pulls and init containers.
+func (w *worker) ownTime(sinceCreated time.Duration) time.Duration {
+	for _, v := range w.pod.Spec.Volumes {
+		if v.Secret == nil && v.ConfigMap == nil && v.DownwardAPI == nil && v.Projected == nil && v.EmptyDir == nil {
+			return -1
+		}
+	}
+	own := sinceCreated - w.pulls.to.Sub(w.pulls.from)
+	for i := range w.pod.Spec.InitContainers {
+		c := &w.pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			continue
+		}
+		for _, ran := range w.runtime.Containers {
+			if ran.Name == c.Name && !ran.StartedAt.IsZero() && ran.FinishedAt.After(ran.StartedAt) {
+				own -= ran.FinishedAt.Sub(ran.StartedAt)
+			}
+		}
+	}
+	return max(own, 0)
+}
+
+// tellEnd tells of an instance that ran.
+func (w *worker) tellEnd(id string) {
+	c := w.runtime.FindID(id)
+	if c == nil || c.State != container.StateExited || w.pod == nil {
+		return
+	}
+	kind := kuberuntime.KindMain
+	for i := range w.pod.Spec.InitContainers {
+		if w.pod.Spec.InitContainers[i].Name == c.Name {
+			kind = kuberuntime.KindInit
+		}
+	}
+	for i := range w.pod.Spec.EphemeralContainers {
+		if w.pod.Spec.EphemeralContainers[i].Name == c.Name {
+			kind = kuberuntime.KindEphemeral
+		}
+	}
+	w.m.deps.Metrics.ContainerEnded(kind, int32(c.ExitCode), c.Reason)
 }
 
 // noMetrics is told in vain.
@@ -29,4 +133,12 @@ func (noMetrics) SandboxStarted(bool, error) {}
 func (noMetrics) ContainerStarted(kuberuntime.Kind, string, error) {}
 
 // PodRunning implements Metrics.
-func (noMetrics) PodRunning(time.Duration, time.Duration) {}
+func (noMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
+
+// The rest implements Metrics.
+func (noMetrics) ContainerEnded(kuberuntime.Kind, int32, string) {}
+func (noMetrics) WorkerStarted(time.Duration)                    {}
+func (noMetrics) Round(string, time.Duration)                    {}
+func (noMetrics) Orphan()                                        {}
+func (noMetrics) Resized(time.Duration)                          {}
+func (noMetrics) Infeasible()                                    {}

@@ -58,7 +58,8 @@ func (w *worker) ended() bool {
 func (w *worker) set(s corev1.PodStatus) {
 	w.m.deps.Statuses.Set(w.pod, s)
 	if s.Phase == corev1.PodRunning && !w.since.IsZero() {
-		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.since), w.m.deps.Clock.Since(w.pod.CreationTimestamp.Time))
+		whole := w.m.deps.Clock.Since(w.pod.CreationTimestamp.Time)
+		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.since), whole, w.ownTime(whole))
 		w.since = time.Time{}
 	}
 	ready := status.IsReady(&s)

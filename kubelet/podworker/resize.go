@@ -3,6 +3,7 @@ package podworker
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,7 @@ type resize struct {
 	unsettled map[string]bool // names of the containers that do not have it yet
 	trouble   string
 	under     bool // a change is under way, and its end is to be told of
+	begun     time.Time
 }
 
 // take takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
@@ -119,6 +121,9 @@ func (w *worker) grant() {
 	if why != nil {
 		if r.pending == nil || *r.pending != *why {
 			w.warn("", "Resize"+why.Reason, "%s", why.Message)
+			if why.Reason == corev1.PodReasonInfeasible {
+				w.m.deps.Metrics.Infeasible()
+			}
 		}
 		r.pending = why
 		return
@@ -126,7 +131,7 @@ func (w *worker) grant() {
 	shrinks := w.pod
 	w.pod, r.pending, r.trouble = r.desired, nil, ""
 	w.m.deps.Allocations.Allocate(w.pod)
-	r.group, r.under = groupTight, true
+	r.group, r.under, r.begun = groupTight, true, w.m.deps.Clock.Now()
 	w.retries.done(opResize)
 	w.note("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
 	if shrinks != nil {
@@ -146,6 +151,9 @@ func (w *worker) settle(ctx context.Context, actions kuberuntime.Actions) {
 	if r.group == groupExact {
 		if r.under {
 			r.under = false
+			if !r.begun.IsZero() { // else an earlier process has begun it
+				w.m.deps.Metrics.Resized(w.m.deps.Clock.Since(r.begun))
+			}
 			w.note("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
 		}
 		return

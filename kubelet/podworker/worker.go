@@ -39,6 +39,12 @@ type worker struct {
 	known atomic.Pointer[corev1.Pod]
 	over  atomic.Bool
 	wake  chan struct{}
+	// place is where the worker stood after its last round; born is when it was made.
+	place atomic.Pointer[Place]
+	born  time.Time
+	found bool // in the runtime alone
+	// pulls is from the first pull's begin to the last one's end.
+	pulls struct{ from, to time.Time }
 	// deferred says that the Pod waits for resources of the node to become free.
 	deferred atomic.Bool
 
@@ -109,7 +115,7 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		m: m, wake: make(chan struct{}, 1), pod: pod, log: m.deps.Logger, changed: true, urgent: true,
 		ops: map[string]*op{}, images: map[string]*runtimeapi.Image{}, waiting: map[string]status.Waiting{},
 		messages: map[string]string{}, adopted: map[string]bool{}, hooked: newSet(), backoffs: map[string]time.Time{},
-		retries: retries{}, watched: map[string][]chan struct{}{},
+		retries: retries{}, watched: map[string][]chan struct{}{}, born: m.deps.Clock.Now(), found: pod == nil,
 	}
 	w.resize.asked = map[string]*runtimeapi.LinuxContainerResources{}
 	if pod != nil {
@@ -146,10 +152,11 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.running.Wait()
 	defer cancel()
+	w.m.deps.Metrics.WorkerStarted(w.m.deps.Clock.Since(w.born))
 	for {
 		w.takeIn()
 		w.next = time.Time{}
-		if w.look(ctx) {
+		if w.measured(func() bool { return w.look(ctx) }) {
 			return true
 		}
 		if !w.sleep(ctx) {
@@ -235,6 +242,7 @@ func (w *worker) learn(ctx context.Context) {
 	for id := range w.adopted {
 		if !live[id] {
 			delete(w.adopted, id)
+			w.tellEnd(id)
 			w.m.deps.Probes.ContainerStopped(w.uid, id)
 		}
 	}

@@ -37,6 +37,8 @@ type WriterConfig struct {
 type WriterDeps struct {
 	// Client writes statuses and deletes finished Pods.
 	Client kubernetes.Interface
+	// Observe, if set, is told of each status how long it took to get to the API server. It must not block.
+	Observe func(took time.Duration)
 	// Timeline, Logger and Clock may be nil.
 	Timeline *timeline.Recorder
 	Logger   *slog.Logger
@@ -236,6 +238,9 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 				return err
 			}
 			w.written(api)
+			if w.deps.Observe != nil && !e.asked.IsZero() {
+				w.deps.Observe(w.deps.Clock.Since(e.asked))
+			}
 		}
 	}
 	if e.finish {

@@ -1,0 +1,95 @@
+package kubelet
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestScrapeOfAPodsLife lets a Pod live through a whole node agent, on a runtime in memory, and reads what a scrape says of
+// it: each metric has moved.
+func TestScrapeOfAPodsLife(t *testing.T) {
+	if os.Getuid() != 0 || cgroupslib.IsCgroup2UnifiedMode() {
+		t.Skip("needs root and cgroup v1")
+	}
+	k, runtime, _, clk := grounded(t, func(c *Config) { c.EnforceNodeAllocatable = []string{EnforceNone} })
+	runtime.SetCgroupDriver(runtimeapi.CgroupDriver_CGROUPFS)
+	t.Cleanup(func() { require.NoError(t, k.cgroups.RemoveRoot(context.Background())) })
+	k.metrics.MustRegister(&gauges{node: "n", pods: k.newHost().GetPods, drift: k.Drift, working: k.workers.Working})
+	server := httptest.NewServer(promhttp.HandlerFor(k.Metrics(), promhttp.HandlerOpts{}))
+	defer server.Close()
+	scrape := func() string {
+		resp, err := http.Get(server.URL)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return string(body)
+	}
+	// becomes waits for a line of the scrape to have a value other than 0.
+	becomes := func(line string) {
+		t.Helper()
+		pattern := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(line) + ` (\S+)$`)
+		require.Eventually(t, func() bool {
+			match := pattern.FindStringSubmatch(scrape())
+			if match == nil {
+				return false
+			}
+			value, err := strconv.ParseFloat(match[1], 64)
+			return err == nil && value > 0
+		}, 20*time.Second, 10*time.Millisecond, "%s", line)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.Start(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, k.Clear(context.WithoutCancel(t.Context())))
+	}()
+	no := false
+	k.SetStatic([]*corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web", Namespace: "ns", UID: "u-1", CreationTimestamp: metav1.NewTime(clk.Now()),
+			Annotations: map[string]string{"kubernetes.io/config.source": "file"},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault,
+			Containers: []corev1.Container{{Name: "app", Image: "app:1", ImagePullPolicy: corev1.PullAlways}},
+		},
+	}})
+	require.Eventually(t, func() bool { return runtime.Running()["app"] == 1 }, 20*time.Second, time.Millisecond)
+	for _, line := range []string{
+		"kubelet_pod_start_sli_duration_seconds_count", "kubelet_pod_start_duration_seconds_count",
+		"kubelet_pod_start_total_duration_seconds_count", "kubelet_pod_worker_start_duration_seconds_count",
+		`kubelet_pod_worker_duration_seconds_count{operation_type="create"}`,
+		`kubelet_pod_worker_duration_seconds_count{operation_type="sync"}`, "kubelet_started_pods_total",
+		`kubelet_started_containers_total{container_type="container"}`, "kubelet_running_pods",
+		`kubelet_running_containers{container_state="running"}`, `kubelet_desired_pods{static="true"}`,
+		`kubelet_active_pods{static="true"}`, "kubelet_mirror_pods", "kubelet_cgroup_version", `kubelet_node_name{node="n"}`,
+		`kubelet_working_pods{config="desired",lifecycle="sync",static="true"}`, "kubelet_pleg_relist_duration_seconds_count",
+		"kubelet_pleg_last_seen_seconds",
+	} {
+		becomes(line)
+	}
+	runtime.Exit("app", 3)
+	becomes(`kubelet_terminated_containers_total{container_type="container",exit_code="3",reason=""}`)
+	becomes(`kubelet_pod_worker_duration_seconds_count{operation_type="terminating"}`)
+	becomes(`kubelet_working_pods{config="desired",lifecycle="terminated",static="true"}`)
+	require.NotContains(t, strings.ToLower(scrape()), "nan")
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	library "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
+	"github.com/berth-dev/berth/bench/harness"
 	"github.com/berth-dev/berth/provision"
 )
 
@@ -99,6 +101,25 @@ func (w *writes) client(config *rest.Config, limited bool) (kubernetes.Interface
 		return nil, fmt.Errorf("make client: %w", err)
 	}
 	return client, nil
+}
+
+// atRest is how long nothing is written until what was to be written has been.
+const atRest = 2 * time.Second
+
+// rest returns when nothing has been written for atRest.
+func (w *writes) rest(ctx context.Context) error {
+	const look = atRest / 40
+	seen, quiet := w.Load(), time.Duration(0)
+	for quiet < atRest {
+		if err := harness.Pause(ctx, look); err != nil {
+			return fmt.Errorf("wait for the last write: %w", err)
+		}
+		quiet += look
+		if now := w.Load(); now != seen {
+			seen, quiet = now, 0
+		}
+	}
+	return nil
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -45,34 +45,42 @@ func (e *engine) runCall(ctx context.Context, key string) {
 	if st == nil {
 		return
 	}
-	in, ok := takeInput(ctx, st)
+	in, ok := e.takeInput(ctx, st)
 	if !ok {
 		return
 	}
 	if in.cleanup != nil {
 		err := e.callDelete(ctx, in.cleanup)
-		st.mu.Lock()
-		st.calling = false
-		e.cleaned(st, err)
-		st.mu.Unlock()
+		e.callEnded(st, func() { e.cleaned(st, err) })
 	} else {
 		result := e.provision(ctx, st, in)
-		st.mu.Lock()
-		st.calling = false
-		e.provisioned(st, in, result)
-		st.mu.Unlock()
+		e.callEnded(st, func() { e.provisioned(st, in, result) })
 	}
 	// Look again in any case: something may have changed during the call, and was left alone then.
-	e.decide.Add(key)
+	e.saves.Add(key)
 }
 
-func takeInput(ctx context.Context, st *claimState) (callInput, bool) {
+// callEnded gives the claim back, with what the call came to.
+func (e *engine) callEnded(st *claimState, takeIn func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.calling, st.called = false, false
+	takeIn()
+	e.rush.set(st.uid, st.hurries())
+}
+
+func (e *engine) takeInput(ctx context.Context, st *claimState) (callInput, bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	defer func() { e.rush.set(st.uid, st.hurries()) }()
+	if !st.calling || st.called || st.forgotten {
+		return callInput{}, false // the key is from an earlier state of the claim
+	}
 	if ctx.Err() != nil {
 		st.calling = false
 		return callInput{}, false
 	}
+	st.called = true
 	in := callInput{
 		uid: st.uid, pvName: volumeNamePrefix + string(st.uid),
 		claim: st.claim, class: st.class, node: st.node, outcome: st.outcome,

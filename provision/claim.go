@@ -30,6 +30,11 @@ func (e *engine) syncClaim(ctx context.Context, key string) {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if st.forgotten {
+		e.decide.Add(key) // by another worker, while this one waited for it
+		return
+	}
+	defer func() { e.rush.set(st.uid, st.hurries()) }()
 	switch {
 	case st.calling:
 		// the call's result looks again
@@ -87,13 +92,12 @@ func (e *engine) newState(claim *corev1.PersistentVolumeClaim) *claimState {
 	if e.owesIntent(claim) {
 		st.outcome = outcomeOpen
 	}
-	e.states.add(st)
-	return st
+	return e.states.add(st)
 }
 
 func (e *engine) forget(st *claimState) {
 	st.queued.End(nil)
-	st.queued = nil
+	st.queued, st.binding, st.forgotten = nil, false, true
 	e.states.remove(st.uid)
 	e.claimLimiter.Forget(string(st.uid))
 	e.claimWrites.Forget(string(st.uid))
@@ -132,18 +136,49 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 		e.forget(st)
 		return
 	}
+	st.binding = false
 	switch {
 	case isBound(claim):
+		e.tidyUp(ctx, st, claim)
 	case claim.DeletionTimestamp != nil, st.goesElsewhere(claim):
 		e.withdraw(ctx, st, claim)
-		return
 	default:
 		// Kubernetes writes the claim next, to bind it. A patch of ours would make that write fail, and it is repeated
 		// only after a delay that all claims share. Nor is it bound by us: docs/provisioners.md says why.
+		st.binding = true
+	}
+}
+
+// tidyUp ends the work on a claim that is Bound. Whose claim it is has what he asked for and does not wait for the intent's
+// removal, which therefore gives way to claims that are waited for; a claim that is being deleted does wait for it.
+func (e *engine) tidyUp(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	if st.bound.IsZero() {
+		st.bound = e.clock.Now()
+		e.mark(st, timeline.StageBound, nil)
+	}
+	if e.bearsIntent(st, claim) && claim.DeletionTimestamp == nil && !st.tidying {
+		e.tidies.Add(string(st.uid))
 		return
 	}
-	e.mark(st, timeline.StageBound, nil)
 	e.release(ctx, st, claim)
+}
+
+// tidy has the intent removed from a claim that is Bound, when its turn has come.
+func (e *engine) tidy(ctx context.Context, key string) {
+	st := e.states.get(types.UID(key))
+	if st == nil {
+		return
+	}
+	st.mu.Lock()
+	since := st.bound
+	st.mu.Unlock()
+	if !e.rush.giveWay(since) {
+		return // the next run finds it
+	}
+	st.mu.Lock()
+	st.tidying = true
+	st.mu.Unlock()
+	e.syncClaim(ctx, key)
 }
 
 // release takes the intent off the claim and then forgets the claim. It remembers it for as long as the

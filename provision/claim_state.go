@@ -66,6 +66,10 @@ type claimState struct {
 	retry   retry
 	// calling is set while a call worker has the claim; nothing else may be done for it then.
 	calling bool
+	// forgotten is set once the state is no more the claim's; whoever waited for mu meanwhile looks for the one that is.
+	forgotten bool
+	// called is set while the call itself goes on: then the claim waits for the provisioner and for no write.
+	called bool
 	// claim, class and node are what the unfinished attempt was begun with. Calls repeat with them.
 	claim *corev1.PersistentVolumeClaim
 	class *storagev1.StorageClass
@@ -75,11 +79,27 @@ type claimState struct {
 	// saved is when the volume was saved, zero if the cache has shown it since.
 	saved     time.Time
 	savedName string
+	// binding is set from when the volume is saved until the claim is Bound; then bound is when it was seen to be.
+	binding bool
+	bound   time.Time
+	// tidying is set once the removal of the intent has given way long enough.
+	tidying bool
 	// ignored is set if the provisioner said that the claim is somebody else's.
 	ignored bool
 	// began is when the call that returned the volume began.
 	began  time.Time
 	queued *timeline.Span
+}
+
+// hurries returns whether only writes to the API keep the claim from being Bound.
+func (st *claimState) hurries() bool {
+	switch {
+	case st.calling:
+		return !st.called
+	case st.save != nil:
+		return st.save.tries == 0 && !st.save.cleaning
+	}
+	return st.binding
 }
 
 // goesElsewhere returns whether the claim asks for another volume than the one that was made for it.
@@ -110,10 +130,15 @@ func (s *claimStates) get(uid types.UID) *claimState {
 	return s.byUID[uid]
 }
 
-func (s *claimStates) add(st *claimState) {
+// add returns the state to go on with: another worker may have been quicker.
+func (s *claimStates) add(st *claimState) *claimState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if have := s.byUID[st.uid]; have != nil {
+		return have
+	}
 	s.byUID[st.uid] = st
+	return st
 }
 
 // setClass notes which class the claim waits with.

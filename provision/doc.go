@@ -15,7 +15,11 @@
 //	events -> decide queue -> intent patch -> call queue -> Provision -> decide queue -> PV create -> Bound -> intent removed
 //
 // The decide workers only look and write to the API; the call workers (Threadiness of them) only call
-// the Provisioner. No worker ever sleeps: what must wait goes back into the queue with a delay.
+// the Provisioner. No such worker ever sleeps: what must wait goes back into the queue with a delay.
+//
+// What nobody waits for (removing the intent of a claim that is Bound, Normal events) is done when no claim waits to be
+// Bound, or after half a minute: hundreds of claims at once would else be held up by the ends of the first. Warnings,
+// and the intent of a claim that is being deleted, never give way.
 //
 // # What starts a claim again
 //

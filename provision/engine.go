@@ -20,9 +20,11 @@ import (
 )
 
 const (
-	// decideWorkers look at claims and write to the API. They never wait for a provisioner, so they are
-	// more than the calls that may run at once: the API server is what bounds them.
+	// decideWorkers look at claims and write to the API, and as many at those whose call has just ended. They never wait
+	// for a provisioner, so they are more than the calls that may run at once: the API server is what bounds them.
 	decideWorkers = 16
+	// tidyWorkers remove intents; few, because claims that come meanwhile have to wait for what they have begun.
+	tidyWorkers = 4
 	// writeTimeout bounds one API write that is finished although the controller is being stopped.
 	writeTimeout = 30 * time.Second
 	// firstWriteRetry and longestWriteRetry pace writes that the API server did not take.
@@ -48,27 +50,30 @@ type engine struct {
 	classes cache.Store
 	nodes   cache.Store // nil: read the API
 	states  *claimStates
+	rush    *rush
 	gone    *volumeMemory
 
-	// decide holds UIDs of claims to look at, calls those whose provisioner call is next, deletes names of
-	// volumes.
-	decide, calls, deletes        workqueue.TypedDelayingInterface[string]
-	claimLimiter, volumeLimiter   workqueue.RateLimiter
-	claimWrites, volumeWrites     workqueue.TypedRateLimiter[string]
-	unregister                    []func()
-	handled                       []cache.DoneChecker
-	factory                       informers.SharedInformerFactory
-	claimInformer, volumeInformer cache.SharedInformer
-	classInformer                 cache.SharedInformer
+	// decide holds UIDs of claims to look at, saves those whose call has just ended, which are looked at too: were they
+	// to queue up behind the claims that came meanwhile, the first volume of many would be saved after the last intent,
+	// and whoever binds would be idle until then. calls are those whose provisioner call is next, deletes names of
+	// volumes, tidies UIDs of claims that are Bound and still bear the intent.
+	decide, saves, calls, deletes, tidies workqueue.TypedDelayingInterface[string]
+	claimLimiter, volumeLimiter           workqueue.RateLimiter
+	claimWrites, volumeWrites             workqueue.TypedRateLimiter[string]
+	unregister                            []func()
+	handled                               []cache.DoneChecker
+	factory                               informers.SharedInformerFactory
+	claimInformer, volumeInformer         cache.SharedInformer
+	classInformer                         cache.SharedInformer
 }
 
-func (ctrl *ProvisionController) newEngine(events record.EventRecorder) *engine {
+func (ctrl *ProvisionController) newEngine(events record.EventRecorder, rush *rush) *engine {
 	s := &ctrl.settings
 	e := &engine{
 		name: ctrl.provisionerName, client: ctrl.client, provisioner: ctrl.provisioner, serves: ctrl.serves,
 		settings: s, metrics: ctrl.metrics, events: events, logger: s.logger.With("provisioner", ctrl.provisionerName),
 		clock: s.clock, timeline: s.timeline,
-		states: newClaimStates(), gone: newVolumeMemory(),
+		states: newClaimStates(), rush: rush, gone: newVolumeMemory(),
 		claimLimiter: s.newLimiter(), volumeLimiter: s.newLimiter(),
 		claimWrites:  newWriteLimiter(),
 		volumeWrites: newWriteLimiter(),
@@ -107,6 +112,7 @@ func (e *engine) newQueue(name string) workqueue.TypedDelayingInterface[string] 
 // while it may lead.
 func (e *engine) run(ctx context.Context) error {
 	e.decide, e.calls, e.deletes = e.newQueue("claims"), e.newQueue("calls"), e.newQueue("volumes")
+	e.saves, e.tidies = e.newQueue("saves"), e.newQueue("tidies")
 	defer e.shutQueues()
 	if err := e.subscribe(); err != nil {
 		return err
@@ -122,7 +128,7 @@ func (e *engine) run(ctx context.Context) error {
 	e.metrics.queue.source.Store(&source)
 	defer e.metrics.queue.source.Store(nil)
 
-	deciders, callers := new(sync.WaitGroup), new(sync.WaitGroup)
+	deciders, callers, tidiers := new(sync.WaitGroup), new(sync.WaitGroup), new(sync.WaitGroup)
 	start := func(group *sync.WaitGroup, count int, queue workqueue.TypedDelayingInterface[string],
 		handle func(context.Context, string)) {
 		for range count {
@@ -130,6 +136,8 @@ func (e *engine) run(ctx context.Context) error {
 		}
 	}
 	start(deciders, decideWorkers, e.decide, e.syncClaim)
+	start(deciders, decideWorkers, e.saves, e.syncClaim)
+	start(tidiers, tidyWorkers, e.tidies, e.tidy)
 	start(callers, e.settings.threadiness, e.calls, e.runCall)
 	start(callers, e.settings.threadiness, e.deletes, e.syncVolume)
 	if p, ok := e.provisioner.(DeletionWaker); ok {
@@ -145,8 +153,12 @@ func (e *engine) run(ctx context.Context) error {
 	e.calls.ShutDown()
 	e.deletes.ShutDown()
 	callers.Wait()
+	e.saves.ShutDown()
 	e.decide.ShutDown()
 	deciders.Wait()
+	e.rush.end(writeTimeout)
+	e.tidies.ShutDown()
+	tidiers.Wait()
 	return nil
 }
 
@@ -164,8 +176,10 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], h
 
 func (e *engine) shutQueues() {
 	e.decide.ShutDown()
+	e.saves.ShutDown()
 	e.calls.ShutDown()
 	e.deletes.ShutDown()
+	e.tidies.ShutDown()
 }
 
 // writeContext is the context of a write that should be finished even if the controller is being stopped.

@@ -47,9 +47,14 @@ func (e *engine) declare(
 	return written, true
 }
 
+// bearsIntent returns whether the claim bears our intent, by the cache or by our own last write.
+func (e *engine) bearsIntent(st *claimState, claim *corev1.PersistentVolumeClaim) bool {
+	return st.intent == intentWritten || st.intent == intentAsCached && e.hasIntent(claim)
+}
+
 // withdraw takes the intent off the claim. It returns false if that has to be tried again.
 func (e *engine) withdraw(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) bool {
-	if st.intent == intentRemoved || st.intent == intentAsCached && !e.hasIntent(claim) {
+	if !e.bearsIntent(st, claim) {
 		return true
 	}
 	if st.intent == intentAsCached && (!e.owesIntent(claim) || st.ignored && !e.settings.intentOwned) {

@@ -181,6 +181,8 @@ func TestNamesOfTheProcess(t *testing.T) {
 		require.True(t, strings.HasPrefix(*lease.Spec.HolderIdentity, host+"_"), *lease.Spec.HolderIdentity)
 		w.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
+		w.step(t)
+		synctest.Wait()
 		events, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, events.Items)

@@ -22,12 +22,13 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	helpers.Go(func() { ctrl.serveMetrics(ctx) })
 
 	// Events outlive ctx: those of the calls in flight are still to be written.
-	events, endEvents := ctrl.startEvents(context.WithoutCancel(ctx))
+	rush := newRush(ctrl.settings.clock)
+	events, endEvents := ctrl.startEvents(context.WithoutCancel(ctx), rush)
 	defer endEvents()
 	if user, ok := ctrl.provisioner.(EventUser); ok {
 		user.UseEvents(events)
 	}
-	engine := ctrl.newEngine(events)
+	engine := ctrl.newEngine(events, rush)
 	defer engine.factory.Shutdown()
 	defer cancel() // before Shutdown, which waits for the informers
 	work := func(ctx context.Context) error {

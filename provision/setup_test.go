@@ -123,3 +123,9 @@ func (s *setup) eventsSoFar() []string {
 func bubble(name string, t *testing.T, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
+
+func (w *world) written(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writes[what]
+}

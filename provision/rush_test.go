@@ -1,0 +1,168 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// bind does what Kubernetes does for a claim whose volume is saved.
+func (w *world) bind(t testing.TB, name string) {
+	t.Helper()
+	claim := w.claim(t, name)
+	claim.Spec.VolumeName, claim.Status.Phase = "pvc-"+string(claim.UID), corev1.ClaimBound
+	_, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), claim, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+// writtenEvents are the reasons of the events in the API. An event's name has its time, which stands still here, so only
+// the first of each claim is taken.
+func (w *world) writtenEvents(t testing.TB) string {
+	t.Helper()
+	list, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var reasons []string
+	for _, event := range list.Items {
+		reasons = append(reasons, event.Reason)
+	}
+	return strings.Join(reasons, " ")
+}
+
+// rushed has two claims provisioned, of which the first is bound and the second waits to be.
+func rushed(t *testing.T, p provision.Provisioner) (w *world, stop func()) {
+	t.Helper()
+	w = newWorld(newClass("fast"))
+	ctrl, err := provision.New(w.client(nil), driver, p, provision.LeaderElection(false), provision.ResyncPeriod(0))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ctrl.RunContext(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	synctest.Wait()
+	for i := range 2 {
+		w.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+	}
+	synctest.Wait()
+	require.Len(t, w.volumes(t), 2)
+	w.bind(t, "claim0")
+	synctest.Wait()
+	require.Len(t, w.claim(t, "claim0").Finalizers, 1, "it gives way")
+	require.Empty(t, w.writtenEvents(t), "they give way")
+	return w, stop
+}
+
+func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
+	bubble("until nobody waits", t, func(t *testing.T) {
+		w, _ := rushed(t, &simple{})
+		w.bind(t, "claim1")
+		synctest.Wait()
+		require.Empty(t, w.claim(t, "claim0").Finalizers)
+		require.Empty(t, w.claim(t, "claim1").Finalizers)
+		require.Equal(t, "Provisioning Provisioning", w.writtenEvents(t))
+	})
+	bubble("for no more than half a minute", t, func(t *testing.T) {
+		w, _ := rushed(t, &simple{})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Empty(t, w.claim(t, "claim0").Finalizers)
+		require.Len(t, w.claim(t, "claim1").Finalizers, 1)
+		require.Equal(t, "Provisioning Provisioning", w.writtenEvents(t))
+	})
+	bubble("and not to who is stuck", t, func(t *testing.T) {
+		w, _ := rushed(t, &simple{})
+		time.Sleep(time.Minute)
+		w.createClaim(t, newClaim("claim2", "fast"))
+		time.Sleep(29 * time.Second)
+		w.bind(t, "claim2")
+		synctest.Wait()
+		require.Len(t, w.claim(t, "claim2").Finalizers, 1, "claim1 may still be waited for")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Empty(t, w.claim(t, "claim2").Finalizers)
+	})
+	bubble("but a deleted claim is waited for", t, func(t *testing.T) {
+		w, _ := rushed(t, &simple{})
+		w.deleteClaim(t, "claim0")
+		synctest.Wait()
+		require.Len(t, w.claims(t), 1)
+	})
+	bubble("nor does it outlast the controller", t, func(t *testing.T) {
+		w, stop := rushed(t, &simple{})
+		stop()
+		require.Empty(t, w.claim(t, "claim0").Finalizers)
+		require.Equal(t, "Provisioning Provisioning", w.writtenEvents(t))
+	})
+}
+
+// A Warning is written although claims wait: somebody has to act on it.
+func TestWarningsDoNotGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		w, _ := rushed(t, p)
+		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+		w.createClaim(t, newClaim("failing", "fast"))
+		synctest.Wait()
+		require.Equal(t, "ProvisioningFailed", w.writtenEvents(t))
+	})
+}
+
+// A call that takes long is no rush: what is told of it, and what others left, is written meanwhile.
+func TestSlowCallIsNoRush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &simple{}
+		w, _ := rushed(t, p)
+		p.answers(func(provision.VolumeOptions) error {
+			time.Sleep(time.Minute) // the bubble's time
+			return nil
+		})
+		w.createClaim(t, newClaim("slow", "fast"))
+		w.bind(t, "claim1")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Empty(t, w.claim(t, "claim0").Finalizers)
+		require.Equal(t, "Provisioning Provisioning Provisioning", w.writtenEvents(t))
+		time.Sleep(time.Minute)
+	})
+}
+
+// The volumes of many claims at once are saved while the intents of others are still being written, so that Kubernetes has
+// something to bind from the beginning.
+func TestVolumesDoNotQueueUpBehindIntents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(newClass("fast"))
+		const count = 300
+		for i := range count {
+			w.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+		}
+		first, last, requests := 0, 0, 0
+		process := &process{kill: func() {}, fault: func(what string) verdict {
+			switch requests++; {
+			case what == "patch persistentvolumeclaims":
+				last = requests
+			case what == "create persistentvolumes" && first == 0:
+				first = requests
+			}
+			return pass
+		}}
+		runIn(t, w, process, &simple{}).stop()
+		require.Len(t, w.volumes(t), count)
+		require.Less(t, first, last, "the first volume and the last intent")
+	})
+}

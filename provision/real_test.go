@@ -25,6 +25,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/provision"
@@ -50,16 +51,19 @@ func realClient(t *testing.T) kubernetes.Interface {
 }
 
 // ownClient has the controller's identity.
-func ownClient(t *testing.T) kubernetes.Interface {
+func ownClient(t *testing.T, change ...func(*rest.Config)) kubernetes.Interface {
 	t.Helper()
-	return connect(t, cmp.Or(os.Getenv(envOwn), os.Getenv(envKubeconfig)))
+	return connect(t, cmp.Or(os.Getenv(envOwn), os.Getenv(envKubeconfig)), change...)
 }
 
-func connect(t *testing.T, path string) kubernetes.Interface {
+func connect(t *testing.T, path string, change ...func(*rest.Config)) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(t, err)
 	config.QPS = -1
+	for _, f := range change {
+		f(config)
+	}
 	var mu sync.Mutex
 	var open []net.Conn
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -157,37 +161,6 @@ func untilClaims(t *testing.T, client kubernetes.Interface, place string, done f
 		}
 		require.NoError(t, ctx.Err(), "claims: %v", bound)
 	}
-}
-
-func TestRealThroughput(t *testing.T) {
-	client := realClient(t)
-	place := realPlace(t, client)
-	const count = 100
-	for i := range count {
-		realClaim(t, client, place, fmt.Sprint("claim", i))
-	}
-	p := &simple{}
-	ctrl, err := provision.New(ownClient(t), "example.com/"+place, p, provision.LeaderElectionNamespace("kube-system"))
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	began := time.Now()
-	done := make(chan error, 1)
-	go func() { done <- ctrl.RunContext(ctx) }()
-	untilVolumes(t, client, place, count)
-	t.Logf("%d volumes saved %v after the controller's start", count, time.Since(began))
-	untilClaims(t, client, place, func(_, bound int) bool { return bound == count })
-	t.Logf("%d claims bound %v after the controller's start", count, time.Since(began))
-	require.Equal(t, count, p.count())
-
-	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
-		metav1.DeleteOptions{}, metav1.ListOptions{}))
-	began = time.Now()
-	untilVolumes(t, client, place, 0)
-	t.Logf("%d volumes deleted %v after their claims", count, time.Since(began))
-	require.Len(t, p.deleted(), count)
-	stop()
-	require.NoError(t, <-done)
 }
 
 func realVolumes(t *testing.T, client kubernetes.Interface, place string) []string {

@@ -67,7 +67,7 @@ var rows = []struct{ row, says, tests string }{
 	{"P-71", "read before the call; an error is not absence", ".TestDeletionIsCountedWhenItIsDone .TestVolumeThatWentIsNotCounted"},
 	{"P-72", "storage, object, finalizer", ".TestWhichVolumesAreDeleted"},
 	{"P-73", "ignored: it stays", ".TestIgnoredDeleteLeavesTheVolume"},
-	{"P-74", "event, retries, the end of them", ".TestFailedDeleteIsReportedAndRetried .TestWokenDeletionDoesNotWait"},
+	{"P-74", "event, retries, the end of them", ".TestFailedDeleteIsReportedAndRetried .TestWokenDeletionDoesNotWait csi.TestRealDeletionFollowsTheDetachment"},
 	{"P-75", "the object's deletion is repeated", ".TestDeletionIsCountedWhenItIsDone"},
 	{"P-76", "the storage is deleted once", ".TestWhichVolumesAreDeleted .TestDeletionIsCountedWhenItIsDone"},
 	{"P-77", "one worker for a volume", ".TestNothingLeaks"},
@@ -79,7 +79,7 @@ var rows = []struct{ row, says, tests string }{
 	{"P-88", "the class in use", ".TestMetricsNameTheClassInUse"},
 
 	{"B-40", "deletions do not delay claims", ".TestDeletionsDoNotDelayClaims"},
-	{"B-41", "few writes, and reads from caches", ".TestOnePVWriteAndTwoPatchesPerClaim .TestRealThroughput"},
+	{"B-41", "few writes, and reads from caches", ".TestOnePVWriteAndTwoPatchesPerClaim .TestRealManyClaimsAtOnce"},
 	{"B-42", "an error is not absence", ".TestSavedVolumeIsNotDeletedBecauseAnswersWereLost"},
 	{"B-43", "informers that run already", ".TestInformersOfTheCaller"},
 	{"B-44", "the reference cannot fail", ".TestClaimGetsItsVolume"},
@@ -89,7 +89,7 @@ var rows = []struct{ row, says, tests string }{
 	{"B-48", "a volume deleted first is finished", ".TestVolumeDeletedBeforeItsClaim"},
 	{"B-49", "saving is not provisioning", ".TestSaveWithLimiterNeverDeletes"},
 
-	{"U-10", "throughput", ".TestOnePVWriteAndTwoPatchesPerClaim .TestTheClientsLimitIsLifted .TestRealThroughput"},
+	{"U-10", "throughput", ".TestWhatNobodyWaitsForGivesWay .TestVolumesDoNotQueueUpBehindIntents .TestOnePVWriteAndTwoPatchesPerClaim .TestTheClientsLimitIsLifted .TestRealManyClaimsAtOnce"},
 	{"U-11", "leaks", ".TestNothingLeaks .TestKilledAtEveryStep .TestRealKill csi.TestRealClaimsByAMoodyDriver"},
 	{"U-12", "claims that hang or do not stop", ".TestInfeasibleRequestIsMadeAgainWhenItChanged .TestChangesEndTheBackoff .TestFailureIsRetriedUntilGivenUp"},
 	{"U-13", "deleted twice", ".TestWhichVolumesAreDeleted .TestDeletionIsCountedWhenItIsDone"},

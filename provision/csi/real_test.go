@@ -141,12 +141,12 @@ func allBound(count int) func([]corev1.PersistentVolume) bool {
 	}
 }
 
-// control runs the controller with the provisioner until the test's end.
-func control(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner) {
+// control runs the controller with the provisioner until the test's end. What fails is tried again after first, at first.
+func control(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner, first time.Duration) {
 	t.Helper()
 	ctrl, err := provision.New(client, place+".example.com", p,
 		provision.LeaderElectionNamespace("kube-system"), provision.RateLimiter(
-			workqueue.NewItemExponentialFailureRateLimiter(10*time.Millisecond, time.Second)), //nolint:staticcheck // its type
+			workqueue.NewItemExponentialFailureRateLimiter(first, max(first, time.Second))), //nolint:staticcheck // its type
 		provision.FailedProvisionThreshold(0), provision.FailedDeleteThreshold(0), provision.Threadiness(8))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +162,7 @@ func TestRealClaimsByARealDriver(t *testing.T) {
 	client, own, place := realClient(t)
 	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	control(t, own, place, p)
+	control(t, own, place, p, 10*time.Millisecond)
 	const count = 50
 	began := time.Now()
 	claims(t, client, place, count)
@@ -244,7 +244,7 @@ func TestRealClaimsByAMoodyDriver(t *testing.T) {
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: f.name, Socket: socket, Timeout: 200 * time.Millisecond})
-	control(t, own, place, p)
+	control(t, own, place, p, 10*time.Millisecond)
 	const count = 20
 	claims(t, client, place, count)
 	handles := until(t, client, place, allBound(count))

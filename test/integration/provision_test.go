@@ -25,7 +25,7 @@ func TestProvisionOnAnAPIServer(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.NotContains(t, string(out), "--- SKIP")
-	require.Equal(t, 5, strings.Count(string(out), "--- PASS: TestReal"), "%s", out)
+	require.Equal(t, 6, strings.Count(string(out), "--- PASS: TestReal"), "%s", out)
 	checkExample(t, c)
 	c.stop()
 	require.Empty(t, c.leftovers())

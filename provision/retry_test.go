@@ -3,6 +3,7 @@ package provision_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,13 +99,21 @@ func TestFailureAfterAChangeIsTriedAgain(t *testing.T) {
 // refusing is a provisioner that finds fault with every request until it is told otherwise, and notes when it was asked.
 type refusing struct {
 	simple
-	at []time.Time
+	asked []time.Time // guarded by simple's mu
+}
+
+func (r *refusing) at() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
 }
 
 func newRefusing() *refusing {
 	p := &refusing{}
 	p.answers(func(provision.VolumeOptions) error {
-		p.at = append(p.at, time.Now())
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked = append(p.asked, time.Now())
 		return fmt.Errorf("create: %w", &provision.InfeasibleError{Err: errors.New("no such tier")})
 	})
 	return p
@@ -118,16 +127,17 @@ func TestInfeasibleRequestIsRepeatedSlowly(t *testing.T) {
 		s := run(t, newWorld(newClass("fast")), p, provision.FailedProvisionThreshold(0), provision.ResyncPeriod(time.Minute))
 		s.world.createClaim(t, newClaim("claim", "fast"))
 		s.after(4*time.Minute + 59*time.Second)
-		require.Len(t, p.at, 1)
+		require.Len(t, p.at(), 1)
 		text := only(s.eventsSoFar(), "ProvisioningFailed")
 		require.Len(t, text, 1)
 		require.Contains(t, text[0], "no such tier; the request is refused as it stands")
 		require.Contains(t, text[0], "not before 5m0s have passed")
 		s.after(24 * time.Hour)
-		for i := range p.at[1:] {
-			require.GreaterOrEqual(t, p.at[i+1].Sub(p.at[i]), 5*time.Minute)
+		at := p.at()
+		for i := range at[1:] {
+			require.GreaterOrEqual(t, at[i+1].Sub(at[i]), 5*time.Minute)
 		}
-		require.GreaterOrEqual(t, p.at[len(p.at)-1].Sub(p.at[len(p.at)-2]), 1000*time.Second, "the longer of both waits")
+		require.GreaterOrEqual(t, at[len(at)-1].Sub(at[len(at)-2]), 1000*time.Second, "the longer of both waits")
 		p.answers(nil)
 		s.after(1001 * time.Second)
 		require.Len(t, s.world.volumes(t), 1)
@@ -168,12 +178,12 @@ func TestInfeasibleRequestIsMadeAgainWhenItChanged(t *testing.T) {
 			s := run(t, w, p, provision.ResyncPeriod(0))
 			s.world.createClaim(t, claim)
 			s.after(time.Second)
-			require.Len(t, p.at, 1)
+			require.Len(t, p.at(), 1)
 			change(s)
 			synctest.Wait()
-			require.Len(t, p.at, 2, "at once")
+			require.Len(t, p.at(), 2, "at once")
 			s.after(4 * time.Minute)
-			require.Len(t, p.at, 2, "and then slowly again")
+			require.Len(t, p.at(), 2, "and then slowly again")
 			p.answers(nil)
 			s.after(2 * time.Minute)
 			require.Len(t, s.world.volumes(t), 1)
@@ -189,13 +199,13 @@ func TestInfeasibleRequestIsGivenUp(t *testing.T) {
 			provision.InfeasibleRetryInterval(time.Hour))
 		s.world.createClaim(t, newClaim("claim", "fast"))
 		s.after(24 * time.Hour)
-		require.Len(t, p.at, 3)
-		require.Equal(t, time.Hour, p.at[2].Sub(p.at[1]))
+		require.Len(t, p.at(), 3)
+		require.Equal(t, time.Hour, p.at()[2].Sub(p.at()[1]))
 		require.Contains(t, s.eventsSoFar()[6], "gave up provisioning after 2 retries")
 		require.Empty(t, s.world.claim(t, "claim").Finalizers)
 		s.world.deleteClaim(t, "claim")
 		s.world.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Len(t, p.at, 4)
+		require.Len(t, p.at(), 4)
 	})
 }

@@ -49,12 +49,19 @@ func (l *latch) died(err error) {
 
 // wait waits until both processes are ready; the first failure ends it.
 func (g ground) wait(ctx context.Context) error {
-	for _, latch := range []*latch{g.runtime, g.controlplane} {
+	runtime, controlplane := g.runtime.done, g.controlplane.done
+	for runtime != nil || controlplane != nil {
 		select {
-		case <-latch.done:
-			if latch.err != nil {
-				return latch.err
+		case <-runtime:
+			if g.runtime.err != nil {
+				return g.runtime.err
 			}
+			runtime = nil
+		case <-controlplane:
+			if g.controlplane.err != nil {
+				return g.controlplane.err
+			}
+			controlplane = nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -7,8 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // programs are what berth runs beside itself; `make build` puts them next to it.
@@ -26,7 +29,7 @@ func (l Layout) preflight() error {
 	if uid := os.Geteuid(); uid != 0 {
 		return fmt.Errorf("berth up makes network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
 	}
-	errs := []error{l.checkPrograms()}
+	errs := []error{l.checkPrograms(), l.checkRoom(leastRoom)}
 	_, iptables := exec.LookPath("iptables")
 	if _, nft := exec.LookPath("nft"); iptables != nil && nft != nil {
 		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
@@ -38,6 +41,40 @@ func (l Layout) preflight() error {
 		errs = append(errs, fmt.Errorf("the socket path %s is longer than the 107 bytes that the kernel allows", longest))
 	}
 	return errors.Join(errs...)
+}
+
+// leastRoom is what a new cluster's disk has to have free. etcd alone sets 64 MiB aside for its log before it starts.
+const leastRoom = 128 << 20
+
+// checkRoom fails if a new cluster would not find room. One that is there already has set its own aside.
+func (l Layout) checkRoom(least uint64) error {
+	if l.founded() {
+		return nil
+	}
+	free, err := Room(l.DataDir)
+	if err != nil {
+		return fmt.Errorf("look how much room --data-dir has: %w", err)
+	}
+	if free < least {
+		return fmt.Errorf("--data-dir %s has %d MiB free, and a new cluster needs %d MiB before its first Pod: make room, or "+
+			"choose another directory", l.DataDir, free>>20, least>>20)
+	}
+	return nil
+}
+
+// Room is how many bytes are free where dir is, or would be.
+func Room(dir string) (uint64, error) {
+	for {
+		var stat unix.Statfs_t
+		err := unix.Statfs(dir, &stat)
+		if err == nil {
+			return stat.Bavail * uint64(stat.Bsize), nil
+		}
+		if !errors.Is(err, unix.ENOENT) || dir == filepath.Dir(dir) {
+			return 0, fmt.Errorf("statfs %s: %w", dir, err)
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // checkPrograms looks for the programs that berth runs beside itself.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,7 +109,7 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 
 // lastLine is the end of a log, to tell a person why a program ended.
 func lastLine(path string) string {
-	const tail = 4096
+	const tail = 64 << 10 // a crash of Go tells its cause first, and then the stacks of many goroutines
 	file, err := os.Open(path)
 	if err != nil {
 		return "no log: " + err.Error()
@@ -124,7 +125,23 @@ func lastLine(path string) string {
 		return "see " + path
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return fmt.Sprintf("%s (see %s)", lines[len(lines)-1], path)
+	last := lines[len(lines)-1]
+	for _, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			last = line
+			break
+		}
+		if !stackLine(line) {
+			break // whatever crashed before has been started again since
+		}
+	}
+	return fmt.Sprintf("%s (see %s)", last, path)
+}
+
+// stackLine reports whether the line may be one of the stacks that follow the cause of a Go program's crash.
+func stackLine(line string) bool {
+	return line == "" || strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "goroutine ") ||
+		strings.HasPrefix(line, "created by ") || strings.HasPrefix(line, "[signal ") || strings.HasSuffix(line, ")")
 }
 
 // writePID notes the process in the file, with its start time, because pids are used again.

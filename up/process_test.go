@@ -180,3 +180,34 @@ func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {
 	c.controlplaneEvent(ctx, failed, newLatch())
 	require.Empty(t, out.String())
 }
+
+func TestTheFirstFailureEndsTheWait(t *testing.T) {
+	for name, failing := range map[string]func(ground) *latch{
+		"runtime":       func(g ground) *latch { return g.runtime },
+		"control plane": func(g ground) *latch { return g.controlplane },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := ground{controlplane: newLatch(), runtime: newLatch()}
+			full := errors.New("disk full")
+			for range startTries {
+				failing(g).died(full)
+			}
+			require.ErrorIs(t, g.wait(t.Context()), full, "whatever the other does")
+		})
+	}
+	g := ground{controlplane: newLatch(), runtime: newLatch()}
+	g.runtime.open(nil)
+	g.controlplane.open(nil)
+	require.NoError(t, g.wait(t.Context()))
+}
+
+func TestACrashIsToldByItsCause(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	crash := "starting\npanic: no space left\n\ngoroutine 1 [running]:\nmain.main()\n\t/a/main.go:7 +0x18\nexit status 2\n"
+	for text, want := range map[string]string{
+		"one\ntwo\n": "two", strings.TrimSuffix(crash, "exit status 2\n"): "panic: no space left", crash + "later\n": "later",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		require.Equal(t, want+" (see "+path+")", lastLine(path))
+	}
+}

@@ -102,6 +102,8 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 		err := c.awaitContainerd(ctx, config, ready)
 		if err == nil {
 			c.tend(ctx, config, namespaces)
+		} else {
+			cancel() // a containerd that nothing can run on is no better than none
 		}
 		waited <- err
 	}()

@@ -99,3 +99,13 @@ func TestOnlyOneHoldsTheLock(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, second.Close())
 }
+
+func TestANewClusterNeedsRoom(t *testing.T) {
+	l := testLayout(t)
+	inNew := l
+	inNew.DataDir = filepath.Join(l.DataDir, "not", "there", "yet")
+	require.NoError(t, inNew.checkRoom(1))
+	require.ErrorContains(t, inNew.checkRoom(1<<62), "MiB free, and a new cluster needs")
+	require.NoError(t, l.remember())
+	require.NoError(t, l.checkRoom(1<<62), "it has what it needs")
+}

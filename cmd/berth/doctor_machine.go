@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -107,23 +106,15 @@ func inotify() diagnosis {
 const leastRoom = 2 << 30
 
 func room(dataDir string) diagnosis {
-	dir := dataDir
-	for {
-		var stat unix.Statfs_t
-		err := unix.Statfs(dir, &stat)
-		if err == nil {
-			free := stat.Bavail * uint64(stat.Bsize)
-			found := fmt.Sprintf("%.1f GiB free for %s", float64(free)/(1<<30), dataDir)
-			if free < leastRoom {
-				return diagnosis{Name: "disk", Severity: lacking, Found: found, Mend: "make room, or choose another --data-dir"}
-			}
-			return diagnosis{Name: "disk", Severity: fine, Found: found}
-		}
-		if dir == "/" {
-			return diagnosis{Name: "disk", Severity: lacking, Found: err.Error()}
-		}
-		dir = filepath.Dir(dir)
+	free, err := up.Room(dataDir)
+	if err != nil {
+		return diagnosis{Name: "disk", Severity: lacking, Found: err.Error()}
 	}
+	found := fmt.Sprintf("%.1f GiB free for %s", float64(free)/(1<<30), dataDir)
+	if free < leastRoom {
+		return diagnosis{Name: "disk", Severity: lacking, Found: found, Mend: "make room, or choose another --data-dir"}
+	}
+	return diagnosis{Name: "disk", Severity: fine, Found: found}
 }
 
 // programs looks for what `make build` puts beside berth.

@@ -26,6 +26,7 @@ var families = []struct {
 // testRooms are where the tests are that the rows name.
 var testRooms = map[string]string{
 	"kubelet": ".", "rotate": "logs/rotate", "probe": "prober/probe", "integration": "../test/integration",
+	"ledger": "images/ledger", "provider": "images/provider",
 }
 
 // TestEveryRowHasItsTests keeps the tables true: every row of the catalogue once, and each test and spec there. A row

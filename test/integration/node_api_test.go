@@ -1,0 +1,74 @@
+//go:build integration
+
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// TestNodeAPI asks a node's server, through the API server as kubectl does, what the node is and what its Pods use.
+func TestNodeAPI(t *testing.T) {
+	c := newCluster(t, 207)
+	c.up("--unsafe-no-fsync")
+	importShell(t, c)
+	c.apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "used", "labels": {"app": "used"}}, "spec": {
+		"terminationGracePeriodSeconds": 0, "volumes": [{"name": "scratch", "emptyDir": {}}],
+		"containers": [` + shell("echo hello; /bin/busybox dd if=/dev/zero of=/scratch/x bs=1M count=2; exec /bin/busybox sleep 3600",
+		`"name": "main", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]`) + `]}}`)
+	c.waitPod("app=used", "ready", isReady)
+	raw := func(path string) []byte {
+		return []byte(c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/node-207/proxy"+path))
+	}
+
+	var summary statsapi.Summary
+	require.NoError(t, insist(t.Context(), func() error {
+		summary = statsapi.Summary{} // the runtime measures by and by
+		if err := json.Unmarshal(raw("/stats/summary"), &summary); err != nil {
+			return err
+		}
+		for i := range summary.Pods {
+			if pod := &summary.Pods[i]; pod.PodRef.Name == "used" && len(pod.Containers) == 1 && pod.Containers[0].CPU != nil {
+				return nil
+			}
+		}
+		return errors.New("the pod is not among those measured")
+	}, nil))
+	node := summary.Node
+	require.Equal(t, "node-207", node.NodeName)
+	require.Positive(t, *node.CPU.UsageCoreNanoSeconds)
+	require.Positive(t, *node.Memory.WorkingSetBytes)
+	require.Positive(t, *node.Memory.PageFaults)
+	require.Positive(t, *node.Fs.CapacityBytes)
+	require.Positive(t, *node.Runtime.ImageFs.CapacityBytes)
+	require.Positive(t, *node.Runtime.ContainerFs.CapacityBytes)
+	require.Positive(t, *node.Rlimit.MaxPID)
+	require.NotNil(t, node.Swap)
+	require.NotEmpty(t, node.Network.Interfaces)
+	for i := range summary.Pods {
+		pod := &summary.Pods[i]
+		if pod.PodRef.Name != "used" {
+			continue
+		}
+		require.Positive(t, *pod.Containers[0].Memory.WorkingSetBytes)
+		require.Positive(t, *pod.Containers[0].Logs.UsedBytes)
+		require.NotEmpty(t, pod.Network.Name)
+		require.Positive(t, *pod.EphemeralStorage.CapacityBytes)
+		require.GreaterOrEqual(t, *pod.EphemeralStorage.UsedBytes, uint64(2<<20), "what it wrote to its emptyDir")
+	}
+
+	require.Equal(t, "ok", string(raw("/healthz")))
+	require.Equal(t, "ok", string(raw("/livez")))
+	var shown map[string]kubeletconfig.KubeletConfiguration
+	require.NoError(t, json.Unmarshal(raw("/configz"), &shown))
+	require.EqualValues(t, 110, shown["kubeletconfig"].MaxPods)
+	out, err := c.run("kubectl", "get", "--raw", "/api/v1/nodes/node-207/proxy/debug/pprof/")
+	require.Error(t, err)
+	require.Contains(t, out, "not allow", "the profiler is off")
+	require.Contains(t, string(raw("/logs/")), "pods")
+}

@@ -104,6 +104,7 @@ func TestBadTimes(t *testing.T) {
 		_, err := watchdog.New(watchdog.Deps{Healthy: healthy})
 		require.ErrorContains(t, err, want)
 	}
+	t.Setenv("WATCHDOG_USEC", "500000")
 	t.Setenv("WATCHDOG_PID", "1") // which is meant for another process
 	_, err := watchdog.New(watchdog.Deps{Healthy: healthy})
 	require.NoError(t, err)

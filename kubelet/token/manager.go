@@ -97,6 +97,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	defer renewals.Wait()
 	for {
 		m.mu.Lock()
+		select {
+		case <-m.wake: // what it told of is seen now, and need not interrupt the timer below
+		default:
+		}
 		now := m.clock.Now()
 		for len(m.due) > 0 && !m.due[0].renew.After(now) {
 			entry := heap.Pop(&m.due).(*entry)

@@ -84,6 +84,9 @@ func newNode(t testing.TB, net byte) *node {
 		if t.Failed() {
 			log, _ := os.ReadFile(n.log.Name())
 			t.Logf("containerd's log:\n%s", log)
+			for _, result := range glob(t, "/var/lib/cni/results/"+n.Bridge+"-*") {
+				_ = os.Remove(result) // or the next run takes it for its own
+			}
 		}
 		_ = n.log.Close()
 	})

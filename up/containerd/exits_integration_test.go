@@ -143,6 +143,8 @@ func TestStrayShims(t *testing.T) {
 	}
 	_, err = n.EndStrayShims(t.Context())
 	require.NoError(t, err)
+	_, err = n.DeleteStrayContainers(t.Context())
+	require.NoError(t, err)
 	status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: lives.container})
 	require.NoError(t, err)
 	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, status.Status.State)
@@ -190,6 +192,13 @@ func (n *node) strays(t testing.TB) {
 	require.NoError(t, err)
 	require.Equal(t, 1, released)
 	require.Equal(t, before, n.NetworkNamespaces())
+
+	begun := filepath.Join(n.RunDir, "runc", "k8s.io", "begun") // as runc leaves it when it is killed early
+	require.NoError(t, os.Mkdir(begun, 0o700))
+	deleted, err := n.DeleteStrayContainers(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"begun"}, deleted)
+	require.NoDirExists(t, begun)
 
 	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
 	require.Len(t, bundles, 2, "of the Pod that runs")

@@ -35,6 +35,13 @@ func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time
 		if err != nil && ctx.Err() == nil {
 			logger.Warn("ending shims that containerd does not know failed", "error", err)
 		}
+		deleted, err := c.DeleteStrayContainers(ctx)
+		if len(deleted) > 0 {
+			logger.Info("deleted containers that containerd does not know: calls that started them were cut off", "ids", deleted)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Warn("deleting containers that containerd does not know failed", "error", err)
+		}
 		select {
 		case <-ticker.C():
 		case <-ctx.Done():
@@ -133,11 +140,9 @@ func (c Config) endShim(ctx context.Context, pid int, id string) error {
 		return fmt.Errorf("end stray shim %s, process %d: %w", id, pid, err)
 	}
 	var errs []error
-	root := filepath.Join(c.RunDir, "runc", criNamespace)
-	if _, err := os.Stat(filepath.Join(root, id)); err == nil {
-		out, err := exec.CommandContext(ctx, filepath.Join(c.BinDir, "runc"), "--root", root, "delete", "--force", id).CombinedOutput()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("delete the container of stray shim %s: %w: %s", id, err, out))
+	if _, err := os.Stat(filepath.Join(c.runcRoot(), id)); err == nil {
+		if err := c.deleteContainer(ctx, id); err != nil {
+			errs = append(errs, fmt.Errorf("end stray shim %s: %w", id, err))
 		}
 	}
 	for _, socket := range sockets {
@@ -146,6 +151,38 @@ func (c Config) endShim(ctx context.Context, pid int, id string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// DeleteStrayContainers deletes what runc still holds of containers that no bundle leads to, and returns their ids. A
+// container's bundle is there before runc is called and goes after runc has deleted the container, so what is left
+// without one belongs to a call that was cut off together with its shim.
+func (c Config) DeleteStrayContainers(ctx context.Context) (deleted []string, err error) {
+	states, _ := filepath.Glob(filepath.Join(c.runcRoot(), "*")) // the pattern is right
+	var errs []error
+	for _, state := range states {
+		id := filepath.Base(state)
+		if _, err := os.Stat(filepath.Join(c.bundles(), id)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := c.deleteContainer(ctx, id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		deleted = append(deleted, id)
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// runcRoot is the directory in which runc keeps the state of each container, by its id.
+func (c Config) runcRoot() string { return filepath.Join(c.RunDir, "runc", criNamespace) }
+
+// deleteContainer has runc end and forget a container, however far its making came.
+func (c Config) deleteContainer(ctx context.Context, id string) error {
+	runc := exec.CommandContext(ctx, filepath.Join(c.BinDir, "runc"), "--root", c.runcRoot(), "delete", "--force", id)
+	if out, err := runc.CombinedOutput(); err != nil {
+		return fmt.Errorf("delete container %s, which containerd does not know: %w: %s", id, err, out)
+	}
+	return nil
 }
 
 // socketsOf lists the sockets in the shims' directory that a process listens on.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -61,7 +62,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.collectWorkers(out)
 	for _, pod := range g.pods() {
 		static := ""
-		if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
+		if config.IsLocal(pod) {
 			static = "true"
 		}
 		desired[static]++

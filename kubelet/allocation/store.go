@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // The files, in the directory of the node agent. Their names are upstream's.
@@ -190,8 +192,12 @@ func (s *Store) Actuate(pod *corev1.Pod, container string) {
 func (s *Store) Unsettled(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	noted, known := s.actuated.pods[pod.UID]
+	if !known {
+		return false // as of every Pod that has only just come
+	}
 	granted := of(pod)
-	for name, told := range s.actuated.pods[pod.UID].ContainerResources {
+	for name, told := range noted.ContainerResources {
 		want, ok := granted.ContainerResources[name]
 		if ok && word(want) != word(told) {
 			return true
@@ -236,7 +242,7 @@ func of(pod *corev1.Pod) Resources {
 	r := Resources{ContainerResources: map[string]corev1.ResourceRequirements{}, PodLevelResources: pod.Spec.Resources.DeepCopy()}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if kuberuntime.IsSidecar(c) {
 			r.ContainerResources[c.Name] = *c.Resources.DeepCopy()
 		}
 	}

@@ -18,6 +18,13 @@ const (
 // SourceAPI is the value of SourceAnnotation for Pods of the API server.
 const SourceAPI = "api"
 
+// IsLocal reports whether the Pod came from elsewhere than the API server: from a file, a URL, or a caller of this
+// program. A Pod without the annotation never passed through a source, and is not.
+func IsLocal(pod *corev1.Pod) bool {
+	source := pod.Annotations[SourceAnnotation]
+	return source != "" && source != SourceAPI
+}
+
 // Op is what happened to a Pod, seen from the node.
 type Op int
 

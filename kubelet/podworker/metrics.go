@@ -3,8 +3,6 @@ package podworker
 import (
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -72,8 +70,7 @@ func (w *worker) measured(look func() bool) bool {
 		at.Config = "orphan"
 	}
 	if w.pod != nil {
-		source := w.pod.Annotations[config.SourceAnnotation]
-		at.Static = source != "" && source != config.SourceAPI
+		at.Static = config.IsLocal(w.pod)
 	}
 	w.place.Store(&at)
 	return gone
@@ -89,7 +86,7 @@ func (w *worker) ownTime(sinceCreated time.Duration) time.Duration {
 	own := sinceCreated - w.pulls.to.Sub(w.pulls.from)
 	for i := range w.pod.Spec.InitContainers {
 		c := &w.pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		if kuberuntime.IsSidecar(c) {
 			continue
 		}
 		for _, ran := range w.runtime.Containers {

@@ -27,16 +27,7 @@ const shimPause = 7 * time.Second
 // and kills what runs there.
 func TestPodsOutliveSlowShims(t *testing.T) {
 	n := newNode(t, 12)
-	n.start(t)
-	n.images(t)
-	p := n.run(t, n.sandbox("slow", t.TempDir(), false), volume(t))
-	shim := n.shimOf(t, p.sandbox)
-	t.Cleanup(func() {
-		if t.Failed() { // containerd may know it no more
-			_ = syscall.Kill(shim, syscall.SIGKILL)
-		}
-	})
-	pid := n.pidOf(t, p.container)
+	p, shim, pid := n.runOne(t, "slow")
 	// It is stopped when containerd says this, or before containerd runs.
 	for _, at := range []string{"", "io.containerd.grpc.v1.cri"} {
 		n.kill(t)
@@ -70,16 +61,7 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 // one is stopped so that it is at it. Containerd then starts once more, and the Pod goes on.
 func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
 	n := newNode(t, 13)
-	n.start(t)
-	n.images(t)
-	p := n.run(t, n.sandbox("start", t.TempDir(), false), volume(t))
-	shim := n.shimOf(t, p.sandbox)
-	t.Cleanup(func() {
-		if t.Failed() { // containerd may know it no more
-			_ = syscall.Kill(shim, syscall.SIGKILL)
-		}
-	})
-	pid := n.pidOf(t, p.container)
+	p, shim, pid := n.runOne(t, "start")
 	n.kill(t)
 	require.NoError(t, syscall.Kill(shim, syscall.SIGSTOP))
 	began, err := n.log.Seek(0, io.SeekEnd)
@@ -100,6 +82,20 @@ func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
 	require.NoError(t, n.RemoveDeadSockets())
 	require.Empty(t, n.leftovers(t))
 	n.clean(t)
+}
+
+// runOne starts containerd and runs a Pod in it, with this shim and this process.
+func (n *node) runOne(t testing.TB, name string) (p pod, shim, pid int) {
+	n.start(t)
+	n.images(t)
+	p = n.run(t, n.sandbox(name, t.TempDir(), false), volume(t))
+	shim = n.shimOf(t, p.sandbox)
+	t.Cleanup(func() {
+		if t.Failed() { // containerd may know it no more
+			_ = syscall.Kill(shim, syscall.SIGKILL)
+		}
+	})
+	return p, shim, n.pidOf(t, p.container)
 }
 
 // awaitLog waits until containerd has said a word in its log after an offset, or the test ends.

@@ -101,7 +101,7 @@ func (c Config) shimOf(pid int) string {
 
 // stray says that no bundle leads to the shim of that id: neither its own, nor that of a container in its Pod.
 func (c Config) stray(id string) bool {
-	if _, err := os.Stat(filepath.Join(c.bundles(), id)); !errors.Is(err, fs.ErrNotExist) {
+	if c.mayHaveBundle(id) {
 		return false
 	}
 	specs, _ := filepath.Glob(filepath.Join(c.bundles(), "*", "config.json")) // the pattern is right
@@ -116,6 +116,12 @@ func (c Config) stray(id string) bool {
 		}
 	}
 	return true
+}
+
+// mayHaveBundle reports whether containerd has a bundle of that id, also where that cannot be seen.
+func (c Config) mayHaveBundle(id string) bool {
+	_, err := os.Stat(filepath.Join(c.bundles(), id))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // endShim kills a shim, and takes away what it may have made: a container that was not let run, and its socket.
@@ -161,7 +167,7 @@ func (c Config) DeleteStrayContainers(ctx context.Context) (deleted []string, er
 	var errs []error
 	for _, state := range states {
 		id := filepath.Base(state)
-		if _, err := os.Stat(filepath.Join(c.bundles(), id)); !errors.Is(err, fs.ErrNotExist) {
+		if c.mayHaveBundle(id) {
 			continue
 		}
 		if err := c.deleteContainer(ctx, id); err != nil {

@@ -45,6 +45,7 @@ func TestConfigzTellsWhatIsInForce(t *testing.T) {
 		cfg.ImageVerification, cfg.NotVerified = kubeletconfig.NeverVerifyAllowlistedImages, []string{"reg.example/*"}
 		cfg.ContainerLogMaxSize, cfg.MaxBackoff, cfg.ImageMaxAge = 1<<20, time.Minute, time.Hour
 		cfg.Server.HealthzAddress, cfg.Server.NoDebugging, cfg.Server.LogDir, cfg.Server.LogQuery = "127.0.0.1:10248", true, "/var/log", true
+		cfg.Server.Profiling, cfg.Server.Contention = true, true
 	})
 	require.True(t, *c.SerializeImagePulls)
 	require.EqualValues(t, 5, *c.RegistryPullQPS)
@@ -59,4 +60,6 @@ func TestConfigzTellsWhatIsInForce(t *testing.T) {
 	require.False(t, *c.EnableDebuggingHandlers)
 	require.True(t, *c.EnableSystemLogHandler)
 	require.True(t, *c.EnableSystemLogQuery)
+	require.True(t, *c.EnableProfilingHandler)
+	require.True(t, c.EnableContentionProfiling)
 }

@@ -152,8 +152,8 @@ type ServerConfig struct {
 	LogDir string
 	// LogQuery lets /logs/ be asked for the logs of the machine's services.
 	LogQuery bool
-	// Profiling serves Go's profiler at /debug/pprof/.
-	Profiling bool
+	// Profiling serves Go's profiler at /debug/pprof/; with Contention it tells as well where goroutines wait for each other.
+	Profiling, Contention bool
 	// NoDebugging turns off what runs or reads something in containers: exec, attach, port-forward, run, logs.
 	NoDebugging bool
 }

@@ -44,6 +44,7 @@ type nodeFlags struct {
 
 	certFile, keyFile, clientCA, certDir string
 	rotateServer, profiling, lockYield   bool
+	contention                           bool
 	logQuery, debugging                  bool
 
 	manifests, manifestURL string
@@ -113,9 +114,14 @@ func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 		"let /logs/ be asked for what the machine's journal has of a service: /logs/?query=NAME")
 	f.BoolVar(&flags.debugging, "enable-debugging-handlers", true, "serve exec, attach, port-forward, run and logs")
 	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
+	f.BoolVar(&flags.contention, "contention-profiling", false,
+		"with --profiling: tell at /debug/pprof/block where goroutines wait for each other")
 }
 
 func (f nodeFlags) run(cmd *cobra.Command) (err error) {
+	if f.contention && !f.profiling {
+		return usageError{errors.New("--contention-profiling fills a profile that only --profiling serves: give both")}
+	}
 	if f.kubeconfig == "" {
 		return usageError{errors.New("--kubeconfig is required: which cluster should this machine join?")}
 	}
@@ -219,7 +225,8 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	if err := f.serve(ctx, id, &server, name, ip); err != nil {
 		return kubelet.Config{}, err
 	}
-	server.Profiling, server.LogDir, server.LogQuery, server.NoDebugging = f.profiling, nodeLogDir, f.logQuery, !f.debugging
+	server.Profiling, server.Contention = f.profiling, f.contention
+	server.LogDir, server.LogQuery, server.NoDebugging = nodeLogDir, f.logQuery, !f.debugging
 	if f.healthzPort > 0 {
 		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
 	}

@@ -36,6 +36,7 @@ func TestWrongUsageSaysWhatIsWanted(t *testing.T) {
 		{"images", "--data-dir="}:             "--data-dir is empty",
 		{"images", "--output=wide"}:           `--output "wide": json and yaml are known`,
 		{"up", "--data-dir="}:                 "--data-dir is empty",
+		{"node", "--contention-profiling"}:    "only --profiling serves: give both",
 		{"up", "--pod-manifest-path=/absent"}: "make the file or the directory first",
 	} {
 		args := words[:1]

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,6 +79,30 @@ func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
 	require.Equal(t, 200, code)
 	require.Contains(t, body, "plain.log", "the list of files, as if nothing had been asked")
 	require.NotContains(t, body, "--unit")
+}
+
+// TestContentionIsToldIfAskedFor has goroutines wait for each other with and without its switch.
+func TestContentionIsToldIfAskedFor(t *testing.T) {
+	told := func(meet func(), name string, c server.Config) bool {
+		b := start(t, func(cfg *server.Config, _ *server.Deps) { cfg.Profiling, cfg.Contention = true, c.Contention })
+		meet()
+		code, body := b.do(t, "admin", "GET", "/debug/pprof/block?debug=1")
+		require.Equal(t, 200, code, body)
+		return strings.Contains(body, "server_test."+name)
+	}
+	require.False(t, told(meetUnseen, "meetUnseen", server.Config{}))
+	require.True(t, told(meetSeen, "meetSeen", server.Config{Contention: true}))
+}
+
+// meetUnseen and meetSeen are two, since what a process has once told of a place it tells for the rest of its life.
+func meetUnseen() { meet(func(met chan struct{}) { met <- struct{}{} }) }
+func meetSeen()   { meet(func(met chan struct{}) { met <- struct{}{} }) }
+
+// meet has two goroutines wait for each other, both in frames of the caller.
+func meet(with func(chan struct{})) {
+	met := make(chan struct{})
+	go with(met)
+	<-met
 }
 
 // TestWhatIsSwitchedOffSaysSo has neither logs nor a profiler.

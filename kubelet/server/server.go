@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -55,8 +56,10 @@ type Config struct {
 	// "journalctl" if empty.
 	LogQuery bool
 	Journal  string
-	// Profiling serves Go's profiler at /debug/pprof/, and takes a log level at /debug/flags/v.
-	Profiling bool
+	// Profiling serves Go's profiler at /debug/pprof/, and takes a log level at /debug/flags/v. With Contention the profile
+	// "block" is filled while the server runs: it tells where goroutines waited for each other, and costs some time at each
+	// wait of the whole process.
+	Profiling, Contention bool
 }
 
 func (c Config) validate() error {
@@ -160,6 +163,10 @@ func (s *Server) Addrs() []net.Addr {
 
 // Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
 func (s *Server) Start(ctx context.Context) error {
+	if s.cfg.Contention && s.cfg.Profiling && !s.cfg.DisableDebugging {
+		runtime.SetBlockProfileRate(1) // each wait, as upstream's
+		defer runtime.SetBlockProfileRate(0)
+	}
 	if _, err := s.keys.get(); err != nil {
 		if !s.cfg.CertLater || !errors.Is(err, fs.ErrNotExist) {
 			return err

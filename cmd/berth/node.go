@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -159,7 +158,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	records := newRecords(f.socket)
 	k, err := kubelet.New(config, kubelet.Deps{
 		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
-		Collectors: []prometheus.Collector{records.stages},
+		Collectors: append(id.metrics, records.stages),
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
 		AtRest:     footprint.Release, Flags: flagsOf(cmd),
 	})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -25,6 +26,8 @@ type identity struct {
 	// server is where the API server is and whom it is known by.
 	server *rest.Config
 
+	// metrics are those of the certificates that it keeps.
+	metrics []prometheus.Collector
 	cancel  []context.CancelFunc
 	running sync.WaitGroup
 }
@@ -40,6 +43,7 @@ func (i *identity) stop() {
 func (i *identity) keep(ctx context.Context, keeper *certificate.Keeper) {
 	ctx, cancel := context.WithCancel(ctx)
 	i.cancel = append(i.cancel, cancel)
+	i.metrics = append(i.metrics, keeper.Metrics())
 	i.running.Go(func() { _ = keeper.Start(ctx) }) // it ends with ctx, and never else
 }
 

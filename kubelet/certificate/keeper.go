@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/certificate"
@@ -25,6 +26,10 @@ const (
 	// take the place of the other.
 	clientPair  = "kubelet-client"
 	servingPair = "kubelet-server"
+
+	// clientFailures and servingFailures are upstream's names of the counters of what failed.
+	clientFailures  = "kubelet_certificate_manager_client_expiration_renew_errors"
+	servingFailures = "kubelet_server_expiration_renew_errors"
 
 	nodeUserPrefix = "system:node:"
 	nodesGroup     = "system:nodes"
@@ -38,8 +43,6 @@ type Config struct {
 	Dir string
 	// Lifetime is asked of the signer, which may give less or more; zero leaves it to the signer.
 	Lifetime time.Duration
-	// FailedRenewals counts renewals that failed; it may be nil.
-	FailedRenewals certificate.Counter
 	// Clock tells whether a certificate has expired; nil is the real one.
 	Clock clock.PassiveClock
 }
@@ -52,6 +55,8 @@ type Keeper struct {
 	manager certificate.Manager
 	clock   clock.PassiveClock
 	path    func() string
+	// failures counts tries that were refused, were not answered in time, or gave what cannot be kept.
+	failures prometheus.Counter
 	// current is ahead of the manager's, which takes a new certificate over only after it was stored.
 	current atomic.Pointer[tls.Certificate]
 
@@ -62,7 +67,7 @@ type Keeper struct {
 
 // NewClient makes the Keeper of the node's client certificate (signer kubernetes.io/kube-apiserver-client-kubelet).
 func NewClient(cfg Config, clients ClientsetFunc) (*Keeper, error) {
-	return newKeeper(cfg, clientPair, certificate.Config{
+	return newKeeper(cfg, clientPair, clientFailures, certificate.Config{
 		ClientsetFn: clients, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages: certificate.DefaultKubeletClientGetUsages,
 		Template:  &x509.CertificateRequest{Subject: subject(cfg.NodeName)},
@@ -75,7 +80,7 @@ func NewServing(cfg Config, client kubernetes.Interface, names []string, ips []n
 	if len(names) == 0 && len(ips) == 0 {
 		return nil, errors.New("keep a serving certificate: it needs a name or an address")
 	}
-	return newKeeper(cfg, servingPair, certificate.Config{
+	return newKeeper(cfg, servingPair, servingFailures, certificate.Config{
 		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
 		SignerName:  certificatesv1.KubeletServingSignerName, GetUsages: certificate.DefaultKubeletServingGetUsages,
 		Template: &x509.CertificateRequest{
@@ -88,7 +93,7 @@ func subject(node string) pkix.Name {
 	return pkix.Name{CommonName: nodeUserPrefix + node, Organization: []string{nodesGroup}}
 }
 
-func newKeeper(cfg Config, pair string, manager certificate.Config) (*Keeper, error) {
+func newKeeper(cfg Config, pair, failures string, manager certificate.Config) (*Keeper, error) {
 	if cfg.NodeName == "" {
 		return nil, errors.New("keep a node's certificate: Config.NodeName is empty")
 	}
@@ -99,12 +104,15 @@ func newKeeper(cfg Config, pair string, manager certificate.Config) (*Keeper, er
 	if err != nil {
 		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", cfg.NodeName, cfg.Dir, err)
 	}
-	k := &Keeper{path: store.CurrentPath, clock: cfg.Clock, got: make(chan struct{})}
+	k := &Keeper{
+		path: store.CurrentPath, clock: cfg.Clock, got: make(chan struct{}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed tries to have the certificate signed."}),
+	}
 	if k.clock == nil {
 		k.clock = clock.RealClock{}
 	}
 	manager.CertificateStore = announced{store, k.renewed}
-	manager.CertificateRenewFailure = cfg.FailedRenewals
+	manager.CertificateRenewFailure = k.failures
 	if cfg.Lifetime > 0 {
 		manager.RequestedCertificateLifetime = &cfg.Lifetime
 	}
@@ -131,6 +139,9 @@ func (k *Keeper) Current() *tls.Certificate {
 	}
 	return current
 }
+
+// Metrics counts the tries to have the certificate signed that failed, under upstream's name for such a certificate.
+func (k *Keeper) Metrics() prometheus.Collector { return k.failures }
 
 // Path is the file that holds the current certificate and its key, in PEM form; it is replaced by each renewal.
 func (k *Keeper) Path() string { return k.path() }

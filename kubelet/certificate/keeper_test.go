@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"net/http"
@@ -16,9 +17,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -202,6 +205,46 @@ func TestRenewal(t *testing.T) {
 	stop()
 	require.False(t, withCert[0])
 	require.True(t, withCert[1], "renewal asks with the certificate that is to be renewed")
+}
+
+// TestFailedRenewalsAreCounted has an API server refuse a request for each kind of certificate, and then sign it.
+func TestFailedRenewalsAreCounted(t *testing.T) {
+	for name, keep := range map[string]func(cfg certificate.Config, client kubernetes.Interface) (*certificate.Keeper, error){
+		"kubelet_certificate_manager_client_expiration_renew_errors": func(cfg certificate.Config, client kubernetes.Interface) (
+			*certificate.Keeper, error,
+		) {
+			return certificate.NewClient(cfg, func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil })
+		},
+		"kubelet_server_expiration_renew_errors": func(cfg certificate.Config, client kubernetes.Interface) (
+			*certificate.Keeper, error,
+		) {
+			return certificate.NewServing(cfg, client, []string{"host"}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := newSigner(t, time.Hour).client()
+			var asked atomic.Int32
+			client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return asked.Add(1) == 1, nil, errors.New("not yet")
+			})
+			keeper, err := keep(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, client)
+			require.NoError(t, err)
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(keeper.Metrics())
+			failed := func() float64 {
+				families, err := registry.Gather()
+				require.NoError(t, err)
+				require.Len(t, families, 1)
+				require.Equal(t, name, families[0].GetName())
+				return families[0].Metric[0].GetCounter().GetValue()
+			}
+			require.Zero(t, failed(), "it is there before anything fails")
+			start(t, keeper)
+			wait(t, keeper)
+			require.InDelta(t, 1, failed(), 0)
+		})
+	}
 }
 
 func TestKubeconfig(t *testing.T) {

@@ -8,7 +8,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +25,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -54,6 +57,10 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	first := servedCertificate(t, c, port)
 	require.Equal(t, "system:node:"+a.name, first.Subject.CommonName)
 	runOn(t, c, a, "joined")
+	scraped := scrape(t, c, port)
+	for _, name := range []string{"certificate_manager_client", "server"} {
+		require.Regexp(t, `(?m)^kubelet_`+name+`_expiration_renew_errors \d+$`, scraped)
+	}
 
 	stop()
 	require.NoError(t, client.CoreV1().Secrets("kube-system").Delete(t.Context(), "bootstrap-token-"+tokenID, metav1.DeleteOptions{}))
@@ -172,6 +179,26 @@ func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 		return nil
 	}, nil))
 	return served
+}
+
+// scrape reads the metrics of the node whose server is at the port, as the cluster's administrator.
+func scrape(t testing.TB, c *cluster, port int) string {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
+	require.NoError(t, err)
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	defer client.CloseIdleConnections()
+	address := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/metrics"
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
+	require.NoError(t, err)
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, string(body))
+	return string(body)
 }
 
 // runOn runs a Pod on the node and reads its log through the API server, which asks the node's server.

@@ -98,7 +98,8 @@ func (s *Static) Replace(source string, pods []*corev1.Pod) {
 	s.wanted[source] = next
 }
 
-// Gone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on.
+// Gone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on, and so is one
+// that has its UID under another name.
 func (s *Static) Gone(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +109,23 @@ func (s *Static) Gone(uid types.UID) {
 	}
 	delete(s.names, uid)
 	delete(s.holders, name)
+	s.next(name)
+	for _, other := range slices.SortedFunc(maps.Keys(s.waiting), byName) {
+		if s.waiting[other][0].UID == uid {
+			s.next(other)
+		}
+	}
+}
+
+// next hands on the Pod that has waited longest for a name, unless the name or its UID is another's still. The caller
+// holds mu.
+func (s *Static) next(name types.NamespacedName) {
 	queue := s.waiting[name]
 	if len(queue) == 0 {
+		return
+	}
+	_, held := s.holders[name]
+	if _, ending := s.names[queue[0].UID]; held || ending {
 		return
 	}
 	s.waiting[name] = queue[1:]
@@ -162,7 +178,10 @@ func (s *Static) update(pod *corev1.Pod) {
 func (s *Static) withdraw(pod *corev1.Pod) {
 	name := nameOf(pod)
 	if i := position(s.waiting[name], pod.UID); i >= 0 {
-		s.waiting[name] = slices.Delete(s.waiting[name], i, i+1)
+		if s.waiting[name] = slices.Delete(s.waiting[name], i, i+1); len(s.waiting[name]) == 0 {
+			delete(s.waiting, name)
+		}
+		s.next(name) // it may have been in the way of others while its UID was another's
 		return
 	}
 	ending := *pod
@@ -185,6 +204,10 @@ func (s *Static) see(pod *corev1.Pod) *corev1.Pod {
 		out.CreationTimestamp = metav1.NewTime(now)
 	}
 	return &out
+}
+
+func byName(x, y types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {

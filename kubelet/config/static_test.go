@@ -93,7 +93,19 @@ func TestUIDOfTwoPods(t *testing.T) {
 	s.Replace("file", []*corev1.Pod{pod("c", "u", 0)})
 	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.take(), "renamed: another pod, after the first")
 	s.Gone("u")
-	require.Empty(t, r.take())
+	require.Equal(t, []string{"ADD u"}, r.take())
+	require.Equal(t, "c", r.last.Name)
+
+	s.Replace("file", []*corev1.Pod{pod("d", "u", 0)})
+	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.take())
+	s.Replace("http", []*corev1.Pod{pod("d", "v", 0)})
+	require.Equal(t, []string{"ADD v"}, r.take(), "the name is free, and its own UID too")
+	s.Gone("u")
+	require.Empty(t, r.take(), "u waits for the name now")
+	s.Replace("http", nil)
+	s.Gone("v")
+	require.Equal(t, []string{"DELETE v", "REMOVE v", "ADD u"}, r.take())
+	require.Equal(t, "d", r.last.Name)
 }
 
 // source runs a File or an HTTP, and passes on the names of the Pods it finds.

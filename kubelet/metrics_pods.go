@@ -25,6 +25,7 @@ type lives struct {
 	orphans                      prometheus.Counter
 	resized                      *prometheus.HistogramVec
 	infeasible                   *prometheus.CounterVec
+	asked, accepted, restarted   *prometheus.CounterVec
 	relist, relistInterval       prometheus.Histogram
 	lastSeen                     prometheus.Gauge
 
@@ -63,15 +64,24 @@ func newLives(registry *prometheus.Registry, clk clock.PassiveClock) *lives {
 			Buckets: prometheus.ExponentialBuckets(10, 2, 14),
 		}, []string{"success"}),
 		infeasible: counters("pod_infeasible_resizes_total", "Resources that were asked for and can never be granted here.", "reason_detail"),
-		relist:     histogram("pleg_relist_duration_seconds", "Length of listing all that the runtime holds.", short),
+		asked: counters("container_requested_resizes_total", "Amounts of containers' resources that were asked to be others.",
+			"resource", "requirement", "operation"),
+		accepted: counters("pod_deferred_accepted_resizes_total", "Resources that had to wait for room and were granted, by what made "+
+			"the node agent ask again.", "retry_trigger"),
+		restarted: counters("restarted_pods_total", "Pods that their source had again under the same UID before the last of them was gone.",
+			"static"),
+		relist: histogram("pleg_relist_duration_seconds", "Length of listing all that the runtime holds.", short),
 		relistInterval: histogram("pleg_relist_interval_seconds", "Time between two such listings: events do the work between them.",
 			prometheus.ExponentialBuckets(0.5, 2, 10)),
 		lastSeen: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_pleg_last_seen_seconds", Help: "When the runtime was last listed, in seconds of the epoch.",
 		}),
 	}
+	for _, static := range []string{"", "true"} {
+		l.restarted.WithLabelValues(static)
+	}
 	registry.MustRegister(l.own, l.workerStart, l.statusSync, l.rounds, l.terminated, l.evictions, l.orphans, l.resized,
-		l.infeasible, l.relist, l.relistInterval, l.lastSeen)
+		l.infeasible, l.asked, l.accepted, l.restarted, l.relist, l.relistInterval, l.lastSeen)
 	return l
 }
 
@@ -100,8 +110,25 @@ func (l *lives) Round(kind string, took time.Duration) {
 func (l *lives) Orphan() { l.orphans.Inc() }
 
 // Resized implements podworker.Metrics.
-func (l *lives) Resized(took time.Duration) {
-	l.resized.WithLabelValues("true").Observe(float64(took.Milliseconds()))
+func (l *lives) Resized(took time.Duration, ok bool) {
+	l.resized.WithLabelValues(strconv.FormatBool(ok)).Observe(float64(took.Milliseconds()))
+}
+
+// ResizeAsked implements podworker.Metrics.
+func (l *lives) ResizeAsked(resource, requirement, operation string) {
+	l.asked.WithLabelValues(resource, requirement, operation).Inc()
+}
+
+// Accepted implements podworker.Metrics.
+func (l *lives) Accepted(trigger string) { l.accepted.WithLabelValues(trigger).Inc() }
+
+// Restarted implements podworker.Metrics.
+func (l *lives) Restarted(static bool) {
+	label := ""
+	if static {
+		label = "true"
+	}
+	l.restarted.WithLabelValues(label).Inc()
 }
 
 // Infeasible implements podworker.Metrics.

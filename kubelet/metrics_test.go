@@ -45,7 +45,10 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	starts.WorkerStarted(time.Second)
 	starts.Round("sync", time.Second)
 	starts.Orphan()
-	starts.Resized(time.Second)
+	starts.Resized(time.Second, true)
+	starts.ResizeAsked("cpu", "limits", "add")
+	starts.Accepted("pod_updated")
+	starts.Restarted(true)
 	starts.Infeasible()
 	starts.statusWritten(time.Second)
 	starts.relisted(time.Second)
@@ -94,6 +97,8 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 		"kubelet_pod_status_sync_duration_seconds": {}, "kubelet_pod_worker_duration_seconds": {"operation_type"},
 		"kubelet_terminated_containers_total": {"container_type", "exit_code", "reason"}, "kubelet_evictions": {"eviction_signal"},
 		"kubelet_orphaned_runtime_pods_total": {}, "kubelet_pod_resize_duration_milliseconds": {"success"},
+		"kubelet_container_requested_resizes_total":   {"operation", "requirement", "resource"},
+		"kubelet_pod_deferred_accepted_resizes_total": {"retry_trigger"}, "kubelet_restarted_pods_total": {"static"},
 		"kubelet_pod_infeasible_resizes_total": {"reason_detail"}, "kubelet_pod_pending_resizes": {"reason"},
 		"kubelet_pod_in_progress_resizes": {}, "kubelet_working_pods": {"config", "lifecycle", "static"},
 		"kubelet_pleg_relist_duration_seconds": {}, "kubelet_pleg_relist_interval_seconds": {}, "kubelet_pleg_last_seen_seconds": {},

@@ -57,7 +57,7 @@ var nodeRows = []row{
 	{"ND-7", "Ready as soon as it is", "node.TestRegistersReadyAtOnce node.TestNetworkNotReady", "", ""},
 	{"ND-8", "reboot is told", "node.TestTakesOverExistingNode", "", ""},
 	{"ND-9", "API server away", "integration.TestAPIServerAway node.TestAPIServerAway", "", ""},
-	{"ND-10", "certificates by request, renewed", "certificate.TestServingCertificate certificate.TestRenewal certificate.TestKubeconfig integration.TestJoinByBootstrapToken", "", ""},
+	{"ND-10", "certificates by request, renewed", "certificate.TestServingCertificate certificate.TestRenewal certificate.TestFailedRenewalsAreCounted certificate.TestKubeconfig integration.TestJoinByBootstrapToken", "", ""},
 	{"ND-13", "systemd's watchdog", "watchdog.TestSystemdHearsOfHealthOnly watchdog.TestWithoutWatchdogOrSystemd watchdog.TestBadTimes kubelet.TestHealthFindsWhatHangs", "",
 		"nothing was run below a real systemd: its end of the socket is the test's"},
 	{"SRV-1", "who may", "server.TestWhoMayDoWhat", "", ""},
@@ -84,8 +84,11 @@ var nodeRows = []row{
 		"FailedPrepareDynamicResources is never sent: such Pods are refused; Preempting, ExceededGracePeriod, EvictionThresholdMet and Shutdown come with their themes"},
 	{"EVT-2", "what an event is about", "podworker.TestEventsSayTheContainer integration.TestWhy", "", ""},
 	{"MET-1", "metrics have upstream's names, and move", "kubelet.TestMetricsHaveUpstreamsNames kubelet.TestScrapeOfAPodsLife volumemanager.TestMetricsOfClaims " +
-		"prober.TestMetricsGoWithThePod stats.TestResourceMetrics", "", "missing: restarted_pods, preemptions, pleg_discard_events (none are), container_requested_ " +
-		"and pod_deferred_accepted_resizes, errors of renewals; of resizes and evictions the names are held, not that a scrape sees them move"},
+		"prober.TestMetricsGoWithThePod stats.TestResourceMetrics podworker.TestWishesForResourcesAreCounted podworker.TestDeferredResourcesThatAreGrantedAreCounted " +
+		"podworker.TestResizesAreCountedWithTheirEnd podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew " +
+		"certificate.TestFailedRenewalsAreCounted integration.TestJoinByBootstrapToken", "",
+		"no preemptions and no pleg_discard_events, since there is neither; device plugins come with their theme; the node agent has no " +
+			"storage_operation_duration_seconds, csi_operations_seconds and volume_manager_total_volumes yet; of evictions the name is held, not that a scrape sees it move"},
 	{"CKP-1", "kill and start: nothing is touched", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestPodsLiveThroughCrashesOfTheAgent integration.TestKills integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
 	{"CKP-2", "files of state", "allocation.TestFilesAreUpstreams allocation.TestFileThatIsWrongIsDiscarded podworker.TestWishWhileNobodyWatched " +
 		"podworker.TestChangeThatACrashCutOff userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted " +

@@ -18,7 +18,8 @@ var podRows = []row{
 	{"CFG-10", "a mirror with hash and owner; the status is told through it", "mirror.TestLifeOfAMirror integration.TestStaticPods", "", ""},
 	{"CFG-11", "a mirror that was deleted or edited is made anew, the Pod runs on", "mirror.TestLifeOfAMirror integration.TestStaticPods", "", ""},
 	{"CFG-12", "the mirror goes after the Pod", "mirror.TestLifeOfAMirror mirror.TestOrphanedMirror", "", ""},
-	{"CFG-13", "one running Pod a name, the others wait in order", "config.TestOnePodPerName config.TestTakenBackWhileEnding", "", ""},
+	{"CFG-13", "one running Pod a name, the others wait in order", "config.TestOnePodPerName config.TestTakenBackWhileEnding config.TestUIDOfTwoPods " +
+		"podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew", "", ""},
 	{"CFG-14", "mirrors come with the node's registration", "mirror.TestLifeOfAMirror", "", ""},
 
 	{"ADM-1", "refused: Failed with the reason, and no sandbox ever", "podworker.TestRejectedPodFailsWithoutTrace status.TestRejected config.TestChangesAreTyped kubelet.TestRejectionsAreCounted", "", ""},
@@ -32,7 +33,8 @@ var podRows = []row{
 		"RuntimeClass should reject a Pod requesting a non-existent RuntimeClass; RuntimeClass should schedule a Pod requesting a RuntimeClass without PodOverhead", ""},
 	{"ADM-13", "a Pod that was taken is not judged again", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestResizeWaitsForRoom", "", ""},
 
-	{"WRK-1", "one worker a Pod, forward only", "podworker.TestPodRunsAndGoes podworker.TestPodsLiveThroughCrashesOfTheAgent config.TestTakenBackWhileEnding", "", ""},
+	{"WRK-1", "one worker a Pod, forward only", "podworker.TestPodRunsAndGoes podworker.TestPodsLiveThroughCrashesOfTheAgent config.TestTakenBackWhileEnding config.TestUIDOfTwoPods " +
+		"podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew", "", ""},
 	{"WRK-2", "the order of a start", "podworker.TestVolumesImageAndSandboxAtTheSameTime podworker.TestInitContainersInOrder", "", ""},
 	{"WRK-3", "Pods wait for the network, and say so", "podworker.TestPodsWaitForTheNetwork", "", ""},
 	{"WRK-4", "failures are tried again, backoff ends to the moment", "podworker.TestSandboxFailureIsRetried podworker.TestCrashLoopWaits podworker.TestRestCostsNothingPerPod", "", ""},

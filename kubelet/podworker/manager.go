@@ -80,20 +80,18 @@ func (m *Manager) HandlePod(change config.Change) {
 		if change.Op == config.Remove {
 			return
 		}
-		ref := timeline.PodRef(pod)
-		m.deps.Timeline.Mark(ref, owner, timeline.StageSeen, "", nil)
-		rejected := m.admit(pod)
-		w = newWorker(m, pod)
-		if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
-			m.deps.Allocations.Allocate(w.pod)
-		}
-		m.add(w)
+		m.welcome(pod)
 		return
 	}
-	switch change.Op {
-	case config.Remove:
+	switch {
+	case w.leaving && change.Op == config.Remove:
+		w.again = nil
+	case w.leaving && (change.Op == config.Add || w.again != nil):
+		w.again = pod
+	case change.Op == config.Remove:
+		w.leaving = true
 		w.post(func() { w.removed = true })
-	case config.Reconcile:
+	case change.Op == config.Reconcile:
 		w.post(func() { w.take(pod) })
 	default:
 		w.post(func() {
@@ -101,6 +99,17 @@ func (m *Manager) HandlePod(change config.Change) {
 			m.deps.Volumes.PodUpdated(pod)
 		})
 	}
+}
+
+// welcome makes the worker of a new Pod. The caller holds mu.
+func (m *Manager) welcome(pod *corev1.Pod) {
+	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
+	rejected := m.admit(pod)
+	w := newWorker(m, pod)
+	if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
+		m.deps.Allocations.Allocate(w.pod)
+	}
+	m.add(w)
 }
 
 // admit asks whether a new Pod may run here. The caller holds mu.
@@ -160,7 +169,7 @@ func (m *Manager) sweep() {
 			continue
 		}
 		w := newWorker(m, nil)
-		w.uid, w.removed = uid, true
+		w.uid, w.removed, w.leaving = uid, true, true
 		m.deps.Metrics.Orphan()
 		m.deps.Logger.Warn("the runtime holds a pod that nobody wants; ending it", "uid", uid)
 		m.add(w)
@@ -285,16 +294,23 @@ func (m *Manager) launch(w *worker) {
 	})
 }
 
-// drop forgets a worker whose Pod has left no trace.
+// drop forgets a worker whose Pod has left no trace. If the Pod's source has it again, it begins anew.
 func (m *Manager) drop(w *worker) {
 	m.deps.Statuses.Forget(w.uid)
 	m.deps.Images.Forget(w.uid)
 	m.deps.Allocations.Forget(w.uid)
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
+	m.deps.Gone(w.uid) // which may have the source of static Pods hand on the next one, even of the same UID
 	m.mu.Lock()
 	delete(m.workers, w.uid)
+	if again := w.again; again != nil {
+		m.deps.Metrics.Restarted(config.IsLocal(again))
+		m.deps.Logger.Info("the pod was deleted and made again with the same UID; it begins anew",
+			"pod", again.Namespace+"/"+again.Name, "uid", again.UID)
+		m.deps.Statuses.Observe(again)
+		m.welcome(again)
+	}
 	m.mu.Unlock()
-	m.freed()
-	m.deps.Gone(w.uid)
+	m.freed(byRemoval)
 }

@@ -1,7 +1,10 @@
 package podworker
 
 import (
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -26,8 +29,16 @@ type Metrics interface {
 	Round(kind string, took time.Duration)
 	// Orphan is told of each Pod that the runtime held and nobody wanted.
 	Orphan()
-	// Resized is told of each change of resources that is in force, Infeasible of each that never can be.
-	Resized(took time.Duration)
+	// Restarted is told of each Pod that its source had again, under the same UID, before the last of it was gone.
+	Restarted(static bool)
+	// ResizeAsked is told of each amount in which a new version of a Pod differs from the one before it: "cpu" or
+	// "memory" of a container's "requests" or "limits", and whether it was to "add", "remove", "increase" or "decrease" it.
+	ResizeAsked(resource, requirement, operation string)
+	// Accepted is told of each change that had to wait for room and was granted, and what made the worker ask again.
+	Accepted(trigger string)
+	// Resized is told of each change of resources that is in force, and of each try that failed, with the time since it
+	// was granted; Infeasible of each change that never can be.
+	Resized(took time.Duration, ok bool)
 	Infeasible()
 }
 
@@ -118,6 +129,54 @@ func (w *worker) tellEnd(id string) {
 	w.m.deps.Metrics.ContainerEnded(kind, int32(c.ExitCode), c.Reason)
 }
 
+// tellAsked tells which amounts differ between two versions of a Pod, and notes that there is something to ask for.
+func (w *worker) tellAsked(old, pod *corev1.Pod) {
+	if old == nil || sameResources(old, pod) {
+		return
+	}
+	w.ask(byUpdate)
+	tell := func(before, now []corev1.Container) {
+		for i := range now {
+			at := slices.IndexFunc(before, func(c corev1.Container) bool { return c.Name == now[i].Name })
+			if at < 0 {
+				continue
+			}
+			w.tellAmounts("requests", before[at].Resources.Requests, now[i].Resources.Requests)
+			w.tellAmounts("limits", before[at].Resources.Limits, now[i].Resources.Limits)
+		}
+	}
+	tell(old.Spec.InitContainers, pod.Spec.InitContainers)
+	tell(old.Spec.Containers, pod.Spec.Containers)
+}
+
+// tellAmounts tells of the amounts that differ. One of zero is as good as none.
+func (w *worker) tellAmounts(requirement string, before, now corev1.ResourceList) {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		had, wants := before[name], now[name]
+		operation := ""
+		switch change := wants.Cmp(had); {
+		case change == 0:
+			continue
+		case wants.IsZero():
+			operation = "remove"
+		case had.IsZero():
+			operation = "add"
+		case change < 0:
+			operation = "decrease"
+		default:
+			operation = "increase"
+		}
+		w.m.deps.Metrics.ResizeAsked(string(name), requirement, operation)
+	}
+}
+
+// tellResized tells of a granted change that is in force or that failed, unless an earlier process has begun it.
+func (w *worker) tellResized(ok bool) {
+	if begun := w.resize.begun; !begun.IsZero() {
+		w.m.deps.Metrics.Resized(w.m.deps.Clock.Since(begun), ok)
+	}
+}
+
 // noMetrics is told in vain.
 type noMetrics struct{}
 
@@ -137,5 +196,8 @@ func (noMetrics) ContainerEnded(kuberuntime.Kind, int32, string) {}
 func (noMetrics) WorkerStarted(time.Duration)                    {}
 func (noMetrics) Round(string, time.Duration)                    {}
 func (noMetrics) Orphan()                                        {}
-func (noMetrics) Resized(time.Duration)                          {}
+func (noMetrics) Restarted(bool)                                 {}
+func (noMetrics) ResizeAsked(string, string, string)             {}
+func (noMetrics) Accepted(string)                                {}
+func (noMetrics) Resized(time.Duration, bool)                    {}
 func (noMetrics) Infeasible()                                    {}

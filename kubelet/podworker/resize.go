@@ -1,8 +1,10 @@
 package podworker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -37,12 +39,30 @@ type resize struct {
 	trouble   string
 	under     bool // a change is under way, and its end is to be told of
 	begun     time.Time
+	// trigger is the first thing that gave reason to ask again for what is deferred; empty if nothing did since.
+	trigger string
 }
+
+// What makes a worker ask again for resources that were deferred, in upstream's words.
+const (
+	byUpdate   = "pod_updated" // of the Pod itself
+	byStart    = "pods_added"  // of the node agent, which has all its Pods anew
+	byRemoval  = "pods_removed"
+	byEnd      = "pod_terminated"
+	byResize   = "pod_resized"    // of another Pod
+	byAnything = "periodic_retry" // a look that the worker took for another reason
+)
 
 // take takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
 func (w *worker) take(pod *corev1.Pod) {
+	w.tellAsked(w.resize.desired, pod)
 	w.resize.desired = pod
 	w.pod = withResources(pod, w.pod)
+}
+
+// ask notes why the worker asks again for what was deferred.
+func (w *worker) ask(trigger string) {
+	w.resize.trigger = cmp.Or(w.resize.trigger, trigger)
 }
 
 // firstGrant is the Pod as an earlier process has granted it, where nothing was noted of that: as its spec says, unless its status tells that the spec
@@ -67,6 +87,13 @@ func firstGrant(pod *corev1.Pod) *corev1.Pod {
 	restore(out.Spec.Containers, pod.Status.ContainerStatuses)
 	restore(out.Spec.InitContainers, pod.Status.InitContainerStatuses)
 	return out
+}
+
+// defers reports whether the Pod's status tells that it waits for resources to become free.
+func defers(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonDeferred
+	})
 }
 
 func hasCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
@@ -112,12 +139,16 @@ func withResources(pod, granted *corev1.Pod) *corev1.Pod {
 func (w *worker) grant() {
 	r := &w.resize
 	if r.desired == nil || sameResources(r.desired, w.pod) {
-		r.pending = nil
+		r.pending, r.trigger = nil, ""
 		w.deferred.Store(false)
 		return
 	}
 	why := w.m.fits(w, r.desired)
-	w.deferred.Store(why != nil && why.Reason == corev1.PodReasonDeferred)
+	trigger := cmp.Or(r.trigger, byAnything)
+	r.trigger = ""
+	if w.deferred.Swap(why != nil && why.Reason == corev1.PodReasonDeferred) && why == nil {
+		w.m.deps.Metrics.Accepted(trigger)
+	}
 	if why != nil {
 		if r.pending == nil || *r.pending != *why {
 			w.warn("", "Resize"+why.Reason, "%s", why.Message)
@@ -135,7 +166,7 @@ func (w *worker) grant() {
 	w.retries.done(opResize)
 	w.note("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
 	if shrinks != nil {
-		w.m.freed()
+		w.m.freed(byResize)
 	}
 }
 
@@ -151,9 +182,7 @@ func (w *worker) settle(ctx context.Context, actions kuberuntime.Actions) {
 	if r.group == groupExact {
 		if r.under {
 			r.under = false
-			if !r.begun.IsZero() { // else an earlier process has begun it
-				w.m.deps.Metrics.Resized(w.m.deps.Clock.Since(r.begun))
-			}
+			w.tellResized(true)
 			w.note("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
 		}
 		return
@@ -205,6 +234,7 @@ func (w *worker) resizeOp(todo []kuberuntime.Resize, room, exact bool) func(ctx 
 			r.trouble = ""
 			if err != nil {
 				r.trouble = message(err)
+				w.tellResized(false)
 				w.warn("", "ResizeError", "Pod resize error: %s", r.trouble)
 				w.fail(ctx, opResize, err)
 				return
@@ -262,13 +292,13 @@ func (m *Manager) fits(w *worker, desired *corev1.Pod) *status.Failure {
 	return why
 }
 
-// freed says that some of the node may be free again: Pods that wait for resources ask anew.
-func (m *Manager) freed() {
+// freed says that some of the node may be free again, and by what: Pods that wait for resources ask anew.
+func (m *Manager) freed(trigger string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.workers {
 		if w.deferred.Load() {
-			w.post(func() {})
+			w.post(func() { w.ask(trigger) })
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (w *worker) terminate(ctx context.Context) {
 	if w.cleaned {
 		w.state = terminated
 		w.over.Store(true)
-		w.m.freed()
+		w.m.freed(byEnd)
 		w.finish(ctx)
 	}
 }

@@ -45,6 +45,10 @@ type worker struct {
 	found bool // in the runtime alone
 	// pulls is from the first pull's begin to the last one's end.
 	pulls struct{ from, to time.Time }
+	// leaving says that the Pod is gone from its source, again that the source has it anew since, so that it is to begin
+	// when nothing is left of this life. The manager's mu guards both.
+	leaving bool
+	again   *corev1.Pod
 	// deferred says that the Pod waits for resources of the node to become free.
 	deferred atomic.Bool
 
@@ -122,6 +126,9 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 		w.resize.desired, w.pod = pod, m.deps.Allocations.Granted(pod)
 		if w.pod == nil {
 			w.pod = firstGrant(pod)
+		}
+		if w.deferred.Store(defers(pod)); w.deferred.Load() {
+			w.ask(byStart)
 		}
 		if hasCondition(pod, corev1.PodResizeInProgress) || m.deps.Allocations.Unsettled(w.pod) {
 			w.resize.group, w.resize.under = groupTight, true

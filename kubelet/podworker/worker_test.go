@@ -40,6 +40,8 @@ type world struct {
 	admitter *admitter
 	recorder *recorder
 	hooks    *hooks
+	counts   *counts
+	gone     func(types.UID) // set before there are Pods
 	watcher  *pleg.Watcher
 	manager  *podworker.Manager
 	stop     func()
@@ -51,6 +53,7 @@ func newWorld(t *testing.T) *world {
 		t: t, dir: t.TempDir(), clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
+		counts:  &counts{by: map[string]int{}},
 		builder: &builder{}, admitter: &admitter{}, hooks: &hooks{},
 		recorder: &recorder{said: map[string]int{}, about: map[string][]string{}},
 	}
@@ -74,7 +77,12 @@ func (w *world) boot() {
 	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
-		Recorder: w.recorder, Allocations: grants,
+		Recorder: w.recorder, Allocations: grants, Metrics: w.counts,
+		Gone: func(uid types.UID) {
+			if w.gone != nil {
+				w.gone(uid)
+			}
+		},
 	})
 	require.NoError(w.t, err)
 	w.manager, w.watcher = manager, watcher

@@ -32,8 +32,9 @@ build: deps ## build everything into bin/ (about 6 minutes the first time, secon
 	@for i in pause demo; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/images/$$i ./images/$$i || exit 1; done
 	@echo "[3/4] containers: containerd, shim, runc, CNI plugins"
 	@./containers/build.sh $(BIN)
-	@echo "[4/4] control plane: etcd, API server, controller manager, scheduler"
+	@echo "[4/4] control plane: etcd, API server, controller manager, scheduler; kubectl"
 	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/berth-controlplane ./cmd/berth-controlplane
+	@cd controlplane && $(GO) build -trimpath -ldflags "$$(./ldflags.sh)" -o $(BIN)/kubectl k8s.io/kubernetes/cmd/kubectl
 	@echo "built: $(BIN)"
 
 PREFIX ?= /usr/local
@@ -41,7 +42,7 @@ PREFIX ?= /usr/local
 .PHONY: install
 install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for `kubectl why`
 	@mkdir -p $(PREFIX)/bin $(PREFIX)/lib/berth
-	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
+	@cd $(BIN) && cp -R --remove-destination berth berth-controlplane kubectl containerd containerd-shim-runc-v2 runc cni images $(PREFIX)/lib/berth/
 	@for name in berth kubectl-why; do ln -sf ../lib/berth/berth $(PREFIX)/bin/$$name; done
 	@echo "installed: $(PREFIX)/bin/berth, $(PREFIX)/bin/kubectl-why"
 

@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programs are what berth runs beside itself; `make build` puts them next to it.
-var programs = []string{
-	"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc",
-	"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
+// Programs are what a cluster runs, below Config.BinDir; `make build` puts them next to berth.
+func Programs() []string {
+	return []string{
+		"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc",
+		"cni/bridge", "cni/host-local", "cni/portmap", "cni/loopback", "images/pause",
+	}
 }
 
 // preflight looks for everything that would make the start fail later and less clearly. All that is wrong is
@@ -81,7 +83,7 @@ func Room(dir string) (uint64, error) {
 func (l Layout) checkPrograms() error {
 	var missing []string
 	var errs []error
-	for _, name := range programs {
+	for _, name := range Programs() {
 		path := l.Program(name)
 		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			missing = append(missing, name)

@@ -120,8 +120,7 @@ func room(dataDir string) diagnosis {
 // programs looks for what `make build` puts beside berth.
 func programs(layout up.Layout) diagnosis {
 	var missing []string
-	for _, name := range []string{"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc", "cni/bridge", "cni/host-local",
-		"cni/portmap", "cni/loopback", "images/pause"} {
+	for _, name := range append(up.Programs(), kubectlProgram) {
 		if info, err := os.Stat(layout.Program(name)); err != nil || info.Mode()&0o111 == 0 {
 			missing = append(missing, name)
 		}

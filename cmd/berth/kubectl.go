@@ -8,48 +8,56 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/component-base/cli"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/up"
 )
 
+// kubectlProgram is kubectl's name below the directory of berth's programs.
+const kubectlProgram = "kubectl"
+
+// newKubectl makes the command that becomes kubectl, which is a program of its own beside berth: within berth, what kubectl
+// sets up at every start would be paid by every node agent, in time and in memory.
 func newKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use: "kubectl …", Short: "kubectl, already pointed at the cluster", DisableFlagParsing: true,
 		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
 			"unless --kubeconfig is given.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }) {
-				layout, err := layoutOf(cmd)
-				if err != nil {
-					return err
-				}
-				path := layout.AdminKubeconfig()
-				if _, err := os.Stat(path); err != nil && !asksForHelp(args) {
-					return fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
-						layout.DataDir, err)
-				}
-				if _, err := os.Stat(layout.Socket()); err != nil && !asksForHelp(args) {
-					fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
-				}
-				// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
-				if err := errors.Join(os.Setenv("KUBECONFIG", path), os.Setenv(dataDirVariable, layout.DataDir)); err != nil {
-					return fmt.Errorf("point kubectl at the cluster: %w", err)
-				}
+			find := pointKubectl
+			if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }) {
+				find = func(cmd *cobra.Command, _ []string) (up.Layout, error) { return layoutUnread(cmd) }
 			}
-			command := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
-				PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
-				Arguments:     append([]string{"kubectl"}, args...),
-				IOStreams:     genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr},
-			})
-			command.SetArgs(args)
-			if err := cli.RunNoErrOutput(command); err != nil {
-				util.CheckErr(err) // prints as kubectl does, and exits with kubectl's code
+			layout, err := find(cmd, args)
+			if err != nil {
+				return err
 			}
-			return nil
+			program := layout.Program(kubectlProgram)
+			err = unix.Exec(program, append([]string{kubectlProgram}, args...), os.Environ())
+			return fmt.Errorf("start kubectl, which `make build` puts beside berth, as %s: %w", program, err)
 		},
 	}
+}
+
+// pointKubectl has the environment name the cluster that --data-dir means.
+func pointKubectl(cmd *cobra.Command, args []string) (up.Layout, error) {
+	layout, err := layoutOf(cmd)
+	if err != nil {
+		return layout, err
+	}
+	path := layout.AdminKubeconfig()
+	if _, err := os.Stat(path); err != nil && !asksForHelp(args) {
+		return layout, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
+			layout.DataDir, err)
+	}
+	if _, err := os.Stat(layout.Socket()); err != nil && !asksForHelp(args) {
+		fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
+	}
+	// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
+	if err := errors.Join(os.Setenv("KUBECONFIG", path), os.Setenv(dataDirVariable, layout.DataDir)); err != nil {
+		return layout, fmt.Errorf("point kubectl at the cluster: %w", err)
+	}
+	return layout, nil
 }
 
 // asksForHelp reports whether kubectl will only tell about itself, which needs no cluster.

@@ -62,8 +62,10 @@ type entry struct {
 	// want is the status to be written; set says that there is one.
 	want corev1.PodStatus
 	set  bool
-	// asked is since when there has been something to write, zero if there is nothing.
-	asked time.Time
+	// asked is since when there has been something to write, zero if there is nothing. patient says that all of that can
+	// wait; what ends the patience is a new question.
+	asked   time.Time
+	patient bool
 	// finish asks for the Pod's object to be deleted once want is written.
 	finish bool
 }
@@ -120,20 +122,22 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 		return false
 	}
 	e.want, e.set = status, true
-	if e.asked.IsZero() {
+	patient := w.ask(e)
+	if e.asked.IsZero() || e.patient && !patient {
 		e.asked = w.deps.Clock.Now()
 	}
-	w.ask(e)
+	e.patient = patient
 	return true
 }
 
-// ask has what is to be written of an entry written, later if nobody waits for it. The caller holds mu.
-func (w *Writer) ask(e *entry) {
+// ask has what is to be written of an entry written, later if nobody waits for it, which it reports. The caller holds mu.
+func (w *Writer) ask(e *entry) (patient bool) {
 	if !e.finish && canWait(e.api, merge(e.api, e.want)) {
 		w.queue.AddAfter(e.api.UID, patience)
-		return
+		return true
 	}
 	w.queue.Add(e.api.UID)
+	return false
 }
 
 // Get returns the status asked for last.

@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/kubelet/status"
+	"github.com/berth-dev/berth/timeline"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +33,11 @@ func startWriter(t *testing.T, client *fake.Clientset) *status.Writer {
 }
 
 func startWriterAt(t *testing.T, client *fake.Clientset, clk clock.WithTicker) *status.Writer {
-	w, err := status.NewWriter(status.WriterConfig{}, status.WriterDeps{Client: client, Clock: clk})
+	return startWriterWith(t, status.WriterDeps{Client: client, Clock: clk})
+}
+
+func startWriterWith(t *testing.T, deps status.WriterDeps) *status.Writer {
+	w, err := status.NewWriter(status.WriterConfig{}, deps)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -178,4 +183,20 @@ func TestTheFirstWordOnAPodIsWrittenIfNoOtherComes(t *testing.T) {
 		return live(t, client).Status.QOSClass == corev1.PodQOSBurstable
 	}, 5*time.Second, time.Millisecond)
 	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
+}
+
+func TestPatienceIsNotTimeThatAWriteTook(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	records := timeline.New(clk, 1)
+	took := make(chan time.Duration, 1)
+	w := startWriterWith(t, status.WriterDeps{Client: fake.NewClientset(apiPod()), Clock: clk, Timeline: records,
+		Observe: func(d time.Duration) { took <- d }})
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
+	clk.Step(300 * time.Millisecond)
+	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
+	require.Zero(t, <-took)
+	record, found := records.Record("u")
+	require.True(t, found)
+	require.Equal(t, clk.Now(), record.Stages[0].Start, "%+v", record.Stages)
+	require.Zero(t, record.Stages[0].WaitMs)
 }

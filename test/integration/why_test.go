@@ -257,13 +257,17 @@ func checkAccount(t *testing.T, c *cluster, a *asker) {
 			<-a.wake
 			answer = a.until(t, explain.KindPod, "default", name, "Ready")
 		}
-		sum := 0.0
+		sum, sandbox := 0.0, 0.0
 		for _, part := range answer.Account.Parts {
 			sum += part.Ms
+			if part.Name == timeline.StageSandbox {
+				sandbox = part.Ms
+			}
 		}
 		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.Account.TotalMs, answer.Account.UnaccountedMs)
 		require.InDelta(t, answer.Account.TotalMs, sum, 0.5)
 		require.Less(t, answer.Account.UnaccountedMs, 2.0, "%+v", answer.Account.Parts)
+		require.NotZero(t, sandbox, "the start waited for its sandbox, whatever else went on: %+v", answer.Account.Parts)
 	}
 }
 

@@ -22,25 +22,27 @@ import (
 // StrayPeriod is how often [Config.KeepClear] looks by default.
 const StrayPeriod = 2 * time.Minute
 
-// KeepClear ends stray shims, at once and each period until ctx ends. A call that was cut off in the middle of a Pod's
-// start can leave one at any time, and nothing tells of it.
+// KeepClear ends what calls that were cut off in the middle of a Pod's start have left, at once and each period until
+// ctx ends. It can come at any time, and nothing tells of it.
 func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time.Duration, logger *slog.Logger) {
 	ticker := clk.NewTicker(period)
 	defer ticker.Stop()
 	for {
-		ended, err := c.EndStrayShims(ctx)
-		if len(ended) > 0 {
-			logger.Info("ended shims that containerd does not know: calls that started Pods were cut off", "ids", ended)
-		}
-		if err != nil && ctx.Err() == nil {
-			logger.Warn("ending shims that containerd does not know failed", "error", err)
-		}
-		deleted, err := c.DeleteStrayContainers(ctx)
-		if len(deleted) > 0 {
-			logger.Info("deleted containers that containerd does not know: calls that started them were cut off", "ids", deleted)
-		}
-		if err != nil && ctx.Err() == nil {
-			logger.Warn("deleting containers that containerd does not know failed", "error", err)
+		for _, look := range []struct {
+			what string
+			end  func(context.Context) ([]string, error)
+		}{
+			{"shims that containerd does not know", c.EndStrayShims},
+			{"containers that containerd does not know", c.DeleteStrayContainers},
+			{"tasks of containers that containerd counts as ended", c.DeleteStrayTasks},
+		} {
+			ended, err := look.end(ctx)
+			if len(ended) > 0 {
+				logger.Info("ended "+look.what+": calls that started them were cut off", "ids", ended)
+			}
+			if err != nil && ctx.Err() == nil {
+				logger.Warn("ending "+look.what+" failed", "error", err)
+			}
 		}
 		select {
 		case <-ticker.C():

@@ -4,6 +4,7 @@ package containerd_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -105,7 +106,8 @@ func TestStartsThatAreCutOff(t *testing.T) {
 	_, err = n.DeleteStrayContainers(t.Context())
 	require.NoError(t, err)
 	n.stop(t)
-	require.NoError(t, n.RemoveDeadSockets())
+	require.NoError(t, errors.Join(n.RemoveDeadSockets(), n.RemoveDeadBundles()))
+	require.Empty(t, glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*"))
 	require.Empty(t, n.leftovers(t))
 	n.clean(t)
 }

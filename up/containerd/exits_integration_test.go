@@ -171,6 +171,12 @@ func (n *node) strays(t testing.TB) {
 		}, 5*time.Second, time.Millisecond)
 		return cmd
 	}
+	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
+	require.Len(t, bundles, 2, "of the Pod that runs")
+	hidden := filepath.Join(filepath.Dir(bundles[0]), ".hidden") // as a containerd leaves it that dies while it deletes it
+	require.NoError(t, os.MkdirAll(hidden+"/rootfs", 0o700))
+	spec := []byte(`{"annotations": {"io.kubernetes.cri.sandbox-id": "stray"}}`)
+	require.NoError(t, os.WriteFile(hidden+"/config.json", spec, 0o600))
 	stray, foreign := process(n.Socket()), process(n.Socket()+"x")
 	call := process(n.Socket(), "-publish-binary", "x", "delete")
 	ended, err := n.EndStrayShims(t.Context())
@@ -200,10 +206,6 @@ func (n *node) strays(t testing.TB) {
 	require.Equal(t, []string{"begun"}, deleted)
 	require.NoDirExists(t, begun)
 
-	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
-	require.Len(t, bundles, 2, "of the Pod that runs")
-	hidden := filepath.Join(filepath.Dir(bundles[0]), ".hidden")
-	require.NoError(t, os.MkdirAll(hidden+"/rootfs", 0o700))
 	require.NoError(t, n.RemoveDeadBundles())
 	require.NoDirExists(t, hidden)
 	require.Equal(t, bundles, glob(t, filepath.Dir(hidden)+"/*"))

@@ -106,7 +106,8 @@ func (c Config) stray(id string) bool {
 	if c.mayHaveBundle(id) {
 		return false
 	}
-	specs, _ := filepath.Glob(filepath.Join(c.bundles(), "*", "config.json")) // the pattern is right
+	// A hidden bundle is one whose removal has begun, see RemoveDeadBundles: its container is gone.
+	specs, _ := filepath.Glob(filepath.Join(c.bundles(), "[^.]*", "config.json")) // the pattern is right
 	for _, path := range specs {
 		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {

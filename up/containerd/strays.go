@@ -35,6 +35,7 @@ func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time
 			{"shims that containerd does not know", c.EndStrayShims},
 			{"containers that containerd does not know", c.DeleteStrayContainers},
 			{"tasks of containers that containerd counts as ended", c.DeleteStrayTasks},
+			{"sandboxes that containerd does not know", c.DeleteStraySandboxes},
 		} {
 			ended, err := look.end(ctx)
 			if len(ended) > 0 {

@@ -3,10 +3,12 @@
 package containerd_test
 
 import (
+	"strings"
 	"testing"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,4 +57,67 @@ func TestTasksOfEndedContainers(t *testing.T) {
 	n.stop(t)
 	require.Empty(t, n.leftovers(t))
 	n.clean(t)
+}
+
+// TestSandboxesThatOnlyContainerdHas makes the container and the task of a sandbox that CRI does not know, as a start
+// leaves them whose caller goes away. They are deleted; sandboxes that run, or were stopped, are left.
+func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
+	n := newNode(t, 15)
+	n.start(t)
+	n.images(t)
+	logs := t.TempDir()
+	lives, stopped := n.run(t, n.sandbox("lives", logs, false), volume(t)), n.run(t, n.sandbox("stopped", logs, false), volume(t))
+	_, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: stopped.sandbox})
+	require.NoError(t, err)
+	direct, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
+	require.NoError(t, err)
+	defer direct.Close()
+	stray := strings.Repeat("0", 64)
+	n.copySandbox(t, direct, lives.sandbox, stray)
+	ended, err := n.EndStrayShims(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, ended, "it has a bundle")
+
+	deleted, err := n.DeleteStraySandboxes(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{stray}, deleted)
+	_, err = direct.LoadContainer(t.Context(), stray)
+	require.True(t, errdefs.IsNotFound(err), "%v", err)
+	again, err := n.DeleteStraySandboxes(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, again)
+	boxes, err := n.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	require.NoError(t, err)
+	states := make(map[string]runtimeapi.PodSandboxState)
+	for _, box := range boxes.Items {
+		states[box.Id] = box.State
+	}
+	require.Equal(t, map[string]runtimeapi.PodSandboxState{
+		lives.sandbox: runtimeapi.PodSandboxState_SANDBOX_READY, stopped.sandbox: runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
+	}, states)
+	for _, p := range []pod{lives, stopped} {
+		n.end(t, p)
+	}
+	n.stop(t)
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
+}
+
+// copySandbox makes the container of a sandbox like another's, and a task that is not started.
+func (n *node) copySandbox(t testing.TB, direct *client.Client, from, id string) {
+	box, err := direct.LoadContainer(t.Context(), from)
+	require.NoError(t, err)
+	info, err := box.Info(t.Context())
+	require.NoError(t, err)
+	spec, err := box.Spec(t.Context())
+	require.NoError(t, err)
+	spec.Linux.CgroupsPath = n.cgroup + "/" + id
+	spec.Annotations["io.kubernetes.cri.sandbox-id"] = id
+	image, err := direct.GetImage(t.Context(), info.Image)
+	require.NoError(t, err)
+	made, err := direct.NewContainer(t.Context(), id, client.WithSnapshotter(info.Snapshotter), client.WithNewSnapshot(id, image),
+		client.WithSpec(spec), client.WithContainerLabels(info.Labels), client.WithRuntime(info.Runtime.Name, info.Runtime.Options))
+	require.NoError(t, err)
+	_, err = made.NewTask(t.Context(), cio.NullIO)
+	require.NoError(t, err)
 }

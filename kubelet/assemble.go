@@ -120,8 +120,10 @@ func (k *Kubelet) furnishVolumes() (err error) {
 			Timeline: d.Timeline, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
 		})
 	k.drivers.Subscribe(k.volumes.Retry)
+	calls := csi.NewCalls(d.Clock)
+	k.metrics.MustRegister(calls)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
-		Client: d.Client, Drivers: k.drivers, Registered: k.node.Registered(), Node: k.node.Node,
+		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,
 		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.LimitPeriod,
 		Clock: d.Clock, Logger: d.Logger.With("room", "csi"),
 	})

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +37,7 @@ type world struct {
 	t        *testing.T
 	client   *kubefake.Clientset
 	drivers  *csi.Drivers
+	calls    *csi.Calls
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
 	notReady error
@@ -47,12 +50,13 @@ const soon = 10 * time.Second
 
 func newWorld(t *testing.T) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
-	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), clock: testclock.NewFakeClock(time.Now()), current: node}
+	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCalls(nil),
+		clock: testclock.NewFakeClock(time.Now()), current: node}
 	registered := make(chan struct{})
 	close(registered)
 	var err error
 	w.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
-		Client: w.client, Drivers: w.drivers, Registered: registered, Node: func() *corev1.Node {
+		Client: w.client, Drivers: w.drivers, Calls: w.calls, Registered: registered, Node: func() *corev1.Node {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.current
@@ -155,6 +159,38 @@ func TestDriversAreWrittenDown(t *testing.T) {
 	_, err := w.drivers.Get("one")
 	require.ErrorContains(t, err, "not found in the list of registered CSI drivers")
 	require.NoError(t, w.Deregister(t.Context(), one), "twice is fine")
+}
+
+// TestCallsOfDriversAreMeasured has a driver called for what it can and what it is, and then not wait for the answer.
+func TestCallsOfDriversAreMeasured(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	require.NoError(t, w.Register(t.Context(), w.driver("one")))
+	driver, err := w.drivers.Get("one")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = driver.NodeInfo(ctx)
+	require.Error(t, err)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.calls)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	require.Equal(t, "csi_operations_seconds", families[0].GetName())
+	counts := map[string]uint64{}
+	for _, metric := range families[0].Metric {
+		words := []string{}
+		for _, label := range metric.Label {
+			words = append(words, label.GetName()+"="+label.GetValue())
+		}
+		counts[strings.Join(words, " ")] = metric.GetHistogram().GetSampleCount()
+	}
+	require.Equal(t, map[string]uint64{
+		"driver_name=one grpc_status_code=OK method_name=/csi.v1.Node/NodeGetCapabilities migrated=false": 1,
+		"driver_name=one grpc_status_code=OK method_name=/csi.v1.Node/NodeGetInfo migrated=false":         1,
+		"driver_name=one grpc_status_code=Canceled method_name=/csi.v1.Node/NodeGetInfo migrated=false":   1,
+	}, counts)
 }
 
 func TestDriversThatCannotBe(t *testing.T) {

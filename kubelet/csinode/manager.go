@@ -11,6 +11,7 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,8 @@ type Deps struct {
 	Client kubernetes.Interface
 	// Drivers gets the drivers that are registered.
 	Drivers *csi.Drivers
+	// Calls measures what the drivers are called for; nil for no one.
+	Calls *csi.Calls
 	// Registered is closed when the Node object exists, and Node is its newest state.
 	Registered <-chan struct{}
 	Node       func() *corev1.Node
@@ -244,7 +247,11 @@ func (m *Manager) Register(ctx context.Context, plugin pluginmanager.Plugin) err
 	if err := checkVersions(plugin); err != nil {
 		return err
 	}
-	driver, err := csi.Dial(ctx, plugin.Name, plugin.Endpoint)
+	var measured []grpc.DialOption
+	if m.deps.Calls != nil {
+		measured = append(measured, m.deps.Calls.Of(plugin.Name))
+	}
+	driver, err := csi.Dial(ctx, plugin.Name, plugin.Endpoint, measured...)
 	if err != nil {
 		return err
 	}

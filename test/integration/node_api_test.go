@@ -62,6 +62,8 @@ func TestNodeAPI(t *testing.T) {
 		require.GreaterOrEqual(t, *pod.EphemeralStorage.UsedBytes, uint64(2<<20), "what it wrote to its emptyDir")
 	}
 
+	require.Contains(t, string(raw("/metrics")), `csi_operations_seconds_count{driver_name="csi.berth.dev",grpc_status_code="OK",`+
+		`method_name="/csi.v1.Node/NodeGetInfo",migrated="false"} 1`)
 	require.Equal(t, "ok", string(raw("/healthz")))
 	require.Equal(t, "ok", string(raw("/livez")))
 	var shown map[string]kubeletconfig.KubeletConfiguration

@@ -50,8 +50,8 @@ type Driver struct {
 	caps map[csipb.NodeServiceCapability_RPC_Type]bool
 }
 
-// Dial connects to a driver and asks it what it can do. The caller owns the Driver until it is given to Drivers.
-func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
+// Dial connects to a driver and asks it what it can do; more may have its calls measured (Calls.Of). The caller owns the Driver until it is given to Drivers.
+func Dial(ctx context.Context, name, endpoint string, more ...grpc.DialOption) (*Driver, error) {
 	if err := CheckDriverName(name); err != nil {
 		return nil, err
 	}
@@ -62,9 +62,10 @@ func Dial(ctx context.Context, name, endpoint string) (*Driver, error) {
 	}
 	again := backoff.DefaultConfig
 	again.BaseDelay, again.MaxDelay = redialMin, redialMax
-	conn, err := grpc.NewClient("passthrough:///"+name, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial), grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
+	conn, err := grpc.NewClient("passthrough:///"+name, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
+		grpc.WithIdleTimeout(0), grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}),
+	}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to csi driver %q at %q: %w", name, endpoint, err)
 	}

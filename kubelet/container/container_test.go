@@ -95,6 +95,12 @@ func TestStartCutOff(t *testing.T) {
 			&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 137, Reason: "Error"}, StateCreated},
 		"lost before it ran": {&runtimeapi.ContainerStatus{
 			State: exited, CreatedAt: 1, FinishedAt: 2, ExitCode: 255, Reason: "Unknown"}, StateCreated},
+		"gave up before it ran": {&runtimeapi.ContainerStatus{
+			State: exited, CreatedAt: 1, FinishedAt: 2, ExitCode: 255, Reason: "Error"}, StateCreated},
+		"ran and ended so": {&runtimeapi.ContainerStatus{
+			State: exited, CreatedAt: 1, StartedAt: 2, FinishedAt: 3, ExitCode: 255, Reason: "Error"}, StateExited},
+		"ended by another code before it was noted that it ran": {&runtimeapi.ContainerStatus{
+			State: exited, CreatedAt: 1, FinishedAt: 2, ExitCode: 1, Reason: "Error"}, StateExited},
 		"lost with all that was known of it": {
 			&runtimeapi.ContainerStatus{State: exited, FinishedAt: 2, ExitCode: 255, Reason: "Unknown"}, StateExited},
 		"unknown before it ran": {&runtimeapi.ContainerStatus{

@@ -140,17 +140,20 @@ const (
 	startError = "StartError"
 	// killed is the exit code of a process that was ended by SIGKILL.
 	killed = 137
-	// lost and lostReason are what containerd says of a process whose end it has not seen.
+	// lost and lostReason are what containerd says of a process whose end it has not seen; with lost and failed ends,
+	// too, a runc that was to become a container's process and cannot.
 	lost       = 255
 	lostReason = "Unknown"
+	failed     = "Error"
 )
 
 // startCutOff says that an instance never ran although the runtime counts it as ended: whoever asked for its start,
-// or the runtime itself, died in the middle of it. containerd tells of that in three ways: the call was cancelled with
+// or the runtime itself, died in the middle of it. containerd tells of that in four ways: the call was cancelled with
 // its caller; or it finds a process on its own restart that was made and not yet let run, and kills it; or it cannot
-// find out what has become of that process, and we have killed it. Such an instance has failed at nothing, and is to
-// be made again under the same number. A start that failed by itself (no such program, say) ends with another code
-// and another message.
+// find out what has become of that process, and we have killed it; or that process gave up, because its shim, whose
+// calls end with containerd, had killed the `runc start` that was to let it run. Such an instance has failed at nothing,
+// and is to be made again under the same number. A start that failed by itself (no such program, say) ends with another
+// code and another message.
 func startCutOff(c *runtimeapi.ContainerStatus) bool {
 	if c.StartedAt > 0 {
 		return false
@@ -166,7 +169,8 @@ func startCutOff(c *runtimeapi.ContainerStatus) bool {
 		return strings.Contains(c.Message, context.Canceled.Error()) || strings.Contains(c.Message, "code = Canceled")
 	}
 	// Without a time of creation even containerd's notes are lost: it may have run for long.
-	return c.ExitCode == killed || c.ExitCode == lost && c.Reason == lostReason && c.CreatedAt > 0
+	gaveUp := c.ExitCode == lost && (c.Reason == lostReason || c.Reason == failed && c.Message == "")
+	return c.ExitCode == killed || gaveUp && c.CreatedAt > 0
 }
 
 func stateFromCRI(state runtimeapi.ContainerState) State {

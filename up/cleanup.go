@@ -29,10 +29,20 @@ func (l Layout) letGo(ctx context.Context) error {
 	return errors.Join(
 		hold.New(hold.Deps{}).ReleaseBelow(ctx, l.KubeletDir()),
 		unmountBelow(l.RunDir),
-		unmountBelow(l.ContainerdRoot()),
-		unmountBelow(l.KubeletDir()),
+		l.unmountData(),
 		l.detachDisks(),
 	)
+}
+
+// mountPlaces are the directories of the data directory that the cluster's parts mount in.
+func (l Layout) mountPlaces() []string { return []string{l.ContainerdRoot(), l.KubeletDir()} }
+
+func (l Layout) unmountData() error {
+	var errs []error
+	for _, dir := range l.mountPlaces() {
+		errs = append(errs, unmountBelow(dir))
+	}
+	return errors.Join(errs...)
 }
 
 // sweepMachine removes what the cluster's ID alone tells: cgroups with what still runs in them, network, run directory.

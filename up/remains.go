@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,6 +14,9 @@ import (
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/berth-dev/berth/internal/loopdev"
+	"github.com/berth-dev/berth/up/containerd"
 )
 
 // Remains is what one dead cluster left on the machine.
@@ -20,20 +25,62 @@ type Remains struct {
 	ID string
 	// RunDir is its directory below /run/berth, empty if there is none.
 	RunDir string
-	// Mounts are those below RunDir, Cgroups its topmost ones, Shims the process IDs of its containers' shims.
+	// DataDir is its data directory, empty if nothing that is left tells.
+	DataDir string
+	// Mounts are those below RunDir and in the places for mounts of DataDir, Disks the images in DataDir that loop
+	// devices hold, Cgroups its topmost ones, Shims the process IDs of its containers' shims.
 	Mounts  []string
+	Disks   []string
 	Cgroups []string
 	Shims   []int
-	// Bridge says that its pod bridge is there.
+	// Bridge says that its pod bridge is there; Rules are the Pods' ranges that the firewall still masquerades for it.
 	Bridge bool
+	Rules  []netip.Prefix
+}
+
+// scene is where remains are looked for.
+type scene struct {
+	// root is the directory that /proc, /sys and /run are in.
+	root string
+	// mounts are all mount points, disks the images of all loop devices, rules the ranges that are masqueraded by bridge.
+	mounts, disks []string
+	rules         map[string][]netip.Prefix
+}
+
+// thisMachine is the scene of Leftovers. Without root there is no looking at the firewall.
+func thisMachine(ctx context.Context) (scene, error) {
+	s := scene{root: "/"}
+	table, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return s, fmt.Errorf("read the mount table: %w", err)
+	}
+	for _, mount := range table {
+		s.mounts = append(s.mounts, mount.Mountpoint)
+	}
+	if _, err := loopdev.New().List(func(image string) bool {
+		s.disks = append(s.disks, image)
+		return false
+	}); err != nil {
+		return s, fmt.Errorf("list loop devices: %w", err)
+	}
+	if _, err := exec.LookPath("iptables"); err != nil || os.Geteuid() != 0 {
+		return s, nil //nolint:nilerr // no iptables, no rules of it
+	}
+	s.rules, err = containerd.Masquerades(ctx)
+	return s, err
 }
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// Leftovers finds, below root, what clusters left that no process holds any more. A cluster lives as long as a process
-// has its data directory's lock open, or a process of its own still runs.
-func Leftovers(root string) ([]*Remains, error) {
-	live, shims := processes(root)
+// Leftovers finds what clusters left that no process holds any more. A cluster lives as long as a process has its data
+// directory's lock open, or a process of its own still runs. With an error it tells what it found nevertheless.
+func Leftovers(ctx context.Context) ([]*Remains, error) {
+	s, err := thisMachine(ctx)
+	return s.leftovers(), err
+}
+
+func (s scene) leftovers() []*Remains {
+	live, shims := processes(s.root)
 	found := make(map[string]*Remains)
 	of := func(id string) *Remains {
 		if found[id] == nil {
@@ -41,35 +88,32 @@ func Leftovers(root string) ([]*Remains, error) {
 		}
 		return found[id]
 	}
-	dirs, _ := filepath.Glob(filepath.Join(root, "run/berth/*")) // the pattern is right
-	for _, dir := range dirs {
-		if id := filepath.Base(dir); idPattern.MatchString(id) {
-			of(id).RunDir = dir
+	// Each entry that the pattern matches is the cluster's whose ID follows the prefix.
+	each := func(pattern, prefix string, note func(r *Remains, path string)) {
+		paths, _ := filepath.Glob(filepath.Join(s.root, pattern)) // the patterns are right
+		for _, path := range paths {
+			if id := strings.TrimPrefix(filepath.Base(path), prefix); idPattern.MatchString(id) {
+				note(of(id), path)
+			}
 		}
 	}
-	groups, _ := filepath.Glob(filepath.Join(root, "sys/fs/cgroup/berth-*"))
-	deeper, _ := filepath.Glob(filepath.Join(root, "sys/fs/cgroup/*/berth-*"))
-	for _, group := range append(groups, deeper...) {
-		if id := strings.TrimPrefix(filepath.Base(group), "berth-"); idPattern.MatchString(id) {
-			of(id).Cgroups = append(of(id).Cgroups, group)
+	each("run/berth/*", "", func(r *Remains, dir string) { r.RunDir = dir })
+	for _, pattern := range []string{"sys/fs/cgroup/berth-*", "sys/fs/cgroup/*/berth-*"} {
+		each(pattern, "berth-", func(r *Remains, group string) { r.Cgroups = append(r.Cgroups, group) })
+	}
+	each("sys/class/net/berth*", "berth", func(r *Remains, _ string) { r.Bridge = true })
+	for bridge, rules := range s.rules {
+		if id, ok := strings.CutPrefix(bridge, "berth"); ok && idPattern.MatchString(id) {
+			of(id).Rules = rules
 		}
 	}
-	bridges, _ := filepath.Glob(filepath.Join(root, "sys/class/net/berth*"))
-	for _, bridge := range bridges {
-		if id := strings.TrimPrefix(filepath.Base(bridge), "berth"); idPattern.MatchString(id) {
-			of(id).Bridge = true
-		}
-	}
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(root, "run/berth")))
-	if err != nil {
-		return nil, fmt.Errorf("read the mount table: %w", err)
-	}
-	for _, mount := range mounts {
-		rest, ok := strings.CutPrefix(mount.Mountpoint, filepath.Join(root, "run/berth")+"/")
+	for _, mount := range s.mounts {
+		rest, ok := strings.CutPrefix(mount, filepath.Join(s.root, "run/berth")+"/")
 		if id, _, _ := strings.Cut(rest, "/"); ok && idPattern.MatchString(id) {
-			of(id).Mounts = append(of(id).Mounts, mount.Mountpoint)
+			of(id).Mounts = append(of(id).Mounts, mount)
 		}
 	}
+	s.inDataDirs(found, of)
 	var dead []*Remains
 	for id, r := range found {
 		if !live[id] {
@@ -77,8 +121,39 @@ func Leftovers(root string) ([]*Remains, error) {
 		}
 	}
 	slices.SortFunc(dead, func(a, b *Remains) int { return strings.Compare(a.ID, b.ID) })
-	return dead, nil
+	return dead
 }
+
+// inDataDirs adds the mounts and disks in data directories. That a directory is a cluster's is proved by the ID of one
+// that was found, or by the state in it; what lies elsewhere in it than where the cluster's parts mount is whoever's who
+// put it there.
+func (s scene) inDataDirs(found map[string]*Remains, of func(id string) *Remains) {
+	founded := func(dir string) bool {
+		if found[clusterID(dir)] != nil {
+			return true
+		}
+		_, err := readState((Layout{Config: Config{DataDir: dir}}).statePath())
+		return err == nil
+	}
+	each := func(paths []string, places func(Layout) []string, note func(r *Remains, path string)) {
+		for _, path := range paths {
+			for dir := filepath.Dir(path); dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+				l := Layout{Config: Config{DataDir: dir}}
+				if slices.ContainsFunc(places(l), func(place string) bool { return within(path, place) }) && founded(dir) {
+					r := of(clusterID(dir))
+					r.DataDir = dir
+					note(r, path)
+				}
+			}
+		}
+	}
+	each(s.mounts, Layout.mountPlaces, func(r *Remains, mount string) { r.Mounts = append(r.Mounts, mount) })
+	each(s.disks, func(l Layout) []string { return []string{l.disksDir()} },
+		func(r *Remains, disk string) { r.Disks = append(r.Disks, disk) })
+}
+
+// within reports whether path is dir or lies below it.
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // processes finds the clusters that live, and the shims of all.
 func processes(root string) (live map[string]bool, shims map[string][]int) {
@@ -119,5 +194,14 @@ func (r *Remains) Remove(ctx context.Context) error {
 		return fmt.Errorf("cluster %s runs again: it is left alone", r.ID)
 	}
 	l := Layout{ID: r.ID, RunDir: runDir(r.ID)}
-	return errors.Join(l.endShims(ctx), unmountBelow(l.RunDir), l.sweepMachine(ctx))
+	if r.DataDir == "" {
+		return errors.Join(l.endShims(ctx), unmountBelow(l.RunDir), l.sweepMachine(ctx))
+	}
+	l.DataDir = r.DataDir
+	lock, err := l.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return l.sweep(ctx)
 }

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -23,8 +24,7 @@ func machine(t *testing.T) string {
 }
 
 func TestLeftoversAreOfDeadClustersOnly(t *testing.T) {
-	dead, err := Leftovers(machine(t))
-	require.NoError(t, err)
+	dead := scene{root: machine(t)}.leftovers()
 	require.Len(t, dead, 1, "the other holds its lock")
 	require.Equal(t, "0123abcd", dead[0].ID)
 	require.Equal(t, []int{100}, dead[0].Shims)
@@ -36,7 +36,36 @@ func TestAClusterWithAProcessLives(t *testing.T) {
 	root := machine(t)
 	command := "/bin/containerd\x00--config\x00/run/berth/0123abcd/config.toml\x00"
 	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/102/cmdline"), []byte(command), 0o600))
-	dead, err := Leftovers(root)
-	require.NoError(t, err)
-	require.Empty(t, dead)
+	require.Empty(t, scene{root: root}.leftovers())
+}
+
+// TestLeftoversInADataDirectory is about what lies outside the places whose names tell the cluster's ID.
+func TestLeftoversInADataDirectory(t *testing.T) {
+	dir := t.TempDir()
+	mounts := []string{dir + "/kubelet/pods/uid/volumes/v", dir + "/containerd/snapshots/1",
+		dir + "/volumes/theirs", dir + "/kubelets/x", "/srv/kubelet/pods/x"}
+	s := scene{root: t.TempDir(), mounts: mounts, disks: []string{dir + "/disks/volumes/v/disk.img", "/srv/disks/other.img"}}
+	require.Empty(t, s.leftovers(), "nothing tells that the directory is a cluster's")
+
+	owned := func() {
+		dead := s.leftovers()
+		require.Len(t, dead, 1)
+		require.Equal(t, clusterID(dir), dead[0].ID)
+		require.Equal(t, dir, dead[0].DataDir)
+		require.Equal(t, mounts[:2], dead[0].Mounts, "what somebody mounted elsewhere is not ours")
+		require.Equal(t, s.disks[:1], dead[0].Disks)
+	}
+	s.rules = map[string][]netip.Prefix{"berth" + clusterID(dir): {netip.MustParsePrefix("10.1.0.0/24")}, "berthling": nil}
+	owned()
+	require.Equal(t, s.rules["berth"+clusterID(dir)], s.leftovers()[0].Rules)
+
+	s.rules = nil
+	require.NoError(t, Layout{Config: Config{DataDir: dir, NodeName: "n", PodCIDR: "10.1.0.0/24", ServiceCIDR: "10.2.0.0/24",
+		APIPort: 1}}.remember())
+	owned()
+
+	lock := filepath.Join(s.root, "proc/200/fd")
+	require.NoError(t, os.MkdirAll(lock, 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(dir, lockName), filepath.Join(lock, "3")))
+	require.Empty(t, s.leftovers(), "the cluster runs")
 }

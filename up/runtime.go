@@ -42,15 +42,13 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 
 // networkRemains takes away what the pod network leaves outside the cluster's own directories.
 func (l Layout) networkRemains(ctx context.Context) error {
-	config := containerd.Config{Bridge: l.Bridge(), PodCIDR: l.Pods, RunDir: l.RunDir,
-		Machine: containerd.Machine{Firewall: "iptables"}}
+	config := containerd.Config{Bridge: l.Bridge(), RunDir: l.RunDir, Machine: containerd.Machine{Firewall: "iptables"}}
 	files, err := filepath.Glob(config.NetworkCache())
 	if err != nil {
 		return err
 	}
 	var errs []error
-	// Of a dead cluster that only its ID is known of, the rules stay: they match nobody's packets any more.
-	if _, err := exec.LookPath("iptables"); err == nil && l.Pods.IsValid() {
+	if _, err := exec.LookPath("iptables"); err == nil {
 		errs = append(errs, config.Unmasquerade(ctx))
 	}
 	for _, file := range files {

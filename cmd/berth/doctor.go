@@ -56,8 +56,9 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine lacks, what dead clusters left over, and how to mend it", Args: noArgs,
 		Long: "Looks at the machine (rights, cgroups, file systems, network tools, limits, programs) and for what clusters that were\n" +
-			"killed left behind (mounts, shims, bridges, cgroups, directories below /run/berth). Nothing is changed without\n" +
-			"--fix, which asks before each step. Clusters that run are left alone, and so are data directories.\n\n" +
+			"killed left behind (mounts, shims, loop devices, bridges, firewall rules, cgroups, directories below /run/berth).\n" +
+			"Nothing is changed without --fix, which asks before each step. Clusters that run are left alone, and so are data\n" +
+			"directories.\n\n" +
 			"Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.",
 		Example: "  berth doctor\n  berth doctor -o json\n  sudo berth doctor --fix",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,9 +86,9 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	r := report{APIVersion: "doctor.berth.dev/v1alpha1", Kind: "Diagnosis", Machine: examine(layout)}
-	dead, err := up.Leftovers("/")
-	if err != nil {
-		return fmt.Errorf("look for leftovers: %w", err)
+	dead, unseen := up.Leftovers(cmd.Context())
+	if unseen != nil { // what there is to tell comes first
+		unseen = fmt.Errorf("look for leftovers: %w", unseen)
 	}
 	for _, remains := range dead {
 		r.Leftovers = append(r.Leftovers, leftover(remains))
@@ -99,23 +100,28 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	} else if err := printReport(cmd.OutOrStdout(), r); err != nil {
 		return err
 	}
-	left := 0
+	left, err := f.mendAll(cmd, r)
+	if err == nil && unseen == nil && left > 0 {
+		return exitCode(exitError)
+	}
+	return errors.Join(err, unseen)
+}
+
+// mendAll fixes what the person wants to be fixed, and counts what stays broken.
+func (f doctorFlags) mendAll(cmd *cobra.Command, r report) (left int, err error) {
 	for _, d := range append(r.Machine, r.Leftovers...) {
 		if d.Severity != broken {
 			continue
 		}
 		mended, err := f.mend(cmd, d)
 		if err != nil {
-			return err
+			return left, err
 		}
 		if !mended {
 			left++
 		}
 	}
-	if left > 0 {
-		return exitCode(exitError)
-	}
-	return nil
+	return left, nil
 }
 
 // mend fixes one thing if that was asked for and the person agrees.

@@ -18,13 +18,19 @@ func leftover(r *up.Remains) diagnosis {
 	count(len(r.Shims), "containers' shims")
 	count(len(r.Mounts), "mounts")
 	count(len(r.Cgroups), "cgroups")
+	count(len(r.Disks), "loop devices")
+	count(len(r.Rules), "firewall rules")
 	if r.Bridge {
 		parts = append(parts, "bridge berth"+r.ID)
 	}
 	if r.RunDir != "" {
 		parts = append(parts, r.RunDir)
 	}
-	return diagnosis{Name: "cluster " + r.ID, Severity: broken, Found: strings.Join(parts, ", "),
+	found := strings.Join(parts, ", ")
+	if r.DataDir != "" {
+		found += " of the cluster in " + r.DataDir
+	}
+	return diagnosis{Name: "cluster " + r.ID, Severity: broken, Found: found,
 		Mend: "`berth up` on its data directory takes it over; else remove it with berth doctor --fix (its data directory stays)",
 		ask:  "Remove all of that? Its data directory stays.", fix: r.Remove}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,4 +14,8 @@ func TestLeftoversAreWorded(t *testing.T) {
 	require.Equal(t, broken, d.Severity)
 	require.Equal(t, "1 containers' shims, 1 cgroups, bridge berth0123abcd", d.Found)
 	require.NotEmpty(t, d.ask, "--fix asks first")
+
+	d = leftover(&up.Remains{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},
+		Rules: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}})
+	require.Equal(t, "1 mounts, 1 loop devices, 1 firewall rules of the cluster in /data", d.Found)
 }

@@ -182,6 +182,9 @@ func (c *cluster) processes() map[int]string {
 			continue
 		}
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end while we look
+		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
+			continue // it has ended, and its parent has not asked how
+		}
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		text := strings.ReplaceAll(string(command), "\x00", " ")
 		if strings.Contains(text, c.dataDir) || strings.Contains(text, c.runDir()) || bytes.Contains(groups, []byte("berth-"+c.id())) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
+	"regexp"
 	"strings"
 )
 
@@ -19,17 +21,58 @@ func (c Config) Masquerade(ctx context.Context) error {
 	return c.iptables(ctx, "-A")
 }
 
-// Unmasquerade takes the rule of [Config.Masquerade] away; without one it does nothing.
+// Unmasquerade takes the rules of [Config.Masquerade] away that name this bridge, whatever range its Pods had then;
+// without one it does nothing.
 func (c Config) Unmasquerade(ctx context.Context) error {
-	for {
-		there, err := c.masquerades(ctx)
-		if err != nil || !there {
-			return err
-		}
+	rules, err := Masquerades(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, network := range rules[c.Bridge] {
+		c.PodCIDR = network
 		if err := c.iptables(ctx, "-D"); err != nil {
-			return err
+			// Whoever else takes it away at the same time has done our work.
+			if there, lookErr := c.masquerades(ctx); lookErr != nil || there {
+				errs = append(errs, err)
+			}
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// masqueradeRule is how iptables lists the rule of [Config.Masquerade]: the Pods' range, the bridge, and the bridge
+// again in the comment.
+var masqueradeRule = regexp.MustCompile(
+	`(?m)^-A POSTROUTING -s (\S+) ! -d 224\.0\.0\.0/4 ! -o (\S+) -m comment --comment "berth pods on (\S+)" -j MASQUERADE$`)
+
+// Masquerades are the rules of [Config.Masquerade] that are there: the Pods' ranges by bridge, one for each rule. It
+// needs root.
+func Masquerades(ctx context.Context) (map[string][]netip.Prefix, error) {
+	out, err := exec.CommandContext(ctx, "iptables", "-w", "5", "-t", "nat", "-S", "POSTROUTING").Output()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err() // not that iptables was killed for it
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+		}
+		return nil, fmt.Errorf("list the rules that masquerade: iptables -S: %w", err)
+	}
+	return masqueradesIn(string(out)), nil
+}
+
+// masqueradesIn finds the rules in iptables' list. What differs from the rule of [Config.Masquerade] is another's.
+func masqueradesIn(list string) map[string][]netip.Prefix {
+	rules := make(map[string][]netip.Prefix)
+	for _, match := range masqueradeRule.FindAllStringSubmatch(list, -1) {
+		network, err := netip.ParsePrefix(match[1])
+		if err == nil && match[2] == match[3] {
+			rules[match[2]] = append(rules[match[2]], network)
+		}
+	}
+	return rules
 }
 
 // masquerades reports whether the rule is there.

@@ -1,0 +1,113 @@
+//go:build integration
+
+package integration
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const doctorsPatients = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteOnce], storageClassName: berth-loop, resources: {requests: {storage: 64Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: patient, labels: {app: patient}}
+spec:
+  containers:
+  - name: c
+    image: berth.local/demo:v1
+    volumeMounts: [{name: disk, mountPath: /data}]
+  volumes:
+  - {name: disk, persistentVolumeClaim: {claimName: disk}}
+`
+
+// TestDoctorMendsAKilledCluster kills all of a cluster, and has the doctor take away what is left of it, and of nothing
+// else.
+func TestDoctorMendsAKilledCluster(t *testing.T) {
+	c := newCluster(t, 177)
+	c.up()
+	c.apply(doctorsPatients)
+	c.waitPod("app=patient", "ready", isReady)
+	require.NotContains(t, c.doctor(), c.id(), "a cluster that runs is left alone")
+
+	c.killAll()
+	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to mend")
+	require.NotEmpty(t, c.beyond(), "or there is nothing to mend")
+	require.Contains(t, c.doctor(), "cluster "+c.id(), "it tells what it mends")
+	require.Empty(t, c.leftovers())
+	require.Empty(t, c.beyond())
+	require.NotContains(t, c.doctor(), c.id(), "nothing is left to mend")
+
+	c.up()
+	c.waitPod("app=patient", "ready again on its old disk", isReady)
+	c.stop()
+}
+
+// doctor runs `berth doctor --fix`, agrees to what it asks about this cluster and to nothing else, and returns that
+// question; empty if it asks nothing about this cluster.
+func (c *cluster) doctor() string {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.berth, "doctor", "--fix")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(c.t, err)
+	stderr, err := cmd.StderrPipe()
+	require.NoError(c.t, err)
+	require.NoError(c.t, cmd.Start())
+	var all, ours, said strings.Builder
+	for text := bufio.NewReader(stderr); err == nil; {
+		var char byte
+		if char, err = text.ReadByte(); err == nil {
+			all.WriteByte(char)
+			said.WriteByte(char)
+		}
+		if strings.HasSuffix(said.String(), "[y/N] ") {
+			answer := "n\n"
+			if strings.Contains("\n"+said.String(), "\ncluster "+c.id()+": ") {
+				ours.WriteString(said.String())
+				answer = "y\n"
+			}
+			_, err = io.WriteString(stdin, answer)
+			said.Reset()
+		}
+	}
+	require.ErrorIs(c.t, err, io.EOF)
+	if err := cmd.Wait(); err != nil { // 1 is what it ends with while something of others is broken
+		require.Equal(c.t, 1, cmd.ProcessState.ExitCode(), "berth doctor: %v\n%s", err, &all)
+	}
+	return ours.String()
+}
+
+// beyond lists what of the cluster is left where leftovers does not look: loop devices and firewall rules.
+func (c *cluster) beyond() []string {
+	c.t.Helper()
+	rules, err := exec.CommandContext(c.t.Context(), "iptables", "-w", "5", "-t", "nat", "-S").Output()
+	require.NoError(c.t, err)
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	require.NoError(c.t, err)
+	var left []string
+	for line := range strings.Lines(string(rules)) {
+		if strings.Contains(line, c.id()) {
+			left = append(left, line)
+		}
+	}
+	for _, file := range files {
+		if image, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(image), c.dataDir) {
+			left = append(left, file)
+		}
+	}
+	return left
+}

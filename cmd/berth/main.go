@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,8 +56,11 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// dataDirVariable is the environment variable that stands for --data-dir.
-const dataDirVariable = "BERTH_DATA_DIR"
+const (
+	dataDirFlag = "data-dir"
+	// dataDirVariable is the environment variable that stands for --data-dir.
+	dataDirVariable = "BERTH_DATA_DIR"
+)
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -70,16 +74,14 @@ func newRoot() *cobra.Command {
 		Version:          version.Berth,
 		Args:             commandWord,
 		RunE:             helpOf,
+
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return refuseDataDir(cmd) },
 	}
 	root.SetVersionTemplate("berth {{.Version}}\n")
-	dataDir := os.Getenv(dataDirVariable)
-	if dataDir == "" {
-		dataDir = up.DefaultDataDir
-	}
-	root.PersistentFlags().String("data-dir", dataDir, "the cluster's directory (env "+dataDirVariable+")")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newUp(), newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newExplain(), newDoctor(), newKubectl(), newImages(), newVersion())
+	addClusterCommands(root, newUp(), newExplain(), newDoctor(), newKubectl(), newImages())
+	root.AddCommand(newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newVersion())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Args, shells.RunE = commandWord, helpOf
@@ -87,13 +89,44 @@ func newRoot() *cobra.Command {
 	return root
 }
 
+// addClusterCommands adds the commands that work on the cluster of a data directory. --data-dir may stand before their
+// words, too, as it must for kubectl's, which takes all that follows for its own.
+func addClusterCommands(root *cobra.Command, commands ...*cobra.Command) {
+	dir := os.Getenv(dataDirVariable)
+	if dir == "" {
+		dir = up.DefaultDataDir
+	}
+	var names []string
+	for _, cmd := range commands {
+		cmd.PersistentFlags().String(dataDirFlag, dir, "the cluster's directory (env "+dataDirVariable+")")
+		names = append(names, cmd.Name())
+	}
+	root.Flags().String(dataDirFlag, dir, "the cluster's directory, for "+strings.Join(names, ", ")+" (env "+dataDirVariable+")")
+	root.AddCommand(commands...)
+}
+
+// refuseDataDir refuses --data-dir before a command that has no use for it; behind one it is an unknown flag.
+func refuseDataDir(cmd *cobra.Command) error {
+	if before := cmd.Root().Flags().Lookup(dataDirFlag); before != nil && before.Changed && cmd.Flag(dataDirFlag) == nil {
+		return flagError(cmd, errors.New("unknown flag: --"+dataDirFlag))
+	}
+	return nil
+}
+
 // dataDir is --data-dir. Empty, it is a shell variable that was not set, and does not mean the default's cluster.
 func dataDir(cmd *cobra.Command) (string, error) {
-	dir, err := cmd.Flags().GetString("data-dir")
-	if err == nil && dir == "" {
-		err = usageError{errors.New("--data-dir is empty: name a directory, or leave the flag out")}
+	flag := cmd.Flag(dataDirFlag)
+	if flag == nil {
+		return "", fmt.Errorf("%s has no --%s", cmd.CommandPath(), dataDirFlag)
 	}
-	return dir, err
+	if !flag.Changed {
+		flag = cmd.Root().Flag(dataDirFlag)
+	}
+	dir := flag.Value.String()
+	if dir == "" {
+		return "", usageError{errors.New("--data-dir is empty: name a directory, or leave the flag out")}
+	}
+	return dir, nil
 }
 
 // layoutOf is the layout of the cluster that --data-dir names.

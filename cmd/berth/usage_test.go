@@ -60,6 +60,35 @@ func TestADataDirectoryThatIsAFile(t *testing.T) {
 	}
 }
 
+// TestDataDirIsOnlyWhereItHasAnEffect is about both places of the flag, before and behind the command's word.
+func TestDataDirIsOnlyWhereItHasAnEffect(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "absent")
+	for _, words := range [][]string{{"explain", "pod/x"}, {"images"}, {"images", "list"}, {"images", "rm", "x"}, {"kubectl", "get", "pods"}} {
+		_, err := execute(t, append([]string{"--data-dir", absent}, words...)...)
+		require.ErrorContains(t, err, absent, "%v", words)
+		if words[0] == "kubectl" {
+			continue // what is behind that word is kubectl's
+		}
+		_, err = execute(t, append(words, "--data-dir", absent)...)
+		require.ErrorContains(t, err, absent, "%v", words)
+		_, err = execute(t, append([]string{"--data-dir", "/dev/null"}, append(words, "--data-dir", absent)...)...)
+		require.ErrorContains(t, err, absent, "the nearer one counts: %v", words)
+	}
+	for _, word := range []string{"node", "controllers", "csi-driver", "csi-provisioner", "run", "version"} {
+		for _, words := range [][]string{{"--data-dir", absent, word}, {word, "--data-dir", absent}} {
+			_, err := execute(t, words...)
+			require.ErrorContains(t, err, "unknown flag: --data-dir", "%v", words)
+			require.ErrorAs(t, err, new(usageError), "%v", words)
+		}
+		out, err := execute(t, "help", word)
+		require.NoError(t, err)
+		require.NotContains(t, out, "data-dir", word)
+	}
+	out, err := execute(t, "help", "up")
+	require.NoError(t, err)
+	require.Contains(t, out, "--data-dir string")
+}
+
 func TestEachCommandTells(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		out, err := execute(t, "help", cmd.Name())

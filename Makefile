@@ -8,6 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
 
+# A recipe that runs until somebody ends it ends with exec: make passes SIGTERM on to the recipe's own process alone.
+
 # apt packages that building (runc's seccomp) and running (Pods' networking, file systems of disks, the tests' shell) need.
 PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static e2fsprogs xfsprogs
 
@@ -48,7 +50,7 @@ install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for 
 
 .PHONY: run
 run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
-	@$(BIN)/berth up --demo $(ARGS)
+	@exec $(BIN)/berth up --demo $(ARGS)
 
 .PHONY: judges
 judges: ## build what other projects wrote and our tests are judged by: the attacher and the snapshotter of CSI
@@ -82,14 +84,14 @@ volume-rounds: build ## kill kubelet, driver, containerd and controllers under P
 
 .PHONY: conformance
 conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
-	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" ./conformance/run.sh
+	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
 
 .PHONY: bench
 bench: build ## measure ours and upstream's side by side, write docs/benchmarks.md (root; 40 minutes; ARGS='-rounds 3 -budget 20m')
-	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench -bin $(BIN) $(ARGS)
+	@./bench/build.sh $(BIN) && cd bench && exec $(BIN)/bench/bench -bin $(BIN) $(ARGS)
 
 bench-%: build ## measure one of them, make bench-pod for instance
-	@./bench/build.sh $(BIN) && cd bench && $(BIN)/bench/bench -bin $(BIN) $(ARGS) $*
+	@./bench/build.sh $(BIN) && cd bench && exec $(BIN)/bench/bench -bin $(BIN) $(ARGS) $*
 
 .PHONY: lint
 lint: ## check format and vet, and golangci-lint where it is installed

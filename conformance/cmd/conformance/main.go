@@ -23,6 +23,9 @@ type options struct {
 	attempts               int
 	podCIDR, serviceCIDR   string
 	timeout                time.Duration
+
+	// hurry is closed when the suite, being ended, is to be killed; no flag.
+	hurry <-chan struct{}
 }
 
 func parse(args []string) (options, error) {
@@ -64,6 +67,24 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// interrupted is a context that ends with the first of the signals, and a channel that is closed by the second. Further
+// ones change nothing: a program that ended at once would leave its cluster running.
+func interrupted(signals ...os.Signal) (context.Context, <-chan struct{}) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	hurry := make(chan struct{})
+	asked := make(chan os.Signal, 2)
+	signal.Notify(asked, signals...)
+	go func() {
+		first := <-asked
+		say("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
+		cancel(fmt.Errorf("%s", first))
+		<-asked
+		say("killing the suite, ending the cluster")
+		close(hurry)
+	}()
+	return ctx, hurry
+}
+
 func main() {
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -73,9 +94,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, hurry := interrupted(os.Interrupt, syscall.SIGTERM)
+	o.hurry = hurry
 	err = run(ctx, o)
-	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)

@@ -85,6 +85,9 @@ const kubeletDir = "/var/lib/kubelet"
 // linkKubelet makes the cluster's own directory appear there, unless something is there already: then those specs fail.
 // The function it returns ends that.
 func linkKubelet(dir string) (func() error, error) {
+	if to, err := os.Readlink(kubeletDir); err == nil && to == dir { // a run that was killed left it
+		return func() error { return os.Remove(kubeletDir) }, nil
+	}
 	if _, err := os.Lstat(kubeletDir); err == nil {
 		say("%s belongs to somebody else: specs that look there will fail", kubeletDir)
 		return func() error { return nil }, nil
@@ -191,7 +194,7 @@ func runSuite(
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
 		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
-		Progress: log,
+		Progress: log, Hurry: o.hurry,
 	})
 	if err != nil {
 		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))

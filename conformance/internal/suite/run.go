@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,6 +39,8 @@ type Config struct {
 	Timeout time.Duration
 	// Progress takes the suite's output.
 	Progress io.Writer
+	// Hurry, if not nil, is closed when a suite that was interrupted is to be killed.
+	Hurry <-chan struct{}
 }
 
 // cleanUp is what an interrupted suite gets to delete its namespaces and write its report.
@@ -84,8 +87,20 @@ func Run(ctx context.Context, cfg Config) (types.Report, error) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = cleanUp
 	cmd.Stdout, cmd.Stderr = cfg.Progress, cfg.Progress
-	runErr := cmd.Run()
-	if cmd.Process != nil {
+	runErr := cmd.Start()
+	if runErr == nil {
+		ended := make(chan struct{})
+		var hurrying sync.WaitGroup
+		hurrying.Go(func() {
+			select {
+			case <-cfg.Hurry:
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			case <-ended:
+			}
+		})
+		runErr = cmd.Wait()
+		close(ended)
+		hurrying.Wait()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nothing left
 	}
 	result, err := readReport(report)

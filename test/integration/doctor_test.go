@@ -55,6 +55,27 @@ func TestDoctorMendsAKilledCluster(t *testing.T) {
 	c.stop()
 }
 
+// TestAStopThatNobodyReads is Ctrl-C on `berth up | tee`, which ends tee first.
+func TestAStopThatNobodyReads(t *testing.T) {
+	c := newCluster(t, 177)
+	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = write, write
+	require.NoError(t, cmd.Start())
+	require.NoError(t, write.Close())
+	lines := bufio.NewScanner(read)
+	for lines.Scan() && !strings.Contains(lines.Text(), "is ready after") {
+		continue
+	}
+	require.NoError(t, lines.Err())
+	require.NoError(t, read.Close())
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, cmd.Wait())
+	require.Empty(t, c.leftovers())
+	require.Empty(t, c.beyond())
+}
+
 // doctor runs `berth doctor --fix`, agrees to what it asks about this cluster and to nothing else, and returns that
 // question; empty if it asks nothing about this cluster.
 func (c *cluster) doctor() string {

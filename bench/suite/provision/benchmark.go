@@ -25,6 +25,7 @@ func Benchmark() harness.Benchmark {
 		{Name: "bound p50", Unit: "s", Better: harness.Lower},
 		{Name: "last write", Unit: "s", Better: harness.Lower},
 		{Name: "writes a claim", Unit: "", Better: harness.Lower},
+		{Name: "refused writes", Unit: "", Better: harness.Lower},
 		{Name: "CPU of the provisioner a claim", Unit: "ms", Better: harness.Lower},
 		{Name: "CPU of the control plane a claim", Unit: "ms", Better: harness.Lower},
 	}
@@ -39,7 +40,7 @@ func Benchmark() harness.Benchmark {
 			" CPU and its writes are counted until it has written nothing for two seconds, which is some time after the last" +
 			" claim is bound: the *last write*. *Limited*:" +
 			" both with client-go's 5 requests a second. *Writes* are all requests of the provisioner's client that" +
-			" change something, events included.",
+			" change something, events included; those that the API server refused, for a conflict, say, stand apart.",
 		Missing: func(site harness.Site) string { return rig.Missing(site.Bin, "berth-controlplane") },
 		Setup: func(ctx context.Context, site harness.Site) (*harness.Place, error) {
 			c, err := rig.StartControlPlane(ctx, site.Bin, site.Dir, network, nodeName)

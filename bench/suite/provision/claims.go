@@ -159,15 +159,16 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 	if err := p.warm(ctx, "warm"); err != nil {
 		return err
 	}
-	// Its events are written a little later, and are none of the others' writes.
-	if err := harness.Pause(ctx, time.Second); err != nil {
+	// Its last writes come a little later, and are none of the others'.
+	if err := counted.rest(ctx); err != nil {
 		return err
 	}
-	counted.Store(0)
+	counted.reset()
 	if err := p.bindAll(ctx, s, count, &counted); err != nil {
 		return err
 	}
 	s.Set("writes a claim", float64(counted.Load())/float64(count))
+	s.Set("refused writes", float64(counted.refused.Load()))
 	stop()
 	if err := finish(done); err != nil {
 		return err

@@ -79,8 +79,14 @@ func (libraryInstant) Provision(_ context.Context, o library.ProvisionOptions,
 // Delete implements library.Provisioner.
 func (libraryInstant) Delete(context.Context, *corev1.PersistentVolume) error { return nil }
 
-// writes counts the requests of a client that change something.
-type writes struct{ atomic.Int64 }
+// writes counts the requests of a client that change something, and apart from them those that would have, which the API
+// server refused: after a conflict nothing is written.
+type writes struct {
+	atomic.Int64
+	refused atomic.Int64
+}
+
+func (w *writes) reset() { w.Store(0); w.refused.Store(0) }
 
 // client connects like config, counting. A limited one has client-go's own limit.
 func (w *writes) client(config *rest.Config, limited bool) (kubernetes.Interface, error) {
@@ -90,10 +96,15 @@ func (w *writes) client(config *rest.Config, limited bool) (kubernetes.Interface
 	}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method != http.MethodGet {
+			response, err := next.RoundTrip(r)
+			switch {
+			case r.Method == http.MethodGet:
+			case err == nil && response.StatusCode >= http.StatusBadRequest:
+				w.refused.Add(1)
+			default: // without an answer it may have been written
 				w.Add(1)
 			}
-			return next.RoundTrip(r)
+			return response, err
 		})
 	})
 	client, err := kubernetes.NewForConfig(config)

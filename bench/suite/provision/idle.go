@@ -62,14 +62,14 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	if err := settled(ctx); err != nil {
 		return err
 	}
-	counted.Store(0)
+	counted.reset()
 	meter := harness.StartMeter()
 	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
 	spent := meter.Stop()
 	s.Set("CPU", 100*spent.CPU.Seconds()/spent.Wall.Seconds())
-	s.Set("writes", float64(counted.Load())/spent.Wall.Minutes())
+	s.Set("writes", float64(counted.Load()+counted.refused.Load())/spent.Wall.Minutes())
 	s.Set("heap", float64(harness.HeapInUse())/(1<<20))
 	stop()
 	return finish(done)

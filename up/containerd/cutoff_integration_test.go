@@ -201,7 +201,7 @@ func (c *cutter) round(way string, moment time.Duration, cut func(cancel func(),
 		if status.Code(err) == codes.FailedPrecondition { // it has a task that only berth deletes
 			deleted, err := c.DeleteStrayTasks(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, []string{id}, deleted, what)
+			require.Contains(t, deleted, id, what)
 			c.found["of these not removable until its task was deleted: "+what]++
 			_, err = c.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id})
 			require.NoError(t, err, what)

@@ -83,12 +83,12 @@ var nodeRows = []row{
 		"kubelet.TestGarbageThatStaysIsTold kubelet.TestMachineThatIsNotWanted kubelet.TestAllocatableIsEnforced integration.TestWhy", "",
 		"FailedPrepareDynamicResources is never sent: such Pods are refused; Preempting, ExceededGracePeriod, EvictionThresholdMet and Shutdown come with their themes"},
 	{"EVT-2", "what an event is about", "podworker.TestEventsSayTheContainer integration.TestWhy", "", ""},
-	{"MET-1", "metrics have upstream's names, and move", "kubelet.TestMetricsHaveUpstreamsNames kubelet.TestScrapeOfAPodsLife volumemanager.TestMetricsOfClaims " +
+	{"MET-1", "metrics have upstream's names, and move", "kubelet.TestMetricsHaveUpstreamsNames kubelet.TestScrapeOfAPodsLife volumemanager.TestMetricsOfClaims volumemanager.TestVolumesAreCounted " +
 		"prober.TestMetricsGoWithThePod stats.TestResourceMetrics podworker.TestWishesForResourcesAreCounted podworker.TestDeferredResourcesThatAreGrantedAreCounted " +
 		"podworker.TestResizesAreCountedWithTheirEnd podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew " +
 		"certificate.TestFailedRenewalsAreCounted csinode.TestCallsOfDriversAreMeasured integration.TestJoinByBootstrapToken integration.TestNodeAPI", "",
 		"no preemptions and no pleg_discard_events, since there is neither; device plugins come with their theme; the node agent has no " +
-			"storage_operation_duration_seconds and volume_manager_total_volumes yet; of evictions the name is held, not that a scrape sees it move"},
+			"storage_operation_duration_seconds yet; of evictions the name is held, not that a scrape sees it move"},
 	{"CKP-1", "kill and start: nothing is touched", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestPodsLiveThroughCrashesOfTheAgent integration.TestKills integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
 	{"CKP-2", "files of state", "allocation.TestFilesAreUpstreams allocation.TestFileThatIsWrongIsDiscarded podworker.TestWishWhileNobodyWatched " +
 		"podworker.TestChangeThatACrashCutOff userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted " +

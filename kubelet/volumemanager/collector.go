@@ -24,7 +24,8 @@ type volumeGauge struct {
 	value func(*volume.Stats) int64
 }
 
-// Collector tells Prometheus how full the volumes of claims are, under upstream's names, when it asks.
+// Collector tells Prometheus how many volumes there are, and how full those of claims are, under upstream's names, when
+// it asks.
 type Collector struct {
 	manager *Manager
 	gauges  []volumeGauge
@@ -56,6 +57,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, gauge := range c.gauges {
 		out <- gauge.desc
 	}
+	out <- totals
 }
 
 // claimKey names a claim.
@@ -63,6 +65,9 @@ type claimKey struct{ namespace, name string }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	for by, n := range c.manager.totals() {
+		out <- prometheus.MustNewConstMetric(totals, prometheus.GaugeValue, float64(n), by.plugin, by.state)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	for claim, stats := range c.manager.claimStats(ctx) {

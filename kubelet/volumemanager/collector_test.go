@@ -1,12 +1,18 @@
 package volumemanager_test
 
 import (
+	"context"
+	"maps"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/kubelet/volumemanager"
+	csifake "github.com/berth-dev/berth/volume/csi/fake"
 )
 
 func TestMetricsOfClaims(t *testing.T) {
@@ -22,6 +28,9 @@ func TestMetricsOfClaims(t *testing.T) {
 		require.NoError(t, err)
 		values = make(map[string]float64)
 		for _, family := range families {
+			if family.GetName() == "volume_manager_total_volumes" {
+				continue
+			}
 			claims = max(claims, len(family.GetMetric()))
 			values[family.GetName()] = family.GetMetric()[0].GetGauge().GetValue()
 			require.Equal(t, "v", family.GetMetric()[0].GetLabel()[1].GetValue())
@@ -43,5 +52,60 @@ func TestMetricsOfClaims(t *testing.T) {
 	require.NoError(t, w.Unmount(t.Context(), "b"))
 	_, claims = measured()
 	require.Zero(t, claims)
+	w.allGone()
+}
+
+// TestVolumesAreCounted has one Pod's volumes mounted while another's waits for its device.
+func TestVolumesAreCounted(t *testing.T) {
+	w := deviceWorld(t)
+	w.device("v")
+	w.attach("v")
+	w.device("late")
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(volumemanager.NewCollector(w.Manager)))
+	counts := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		out := map[string]float64{}
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				if family.GetName() == "volume_manager_total_volumes" {
+					out[metric.GetLabel()[0].GetValue()+" "+metric.GetLabel()[1].GetValue()] = metric.GetGauge().GetValue()
+				}
+			}
+		}
+		return out
+	}
+	require.Empty(t, counts())
+	scratch := vol("scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "v"), scratch)))
+	disk := "kubernetes.io/csi:" + w.driver.Config.Name
+	settled := map[string]float64{
+		disk + " actual_state_of_world": 1, disk + " desired_state_of_world": 1,
+		"kubernetes.io/empty-dir actual_state_of_world": 1, "kubernetes.io/empty-dir desired_state_of_world": 1,
+	}
+	require.Equal(t, settled, counts())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := make(chan error, 1)
+	go func() { waits <- w.Mount(ctx, pod("b", claimVolume("data", "late"))) }()
+	require.Eventually(t, func() bool { return counts()["N/A desired_state_of_world"] == 1 }, soon, time.Millisecond)
+	cancel()
+	require.Error(t, <-waits)
+	require.NoError(t, w.Unmount(t.Context(), "b"))
+	require.Equal(t, settled, counts())
+
+	w.driver.FailNext("NodeUnpublishVolume", csifake.Fault{Code: codes.Internal})
+	go func() { waits <- w.Unmount(t.Context(), "a") }()
+	require.Eventually(t, func() bool {
+		return maps.Equal(counts(), map[string]float64{
+			disk + " actual_state_of_world": 1, "kubernetes.io/empty-dir actual_state_of_world": 1,
+		})
+	}, soon, time.Millisecond, "it is there still, and nobody wants it")
+	require.Eventually(t, func() bool {
+		w.clock.Step(time.Second)
+		return len(counts()) == 0
+	}, soon, time.Millisecond)
+	require.NoError(t, <-waits)
 	w.allGone()
 }

@@ -139,9 +139,10 @@ type podState struct {
 
 	pod      *corev1.Pod // as last seen
 	mounted  map[string]*mountedVolume
-	reported map[string]reported // by volume, the failure that the last event was about
-	changed  chan struct{}       // closed, and made anew, when something changed that may cure a failure
-	retrying bool                // a refresh is to be tried again later
+	ending   map[string]*mountedVolume // what was mounted when Unmount began, until nothing of the Pod is left
+	reported map[string]reported       // by volume, the failure that the last event was about
+	changed  chan struct{}             // closed, and made anew, when something changed that may cure a failure
+	retrying bool                      // a refresh is to be tried again later
 }
 
 type mountedVolume struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,9 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		state.gate.Lock() // until operations that had begun have ended; they were told to
 		defer state.gate.Unlock()
 		m.mu.Lock()
+		if state.ending == nil {
+			state.ending = maps.Clone(state.mounted)
+		}
 		clear(state.mounted)
 		m.mu.Unlock()
 		podDir := volume.PodDir(m.config.RootDir, uid)

@@ -1,0 +1,74 @@
+package volumemanager
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/volume"
+)
+
+// Upstream's words for the states of volumes, and for a plugin that is not known: which one a claim needs is found out
+// when it is mounted.
+const (
+	actual        = "actual_state_of_world"
+	desired       = "desired_state_of_world"
+	pluginUnknown = "N/A"
+)
+
+var totals = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of Pods that are set up, and that should be, by plugin.",
+	[]string{"plugin_name", "state"}, nil)
+
+// total is what volumes are counted by.
+type total struct{ plugin, state string }
+
+// totals counts the volumes of all Pods. Those of a Pod that ends are not desired any more, and stay counted as set up
+// until all of them are taken down: one that cannot be is what the count is for.
+func (m *Manager) totals() map[total]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := make(map[total]int)
+	for _, state := range m.pods {
+		for _, held := range []map[string]*mountedVolume{state.mounted, state.ending} {
+			for _, mounted := range held {
+				counts[total{fullName(mounted.plugin, mounted.Spec), actual}]++
+			}
+		}
+		select {
+		case <-state.closing:
+			continue
+		default:
+		}
+		if state.pod == nil {
+			continue
+		}
+		for _, v := range wanted(state.pod) {
+			counts[total{m.pluginOf(state, v), desired}]++
+		}
+	}
+	return counts
+}
+
+// pluginOf is the plugin of a volume that is wanted. The caller holds mu.
+func (m *Manager) pluginOf(state *podState, v *corev1.Volume) string {
+	if mounted := state.mounted[v.Name]; mounted != nil {
+		return fullName(mounted.plugin, mounted.Spec)
+	}
+	spec := volume.Spec{Name: v.Name, Volume: v}
+	plugin, err := m.deps.Plugins.Find(spec)
+	if err != nil {
+		return pluginUnknown
+	}
+	return fullName(plugin, spec)
+}
+
+// fullName is a plugin's name, for volumes of CSI with that of the driver.
+func fullName(plugin volume.Plugin, spec volume.Spec) string {
+	name := plugin.Name()
+	switch {
+	case spec.PV != nil && spec.PV.Spec.CSI != nil:
+		return name + ":" + spec.PV.Spec.CSI.Driver
+	case spec.Volume != nil && spec.Volume.CSI != nil:
+		return name + ":" + spec.Volume.CSI.Driver
+	}
+	return name
+}

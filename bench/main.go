@@ -35,6 +35,14 @@ func benchmarks() []harness.Benchmark {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if sample := len(os.Args) > 1 && os.Args[1] == harness.ChildFlag; !sample {
+		// The first signal ends what was started, in order; a second one ends at once. A sample gets two of one Ctrl-C: the
+		// terminal's, and that of the process that started it, with which it ends at the latest.
+		context.AfterFunc(ctx, func() {
+			stop()
+			fmt.Fprintln(os.Stderr, "bench: clearing away what was started; once more ends at once and leaves it")
+		})
+	}
 	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {

@@ -31,5 +31,5 @@ func TestChoose(t *testing.T) {
 	require.Len(t, chosen, 2)
 	require.Equal(t, "idle", chosen[0].Name)
 	_, err = choose(benchmarks(), []string{"speed"})
-	require.ErrorContains(t, err, "there are pod, idle, cluster")
+	require.ErrorContains(t, err, "there are pod, idle, volumes, cluster")
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -203,6 +204,10 @@ func (r *runner) sample(ctx context.Context, variant string, round int) (*Sample
 	cmd := exec.CommandContext(ctx, program, ChildFlag, r.benchmark, r.c.Name, variant, strconv.Itoa(round), answer)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = clearing
+	// It ends with this process, or rather with the thread that starts it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd.Env = append(os.Environ(), "BERTH_BENCH_BIN="+r.options.Site.Bin, "BERTH_BENCH_DIR="+r.options.Site.Dir,
 		"BERTH_BENCH_PROFILE="+r.profile(variant))
 	for key, value := range r.env {

@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -77,6 +78,8 @@ func StartControlPlane(ctx context.Context, bin, dir string, network Network, no
 		return c, nil
 	case <-c.ended:
 		return nil, c.failed()
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("start a control plane: %w", context.Cause(ctx)), c.Stop())
 	}
 }
 

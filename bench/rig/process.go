@@ -31,14 +31,15 @@ type Process struct {
 }
 
 // start starts a program whose standard error goes to logDir/NAME.log. Each line of its standard output goes to line,
-// if given. It ends with ctx, with Stop, and with this process.
+// if given. It ends with Stop, and with this process. It does not end with ctx: what a benchmark that is broken off has
+// to clear away can only be cleared away by what runs.
 func start(ctx context.Context, logDir, name string, argv, env []string, line func(string)) (*Process, error) {
 	path := filepath.Join(logDir, name+".log")
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr, cmd.Stdout = log, log

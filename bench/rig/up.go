@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,6 +47,8 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 		return p, nil
 	case <-p.ended:
 		return nil, p.failed()
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("start a cluster: %w", context.Cause(ctx)), p.Stop())
 	}
 }
 

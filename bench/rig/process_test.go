@@ -1,0 +1,38 @@
+package rig
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// unheard is a context whose end nobody may wait for: when it is noticed is a matter of luck.
+type unheard struct {
+	context.Context
+	t *testing.T
+}
+
+func (u unheard) Done() <-chan struct{} {
+	u.t.Error("the process would end with its context")
+	return u.Context.Done()
+}
+
+// TestAProcessOutlivesItsContext is what lets a benchmark that is broken off clear away its Pods: by the runtime that
+// runs them.
+func TestAProcessOutlivesItsContext(t *testing.T) {
+	const script = `trap 'echo asked to end; exit' TERM; trap 'echo alive' USR1; echo up; while :; do sleep 1000 & wait $!; done`
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines := make(chan string, 3)
+	p, err := start(unheard{ctx, t}, t.TempDir(), "script", []string{"/bin/sh", "-c", script}, nil, func(line string) { lines <- line })
+	require.NoError(t, err)
+	require.Equal(t, "up", <-lines)
+	cancel()
+	require.NoError(t, syscall.Kill(p.PID, syscall.SIGUSR1))
+	require.Equal(t, "alive", <-lines)
+	go func() { _ = syscall.Kill(-p.PID, syscall.SIGTERM) }() // the sleeps too: they hold the output open
+	require.NoError(t, p.Stop())
+	require.Equal(t, "asked to end", <-lines)
+}

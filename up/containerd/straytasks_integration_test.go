@@ -3,6 +3,8 @@
 package containerd_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -120,4 +123,40 @@ func (n *node) copySandbox(t testing.TB, direct *client.Client, from, id string)
 	require.NoError(t, err)
 	_, err = made.NewTask(t.Context(), cio.NullIO)
 	require.NoError(t, err)
+}
+
+// TestLooksWhilePodsLive looks for strays without a pause while Pods start, run, stop and go. Nothing is one.
+func TestLooksWhilePodsLive(t *testing.T) {
+	n := newNode(t, 16)
+	n.start(t)
+	n.images(t)
+	done, looks := make(chan struct{}), 0
+	var looking errgroup.Group
+	looking.Go(func() error {
+		for {
+			for _, look := range []func(context.Context) ([]string, error){
+				n.EndStrayShims, n.DeleteStrayContainers, n.DeleteStrayTasks, n.DeleteStraySandboxes,
+			} {
+				if found, err := look(t.Context()); err != nil || len(found) > 0 {
+					return fmt.Errorf("found %v, error %v", found, err)
+				}
+			}
+			looks++
+			select {
+			case <-done:
+				return nil
+			default:
+			}
+		}
+	})
+	logs, data := t.TempDir(), volume(t)
+	for i := range 5 {
+		n.end(t, n.run(t, n.sandbox(fmt.Sprintf("pod%d", i), logs, false), data))
+	}
+	close(done)
+	require.NoError(t, looking.Wait())
+	t.Logf("looked %d times", looks)
+	n.stop(t)
+	require.Empty(t, n.leftovers(t))
+	n.clean(t)
 }

@@ -141,16 +141,10 @@ func (p *planner) anyMain() bool {
 	return false
 }
 
-// usable says whether the newest sandbox is ready, still fits the Pod, and holds all of it that runs. Another one that is
-// ready as well, for a call that nobody waited for has succeeded late, is no reason to stop what runs in the newest.
+// usable says whether the newest sandbox is the only ready one and still fits the Pod.
 func usable(pod *corev1.Pod, status *container.PodStatus) bool {
 	latest, ready := status.LatestSandbox(), status.ReadySandboxes()
-	if latest == nil || len(ready) == 0 || ready[0] != latest {
-		return false
-	}
-	if len(ready) > 1 && slices.ContainsFunc(status.Containers, func(c *container.ContainerStatus) bool {
-		return c.SandboxID != latest.Id && c.State != container.StateExited
-	}) {
+	if latest == nil || len(ready) != 1 || ready[0] != latest {
 		return false
 	}
 	if latest.GetLinux().GetNamespaces().GetOptions().GetNetwork() != networkMode(pod) {

@@ -134,17 +134,8 @@ func say(a Actions) string {
 }
 
 func TestComputeActionsSandbox(t *testing.T) {
-	in := func(sandbox string, c *container.ContainerStatus) *container.ContainerStatus {
-		c.SandboxID = sandbox
-		return c
-	}
-	two := func(instances ...*container.ContainerStatus) *container.PodStatus {
-		status := statusOf(instances...)
-		status.Sandboxes = append([]*runtimeapi.PodSandboxStatus{sandbox("s1", 1, 15)}, status.Sandboxes...)
-		return status
-	}
-	newestAway := two(in("s0", exited("a", 1, 11)))
-	newestAway.Sandboxes[0].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	twoReady := statusOf(running("a", 20))
+	twoReady.Sandboxes = append([]*runtimeapi.PodSandboxStatus{sandbox("s1", 1, 15)}, twoReady.Sandboxes...)
 	hostNet := podOf(corev1.RestartPolicyAlways, "a")
 	hostNet.Spec.HostNetwork = true
 	noIP := statusOf(running("a", 20))
@@ -170,16 +161,11 @@ func TestComputeActionsSandbox(t *testing.T) {
 		"not ready":                {podOf("Always", "a"), notReady(statusOf(running("a", 20))), "pod sandbox=1 +a#1"},
 		"not ready purges inits": {podOf("Always", "init:i", "a"), notReady(statusOf(exited("i", 0, 11), exited("a", 0, 20))),
 			"pod xi-11 sandbox=1 +i#1!"},
-		"two ready, all runs in the newest":                 {podOf("Always", "a"), two(in("s1", running("a", 20)), in("s0", exited("a", 1, 11))), ""},
-		"two ready, nothing runs":                           {podOf("Always", "a"), two(), "+a"},
-		"two ready, one runs in the old":                    {podOf("Always", "a", "b"), two(in("s1", running("a", 20)), in("s0", running("b", 12))), "pod sandbox=2 +a#1 +b#1"},
-		"two ready, who knows where it runs":                {podOf("Always", "a"), two(running("a", 20)), "pod sandbox=2 +a#1"},
-		"two ready, unknown in the old":                     {podOf("Always", "a"), two(in("s0", instance("a", container.StateUnknown, 0, 20))), "pod sandbox=2 +a#1"},
-		"only the old is ready":                             {podOf("Always", "a"), newestAway, "pod sandbox=2 +a#1"},
-		"no address":                                        {podOf("Always", "a"), noIP, "pod sandbox=1 +a#1"},
-		"network changed":                                   {hostNet, statusOf(running("a", 20)), "pod sandbox=1 +a#1"},
-		"host network":                                      {hostNet, hostStatus, ""},
-		"Never is over":                                     {podOf("Never", "a"), notReady(statusOf(exited("a", 1, 20))), "pod finished"},
+		"two ready":       {podOf("Always", "a"), twoReady, "pod sandbox=2 +a#1"},
+		"no address":      {podOf("Always", "a"), noIP, "pod sandbox=1 +a#1"},
+		"network changed": {hostNet, statusOf(running("a", 20)), "pod sandbox=1 +a#1"},
+		"host network":    {hostNet, hostStatus, ""},
+		"Never is over":   {podOf("Never", "a"), notReady(statusOf(exited("a", 1, 20))), "pod finished"},
 		"Never retries a sandbox in which nothing ever was": {podOf("Never", "a"), notReady(statusOf()), "pod sandbox=1 +a"},
 		"Never retries one in which nothing ever ran": {podOf("Never", "a"),
 			notReady(statusOf(instance("a", container.StateCreated, 0, 20))), "pod xa-20 sandbox=1 +a"},

@@ -37,7 +37,12 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	errs := make([]error, len(held.Sandboxes))
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {
-		group.Go(func() { errs[i] = w.stopSandbox(ctx, pod, box.Id) })
+		group.Go(func() {
+			_, err := w.m.deps.Runtime.StopPodSandbox(whole(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+			if unless(err) != nil {
+				errs[i] = fmt.Errorf("stop sandbox %s of pod %s/%s: %w", box.Id, pod.Namespace, pod.Name, err)
+			}
+		})
 	}
 	group.Wait()
 	return noted, errors.Join(errs...)
@@ -150,14 +155,6 @@ func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStat
 	_, err := w.m.deps.Runtime.RemoveContainer(whole(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
 	if unless(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
-	}
-	return nil
-}
-
-func (w *worker) stopSandbox(ctx context.Context, pod *corev1.Pod, id string) error {
-	_, err := w.m.deps.Runtime.StopPodSandbox(whole(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
-	if unless(err) != nil {
-		return fmt.Errorf("stop sandbox %s of pod %s/%s: %w", id, pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

@@ -177,7 +177,7 @@ func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
 }
 
 // collect removes instances and sandboxes that nobody will ask for any more: of each container the two newest
-// instances stay, for its state and its last one. A sandbox that is ready beside the one in use is stopped.
+// instances stay, for its state and its last one.
 func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
 	if len(w.ops) > 0 || len(actions.Start) > 0 || w.waits(opCollect) {
 		return
@@ -194,24 +194,17 @@ func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
 		inUse[c.SandboxID] = true
 	}
 	dead = append(dead, actions.Remove...)
-	var boxes, stray []string
+	var boxes []string
 	for _, box := range w.runtime.Sandboxes[min(1, len(w.runtime.Sandboxes)):] {
 		if !inUse[box.Id] {
 			boxes = append(boxes, box.Id)
 		}
-		if box.State == runtimeapi.PodSandboxState_SANDBOX_READY {
-			stray = append(stray, box.Id)
-		}
 	}
-	if len(dead)+len(boxes)+len(stray) == 0 {
+	if len(dead)+len(boxes) == 0 {
 		return
 	}
-	pod := w.pod
 	w.begin(ctx, opCollect, op{}, func(ctx context.Context) func() {
 		var errs []error
-		for _, id := range stray {
-			errs = append(errs, w.stopSandbox(ctx, pod, id))
-		}
 		for _, c := range dead {
 			errs = append(errs, w.removeContainer(ctx, c))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -86,7 +87,7 @@ const kubeletDir = "/var/lib/kubelet"
 // The function it returns ends that.
 func linkKubelet(dir string) (func() error, error) {
 	if to, err := os.Readlink(kubeletDir); err == nil && to == dir { // a run that was killed left it
-		return func() error { return os.Remove(kubeletDir) }, nil
+		return unlinkKubelet, nil
 	}
 	if _, err := os.Lstat(kubeletDir); err == nil {
 		say("%s belongs to somebody else: specs that look there will fail", kubeletDir)
@@ -95,7 +96,15 @@ func linkKubelet(dir string) (func() error, error) {
 	if err := os.Symlink(dir, kubeletDir); err != nil {
 		return nil, fmt.Errorf("show the suite the volumes: %w", err)
 	}
-	return func() error { return os.Remove(kubeletDir) }, nil
+	return unlinkKubelet, nil
+}
+
+// unlinkKubelet takes the link away, unless somebody has.
+func unlinkKubelet() error {
+	if err := os.Remove(kubeletDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("take away what showed the suite the volumes: %w", err)
+	}
+	return nil
 }
 
 func say(format string, args ...any) {

@@ -27,7 +27,7 @@ import (
 // benchmarks are all there are, in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
-		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), provision.Benchmark(),
+		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), provision.Benchmark(), provision.Idle(),
 		attachdetach.Benchmark(), attachdetach.Drain(),
 		runtime.Benchmark(), expect.Benchmark(), client.Benchmark(),
 	}

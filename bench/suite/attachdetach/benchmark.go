@@ -34,7 +34,7 @@ const (
 // Benchmark measures the reconcilers.
 func Benchmark() harness.Benchmark {
 	b := harness.Benchmark{
-		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes", Budget: 8 * time.Minute,
+		Name: "attachdetach", Title: "Attach and detach", Axis: "attached volumes", Budget: 16 * time.Minute,
 		About: "The reconcilers with their own caches and executors, a plugin that attaches at once, and everything" +
 			" attached that should be: CPU while nothing changes for a minute, memory, which includes the garbage that a running" +
 			" process carries along (*kept* is what its caches hold); and, 100 times at random" +
@@ -43,7 +43,7 @@ func Benchmark() harness.Benchmark {
 	}
 	for _, nodes := range []int{100, 1000, 5000} {
 		c := harness.Case{
-			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 1,
+			Name: fmt.Sprintf("%d nodes, %d volumes", nodes, nodes*perNode), Scale: float64(nodes * perNode), Rounds: 2,
 			Timeout: 15 * time.Minute, // the other reconciler takes seconds a probe where there is much and the machine is busy
 
 			Metrics: []harness.Metric{

@@ -61,10 +61,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	states := map[string]int{"running": 0, "exited": 0, "created": 0}
 	g.collectWorkers(out)
 	for _, pod := range g.pods() {
-		static := ""
-		if config.IsLocal(pod) {
-			static = "true"
-		}
+		static := staticLabel(config.IsLocal(pod))
 		desired[static]++
 		if !status.Terminal(pod.Status.Phase) {
 			active[static]++
@@ -128,10 +125,7 @@ func (g *gauges) collectWorkers(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(progressingResizes, prometheus.GaugeValue, float64(progressing))
 	for at, n := range g.working() {
-		static := ""
-		if at.Static {
-			static = "true"
-		}
-		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), at.Lifecycle, at.Config, static)
+		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), at.Lifecycle, at.Config,
+			staticLabel(at.Static))
 	}
 }

@@ -77,8 +77,8 @@ func newLives(registry *prometheus.Registry, clk clock.PassiveClock) *lives {
 			Name: "kubelet_pleg_last_seen_seconds", Help: "When the runtime was last listed, in seconds of the epoch.",
 		}),
 	}
-	for _, static := range []string{"", "true"} {
-		l.restarted.WithLabelValues(static)
+	for _, static := range []bool{false, true} {
+		l.restarted.WithLabelValues(staticLabel(static))
 	}
 	registry.MustRegister(l.own, l.workerStart, l.statusSync, l.rounds, l.terminated, l.evictions, l.orphans, l.resized,
 		l.infeasible, l.asked, l.accepted, l.restarted, l.relist, l.relistInterval, l.lastSeen)
@@ -123,12 +123,14 @@ func (l *lives) ResizeAsked(resource, requirement, operation string) {
 func (l *lives) Accepted(trigger string) { l.accepted.WithLabelValues(trigger).Inc() }
 
 // Restarted implements podworker.Metrics.
-func (l *lives) Restarted(static bool) {
-	label := ""
+func (l *lives) Restarted(static bool) { l.restarted.WithLabelValues(staticLabel(static)).Inc() }
+
+// staticLabel is upstream's value of the label "static".
+func staticLabel(static bool) string {
 	if static {
-		label = "true"
+		return "true"
 	}
-	l.restarted.WithLabelValues(label).Inc()
+	return ""
 }
 
 // Infeasible implements podworker.Metrics.

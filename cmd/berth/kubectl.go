@@ -24,11 +24,13 @@ func newKubectl() *cobra.Command {
 		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
 			"unless --kubeconfig is given.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			find := pointKubectl
+			var layout up.Layout
+			var err error
 			if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }) {
-				find = func(cmd *cobra.Command, _ []string) (up.Layout, error) { return layoutUnread(cmd) }
+				layout, err = layoutUnread(cmd)
+			} else {
+				layout, err = pointKubectl(cmd, args)
 			}
-			layout, err := find(cmd, args)
 			if err != nil {
 				return err
 			}

@@ -8,9 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -189,16 +187,7 @@ func scrape(t testing.TB, c *cluster, port int) string {
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	defer client.CloseIdleConnections()
-	address := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/metrics"
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
-	require.NoError(t, err)
-	response, err := client.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, response.StatusCode, string(body))
-	return string(body)
+	return getBy(t, client, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/metrics")
 }
 
 // runOn runs a Pod on the node and reads its log through the API server, which asks the node's server.

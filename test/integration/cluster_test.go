@@ -324,9 +324,14 @@ func visit(t testing.TB, ip string) int {
 
 func get(t testing.TB, url string) string {
 	t.Helper()
+	return getBy(t, &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: patience}, url)
+}
+
+// getBy reads what a server answers to a client, which must be a success.
+func getBy(t testing.TB, client *http.Client, url string) string {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
-	client := http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: patience}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()

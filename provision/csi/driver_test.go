@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/csi"
@@ -154,6 +155,30 @@ func TestImmediateClaimsGoWhereTheDriverIs(t *testing.T) {
 				firsts[got.GetPreferred()[0].String()] = true
 			}
 			require.Greater(t, len(firsts), 1, "claims are spread")
+		})
+	}
+}
+
+// A volume that an earlier process asked for, for a node that is gone by now, is found by its name alone: with another
+// place in the request the driver would say that it has something else of that name, and for ever.
+func TestAVolumeOfANodeThatIsGoneIsFound(t *testing.T) {
+	for name, test := range map[string]struct {
+		allowed []corev1.TopologySelectorTerm
+		want    int
+	}{
+		"anywhere": {nil, 0},
+		"where the class allows": {[]corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
+			{Key: zone, Values: []string{"a", "b"}}}}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFaulty()
+			p := withDriver(t, f, csi.Config{})
+			_, _, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
+				o.SelectedNode = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-that-was"}}
+				o.AllowedTopologies = test.allowed
+			}))
+			require.NoError(t, err)
+			require.Len(t, f.last().GetAccessibilityRequirements().GetRequisite(), test.want)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
@@ -31,7 +32,9 @@ func secret(namespace, name, value string) *corev1.Secret {
 }
 
 func testNode(name, inZone string) (*corev1.Node, *storagev1.CSINode) {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{zone: inZone}}},
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{zone: inZone},
+		}},
 		&storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{

@@ -38,7 +38,8 @@ func (s segments) includes(other segments) bool {
 }
 
 // requirements says where the volume must be. With a selected node that is where the node is, and nowhere else: the
-// Pod will run there. Without, it is where the class allows, or where the driver has nodes.
+// Pod will run there. Without, it is where the class allows, or where the driver has nodes. If the node is gone, nobody
+// knows any more where it was, and the volume that was asked for may be there: the driver is not bound to any other place.
 func (p *Provisioner) requirements(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*csiapi.TopologyRequirement, error) {
@@ -46,11 +47,12 @@ func (p *Provisioner) requirements(
 	if err != nil {
 		return nil, err
 	}
-	if options.SelectedNode != nil {
+	gone := isGone(options.SelectedNode)
+	if options.SelectedNode != nil && !gone {
 		return p.selected(ctx, options.SelectedNode, allowed)
 	}
 	candidates := allowed
-	if len(candidates) == 0 {
+	if len(candidates) == 0 && !gone {
 		if candidates, err = p.everywhere(ctx); err != nil {
 			return nil, err
 		}
@@ -67,6 +69,9 @@ func (p *Provisioner) requirements(
 	preferred := append(slices.Clone(candidates[first:]), candidates[:first]...)
 	return &csiapi.TopologyRequirement{Requisite: topologies(candidates), Preferred: topologies(preferred)}, nil
 }
+
+// isGone returns whether a node was selected of which only the name is left, as provision.VolumeOptions says.
+func isGone(node *corev1.Node) bool { return node != nil && node.UID == "" && len(node.Labels) == 0 }
 
 func topologies(list []segments) []*csiapi.Topology {
 	result := make([]*csiapi.Topology, 0, len(list))

@@ -90,7 +90,7 @@ func (e *engine) newState(claim *corev1.PersistentVolumeClaim) *claimState {
 		uid: claim.UID, ref: timeline.RefOf(claimKind, claim), since: e.clock.Now(),
 	}
 	if e.owesIntent(claim) {
-		st.outcome = outcomeOpen
+		st.outcome, st.found = outcomeOpen, claim
 	}
 	return e.states.add(st)
 }
@@ -103,10 +103,14 @@ func (e *engine) forget(st *claimState) {
 	e.claimWrites.Forget(string(st.uid))
 }
 
-// hasVolume returns whether the claim's volume is in the API, by the cache or by our own last write.
+// hasVolume returns whether the claim's volume is in the API, by the cache or by our own last write. A volume of somebody
+// else's is the end only where none of ours can exist: what was begun is saved, and Kubernetes then releases it.
 func (e *engine) hasVolume(ctx context.Context, st *claimState) bool {
-	if e.volumes.has(st.uid) {
+	if e.volumes.hasMade(st.uid) {
 		st.saved = time.Time{} // from now on the cache knows better
+		return true
+	}
+	if st.outcome == outcomeNone && e.volumes.hasGiven(st.uid) {
 		return true
 	}
 	if st.saved.IsZero() {

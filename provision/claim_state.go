@@ -74,6 +74,9 @@ type claimState struct {
 	claim *corev1.PersistentVolumeClaim
 	class *storagev1.StorageClass
 	node  *corev1.Node
+	// found is the claim that an intent of an earlier process was found on: all that there is to finish its work with if
+	// somebody takes the intent away by hand, and with it the claim.
+	found *corev1.PersistentVolumeClaim
 	// save is set from a successful call until the volume is saved or deleted again.
 	save *saving
 	// saved is when the volume was saved, zero if the cache has shown it since.

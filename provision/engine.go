@@ -93,7 +93,7 @@ func (ctrl *ProvisionController) newEngine(events record.EventRecorder, rush *ru
 		e.nodes = s.nodes.GetStore()
 	}
 	e.claims = newClaimIndex(e.claimInformer.GetStore())
-	e.volumes = newVolumeIndex(e.volumeInformer.GetStore())
+	e.volumes = newVolumeIndex(e.volumeInformer.GetStore(), e.isOurs)
 	e.classes = e.classInformer.GetStore()
 	return e
 }
@@ -200,10 +200,13 @@ func (e *engine) mark(st *claimState, stage string, err error) {
 	e.timeline.Mark(st.ref, timelineOwner, stage, "", err)
 }
 
-// object is what events about the claim are recorded on.
-func (st *claimState) object(fallback *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-	if fallback != nil {
-		return fallback
+// object is the claim as it is or, if it is gone, as the unfinished work on it was begun or found.
+func (st *claimState) object(now *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	switch {
+	case now != nil:
+		return now
+	case st.claim != nil:
+		return st.claim
 	}
-	return st.claim
+	return st.found
 }

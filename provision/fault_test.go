@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -186,6 +187,14 @@ func (l *life) dead() bool {
 	return l.process.dead
 }
 
+// waits returns whether the claim is there and not bound.
+func (w *world) waits(t *testing.T, name string) bool {
+	t.Helper()
+	return slices.ContainsFunc(w.claims(t), func(c corev1.PersistentVolumeClaim) bool {
+		return c.Name == name && c.Spec.VolumeName == "" && c.DeletionTimestamp == nil
+	})
+}
+
 // calm takes all faults away and lets the world come to rest.
 func (l *life) calm() {
 	l.backend.mu.Lock()
@@ -207,7 +216,9 @@ func (l *life) check(alive []string) {
 	l.t.Helper()
 	var names, bound []string
 	for _, pv := range l.world.volumes(l.t) {
-		names = append(names, pv.Name)
+		if !strings.HasPrefix(pv.Name, static) {
+			names = append(names, pv.Name)
+		}
 	}
 	slices.Sort(names)
 	require.Equal(l.t, names, l.backend.names(), "PersistentVolumes and what the backend holds")
@@ -292,6 +303,11 @@ func faultRound(t *testing.T, seed uint64) {
 			l.backend.tick()
 		case 2:
 			l.kill()
+		case 3:
+			name := fmt.Sprint("claim", roll(claims))
+			if waits := l.world.waits(t, name); waits && roll(3) == 0 {
+				l.world.bindElsewhere(t, name)
+			}
 		default:
 			l.world.step(t)
 		}

@@ -60,18 +60,18 @@ func dataSource(claim *corev1.PersistentVolumeClaim) string {
 // fingerprint changes when a claim changes in a way that may change the outcome of provisioning it. What
 // Kubernetes and this controller write while they work on it does not count.
 func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
-	if claim == nil {
-		return "gone"
+	key := "gone"
+	if claim != nil {
+		annotations := maps.Clone(claim.Annotations)
+		delete(annotations, annBindCompleted)
+		delete(annotations, annBoundByController)
+		sum := fnv.New64a()
+		// Encoding maps sorts their keys; encoding these types cannot fail, and writing to a hash does not.
+		_ = json.NewEncoder(sum).Encode([]any{
+			claim.Spec, annotations, claim.Labels, claim.DeletionTimestamp != nil,
+		})
+		key = strconv.FormatUint(sum.Sum64(), 16)
 	}
-	annotations := maps.Clone(claim.Annotations)
-	delete(annotations, annBindCompleted)
-	delete(annotations, annBoundByController)
-	sum := fnv.New64a()
-	// Encoding maps sorts their keys; encoding these types cannot fail, and writing to a hash does not.
-	_ = json.NewEncoder(sum).Encode([]any{
-		claim.Spec, annotations, claim.Labels, claim.DeletionTimestamp != nil,
-	})
-	key := strconv.FormatUint(sum.Sum64(), 16)
 	if class != nil {
 		key += "/" + string(class.UID) + "/" + class.ResourceVersion
 	}

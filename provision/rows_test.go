@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -52,7 +53,7 @@ var rows = []struct{ row, says, tests string }{
 	{"P-46", "given up, and what restarts it", ".TestInfeasibleRequestIsGivenUp .TestFailureIsRetriedUntilGivenUp .TestBackoffDoublesToItsLimit"},
 	{"P-47", "success forgets", ".TestFailuresAreForgotten"},
 	{"P-48", "neither volume nor error is an error", ".TestNeitherVolumeNorErrorIsAnError"},
-	{"P-49", "a claim that turns away is still resolved", ".TestClaimTurnsAwayWhileInProgress"},
+	{"P-49", "a claim that turns away is still resolved", ".TestClaimTurnsAwayWhileInProgress .TestClaimBoundElsewhereWhileInProgress"},
 	{"P-52", "what is saved", ".TestClaimGetsItsVolume"},
 	{"P-55", "five tries, ten seconds apart", ".TestSaveIsTriedFiveTimesTenSecondsApart .TestSavedVolumeIsNotDeletedBecauseAnswersWereLost .TestStoresWorkAlone"},
 	{"P-56", "then deleted and made again", ".TestUnsavedVolumeIsDeletedAndMadeAgain .TestVolumeThatCannotBeCleanedIsNotForgotten"},
@@ -84,20 +85,29 @@ var rows = []struct{ row, says, tests string }{
 	{"B-43", "informers that run already", ".TestInformersOfTheCaller"},
 	{"B-44", "the reference cannot fail", ".TestClaimGetsItsVolume"},
 	{"B-45", "waiting holds no worker", ".TestSlowCallsHoldUpNobodyElse .TestSaveIsTriedFiveTimesTenSecondsApart"},
-	{"B-46", "a node that is gone", ".TestNodeGoesWhileInProgress"},
+	{"B-46", "a node that is gone", ".TestNodeGoesWhileInProgress csi.TestAVolumeOfANodeThatIsGoneIsFound"},
 	{"B-47", "counts of failures end", ".TestFailuresAreForgotten"},
 	{"B-48", "a volume deleted first is finished", ".TestVolumeDeletedBeforeItsClaim"},
 	{"B-49", "saving is not provisioning", ".TestSaveWithLimiterNeverDeletes"},
 
 	{"U-10", "throughput", ".TestWhatNobodyWaitsForGivesWay .TestVolumesDoNotQueueUpBehindIntents .TestOnePVWriteAndTwoPatchesPerClaim .TestTheClientsLimitIsLifted .TestRealManyClaimsAtOnce"},
-	{"U-11", "leaks", ".TestNothingLeaks .TestKilledAtEveryStep .TestRealKill csi.TestRealClaimsByAMoodyDriver"},
+	{"U-11", "leaks", ".TestNothingLeaks .TestKilledAtEveryStep .TestRealKill .TestClaimBoundElsewhereWhileInProgress .TestClaimIsTakenAwayByHandBeforeItsClassIsThere csi.TestRealClaimsByAMoodyDriver"},
 	{"U-12", "claims that hang or do not stop", ".TestInfeasibleRequestIsMadeAgainWhenItChanged .TestChangesEndTheBackoff .TestFailureIsRetriedUntilGivenUp"},
 	{"U-13", "deleted twice", ".TestWhichVolumesAreDeleted .TestDeletionIsCountedWhenItIsDone"},
 	{"U-14", "Retain does not hang", ".TestVolumeFinalizerFollowsThePolicy"},
 	{"U-15", "two leaders, or none", ".TestOnlyTheLeaderWorks .TestTheLeaseIsHeldUntilCallsHaveEnded .TestTheLeaseIsNotThrottled"},
 }
 
-// TestEveryRowHasItsTests keeps the table true: each row once, and each test there.
+// catalogue is which numbers the catalogue gives to rows of provisioning, from and to.
+var catalogue = []struct {
+	family      string
+	first, last int
+}{
+	{"P", 1, 9}, {"P", 12, 16}, {"P", 20, 31}, {"P", 35, 49}, {"P", 52, 52}, {"P", 55, 63}, {"P", 70, 79}, {"P", 85, 88},
+	{"B", 40, 49}, {"U", 10, 15},
+}
+
+// TestEveryRowHasItsTests keeps the table true: each row once, none missing, and each test there.
 func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for dir, name := range map[string]string{".": "", "csi": "csi"} {
@@ -115,6 +125,11 @@ func TestEveryRowHasItsTests(t *testing.T) {
 		require.NotEmpty(t, strings.Fields(r.tests), r.row)
 		for _, test := range strings.Fields(r.tests) {
 			require.True(t, known[test], "row %s names %s, which is not there", r.row, test)
+		}
+	}
+	for _, rows := range catalogue {
+		for n := rows.first; n <= rows.last; n++ {
+			require.True(t, seen[fmt.Sprint(rows.family, "-", n)], "row %s-%d is missing", rows.family, n)
 		}
 	}
 }

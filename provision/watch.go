@@ -50,22 +50,30 @@ func (x *claimIndex) get(uid types.UID) *corev1.PersistentVolumeClaim {
 	return nil
 }
 
-// volumeIndex finds volumes by name, and whether a claim has one.
+// volumeIndex finds volumes by name, and those of a claim: the one that was made for it, and any that it has.
 type volumeIndex struct {
 	store  cache.Store
-	mu     sync.RWMutex
-	claims map[types.UID]string
+	isOurs func(*corev1.PersistentVolume) bool
+
+	mu sync.RWMutex // guards all below
+	// made has the names of volumes of ours by claim, given those of others: a claim for which we make a volume may be
+	// bound to one that was there.
+	made, given map[types.UID]string
 }
 
-func newVolumeIndex(store cache.Store) *volumeIndex {
-	return &volumeIndex{store: store, claims: map[types.UID]string{}}
+func newVolumeIndex(store cache.Store, isOurs func(*corev1.PersistentVolume) bool) *volumeIndex {
+	return &volumeIndex{store: store, isOurs: isOurs, made: map[types.UID]string{}, given: map[types.UID]string{}}
 }
 
 func (x *volumeIndex) note(pv *corev1.PersistentVolume) {
 	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.claims[ref.UID] = pv.Name
+		if x.isOurs(pv) {
+			x.made[ref.UID] = pv.Name
+		} else {
+			x.given[ref.UID] = pv.Name
+		}
 	}
 }
 
@@ -73,8 +81,10 @@ func (x *volumeIndex) drop(pv *corev1.PersistentVolume) {
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if x.claims[ref.UID] == pv.Name {
-			delete(x.claims, ref.UID)
+		for _, names := range []map[types.UID]string{x.made, x.given} {
+			if names[ref.UID] == pv.Name {
+				delete(names, ref.UID)
+			}
 		}
 	}
 }
@@ -87,13 +97,17 @@ func (x *volumeIndex) get(name string) *corev1.PersistentVolume {
 	return nil
 }
 
-// has returns whether the cache shows a volume made for the claim.
-func (x *volumeIndex) has(claim types.UID) bool {
-	if x.get(volumeNamePrefix+string(claim)) != nil {
-		return true
-	}
+// hasMade returns whether the cache shows a volume that was made for the claim.
+func (x *volumeIndex) hasMade(claim types.UID) bool {
+	return x.get(volumeNamePrefix+string(claim)) != nil || x.has(claim, x.made)
+}
+
+// hasGiven returns whether the cache shows a volume of somebody else's that is the claim's.
+func (x *volumeIndex) hasGiven(claim types.UID) bool { return x.has(claim, x.given) }
+
+func (x *volumeIndex) has(claim types.UID, names map[types.UID]string) bool {
 	x.mu.RLock()
-	name, ok := x.claims[claim]
+	name, ok := names[claim]
 	x.mu.RUnlock()
 	if !ok {
 		return false

@@ -292,7 +292,7 @@ func (w *world) stepSome(t testing.TB) bool {
 		}
 		claim := byUID[pv.Spec.ClaimRef.UID]
 		phase := corev1.VolumeReleased
-		if claim != nil {
+		if claim != nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == pv.Name) {
 			phase = corev1.VolumeBound
 		}
 		if claim != nil && claim.Spec.VolumeName == "" {

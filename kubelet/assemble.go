@@ -35,6 +35,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/userns"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume/csi"
+	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/plugins"
 )
 
@@ -113,15 +114,15 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	if err != nil {
 		return err
 	}
+	durations, calls := operationexecutor.NewDurations(), csi.NewCalls(d.Clock)
+	k.metrics.MustRegister(durations, calls)
 	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
 		volumemanager.Deps{
 			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Node: k.node,
-			Claims: d.Claims, Outgrown: k.evictOutgrown,
+			Claims: d.Claims, Outgrown: k.evictOutgrown, Observe: durations.Observe,
 			Timeline: d.Timeline, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
 		})
 	k.drivers.Subscribe(k.volumes.Retry)
-	calls := csi.NewCalls(d.Clock)
-	k.metrics.MustRegister(calls)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,
 		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.LimitPeriod,

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -106,6 +107,10 @@ type Device struct {
 	Name string
 	// Attach says that the volume has to be attached before Stage.
 	Attach bool
+	// Driver is who the plugin leaves the work to, empty if it does it itself. Block says that the volume is handed out as
+	// a block device. Both are for those who measure and tell.
+	Driver string
+	Block  bool
 }
 
 // AttachExplainer is an Attachable that can find out why a volume is not attached yet.
@@ -177,6 +182,25 @@ func (s Spec) DirName() string {
 	return s.Name
 }
 
+// FullName is the name of the volume's plugin as metrics have it: for volumes of CSI with that of the driver.
+func (s Spec) FullName(plugin string) string {
+	switch {
+	case s.PV != nil && s.PV.Spec.CSI != nil:
+		return DriverName(plugin, s.PV.Spec.CSI.Driver)
+	case s.PV == nil && s.Volume != nil && s.Volume.CSI != nil:
+		return DriverName(plugin, s.Volume.CSI.Driver)
+	}
+	return plugin
+}
+
+// DriverName is the same where the volume is not known: the plugin's name, with that of the driver if there is one.
+func DriverName(plugin, driver string) string {
+	if driver == "" {
+		return plugin
+	}
+	return plugin + ":" + driver
+}
+
 // Request asks for one volume of one Pod.
 type Request struct {
 	// Pod is the Pod as last seen. Its labels, annotations and status may change between calls, its UID does not.
@@ -196,6 +220,9 @@ type Request struct {
 	// Slow, if not nil, is to be called now and then, with how many files are done, while giving the volume to FSGroup
 	// takes long. It must not be called after SetUp has returned.
 	Slow func(files int64)
+	// Regrouped, if not nil, is to be called when the files of the volume were given to FSGroup, or could not be, with how
+	// long it took.
+	Regrouped func(took time.Duration, err error)
 }
 
 // StageRequest asks an Attachable to make a volume usable on the node.

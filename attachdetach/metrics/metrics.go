@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/attachdetach/cache"
+	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
 // Actual and Desired are the worlds that are counted. What they answer must not cost more for there being many volumes.
@@ -27,7 +28,7 @@ type Collector struct {
 	total   *prometheus.Desc
 	inUse   *prometheus.Desc
 	forced  *prometheus.CounterVec
-	took    *prometheus.HistogramVec
+	took    *operationexecutor.Durations
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -44,24 +45,13 @@ func New(actual Actual, desired Desired) *Collector {
 			Name: "attachdetach_controller_forced_detaches",
 			Help: "Number of detaches that did not wait for the volume to be unmounted, by reason.",
 		}, []string{"reason"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "storage_operation_duration_seconds",
-			Help:    "Duration of calls to volume plugins.",
-			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
-		}, []string{"volume_plugin", "operation_name", "status", "migrated"}),
+		took: operationexecutor.NewDurations(),
 	}
 }
 
 // Observe notes the duration of a call to a plugin.
 func (c *Collector) Observe(plugin, operation string, took time.Duration, err error) {
-	if plugin == "" {
-		return // looking a plugin up is no call to one
-	}
-	status := "success"
-	if err != nil {
-		status = "fail-unknown"
-	}
-	c.took.WithLabelValues(plugin, operation, status, "false").Observe(took.Seconds())
+	c.took.Observe(plugin, operation, took, err)
 }
 
 // ForcedDetach counts a forced detach.

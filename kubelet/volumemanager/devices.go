@@ -27,6 +27,7 @@ type NodeStatus interface {
 type devices struct {
 	node  NodeStatus
 	exec  *operationexecutor.Keyed
+	meter meter
 	clock clock.Clock
 	log   *slog.Logger
 	wake  chan struct{} // has a value when what is in use may have changed
@@ -72,9 +73,11 @@ func (e *inUseError) Error() string {
 	return "volume uses the ReadWriteOncePod access mode and is already in use by another pod: " + e.device
 }
 
-func newDevices(node NodeStatus, exec *operationexecutor.Keyed, clock clock.Clock, log *slog.Logger) *devices {
+func newDevices(
+	node NodeStatus, exec *operationexecutor.Keyed, meter meter, clock clock.Clock, log *slog.Logger,
+) *devices {
 	return &devices{
-		node: node, exec: exec, clock: clock, log: log,
+		node: node, exec: exec, meter: meter, clock: clock, log: log,
 		wake: make(chan struct{}, 1), rest: make(chan struct{}, 1),
 		byName: make(map[string]*device), idle: make(map[string]struct{}),
 		changed: make(chan struct{}), cure: make(chan struct{}),
@@ -112,6 +115,9 @@ func (d *devices) find(plugin volume.Attachable, wanted volume.Device) *device {
 		known = &device{Device: volume.Device{Name: wanted.Name}, plugin: plugin, users: make(map[user]struct{}),
 			freed: make(chan struct{})}
 		d.byName[wanted.Name] = known
+	}
+	if wanted.Driver != "" { // a directory of a Pod does not tell of it
+		known.Driver, known.Block = wanted.Driver, wanted.Block
 	}
 	// What needs attaching may change until the device is touched: when the driver's CSIDriver object appears.
 	if wanted.Attach && !known.Attach || !wanted.Attach && known.Attach && !known.touched {
@@ -326,7 +332,7 @@ func (d *devices) unstage(ctx context.Context, known *device) {
 // tryUnstage makes one attempt. It runs under the device's key, so nobody stages meanwhile.
 func (d *devices) tryUnstage(ctx context.Context, known *device) error {
 	d.mu.Lock()
-	used, touched := len(known.users) > 0, known.touched
+	used, touched, device := len(known.users) > 0, known.touched, known.Device
 	if used {
 		known.ending = false
 		d.mu.Unlock()
@@ -335,7 +341,7 @@ func (d *devices) tryUnstage(ctx context.Context, known *device) error {
 	known.staged = false
 	d.mu.Unlock()
 	if touched {
-		if err := known.plugin.Unstage(ctx, known.Name); err != nil {
+		if err := d.unstageOnce(ctx, known.plugin, device); err != nil {
 			return err
 		}
 	}
@@ -351,6 +357,22 @@ func (d *devices) tryUnstage(ctx context.Context, known *device) error {
 		poke(d.wake)
 	}
 	return nil
+}
+
+// unstageOnce calls the plugin.
+func (d *devices) unstageOnce(ctx context.Context, plugin volume.Attachable, device volume.Device) error {
+	return d.meter.run(ctx, volume.DriverName(plugin.Name(), device.Driver), measuredUnstage, device.Block,
+		func(ctx context.Context) error { return plugin.Unstage(ctx, device.Name) })
+}
+
+// driverOf is the driver of a device, empty if it is not known.
+func (d *devices) driverOf(name string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known, ok := d.byName[name]; ok {
+		return known.Driver
+	}
+	return ""
 }
 
 // poke puts a value into a channel of one, unless there is one.

@@ -158,10 +158,13 @@ func (m *Manager) grow(ctx context.Context, pod *corev1.Pod, mounted *mountedVol
 	}
 	done := false
 	err := m.onDevice(ctx, mounted, opExpand, func(ctx context.Context) (err error) {
-		done, err = mounted.plugin.(volume.Expander).Expand(ctx, volume.ExpandRequest{
-			Spec: mounted.Spec, Dir: mounted.request.Dir, Path: mounted.Path,
-		})
-		return err
+		expand := func(ctx context.Context) (err error) {
+			done, err = mounted.plugin.(volume.Expander).Expand(ctx, volume.ExpandRequest{
+				Spec: mounted.Spec, Dir: mounted.request.Dir, Path: mounted.Path,
+			})
+			return err
+		}
+		return m.meter.run(ctx, mounted.Spec.FullName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
 	})
 	if err != nil || !done {
 		return err

@@ -65,7 +65,7 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Manager needs. Claims, Mounter, MaySwap, Timeline, Recorder, Clock and Logger may be nil.
+// Deps is what a Manager needs. Claims, Observe, Mounter, MaySwap, Timeline, Recorder, Clock and Logger may be nil.
 type Deps struct {
 	// Client reads claims, PersistentVolumes and this Node.
 	Client  kubernetes.Interface
@@ -82,6 +82,9 @@ type Deps struct {
 	Outgrown func(uid types.UID, message string)
 	// Mounter mounts. Nil is system calls.
 	Mounter mounts.Mounter
+	// Observe gets the duration of each attempt of an operation on a volume, in upstream's words (see
+	// operationexecutor.Durations). It must return soon. Nil measures nothing.
+	Observe func(plugin, operation string, took time.Duration, err error)
 	// MaySwap reports whether what is in memory-backed volumes may be written to a disk. Nil asks the kernel.
 	MaySwap  func() (bool, error)
 	Timeline *timeline.Recorder
@@ -112,6 +115,7 @@ type Manager struct {
 	subpaths *subpath.SubPaths
 	holder   *hold.Holder
 	devices  *devices
+	meter    meter
 	ready    chan struct{} // closed when RootDir is prepared
 	wake     chan struct{} // has a value when dirty may not be empty
 
@@ -175,11 +179,12 @@ func New(config Config, deps Deps) *Manager {
 	}
 	exec := operationexecutor.NewKeyed(operationexecutor.Config{},
 		operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger})
+	meter := meter{clock: deps.Clock, observe: deps.Observe}
 	return &Manager{
-		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec,
+		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec, meter: meter,
 		subpaths:  subpath.New(deps.Mounter),
 		holder:    hold.New(hold.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
-		devices:   newDevices(deps.Node, exec, deps.Clock, deps.Logger),
+		devices:   newDevices(deps.Node, exec, meter, deps.Clock, deps.Logger),
 		again:     make(map[types.UID]struct{}),
 		lookAgain: make(chan struct{}, 1),
 		measure:   make(chan struct{}, 1),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -242,6 +243,9 @@ func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, slowGroup, fmt.Sprintf("Giving volume %q to group %d takes "+
 				"long, %d files are done; with fsGroupChangePolicy OnRootMismatch a volume that has the group is left alone",
 				v.Name, *security.FSGroup, files))
+		}
+		request.Regrouped = func(took time.Duration, err error) {
+			m.meter.tell(spec.FullName(plugin.Name()), measuredGroup, false, took, err)
 		}
 		if security.FSGroupChangePolicy != nil {
 			request.FSGroupChangePolicy = *security.FSGroupChangePolicy

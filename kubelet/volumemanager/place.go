@@ -25,7 +25,7 @@ const giveBackTime = 10 * time.Second
 func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
 	attachable, ok := plugin.(volume.Attachable)
 	if !ok {
-		return makeReady(ctx, plugin, request)
+		return m.makeReady(ctx, plugin, request)
 	}
 	device, path, err := m.obtain(ctx, attachable, request)
 	for errors.Is(err, errAskAgain) {
@@ -35,24 +35,45 @@ func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volum
 		return volume.Mount{}, err
 	}
 	if device.Name == "" {
-		return makeReady(ctx, plugin, request)
+		return m.makeReady(ctx, plugin, request)
 	}
 	var mount volume.Mount
-	err = m.exec.Do(ctx, deviceKey(device.Name), opMount, func(ctx context.Context) error {
+	stageAndSetUp := func(ctx context.Context) error {
 		if err := m.devices.stage(ctx, device.Name, volume.StageRequest{
 			DeviceName: device.Name, Spec: request.Spec, DevicePath: path, FSGroup: request.FSGroup,
 		}); err != nil {
 			return err
 		}
 		var err error
-		mount, err = makeReady(ctx, plugin, request)
+		mount, err = setUpOrMap(ctx, plugin, request)
+		return err
+	}
+	err = m.exec.Do(ctx, deviceKey(device.Name), opMount, func(ctx context.Context) error {
+		return m.measureMount(ctx, plugin, request, stageAndSetUp)
+	})
+	return mount, err
+}
+
+// makeReady has a volume set up that is no device.
+func (m *Manager) makeReady(ctx context.Context, plugin volume.Plugin, request volume.Request) (
+	mount volume.Mount, err error,
+) {
+	err = m.measureMount(ctx, plugin, request, func(ctx context.Context) error {
+		var err error
+		mount, err = setUpOrMap(ctx, plugin, request)
 		return err
 	})
 	return mount, err
 }
 
-// makeReady calls the plugin.
-func makeReady(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
+func (m *Manager) measureMount(ctx context.Context, plugin volume.Plugin, request volume.Request,
+	op func(context.Context) error,
+) error {
+	return m.meter.run(ctx, request.Spec.FullName(plugin.Name()), measuredMount, request.Spec.IsBlock(), op)
+}
+
+// setUpOrMap calls the plugin.
+func setUpOrMap(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
 	if !request.Spec.IsBlock() {
 		return plugin.SetUp(ctx, request)
 	}
@@ -136,8 +157,8 @@ func (m *Manager) volumesOnDisk(uid types.UID) ([]string, error) {
 	return append(found, devices...), err
 }
 
-// takeDownVolume takes one volume of a Pod down. The device that it is made of, if any, is let go.
-func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string) (err error) {
+// takeDownVolume takes one volume of a Pod down. The device that it is made of, if any, is let go. state may be nil.
+func (m *Manager) takeDownVolume(ctx context.Context, state *podState, uid types.UID, dir string) (err error) {
 	span := timeline.Current(ctx).Begin("kubelet", timeline.StageUnmountOne, filepath.Base(dir))
 	ctx = span.Context(ctx)
 	defer func() { span.End(err) }()
@@ -153,7 +174,11 @@ func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string)
 			return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
 		}
 	}
-	down := func(ctx context.Context) error { return m.tearDown(ctx, plugin, dir) }
+	full := m.of(state, plugin, dir, device)
+	down := func(ctx context.Context) error {
+		return m.meter.run(ctx, full, measuredUnmount, isDeviceDir(dir),
+			func(ctx context.Context) error { return m.tearDown(ctx, plugin, dir) })
+	}
 	if device == "" {
 		err = down(ctx)
 	} else {
@@ -166,9 +191,14 @@ func (m *Manager) takeDownVolume(ctx context.Context, uid types.UID, dir string)
 	return nil
 }
 
+// isDeviceDir reports whether a volume's directory is that of a block device.
+func isDeviceDir(dir string) bool {
+	return filepath.Base(filepath.Dir(filepath.Dir(dir))) == filepath.Base(volume.PodDevicesDir("", ""))
+}
+
 // tearDown calls the plugin.
 func (m *Manager) tearDown(ctx context.Context, plugin volume.Plugin, dir string) error {
-	if filepath.Base(filepath.Dir(filepath.Dir(dir))) != filepath.Base(volume.PodDevicesDir("", "")) {
+	if !isDeviceDir(dir) {
 		return plugin.TearDown(ctx, dir)
 	}
 	mapper, ok := plugin.(volume.BlockMapper)
@@ -243,7 +273,7 @@ func (m *Manager) giveBack(ctx context.Context) {
 		m.giveBackVolumes(ctx, attachable)
 		for _, device := range staged {
 			err := m.exec.Do(ctx, deviceKey(device.Name), opUnstage, func(ctx context.Context) error {
-				return attachable.Unstage(ctx, device.Name)
+				return m.devices.unstageOnce(ctx, attachable, device)
 			})
 			if err != nil {
 				m.log.Warn("volume was not unstaged in order", "volume", device.Name, "error", err)
@@ -267,7 +297,7 @@ func (m *Manager) giveBackVolumes(ctx context.Context, plugin volume.Attachable)
 			if !strings.HasSuffix(filepath.Dir(dir), "/"+volume.EscapeName(plugin.Name())) {
 				continue
 			}
-			if err := m.takeDownVolume(ctx, uid, dir); err != nil {
+			if err := m.takeDownVolume(ctx, nil, uid, dir); err != nil {
 				m.log.Warn("volume was not taken down in order", "uid", uid, "error", err)
 			}
 		}

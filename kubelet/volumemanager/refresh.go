@@ -144,7 +144,11 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 // refreshVolume calls the plugin, and keeps others away from the device that the volume is made of.
 func (m *Manager) refreshVolume(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
 	refresh := func(ctx context.Context) error { return mounted.plugin.(volume.Refresher).Refresh(ctx, request) }
-	return m.onDevice(ctx, mounted, opRefresh, refresh)
+	measured := refresh
+	if repeater, ok := mounted.plugin.(volume.Repeater); !ok || repeater.Repeats(ctx, mounted.Spec) {
+		measured = func(ctx context.Context) error { return m.measureMount(ctx, mounted.plugin, request, refresh) }
+	}
+	return m.onDevice(ctx, mounted, opRefresh, measured)
 }
 
 // onDevice runs an operation on a volume that is set up under the key of its device, if it is made of one.

@@ -30,7 +30,7 @@ func (m *Manager) totals() map[total]int {
 	for _, state := range m.pods {
 		for _, held := range []map[string]*mountedVolume{state.mounted, state.ending} {
 			for _, mounted := range held {
-				counts[total{fullName(mounted.plugin, mounted.Spec), actual}]++
+				counts[total{mounted.Spec.FullName(mounted.plugin.Name()), actual}]++
 			}
 		}
 		select {
@@ -51,24 +51,12 @@ func (m *Manager) totals() map[total]int {
 // pluginOf is the plugin of a volume that is wanted. The caller holds mu.
 func (m *Manager) pluginOf(state *podState, v *corev1.Volume) string {
 	if mounted := state.mounted[v.Name]; mounted != nil {
-		return fullName(mounted.plugin, mounted.Spec)
+		return mounted.Spec.FullName(mounted.plugin.Name())
 	}
 	spec := volume.Spec{Name: v.Name, Volume: v}
 	plugin, err := m.deps.Plugins.Find(spec)
 	if err != nil {
 		return pluginUnknown
 	}
-	return fullName(plugin, spec)
-}
-
-// fullName is a plugin's name, for volumes of CSI with that of the driver.
-func fullName(plugin volume.Plugin, spec volume.Spec) string {
-	name := plugin.Name()
-	switch {
-	case spec.PV != nil && spec.PV.Spec.CSI != nil:
-		return name + ":" + spec.PV.Spec.CSI.Driver
-	case spec.Volume != nil && spec.Volume.CSI != nil:
-		return name + ":" + spec.Volume.CSI.Driver
-	}
-	return name
+	return spec.FullName(plugin.Name())
 }

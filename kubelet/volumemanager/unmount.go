@@ -125,7 +125,7 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		errs := make([]error, len(found))
 		for i, dir := range found {
 			group.Go(func() error {
-				errs[i] = m.takeDownVolume(ctx, uid, dir)
+				errs[i] = m.takeDownVolume(ctx, state, uid, dir)
 				return nil
 			})
 		}

@@ -33,6 +33,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/csi"
 	csifake "github.com/berth-dev/berth/volume/csi/fake"
+	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/plugins"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
@@ -61,10 +62,11 @@ type world struct {
 	status   *nodeStatus
 	claims   volumemanager.ClaimSource // of the next process; may be nil
 	maySwap  func() (bool, error)      // of the next process
-	refusals atomic.Int32              // how many reads of claims are refused from now on
-	noTokens atomic.Int32              // how many requests for tokens are
-	watching chan string               // the resource of each watch that was opened
-	stop     func()                    // ends the process, as far as this world is one
+	times    *operationexecutor.Durations
+	refusals atomic.Int32 // how many reads of claims are refused from now on
+	noTokens atomic.Int32 // how many requests for tokens are
+	watching chan string  // the resource of each watch that was opened
+	stop     func()       // ends the process, as far as this world is one
 }
 
 func newWorld(t testing.TB) *world {
@@ -77,7 +79,7 @@ func newWorldAt(t testing.TB, root string) *world {
 	w := &world{
 		t: t, root: root, client: fake.NewClientset(),
 		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100), status: &nodeStatus{},
-		maySwap: func() (bool, error) { return false, nil },
+		maySwap: func() (bool, error) { return false, nil }, times: operationexecutor.NewDurations(),
 	}
 	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if w.noTokens.Add(-1) >= 0 {
@@ -132,6 +134,7 @@ func (w *world) start() {
 			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
 			Node: w.status, Claims: w.claims, MaySwap: w.maySwap, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
 			Outgrown: func(uid types.UID, message string) { w.outgrown <- string(uid) + ": " + message },
+			Observe:  w.times.Observe,
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	w.drivers.Subscribe(w.Manager.Retry)

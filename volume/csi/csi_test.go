@@ -156,7 +156,7 @@ func TestWhatDriversAreTold(t *testing.T) {
 	spec.PV.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "x", Name: "publish"}
 	device, err := w.Device(t.Context(), spec)
 	require.NoError(t, err)
-	require.Equal(t, volume.Device{Name: "kubernetes.io/csi/fake.csi.test^handle-pv"}, device)
+	require.Equal(t, volume.Device{Name: "kubernetes.io/csi/fake.csi.test^handle-pv", Driver: "fake.csi.test"}, device)
 	group := ptr.To(int64(77))
 	require.NoError(t, w.Stage(t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec, FSGroup: group}))
 	stage := fake.Last[*csipb.NodeStageVolumeRequest](w.driver)

@@ -139,7 +139,7 @@ func (b *publication) giveToGroup(ctx context.Context, req volume.Request, path 
 		}
 	}
 	_, err := fsgroup.Apply(ctx, path, fsgroup.Options{
-		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow,
+		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow, Done: req.Regrouped,
 	})
 	if err != nil {
 		return fmt.Errorf("set up volume %q: %w", b.source.name, err)

@@ -32,7 +32,9 @@ func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, e
 	if err := checkMode(object, s); err != nil {
 		return volume.Device{}, err
 	}
-	return volume.Device{Name: deviceName(s.driver, s.handle), Attach: needsAttach(object)}, nil
+	return volume.Device{
+		Name: deviceName(s.driver, s.handle), Attach: needsAttach(object), Driver: s.driver, Block: s.block,
+	}, nil
 }
 
 // Stage implements volume.Attachable. A driver that does not stage is not called.
@@ -224,6 +226,7 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 		}
 		devices = append(devices, volume.Device{
 			Name: deviceName(data.DriverName, data.VolumeHandle), Attach: data.AttachmentID != "",
+			Driver: data.DriverName, Block: data.VolumeMode != "",
 		})
 	}
 	return devices, nil

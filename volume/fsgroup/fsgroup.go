@@ -38,7 +38,10 @@ type Options struct {
 	// Slow, if set, is called after half a minute and then each minute with how many files were seen so far. It must
 	// return soon.
 	Slow func(files int64)
-	// Clock times Slow. Nil is the real one.
+	// Done, if set, is called at the end of a walk over the files with how long it took and what came of it; not if the
+	// volume was left alone or the walk broken off by its context.
+	Done func(took time.Duration, err error)
+	// Clock times Slow and Done. Nil is the real one.
 	Clock clock.WithTicker
 }
 
@@ -52,6 +55,9 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 		return 0, fmt.Errorf("set group of volume: %w", &os.PathError{Op: "open", Path: dir, Err: err})
 	}
 	defer func() { _ = unix.Close(fd) }()
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
 	w := &walker{ctx: ctx, gid: int(options.GID), mask: readWrite}
 	if options.Slow != nil {
 		defer options.watch(&w.seen)()
@@ -66,16 +72,26 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 	if options.Policy == corev1.FSGroupChangeOnRootMismatch && w.matches(&root) {
 		return 0, nil
 	}
+	began := options.Clock.Now()
+	err = w.all(fd, &root, dir)
+	if options.Done != nil && (err == nil || ctx.Err() == nil) {
+		options.Done(options.Clock.Since(began), err)
+	}
+	return w.changed, err
+}
+
+// all does the whole tree whose root fd, opened with O_PATH, stands for.
+func (w *walker) all(fd int, root *unix.Stat_t, dir string) error {
 	// The root comes last: if the walk is cut short, OnRootMismatch must not take it for complete.
 	if root.Mode&unix.S_IFMT == unix.S_IFDIR {
 		if err := w.children(fd, 0); err != nil {
-			return w.changed, fmt.Errorf("set group of volume %q: %w", dir, err)
+			return fmt.Errorf("set group of volume %q: %w", dir, err)
 		}
 	}
-	if err := w.set(fd, &root); err != nil {
-		return w.changed, fmt.Errorf("set group of volume %q: %w", dir, err)
+	if err := w.set(fd, root); err != nil {
+		return fmt.Errorf("set group of volume %q: %w", dir, err)
 	}
-	return w.changed, nil
+	return nil
 }
 
 type walker struct {
@@ -88,12 +104,8 @@ type walker struct {
 
 // watch calls Slow when it is time, until the function that it returns is called.
 func (o Options) watch(seen *atomic.Int64) (stop func()) {
-	clk := o.Clock
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
 	ended, done := make(chan struct{}), make(chan struct{})
-	timer := clk.NewTimer(firstWord)
+	timer := o.Clock.NewTimer(firstWord)
 	go func() {
 		defer close(done)
 		defer timer.Stop()

@@ -77,7 +77,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	if req.FSGroup != nil && !req.ReadOnly {
 		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{
-			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow,
+			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow, Done: req.Regrouped,
 		})
 		if err != nil {
 			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)

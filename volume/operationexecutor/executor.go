@@ -41,7 +41,7 @@ type ExecutorDeps struct {
 	Timeline *timeline.Recorder
 	Logger   *slog.Logger
 	Clock    clock.PassiveClock
-	// Observe gets the duration of every call to a plugin.
+	// Observe gets the duration of every call to a plugin, under its full name.
 	Observe func(plugin, operation string, took time.Duration, err error)
 }
 
@@ -219,7 +219,7 @@ func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual Actua
 		return err // nothing was begun, so there is nothing to be uncertain of
 	}
 	var devicePath string
-	err = e.call(plugin.Name(), OperationAttach, func() (err error) {
+	err = e.call(want.VolumeSpec.FullName(plugin.Name()), OperationAttach, func() (err error) {
 		devicePath, err = plugin.Attach(ctx, want.VolumeSpec, want.NodeName)
 		return err
 	})
@@ -291,7 +291,11 @@ func (e *Executor) detach(
 			return err
 		}
 	}
-	return e.call(plugin.Name(), OperationDetach, func() error {
+	name := plugin.Name()
+	if from.VolumeSpec != nil {
+		name = from.VolumeSpec.FullName(name)
+	}
+	return e.call(name, OperationDetach, func() error {
 		return plugin.Detach(ctx, volumeName, from.NodeName)
 	})
 }

@@ -1,7 +1,9 @@
 package kubelet
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -9,7 +11,9 @@ import (
 	"k8s.io/component-helpers/resource"
 	schedhelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -30,6 +34,8 @@ type admission struct {
 	fresh func() (*corev1.Node, error)
 	// sys is the machine's /sys.
 	sys string
+	// resources is what the runtime is told that a container may use.
+	resources func(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 }
 
 var _ podworker.Admitter = (*admission)(nil)
@@ -61,14 +67,43 @@ func (a *admission) Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 }
 
 // Resize implements podworker.Admitter.
-func (a *admission) Resize(pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+func (a *admission) Resize(granted, pod *corev1.Pod, others []*corev1.Pod) *status.Failure {
+	if name := a.swaps(granted, pod); name != "" {
+		return &status.Failure{Reason: corev1.PodReasonInfeasible, Detail: needsSwap, Message: fmt.Sprintf("container %q has "+
+			"a share of the node's swap that goes by its request of memory, and cannot change while it runs: give it the "+
+			"resizePolicy RestartContainer for memory, or make the pod anew", name)}
+	}
 	if f := a.fit(pod, nil); f != nil {
-		return &status.Failure{Reason: corev1.PodReasonInfeasible, Message: trimRejected(f.Message)}
+		return &status.Failure{Reason: corev1.PodReasonInfeasible, Detail: tooLarge, Message: trimRejected(f.Message)}
 	}
 	if f := a.fit(pod, others); f != nil {
 		return &status.Failure{Reason: corev1.PodReasonDeferred, Message: trimRejected(f.Message)}
 	}
 	return nil
+}
+
+// swaps names a container whose share of swap would change with its resources while it runs, empty if there is none.
+func (a *admission) swaps(granted, pod *corev1.Pod) string {
+	share := func(pod *corev1.Pod, c *corev1.Container) string { return a.resources(pod, c).GetUnified()[cm.SwapMax] }
+	changed := func(before, now []corev1.Container) string {
+		for i := range now {
+			c := &now[i]
+			at := slices.IndexFunc(before, func(b corev1.Container) bool { return b.Name == c.Name })
+			if at >= 0 && !restartsForMemory(c) && share(granted, &before[at]) != share(pod, c) {
+				return c.Name
+			}
+		}
+		return ""
+	}
+	return cmp.Or(changed(granted.Spec.Containers, pod.Spec.Containers),
+		changed(granted.Spec.InitContainers, pod.Spec.InitContainers))
+}
+
+// restartsForMemory reports whether the container takes another amount of memory by a restart.
+func restartsForMemory(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		return p.ResourceName == corev1.ResourceMemory && p.RestartPolicy == corev1.RestartContainer
+	})
 }
 
 func trimRejected(message string) string { return strings.TrimPrefix(message, rejectedPrefix) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,6 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/cm"
 )
 
 func testPod(change ...func(*corev1.Pod)) *corev1.Pod {
@@ -97,6 +102,94 @@ func TestAdmission(t *testing.T) {
 			require.True(t, strings.HasPrefix(failure.Message, "Pod was rejected: "), failure.Message)
 			require.Contains(t, failure.Message, c.says)
 		})
+	}
+}
+
+// TestWhyResizesAreInfeasible holds the details that docs/nodes.md lists, and that there are no others.
+func TestWhyResizesAreInfeasible(t *testing.T) {
+	const gib = 1 << 30
+	options := cm.ResourceOptions{
+		MemoryCapacity: 8 * gib, SwapCapacity: 4 * gib, SwapBehavior: cm.LimitedSwap, Unified: true, Swap: true,
+	}
+	sized := func(cpu, memory string, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := testPod(change...)
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory)},
+			Limits:   corev1.ResourceList{"memory": resource.MustParse("6Gi")},
+		}
+		return p
+	}
+	guaranteed := func(memory string) *corev1.Pod {
+		p := sized("1", memory)
+		p.Spec.Containers[0].Resources.Limits = p.Spec.Containers[0].Resources.Requests
+		return p
+	}
+	restarts := func(p *corev1.Pod) {
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
+			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+		}
+	}
+	sidecar := func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1Gi")}}}}
+	}
+	larger := func(p *corev1.Pod) {
+		sidecar(p)
+		p.Spec.InitContainers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("2Gi")}
+	}
+	details := map[string]bool{}
+	for name, c := range map[string]struct {
+		before, after  *corev1.Pod
+		noSwap, legacy bool
+		others         []*corev1.Pod
+		reason, detail string
+	}{
+		"granted":              {before: sized("1", "1Gi"), after: sized("1500m", "1Gi")},
+		"larger than the node": {before: sized("1", "1Gi"), after: sized("3", "1Gi"), reason: "Infeasible", detail: tooLarge},
+		"no room now":          {before: sized("1", "1Gi"), after: sized("2", "1Gi"), others: []*corev1.Pod{sized("1", "1Gi")}, reason: "Deferred"},
+		"a share of swap":      {before: sized("1", "1Gi"), after: sized("1", "2Gi"), reason: "Infeasible", detail: needsSwap},
+		"less of it":           {before: sized("1", "2Gi"), after: sized("1", "1Gi"), reason: "Infeasible", detail: needsSwap},
+		"a sidecar's share":    {before: sized("1", "1Gi", sidecar), after: sized("1", "1Gi", larger), reason: "Infeasible", detail: needsSwap},
+		"by a restart":         {before: sized("1", "1Gi", restarts), after: sized("1", "2Gi", restarts)},
+		"swap is not for Pods": {before: sized("1", "1Gi"), after: sized("1", "2Gi"), noSwap: true},
+		"old control groups":   {before: sized("1", "1Gi"), after: sized("1", "2Gi"), legacy: true},
+		"a guaranteed Pod":     {before: guaranteed("1Gi"), after: guaranteed("2Gi")},
+		"its CPU":              {before: sized("1", "1Gi"), after: sized("2", "1Gi")},
+		"both":                 {before: sized("1", "1Gi"), after: sized("3", "2Gi"), reason: "Infeasible", detail: needsSwap},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := options
+			opts.Unified = !c.legacy
+			if c.noSwap {
+				opts.SwapBehavior = cm.NoSwap
+			}
+			a := &admission{
+				allocatable: func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("2")} }, maxPods: 9,
+				resources: func(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+					return cm.ContainerResources(pod, c, opts)
+				},
+			}
+			failure := a.Resize(c.before, c.after, c.others)
+			if c.reason == "" {
+				require.Nil(t, failure)
+				return
+			}
+			require.NotNil(t, failure)
+			require.Equal(t, c.reason, failure.Reason)
+			require.Equal(t, c.detail, failure.Detail)
+			require.NotEmpty(t, failure.Message)
+			if c.detail != "" {
+				details[c.detail] = true
+			}
+		})
+	}
+	docs, err := os.ReadFile("../docs/nodes.md")
+	require.NoError(t, err)
+	told := regexp.MustCompile("(?m)^\\| `([a-z]+_[a-z_]+)` \\| .*(Pod|container)").FindAllStringSubmatch(
+		string(docs)[strings.Index(string(docs), "| `reason_detail` |"):], -1)
+	require.Len(t, told, len(details))
+	for _, row := range told {
+		require.True(t, details[row[1]], row[1])
 	}
 }
 

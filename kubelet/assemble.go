@@ -195,7 +195,7 @@ func (k *Kubelet) employ() (err error) {
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
 		Admitter: newJudged(k.metrics, k.face.admitter(&admission{
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
-			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles,
+			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles, resources: k.builder.Resources,
 		})),
 		Gone: k.gone, Allocations: k.grants, Metrics: k.lives, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,

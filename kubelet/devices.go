@@ -41,6 +41,5 @@ func (k *Kubelet) evictOutgrown(uid types.UID, message string) {
 			k.deps.Recorder.Event(pod, corev1.EventTypeWarning, "Evicted", message)
 		}
 	}
-	k.lives.evictions.WithLabelValues(outgrown).Inc()
-	k.workers.Evict(uid, status.Failure{Reason: "Evicted", Message: message}, ptr.To[int64](grace))
+	k.workers.Evict(uid, status.Failure{Reason: "Evicted", Message: message, Detail: outgrown}, ptr.To[int64](grace))
 }

@@ -14,6 +14,13 @@ import (
 // outgrown is upstream's word for a volume that is larger than it may be.
 const outgrown = "emptydirfs.limit"
 
+// Why resources can never be granted. The first is the word of upstream's node agents before 1.36; since then its API
+// server refuses such a wish.
+const (
+	tooLarge  = "insufficient_node_allocatable"
+	needsSwap = "swap_limitation"
+)
+
 // lives are the metrics of Pods' lives beside starts, under upstream's names.
 type lives struct {
 	*starts
@@ -134,7 +141,10 @@ func staticLabel(static bool) string {
 }
 
 // Infeasible implements podworker.Metrics.
-func (l *lives) Infeasible() { l.infeasible.WithLabelValues("insufficient_node_allocatable").Inc() }
+func (l *lives) Infeasible(detail string) { l.infeasible.WithLabelValues(detail).Inc() }
+
+// Evicted implements podworker.Metrics.
+func (l *lives) Evicted(signal string) { l.evictions.WithLabelValues(signal).Inc() }
 
 // statusWritten is status.WriterDeps.Observe.
 func (l *lives) statusWritten(took time.Duration) { l.statusSync.Observe(took.Seconds()) }

@@ -86,9 +86,11 @@ var nodeRows = []row{
 	{"MET-1", "metrics have upstream's names, and move", "kubelet.TestMetricsHaveUpstreamsNames kubelet.TestScrapeOfAPodsLife volumemanager.TestMetricsOfClaims volumemanager.TestVolumesAreCounted " +
 		"prober.TestMetricsGoWithThePod stats.TestResourceMetrics podworker.TestWishesForResourcesAreCounted podworker.TestDeferredResourcesThatAreGrantedAreCounted " +
 		"podworker.TestResizesAreCountedWithTheirEnd podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew " +
-		"certificate.TestFailedRenewalsAreCounted csinode.TestCallsOfDriversAreMeasured integration.TestJoinByBootstrapToken integration.TestNodeAPI", "",
-		"no preemptions and no pleg_discard_events, since there is neither; device plugins come with their theme; the node agent has no " +
-			"storage_operation_duration_seconds yet; of evictions the name is held, not that a scrape sees it move"},
+		"certificate.TestFailedRenewalsAreCounted csinode.TestCallsOfDriversAreMeasured volumemanager.TestOperationsAreMeasured " +
+		"volumemanager.TestOperationThatIsBrokenOffIsNoFailure podworker.TestEvictionIsCountedOnce kubelet.TestWhyResizesAreInfeasible " +
+		"integration.TestJoinByBootstrapToken integration.TestNodeAPI", "",
+		"no preemptions and no pleg_discard_events, since there is neither; no verify_controller_attached_volume among the operations, " +
+			"since that is not asked but awaited; device plugins come with their theme"},
 	{"CKP-1", "kill and start: nothing is touched", "podworker.TestRestartOfTheAgentChangesNothing podworker.TestPodsLiveThroughCrashesOfTheAgent integration.TestKills integration.TestDemoKeepsItsDataWhateverHappens", "", ""},
 	{"CKP-2", "files of state", "allocation.TestFilesAreUpstreams allocation.TestFileThatIsWrongIsDiscarded podworker.TestWishWhileNobodyWatched " +
 		"podworker.TestChangeThatACrashCutOff userns.TestNoteThatIsWrongStopsTheGiving volumemanager.TestNewProcessTakesOverWhatIsMounted " +

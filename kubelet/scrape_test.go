@@ -2,10 +2,12 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,7 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -54,6 +58,10 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		}, 20*time.Second, 10*time.Millisecond, "%s", line)
 	}
 
+	operations := func(name string) string {
+		return fmt.Sprintf(`storage_operation_duration_seconds_count{migrated="false",operation_name=%q,status="success",`+
+			`volume_plugin="kubernetes.io/empty-dir"}`, name)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Start(ctx) }()
@@ -63,16 +71,26 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		require.NoError(t, k.Clear(context.WithoutCancel(t.Context())))
 	}()
 	no := false
-	k.SetStatic([]*corev1.Pod{{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "web", Namespace: "ns", UID: "u-1", CreationTimestamp: metav1.NewTime(clk.Now()),
-			Annotations: map[string]string{"kubernetes.io/config.source": "file"},
-		},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault,
-			Containers: []corev1.Container{{Name: "app", Image: "app:1", ImagePullPolicy: corev1.PullAlways}},
-		},
-	}})
+	static := func(name, uid string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: "ns", UID: types.UID(uid), CreationTimestamp: metav1.NewTime(clk.Now()),
+				Annotations: map[string]string{"kubernetes.io/config.source": "file"},
+			},
+			Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault,
+				Containers: []corev1.Container{{
+					Name: name, Image: "app:1", ImagePullPolicy: corev1.PullAlways,
+					VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}},
+				}},
+				Volumes: []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{
+					EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: resource.NewQuantity(64<<10, resource.BinarySI)},
+				}}},
+			},
+		}
+	}
+	web := static("app", "u-1")
+	k.SetStatic([]*corev1.Pod{web})
 	require.Eventually(t, func() bool { return runtime.Running()["app"] == 1 }, 20*time.Second, time.Millisecond)
 	for _, line := range []string{
 		"kubelet_pod_start_sli_duration_seconds_count", "kubelet_pod_start_duration_seconds_count",
@@ -83,7 +101,7 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 		`kubelet_running_containers{container_state="running"}`, `kubelet_desired_pods{static="true"}`,
 		`kubelet_active_pods{static="true"}`, "kubelet_mirror_pods", "kubelet_cgroup_version", `kubelet_node_name{node="n"}`,
 		`kubelet_working_pods{config="desired",lifecycle="sync",static="true"}`, "kubelet_pleg_relist_duration_seconds_count",
-		"kubelet_pleg_last_seen_seconds",
+		"kubelet_pleg_last_seen_seconds", operations("volume_mount"),
 	} {
 		becomes(line)
 	}
@@ -91,5 +109,16 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	becomes(`kubelet_terminated_containers_total{container_type="container",exit_code="3",reason=""}`)
 	becomes(`kubelet_pod_worker_duration_seconds_count{operation_type="terminating"}`)
 	becomes(`kubelet_working_pods{config="desired",lifecycle="terminated",static="true"}`)
+	becomes(operations("volume_unmount"))
+
+	require.NotContains(t, scrape(), "kubelet_evictions", "none yet, and so none of which to take a 0 for good news")
+	k.SetStatic([]*corev1.Pod{web, static("greedy", "u-2")})
+	require.Eventually(t, func() bool { return runtime.Running()["greedy"] == 1 }, 20*time.Second, time.Millisecond)
+	full := filepath.Join(k.volumes.Volumes("u-2")["scratch"].Path, "full")
+	require.NoError(t, os.WriteFile(full, make([]byte, 1<<20), 0o600))
+	require.Eventually(t, func() bool {
+		clk.Step(time.Second)
+		return strings.Contains(scrape(), `kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`)
+	}, 20*time.Second, 10*time.Millisecond)
 	require.NotContains(t, strings.ToLower(scrape()), "nan")
 }

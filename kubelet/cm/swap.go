@@ -22,6 +22,9 @@ const (
 	LimitedSwap SwapBehavior = "LimitedSwap"
 )
 
+// SwapMax is the key, among LinuxContainerResources.Unified, of how much swap a container may use.
+const SwapMax = "memory.swap.max"
+
 // Check says whether the behavior is one of those known; empty is NoSwap.
 func (b SwapBehavior) Check() error {
 	switch b {
@@ -62,7 +65,7 @@ func limitSwap(r *runtimeapi.LinuxContainerResources, opts ResourceOptions, swap
 		unified["memory.oom.group"] = "1"
 	}
 	if opts.Swap {
-		unified["memory.swap.max"] = strconv.FormatInt(swap, 10)
+		unified[SwapMax] = strconv.FormatInt(swap, 10)
 	}
 	if len(unified) > 0 {
 		r.Unified = unified

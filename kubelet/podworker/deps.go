@@ -133,9 +133,9 @@ type Builder interface {
 type Admitter interface {
 	// Admit says whether the node takes a Pod.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
-	// Resize says whether a Pod that runs here may have the resources that its spec asks for now. The reason of a
-	// failure is Deferred if there may be room later, and Infeasible if there never will.
-	Resize(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
+	// Resize says whether a Pod that runs here with the resources of granted may have those that its spec asks for now.
+	// The reason of a failure is Deferred if there may be room later, and Infeasible, with a Detail, if it never can be.
+	Resize(granted, pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 }
 
 // Allocations remembers across processes what Pods were granted and told. *allocation.Store is one.

@@ -180,7 +180,7 @@ func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	return a.refuse
 }
 
-func (a *admitter) Resize(*corev1.Pod, []*corev1.Pod) *status.Failure {
+func (a *admitter) Resize(_, _ *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.later

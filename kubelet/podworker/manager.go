@@ -218,7 +218,8 @@ func (m *Manager) SetNetwork(missing error) {
 	}
 }
 
-// Evict ends a Pod with phase Failed and the given reason. grace, in seconds, may shorten its time to end.
+// Evict ends a Pod with phase Failed and the given reason, unless it fails already. grace, in seconds, may shorten its
+// time to end. With a Detail it is counted by that.
 func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) bool {
 	w := m.worker(uid)
 	if w == nil {
@@ -228,6 +229,9 @@ func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) boo
 	w.post(func() {
 		if w.failure == nil {
 			w.failure, w.override = &failure, grace
+			if failure.Detail != "" {
+				w.m.deps.Metrics.Evicted(failure.Detail)
+			}
 		}
 	})
 	return true

@@ -37,9 +37,11 @@ type Metrics interface {
 	// Accepted is told of each change that had to wait for room and was granted, and what made the worker ask again.
 	Accepted(trigger string)
 	// Resized is told of each change of resources that is in force, and of each try that failed, with the time since it
-	// was granted; Infeasible of each change that never can be.
+	// was granted; Infeasible of each change that never can be, and why.
 	Resized(took time.Duration, ok bool)
-	Infeasible()
+	Infeasible(detail string)
+	// Evicted is told once of each Pod that is evicted by a signal.
+	Evicted(signal string)
 }
 
 // Place is where a Pod's worker stands: its lifecycle is sync, terminating or terminated, its configuration desired,
@@ -200,4 +202,5 @@ func (noMetrics) Restarted(bool)                                 {}
 func (noMetrics) ResizeAsked(string, string, string)             {}
 func (noMetrics) Accepted(string)                                {}
 func (noMetrics) Resized(time.Duration, bool)                    {}
-func (noMetrics) Infeasible()                                    {}
+func (noMetrics) Infeasible(string)                              {}
+func (noMetrics) Evicted(string)                                 {}

@@ -52,7 +52,8 @@ func (c *counts) PodRunning(time.Duration, time.Duration, time.Duration) {}
 func (c *counts) WorkerStarted(time.Duration)                            {}
 func (c *counts) Round(string, time.Duration)                            {}
 func (c *counts) Orphan()                                                {}
-func (c *counts) Infeasible()                                            { c.count("infeasible") }
+func (c *counts) Infeasible(detail string)                               { c.count("infeasible", detail) }
+func (c *counts) Evicted(signal string)                                  { c.count("evicted", signal) }
 func (c *counts) Restarted(static bool)                                  { c.count("restarted", static) }
 func (c *counts) ResizeAsked(what, requirement, operation string) {
 	c.count("asked", what, requirement, operation)
@@ -139,9 +140,28 @@ func TestResizesAreCountedWithTheirEnd(t *testing.T) {
 	w.become("failed", func() bool { return w.counts.of("resized")["resized false"] == 1 })
 	w.become("resized", func() bool { w.clock.Step(time.Second); return w.counts.of("resized")["resized true"] == 1 })
 	require.Equal(t, map[string]int{"resized false": 1, "resized true": 1}, w.counts.of("resized"))
-	w.admitter.answer(&status.Failure{Reason: corev1.PodReasonInfeasible, Message: "never"})
+	w.admitter.answer(&status.Failure{Reason: corev1.PodReasonInfeasible, Message: "never", Detail: "too_large"})
 	w.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "64", "20Mi")})
-	w.become("told", func() bool { return w.counts.of("infeasible")["infeasible"] == 1 })
+	w.become("told", func() bool { return w.counts.of("infeasible")["infeasible too_large"] == 1 })
+}
+
+// TestEvictionIsCountedOnce has a Pod evicted by a signal that is given again while it ends, and one by nobody's signal.
+func TestEvictionIsCountedOnce(t *testing.T) {
+	w := newWorld(t)
+	p := sized("20m", "30Mi")
+	other := sized("20m", "30Mi", func(p *corev1.Pod) { p.Name, p.UID = "b", "uid-b" })
+	w.add(p)
+	w.add(other)
+	w.eventually(p.UID, "running", running)
+	w.eventually(other.UID, "running", running)
+	for range 3 {
+		w.manager.Evict(p.UID, status.Failure{Reason: "Evicted", Detail: "disk"}, nil)
+		w.manager.Evict(other.UID, status.Failure{Reason: "Killed"}, nil)
+	}
+	failed := func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed }
+	w.eventually(p.UID, "failed", failed)
+	w.eventually(other.UID, "failed", failed)
+	require.Equal(t, map[string]int{"evicted disk": 1}, w.counts.of("evicted"))
 }
 
 // TestSameUIDAgainBeginsAnew has a Pod deleted and made again while its containers still end, as an API server that was

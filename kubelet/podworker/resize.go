@@ -153,7 +153,7 @@ func (w *worker) grant() {
 		if r.pending == nil || *r.pending != *why {
 			w.warn("", "Resize"+why.Reason, "%s", why.Message)
 			if why.Reason == corev1.PodReasonInfeasible {
-				w.m.deps.Metrics.Infeasible()
+				w.m.deps.Metrics.Infeasible(why.Detail)
 			}
 		}
 		r.pending = why
@@ -285,7 +285,7 @@ func (r *resize) state() *status.Resize {
 func (m *Manager) fits(w *worker, desired *corev1.Pod) *status.Failure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	why := m.deps.Admitter.Resize(desired, m.others(w))
+	why := m.deps.Admitter.Resize(w.pod, desired, m.others(w))
 	if why == nil {
 		w.known.Store(desired)
 	}

@@ -23,6 +23,9 @@ type Failure struct {
 	// Disruption says that the node agent has ended the Pod for the sake of others: the Pod gets the condition
 	// DisruptionTarget with its end.
 	Disruption bool
+	// Detail is what metrics have it under, in upstream's words, and no part of the status: the signal of an eviction, or
+	// why resources can never be granted.
+	Detail string
 }
 
 // Resize is how far a change of a running Pod's resources has come.

@@ -185,7 +185,7 @@ func (c *Cluster) announce(ctx context.Context) error {
 	}
 	c.progress.Ready("node "+c.NodeName, "")
 	c.progress.Say("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.began).Seconds(), c.AdminKubeconfig(), c.hint("kubectl get pods -A"))
+		version.Kubernetes, c.clock.Since(c.began).Seconds(), c.AdminKubeconfig(), c.Hint("kubectl get pods -A"))
 	if !c.options.Demo {
 		return nil
 	}

@@ -120,7 +120,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return fmt.Errorf("the demo's Pod is ready, but does not tell its count: %w", err)
 	}
 	c.progress.Say("\n%s\n  page        %s  (visits: %s)\n  again       %s\n  delete it   %s   (the count stays on its volume)\n",
-		way.String(), url, count, c.hint("explain pod "+pod.Name), c.hint("kubectl delete pod "+pod.Name))
+		way.String(), url, count, c.Hint("explain pod "+pod.Name), c.Hint("kubectl delete pod "+pod.Name))
 	return nil
 }
 

@@ -124,10 +124,10 @@ func (l Layout) directories() error {
 	return nil
 }
 
-// hint is how to call this berth for this cluster, for the lines that tell a person what to type.
-func (l Layout) hint(command string) string {
+// Hint is how to call this berth for this cluster, for the lines that tell a person what to type.
+func (l Layout) Hint(command string) string {
 	name := os.Args[0]
-	if !strings.Contains(name, "/") {
+	if !strings.Contains(name, "/") || filepath.Base(name) != "berth" { // as kubectl's plugin it has another name
 		name = "berth"
 	}
 	if l.DataDir != DefaultDataDir {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-dev/berth/explain"
 	"github.com/berth-dev/berth/internal/spell"
 	"github.com/berth-dev/berth/timeline/remote"
+	"github.com/berth-dev/berth/up"
 )
 
 // The exit codes of `berth explain --exit-code`, beside 0 (ready or succeeded), 1 (no answer) and 2 (wrong usage).
@@ -39,6 +40,8 @@ type explainFlags struct {
 	kubeconfig, context, namespace, selector, output, socket string
 	all, allNamespaces, watch, exitCode, plugin              bool
 	timeout                                                  time.Duration
+	// layout is of the cluster that --data-dir means; set by connect.
+	layout up.Layout
 }
 
 func newExplain() *cobra.Command {
@@ -141,6 +144,7 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	if err != nil {
 		return nil, src, err
 	}
+	f.layout = layout
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	switch {
 	case f.kubeconfig != "":
@@ -195,7 +199,7 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 		}
 		return f.code(answer)
 	}
-	answer, err := explain.Explain(cmd.Context(), src, of.kind, f.namespace, of.name)
+	answer, err := f.explain(cmd.Context(), src, of)
 	if apierrors.IsNotFound(err) {
 		return f.notFound(cmd, of, err)
 	}
@@ -250,6 +254,9 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 	answers, unseen, err := explain.Stuck(cmd.Context(), src, f.namespace, f.selector)
 	if err != nil {
 		return err
+	}
+	for _, answer := range answers {
+		answer.Next = f.asTyped(answer.Next)
 	}
 	if f.output != "" {
 		err = printAs(cmd, f.output, stuckList{explain.APIVersion, explain.Kind + "List", append([]*explain.Answer{}, answers...), unseen})

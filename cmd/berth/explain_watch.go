@@ -85,7 +85,7 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 		case <-wake:
 		case <-tick:
 		}
-		answer, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+		answer, err := f.explain(ctx, src, of)
 		switch {
 		case ctx.Err() != nil:
 			return last, nil

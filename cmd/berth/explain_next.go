@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/berth-dev/berth/explain"
+)
+
+// explain asks for the object's answer, whose next command is one for the cluster that was asked.
+func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Answer, error) {
+	answer, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+	if err != nil {
+		return nil, err
+	}
+	answer.Next = f.asTyped(answer.Next)
+	return answer, nil
+}
+
+// asTyped makes a command that would reach berth's own cluster one that reaches the cluster that this command asked, by
+// the same way: whoever copies it must not look at another cluster, or delete something there.
+func (f *explainFlags) asTyped(next string) string {
+	verb, rest, ok := strings.Cut(strings.TrimPrefix(next, "berth "), " ")
+	if !ok {
+		return next
+	}
+	// `berth kubectl why` runs the plugin with this environment, which the caller's shell does not have.
+	plugin := f.plugin && os.Getenv("KUBECONFIG") != f.layout.AdminKubeconfig()
+	if f.kubeconfig != "" {
+		verb += " --kubeconfig " + f.kubeconfig
+	}
+	if f.context != "" {
+		verb += " --context " + f.context
+	}
+	if f.socket != "" && strings.HasPrefix(verb, "explain") {
+		verb += " --socket " + f.socket
+	}
+	switch command := verb + " " + rest; {
+	case plugin && strings.HasPrefix(command, "explain "):
+		return "kubectl why " + strings.TrimPrefix(command, "explain ")
+	case plugin:
+		return command
+	default:
+		return f.layout.Hint(command)
+	}
+}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -26,10 +24,7 @@ const (
 type usageError struct{ error }
 
 func main() {
-	// The first signal asks for an orderly stop; the second, with the handler gone, ends berth at once.
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, cancel)
-	os.Exit(run(ctx, pluginArgs(os.Args)))
+	os.Exit(run(untilAsked(), pluginArgs(os.Args)))
 }
 
 func run(ctx context.Context, args []string) int {

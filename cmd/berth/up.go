@@ -22,8 +22,9 @@ func newUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "up", Short: "Run a whole Kubernetes on this machine until Ctrl-C", Args: noArgs,
 		Long: "Starts etcd, the API server, the controller manager, the scheduler and containerd, runs berth's controllers and\n" +
-			"kubelet, and stays until Ctrl-C, which stops all in order. The same command brings the cluster back with its Pods\n" +
-			"and their data, however the last run ended.\n\n" +
+			"kubelet, and stays until Ctrl-C, which stops all in order; so do SIGTERM, and the end of its terminal unless nohup\n" +
+			"keeps it from that. The same command brings the cluster back with its Pods and their data, however the last run\n" +
+			"ended.\n\n" +
 			"Exit codes: 0 stopped when asked to, 1 it could not start or stop, 2 wrong usage.",
 		Example: "  berth up\n  berth up --demo\n" +
 			"  berth up --data-dir ~/second --api-port 0 --pod-cidr 10.95.0.0/16 --service-cidr 10.96.0.0/16",

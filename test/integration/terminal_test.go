@@ -1,0 +1,56 @@
+//go:build integration
+
+package integration
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// terminal opens a new terminal: its own end, and the end of the programs on it.
+func terminal(t testing.TB) (own, programs *os.File) {
+	t.Helper()
+	own, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = own.Close() }) // it is closed already where all went well
+	require.NoError(t, unix.IoctlSetPointerInt(int(own.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(own.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	return own, programs
+}
+
+// TestAClosedTerminalStopsTheCluster closes the terminal that `berth up` runs on.
+func TestAClosedTerminalStopsTheCluster(t *testing.T) {
+	c := newCluster(t, 177)
+	own, programs := terminal(t)
+	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, programs, programs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	// What is caught here is not ignored there: these tests may run under nohup.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
+	require.NoError(t, cmd.Start())
+	require.NoError(t, programs.Close())
+	lines := bufio.NewScanner(own)
+	for lines.Scan() && !strings.Contains(lines.Text(), "is ready after") {
+		continue
+	}
+	require.NoError(t, lines.Err())
+	c.noteLinks()
+	require.NoError(t, own.Close())
+	require.NoError(t, cmd.Wait())
+	require.Empty(t, c.leftovers())
+	require.Empty(t, c.beyond())
+}

@@ -1,8 +1,10 @@
 package up
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,4 +46,61 @@ func TestKilledClusterLetsItsDisksGo(t *testing.T) {
 	require.Empty(t, attached)
 	_, err = os.Stat(filepath.Join("/sys/block", filepath.Base(loops.Path(number)), "loop"))
 	require.ErrorIs(t, err, os.ErrNotExist, "nobody holds the disk any more")
+}
+
+// linkedCluster is a dead cluster behind a symbolic link, with a real mount where its kubelet makes them.
+func linkedCluster(t *testing.T) (l Layout, real, at string) {
+	t.Helper()
+	root := testsuite.Root(t)
+	real, link, source := filepath.Join(root, "real"), filepath.Join(root, "link"), filepath.Join(root, "source")
+	require.NoError(t, os.Symlink("real", link))
+	require.NoError(t, errors.Join(os.Mkdir(real, 0o700), os.Mkdir(source, 0o700)))
+	require.NoError(t, os.WriteFile(filepath.Join(source, "kept"), nil, 0o600))
+	l = layoutFor(t, Config{DataDir: link, NodeName: "n"})
+	require.NoError(t, l.remember())
+	at = filepath.Join(real, "kubelet", "pods", "uid", "volumes", "v")
+	require.NoError(t, os.MkdirAll(at, 0o750))
+	require.NoError(t, mounts.Syscalls{}.Mount(source, at, "", []string{"bind"}))
+	t.Cleanup(func() {
+		require.FileExists(t, filepath.Join(source, "kept"), "what is mounted is not ours to delete")
+	})
+	return l, real, at
+}
+
+func TestResetOfAClusterBehindALink(t *testing.T) {
+	l, real, _ := linkedCluster(t)
+	require.NoError(t, l.Reset(t.Context()))
+	left, err := mounts.Under(filepath.Dir(real))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoDirExists(t, real)
+	require.Equal(t, real, layoutFor(t, Config{DataDir: filepath.Join(filepath.Dir(real), "link"), NodeName: "n"}).DataDir,
+		"the next cluster lies there again")
+}
+
+func TestTheDoctorMendsAClusterBehindALink(t *testing.T) {
+	l, real, at := linkedCluster(t)
+	ours := func() *Remains {
+		dead, err := Leftovers(t.Context())
+		require.NoError(t, err)
+		if i := slices.IndexFunc(dead, func(r *Remains) bool { return r.ID == l.ID }); i >= 0 {
+			return dead[i]
+		}
+		return nil
+	}
+	lock, err := l.lock()
+	require.NoError(t, err)
+	require.Nil(t, ours(), "it runs")
+	require.NoError(t, lock.Close())
+
+	found := ours()
+	require.NotNil(t, found)
+	require.Equal(t, real, found.DataDir)
+	require.Equal(t, []string{at}, found.Mounts)
+	require.NoError(t, found.Remove(t.Context()))
+	left, err := mounts.Under(real)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.Nil(t, ours())
+	require.True(t, l.founded(), "its data stay")
 }

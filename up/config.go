@@ -5,12 +5,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -25,7 +27,8 @@ const (
 
 // Config is what a person chooses about a cluster. The zero value of a field means its default.
 type Config struct {
-	// DataDir holds all that outlives the process. It may be relative; Complete makes it absolute.
+	// DataDir holds all that outlives the process. It may be relative, or lie behind symbolic links; Complete makes it the
+	// path that the kernel has for it, which is what mounts, loop devices and locks are found by.
 	DataDir string
 	// BinDir holds berth-controlplane, containerd and their companions. Default: the directory of this binary.
 	BinDir string
@@ -51,7 +54,7 @@ func (c Config) Complete() (Config, error) {
 	if c.DataDir == "" {
 		c.DataDir = DefaultDataDir
 	}
-	dir, err := filepath.Abs(c.DataDir)
+	dir, err := realPath(c.DataDir)
 	if err != nil {
 		return c, fmt.Errorf("--data-dir %q: %w", c.DataDir, err)
 	}
@@ -85,6 +88,20 @@ func (c Config) Complete() (Config, error) {
 		c.APIPort = DefaultAPIPort
 	}
 	return c, c.validate()
+}
+
+// realPath is the absolute path without symbolic links. What of it is not there yet stays as it is, also where a link
+// leads to it. So does all of it where this user may not look: whoever may not has no business in a directory there.
+func realPath(path string) (string, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	resolved, err := securejoin.SecureJoin("/", absolute)
+	if errors.Is(err, fs.ErrPermission) {
+		return absolute, nil
+	}
+	return resolved, err
 }
 
 func (c Config) validate() error {

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -42,6 +43,34 @@ func TestLayoutsOfTwoClustersShareNothing(t *testing.T) {
 	require.NotEqual(t, one.CgroupRoot(), two.CgroupRoot())
 	require.LessOrEqual(t, len(one.Bridge()), 15, "a network interface's name")
 	require.Less(t, len(filepath.Join(one.RunDir, "containerd.sock.ttrpc")), 108, "a unix socket's path")
+}
+
+// TestADataDirectoryBehindALink is about all the names that one directory can have: they are one cluster, whatever of the
+// directory is there yet.
+func TestADataDirectoryBehindALink(t *testing.T) {
+	root := t.TempDir()
+	real, link, chain := filepath.Join(root, "disk", "real"), filepath.Join(root, "link"), filepath.Join(root, "chain")
+	require.NoError(t, os.Symlink("disk/real", link))
+	require.NoError(t, os.Symlink(link, chain))
+	names := []string{link, chain, link + "/"}
+	for _, there := range []bool{false, true} {
+		if there {
+			require.NoError(t, os.MkdirAll(real, 0o700))
+		}
+		for _, name := range names {
+			l := layoutFor(t, Config{DataDir: name, NodeName: "n"})
+			require.Equal(t, real, l.DataDir, "%s, there: %t", name, there)
+			require.Equal(t, layoutFor(t, Config{DataDir: real, NodeName: "n"}).ID, l.ID)
+		}
+		below := layoutFor(t, Config{DataDir: filepath.Join(chain, "not", "yet"), NodeName: "n"})
+		require.Equal(t, filepath.Join(real, "not", "yet"), below.DataDir)
+	}
+	t.Chdir(root)
+	require.Equal(t, real, layoutFor(t, Config{DataDir: "link", NodeName: "n"}).DataDir)
+
+	require.NoError(t, os.Symlink("circle", filepath.Join(root, "circle")))
+	_, err := Config{DataDir: filepath.Join(root, "circle"), NodeName: "n"}.Complete()
+	require.ErrorContains(t, err, "--data-dir")
 }
 
 func layoutFor(t *testing.T, config Config) Layout {

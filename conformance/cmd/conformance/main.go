@@ -67,18 +67,28 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// interrupted is a context that ends with the first of the signals, and a channel that is closed by the second. Further
-// ones change nothing: a program that ended at once would leave its cluster running.
-func interrupted(signals ...os.Signal) (context.Context, <-chan struct{}) {
+// asked are the signals that end a run: Ctrl-C, SIGTERM, and the end of the terminal, unless nohup keeps that away.
+func asked() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// interrupted is a context that ends with the first of the signals that come, and a channel that is closed by the second,
+// but not by SIGHUP, of which one closed terminal makes several. Further ones change nothing: a program that ended at once
+// would leave its cluster running.
+func interrupted(came <-chan os.Signal) (context.Context, <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	hurry := make(chan struct{})
-	asked := make(chan os.Signal, 2)
-	signal.Notify(asked, signals...)
 	go func() {
-		first := <-asked
+		first := <-came
 		say("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
 		cancel(fmt.Errorf("%s", first))
-		<-asked
+		for <-came == syscall.SIGHUP {
+			continue
+		}
 		say("killing the suite, ending the cluster")
 		close(hurry)
 	}()
@@ -94,7 +104,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(2)
 	}
-	ctx, hurry := interrupted(os.Interrupt, syscall.SIGTERM)
+	came := make(chan os.Signal, 8) // a few at once, from the terminal and from make
+	signal.Notify(came, asked()...)
+	ctx, hurry := interrupted(came)
 	o.hurry = hurry
 	err = run(ctx, o)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -34,10 +35,6 @@ func run(ctx context.Context, o options) (err error) {
 	expected, err := suite.ReadList(o.expected)
 	if err != nil {
 		return err
-	}
-	focus, complete := o.focus, false
-	if focus == "" {
-		focus, complete = suite.Exactly(expected), o.skip == ""
 	}
 	bin, out, err := o.dirs()
 	if err != nil {
@@ -70,7 +67,19 @@ func run(ctx context.Context, o options) (err error) {
 	if err := running.Import(ctx, layout.Dir()); err != nil {
 		return err
 	}
+	return judge(ctx, o, running, bin, out, expected)
+}
+
+// judge runs the suite on a cluster and writes the report.
+func judge(ctx context.Context, o options, running *cluster.Cluster, bin, out string, expected []string) error {
+	focus, complete := o.focus, false
+	if focus == "" {
+		focus, complete = suite.Exactly(expected), o.skip == ""
+	}
 	result, err := runSuite(ctx, o, running, focus, bin, out, expected)
+	if cause := context.Cause(ctx); cause != nil {
+		o = o.cutShort(cause, out)
+	}
 	if err != nil {
 		return err
 	}
@@ -78,6 +87,17 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	return result.Verdict(complete)
+}
+
+// partReport is the file of the output directory that takes the report of a run that was interrupted.
+const partReport = "interrupted.md"
+
+// cutShort are the options of a run whose suite was interrupted: a part of the specs must not take the place of what a
+// whole run said.
+func (o options) cutShort(cause error, out string) options {
+	say("interrupted (%s): %s stays as it is", cause, o.report)
+	o.report = filepath.Join(out, partReport)
+	return o
 }
 
 // kubeletDir is where some specs look for a Pod's volumes, whatever the node's agent says of its directory.
@@ -215,12 +235,7 @@ func runSuite(
 	return result, nil
 }
 
-func writeReport(o options, result suite.Result, bin string, expected int) (err error) {
-	file, err := os.Create(o.report)
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+func writeReport(o options, result suite.Result, bin string, expected int) error {
 	header := suite.Header{
 		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
 		Berth:   strings.TrimPrefix(firstWords(filepath.Join(bin, "berth"), "version"), "berth "),
@@ -235,8 +250,8 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 			header.Command += fmt.Sprintf(" %s='%s'", name, value)
 		}
 	}
-	if err := result.WriteReport(file, header); err != nil {
-		return err
+	if err := replace(o.report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
+		return fmt.Errorf("write report %s: %w", o.report, err)
 	}
 	failed := 0
 	for _, spec := range result.Specs {
@@ -251,6 +266,18 @@ func writeReport(o options, result suite.Result, bin string, expected int) (err 
 	say("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",
 		result.Ran, failed, len(result.Regressed), len(result.Missing), o.report)
 	return nil
+}
+
+// replace writes a file anew. Until all of it is written, the one that was there stays.
+func replace(path string, write func(io.Writer) error) (err error) {
+	file, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(write(file), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return os.Rename(file.Name(), path)
 }
 
 // firstWords is the first line that a program prints about itself.

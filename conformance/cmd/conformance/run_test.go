@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/conformance/internal/cluster"
+)
+
+// theSpec is the one that the stand-in for the suite has.
+const theSpec = "[sig-node] Pods run"
+
+// suiteOf are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all.
+func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
+	t.Helper()
+	bin := t.TempDir()
+	state := types.SpecStatePassed
+	wait := ""
+	if !whole {
+		state, wait = types.SpecStateInterrupted, "trap 'over=yes' INT\necho yes >'"+bin+"/began'\n"+
+			"while [ -z \"$over\" ]; do read -r _ <'"+bin+"/never'; done\n"
+	}
+	for _, name := range []string{"began", "never"} {
+		if err := unix.Mkfifo(filepath.Join(bin, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := json.Marshal([]types.Report{{SpecReports: types.SpecReports{{
+		LeafNodeType: types.NodeTypeIt, ContainerHierarchyTexts: []string{"[sig-node] Pods"}, LeafNodeText: "run", State: state,
+	}}}})
+	put(t, filepath.Join(bin, "report.json"), string(report))
+	own := filepath.Join(bin, "conformance")
+	if err := errors.Join(err, os.Mkdir(own, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(own, "ginkgo"), "#!/bin/sh\n"+wait+"cp '"+bin+"/report.json' '"+bin+"/out/report.json'\n")
+	put(t, filepath.Join(bin, "berth"), "#!/bin/sh\n[ \"$1\" = up ] || exit 0\ntrap 'exit 0' INT\n"+
+		"echo Kubernetes is ready after 1 s\nwhile :; do read -r _ <'"+bin+"/never'; done\n")
+	o = options{bin: bin, out: filepath.Join(bin, "out"), report: filepath.Join(bin, "report.md"), parallel: 1, attempts: 1,
+		timeout: time.Hour}
+	if _, _, err := o.dirs(); err != nil {
+		t.Fatal(err)
+	}
+	running, err = cluster.Start(t.Context(), cluster.Config{Bin: bin, DataDir: bin, APIPort: 1, PodCIDR: "10.1.0.0/16",
+		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Patience: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := running.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o, running
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func has(t *testing.T, path, text string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(data), text) {
+		t.Errorf("%s has not %q (%v):\n%s", path, text, err, data)
+	}
+}
+
+func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
+	o, running := suiteOf(t, false)
+	const before = "what a whole run said"
+	put(t, o.report, before)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- judge(ctx, o, running, o.bin, o.out, []string{theSpec}) }()
+	if _, err := os.ReadFile(filepath.Join(o.bin, "began")); err != nil { // which waits until it has
+		t.Fatal(err)
+	}
+	cancel(errors.New("hangup"))
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "hangup") {
+		t.Errorf("got %v", err)
+	}
+	if data, err := os.ReadFile(o.report); err != nil || string(data) != before {
+		t.Errorf("the report is another (%v):\n%s", err, data)
+	}
+	has(t, filepath.Join(o.out, partReport), "hangup")
+}
+
+func TestAWholeRunReplacesTheReport(t *testing.T) {
+	o, running := suiteOf(t, true)
+	put(t, o.report, "what an earlier run said")
+	if err := judge(t.Context(), o, running, o.bin, o.out, []string{theSpec}); err != nil {
+		t.Error(err)
+	}
+	has(t, o.report, "**1 passed, 0 failed, 0 not run.**")
+	if found, _ := filepath.Glob(o.bin + "/*.new"); len(found) > 0 {
+		t.Errorf("left: %v", found)
+	}
+}
+
+// TestAReportThatCannotBeWrittenLeavesTheOldOne has the writing fail halfway.
+func TestAReportThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.md")
+	put(t, path, "old")
+	broken := errors.New("disk full")
+	if err := replace(path, func(w io.Writer) error { _, err := w.Write([]byte("ne")); return errors.Join(err, broken) }); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	has(t, path, "old")
+	if found, _ := filepath.Glob(path + ".*"); len(found) > 0 {
+		t.Errorf("left: %v", found)
+	}
+}
+
+// TestASecondHangupIsNoHurry sends what one closed terminal sends, and then what a person in a hurry does.
+func TestASecondHangupIsNoHurry(t *testing.T) {
+	came := make(chan os.Signal) // what is sent has been dealt with when the next is taken
+	ctx, hurry := interrupted(came)
+	came <- syscall.SIGHUP
+	<-ctx.Done()
+	if cause := context.Cause(ctx); cause.Error() != "hangup" {
+		t.Errorf("got %v", cause)
+	}
+	for range 3 {
+		select {
+		case came <- syscall.SIGHUP:
+		case <-hurry:
+			t.Fatal("a second hangup has the suite killed")
+		}
+	}
+	came <- syscall.SIGTERM
+	<-hurry
+}

@@ -77,6 +77,7 @@ func newNode(t testing.TB, net byte) *node {
 		PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 199, net, 0}), 24),
 		Gateway: netip.AddrFrom4([4]byte{10, 199, net, 1}), Machine: machine,
 	}}
+	t.Cleanup(func() { n.wipe(t) }) // registered before anything that it takes away can be there
 	require.NoError(t, n.Write())
 	n.log, err = os.Create(filepath.Join(data, "containerd.log"))
 	require.NoError(t, err)
@@ -84,9 +85,6 @@ func newNode(t testing.TB, net byte) *node {
 		if t.Failed() {
 			log, _ := os.ReadFile(n.log.Name())
 			t.Logf("containerd's log:\n%s", log)
-			for _, result := range glob(t, "/var/lib/cni/results/"+n.Bridge+"-*") {
-				_ = os.Remove(result) // or the next run takes it for its own
-			}
 		}
 		_ = n.log.Close()
 	})
@@ -117,7 +115,10 @@ func (n *node) launch(t testing.TB) {
 	n.daemon.Stdout, n.daemon.Stderr = n.log, n.log
 	require.NoError(t, n.daemon.Start())
 	daemon := n.daemon
-	t.Cleanup(func() { _ = daemon.Process.Kill() }) // Which does nothing after an orderly stop.
+	t.Cleanup(func() { // which does nothing after an orderly stop
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+	})
 }
 
 func (n *node) stop(t testing.TB) {
@@ -274,7 +275,8 @@ func volume(t testing.TB) string {
 	return dir
 }
 
-// leftovers is what of this node is still on the machine: mounts, shims, interfaces and addresses given out.
+// leftovers is what of this node is still on the machine: mounts, shims, interfaces, firewall rules and addresses given
+// out.
 func (n *node) leftovers(t testing.TB) []string {
 	var left []string
 	mounts, err := mountinfo.GetMounts(nil)
@@ -302,6 +304,9 @@ func (n *node) leftovers(t testing.TB) []string {
 		if link.Attrs().MasterIndex == bridge.Attrs().Index {
 			left = append(left, "interface "+link.Attrs().Name)
 		}
+	}
+	for _, rule := range n.rules(t) {
+		left = append(left, "firewall "+rule)
 	}
 	for _, pattern := range []string{
 		n.State() + "/*/netns/*", n.RunDir + "/addresses/" + n.Bridge + "/10.*", n.NetworkCache(), n.RunDir + "/s/*",

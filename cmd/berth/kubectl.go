@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -22,15 +20,9 @@ func newKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use: "kubectl …", Short: "kubectl, already pointed at the cluster", DisableFlagParsing: true,
 		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
-			"unless --kubeconfig is given.",
+			"unless --kubeconfig is given. What needs no cluster, such as completion and version --client, works without one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var layout up.Layout
-			var err error
-			if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }) {
-				layout, err = layoutUnread(cmd)
-			} else {
-				layout, err = pointKubectl(cmd, args)
-			}
+			layout, err := pointKubectl(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -41,18 +33,23 @@ func newKubectl() *cobra.Command {
 	}
 }
 
-// pointKubectl has the environment name the cluster that --data-dir means.
+// pointKubectl has the environment name the cluster that --data-dir means, also for what needs none: nothing may reach
+// another by mistake. With --kubeconfig the person has named one, and kubectl heeds that more.
 func pointKubectl(cmd *cobra.Command, args []string) (up.Layout, error) {
-	layout, err := layoutOf(cmd)
-	if err != nil {
+	need, find := needOf(args), layoutOf
+	if need < kubeconfig {
+		find = layoutUnread
+	}
+	layout, err := find(cmd)
+	if err != nil || need == named {
 		return layout, err
 	}
 	path := layout.AdminKubeconfig()
-	if _, err := os.Stat(path); err != nil && !asksForHelp(args) {
+	if _, err := os.Stat(path); err != nil && need >= kubeconfig {
 		return layout, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
 			layout.DataDir, err)
 	}
-	if _, err := os.Stat(layout.Socket()); err != nil && !asksForHelp(args) {
+	if _, err := os.Stat(layout.Socket()); err != nil && need >= answers {
 		fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
 	}
 	// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
@@ -60,12 +57,4 @@ func pointKubectl(cmd *cobra.Command, args []string) (up.Layout, error) {
 		return layout, fmt.Errorf("point kubectl at the cluster: %w", err)
 	}
 	return layout, nil
-}
-
-// asksForHelp reports whether kubectl will only tell about itself, which needs no cluster.
-func asksForHelp(args []string) bool {
-	if end := slices.Index(args, "--"); end >= 0 {
-		args = args[:end] // what follows is a Pod's command
-	}
-	return len(args) == 0 || args[0] == "help" || slices.Contains(args, "--help") || slices.Contains(args, "-h")
 }

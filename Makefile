@@ -74,8 +74,9 @@ kills: build ## kill the parts of a cluster at random moments during 500 lives o
 	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -lives $(or $(LIVES),500) -at-once 12 -keep-logs $(BIN)/logs
 
 .PHONY: faults
-faults: build ## put a failing runtime and an absent API server under Pods, for long (root)
-	@$(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v -lives 400 -away 2m
+faults: build ## put a failing runtime and an absent API server under Pods, for long, LIVES=… AWAY=2m (root)
+	@$(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v \
+		-lives $(or $(LIVES),400) -away $(or $(AWAY),2m) -keep-logs $(BIN)/logs
 
 ROUNDS ?= 500
 .PHONY: volume-rounds

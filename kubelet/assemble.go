@@ -242,8 +242,13 @@ func (k *Kubelet) open() error {
 
 // newStats makes what measures the node and its Pods.
 func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
+	var pid func() int
+	if k.connection != nil {
+		pid = k.connection.PID
+	}
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
+		Groups: k.cgroups, Layout: k.GetNodeConfig, RuntimePID: pid,
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(k.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
 		},

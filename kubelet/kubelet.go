@@ -103,6 +103,7 @@ type Kubelet struct {
 type connection interface {
 	Watch(ctx context.Context, changed func(connected bool)) error
 	Close() error
+	PID() int
 }
 
 // New makes a Kubelet. It does nothing yet: no file is made, no port opened, no call sent.

@@ -66,8 +66,10 @@ var nodeRows = []row{
 	{"SRV-4", "/containerLogs", "server.TestLogs server.TestFollowedLogArrivesLineByLineAndEndsWithServer", "", ""},
 	{"SRV-5", "exec, attach, portForward, old and new", "server.TestExec server.TestAttach server.TestPortForward server.TestBadStreamRequests", "Pods should support remote command execution over websockets", ""},
 	{"SRV-6", "/run", "server.TestRun", "", ""},
-	{"SRV-7", "/stats/summary", "stats.TestSummary stats.TestEachFieldIsTold integration.TestNodeAPI", "",
-		"no systemContainers; what containers wait for (PSI) is told only where the runtime tells it"},
+	{"SRV-7", "/stats/summary", "stats.TestSummary stats.TestEachFieldIsTold stats.TestSystemContainersOfOneHierarchy " +
+		"stats.TestSystemContainersOfManyHierarchies stats.TestPodsPressureIsReadWhereTheRuntimeIsSilent integration.TestNodeAPI", "",
+		"what single containers wait for (PSI) is told only where the runtime tells it; groups of version 2 are files of the tests, " +
+			"no such machine was at hand"},
 	{"SRV-8", "/metrics and below", "server.TestWhoMayDoWhat server.TestWhatAProcessTellsOfItself stats.TestResourceMetrics prober.TestMetricsGoWithThePod", "", ""},
 	{"SRV-9", "/healthz", "server.TestHealth server.TestHealthOnLoopback kubelet.TestHealthFindsWhatHangs kubelet.TestOneQuestionAtATime", "", ""},
 	{"SRV-10", "switches", "server.TestDebuggingDisabled server.TestWhatIsSwitchedOffSaysSo server.TestWhoMayDoWhat server.TestWhatAProcessTellsOfItself " +

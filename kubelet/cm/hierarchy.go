@@ -20,8 +20,8 @@ var limitControllers = []string{"cpu", "memory", "pids", "hugetlb"}
 
 // Hierarchy is one mounted hierarchy of control groups.
 type Hierarchy struct {
-	// Dir is where it is mounted.
-	Dir string
+	// Dir is where it is mounted, Root which of its groups is: not the root in a container that sees the machine's.
+	Dir, Root string
 	// Controllers are those it has.
 	Controllers []string
 	// Unified says that it is version 2.
@@ -38,7 +38,7 @@ func FindHierarchies() ([]Hierarchy, error) {
 	var found []Hierarchy
 	seen := map[string]bool{}
 	for _, mount := range mounts {
-		h := Hierarchy{Dir: mount.Mountpoint, Unified: mount.FSType == "cgroup2"}
+		h := Hierarchy{Dir: mount.Mountpoint, Root: mount.Root, Unified: mount.FSType == "cgroup2"}
 		if h.Unified {
 			content, err := os.ReadFile(filepath.Join(h.Dir, "cgroup.controllers"))
 			if err != nil {

@@ -7,8 +7,11 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -50,6 +53,7 @@ type Client struct {
 	runtimeapi.ImageServiceClient
 
 	conn *grpc.ClientConn
+	peer *atomic.Int32
 }
 
 // New makes a Client. It does not connect: an absent runtime shows in the first call, or in Watch.
@@ -68,13 +72,18 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
+	peer := &atomic.Int32{}
 	retry := backoff.DefaultConfig
 	retry.BaseDelay, retry.MaxDelay = 50*time.Millisecond, 2*time.Second
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", address)
+			socket, err := (&net.Dialer{}).DialContext(ctx, "unix", address)
+			if err == nil {
+				peer.Store(peerOf(socket))
+			}
+			return socket, err
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
 		grpc.WithIdleTimeout(0),
@@ -88,7 +97,33 @@ func New(cfg Config) (*Client, error) {
 		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
 		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
 		conn:                 conn,
+		peer:                 peer,
 	}, nil
+}
+
+// PID is the process that the newest connection is to, 0 before there was one, and where this process does not see it.
+func (c *Client) PID() int { return int(c.peer.Load()) }
+
+// peerOf is the process at the other end of a unix socket, 0 if the kernel does not say.
+func peerOf(socket net.Conn) int32 {
+	raw, ok := socket.(syscall.Conn)
+	if !ok {
+		return 0
+	}
+	control, err := raw.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := int32(0)
+	err = control.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = peer.Pid
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	return pid
 }
 
 // Close ends the connection. Calls under way fail.

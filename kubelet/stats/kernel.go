@@ -16,7 +16,12 @@ import (
 // pressure is how much the machine's processes wait for a resource: cpu, memory or io. It is nil on a kernel that does
 // not count that.
 func (p *Provider) pressure(resource string) *statsapi.PSIStats {
-	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "pressure", resource))
+	return readPressure(filepath.Join(p.cfg.Proc, "pressure", resource))
+}
+
+// readPressure reads a file of the kernel that says how much processes wait; nil if there is none.
+func readPressure(file string) *statsapi.PSIStats {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 // tick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go runs on.
 const tick = uint64(time.Second / 100)
 
-// cpuReading is the node's CPU time at one instant.
+// cpuReading is CPU time at one instant.
 type cpuReading struct {
 	at    time.Time
 	nanos uint64
@@ -39,7 +39,7 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	available, rss := total-min(working, total), info["AnonPages"]<<10
 	s := &statsapi.NodeStats{
 		NodeName: p.cfg.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),
-		CPU: p.nodeCPU(stat["cpu"]*tick, now),
+		CPU: p.measuredCPU("", stat["cpu"]*tick, now), SystemContainers: p.systemContainers(now, cpuAndMemory),
 		Memory: &statsapi.MemoryStats{
 			Time: metav1.NewTime(now), AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss,
 		},
@@ -65,17 +65,18 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	return s, nil
 }
 
-// nodeCPU words the CPU time, and the use since the last reading.
-func (p *Provider) nodeCPU(nanos uint64, now time.Time) *statsapi.CPUStats {
+// measuredCPU words the CPU time of the node, or of a system container by its name, and the use since the last reading.
+func (p *Provider) measuredCPU(of string, nanos uint64, now time.Time) *statsapi.CPUStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	last := p.last[of]
 	s := &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos}
-	if past := now.Sub(p.last.at); !p.last.at.IsZero() && past > 0 && nanos >= p.last.nanos {
-		rate := uint64(float64(nanos-p.last.nanos) / past.Seconds())
+	if past := now.Sub(last.at); !last.at.IsZero() && past > 0 && nanos >= last.nanos {
+		rate := uint64(float64(nanos-last.nanos) / past.Seconds())
 		s.UsageNanoCores = &rate
 	}
-	if now.Sub(p.last.at) >= time.Second { // of two that ask at once, neither spoils the other's rate
-		p.last = cpuReading{at: now, nanos: nanos}
+	if now.Sub(last.at) >= time.Second { // of two that ask at once, neither spoils the other's rate
+		p.last[of] = cpuReading{at: now, nanos: nanos}
 	}
 	return s
 }
@@ -102,7 +103,12 @@ func (p *Provider) processes(now time.Time) *statsapi.RlimitStats {
 // table reads a file of procfs that has a name and numbers in each line. The line "cpu" of /proc/stat counts all but
 // idle time and waiting; of the others the first number counts.
 func (p *Provider) table(name string) (map[string]uint64, error) {
-	file, err := os.Open(filepath.Join(p.cfg.Proc, name))
+	return readTable(filepath.Join(p.cfg.Proc, name))
+}
+
+// readTable reads such a file, wherever it is.
+func readTable(name string) (map[string]uint64, error) {
+	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's usage: %w", err)
 	}

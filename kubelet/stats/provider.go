@@ -17,6 +17,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/volume"
 )
 
@@ -37,6 +38,14 @@ type Volumes interface {
 	Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error)
 }
 
+// Groups says where control groups lie. *cm.Manager is one.
+type Groups interface {
+	PodsDirs() (cm.Dirs, error)
+	PodDirs(pod *corev1.Pod) (cm.Dirs, error)
+	GroupDirs(name string) (cm.Dirs, error)
+	ProcessDirs(file string) (dirs cm.Dirs, alone bool, err error)
+}
+
 // Config are the values of a Provider.
 type Config struct {
 	NodeName string
@@ -46,12 +55,18 @@ type Config struct {
 	Proc string
 }
 
-// Deps are what a Provider needs from others. Volumes, Logger and Clock may be nil.
+// Deps are what a Provider needs from others. Volumes, Groups, Layout, RuntimePID, Logger and Clock may be nil.
 type Deps struct {
 	Runtime Runtime
 	// Pods are the node's Pods with their present status.
 	Pods    func() []*corev1.Pod
 	Volumes Volumes
+	// Groups finds control groups, of which the kernel tells. Without it there are no system containers.
+	Groups Groups
+	// Layout names the groups of the node's own programs, where they are configured.
+	Layout func() cm.NodeConfig
+	// RuntimePID finds the container runtime's process, 0 if nobody knows it.
+	RuntimePID func() int
 	// LogDir, if set, is the directory of a Pod's logs, with one below it for each container.
 	LogDir func(pod *corev1.Pod) string
 	Logger *slog.Logger
@@ -63,8 +78,8 @@ type Provider struct {
 	cfg  Config
 	deps Deps
 
-	mu   sync.Mutex // guards last
-	last cpuReading
+	mu   sync.Mutex            // guards last
+	last map[string]cpuReading // of the node, which has no name, and of system containers
 }
 
 // New makes a Provider.
@@ -81,7 +96,7 @@ func New(cfg Config, deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Provider{cfg: cfg, deps: deps}, nil
+	return &Provider{cfg: cfg, deps: deps, last: make(map[string]cpuReading)}, nil
 }
 
 // Summary is the answer to /stats/summary. With cpuAndMemory it tells of nothing else.
@@ -153,10 +168,13 @@ func (p *Provider) podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cp
 		s.Swap = swaps(s.Swap, one.Swap)
 		s.Containers = append(s.Containers, one)
 	}
+	if !cpuAndMemory {
+		s.IO = waits(linux.GetIo())
+	}
+	p.podPressure(&s, pod, cpuAndMemory)
 	if cpuAndMemory {
 		return s
 	}
-	s.IO = waits(linux.GetIo())
 	if n := linux.GetNetwork(); n != nil {
 		s.Network = &statsapi.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: link(n.DefaultInterface)}
 		for _, each := range n.Interfaces { // the default one is among them

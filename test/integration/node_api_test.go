@@ -50,6 +50,15 @@ func TestNodeAPI(t *testing.T) {
 	require.Positive(t, *node.Rlimit.MaxPID)
 	require.NotNil(t, node.Swap)
 	require.NotEmpty(t, node.Network.Interfaces)
+	systems := map[string]*statsapi.ContainerStats{}
+	for i := range node.SystemContainers {
+		systems[node.SystemContainers[i].Name] = &node.SystemContainers[i]
+	}
+	for _, name := range []string{"kubelet", "runtime", "pods"} {
+		require.Contains(t, systems, name)
+		require.Positive(t, *systems[name].CPU.UsageCoreNanoSeconds, name)
+		require.Positive(t, *systems[name].Memory.WorkingSetBytes, name)
+	}
 	for i := range summary.Pods {
 		pod := &summary.Pods[i]
 		if pod.PodRef.Name != "used" {
@@ -64,6 +73,8 @@ func TestNodeAPI(t *testing.T) {
 
 	require.Contains(t, string(raw("/metrics")), `csi_operations_seconds_count{driver_name="csi.berth.dev",grpc_status_code="OK",`+
 		`method_name="/csi.v1.Node/NodeGetInfo",migrated="false"} 1`)
+	require.Contains(t, string(raw("/metrics")), `storage_operation_duration_seconds_count{migrated="false",`+
+		`operation_name="volume_mount",status="success",volume_plugin="kubernetes.io/empty-dir"} 1`)
 	require.Equal(t, "ok", string(raw("/healthz")))
 	require.Equal(t, "ok", string(raw("/livez")))
 	var shown map[string]kubeletconfig.KubeletConfiguration

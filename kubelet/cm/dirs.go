@@ -1,0 +1,86 @@
+package cm
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	cgroupslib "github.com/opencontainers/cgroups"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Dirs are where the kernel tells what a control group uses. Without a hierarchy that counts it, a directory is empty.
+type Dirs struct {
+	// CPU has the files of the controller cpuacct, Memory those of memory. With Unified, version 2, they are one.
+	CPU, Memory string
+	Unified     bool
+}
+
+// PodsDirs are those of the group that holds all Pods.
+func (m *Manager) PodsDirs() (Dirs, error) {
+	return m.dirs(m.class(corev1.PodQOSGuaranteed).path(m.Driver()))
+}
+
+// PodDirs are those of one Pod's group.
+func (m *Manager) PodDirs(pod *corev1.Pod) (Dirs, error) {
+	return m.dirs(m.podName(pod).path(m.Driver()))
+}
+
+// GroupDirs are those of a group that others have made, by its path from the root of the hierarchy.
+func (m *Manager) GroupDirs(name string) (Dirs, error) { return m.dirs(name) }
+
+// dirs are those of the group at the path.
+func (m *Manager) dirs(group string) (Dirs, error) {
+	return m.find(func(Hierarchy, string) (string, error) { return group, nil })
+}
+
+// ProcessDirs are those of the group of a process, whose file /proc/PID/cgroup is given. alone is false if it has none
+// of its own: what the kernel tells of the root group is of the whole machine.
+func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
+	groups, err := cgroupslib.ParseCgroupFile(file)
+	if err != nil {
+		return Dirs{}, false, fmt.Errorf("read the control groups of a process: %w", err)
+	}
+	alone = true
+	dirs, err = m.find(func(h Hierarchy, controller string) (string, error) {
+		group := groups[controller]
+		if h.Unified {
+			group = groups[""]
+		}
+		below, ok := strings.CutPrefix(group+"/", strings.TrimSuffix(path.Join("/", h.Root), "/")+"/")
+		if !ok || strings.Contains(group, "..") {
+			return "", fmt.Errorf("control group %q lies outside of what is mounted at %q", group, h.Dir)
+		}
+		alone = alone && strings.Trim(below, "/") != ""
+		return below, nil
+	})
+	return dirs, alone, err
+}
+
+// find is the directories of the group that where names in each hierarchy, for the controller that counts there.
+func (m *Manager) find(where func(h Hierarchy, controller string) (string, error)) (Dirs, error) {
+	hierarchies, err := m.mounted()
+	if err != nil {
+		return Dirs{}, err
+	}
+	var dirs Dirs
+	for _, h := range hierarchies {
+		counting := map[string]*string{"cpuacct": &dirs.CPU, "memory": &dirs.Memory}
+		if h.Unified {
+			counting = map[string]*string{"cpu": &dirs.CPU, "memory": &dirs.Memory}
+		}
+		for controller, dir := range counting {
+			if !slices.Contains(h.Controllers, controller) {
+				continue
+			}
+			group, err := where(h, controller)
+			if err != nil {
+				return Dirs{}, err
+			}
+			*dir, dirs.Unified = filepath.Join(h.Dir, group), h.Unified
+		}
+	}
+	return dirs, nil
+}

@@ -89,6 +89,7 @@ func New(cfg Config) (*Client, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithUnaryInterceptor(interceptor(cfg)),
+		grpc.WithStreamInterceptor(streams(cfg)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
@@ -163,12 +164,47 @@ func interceptor(cfg Config) grpc.UnaryClientInterceptor {
 			defer cancel()
 		}
 		start := cfg.Clock.Now()
-		err := invoke(ctx, full, req, reply, conn, opts...)
+		err := cfg.served(invoke(ctx, full, req, reply, conn, opts...))
 		if cfg.Observe != nil {
 			cfg.Observe(method, cfg.Clock.Since(start), err)
 		}
 		return err
 	}
+}
+
+// streams says the same of calls that answer with a stream.
+func streams(cfg Config) grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, full string, open grpc.Streamer,
+		opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		stream, err := open(ctx, desc, conn, full, opts...)
+		if err != nil {
+			return nil, cfg.served(err)
+		}
+		return servedStream{stream, cfg}, nil
+	}
+}
+
+// servedStream is a stream whose errors are told by served.
+type servedStream struct {
+	grpc.ClientStream
+	cfg Config
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s servedStream) RecvMsg(message any) error {
+	return s.cfg.served(s.ClientStream.RecvMsg(message))
+}
+
+// served tells a socket behind which nobody serves CRI from a runtime that lacks a method: the one is a runtime that is
+// away, the other one that is old. Packages of containerd often come with CRI switched off.
+func (c Config) served(err error) error {
+	if code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service ") {
+		return err
+	}
+	return status.Errorf(codes.Unavailable, "nobody serves CRI at %s (%s): if that is containerd, take \"cri\" out of "+
+		"disabled_plugins in its configuration, or see in its log why the plugin was not loaded, and restart it",
+		c.Endpoint, Message(err))
 }
 
 // IsNotFound reports whether the runtime does not know the sandbox, container or image that a call named.

@@ -96,3 +96,43 @@ func TestMessageTakesTheWrappingOff(t *testing.T) {
 	require.Equal(t, "plain", cri.Message(errors.New("plain")))
 	require.True(t, cri.IsNotFound(fmt.Errorf("x: %w", status.Error(codes.NotFound, "gone"))))
 }
+
+// TestASocketWithoutCRIIsARuntimeThatIsAway: containerd answers there, but its CRI is switched off. Taken for a runtime of an
+// old version, it would be listed for ever, also once CRI is switched on.
+func TestASocketWithoutCRIIsARuntimeThatIsAway(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	var group sync.WaitGroup
+	group.Go(func() { _ = server.Serve(listener) })
+	client, err := cri.New(cri.Config{Endpoint: "unix://" + socket})
+	require.NoError(t, err)
+	_, err = client.Version(t.Context(), &runtimeapi.VersionRequest{})
+	requireAway := func() {
+		t.Helper()
+		require.ErrorContains(t, err, "disabled_plugins")
+		require.ErrorContains(t, err, socket)
+		require.True(t, cri.IsUnavailable(err))
+		require.False(t, cri.IsUnimplemented(err))
+	}
+	requireAway()
+	_, err = client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	requireAway()
+	events, err := client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	if err == nil {
+		_, err = events.Recv()
+	}
+	requireAway()
+	server.Stop()
+	group.Wait()
+
+	a := &answers{deadline: make(chan bool, 1)}
+	defer serve(t, socket, a)()
+	defer client.Close()
+	events, err = client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+	if err == nil {
+		_, err = events.Recv()
+	}
+	require.True(t, cri.IsUnimplemented(err), "a method that is not there is another matter: %v", err)
+}

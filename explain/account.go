@@ -39,8 +39,15 @@ type handover struct {
 // stageQueued is what package provision records while a claim waits for a worker.
 const stageQueued = "ProvisionQueued"
 
+// unaccounted names a while that no stage and no hand-over accounts for.
+const unaccounted = "unaccounted"
+
 // The first that fits counts. Every entry is work that is known to happen there; what fits none is unaccounted.
 var handovers = []handover{
+	// What the node agent did stands in a record that was not asked.
+	{timeline.StageAccepted, timeline.StageObserved, unaccounted, ""},
+	{timeline.StageScheduled, timeline.StageObserved, unaccounted, ""},
+	{timeline.StageAttach, timeline.StageObserved, unaccounted, ""},
 	{timeline.StageAccepted, stageQueued, "scheduler chooses a node", "scheduler"},
 	{timeline.StageAccepted, timeline.StageProvisioning, "claim reaches the provisioner", "provision"},
 	{timeline.StageAccepted, "", "watch: accepted to seen", "api"},
@@ -142,7 +149,7 @@ func (a *Account) fill(steps []timeline.Stage) {
 	for at.After(a.From) {
 		step := latest(steps, at, next)
 		if step == nil {
-			a.add(Part{Name: "unaccounted"}, at.Sub(a.From))
+			a.add(Part{Name: unaccounted}, at.Sub(a.From))
 			break
 		}
 		if gap := at.Sub(step.End); gap > 0 {
@@ -204,7 +211,7 @@ func between(after, before string) Part {
 			return Part{Name: h.name, Owner: h.owner}
 		}
 	}
-	return Part{Name: "unaccounted"}
+	return Part{Name: unaccounted}
 }
 
 func (a *Account) add(part Part, took time.Duration) {

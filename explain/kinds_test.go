@@ -244,3 +244,32 @@ func TestRareStates(t *testing.T) {
 	require.Equal(t, "DeleteFailed", answer.Reason)
 	require.Contains(t, answer.Verdict, "it cannot be deleted (attempt 1): directory not empty")
 }
+
+// TestANodeAgentThatWasNotAsked: the Pod is on another machine, whose node agent keeps its own record. Nobody else is blamed
+// for the time that it took.
+func TestANodeAgentThatWasNotAsked(t *testing.T) {
+	for _, scheduled := range []bool{false, true} {
+		clk := clocktesting.NewFakeClock(now.Add(-time.Minute))
+		rec := timeline.New(clk, 0)
+		p := pod(func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: now} })
+		ref := timeline.PodRef(p)
+		rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
+		if scheduled {
+			rec.Begin(ref, "scheduler", timeline.StageScheduled, "").End(nil)
+		}
+		clk.Step(300 * time.Millisecond)
+		rec.Mark(ref, "api", timeline.StageObserved, "", nil)
+		src := source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec})
+		answer, err := explain.Pod(t.Context(), src, "default", "web")
+		require.NoError(t, err)
+		require.InDelta(t, 300, answer.Account.UnaccountedMs, 1e-9)
+		require.Len(t, answer.Unseen, 1)
+		require.Contains(t, answer.Unseen[0], "not that of node n1")
+		require.Contains(t, answer.Unseen[0], "--socket")
+
+		rec.Mark(ref, "kubelet", timeline.StageSeen, "", nil)
+		answer, err = explain.Pod(t.Context(), src, "default", "web")
+		require.NoError(t, err)
+		require.Empty(t, answer.Unseen)
+	}
+}

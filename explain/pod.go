@@ -47,6 +47,10 @@ func (f *facts) answer() *Answer {
 	if f.began() {
 		answer.Unseen = append(answer.Unseen, acceptedUnseen)
 	}
+	if f.runsElsewhere() {
+		answer.Unseen = append(answer.Unseen, fmt.Sprintf("stages of the node agent: the berth that was asked is not that of node %s; "+
+			"`berth explain --socket` asks that one, there, if it was started with a --socket", f.pod.Spec.NodeName))
+	}
 	answer.Account = account(f.record, f.records)
 	for _, rule := range podRules {
 		found := rule(f)
@@ -116,6 +120,11 @@ func (f *facts) began() bool {
 	return slices.ContainsFunc(f.record.Stages, func(s timeline.Stage) bool {
 		return s.Name == timeline.StageSeen && s.Start.Sub(bound.LastTransitionTime.Time) < soon
 	})
+}
+
+// runsElsewhere reports whether the record is of a berth that has not the Pod: a node agent that has begun with it saw it.
+func (f *facts) runsElsewhere() bool {
+	return f.pod.Status.StartTime != nil && len(f.record.Stages) > 0 && !has(f.record, timeline.StageSeen)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

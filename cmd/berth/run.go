@@ -39,7 +39,8 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run -f FILE", Short: "Run a Pod in the foreground, with nothing but containerd", Args: noArgs,
 		Long: "Runs the Pod of a manifest without any cluster, shows what its containers write, and ends with its exit code:\n" +
-			"that of the first container that did not end with 0. Ctrl-C stops the Pod with its grace period and removes it.\n\n" +
+			"that of the first container that did not end with 0. Ctrl-C stops the Pod with its grace period and removes it;\n" +
+			"so does the end of whoever reads the output, as of `berth run | head`.\n\n" +
 			"Without --container-runtime-endpoint, berth starts a containerd of its own below --root-dir. On one that is named,\n" +
 			"the Pods of others are left alone; one whose Pods a kubelet keeps will end ours, since that kubelet knows nothing\n" +
 			"of it.",
@@ -81,6 +82,10 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	}
 	defer unlock()
 
+	outliveReaders() // a Pod would stay that nobody knows of
+	if f.wait {
+		cmd.SetContext(untilUnheard(cmd))
+	}
 	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
 	endpoint := f.runtime
 	stopRuntime := func() error { return nil }

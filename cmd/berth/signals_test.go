@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,6 +36,7 @@ type signalled struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
+	out   io.Closer
 	lines *bufio.Scanner
 }
 
@@ -52,7 +54,7 @@ func startSignalled(t *testing.T, first string) *signalled {
 	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT)
 	defer signal.Stop(caught)
 	require.NoError(t, s.cmd.Start())
-	s.lines = bufio.NewScanner(stdout)
+	s.out, s.lines = stdout, bufio.NewScanner(stdout)
 	s.says("running")
 	return s
 }
@@ -108,4 +110,37 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 	s.send(syscall.SIGINT)
 	require.ErrorAs(t, s.cmd.Wait(), &exit)
 	require.Equal(t, syscall.SIGINT, exit.Sys().(syscall.WaitStatus).Signal())
+}
+
+// TestAReaderThatEndsFirst is Ctrl-C on `berth … | tee`, which ends tee first.
+func TestAReaderThatEndsFirst(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		s := startSignalled(t, "")
+		require.NoError(t, s.out.Close())
+		s.send(signal)
+		require.NoError(t, s.stdin.Close())
+		require.NoError(t, s.cmd.Wait())
+	}
+}
+
+func TestWhatNobodyReadsAsksToStop(t *testing.T) {
+	for name, its := range map[string]func(*cobra.Command) io.Writer{
+		"output": (*cobra.Command).OutOrStdout, "errors": (*cobra.Command).ErrOrStderr,
+	} {
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetOut(write)
+		cmd.SetErr(write)
+		ctx := untilUnheard(cmd)
+		_, err = io.WriteString(its(cmd), "heard\n")
+		require.NoError(t, err)
+		require.NoError(t, ctx.Err(), name)
+		require.NoError(t, read.Close())
+		_, err = io.WriteString(its(cmd), "unheard\n")
+		require.ErrorIs(t, err, syscall.EPIPE)
+		require.ErrorIs(t, context.Cause(ctx), syscall.EPIPE, name)
+		require.NoError(t, write.Close())
+	}
 }

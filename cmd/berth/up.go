@@ -3,10 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
@@ -61,8 +59,7 @@ func newUp() *cobra.Command {
 					return err
 				}
 			}
-			// Whoever reads what is printed may be gone first, as tee is at Ctrl-C: that must not kill an orderly stop.
-			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+			outliveReaders() // the cluster is not for them alone
 			footprint.Thrift(false)
 			progress := up.NewProgress(os.Stdout, liveWidth(), clock.RealClock{})
 			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())

@@ -78,12 +78,14 @@ func asked() []os.Signal {
 
 // interrupted is a context that ends with the first of the signals that come, and a channel that is closed by the second,
 // but not by SIGHUP, of which one closed terminal makes several. Further ones change nothing: a program that ended at once
-// would leave its cluster running.
+// would leave its cluster running. So would one that died of a write without a reader: of `make conformance | tee`, Ctrl-C
+// ends tee first.
 func interrupted(came <-chan os.Signal) (context.Context, <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	hurry := make(chan struct{})
 	go func() {
 		first := <-came
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		say("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
 		cancel(fmt.Errorf("%s", first))
 		for <-came == syscall.SIGHUP {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -145,4 +147,34 @@ func TestASecondHangupIsNoHurry(t *testing.T) {
 	}
 	came <- syscall.SIGTERM
 	<-hurry
+}
+
+// endsVariable makes TestEnds the run that TestTheReaderMayEndFirst interrupts.
+const endsVariable = "CONFORMANCE_TEST_ENDS"
+
+func TestEnds(t *testing.T) {
+	if os.Getenv(endsVariable) == "" {
+		t.Skip("TestTheReaderMayEndFirst runs it")
+	}
+	came := make(chan os.Signal, 1)
+	signal.Notify(came, syscall.SIGINT)
+	ctx, _ := interrupted(came)
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	say("ending the cluster")
+}
+
+// TestTheReaderMayEndFirst is Ctrl-C on `make conformance | tee`.
+func TestTheReaderMayEndFirst(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestEnds$")
+	cmd.Env, cmd.Stdout = append(os.Environ(), endsVariable+"=yes"), write
+	if err := errors.Join(read.Close(), cmd.Run(), write.Close()); err != nil {
+		t.Errorf("it ended by %v", err)
+	}
 }

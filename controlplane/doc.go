@@ -21,6 +21,7 @@
 //	scheduler/volumebinding the scheduler's one plugin of ours: waits for volumes by events
 //	stack                   starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
+//	gcpace                  the garbage collector's pace: small at rest, quick when there is much to do
 //	firstwatch              how the controller manager's start is noticed
 //	atomicfile              private files, whole or not at all
 //	notify                  one JSON line for each state a component reaches

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
 	"github.com/berth-dev/berth/controlplane/etcd"
+	"github.com/berth-dev/berth/controlplane/gcpace"
 	"github.com/berth-dev/berth/controlplane/kubeconfig"
 	"github.com/berth-dev/berth/controlplane/listen"
 	"github.com/berth-dev/berth/controlplane/notify"
@@ -66,12 +67,29 @@ func run(ctx context.Context, c *config.Config, events *notify.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
+	defer pace(ctx)()
 	// Its warnings are about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	components := stack.New(stack.Deps{Reporter: events}, stack.Config{
 		Phases: phases(c, listener, admin), StopTimeout: stopTimeout,
 	})
 	return components.Run(ctx, func() { _ = events.Report(notify.ControlPlane, notify.Ready, nil) })
+}
+
+// pace has the garbage collector follow what there is to do, until the function that it returns is called.
+func pace(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := gcpace.Run(ctx); err != nil {
+			klog.ErrorS(err, "The garbage collector keeps Go's own pace")
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interface) [][]stack.Component {

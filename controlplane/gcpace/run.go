@@ -1,0 +1,84 @@
+package gcpace
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// restAfter is how long little must have been allocated before what the garbage took is given back.
+const restAfter = 5 * time.Second
+
+// Run has the collector's pace follow what the process does, until ctx ends. It changes the whole process: run it once.
+// The environment variable GOGC overrules it: then it does nothing. GOMEMLIMIT holds as ever.
+func Run(ctx context.Context) error {
+	if os.Getenv("GOGC") != "" {
+		return nil
+	}
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return fmt.Errorf("pace the garbage collector: read the machine's memory: %w", err)
+	}
+	run(ctx, garbageFor(uint64(machine.Totalram)*uint64(machine.Unit)), restAfter)
+	return nil
+}
+
+func run(ctx context.Context, garbage uint64, rest time.Duration) {
+	p := &pacer{garbage: garbage, collected: read()}
+	collected := make(chan struct{}, 1)
+	tellCollections(ctx, collected)
+	ticks := time.NewTicker(rest)
+	ticks.Stop() // there is nothing to look at before it is busy
+	defer ticks.Stop()
+	for {
+		busy, percent := p.busy, p.percent()
+		select {
+		case <-ctx.Done():
+			return
+		case <-collected:
+			p.collection(read())
+		case <-ticks.C:
+			p.tick(read())
+		}
+		if p.percent() != percent {
+			debug.SetGCPercent(p.percent())
+		}
+		switch {
+		case p.busy && !busy:
+			ticks.Reset(rest)
+		case busy && !p.busy:
+			ticks.Stop()
+			debug.FreeOSMemory()
+		}
+	}
+}
+
+func read() sample {
+	values := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(values)
+	return sample{at: time.Now(), allocated: values[0].Value.Uint64(), live: values[1].Value.Uint64()}
+}
+
+// beacon is an object that nothing holds, so that each collection finds it.
+type beacon struct{ _ [16]byte }
+
+// tellCollections tells of each collection, some time after it, until ctx ends. One that was not heard of yet stands for
+// those after it.
+func tellCollections(ctx context.Context, collected chan<- struct{}) {
+	runtime.SetFinalizer(&beacon{}, func(*beacon) {
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case collected <- struct{}{}:
+		default:
+		}
+		tellCollections(ctx, collected)
+	})
+}

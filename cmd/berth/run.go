@@ -97,7 +97,7 @@ func (f runFlags) run(cmd *cobra.Command) error {
 		endpoint, stopRuntime = "unix://"+own.config.Socket(), own.stop
 	}
 	var result podrun.Result
-	if err = f.importImages(cmd.Context(), strings.TrimPrefix(endpoint, "unix://")); err == nil {
+	if err = f.importImages(cmd.Context(), strings.TrimPrefix(endpoint, "unix://"), say); err == nil {
 		result, err = f.foreground(cmd, pod, home, endpoint, say)
 	}
 	if err = errors.Join(err, stopRuntime()); err != nil {
@@ -165,8 +165,8 @@ func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
 	return pods[0], nil
 }
 
-// importImages brings the archives' images in.
-func (f runFlags) importImages(ctx context.Context, socket string) (err error) {
+// importImages brings the archives' images in, and says under which names: the manifest has to name one of them.
+func (f runFlags) importImages(ctx context.Context, socket string, say func(string, ...any)) (err error) {
 	if len(f.archives) == 0 {
 		return nil
 	}
@@ -180,9 +180,12 @@ func (f runFlags) importImages(ctx context.Context, socket string) (err error) {
 		if err != nil {
 			return fmt.Errorf("--image-archive: %w", err)
 		}
-		_, err = store.Import(ctx, archive, imagestore.ImportOptions{})
+		imported, err := store.Import(ctx, archive, imagestore.ImportOptions{})
 		if err = errors.Join(err, archive.Close()); err != nil {
 			return fmt.Errorf("--image-archive %s: %w", path, err)
+		}
+		for _, image := range imported {
+			say("imported %s", image.Name)
 		}
 	}
 	return nil

@@ -2,16 +2,24 @@ package main
 
 import (
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/kubelet/images"
 )
 
-// eventPrinter shows events to the person at the terminal: warnings, or all.
+// eventPrinter shows events to the person at the terminal: warnings, or all. A warning that only repeats the last one of its
+// reason is said once: what does not heal by itself (an image that is not there) is tried every few seconds. It is safe for
+// concurrent use.
 type eventPrinter struct {
 	say func(format string, args ...any)
 	all bool
+
+	mu   sync.Mutex
+	said map[string]string // the last message of each reason
 }
 
 var _ record.EventRecorder = (*eventPrinter)(nil)
@@ -22,9 +30,21 @@ func (p *eventPrinter) Event(_ runtime.Object, kind, reason, message string) {
 	if reason == "MissingClusterDNS" {
 		return
 	}
-	if p.all || kind == corev1.EventTypeWarning {
-		p.say("%s: %s", reason, message)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.all && (kind != corev1.EventTypeWarning || p.said[reason] == message) {
+		return
 	}
+	if p.said == nil {
+		p.said = map[string]string{}
+	}
+	p.said[reason] = message
+	p.say("%s: %s%s", reason, message, remedies[reason])
+}
+
+// remedies are what to do about events, in terms of `berth run`.
+var remedies = map[string]string{
+	images.ReasonNeverPull: "; bring it in with --image-archive, or let imagePullPolicy be IfNotPresent",
 }
 
 // Eventf implements record.EventRecorder.

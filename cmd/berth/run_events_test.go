@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAWarningThatRepeatsIsSaidOnce: a Pod whose image cannot come is tried again every few seconds, for ever.
+func TestAWarningThatRepeatsIsSaidOnce(t *testing.T) {
+	var said []string
+	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	p := &eventPrinter{say: say}
+	for range 3 {
+		p.Event(nil, corev1.EventTypeWarning, "ErrImageNeverPull", "not there")
+		p.Event(nil, corev1.EventTypeWarning, "MissingClusterDNS", "nobody is to know")
+		p.Event(nil, corev1.EventTypeNormal, "Created", "container")
+	}
+	p.Eventf(nil, corev1.EventTypeWarning, "BackOff", "back-off %ds", 10)
+	p.Eventf(nil, corev1.EventTypeWarning, "BackOff", "back-off %ds", 20)
+	require.Equal(t, []string{
+		"ErrImageNeverPull: not there; bring it in with --image-archive, or let imagePullPolicy be IfNotPresent",
+		"BackOff: back-off 10s", "BackOff: back-off 20s",
+	}, said)
+	said, p = nil, &eventPrinter{say: say, all: true}
+	for range 2 {
+		p.Event(nil, corev1.EventTypeNormal, "Created", "container")
+	}
+	require.Len(t, said, 2, "all of them, where they were asked for")
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
@@ -110,16 +109,8 @@ func (c *Cluster) csiAttachPart() (runPart, error) {
 
 // detachDisks frees the loop devices of this cluster's disks, which nobody uses once its mounts are gone.
 func (l Layout) detachDisks() error {
-	loops := loopdev.New()
-	disks, err := loops.List(func(image string) bool { return strings.HasPrefix(image, l.disksDir()+"/") })
-	if err != nil {
+	if err := loopdev.New().DetachBelow(l.disksDir()); err != nil {
 		return fmt.Errorf("free the cluster's disks: %w", err)
 	}
-	var errs []error
-	for _, disk := range disks {
-		if err := loops.Detach(disk.Number); err != nil {
-			errs = append(errs, fmt.Errorf("free the disk %s: %w", disk.Backing, err))
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/berth-dev/berth/internal/loopdev"
 )
 
 // envCluster holds a Cluster as JSON in the environment of a sample.
@@ -62,6 +64,8 @@ func StartCluster(ctx context.Context, bin, dir string, network Network) (_ *Run
 			err = errors.Join(err, r.Stop())
 		}
 	}()
+	// A sample ends when it has measured, and does not wait for its disks to be detached.
+	r.stops = append(r.stops, func() error { return loopdev.New().DetachBelow(dir) })
 	machine, err := startMachine(ctx, bin, dir, network)
 	if err != nil {
 		return nil, err

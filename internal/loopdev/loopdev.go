@@ -212,3 +212,19 @@ func (d Devices) Detach(number int) error {
 	}
 	return nil
 }
+
+// DetachBelow frees the devices of all files below a directory, of those too that are deleted by now. It goes on after an
+// error and returns all of them. The path is compared with the kernel's, which has no symbolic links.
+func (d Devices) DetachBelow(dir string) error {
+	found, err := d.List(func(backing string) bool { return strings.HasPrefix(backing, dir+"/") })
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, device := range found {
+		if err := d.Detach(device.Number); err != nil {
+			errs = append(errs, fmt.Errorf("free the disk %s: %w", device.Backing, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -112,3 +112,31 @@ func TestMachineWithoutLoopDevices(t *testing.T) {
 	require.ErrorContains(t, err, `is the kernel's module "loop" loaded?`)
 	require.Empty(t, of(t, empty, file))
 }
+
+// TestDetachBelow frees what lies below one directory, deleted or not, and nothing beside it.
+func TestDetachBelow(t *testing.T) {
+	devices, beside := image(t)
+	dir := filepath.Join(filepath.Dir(beside.Name()), "im")
+	files := []*os.File{beside}
+	for _, name := range []string{"a", "deep/b"} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		file, err := os.Create(path)
+		require.NoError(t, err)
+		defer file.Close()
+		require.NoError(t, file.Truncate(1<<20))
+		files = append(files, file)
+	}
+	for _, file := range files {
+		number, err := devices.Attach(file, Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, devices.Detach(number)) })
+		require.Len(t, of(t, devices, file), 1)
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "deep")))
+	require.NoError(t, devices.DetachBelow(dir))
+	require.Len(t, of(t, devices, beside), 1)
+	require.Empty(t, of(t, devices, files[1]))
+	require.Empty(t, of(t, devices, files[2]))
+	require.NoError(t, devices.DetachBelow(filepath.Join(dir, "absent")))
+}

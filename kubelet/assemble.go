@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/kubelet/addresses"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri"
@@ -71,7 +72,7 @@ func (k *Kubelet) furnish() (err error) {
 	if err := k.remember(); err != nil {
 		return err
 	}
-	k.machine = node.NewLinuxMachine("/", cfg.RootDir)
+	k.machine, k.addresses = node.NewLinuxMachine("/", cfg.RootDir), addresses.NewBook(cfg.NodeIPs)
 	k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
 		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
@@ -183,13 +184,14 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	k.builder = &builder{
-		cfg: *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
+		hostIPs: k.addresses.Strings,
+		cfg:     *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
 		objects: k.objects, services: k.services, allocatable: k.allocatable,
 		ground: k.awaitGround,
 		users:  userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
 	}
 	if k.workers, err = podworker.New(podworker.Config{
-		RuntimeName: cfg.RuntimeName, HostIPs: cfg.hostIPs(), MaxBackoff: cfg.MaxBackoff,
+		RuntimeName: cfg.RuntimeName, HostIPs: k.addresses.Strings, MaxBackoff: cfg.MaxBackoff,
 	}, podworker.Deps{
 		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,

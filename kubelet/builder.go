@@ -45,6 +45,7 @@ type builder struct {
 	objects  *objects.Manager
 	services *services
 	users    *userns.Manager
+	hostIPs  func() []string
 	noDNS    sync.Once
 	// ground waits until control groups can be made.
 	ground func(ctx context.Context) error
@@ -209,7 +210,7 @@ func (b *builder) environment(ctx context.Context, req podworker.ContainerReques
 		paths[name] = v.Path
 	}
 	return envvars.Build(ctx, envvars.Inputs{
-		Pod: req.Pod, Container: req.Start.Container, PodIPs: req.PodIPs, HostIPs: b.cfg.hostIPs(),
+		Pod: req.Pod, Container: req.Start.Container, PodIPs: req.PodIPs, HostIPs: b.hostIPs(),
 		Allocatable: b.allocatable(), Services: list, Objects: podObjects{b.objects}, VolumePaths: paths,
 	})
 }

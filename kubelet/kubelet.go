@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/kubelet/addresses"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
@@ -60,32 +61,33 @@ type Kubelet struct {
 	imageTimes   *imageTimes
 	lives        *lives
 
-	machine  *node.LinuxMachine
-	grants   *allocation.Store
-	node     *node.Manager
-	cgroups  *cm.Manager
-	services *services
-	objects  *objects.Manager
-	tokens   *token.Manager
-	volumes  *volumemanager.Manager
-	drivers  *csi.Drivers
-	csi      *csi.Plugin
-	csiNode  *csinode.Manager
-	plugins  *pluginmanager.Manager
-	probes   *prober.Manager
-	images   *images.Manager
-	ledger   *ledger.Ledger
-	statuses *status.Writer
-	builder  *builder
-	watcher  *pleg.Watcher
-	workers  *podworker.Manager
-	source   *config.API
-	mirrors  *mirror.Manager
-	sources  sources
-	readers  readers
-	server   *server.Server // nil if nothing is listened on
-	upkeep   upkeep
-	health   []healthz.HealthChecker
+	machine   *node.LinuxMachine
+	addresses *addresses.Book
+	grants    *allocation.Store
+	node      *node.Manager
+	cgroups   *cm.Manager
+	services  *services
+	objects   *objects.Manager
+	tokens    *token.Manager
+	volumes   *volumemanager.Manager
+	drivers   *csi.Drivers
+	csi       *csi.Plugin
+	csiNode   *csinode.Manager
+	plugins   *pluginmanager.Manager
+	probes    *prober.Manager
+	images    *images.Manager
+	ledger    *ledger.Ledger
+	statuses  *status.Writer
+	builder   *builder
+	watcher   *pleg.Watcher
+	workers   *podworker.Manager
+	source    *config.API
+	mirrors   *mirror.Manager
+	sources   sources
+	readers   readers
+	server    *server.Server // nil if nothing is listened on
+	upkeep    upkeep
+	health    []healthz.HealthChecker
 
 	listed  chan struct{} // closed when the runtime was listed for the first time
 	sourced chan struct{} // closed when all Pods were delivered for the first time
@@ -179,6 +181,7 @@ func (k *Kubelet) work(ctx context.Context) error {
 			run("pod source", k.follow)
 		}
 	}
+	run("addresses", k.followAddresses)
 	run("mirror pods", k.mirrors.Start)
 	run("extensions", k.extend)
 	run("out of memory", k.watchOOM)

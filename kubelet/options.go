@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -176,6 +177,12 @@ type Deps struct {
 	Collectors []prometheus.Collector
 	// Flags are the command line's flags by name, served at /flagz; nil serves none.
 	Flags map[string]string
+	// FindIPs, if set, says what the node's addresses are now, the primary one first. It is asked each time that an address
+	// or a route of the machine has changed; until it says otherwise they are Config.NodeIPs, and an error leaves them as
+	// they are. The server's addresses with the primary one move with it. Nil means that they were given for good.
+	FindIPs func(ctx context.Context) ([]net.IP, error)
+	// Readdressed, if set, is told of other addresses, before the Node is. It must return soon.
+	Readdressed func(ips []net.IP)
 	// AtRest, if set, is called each time that no Pod has changed for some seconds; footprint.Release is made for it.
 	AtRest func() error
 	// Exits, if set, tells how containers ended whose end the runtime has lost because it was itself ended then.
@@ -252,11 +259,3 @@ func (d *Deps) complete() error {
 }
 
 func (c *Config) podDir(uid string) string { return filepath.Join(c.RootDir, "pods", uid) }
-
-func (c *Config) hostIPs() []string {
-	ips := make([]string, 0, len(c.NodeIPs))
-	for _, ip := range c.NodeIPs {
-		ips = append(ips, ip.String())
-	}
-	return ips
-}

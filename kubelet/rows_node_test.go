@@ -107,7 +107,9 @@ var nodeRows = []row{
 	{"poll-network", "workers wake when the network is there", "podworker.TestPodsWaitForTheNetwork node.TestNetworkNotReady", "", ""},
 	{"poll-connection", "a connection that comes or goes is an event", "cri.TestConnectionIsAnEvent cri.TestCallsAreBoundedAndObserved", "", ""},
 	{"poll-objects", "one watch an object, for all its Pods", "objects.TestOneWatchServesAllPods objects.TestWatchThatEndsIsOpenedAnew objects.TestStaleEventsAreIgnored objects.TestErrorIsTriedAgain", "", ""},
-	{"poll-node", "node status on change", "node.TestWritesOnlyChangesAndSlowReports node.TestChangedByOthersIsPutRight node.TestDeletedNodeComesBack", "", "changes of addresses are not followed"},
+	{"poll-node", "node status on change", "node.TestWritesOnlyChangesAndSlowReports node.TestChangedByOthersIsPutRight node.TestDeletedNodeComesBack " +
+		"node.TestOtherAddressesAreTold addresses.TestAddressesAreFollowed addresses.TestWhatTheKernelDroppedIsFound server.TestAddressesMove " +
+		"certificate.TestServingCertificateForOtherAddresses integration.TestNodeFollowsItsAddress", "", ""},
 	{"poll-status", "statuses on change", "status.TestStatusIsWrittenAndOthersConditionsStay status.TestFailedWriteIsRetried", "", ""},
 	{"poll-probes", "early first verdict, then the period", "prober.TestReadinessIsFoundEarly", "", ""},
 	{"poll-deadline", "deadlines are timers", "podworker.TestActiveDeadline", "", ""},

@@ -47,10 +47,11 @@ func (k *Kubelet) GetHostname() string {
 
 // GetHostIP is the node's primary address.
 func (k *Kubelet) GetHostIP() (net.IP, error) {
-	if len(k.cfg.NodeIPs) == 0 {
+	ips := k.addresses.IPs()
+	if len(ips) == 0 {
 		return nil, fmt.Errorf("node %q has no address", k.cfg.NodeName)
 	}
-	return k.cfg.NodeIPs[0], nil
+	return ips[0], nil
 }
 
 // GetKubeClient is the API server's client; without an API server, one of which every call fails.
@@ -79,7 +80,7 @@ func (k *Kubelet) GetNode() (*corev1.Node, error) {
 	for key, value := range k.cfg.Labels {
 		node.Labels[key] = value
 	}
-	for _, ip := range k.cfg.NodeIPs {
+	for _, ip := range k.addresses.IPs() {
 		node.Status.Addresses = append(node.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -160,7 +161,13 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
 		Collectors: append(id.metrics, records.stages),
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
-		AtRest:     footprint.Release, Flags: flagsOf(cmd),
+		AtRest:     footprint.Release, Flags: flagsOf(cmd), FindIPs: f.addresses(id.server.Host),
+		Readdressed: func(ips []net.IP) {
+			id.conns.CloseAll()
+			if err := id.readdressed(ips); err != nil {
+				logger.Error("the serving certificate is not for the node's address of now", "addresses", ips, "error", err)
+			}
+		},
 	})
 	if err != nil {
 		return err
@@ -213,7 +220,7 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	if err != nil {
 		return kubelet.Config{}, usageError{fmt.Errorf("--cgroup-driver: %w", err)}
 	}
-	ip, err := f.address(id.server.Host)
+	ip, err := f.address(ctx, id.server.Host)
 	if err != nil {
 		return kubelet.Config{}, err
 	}
@@ -241,8 +248,22 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	return config, f.resources.apply(&config)
 }
 
+// addressTimeout bounds how long the API server's name may take to be found.
+const addressTimeout = 10 * time.Second
+
+// addresses finds the node's address anew, nil if the flag has it.
+func (f nodeFlags) addresses(server string) func(context.Context) ([]net.IP, error) {
+	if f.ip != "" {
+		return nil
+	}
+	return func(ctx context.Context) ([]net.IP, error) {
+		ip, err := f.address(ctx, server)
+		return []net.IP{ip}, err
+	}
+}
+
 // address is the node's own address: the flag's, or the one that the kernel would use towards the API server.
-func (f nodeFlags) address(server string) (net.IP, error) {
+func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 	if f.ip != "" {
 		ip, err := netip.ParseAddr(f.ip)
 		if err != nil {
@@ -259,7 +280,8 @@ func (f nodeFlags) address(server string) (net.IP, error) {
 		port = "443"
 	}
 	// Connecting a datagram socket sends nothing: it only makes the kernel choose a route.
-	connection, err := net.Dial("udp", net.JoinHostPort(target.Hostname(), port))
+	dialer := net.Dialer{Timeout: addressTimeout}
+	connection, err := dialer.DialContext(ctx, "udp", net.JoinHostPort(target.Hostname(), port))
 	if err != nil {
 		return nil, fmt.Errorf("find the node's address (or give --node-ip): %w", err)
 	}
@@ -268,7 +290,7 @@ func (f nodeFlags) address(server string) (net.IP, error) {
 }
 
 // completeServer fills in a self-signed certificate and the cluster's CA where no files were named.
-func (f nodeFlags) completeServer(server *kubelet.ServerConfig, rest *rest.Config, name string, ip net.IP) error {
+func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, name string, ip net.IP) error {
 	dir := f.certificates()
 	if (server.CertFile == "") != (server.KeyFile == "") {
 		return usageError{errors.New("--tls-cert-file and --tls-private-key-file go together")}
@@ -277,17 +299,25 @@ func (f nodeFlags) completeServer(server *kubelet.ServerConfig, rest *rest.Confi
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("keep the serving certificate: %w", err)
 		}
-		// It is kept below dir and used again by the next start.
-		crt, key, err := cert.GenerateSelfSignedCertKeyWithFixtures(name, []net.IP{ip}, nil, dir)
-		if err != nil {
-			return fmt.Errorf("make a serving certificate: %w", err)
-		}
 		server.CertFile, server.KeyFile = filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
-		if err := errors.Join(os.WriteFile(server.CertFile, crt, 0o600), os.WriteFile(server.KeyFile, key, 0o600)); err != nil {
-			return fmt.Errorf("keep the serving certificate: %w", err)
+		id.readdressed = func(ips []net.IP) error { return selfSign(name, dir, server.CertFile, server.KeyFile, ips) }
+		if err := id.readdressed([]net.IP{ip}); err != nil {
+			return err
 		}
 	}
-	return f.completeClientCA(server, rest)
+	return f.completeClientCA(server, id.server)
+}
+
+// selfSign writes a serving certificate and its key. What it has made for an address it uses again: that is kept in dir.
+func selfSign(name, dir, certFile, keyFile string, ips []net.IP) error {
+	crt, key, err := cert.GenerateSelfSignedCertKeyWithFixtures(name, ips, nil, dir)
+	if err != nil {
+		return fmt.Errorf("make a serving certificate: %w", err)
+	}
+	if err := errors.Join(os.WriteFile(certFile, crt, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
+		return fmt.Errorf("keep the serving certificate: %w", err)
+	}
+	return nil
 }
 
 // completeClientCA takes the CA of the cluster for that of the clients where no other was named.

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/certificate"
@@ -26,6 +27,10 @@ type identity struct {
 	// server is where the API server is and whom it is known by.
 	server *rest.Config
 
+	// conns makes its connections. They are closed when the node has another address: nobody answers to the old one.
+	conns *connrotation.Dialer
+	// readdressed makes the serving certificate one for these addresses.
+	readdressed func(ips []net.IP) error
 	// metrics are those of the certificates that it keeps.
 	metrics []prometheus.Collector
 	cancel  []context.CancelFunc
@@ -63,9 +68,13 @@ func (i *identity) client() (*kubernetes.Clientset, error) {
 // identify finds out who the node is to the API server: whom the kubeconfig says, or, with --bootstrap-kubeconfig, the
 // owner of a client certificate that the node has signed for itself and keeps renewing.
 func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logger) (*identity, error) {
-	id := &identity{}
+	id := &identity{
+		conns:       connrotation.NewDialer(certificate.Dial),
+		readdressed: func([]net.IP) error { return nil }, // a certificate that was given is not ours to change
+	}
 	if f.bootstrap == "" {
 		config, err := loadKubeconfig(f.kubeconfig)
+		f.dialBy(id, config)
 		id.server, id.rest = config, func() (*rest.Config, error) { return config, nil }
 		return id, err
 	}
@@ -84,12 +93,20 @@ func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logge
 	return id, certificate.WriteKubeconfig(f.kubeconfig, id.server, keeper)
 }
 
+// dialBy has connections made that can be closed, if the node's address may change.
+func (f nodeFlags) dialBy(id *identity, config *rest.Config) {
+	if f.ip == "" && config != nil {
+		config.Dial = id.conns.DialContext
+	}
+}
+
 // clientKeeper makes what keeps the node's client certificate, and notes where the API server is.
 func (f nodeFlags) clientKeeper(id *identity, name string) (keeper *certificate.Keeper, err error) {
 	id.server, err = f.server()
 	if err != nil {
 		return nil, err
 	}
+	f.dialBy(id, id.server)
 	renewing := sync.OnceValues(func() (kubernetes.Interface, error) {
 		config, err := certificate.RESTConfig(id.server, keeper)
 		if err != nil {
@@ -124,7 +141,7 @@ func (f nodeFlags) server() (*rest.Config, error) {
 // the node signs itself.
 func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.ServerConfig, name string, ip net.IP) error {
 	if !f.rotateServer {
-		return f.completeServer(server, id.server, name, ip)
+		return f.completeServer(server, id, name, ip)
 	}
 	if f.certFile != "" {
 		return usageError{errors.New("--rotate-server-certificates and --tls-cert-file: choose one")}
@@ -138,6 +155,7 @@ func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.Serv
 		return err
 	}
 	id.keep(ctx, keeper)
+	id.readdressed = keeper.SetIPs
 	server.CertFile, server.KeyFile, server.CertLater = keeper.Path(), keeper.Path(), true
 	return f.completeClientCA(server, id.server)
 }

@@ -52,15 +52,20 @@ type ClientsetFunc = certificate.ClientsetFunc
 
 // Keeper keeps one certificate. It is safe for concurrent use.
 type Keeper struct {
-	manager certificate.Manager
-	clock   clock.PassiveClock
-	path    func() string
+	// remake makes what asks for a certificate for these addresses; nil for a client's.
+	remake func(ips []net.IP) (certificate.Manager, error)
+	clock  clock.PassiveClock
+	path   func() string
 	// failures counts tries that were refused, were not answered in time, or gave what cannot be kept.
 	failures prometheus.Counter
 	// current is ahead of the manager's, which takes a new certificate over only after it was stored.
 	current atomic.Pointer[tls.Certificate]
 
+	moved chan struct{} // has a value when manager is another one than runs
+
 	mu      sync.Mutex // guards below
+	manager certificate.Manager
+	made    int // counts managers: the last one's certificate counts
 	changed []func()
 	got     chan struct{} // closed when the next certificate is there
 }
@@ -80,13 +85,21 @@ func NewServing(cfg Config, client kubernetes.Interface, names []string, ips []n
 	if len(names) == 0 && len(ips) == 0 {
 		return nil, errors.New("keep a serving certificate: it needs a name or an address")
 	}
-	return newKeeper(cfg, servingPair, servingFailures, certificate.Config{
-		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
-		SignerName:  certificatesv1.KubeletServingSignerName, GetUsages: certificate.DefaultKubeletServingGetUsages,
-		Template: &x509.CertificateRequest{
-			Subject: subject(cfg.NodeName), DNSNames: slices.Clone(names), IPAddresses: slices.Clone(ips),
-		},
-	})
+	wanted := func(ips []net.IP) certificate.Config {
+		return certificate.Config{
+			ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
+			SignerName:  certificatesv1.KubeletServingSignerName, GetUsages: certificate.DefaultKubeletServingGetUsages,
+			Template: &x509.CertificateRequest{
+				Subject: subject(cfg.NodeName), DNSNames: slices.Clone(names), IPAddresses: slices.Clone(ips),
+			},
+		}
+	}
+	k, err := newKeeper(cfg, servingPair, servingFailures, wanted(ips))
+	if err != nil {
+		return nil, err
+	}
+	k.remake = func(ips []net.IP) (certificate.Manager, error) { return k.newManager(cfg, servingPair, wanted(ips)) }
+	return k, nil
 }
 
 func subject(node string) pkix.Name {
@@ -100,34 +113,92 @@ func newKeeper(cfg Config, pair, failures string, manager certificate.Config) (*
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("keep certificates of node %s: %w", cfg.NodeName, err)
 	}
-	store, err := certificate.NewFileStore(pair, cfg.Dir, cfg.Dir, "", "")
-	if err != nil {
-		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", cfg.NodeName, cfg.Dir, err)
-	}
 	k := &Keeper{
-		path: store.CurrentPath, clock: cfg.Clock, got: make(chan struct{}),
+		clock: cfg.Clock, got: make(chan struct{}), moved: make(chan struct{}, 1),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed tries to have the certificate signed."}),
 	}
 	if k.clock == nil {
 		k.clock = clock.RealClock{}
 	}
-	manager.CertificateStore = announced{store, k.renewed}
+	made, err := k.newManager(cfg, pair, manager)
+	if err != nil {
+		return nil, err
+	}
+	k.manager = made
+	k.current.Store(made.Current())
+	return k, nil
+}
+
+// newManager makes what asks for a certificate, and stores it where the one of before is.
+func (k *Keeper) newManager(cfg Config, pair string, manager certificate.Config) (certificate.Manager, error) {
+	store, err := certificate.NewFileStore(pair, cfg.Dir, cfg.Dir, "", "")
+	if err != nil {
+		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", cfg.NodeName, cfg.Dir, err)
+	}
+	if k.path == nil { // it is the same for each
+		k.path = store.CurrentPath
+	}
+	k.mu.Lock()
+	k.made++
+	number := k.made
+	k.mu.Unlock()
+	manager.CertificateStore = announced{store, k.renewed, func() bool {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return number == k.made
+	}}
 	manager.CertificateRenewFailure = k.failures
 	if cfg.Lifetime > 0 {
 		manager.RequestedCertificateLifetime = &cfg.Lifetime
 	}
-	if k.manager, err = certificate.NewManager(&manager); err != nil {
+	made, err := certificate.NewManager(&manager)
+	if err != nil {
 		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", cfg.NodeName, cfg.Dir, err)
 	}
-	k.current.Store(k.manager.Current())
-	return k, nil
+	return made, nil
 }
 
 // Start asks for a certificate when there is none or it is time to, until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
-	k.manager.Start()
-	<-ctx.Done()
-	k.manager.Stop()
+	var runs certificate.Manager
+	for ctx.Err() == nil {
+		k.mu.Lock()
+		newest := k.manager
+		k.mu.Unlock()
+		if newest != runs {
+			if runs != nil {
+				runs.Stop()
+			}
+			runs = newest
+			runs.Start()
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.moved:
+		}
+	}
+	if runs != nil {
+		runs.Stop()
+	}
+	return nil
+}
+
+// SetIPs has a serving certificate asked for that is for these addresses. The one of before is served until it is there.
+func (k *Keeper) SetIPs(ips []net.IP) error {
+	if k.remake == nil {
+		return errors.New("change the addresses of a certificate: it is a client's, and has none")
+	}
+	made, err := k.remake(ips)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.manager = made
+	k.mu.Unlock()
+	select {
+	case k.moved <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

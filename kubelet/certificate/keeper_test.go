@@ -151,6 +151,33 @@ func TestServingCertificate(t *testing.T) {
 }
 
 // TestRenewal has a client certificate renewed under an open connection: the next request comes with the new one.
+// TestServingCertificateForOtherAddresses has the node move before its first certificate is there, and again later.
+func TestServingCertificateForOtherAddresses(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	cfg := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki")}
+	keeper, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	require.NoError(t, err)
+	require.NoError(t, keeper.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
+	start(t, keeper)
+	first := wait(t, keeper)
+	require.Equal(t, "10.0.0.2", first.Leaf.IPAddresses[0].String())
+	renewed := make(chan struct{}, 1)
+	keeper.OnRenewal(func() { renewed <- struct{}{} })
+	path := keeper.Path()
+	require.NoError(t, keeper.SetIPs([]net.IP{net.IPv4(10, 0, 0, 3)}))
+	require.NotNil(t, keeper.Current(), "the one of before is good until then")
+	<-renewed
+	require.Equal(t, "10.0.0.3", keeper.Current().Leaf.IPAddresses[0].String())
+	require.Equal(t, path, keeper.Path())
+	pair, err := tls.LoadX509KeyPair(path, path)
+	require.NoError(t, err)
+	require.Equal(t, keeper.Current().Leaf.SerialNumber, pair.Leaf.SerialNumber)
+
+	own, err := certificate.NewClient(cfg, func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
+	require.NoError(t, err)
+	require.ErrorContains(t, own.SetIPs(nil), "it is a client's")
+}
+
 func TestRenewal(t *testing.T) {
 	s := newSigner(t, 2*time.Second, time.Hour)
 	serials := make(chan *big.Int, 1)

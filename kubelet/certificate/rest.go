@@ -1,6 +1,7 @@
 package certificate
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -26,8 +27,13 @@ const (
 	pingTimeout = 15 * time.Second
 )
 
+// Dial makes connections as client-go does.
+func Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, address)
+}
+
 // RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
-// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own.
+// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own, by the server's Dial if it has one.
 func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 	config := rest.AnonymousClientConfig(server)
 	trust, err := rest.TLSConfigFor(config)
@@ -43,14 +49,18 @@ func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 		}
 		return &tls.Certificate{}, nil // the API server then says that it knows nobody of that kind
 	}
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
+	dial := server.Dial
+	if dial == nil {
+		dial = Dial
+	}
+	dialer := connrotation.NewDialer(dial)
 	keeper.OnRenewal(dialer.CloseAll)
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: trust, TLSHandshakeTimeout: dialTimeout,
 		DialContext: dialer.DialContext, IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: 25,
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
-	config.Transport, config.TLSClientConfig = transport, rest.TLSClientConfig{}
+	config.Transport, config.TLSClientConfig, config.Dial = transport, rest.TLSClientConfig{}, nil
 	return config, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -63,6 +64,7 @@ type Manager struct {
 	node         *corev1.Node
 	gone         bool // node was deleted in the API server
 	cordoned     bool // as was last told
+	ips          []net.IP
 	runtimeStale bool
 	imagesStale  bool
 	reasons      map[string]error // by key, see SetNotReady
@@ -82,6 +84,7 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 	return &Manager{
 		cfg:          cfg,
 		deps:         deps,
+		ips:          cfg.IPs,
 		wake:         make(chan struct{}, 1),
 		registered:   make(chan struct{}),
 		runtimeStale: true,
@@ -152,6 +155,14 @@ func (m *Manager) RuntimeChanged() {
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()
 	m.imagesStale = true
+	m.mu.Unlock()
+	m.poke()
+}
+
+// SetIPs says that the node has other addresses, the primary one first.
+func (m *Manager) SetIPs(ips []net.IP) {
+	m.mu.Lock()
+	m.ips = ips
 	m.mu.Unlock()
 	m.poke()
 }
@@ -276,7 +287,7 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	askImages := m.imagesStale || !now.Before(m.nextImages)
 	m.runtimeStale, m.imagesStale = false, false
 	gen = m.volumesGen
-	m.seen.volumes, m.seen.volumesOK = m.volumes, gen > 0
+	m.seen.volumes, m.seen.volumesOK, m.seen.ips = m.volumes, gen > 0, m.ips
 	reasons := maps.Clone(m.reasons)
 	m.mu.Unlock()
 

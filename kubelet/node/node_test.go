@@ -261,6 +261,29 @@ func TestChangedByOthersIsPutRight(t *testing.T) {
 	})
 }
 
+// TestOtherAddressesAreTold has the node move, and its first address be one that it had before.
+func TestOtherAddressesAreTold(t *testing.T) {
+	run(t, nil, func(t *testing.T, b *bench) {
+		addresses := func() (all []string) {
+			for _, address := range b.get(t).Status.Addresses {
+				all = append(all, string(address.Type)+" "+address.Address)
+			}
+			return all
+		}
+		before := addresses()
+		for _, now := range [][]net.IP{{net.IPv4(10, 9, 9, 9)}, {net.IPv4(10, 8, 8, 8), net.ParseIP("fd00::1")}, {net.IPv4(10, 9, 9, 9)}} {
+			b.SetIPs(now)
+			synctest.Wait() // no clock moves: it is written at once
+			want := []string{}
+			for _, ip := range now {
+				want = append(want, "InternalIP "+ip.String())
+			}
+			require.Equal(t, append(want, before[len(before)-1]), addresses())
+		}
+		require.NotContains(t, strings.Join(b.events(), " "), "Contested", "that is nobody else's doing")
+	})
+}
+
 func TestLargestImagesAreListed(t *testing.T) {
 	fill := func(b *bench) {
 		b.runtime.images = nil

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"net"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ const maxNames = 5
 
 // observed is all that a status is computed from. It is a value: nothing here changes once it is filled in.
 type observed struct {
+	ips       []net.IP
 	facts     Facts
 	usage     Usage
 	version   *runtimeapi.VersionResponse // nil until the runtime answered once
@@ -93,7 +95,7 @@ func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Q
 func build(cfg *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
 	status := *old.DeepCopy()
 	status.Addresses = nil
-	for _, ip := range cfg.IPs {
+	for _, ip := range o.ips {
 		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 	}
 	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: cfg.Hostname})

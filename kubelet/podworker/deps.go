@@ -163,8 +163,8 @@ func (noAllocations) Forget(types.UID)                {}
 type Config struct {
 	// RuntimeName is the scheme of container ids in statuses; "containerd" if empty.
 	RuntimeName string
-	// HostIPs are the node's addresses, the primary one first.
-	HostIPs []string
+	// HostIPs are the node's addresses, the primary one first; nil means that it has none.
+	HostIPs func() []string
 	// MaxBackoff is the longest wait of a crash loop; 0 for kuberuntime.MaxBackoff.
 	MaxBackoff time.Duration
 }

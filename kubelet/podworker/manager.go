@@ -44,6 +44,9 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
+	if cfg.HostIPs == nil {
+		cfg.HostIPs = func() []string { return nil }
+	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"
 	}

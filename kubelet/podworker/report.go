@@ -40,7 +40,7 @@ func (w *worker) report() {
 		Waiting:     w.waiting,
 		Messages:    w.messages,
 		Probes:      verdicts{w.m.deps.Probes},
-		HostIPs:     w.m.cfg.HostIPs,
+		HostIPs:     w.m.cfg.HostIPs(),
 		Prepared:    w.prepared && !w.ended() && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
 		Ended:       w.ended(),
 		Failure:     w.failure,

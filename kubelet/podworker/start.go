@@ -197,7 +197,7 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 
 func (w *worker) podIPs() []string {
 	if w.pod.Spec.HostNetwork {
-		return w.m.cfg.HostIPs
+		return w.m.cfg.HostIPs()
 	}
 	return w.runtime.IPs
 }

@@ -74,7 +74,7 @@ func (w *world) boot() {
 	})
 	require.NoError(w.t, err)
 	grants := allocation.Open(w.dir, nil)
-	manager, err = podworker.New(podworker.Config{HostIPs: []string{"10.0.0.1"}}, podworker.Deps{
+	manager, err = podworker.New(podworker.Config{HostIPs: func() []string { return []string{"10.0.0.1"} }}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
 		Recorder: w.recorder, Allocations: grants, Metrics: w.counts,

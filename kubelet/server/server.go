@@ -119,9 +119,12 @@ type Server struct {
 	ready    chan struct{}
 	handlers sync.WaitGroup // requests being served
 
-	mu    sync.Mutex // guards below
-	addrs []net.Addr
-	conns map[net.Conn]struct{} // all open ones, hijacked ones too
+	moved chan struct{} // has a value when wanted has changed
+
+	mu     sync.Mutex // guards below
+	wanted []string   // addresses to listen on, but for that of HealthzAddress
+	open   []site
+	conns  map[net.Conn]struct{} // all open ones, hijacked ones too
 }
 
 // New makes a Server. It reads no file and opens no port before Start.
@@ -144,6 +147,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		log:   deps.Logger,
 		keys:  &keyPair{certFile: cfg.CertFile, keyFile: cfg.KeyFile, log: deps.Logger},
 		ready: make(chan struct{}),
+		moved: make(chan struct{}, 1), wanted: slices.Clone(cfg.Addresses),
 		conns: make(map[net.Conn]struct{}),
 	}
 	s.handler = s.counted(deps.Requests.Count("readwrite", deps.Auth.guard(cfg.NodeName, deps.Logger, s.routes())))
@@ -152,14 +156,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 
 // Ready is closed when the server listens on all its addresses.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
-
-// Addrs are the addresses listened on, in the order of Config.Addresses, then that of HealthzAddress if there is one.
-// It is empty before Ready.
-func (s *Server) Addrs() []net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.addrs
-}
 
 // Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
 func (s *Server) Start(ctx context.Context) error {
@@ -173,27 +169,22 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 		s.log.Info("the node API answers as soon as its serving certificate is there", "file", s.cfg.CertFile)
 	}
-	listeners, err := s.listen(ctx)
-	if err != nil {
+	if err := s.listen(ctx); err != nil {
 		return err
 	}
 	server, health := s.httpServer(ctx, s.handler), s.httpServer(ctx, s.healthz())
-	served := make(chan error, len(listeners))
-	for i, l := range listeners {
-		if i < len(s.cfg.Addresses) {
-			go func() { served <- server.Serve(tls.NewListener(l, s.tlsConfig())) }()
-		} else {
-			go func() { served <- health.Serve(l) }()
-		}
-	}
+	sites := s.serve(server, health)
 	close(s.ready)
 
-	remaining := len(listeners)
-	select {
-	case <-ctx.Done():
-	case err = <-served:
-		remaining--
-		err = fmt.Errorf("serve node API: %w", err)
+	var err error
+	for err == nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-sites.failed:
+			err = fmt.Errorf("serve node API: %w", err)
+		case <-s.moved:
+			s.move(ctx, sites)
+		}
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
@@ -202,9 +193,7 @@ func (s *Server) Start(ctx context.Context) error {
 			_ = each.Close()
 		}
 	}
-	for range remaining {
-		<-served
-	}
+	sites.running.Wait()
 	// Streams are no longer the http.Server's; cutting their connection ends their handlers.
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
@@ -241,31 +230,6 @@ func (s *Server) tlsConfig() *tls.Config {
 		ClientAuth:     tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.keys.get() },
 	}
-}
-
-// listen opens all addresses or none; that of HealthzAddress, if any, is the last.
-func (s *Server) listen(ctx context.Context) ([]net.Listener, error) {
-	var listeners []net.Listener
-	var addrs []net.Addr
-	addresses := slices.Clone(s.cfg.Addresses)
-	if s.cfg.HealthzAddress != "" {
-		addresses = append(addresses, s.cfg.HealthzAddress)
-	}
-	for _, address := range addresses {
-		l, err := s.listenOne(ctx, address)
-		if err != nil {
-			for _, open := range listeners {
-				_ = open.Close()
-			}
-			return nil, fmt.Errorf("listen on %q for the node API: %w", address, err)
-		}
-		listeners = append(listeners, &trackingListener{Listener: l, server: s})
-		addrs = append(addrs, l.Addr())
-	}
-	s.mu.Lock()
-	s.addrs = addrs
-	s.mu.Unlock()
-	return listeners, nil
 }
 
 // listenOne opens one address. The bridge of the pod network, and so its address, may come after us.

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -292,6 +294,55 @@ func TestListensOnAddressThatComesLater(t *testing.T) {
 	require.Len(t, b.server.Addrs(), 2)
 	code, _ := b.do(t, "admin", "GET", "/healthz")
 	require.Equal(t, 200, code)
+}
+
+// TestAddressesMove has the server leave one address for another while a log is followed on the first.
+func TestAddressesMove(t *testing.T) {
+	b := start(t, func(c *server.Config, _ *server.Deps) {
+		c.Addresses, c.HealthzAddress = []string{"127.0.0.1:0", "127.0.0.2:0"}, "127.0.0.1:0"
+	})
+	before := b.server.Addrs()
+	require.Len(t, before, 3)
+	reach := func(address net.Addr) error {
+		connection, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address.String())
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	}
+	held, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", before[1].String())
+	require.NoError(t, err)
+	defer held.Close()
+	speaks := tls.Client(held, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // who it is does not matter here
+	require.NoError(t, speaks.HandshakeContext(t.Context()))
+
+	b.server.SetAddresses([]string{"127.0.0.1:0", "127.0.0.3:0"})
+	require.Eventually(t, func() bool { return reach(before[1]) != nil }, 10*time.Second, time.Millisecond)
+	after := b.server.Addrs()
+	require.Len(t, after, 3)
+	require.Equal(t, before[0], after[0], "what stays is left alone")
+	require.Equal(t, before[2], after[2], "health too")
+	require.Equal(t, "127.0.0.3", after[1].(*net.TCPAddr).IP.String())
+	for _, address := range after {
+		require.NoError(t, reach(address))
+	}
+	_, err = speaks.Write([]byte("GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"))
+	require.NoError(t, err)
+	answer := make([]byte, len("HTTP/1.1 401"))
+	_, err = io.ReadFull(speaks, answer)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 401", string(answer), "a connection goes on")
+
+	// One that cannot be had does not cost those that can.
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.4:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	b.server.SetAddresses([]string{taken.Addr().String(), "127.0.0.5:0"})
+	require.Eventually(t, func() bool { return reach(before[0]) != nil }, 10*time.Second, time.Millisecond)
+	after = b.server.Addrs()
+	require.Len(t, after, 2)
+	require.Equal(t, "127.0.0.5", after[0].(*net.TCPAddr).IP.String())
+	require.NoError(t, reach(after[0]))
 }
 
 func TestStartErrors(t *testing.T) {

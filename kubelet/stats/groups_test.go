@@ -91,14 +91,17 @@ func systems(t *testing.T, p *stats.Provider, cpuAndMemory bool) map[string]stat
 }
 
 // silent is a runtime that has one Pod, of which it tells no pressure.
-type silent struct{ stats.Runtime }
+type silent struct {
+	stats.Runtime
+	waits *runtimeapi.PsiStats // for CPU time, if it tells that
+}
 
-func (*silent) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+func (s *silent) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
 	*runtimeapi.ListPodSandboxStatsResponse, error,
 ) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{{
 		Attributes: &runtimeapi.PodSandboxAttributes{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "ns", Uid: "u"}},
-		Linux:      &runtimeapi.LinuxPodSandboxStats{Cpu: &runtimeapi.CpuUsage{}, Memory: &runtimeapi.MemoryUsage{}},
+		Linux:      &runtimeapi.LinuxPodSandboxStats{Cpu: &runtimeapi.CpuUsage{Psi: s.waits}, Memory: &runtimeapi.MemoryUsage{}},
 	}}}, nil
 }
 
@@ -237,6 +240,9 @@ func TestPodsPressureIsReadWhereTheRuntimeIsSilent(t *testing.T) {
 	require.Nil(t, summary(m, true).IO)
 	require.NotNil(t, summary(m, true).CPU.PSI)
 
+	m.runtime = &silent{waits: &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Avg10: 9}}}
+	require.EqualValues(t, 9, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best what it tells")
+	require.Equal(t, 2.5, summary(m, false).Memory.PSI.Some.Avg10)
 	m.runtime = &full{dir: m.root}
 	require.Equal(t, 1.5, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best")
 	require.Equal(t, 1.5, summary(m, false).IO.PSI.Some.Avg10)

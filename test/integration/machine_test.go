@@ -97,18 +97,30 @@ func (m *machine) cgroup() string { return "/" + filepath.Base(m.run) }
 // start brings the machine up and joins it, with a driver that registers under its directory.
 func (m *machine) start(driver func(m *machine) []string) {
 	m.t.Helper()
+	m.boot()
+	m.launch("driver", nil, driver(m)...)
+	m.join("--node-ip", m.address)
+}
+
+// boot brings the machine up.
+func (m *machine) boot() {
+	m.t.Helper()
 	argv, env := m.runtime.Command()
 	m.launch("containerd", env, argv...)
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
 	require.NoError(m.t, m.runtime.WaitReady(ctx, clock.RealClock{}), "containerd of %s", m.name)
 	m.images(ctx)
-	m.launch("driver", nil, driver(m)...)
-	m.launch("node", nil, m.c.berth, "node", "--node-name", m.name, "--node-ip", m.address,
+}
+
+// join makes the machine a node of its cluster.
+func (m *machine) join(flags ...string) {
+	m.t.Helper()
+	m.launch("node", nil, append([]string{m.c.berth, "node", "--node-name", m.name,
 		"--bootstrap-kubeconfig", m.c.remoteKubeconfig(filepath.Join(m.dir, "admin.kubeconfig")),
 		"--kubeconfig", filepath.Join(m.dir, "node.kubeconfig"), "--rotate-server-certificates",
-		"--container-runtime-endpoint", "unix://"+m.runtime.Socket(), "--root-dir", m.kubelet(),
-		"--pod-logs-dir", filepath.Join(m.dir, "pods"), "--cgroup-root", m.cgroup(), "--socket", m.records())
+		"--container-runtime-endpoint", "unix://" + m.runtime.Socket(), "--root-dir", m.kubelet(),
+		"--pod-logs-dir", filepath.Join(m.dir, "pods"), "--cgroup-root", m.cgroup(), "--socket", m.records()}, flags...)...)
 }
 
 func (m *machine) kubelet() string  { return filepath.Join(m.dir, "kubelet") }

@@ -1,8 +1,6 @@
 package gcpace
 
-import (
-	"time"
-)
+import "time"
 
 const (
 	// calmPercent is Go's own pace: a collection when garbage is as large as what lives. busyPercent is the most: a
@@ -13,12 +11,12 @@ const (
 	// Pods or binds claims, several times as much.
 	busyRate = 32 << 20
 	// mostGarbage, in bytes, is what may lie uncollected beside what lives, and memoryShare what part of the machine's
-	// memory that may be.
+	// memory, or of what a control group allows of it, that may be.
 	mostGarbage = 512 << 20
 	memoryShare = 32
 )
 
-// garbageFor is how much garbage may lie on a machine of so many bytes.
+// garbageFor is how much garbage may lie where there are so many bytes of memory.
 func garbageFor(memory uint64) uint64 { return min(mostGarbage, memory/memoryShare) }
 
 // sample is what the process is at.

@@ -9,7 +9,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // restAfter is how long little must have been allocated before what the garbage took is given back.
@@ -21,12 +21,24 @@ func Run(ctx context.Context) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	var machine unix.Sysinfo_t
-	if err := unix.Sysinfo(&machine); err != nil {
-		return fmt.Errorf("pace the garbage collector: read the machine's memory: %w", err)
+	memory, err := available()
+	if err != nil {
+		return fmt.Errorf("pace the garbage collector: %w", err)
 	}
-	run(ctx, garbageFor(uint64(machine.Totalram)*uint64(machine.Unit)), restAfter)
+	run(ctx, garbageFor(memory), restAfter)
 	return nil
+}
+
+// available is the machine's memory, in bytes, or what of it the process's control groups allow.
+func available() (uint64, error) {
+	machine, err := memlimit.FromSystem()
+	if err != nil {
+		return 0, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	if limit, err := memlimit.FromCgroup(); err == nil {
+		return min(machine, limit), nil
+	}
+	return machine, nil // no limit, or no control groups
 }
 
 func run(ctx context.Context, garbage uint64, rest time.Duration) {

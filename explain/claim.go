@@ -26,8 +26,13 @@ type claimFacts struct {
 	class  *storagev1.StorageClass // nil if there is none of that name
 	volume *corev1.PersistentVolume
 	users  []string // Pods that use it, by name
-	events []corev1.Event
-	record timeline.Record
+	// holders are the Pods for which Kubernetes keeps the claim while it is being deleted: all that have a node, also those
+	// that have ended.
+	holders []string
+	// ended is set if one of the holders has ended.
+	ended bool
+	events  []corev1.Event
+	record  timeline.Record
 }
 
 // cause is why a claim is not bound: text completes the sentence "claim NAME …".
@@ -143,8 +148,14 @@ func (f *claimFacts) readUsers(ctx context.Context, client kubernetes.Interface,
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed &&
-			slices.Contains(claimNames(pod), f.claim.Name) {
+		if !slices.Contains(claimNames(pod), f.claim.Name) {
+			continue
+		}
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if pod.Spec.NodeName != "" {
+			f.holders, f.ended = append(f.holders, pod.Name), f.ended || ended
+		}
+		if !ended {
 			f.users = append(f.users, pod.Name)
 		}
 	}
@@ -184,10 +195,13 @@ func (f *claimFacts) deleted(object string) *finding {
 		verdict:  fmt.Sprintf("deleting for %s: held by finalizer %s", ago(f.now, since), strings.Join(claim.Finalizers, ", ")),
 		evidence: []Evidence{{object, "metadata.finalizers", strings.Join(claim.Finalizers, ", ")}},
 		next:     kubectl(claim.Namespace, "get pvc", claim.Name+" -o jsonpath={.metadata.finalizers}")}
-	if slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection") && len(f.users) > 0 {
-		found.reason, found.heldBy = "InUse", names("pod", f.users)
-		found.verdict = fmt.Sprintf("deleting for %s: still used by %s; it goes when they have ended", ago(f.now, since), names("pod", f.users))
-		found.next = kubectl(claim.Namespace, "get pods", strings.Join(f.users, " "))
+	if slices.Contains(claim.Finalizers, "kubernetes.io/pvc-protection") && len(f.holders) > 0 {
+		found.reason, found.heldBy = "InUse", names("pod", f.holders)
+		found.verdict = fmt.Sprintf("deleting for %s: still used by %s; it goes when they are deleted", ago(f.now, since), names("pod", f.holders))
+		if f.ended {
+			found.verdict += ", also those that have ended"
+		}
+		found.next = kubectl(claim.Namespace, "get pods", strings.Join(f.holders, " "))
 	}
 	return found
 }

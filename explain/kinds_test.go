@@ -273,3 +273,29 @@ func TestANodeAgentThatWasNotAsked(t *testing.T) {
 		require.Empty(t, answer.Unseen)
 	}
 }
+
+// TestAClaimIsHeldByPodsThatHaveEnded: Kubernetes keeps a claim for every Pod that has a node, a Job's that is long done too.
+func TestAClaimIsHeldByPodsThatHaveEnded(t *testing.T) {
+	gone := before(time.Minute)
+	claim := claimFor(nil)
+	claim.DeletionTimestamp, claim.Finalizers = &gone, []string{"kubernetes.io/pvc-protection"}
+	user := func(name, node string, phase corev1.PodPhase) *corev1.Pod {
+		return pod(func(p *corev1.Pod) {
+			p.Name, p.Spec.NodeName, p.Status.Phase = name, node, phase
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		})
+	}
+	for want, pods := range map[string][]runtime.Object{
+		"pod done; it goes when they are deleted, also those that have ended": {user("done", "n1", corev1.PodSucceeded)},
+		"pod runs; it goes when they are deleted": {
+			user("runs", "n1", corev1.PodRunning)},
+	} {
+		client := fake.NewClientset(append(pods, claim.DeepCopy(), user("unscheduled", "", corev1.PodPending))...)
+		answer, err := explain.Explain(t.Context(), source(client, nil), explain.KindClaim, "default", "data")
+		require.NoError(t, err)
+		require.Equal(t, "InUse", answer.Reason)
+		require.Contains(t, answer.Verdict, want)
+		require.NotContains(t, answer.Verdict, "unscheduled")
+	}
+}

@@ -79,6 +79,11 @@ func newCluster(t testing.TB, network int) *cluster {
 		"--service-cidr", fmt.Sprintf("10.%d.0.0/16", network+1),
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			c.wipe()
+		}
+	})
+	t.Cleanup(func() {
 		if c.cmd != nil {
 			c.stop()
 		}

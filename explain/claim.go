@@ -30,9 +30,9 @@ type claimFacts struct {
 	// that have ended.
 	holders []string
 	// ended is set if one of the holders has ended.
-	ended bool
-	events  []corev1.Event
-	record  timeline.Record
+	ended  bool
+	events []corev1.Event
+	record timeline.Record
 }
 
 // cause is why a claim is not bound: text completes the sentence "claim NAME …".

@@ -51,11 +51,11 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 		return fail(fmt.Errorf("driver %q cannot make volumes", p.config.Name))
 	}
 	if claim.Spec.Selector != nil {
-		return fail(errors.New("spec.selector: not supported for provisioned volumes"))
+		return fail(infeasible(errors.New("spec.selector: not supported for provisioned volumes")))
 	}
 	parameters, fsType, err := splitParameters(options.Parameters)
 	if err != nil {
-		return fail(err)
+		return fail(infeasible(err))
 	}
 	made := &plan{options: options, fsType: fsType}
 	made.block = claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
@@ -73,7 +73,7 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 	}
 	made.request = made.baseRequest(able, parameters)
 	if made.refs, err = resolveSecrets(options); err != nil {
-		return fail(err)
+		return fail(infeasible(err))
 	}
 	if made.request.Secrets, err = p.readSecret(ctx, made.refs[secretProvision]); err != nil {
 		return fail(err)

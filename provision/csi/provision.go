@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/provision"
+	"github.com/berth-dev/berth/timeline"
 )
 
 // ProvisionContext implements provision.ProvisionerContext.
@@ -72,7 +73,7 @@ func (p *Provisioner) create(
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
 		state := stateOf(status.Code(err), mayReschedule)
 		if status.Code(err) == codes.InvalidArgument {
-			err = &provision.InfeasibleError{Err: err} // CSI: the caller must fix a field before it tries again
+			err = infeasible(err) // CSI: the caller must fix a field before it tries again
 		}
 		return nil, state, err
 	}
@@ -81,6 +82,12 @@ func (p *Provisioner) create(
 		return nil, state, err
 	}
 	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
+}
+
+// infeasible is the error for a request that is wrong as it stands.
+func infeasible(err error) error {
+	return &provision.InfeasibleError{Err: timeline.WithReason(err, "",
+		"make the claim anew without what is refused, or with a StorageClass whose driver can give it")}
 }
 
 // stateOf says what a CreateVolume that failed with that code left behind.

@@ -2,6 +2,8 @@ package csi_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -342,6 +344,9 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 			require.ErrorContains(t, err, test.text)
 			require.Equal(t, provision.ProvisioningNoChange, state)
 			require.Nil(t, f.last(), "the driver was not asked")
+			// What the claim and its class say does not change by itself; what they name may come.
+			require.Equal(t, slices.Contains([]string{"selector", "reserved", "two fstypes", "half a secret", "claim's own",
+				"annotation", "hostile secret"}, label), errors.As(err, new(*provision.InfeasibleError)))
 		})
 	}
 }

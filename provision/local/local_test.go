@@ -125,6 +125,7 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 			test.change(&o)
 			_, state, err := p.ProvisionContext(t.Context(), o)
 			require.ErrorContains(t, err, test.field)
+			require.ErrorAs(t, err, new(*provision.InfeasibleError), "asked again unchanged it is refused again")
 			require.Equal(t, provision.ProvisioningFinished, state)
 			left, err := os.ReadDir(root)
 			require.NoError(t, err)

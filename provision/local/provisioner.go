@@ -116,7 +116,7 @@ func (p *Provisioner) provision(
 			Reason: fmt.Sprintf("node %q was selected, this is %q", options.SelectedNode.Name, p.node)}
 	}
 	if err := check(options); err != nil {
-		return nil, provision.ProvisioningFinished, err
+		return nil, provision.ProvisioningFinished, &provision.InfeasibleError{Err: err}
 	}
 	size := options.PVC.Spec.Resources.Requests[corev1.ResourceStorage]
 	made, err := p.tree.make(options.PVName, size.Value())

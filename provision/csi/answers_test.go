@@ -14,7 +14,10 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/provision"
@@ -151,15 +154,38 @@ func TestDelete(t *testing.T) {
 	require.ErrorContains(t, p.DeleteContext(t.Context(), volume(func(pv *corev1.PersistentVolume) {
 		pv.Name = "attached"
 	})), `node "node-1"`)
-	require.ErrorContains(t, p.DeleteContext(t.Context(), volume(func(pv *corev1.PersistentVolume) {
-		pv.Annotations = map[string]string{
-			"volume.kubernetes.io/provisioner-deletion-secret-name":      "gone",
-			"volume.kubernetes.io/provisioner-deletion-secret-namespace": "ns",
-		}
-	})), `"ns/gone"`)
 	require.Empty(t, f.deleted)
 	f.remove = func(*csiapi.DeleteVolumeRequest) error { return status.Error(codes.FailedPrecondition, "in use") }
 	require.ErrorContains(t, p.DeleteContext(t.Context(), volume(func(*corev1.PersistentVolume) {})), "in use")
 	f.remove = nil
 	require.NoError(t, p.DeleteContext(t.Context(), volume(func(*corev1.PersistentVolume) {})))
+}
+
+// A secret may have gone before the volume, with the claim's namespace for instance. The driver says whether it can do
+// without; a secret that cannot be read now is another matter.
+func TestDeleteWithoutItsSecret(t *testing.T) {
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{
+			"volume.kubernetes.io/provisioner-deletion-secret-name":      "gone",
+			"volume.kubernetes.io/provisioner-deletion-secret-namespace": "ns",
+		}},
+		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}}},
+	}
+	f, client := newFaulty(), cluster()
+	socket := socketPath(t)
+	f.serve(t, socket)
+	p := started(t, csi.Deps{Client: client}, csi.Config{Socket: socket})
+	f.remove = func(*csiapi.DeleteVolumeRequest) error { return status.Error(codes.Unauthenticated, "who are you?") }
+	require.ErrorContains(t, p.DeleteContext(t.Context(), pv), "who are you?")
+	require.Len(t, f.deleted, 1)
+	require.Empty(t, f.deleted[0].GetSecrets())
+	f.remove = nil
+	require.NoError(t, p.DeleteContext(t.Context(), pv))
+
+	client.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "gone", errors.New("no right"))
+	})
+	require.ErrorContains(t, p.DeleteContext(t.Context(), pv), `"ns/gone"`)
+	require.Len(t, f.deleted, 2, "the driver was not asked")
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/provision"
@@ -148,7 +149,11 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 		}
 	}
 	secrets, err := p.readSecret(ctx, deletionSecret(volume))
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		// It went first, with the claim's namespace for instance. The driver says whether it can do without.
+		p.logger.Warn("deleting a volume without its secret, which is gone", "volume", volume.Name, "error", err)
+	case err != nil:
 		return fmt.Errorf("delete volume %q: %w", volume.Name, err)
 	}
 	_, err = client.DeleteVolume(ctx, &csiapi.DeleteVolumeRequest{VolumeId: source.VolumeHandle, Secrets: secrets})

@@ -299,3 +299,32 @@ func TestAClaimIsHeldByPodsThatHaveEnded(t *testing.T) {
 		require.NotContains(t, answer.Verdict, "unscheduled")
 	}
 }
+
+// TestAClaimThatIsToGrow: who expands volumes is a program of its own, and without it nothing tells.
+func TestAClaimThatIsToGrow(t *testing.T) {
+	claim := claimFor(nil)
+	claim.Spec.VolumeName, claim.Status.Phase = "v", corev1.ClaimBound
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}
+	claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")}
+	for size, want := range map[string]string{
+		"16Mi": "it has 16Mi and asks for 64Mi; it waits for resizer of driver d.example",
+		"64Mi": "its volume has grown, and the file system follows when a pod uses it",
+	} {
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example", VolumeHandle: "h"}}}}
+		src := source(fake.NewClientset(claim.DeepCopy(), pv), nil)
+		answer, err := explain.Explain(t.Context(), src, explain.KindClaim, "default", "data")
+		require.NoError(t, err)
+		require.Equal(t, "ExpansionPending", answer.Reason)
+		require.Contains(t, answer.Verdict, want)
+		stuck, _, err := explain.Stuck(t.Context(), src, "", "")
+		require.NoError(t, err)
+		require.Len(t, stuck, 1)
+	}
+	claim.Status.Capacity = claim.Spec.Resources.Requests
+	answer, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), nil), explain.KindClaim, "default", "data")
+	require.NoError(t, err)
+	require.Equal(t, "Bound", answer.Reason)
+}

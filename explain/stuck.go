@@ -83,7 +83,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	claims, err := src.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
 	take("persistentvolumeclaims", err, func() {
 		for i := range claims.Items {
-			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
+			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || expands(claim) {
 				found = append(found, candidate{KindClaim, claim.Namespace, claim.Name})
 			}
 		}

@@ -234,7 +234,7 @@ func (k *Kubelet) open() error {
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
 		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, LogQuery: cfg.LogQuery,
-		Profiling: cfg.Profiling, Contention: cfg.Contention, DisableDebugging: cfg.NoDebugging,
+		Profiling: cfg.Profiling, Contention: cfg.Contention, DebugFlags: cfg.DebugFlags, DisableDebugging: cfg.NoDebugging,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
 		Requests: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,

@@ -83,7 +83,7 @@ func (k *Kubelet) serverTo(out *configv1beta1.KubeletConfiguration) {
 	}
 	out.EnableServer = ptr.To(len(c.Addresses) > 0)
 	out.EnableDebuggingHandlers, out.EnableProfilingHandler = ptr.To(!c.NoDebugging), &c.Profiling
-	out.EnableDebugFlagsHandler, out.EnableContentionProfiling = &c.Profiling, c.Contention
+	out.EnableDebugFlagsHandler, out.EnableContentionProfiling = &c.DebugFlags, c.Contention
 	out.EnableSystemLogHandler, out.EnableSystemLogQuery = ptr.To(c.LogDir != ""), &c.LogQuery
 	out.Authentication.X509.ClientCAFile = c.ClientCAFile
 	out.Authentication.Webhook.Enabled, out.Authentication.Anonymous.Enabled = ptr.To(true), ptr.To(false)

@@ -62,4 +62,8 @@ func TestConfigzTellsWhatIsInForce(t *testing.T) {
 	require.True(t, *c.EnableSystemLogQuery)
 	require.True(t, *c.EnableProfilingHandler)
 	require.True(t, c.EnableContentionProfiling)
+	require.False(t, *c.EnableDebugFlagsHandler)
+	c = shown(func(cfg *Config) { cfg.Server.DebugFlags = true })
+	require.True(t, *c.EnableDebugFlagsHandler)
+	require.False(t, *c.EnableProfilingHandler)
 }

@@ -155,6 +155,8 @@ type ServerConfig struct {
 	LogQuery bool
 	// Profiling serves Go's profiler at /debug/pprof/; with Contention it tells as well where goroutines wait for each other.
 	Profiling, Contention bool
+	// DebugFlags lets the level of the log be changed at /debug/flags/v.
+	DebugFlags bool
 	// NoDebugging turns off what runs or reads something in containers: exec, attach, port-forward, run, logs.
 	NoDebugging bool
 }

@@ -73,8 +73,8 @@ var nodeRows = []row{
 	{"SRV-8", "/metrics and below", "server.TestWhoMayDoWhat server.TestWhatAProcessTellsOfItself stats.TestResourceMetrics prober.TestMetricsGoWithThePod", "", ""},
 	{"SRV-9", "/healthz", "server.TestHealth server.TestHealthOnLoopback kubelet.TestHealthFindsWhatHangs kubelet.TestOneQuestionAtATime", "", ""},
 	{"SRV-10", "switches", "server.TestDebuggingDisabled server.TestWhatIsSwitchedOffSaysSo server.TestWhoMayDoWhat server.TestWhatAProcessTellsOfItself " +
-		"server.TestWordsForTheJournal server.TestQueriesAreOffUnlessAskedFor server.TestContentionIsToldIfAskedFor kubelet.TestConfigzTellsWhatIsInForce", "",
-		"one switch for profiler and log level"},
+		"server.TestWordsForTheJournal server.TestQueriesAreOffUnlessAskedFor server.TestContentionIsToldIfAskedFor " +
+		"server.TestProfilerAndLogLevelAreSwitchedApart kubelet.TestConfigzTellsWhatIsInForce", "", ""},
 	{"SRV-11", "/checkpoint", "server.TestCheckpoint integration.TestPods", "", ""},
 	{"SRV-12", "the read-only port", "kubelet.TestReadOnlyServer", "", ""},
 	{"SRV-13", "certificates are read again", "server.TestCertificatesAreReloaded", "", ""},

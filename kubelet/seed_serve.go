@@ -59,7 +59,8 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	s, err := server.New(server.Config{
 		LogDir: logs, LogQuery: ptr.Deref(in.EnableSystemLogQuery, false),
 		Profiling: ptr.Deref(in.EnableProfilingHandler, true), Contention: in.EnableContentionProfiling,
-		NodeName: k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
+		DebugFlags: ptr.Deref(in.EnableDebugFlagsHandler, true),
+		NodeName:   k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
 		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,

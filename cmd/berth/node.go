@@ -44,6 +44,7 @@ type nodeFlags struct {
 
 	certFile, keyFile, clientCA, certDir string
 	rotateServer, profiling, lockYield   bool
+	debugFlags                           bool
 	contention                           bool
 	logQuery, debugging                  bool
 
@@ -114,6 +115,8 @@ func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 		"let /logs/ be asked for what the machine's journal has of a service: /logs/?query=NAME")
 	f.BoolVar(&flags.debugging, "enable-debugging-handlers", true, "serve exec, attach, port-forward, run and logs")
 	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
+	f.BoolVar(&flags.debugFlags, "enable-debug-flags-handler", false,
+		"let those who may ask the node for it change the level of its log: PUT /debug/flags/v")
 	f.BoolVar(&flags.contention, "contention-profiling", false,
 		"with --profiling: tell at /debug/pprof/block where goroutines wait for each other")
 }
@@ -231,7 +234,7 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	if err := f.serve(ctx, id, &server, name, ip); err != nil {
 		return kubelet.Config{}, err
 	}
-	server.Profiling, server.Contention = f.profiling, f.contention
+	server.Profiling, server.Contention, server.DebugFlags = f.profiling, f.contention, f.debugFlags
 	server.LogDir, server.LogQuery, server.NoDebugging = nodeLogDir, f.logQuery, !f.debugging
 	if f.healthzPort > 0 {
 		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))

@@ -105,6 +105,25 @@ func meet(with func(chan struct{})) {
 	<-met
 }
 
+// TestProfilerAndLogLevelAreSwitchedApart has each of them alone, and both without any debugging.
+func TestProfilerAndLogLevelAreSwitchedApart(t *testing.T) {
+	for _, c := range []struct {
+		profiling, flags, disabled bool
+		pprof, level               int
+	}{
+		{profiling: true, pprof: 200, level: 405}, {flags: true, pprof: 405, level: 200},
+		{profiling: true, flags: true, disabled: true, pprof: 405, level: 405},
+	} {
+		b := start(t, func(cfg *server.Config, _ *server.Deps) {
+			cfg.Profiling, cfg.DebugFlags, cfg.DisableDebugging = c.profiling, c.flags, c.disabled
+		})
+		code, body := b.do(t, "admin", "GET", "/debug/pprof/")
+		require.Equal(t, c.pprof, code, body)
+		code, body = b.send(t, "admin", "PUT", "/debug/flags/v", "0")
+		require.Equal(t, c.level, code, body)
+	}
+}
+
 // TestWhatIsSwitchedOffSaysSo has neither logs nor a profiler.
 func TestWhatIsSwitchedOffSaysSo(t *testing.T) {
 	b := start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.Profiling = "", false })

@@ -52,6 +52,10 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 		profileRoutes(mux)
 	} else {
 		mux.HandleFunc("/debug/pprof/", disabled("profiling endpoint is disabled."))
+	}
+	if s.cfg.DebugFlags {
+		mux.HandleFunc("PUT /debug/flags/v", setLogLevel)
+	} else {
 		mux.HandleFunc("/debug/flags/v", disabled("flags endpoint is disabled."))
 	}
 	mux.HandleFunc("GET /runningpods", s.getRunningPods)

@@ -56,10 +56,11 @@ type Config struct {
 	// "journalctl" if empty.
 	LogQuery bool
 	Journal  string
-	// Profiling serves Go's profiler at /debug/pprof/, and takes a log level at /debug/flags/v. With Contention the profile
-	// "block" is filled while the server runs: it tells where goroutines waited for each other, and costs some time at each
-	// wait of the whole process.
+	// Profiling serves Go's profiler at /debug/pprof/. With Contention the profile "block" is filled while the server runs:
+	// it tells where goroutines waited for each other, and costs some time at each wait of the whole process.
 	Profiling, Contention bool
+	// DebugFlags takes a log level at /debug/flags/v.
+	DebugFlags bool
 }
 
 func (c Config) validate() error {

@@ -102,7 +102,7 @@ func TestHealth(t *testing.T) {
 // TestWhatAProcessTellsOfItself asks for what upstream's tools look at beside the metrics.
 func TestWhatAProcessTellsOfItself(t *testing.T) {
 	b := start(t, func(c *server.Config, d *server.Deps) {
-		c.Profiling, d.Flags = true, map[string]string{"node-name": "n1"}
+		c.DebugFlags, d.Flags = true, map[string]string{"node-name": "n1"}
 		d.Checks = []healthz.HealthChecker{healthz.NamedCheck("about", func(*http.Request) error { return nil })}
 	})
 	get := func(path, accept string) string {

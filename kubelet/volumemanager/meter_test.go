@@ -65,17 +65,21 @@ func TestOperationsAreMeasured(t *testing.T) {
 	lived := map[string]uint64{
 		disk + " volume_mount success": 2, disk + " volume_mount fail-unknown": 1, disk + " map_volume success": 1,
 		disk + " volume_apply_access_control success": 1, "kubernetes.io/empty-dir volume_mount success": 1,
-		"kubernetes.io/configmap volume_mount success": 1,
 	}
-	require.Equal(t, lived, w.measured())
+	const refreshed = "kubernetes.io/configmap volume_mount success"
+	counts := w.measured()
+	require.NotZero(t, counts[refreshed], "once, or again since the watch told of the object that was read")
+	delete(counts, refreshed)
+	require.Equal(t, lived, counts)
 
 	pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
 	require.NoError(t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), pv, ""))
 	w.stepUntil(time.Second, "grown", func() bool { return w.measured()[disk+" volume_fs_resize success"] == 1 })
+	seen := w.measured()[refreshed]
 	update := configMap("conf", "2")
 	require.NoError(t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), update, "ns"))
 	w.await("the new content", func() bool { return w.read("a", "conf", "k") == "2" })
-	w.await("it is told", func() bool { return w.measured()["kubernetes.io/configmap volume_mount success"] > 1 })
+	w.await("it is told", func() bool { return w.measured()[refreshed] > seen })
 	for _, again := range []string{"volume_mount success", "volume_apply_access_control success"} {
 		require.Equal(t, lived[disk+" "+again], w.measured()[disk+" "+again], "a volume that nobody refreshes is not mounted")
 	}

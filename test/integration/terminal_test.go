@@ -30,6 +30,14 @@ func terminal(t testing.TB) (own, programs *os.File) {
 	return own, programs
 }
 
+// heedHangups has programs that are started until end is called heed SIGHUP: what is caught here is not ignored there, and
+// these tests may run under nohup.
+func heedHangups() (end func()) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	return func() { signal.Stop(caught) }
+}
+
 // TestAClosedTerminalStopsTheCluster closes the terminal that `berth up` runs on.
 func TestAClosedTerminalStopsTheCluster(t *testing.T) {
 	c := newCluster(t, 177)
@@ -37,10 +45,7 @@ func TestAClosedTerminalStopsTheCluster(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, programs, programs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	// What is caught here is not ignored there: these tests may run under nohup.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP)
-	defer signal.Stop(caught)
+	defer heedHangups()()
 	require.NoError(t, cmd.Start())
 	require.NoError(t, programs.Close())
 	lines := bufio.NewScanner(own)

@@ -89,7 +89,7 @@ func (a *admission) swaps(granted, pod *corev1.Pod) string {
 		for i := range now {
 			c := &now[i]
 			at := slices.IndexFunc(before, func(b corev1.Container) bool { return b.Name == c.Name })
-			if at >= 0 && !restartsForMemory(c) && share(granted, &before[at]) != share(pod, c) {
+			if at >= 0 && !kuberuntime.RestartsFor(c, corev1.ResourceMemory) && share(granted, &before[at]) != share(pod, c) {
 				return c.Name
 			}
 		}
@@ -97,13 +97,6 @@ func (a *admission) swaps(granted, pod *corev1.Pod) string {
 	}
 	return cmp.Or(changed(granted.Spec.Containers, pod.Spec.Containers),
 		changed(granted.Spec.InitContainers, pod.Spec.InitContainers))
-}
-
-// restartsForMemory reports whether the container takes another amount of memory by a restart.
-func restartsForMemory(c *corev1.Container) bool {
-	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
-		return p.ResourceName == corev1.ResourceMemory && p.RestartPolicy == corev1.RestartContainer
-	})
 }
 
 func trimRejected(message string) string { return strings.TrimPrefix(message, rejectedPrefix) }

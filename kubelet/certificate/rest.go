@@ -33,7 +33,8 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 }
 
 // RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
-// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own, by the server's Dial if it has one.
+// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own, by
+// the server's Dial if it has one.
 func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 	config := rest.AnonymousClientConfig(server)
 	trust, err := rest.TLSConfigFor(config)

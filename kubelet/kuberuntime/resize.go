@@ -1,6 +1,8 @@
 package kuberuntime
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -50,13 +52,12 @@ func (p *planner) resized(c *corev1.Container, s *container.ContainerStatus) (cp
 // resizeRestarts says whether a resource of the container has changed that it can only get by a restart.
 func (p *planner) resizeRestarts(c *corev1.Container, s *container.ContainerStatus) bool {
 	cpu, memory := p.resized(c, s)
-	for _, policy := range c.ResizePolicy {
-		if policy.RestartPolicy != corev1.RestartContainer {
-			continue
-		}
-		if cpu && policy.ResourceName == corev1.ResourceCPU || memory && policy.ResourceName == corev1.ResourceMemory {
-			return true
-		}
-	}
-	return false
+	return cpu && RestartsFor(c, corev1.ResourceCPU) || memory && RestartsFor(c, corev1.ResourceMemory)
+}
+
+// RestartsFor says whether the container takes another amount of the resource by a restart, and not while it runs.
+func RestartsFor(c *corev1.Container, resource corev1.ResourceName) bool {
+	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		return p.ResourceName == resource && p.RestartPolicy == corev1.RestartContainer
+	})
 }

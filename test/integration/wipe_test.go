@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/up"
 )
 
@@ -21,7 +21,7 @@ import (
 func (c *cluster) wipe() {
 	ctx := context.WithoutCancel(c.t.Context()) // which is over when a test cleans up
 	for pid := range c.processes() {
-		killAndWait(c.t, pid)
+		testproc.KillAndWait(c.t, pid, patience)
 	}
 	dead, err := up.Leftovers(ctx)
 	require.NoError(c.t, err)
@@ -30,23 +30,6 @@ func (c *cluster) wipe() {
 			require.NoError(c.t, remains.Remove(ctx))
 		}
 	}
-}
-
-// killAndWait ends a process that need not be a child.
-func killAndWait(t testing.TB, pid int) {
-	t.Helper()
-	process, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
-		return
-	}
-	require.NoError(t, err)
-	defer unix.Close(process)
-	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != unix.ESRCH {
-		require.NoError(t, err)
-	}
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(patience.Milliseconds()))
-	require.NoError(t, err)
-	require.NotZero(t, ended, "process %d does not end", pid)
 }
 
 // failsVariable makes TestThatFails fail.

@@ -13,10 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -24,7 +26,7 @@ import (
 // the bridge, addresses given out, and rules of the firewall. After a test that passed there is nothing.
 func (n *node) wipe(t testing.TB) {
 	for _, pid := range n.processes(t) {
-		n.killAndWait(t, pid)
+		testproc.KillAndWait(t, pid, time.Minute)
 	}
 	for _, dir := range []string{n.RunDir, n.Root} {
 		left, err := mounts.Under(dir)
@@ -56,22 +58,6 @@ func (n *node) processes(t testing.TB) []int {
 		}
 	}
 	return found
-}
-
-func (n *node) killAndWait(t testing.TB, pid int) {
-	process, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
-		return
-	}
-	require.NoError(t, err)
-	defer unix.Close(process)
-	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != unix.ESRCH {
-		require.NoError(t, err)
-	}
-	const patience = 60_000 // milliseconds
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, patience)
-	require.NoError(t, err)
-	require.NotZero(t, ended, "process %d does not end", pid)
 }
 
 // rules are those of the firewall's table of addresses that name the node's bridge, as iptables lists them: with the

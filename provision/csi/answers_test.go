@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -55,21 +54,23 @@ func TestWhatACodeLeavesBehind(t *testing.T) {
 
 func TestALateAnswerIsAskedForAgainInTheSameWords(t *testing.T) {
 	f := newFaulty()
+	ctx, lose := context.WithCancel(t.Context())
 	hung := make(chan struct{})
 	f.create = func(ctx context.Context, _ *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
+		lose()
 		<-ctx.Done()
 		close(hung)
-		return nil, errors.New("nobody hears this")
+		return nil, errors.New("killed")
 	}
-	p := withDriver(t, f, csi.Config{Timeout: 100 * time.Millisecond}, secret("ns", "s", "old"))
+	p := withDriver(t, f, csi.Config{}, secret("ns", "s", "old"))
 	first := options(func(o *provision.VolumeOptions) {
 		o.Parameters = map[string]string{
 			"kind": "fast", "csi.storage.k8s.io/provisioner-secret-name": "s",
 			"csi.storage.k8s.io/provisioner-secret-namespace": "ns",
 		}
 	})
-	_, state, err := p.ProvisionContext(t.Context(), first)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	_, state, err := p.ProvisionContext(ctx, first)
+	require.Equal(t, codes.Canceled, status.Code(err))
 	require.Equal(t, provision.ProvisioningInBackground, state)
 	<-hung
 	words := f.last()

@@ -73,6 +73,11 @@ func (p *Provisioner) create(
 	if err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
 		state := stateOf(status.Code(err), mayReschedule)
+		if ctx.Err() != nil {
+			// Whatever it says, it was interrupted: its time ends with ours, and a tool that was killed for that
+			// reads like any failure.
+			state = provision.ProvisioningInBackground
+		}
 		if status.Code(err) == codes.InvalidArgument {
 			err = infeasible(err) // CSI: the caller must fix a field before it tries again
 		}

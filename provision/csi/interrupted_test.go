@@ -1,0 +1,42 @@
+package csi
+
+import (
+	"context"
+	"testing"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/provision"
+)
+
+// atTheEnd is a driver whose answer comes just as the caller's patience ends, which no real one can be made to do.
+type atTheEnd struct {
+	csiapi.ControllerClient
+	lose func()
+}
+
+func (d atTheEnd) CreateVolume(
+	context.Context, *csiapi.CreateVolumeRequest, ...grpc.CallOption,
+) (*csiapi.CreateVolumeResponse, error) {
+	d.lose()
+	return nil, status.Error(codes.Internal, "mkfs: signal: killed")
+}
+
+func TestWhatAnInterruptedDriverSaysIsNotTheEnd(t *testing.T) {
+	p := &Provisioner{config: Config{Name: "disk.example.com"}}
+	ctx, lose := context.WithCancel(t.Context())
+	defer lose()
+	work := &plan{request: &csiapi.CreateVolumeRequest{Name: "pvc-1"}}
+
+	_, state, err := p.create(ctx, atTheEnd{lose: func() {}}, work, true)
+	require.ErrorContains(t, err, "killed")
+	require.Equal(t, provision.ProvisioningFinished, state, "there was time: the driver means it")
+
+	_, state, err = p.create(ctx, atTheEnd{lose: lose}, work, true)
+	require.ErrorContains(t, err, "killed")
+	require.Equal(t, provision.ProvisioningInBackground, state)
+}

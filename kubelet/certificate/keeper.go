@@ -242,8 +242,8 @@ func (k *Keeper) OnRenewal(fn func()) {
 }
 
 func (k *Keeper) renewed(pair *tls.Certificate) {
-	k.current.Store(pair)
 	k.mu.Lock()
+	k.current.Store(pair) // with mu held: who saw it, and then asks to be told of renewals, is not told of this one
 	changed := slices.Clone(k.changed)
 	close(k.got)
 	k.got = make(chan struct{})

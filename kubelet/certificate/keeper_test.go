@@ -44,12 +44,13 @@ type signer struct {
 	cert *x509.Certificate
 
 	mu       sync.Mutex
-	lifetime []time.Duration // of the certificates to come; the last one stays
+	lifetime time.Duration // that certificates have left
+	aged     bool          // the next certificate has lived so much of its life that it is to be renewed at once
 	requests []*certificatesv1.CertificateSigningRequest
 	serial   int64
 }
 
-func newSigner(t *testing.T, lifetime ...time.Duration) *signer {
+func newSigner(t *testing.T, lifetime time.Duration) *signer {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
@@ -92,11 +93,11 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) []byte 
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(s.serial), Subject: asked.Subject, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses,
-		NotBefore: now.Add(-time.Second), NotAfter: now.Add(s.lifetime[0]),
+		NotBefore: now.Add(-time.Second), NotAfter: now.Add(s.lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
-	if len(s.lifetime) > 1 {
-		s.lifetime = s.lifetime[1:]
+	if s.aged {
+		template.NotBefore, s.aged = now.Add(-20*s.lifetime), false
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, asked.PublicKey, s.key)
 	require.NoError(s.t, err)
@@ -155,7 +156,6 @@ func TestServingCertificate(t *testing.T) {
 	require.Len(t, s.asked(), 1)
 }
 
-// TestRenewal has a client certificate renewed under an open connection: the next request comes with the new one.
 // TestServingCertificateForOtherAddresses has the node move before its first certificate is there, and again later.
 func TestServingCertificateForOtherAddresses(t *testing.T) {
 	s := newSigner(t, time.Hour)
@@ -187,8 +187,25 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 	require.ErrorContains(t, own.SetIPs(nil), "it is a client's")
 }
 
+// lingering is a connection whose reader learns only when the test ends that it was closed, as a slow one may.
+type lingering struct {
+	net.Conn
+	closed atomic.Bool
+}
+
+func (c *lingering) Close() error { c.closed.Store(true); return nil }
+
+func (c *lingering) Write(data []byte) (int, error) {
+	if c.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(data)
+}
+
+// TestRenewal has a client certificate renewed under an open connection: the next request comes with the new one.
 func TestRenewal(t *testing.T) {
-	s := newSigner(t, 2*time.Second, time.Hour)
+	s := newSigner(t, time.Hour)
+	s.aged = true
 	serials := make(chan *big.Int, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		serials <- r.TLS.PeerCertificates[0].SerialNumber
@@ -199,13 +216,30 @@ func TestRenewal(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	bootstrap := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
-		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}, BearerToken: "once"}
+	bootstrap := &rest.Config{Host: server.URL, BearerToken: "once",
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := certificate.Dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			return &lingering{Conn: conn}, nil
+		},
+	}
 
-	var withCert []bool
+	withCert := make(chan bool, 8)
+	renew := make(chan struct{}) // a renewal waits for it
 	keeper, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: t.TempDir()},
 		func(current *tls.Certificate) (kubernetes.Interface, error) {
-			withCert = append(withCert, current != nil)
+			withCert <- current != nil
+			if current != nil {
+				select {
+				case <-renew:
+				case <-t.Context().Done():
+				}
+			}
 			return s.client(), nil
 		})
 	require.NoError(t, err)
@@ -216,7 +250,7 @@ func TestRenewal(t *testing.T) {
 	keeper.OnRenewal(func() { renewed <- struct{}{} })
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	stop := start(t, keeper)
+	start(t, keeper)
 	get := func() *big.Int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
 		require.NoError(t, err)
@@ -236,11 +270,12 @@ func TestRenewal(t *testing.T) {
 	await()
 	require.NotNil(t, wait(t, keeper))
 	first := get()
+	require.Zero(t, get().Cmp(first), "until it is renewed")
+	close(renew)
 	await()
 	require.Equal(t, 1, get().Cmp(first), "a new connection with the new certificate")
-	stop()
-	require.False(t, withCert[0])
-	require.True(t, withCert[1], "renewal asks with the certificate that is to be renewed")
+	require.False(t, <-withCert)
+	require.True(t, <-withCert, "renewal asks with the certificate that is to be renewed")
 }
 
 // TestFailedRenewalsAreCounted has an API server refuse a request for each kind of certificate, and then sign it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -33,8 +34,8 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 }
 
 // RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
-// connections made with the old one are closed, so that none outlives it. Each call makes connections of its own, by
-// the server's Dial if it has one.
+// connections made with the old one are closed, so that none outlives it; a request that comes after the renewal makes
+// a new one. Each call makes connections of its own, by the server's Dial if it has one.
 func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 	config := rest.AnonymousClientConfig(server)
 	trust, err := rest.TLSConfigFor(config)
@@ -54,15 +55,46 @@ func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 	if dial == nil {
 		dial = Dial
 	}
-	dialer := connrotation.NewDialer(dial)
-	keeper.OnRenewal(dialer.CloseAll)
-	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: trust, TLSHandshakeTimeout: dialTimeout,
-		DialContext: dialer.DialContext, IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: 25,
-		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-	}
+	transport := &renewing{dial: dial, trust: trust}
+	transport.current.Store(transport.next())
+	keeper.OnRenewal(transport.renew)
 	config.Transport, config.TLSClientConfig, config.Dial = transport, rest.TLSClientConfig{}, nil
 	return config, nil
+}
+
+// renewing sends requests by connections made with the certificate of now. Each certificate has a transport of its own:
+// one that is kept finds out only later that its connections were closed, and fails requests until then.
+type renewing struct {
+	dial    connrotation.DialFunc
+	trust   *tls.Config
+	current atomic.Pointer[generation]
+}
+
+// generation is the connections made with one certificate.
+type generation struct {
+	*http.Transport
+	conns *connrotation.Dialer
+}
+
+var _ http.RoundTripper = (*renewing)(nil)
+
+// RoundTrip implements http.RoundTripper.
+func (r *renewing) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.current.Load().RoundTrip(request)
+}
+
+// CloseIdleConnections closes the connections that nobody uses, as http.Client has it.
+func (r *renewing) CloseIdleConnections() { r.current.Load().CloseIdleConnections() }
+
+func (r *renewing) renew() { r.current.Swap(r.next()).conns.CloseAll() }
+
+func (r *renewing) next() *generation {
+	conns := connrotation.NewDialer(r.dial)
+	return &generation{conns: conns, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: r.trust.Clone(), TLSHandshakeTimeout: dialTimeout,
+		DialContext: conns.DialContext, IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: 25,
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}}
 }
 
 // WriteKubeconfig writes, with mode 0600, a kubeconfig that names the server and the keeper's file, for the next start

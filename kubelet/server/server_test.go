@@ -316,13 +316,13 @@ func TestAddressesMove(t *testing.T) {
 	speaks := tls.Client(held, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // who it is does not matter here
 	require.NoError(t, speaks.HandshakeContext(t.Context()))
 
-	b.server.SetAddresses([]string{"127.0.0.1:0", "127.0.0.3:0"})
+	b.server.SetAddresses([]string{"127.0.0.3:0", "127.0.0.1:0"})
 	require.Eventually(t, func() bool { return reach(before[1]) != nil }, 10*time.Second, time.Millisecond)
 	after := b.server.Addrs()
 	require.Len(t, after, 3)
-	require.Equal(t, before[0], after[0], "what stays is left alone")
+	require.Equal(t, before[0], after[1], "what stays is left alone, and they are in the order wanted")
 	require.Equal(t, before[2], after[2], "health too")
-	require.Equal(t, "127.0.0.3", after[1].(*net.TCPAddr).IP.String())
+	require.Equal(t, "127.0.0.3", after[0].(*net.TCPAddr).IP.String())
 	for _, address := range after {
 		require.NoError(t, reach(address))
 	}

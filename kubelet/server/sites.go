@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -49,37 +50,58 @@ func (s *Server) SetAddresses(addresses []string) {
 	}
 }
 
-// listen opens all addresses or none; that of HealthzAddress, if any, is the last.
-func (s *Server) listen(ctx context.Context) error {
+// arrange listens where the server should be and does not yet, HealthzAddress last, and says which sites are new, which
+// are no longer wanted (they are still open), and which addresses cannot be had: the server does without those.
+func (s *Server) arrange(ctx context.Context) (added, left []site, err error) {
 	s.mu.Lock()
-	wanted := s.wanted
+	wanted, open := make([]site, 0, len(s.wanted)+1), s.open
+	for _, address := range s.wanted {
+		wanted = append(wanted, site{address: address})
+	}
 	s.mu.Unlock()
-	var open []site
-	add := func(address string, health bool) error {
-		l, err := s.listenOne(ctx, address)
-		if err != nil {
-			for _, one := range open {
-				_ = one.Close()
-			}
-			return fmt.Errorf("listen on %q for the node API: %w", address, err)
+	if s.cfg.HealthzAddress != "" {
+		wanted = append(wanted, site{address: s.cfg.HealthzAddress, health: true})
+	}
+	next := make([]site, 0, len(wanted))
+	var errs []error
+	for _, one := range wanted {
+		at := slices.IndexFunc(open, func(has site) bool { return has.address == one.address && has.health == one.health })
+		if at >= 0 {
+			next = append(next, open[at])
+			continue
 		}
-		open = append(open, site{address, health, &trackingListener{Listener: l, server: s}})
+		l, err := s.listenOne(ctx, one.address)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listen on %q for the node API: %w", one.address, err))
+			continue
+		}
+		one.Listener = &trackingListener{Listener: l, server: s}
+		next, added = append(next, one), append(added, one)
+	}
+	for _, one := range open {
+		if !slices.Contains(next, one) {
+			left = append(left, one)
+		}
+	}
+	s.mu.Lock()
+	s.open = next
+	s.mu.Unlock()
+	return added, left, errors.Join(errs...)
+}
+
+// listen opens all addresses or none.
+func (s *Server) listen(ctx context.Context) error {
+	added, _, err := s.arrange(ctx)
+	if err == nil {
 		return nil
 	}
-	for _, address := range wanted {
-		if err := add(address, false); err != nil {
-			return err
-		}
-	}
-	if s.cfg.HealthzAddress != "" {
-		if err := add(s.cfg.HealthzAddress, true); err != nil {
-			return err
-		}
-	}
 	s.mu.Lock()
-	s.open = open
+	s.open = nil
 	s.mu.Unlock()
-	return nil
+	for _, one := range added {
+		_ = one.Close()
+	}
+	return err
 }
 
 // serve begins to serve what is open.
@@ -118,39 +140,15 @@ func (s *Server) begin(all *sites, one site) {
 // move listens where the server should be, and then no more where it should not. An address that cannot be had is told
 // of, and left out.
 func (s *Server) move(ctx context.Context, all *sites) {
-	s.mu.Lock()
-	wanted, open := s.wanted, s.open
-	s.mu.Unlock()
-	next := make([]site, 0, len(wanted)+1)
-	var added []site
-	for _, address := range wanted {
-		if at := slices.IndexFunc(open, func(one site) bool { return one.address == address && !one.health }); at >= 0 {
-			next = append(next, open[at])
-			continue
-		}
-		l, err := s.listenOne(ctx, address)
-		if err != nil {
-			s.log.Error("the node API is not served on an address that the node has now", "address", address, "error", err)
-			continue
-		}
-		added = append(added, site{address, false, &trackingListener{Listener: l, server: s}})
+	added, left, err := s.arrange(ctx)
+	if err != nil {
+		s.log.Error("the node API is not served on every address that the node has now", "error", err)
 	}
-	next = append(next, added...)
-	for _, one := range open {
-		if one.health {
-			next = append(next, one)
-		}
-	}
-	s.mu.Lock()
-	s.open = next
-	s.mu.Unlock()
 	for _, one := range added {
 		s.log.Info("the node API is served on another address", "address", one.address)
 		s.begin(all, one)
 	}
-	for _, one := range open {
-		if !slices.Contains(next, one) {
-			_ = one.Close() // nobody comes there any more
-		}
+	for _, one := range left {
+		_ = one.Close() // nobody comes there any more
 	}
 }

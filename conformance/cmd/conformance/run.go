@@ -268,7 +268,9 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 	return nil
 }
 
-// replace writes a file anew. Until all of it is written, the one that was there stays.
+// replace writes a file anew. Until all of it is written, the one that was there stays. Unlike Berth's internal/atomicfile it
+// takes what is written piece by piece, and leaves the file readable for all, as a report is to be; and the judge, a module
+// of its own, has none of Berth's code in it.
 func replace(path string, write func(io.Writer) error) (err error) {
 	file, err := os.Create(path + ".new")
 	if err != nil {

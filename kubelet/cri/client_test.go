@@ -124,7 +124,16 @@ func TestASocketWithoutCRIIsARuntimeThatIsAway(t *testing.T) {
 		_, err = events.Recv()
 	}
 	requireAway()
+
+	// A call goes by the connection of before until the client has seen its end.
+	watched, cancel := context.WithCancel(t.Context())
+	changes := make(chan bool, 10)
+	group.Go(func() { _ = client.Watch(watched, func(connected bool) { changes <- connected }) })
+	for !<-changes { // a call may be done before the client says that it is connected
+	}
 	server.Stop()
+	require.False(t, <-changes)
+	cancel()
 	group.Wait()
 
 	a := &answers{deadline: make(chan bool, 1)}

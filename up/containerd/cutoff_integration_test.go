@@ -108,7 +108,7 @@ func TestStartsThatAreCutOff(t *testing.T) {
 	n.stop(t)
 	require.NoError(t, errors.Join(n.RemoveDeadSockets(), n.RemoveDeadBundles()))
 	require.Empty(t, glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*"))
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -187,7 +187,7 @@ func (c *cutter) round(way string, moment time.Duration, cut func(cancel func(),
 			require.NoError(t, err)
 			// A start whose caller has gone is still being taken back.
 			return way != "caller gone" || answers[i] == nil || answer.Status.State != runtimeapi.ContainerState_CONTAINER_CREATED
-		}, 20*time.Second, 5*time.Millisecond)
+		}, patience, 5*time.Millisecond)
 		s := answer.Status
 		_, err := os.Stat(filepath.Join(c.journal, s.Metadata.Name))
 		what := fmt.Sprintf("%-12s ran %-5v answer %-5v: %s started %-5v finished %-5v code %d reason %q message %q", way, err == nil, answers[i] == nil,

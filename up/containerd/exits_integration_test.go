@@ -16,7 +16,11 @@ import (
 	"testing"
 	"time"
 
+	eventsapi "github.com/containerd/containerd/api/events"
+	client "github.com/containerd/containerd/v2/client"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-dev/berth/up/containerd"
@@ -42,7 +46,7 @@ func endFirst(t testing.TB, n *node, container string) {
 	}
 	require.NotZero(t, pid, "no process of container %s", container)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, patience, time.Millisecond)
 }
 
 // TestExitsThatContainerdLoses ends containers while containerd is away, while it starts, and while it runs. What
@@ -71,6 +75,7 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 	endFirst(t, n, starting.container)
 	follow()
 	n.start(t)
+	n.awaitFollower(t, exits)
 	exits.Settle(t.Context())
 	for _, p := range []pod{away, starting} {
 		answer, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
@@ -88,16 +93,37 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, _, known := exits.Exit(t.Context(), running.container)
 		return known && code == 137
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 
 	for _, p := range []pod{away, starting, running} {
 		n.end(t, p)
 	}
-	require.Eventually(t, func() bool { return len(glob(t, n.RunDir+"/exits/*")) == 0 }, 5*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return len(glob(t, n.RunDir+"/exits/*")) == 0 }, patience, time.Millisecond,
 		"what is known of containers that are gone is forgotten")
 	n.stop(t)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
+}
+
+// awaitFollower returns when exits hears of containerd's events: it tells of a container's end, as a shim would, until that
+// is known, and then of the container's removal.
+func (n *node) awaitFollower(t testing.TB, exits *containerd.Exits) {
+	direct, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
+	require.NoError(t, err)
+	defer direct.Close()
+	const id = "told"
+	tell := func(topic string, event proto.Message) {
+		require.NoError(t, direct.EventService().Publish(t.Context(), topic, event))
+	}
+	known := func() bool { return len(glob(t, n.RunDir+"/exits/"+id)) > 0 }
+	require.Eventually(t, func() bool {
+		tell("/tasks/exit", &eventsapi.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.Now()})
+		return known()
+	}, patience, 5*time.Millisecond, "nobody follows containerd's events")
+	require.Eventually(t, func() bool {
+		tell("/containers/delete", &eventsapi.ContainerDelete{ID: id})
+		return !known()
+	}, patience, 5*time.Millisecond)
 }
 
 // TestStrayShims cuts calls that start Pods off in the middle, by their callers and by killing containerd. Nothing of
@@ -109,6 +135,7 @@ func TestStrayShims(t *testing.T) {
 	logs := t.TempDir()
 	lives := n.run(t, n.sandbox("lives", logs, false), volume(t))
 	n.strays(t)
+	var calls sync.WaitGroup
 	for i := range 30 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2+4*i)*time.Millisecond)
 		_, err := n.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: n.sandbox("cut"+string(rune('a'+i)), logs, false)})
@@ -117,11 +144,14 @@ func TestStrayShims(t *testing.T) {
 			continue
 		}
 		t.Logf("%d: %v", i, err)
-		go func() { // it ends with containerd
-			_, _ = n.RunPodSandbox(context.WithoutCancel(t.Context()), &runtimeapi.RunPodSandboxRequest{Config: n.sandbox("killed"+string(rune('a'+i)), logs, false)})
-		}()
+		// The next containerd must not get the call of a goroutine that comes late: it goes to this one, and ends with it.
+		client, config := n.RuntimeServiceClient, n.sandbox("killed"+string(rune('a'+i)), logs, false)
+		calls.Go(func() {
+			_, _ = client.RunPodSandbox(context.WithoutCancel(t.Context()), &runtimeapi.RunPodSandboxRequest{Config: config})
+		})
 		time.Sleep(time.Duration(5+6*i) * time.Millisecond) // a moment in the middle of the call
 		n.kill(t)
+		calls.Wait()
 		before := n.NetworkNamespaces()
 		require.NoError(t, n.RemoveDeadSockets())
 		n.start(t)
@@ -151,7 +181,7 @@ func TestStrayShims(t *testing.T) {
 	n.end(t, lives)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -160,15 +190,17 @@ func TestStrayShims(t *testing.T) {
 func (n *node) strays(t testing.TB) {
 	process := func(socket string, more ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/bash")
-		cmd.Args = append([]string{"containerd-shim-runc-v2", "-c", "sleep 1000; :", "-namespace", "k8s.io", "-id", "stray",
+		// It waits by itself: a child would be a second such process until it becomes the program that waits.
+		cmd.Args = append([]string{"containerd-shim-runc-v2", "-c", "read", "-namespace", "k8s.io", "-id", "stray",
 			"-address", socket}, more...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		_, err := cmd.StdinPipe() // nothing is written
+		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		require.Eventually(t, func() bool { // Start returns a moment before the kernel shows the arguments
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
 			return err == nil && len(line) > 0
-		}, 5*time.Second, time.Millisecond)
+		}, patience, time.Millisecond)
 		return cmd
 	}
 	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
@@ -185,7 +217,7 @@ func (n *node) strays(t testing.TB) {
 	require.Error(t, stray.Wait(), "it was killed")
 	for _, left := range []*exec.Cmd{foreign, call} {
 		require.NoError(t, left.Process.Signal(syscall.Signal(0)))
-		require.NoError(t, syscall.Kill(-left.Process.Pid, syscall.SIGKILL))
+		require.NoError(t, left.Process.Kill())
 		_ = left.Wait() // it was killed
 	}
 

@@ -32,6 +32,10 @@ import (
 
 const imageVersion = "test"
 
+// patience bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that fails for
+// want of time tells nothing.
+const patience = 3 * time.Minute
+
 // binaries is where `make build` put the programs.
 func binaries(t testing.TB) string {
 	dir, err := filepath.Abs("../../bin")
@@ -95,7 +99,7 @@ func newNode(t testing.TB, net byte) *node {
 func (n *node) start(t testing.TB) time.Duration {
 	began := time.Now()
 	n.launch(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, n.WaitReady(ctx, clock.RealClock{}))
 	took := time.Since(began)
@@ -248,11 +252,12 @@ func (n *node) end(t testing.TB, p pod) time.Duration {
 	return time.Since(began)
 }
 
-// get asks until there is an answer: a container that has started is not yet one that listens.
+// get asks until there is an answer: a container that has started is not yet one that listens. It does not give up a
+// question that was heard, which the demo would count.
 func get(t testing.TB, url string) string {
 	var body string
 	require.Eventually(t, func() bool {
-		client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 		answer, err := client.Get(url)
 		if err != nil {
 			return false
@@ -261,7 +266,7 @@ func get(t testing.TB, url string) string {
 		data, err := io.ReadAll(answer.Body)
 		body = string(data)
 		return err == nil && answer.StatusCode == http.StatusOK
-	}, 5*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	return body
 }
 
@@ -273,6 +278,19 @@ func volume(t testing.TB) string {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.Chown(dir, 65532, 65532))
 	return dir
+}
+
+// nothingLeft waits until nothing of this node is left but what outlives Pods by design. What was taken away may still be
+// about to end, as a shim that has said goodbye to containerd, or a link whose namespace the kernel takes apart.
+func (n *node) nothingLeft(t testing.TB) {
+	t.Helper()
+	var left []string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if left = n.leftovers(t); len(left) == 0 {
+			return
+		}
+	}
+	require.Empty(t, left)
 }
 
 // leftovers is what of this node is still on the machine: mounts, shims, interfaces, firewall rules and addresses given

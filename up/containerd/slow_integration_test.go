@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,11 +37,14 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 		if at == "" {
 			require.NoError(t, syscall.Kill(shim, syscall.SIGSTOP))
 		}
-		time.AfterFunc(shimPause, func() { _ = syscall.Kill(shim, syscall.SIGCONT) })
+		var stopped sync.WaitGroup
 		if at != "" {
-			go n.stopShimAt(t, began, at, shim)
+			stopped.Go(func() { n.stopShimAt(t, began, at, shim) })
+		} else {
+			time.AfterFunc(shimPause, func() { _ = syscall.Kill(shim, syscall.SIGCONT) })
 		}
 		n.start(t)
+		stopped.Wait()
 		boxes, err := n.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		require.NoError(t, err)
 		require.Len(t, boxes.Items, 1)
@@ -53,7 +57,7 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 	n.end(t, p)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -80,7 +84,7 @@ func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
 	n.end(t, p)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -110,13 +114,17 @@ func (n *node) awaitLog(t testing.TB, offset int64, word string) {
 	}
 }
 
-// stopShimAt stops a shim as soon as containerd, which is starting, has said a word in its log after an offset.
+// stopShimAt stops a shim for a while as soon as containerd, which is starting, has said a word in its log after an offset.
 // Containerd stands still meanwhile, so that it cannot be ahead.
 func (n *node) stopShimAt(t testing.TB, offset int64, word string, shim int) {
 	n.awaitLog(t, offset, word)
+	if t.Context().Err() != nil {
+		return
+	}
 	daemon := n.daemon.Process
 	_ = daemon.Signal(syscall.SIGSTOP)
 	_ = syscall.Kill(shim, syscall.SIGSTOP)
+	time.AfterFunc(shimPause, func() { _ = syscall.Kill(shim, syscall.SIGCONT) })
 	_ = daemon.Signal(syscall.SIGCONT)
 }
 

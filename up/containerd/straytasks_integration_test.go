@@ -58,7 +58,7 @@ func TestTasksOfEndedContainers(t *testing.T) {
 		n.end(t, p)
 	}
 	n.stop(t)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -102,7 +102,7 @@ func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
 		n.end(t, p)
 	}
 	n.stop(t)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }
 
@@ -157,6 +157,6 @@ func TestLooksWhilePodsLive(t *testing.T) {
 	require.NoError(t, looking.Wait())
 	t.Logf("looked %d times", looks)
 	n.stop(t)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 }

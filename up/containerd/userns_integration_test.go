@@ -48,7 +48,7 @@ func TestUserNamespace(t *testing.T) {
 	require.Equal(t, []string{"0", "1048576", "65536"}, strings.Fields(string(mapped)))
 
 	n.end(t, p)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.stop(t)
 	n.clean(t)
 }

@@ -38,14 +38,15 @@ func TestPodOnTheBridge(t *testing.T) {
 	require.Equal(t, "1\n", get(t, "http://"+ip+":8080/count"))
 
 	exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{
-		ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: 10,
+		ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: int64(patience.Seconds()),
 	})
 	require.NoError(t, err)
 	require.Zero(t, exec.ExitCode)
 	require.Equal(t, "demo dev\n", string(exec.Stdout))
-	log, err := os.ReadFile(filepath.Join(logs, "demo.log"))
-	require.NoError(t, err)
-	require.Contains(t, string(log), " stdout F demo dev: counting visits in /data")
+	require.Eventually(t, func() bool { // containerd writes it down after it was said
+		log, err := os.ReadFile(filepath.Join(logs, "demo.log"))
+		return err == nil && strings.Contains(string(log), " stdout F demo dev: counting visits in /data")
+	}, patience, 5*time.Millisecond, "the container's log says what it does")
 
 	t.Logf("stop and remove: %s", n.end(t, p))
 	var seen []string
@@ -62,13 +63,13 @@ func TestPodOnTheBridge(t *testing.T) {
 	require.Contains(t, seen, "CONTAINER_STARTED_EVENT demo")
 	require.Contains(t, seen, "CONTAINER_STOPPED_EVENT demo")
 
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	t.Logf("cgroups after it: %q", n.cgroups(t))
 	n.stop(t)
 	t.Logf("second start to ready: %s", n.start(t))
 	n.images(t)
 	n.stop(t)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.clean(t)
 	require.Empty(t, n.cgroups(t))
 }
@@ -90,7 +91,7 @@ func TestPodOutlivesContainerd(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, state.Status.State)
 	n.end(t, p)
-	require.Empty(t, n.leftovers(t))
+	n.nothingLeft(t)
 	n.stop(t)
 	n.clean(t)
 }
@@ -107,7 +108,7 @@ func TestTwoSideBySide(t *testing.T) {
 	require.NotEmpty(t, get(t, "http://10.199.3.2:8080/"))
 	first.end(t, one)
 	first.stop(t)
-	require.Empty(t, first.leftovers(t))
+	first.nothingLeft(t)
 	first.clean(t)
 	require.NotEmpty(t, get(t, "http://10.199.4.2:8080/"))
 	require.Equal(t, "1\n", get(t, "http://10.199.4.2:8080/count"))
@@ -121,7 +122,7 @@ func TestTwoSideBySide(t *testing.T) {
 
 	second.end(t, two)
 	second.stop(t)
-	require.Empty(t, second.leftovers(t))
+	second.nothingLeft(t)
 	second.clean(t)
 }
 

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -26,7 +25,7 @@ import (
 // the bridge, addresses given out, and rules of the firewall. After a test that passed there is nothing.
 func (n *node) wipe(t testing.TB) {
 	for _, pid := range n.processes(t) {
-		testproc.KillAndWait(t, pid, time.Minute)
+		testproc.KillAndWait(t, pid, patience)
 	}
 	for _, dir := range []string{n.RunDir, n.Root} {
 		left, err := mounts.Under(dir)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +28,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/attachdetach/csi"
+	"github.com/berth-dev/berth/internal/freeport"
 )
 
 const patience = 3 * time.Minute
@@ -39,10 +39,8 @@ func controlPlane(t *testing.T) (dataDir string) {
 	require.NoError(t, err)
 	_, err = os.Stat(binary)
 	require.NoError(t, err, "run make build first")
-	port, err := net.Listen("tcp", "127.0.0.1:0")
+	number, err := freeport.Loopback()
 	require.NoError(t, err)
-	number := port.Addr().(*net.TCPAddr).Port
-	require.NoError(t, port.Close())
 	runDir, err := os.MkdirTemp("/tmp", "ad")
 	require.NoError(t, err)
 	dataDir = t.TempDir()

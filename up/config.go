@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-dev/berth/internal/freeport"
 )
 
 // Defaults of the flags of `berth up`.
@@ -140,14 +141,9 @@ func (c Config) validatePaths() error {
 	return errors.Join(errs...)
 }
 
-// FreePort is a port of loopback that nobody listens on now.
-func FreePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
-}
+// FreePort is a port of loopback that nobody listens on now, and that no outgoing connection of the machine takes while the
+// cluster, which keeps its port, is stopped.
+func FreePort() (int, error) { return freeport.Loopback() }
 
 // ParseCIDR reads an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it wants.
 func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {

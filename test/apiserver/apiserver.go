@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-dev/berth/internal/freeport"
 )
 
 // patience bounds the start. A loaded machine is slow, and a test that fails for want of time tells nothing.
@@ -101,10 +102,9 @@ func watch(lines *bufio.Scanner, ready chan struct{}) {
 }
 
 func freePort(t testing.TB) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Loopback()
 	require.NoError(t, err)
-	defer listener.Close()
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	return strconv.Itoa(port)
 }
 
 // Config connects as an identity: Admin, or one of those that a cluster gives its parts, such as "replicaset". It has

@@ -69,7 +69,7 @@ type cluster struct {
 func newCluster(t testing.TB, network int) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, berth: berthBinary(t), dataDir: filepath.Join(t.TempDir(), "data"), network: network, port: freePort(t),
+		t: t, berth: berthBinary(t), dataDir: filepath.Join(shortDir(t), "data"), network: network, port: freePort(t),
 	}
 	c.args = []string{
 		"--data-dir", c.dataDir,
@@ -92,14 +92,6 @@ func newCluster(t testing.TB, network int) *cluster {
 		}
 	})
 	return c
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // up starts berth and returns once it says that the cluster is ready (and the demo, if asked for).
@@ -297,7 +289,8 @@ func (c *cluster) waitPod(selector, what string, satisfied func(*corev1.Pod) boo
 	})
 	if err != nil {
 		out, _ := c.run("kubectl", "get", "pods,pvc,pv,events", "-A", "-o", "wide")
-		require.NoError(c.t, err, "wait for a Pod %s to be %s; there is:\n%s", selector, what, out)
+		nodes, _ := c.run("kubectl", "get", "nodes", "-o", `jsonpath={range .items[*]}{.metadata.name}: {.spec.taints} {.status.conditions}{"\n"}{end}`)
+		require.NoError(c.t, err, "wait for a Pod %s to be %s; there is:\n%s\nand of nodes:\n%s", selector, what, out, nodes)
 	}
 	return found
 }

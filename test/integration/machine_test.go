@@ -50,7 +50,7 @@ func newMachine(t testing.TB, c *cluster, i int) *machine {
 	run, err := os.MkdirTemp("/run", "berth-m")
 	require.NoError(t, err)
 	m := &machine{
-		t: t, c: c, name: fmt.Sprintf("machine-%d", i), dir: filepath.Join(t.TempDir(), fmt.Sprint("m", i)), run: run,
+		t: t, c: c, name: fmt.Sprintf("machine-%d", i), dir: filepath.Join(shortDir(t), fmt.Sprint("m", i)), run: run,
 		address: fmt.Sprintf("10.%d.%d.2", c.network+2, i), link: fmt.Sprintf("bm%d-%d", c.network, i),
 		running: make(map[string]*exec.Cmd),
 	}

@@ -89,9 +89,7 @@ func newRounds(t *testing.T, seed uint64) *rounds {
 		daemons: make(map[string]*daemon), deaths: make(map[string]int), wrote: make(map[string][]string),
 	}
 	require.NoError(t, os.Chmod(w.acks, 0o777))
-	sockets, err := os.MkdirTemp("", "berth") // short: a socket's path is bounded
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
+	sockets := shortDir(t)
 	w.proxy = newProxy(t, filepath.Join(sockets, proxySocket), filepath.Join(sockets, driverSocket),
 		rand.New(rand.NewPCG(seed, 2)))
 	w.launch("--unsafe-no-fsync", "--without", "kubelet,csi-driver,csi-provisioner,csi-attacher,attachdetach")
@@ -112,7 +110,7 @@ func (w *rounds) startDaemons(driver string) {
 	for name, args := range map[string][]string{
 		"kubelet": {"node", "--kubeconfig", kubeconfig("node"), "--node-name", "node-171", "--node-ip", "10.171.0.1",
 			"--container-runtime-endpoint", "unix://" + filepath.Join(w.runDir(), "containerd.sock"),
-			"--root-dir", w.kubeletDir(), "--pod-logs-dir", filepath.Join(logs, "pods"), "--cgroup-root", "/berth-" + w.id(),
+			"--healthz-port", "0", "--root-dir", w.kubeletDir(), "--pod-logs-dir", filepath.Join(logs, "pods"), "--cgroup-root", "/berth-" + w.id(),
 			"--tls-cert-file", pki("kubelet-server.crt"), "--tls-private-key-file", pki("kubelet-server.key"),
 			"--client-ca-file", pki("ca.crt")},
 		"driver": {"csi-driver", "--endpoint", driver, "--node-id", "node-171", "--root", filepath.Join(w.dataDir, "disks")},

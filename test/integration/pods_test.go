@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -207,9 +206,8 @@ func checkGrace(t *testing.T, c *cluster) {
 	c.apply(manifest("stubborn", `trap '' TERM; echo ready; while :; do sleep 0.05; done`))
 	c.waitPod("name=polite", "ready", isReady)
 	c.waitPod("name=stubborn", "ready", isReady)
-	began := time.Now()
-	c.mustRun("kubectl", "delete", "pod", "polite", "--grace-period=30", "--timeout=2m")
-	require.Less(t, time.Since(began), 25*time.Second, "a Pod that stops at once does not wait for its grace to end")
+	// One that stops at once does not wait for its grace to end, which is beyond what kubectl waits.
+	c.mustRun("kubectl", "delete", "pod", "polite", "--grace-period=600", "--timeout=2m")
 	require.FileExists(t, filepath.Join(mark, "polite"))
 	c.mustRun("kubectl", "delete", "pod", "stubborn", "--timeout=2m")
 }

@@ -64,10 +64,12 @@ func newPlaces(driver string, csiNodes storagelisters.CSINodeLister, nodes corel
 
 // look finds out where the node is now and returns the places that came or went with that.
 func (p *places) look(node string) []string {
-	segments, there := p.find(node)
-	text := textOf(segments)
+	// The lock is held from before the caches are read: Nodes and CSINodes come side by side, and who has looked
+	// earlier must not have the last word.
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	segments, there := p.find(node)
+	text := textOf(segments)
 	old, was := p.ofNode[node]
 	if was == there && old == text {
 		return nil

@@ -27,10 +27,12 @@ import (
 const (
 	// liveLag is the most that the informers of the live test lag behind.
 	liveLag = 5 * time.Second
-	// liveTime is how long each kind is played: some lags, so that much is written, seen and written again.
+	// liveTime is how long each kind is played at least: some lags, so that much is written, seen and written again.
 	liveTime = 30 * time.Second
-	liveKeys = 6
-	keep     = "example.com/keep" // a finalizer
+	// livePatience is how long it is played at most until all that it is about has happened, on a slow machine.
+	livePatience = 3 * time.Minute
+	liveKeys     = 6
+	keep         = "example.com/keep" // a finalizer
 )
 
 // TestLive does everything to a few objects of a real API server while the informers' events come up to 5 s late,
@@ -74,7 +76,8 @@ func playLive[T client.Object, L runtime.Object, A liveAPI[T, L]](
 	clientset := p.line.connect(t, server.Config(t, apiserver.Admin))
 	p.restart(clientset)
 	p.look()
-	for began := time.Now(); time.Since(began) < liveTime; {
+	happened := func() bool { return p.lost > 0 && p.pending > 0 && p.breaks.count() > 0 }
+	for began := time.Now(); time.Since(began) < liveTime || !happened() && time.Since(began) < livePatience; {
 		if p.random.IntN(200) == 0 {
 			p.restart(clientset)
 			p.restarts++

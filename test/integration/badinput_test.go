@@ -36,7 +36,7 @@ func TestBadStarts(t *testing.T) {
 		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{file}
 		out, err := cmd.CombinedOutput()
 		require.Error(t, err)
-		require.Contains(t, string(out), "root")
+		require.Contains(t, string(out), "use sudo")
 	})
 	t.Run("port in use", func(t *testing.T) {
 		c := newCluster(t, 151)

@@ -24,6 +24,7 @@ type loops struct{ devices loopdev.Devices }
 type loop struct {
 	number   int
 	path     string
+	sequence uint64 // tells it from what was and will be attached to this number
 	readonly bool
 	// detaching: it has been detached, but somebody still has it open, such as another mount namespace that got a
 	// copy of a mount. It serves on until that one lets go.
@@ -51,7 +52,7 @@ func (l *loops) findAny(image string) (*loop, error) {
 		return nil, err
 	}
 	for _, candidate := range candidates {
-		found, err := l.check(candidate.Number, &stat)
+		found, err := l.check(candidate, &stat)
 		if err != nil {
 			return nil, err
 		}
@@ -63,8 +64,8 @@ func (l *loops) findAny(image string) (*loop, error) {
 }
 
 // check returns the device if its image is that of stat.
-func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
-	device, err := l.devices.Open(number, os.O_RDONLY)
+func (l *loops) check(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
+	device, err := l.devices.Open(candidate.Number, os.O_RDONLY)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // being detached right now
 	}
@@ -83,7 +84,8 @@ func (l *loops) check(number int, stat *unix.Stat_t) (*loop, error) {
 		return nil, nil
 	}
 	return &loop{
-		number: number, path: device.Name(), readonly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		number: candidate.Number, path: device.Name(), sequence: candidate.Sequence,
+		readonly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		detaching: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
 	}, nil
 }
@@ -99,11 +101,13 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 		return nil, err
 	}
 	defer file.Close()
-	number, err := l.devices.Attach(file, loopdev.Options{ReadOnly: readonly, SectorSize: sectorSize, Skip: l.published})
+	device, err := l.devices.Attach(file, loopdev.Options{ReadOnly: readonly, SectorSize: sectorSize, Skip: l.published})
 	if err != nil {
 		return nil, err
 	}
-	return &loop{number: number, path: l.devices.Path(number), readonly: readonly}, nil
+	return &loop{
+		number: device.Number, path: l.devices.Path(device.Number), sequence: device.Sequence, readonly: readonly,
+	}, nil
 }
 
 // published reports whether the node of a free device is still published: it belongs to an earlier user, who must not
@@ -139,7 +143,9 @@ func (l *loops) revive(device *loop) (bool, error) {
 }
 
 // detach frees the device, at once or when its last user closes it.
-func (l *loops) detach(device *loop) error { return l.devices.Detach(device.number) }
+func (l *loops) detach(device *loop) error {
+	return l.devices.Detach(loopdev.Device{Number: device.number, Sequence: device.sequence})
+}
 
 // resize has the device take the size that its image has now.
 func (l *loops) resize(device *loop) error {

@@ -40,6 +40,9 @@ type Device struct {
 	Backing string
 	// Offset is that of Options.
 	Offset uint64
+	// Sequence tells what is attached from whatever has been and will be attached to a device of this number. It is 0
+	// before Linux 5.15.
+	Sequence uint64
 	// Detaching says that it has been detached, but somebody still has it open. It ends when that one lets go.
 	Detaching bool
 }
@@ -52,27 +55,38 @@ func (d Devices) List(match func(backing string) bool) ([]Device, error) {
 	}
 	var found []Device
 	for _, name := range names {
-		backing, err := os.ReadFile(name)
+		path, err := backing(name)
+		if err != nil || !match(path) {
+			continue // an error: detached meanwhile
+		}
+		number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(name))), "loop"))
 		if err != nil {
+			return nil, fmt.Errorf("list loop devices: number of %s: %w", name, err)
+		}
+		device, err := d.read(number)
+		if err != nil || !match(device.Backing) {
 			continue // detached meanwhile
 		}
-		path := strings.TrimSuffix(strings.TrimSuffix(string(backing), "\n"), deleted)
-		if !match(path) {
-			continue
-		}
-		device, err := read(filepath.Dir(name))
-		if err != nil {
-			continue // detached meanwhile
-		}
-		device.Backing = path
 		found = append(found, device)
 	}
 	return found, nil
 }
 
-// read reads what sys/loopNUMBER/loop tells of a device besides its backing file.
-func read(dir string) (device Device, err error) {
-	if device.Number, err = strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(dir)), "loop")); err != nil {
+// backing reads the path of what is attached out of a backing_file.
+func backing(name string) (string, error) {
+	path, err := os.ReadFile(name)
+	return strings.TrimSuffix(strings.TrimSuffix(string(path), "\n"), deleted), err
+}
+
+// read reads what the kernel tells of a device that something is attached to. The sequence comes first: should something
+// else be attached by the end, Detach leaves that alone.
+func (d Devices) read(number int) (device Device, err error) {
+	device.Number = number
+	if device.Sequence, err = d.sequence(number); err != nil {
+		return device, err
+	}
+	dir := filepath.Join(d.sys, "loop"+strconv.Itoa(number), "loop")
+	if device.Backing, err = backing(filepath.Join(dir, "backing_file")); err != nil {
 		return device, err
 	}
 	offset, err := os.ReadFile(filepath.Join(dir, "offset"))
@@ -85,6 +99,18 @@ func read(dir string) (device Device, err error) {
 	detaching, err := os.ReadFile(filepath.Join(dir, "autoclear"))
 	device.Detaching = strings.TrimSpace(string(detaching)) != "0"
 	return device, err
+}
+
+// sequence is the Sequence of what is attached to the device now.
+func (d Devices) sequence(number int) (uint64, error) {
+	text, err := os.ReadFile(filepath.Join(d.sys, "loop"+strconv.Itoa(number), "diskseq"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }
 
 // Options say how to attach. The zero value gives a device that can be written to and shows all of the file.
@@ -100,16 +126,16 @@ type Options struct {
 	Skip func(number int) (bool, error)
 }
 
-// Attach attaches an open file or block device to a free loop device and returns its number. The caller may close the
-// file then: the kernel holds it until Detach.
-func (d Devices) Attach(file *os.File, options Options) (int, error) {
+// Attach attaches an open file or block device to a free loop device and returns that. The caller may close the file
+// then: the kernel holds it until Detach.
+func (d Devices) Attach(file *os.File, options Options) (Device, error) {
 	mode, flags := os.O_RDWR, uint32(0)
 	if options.ReadOnly {
 		mode, flags = os.O_RDONLY, unix.LO_FLAGS_READ_ONLY
 	}
 	control, err := os.OpenFile(filepath.Join(d.dev, "loop-control"), os.O_RDWR, 0)
 	if err != nil {
-		return 0, fmt.Errorf("open loop control (is the kernel's module \"loop\" loaded?): %w", err)
+		return Device{}, fmt.Errorf("open loop control (is the kernel's module \"loop\" loaded?): %w", err)
 	}
 	defer control.Close()
 	config := unix.LoopConfig{Fd: uint32(file.Fd()), Size: options.SectorSize,
@@ -119,30 +145,30 @@ func (d Devices) Attach(file *os.File, options Options) (int, error) {
 	for range attachTries {
 		number, err := freeNumber(control, next)
 		if err != nil {
-			return 0, err
+			return Device{}, err
 		}
 		if options.Skip != nil {
 			skip, err := options.Skip(number)
 			if err != nil {
-				return 0, err
+				return Device{}, err
 			}
 			if skip {
 				next = number + 1
 				continue
 			}
 		}
-		done, err := d.configure(number, mode, &config)
+		device, err := d.configure(number, mode, &config)
 		if err != nil {
-			return 0, fmt.Errorf("attach %q to %q: %w", file.Name(), d.Path(number), err)
+			return Device{}, fmt.Errorf("attach %q to %q: %w", file.Name(), d.Path(number), err)
 		}
-		if done {
-			return number, nil
+		if device != nil {
+			return *device, nil
 		}
 		if next > 0 {
 			next = number + 1
 		}
 	}
-	return 0, fmt.Errorf("attach %q: %d free loop devices were in use after all", file.Name(), attachTries)
+	return Device{}, fmt.Errorf("attach %q: %d free loop devices were in use after all", file.Name(), attachTries)
 }
 
 // freeNumber returns the number of a device that is free, or that at least the caller has not tried: the first of all,
@@ -162,21 +188,28 @@ func freeNumber(control *os.File, next int) (int, error) {
 	return next, nil
 }
 
-// configure attaches to the device. It reports false if the device is not free.
-func (d Devices) configure(number, mode int, config *unix.LoopConfig) (bool, error) {
-	device, err := d.Open(number, mode)
+// configure attaches to the device. It returns nil if the device is not free.
+func (d Devices) configure(number, mode int, config *unix.LoopConfig) (*Device, error) {
+	file, err := d.Open(number, mode)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-		return false, nil // taken and given back since
+		return nil, nil // taken and given back since
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	defer device.Close()
-	err = unix.IoctlLoopConfigure(int(device.Fd()), config)
+	defer file.Close()
+	err = unix.IoctlLoopConfigure(int(file.Fd()), config)
 	if errors.Is(err, unix.EBUSY) {
-		return false, nil // somebody else was quicker
+		return nil, nil // somebody else was quicker
 	}
-	return err == nil, err
+	if err != nil {
+		return nil, err
+	}
+	device, err := d.read(number)
+	if err != nil { // the caller could not detach it
+		return nil, errors.Join(err, unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0))
+	}
+	return &device, nil
 }
 
 // Path is the path of a device.
@@ -197,9 +230,10 @@ func (d Devices) Open(number, mode int) (*os.File, error) {
 	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 }
 
-// Detach frees the device, at once or when its last user closes it. One that is free is fine.
-func (d Devices) Detach(number int) error {
-	file, err := d.Open(number, os.O_RDONLY)
+// Detach frees the device, at once or when its last user closes it. One that is free is fine, and so is one that
+// something else is attached to by now: that stays.
+func (d Devices) Detach(device Device) error {
+	file, err := d.Open(device.Number, os.O_RDONLY)
 	if errors.Is(err, unix.ENXIO) {
 		return nil
 	}
@@ -207,6 +241,13 @@ func (d Devices) Detach(number int) error {
 		return err
 	}
 	defer file.Close()
+	sequence, err := d.sequence(device.Number) // what is attached stays the same for as long as the file is open
+	if err != nil {
+		return fmt.Errorf("detach %q: %w", file.Name(), err)
+	}
+	if sequence != device.Sequence {
+		return nil
+	}
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %q: %w", file.Name(), err)
 	}
@@ -222,7 +263,7 @@ func (d Devices) DetachBelow(dir string) error {
 	}
 	var errs []error
 	for _, device := range found {
-		if err := d.Detach(device.Number); err != nil {
+		if err := d.Detach(device); err != nil {
 			errs = append(errs, fmt.Errorf("free the disk %s: %w", device.Backing, err))
 		}
 	}

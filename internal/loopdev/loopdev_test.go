@@ -36,10 +36,13 @@ func of(t *testing.T, devices Devices, file *os.File) []Device {
 
 func TestDeviceFromAttachToDetach(t *testing.T) {
 	devices, file := image(t)
-	number, err := devices.Attach(file, Options{Offset: 4096, SectorSize: 512})
+	attached, err := devices.Attach(file, Options{Offset: 4096, SectorSize: 512})
 	require.NoError(t, err)
-	require.Equal(t, []Device{{Number: number, Backing: file.Name(), Offset: 4096}}, of(t, devices, file))
-	device, err := devices.Open(number, os.O_RDWR)
+	require.Equal(t, file.Name(), attached.Backing)
+	require.EqualValues(t, 4096, attached.Offset)
+	require.False(t, attached.Detaching)
+	require.Equal(t, []Device{attached}, of(t, devices, file))
+	device, err := devices.Open(attached.Number, os.O_RDWR)
 	require.NoError(t, err)
 	_, err = device.WriteAt([]byte(strings.Repeat("x", 512)), 0)
 	require.NoError(t, err)
@@ -50,12 +53,27 @@ func TestDeviceFromAttachToDetach(t *testing.T) {
 	require.Equal(t, "x", string(written))
 
 	require.NoError(t, os.Remove(file.Name()))
-	require.NoError(t, devices.Detach(number))
-	require.Equal(t, []Device{{Number: number, Backing: file.Name(), Offset: 4096, Detaching: true}}, of(t, devices, file),
+	require.NoError(t, devices.Detach(attached))
+	detaching := attached
+	detaching.Detaching = true
+	require.Equal(t, []Device{detaching}, of(t, devices, file),
 		"somebody has it open; the name that is gone is known still")
 	require.NoError(t, device.Close())
 	require.Empty(t, of(t, devices, file))
-	require.NoError(t, devices.Detach(number), "a free device is fine")
+	require.NoError(t, devices.Detach(attached), "a free device is fine")
+}
+
+// TestNumberOfADeviceIsTakenAgain detaches what something else has the number of by now, which must stay attached.
+func TestNumberOfADeviceIsTakenAgain(t *testing.T) {
+	devices, file := image(t)
+	attached, err := devices.Attach(file, Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, devices.Detach(attached)) }()
+	require.NotZero(t, attached.Sequence)
+	earlier := attached
+	earlier.Sequence--
+	require.NoError(t, devices.Detach(earlier))
+	require.Equal(t, []Device{attached}, of(t, devices, file))
 }
 
 func TestReadOnlyDevice(t *testing.T) {
@@ -63,16 +81,16 @@ func TestReadOnlyDevice(t *testing.T) {
 	reader, err := os.Open(file.Name())
 	require.NoError(t, err)
 	defer reader.Close()
-	number, err := devices.Attach(reader, Options{ReadOnly: true})
+	device, err := devices.Attach(reader, Options{ReadOnly: true})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, devices.Detach(number)) }()
-	require.Error(t, os.WriteFile(devices.Path(number), []byte("x"), 0))
+	defer func() { require.NoError(t, devices.Detach(device)) }()
+	require.Error(t, os.WriteFile(devices.Path(device.Number), []byte("x"), 0))
 }
 
 func TestDeviceThatMustNotBeTakenIsSkipped(t *testing.T) {
 	devices, file := image(t)
 	var refused []int
-	number, err := devices.Attach(file, Options{Skip: func(number int) (bool, error) {
+	device, err := devices.Attach(file, Options{Skip: func(number int) (bool, error) {
 		if len(refused) < 2 {
 			refused = append(refused, number)
 			return true, nil
@@ -80,27 +98,27 @@ func TestDeviceThatMustNotBeTakenIsSkipped(t *testing.T) {
 		return false, nil
 	}})
 	require.NoError(t, err)
-	require.NotContains(t, refused, number)
-	require.NoError(t, devices.Detach(number))
+	require.NotContains(t, refused, device.Number)
+	require.NoError(t, devices.Detach(device))
 }
 
 func TestManyAttachAtOnce(t *testing.T) {
 	devices, file := image(t)
 	var wg sync.WaitGroup
-	numbers := make([]int, 8)
-	for i := range numbers {
+	attached := make([]Device, 8)
+	for i := range attached {
 		wg.Go(func() {
-			number, err := devices.Attach(file, Options{})
+			device, err := devices.Attach(file, Options{})
 			if err != nil {
 				t.Error(err)
 			}
-			numbers[i] = number
+			attached[i] = device
 		})
 	}
 	wg.Wait()
-	require.Len(t, of(t, devices, file), len(numbers))
-	for _, number := range numbers {
-		require.NoError(t, devices.Detach(number))
+	require.Len(t, of(t, devices, file), len(attached))
+	for _, device := range attached {
+		require.NoError(t, devices.Detach(device))
 	}
 	require.Empty(t, of(t, devices, file))
 }
@@ -128,9 +146,9 @@ func TestDetachBelow(t *testing.T) {
 		files = append(files, file)
 	}
 	for _, file := range files {
-		number, err := devices.Attach(file, Options{})
+		device, err := devices.Attach(file, Options{})
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, devices.Detach(number)) })
+		t.Cleanup(func() { require.NoError(t, devices.Detach(device)) })
 		require.Len(t, of(t, devices, file), 1)
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "deep")))

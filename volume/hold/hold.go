@@ -211,7 +211,7 @@ func (h *Holder) Release(ctx context.Context, at string) error {
 		return fmt.Errorf("release device held at %q: %w", at, err)
 	}
 	for _, loop := range holding {
-		if err := h.loops.Detach(loop.Number); err != nil {
+		if err := h.loops.Detach(loop); err != nil {
 			return fmt.Errorf("release device held at %q: %w", at, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,14 +22,15 @@ import (
 )
 
 // soon is how long the tests wait for what needs no clock.
-const soon = 10 * time.Second
+const soon = time.Minute
 
 // world is a directory for holds and a real block device.
 type world struct {
 	*hold.Holder
 	t      *testing.T
 	dir    string
-	device string
+	loop   loopdev.Device
+	device string // its path
 	at     string // a path for a hold of it
 	loops  loopdev.Devices
 	clock  *testclock.FakeClock
@@ -38,14 +40,16 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, loops: loopdev.New(), clock: testclock.NewFakeClock(time.Now())}
 	w.dir = testsuite.Root(t)
-	w.device = testsuite.BlockDevice(t)
+	w.loop = testsuite.LoopDevice(t)
+	w.device = w.loops.Path(w.loop.Number)
 	w.at = filepath.Join(w.dir, "pv", "dev", "uid")
 	w.restart()
 	return w
 }
 
-// restart is kill -9 and a new process.
-func (w *world) restart() { w.Holder = hold.New(hold.Deps{Clock: w.clock}) }
+// restart is kill -9 and a new process. Its clock is the real one: tests that look for a free device at the same time may
+// have one of ours open for a moment.
+func (w *world) restart() { w.Holder = hold.New(hold.Deps{}) }
 
 // hold holds a device.
 func (w *world) hold(device, at string) {
@@ -71,19 +75,26 @@ func (w *world) gone() {
 	require.Empty(w.t, left)
 }
 
-// attached reports whether the number of a loop device is still taken.
-func (w *world) attached(device string) bool {
-	_, err := os.Stat(filepath.Join("/sys/block", filepath.Base(device), "loop"))
-	return err == nil
+// attached reports whether the number of the device is still taken by it. Other tests may take it afterwards.
+func (w *world) attached() bool {
+	w.t.Helper()
+	found, err := w.loops.List(func(string) bool { return true })
+	require.NoError(w.t, err)
+	return slices.ContainsFunc(found, func(d loopdev.Device) bool {
+		return d.Number == w.loop.Number && d.Sequence == w.loop.Sequence
+	})
+}
+
+// numberIsFree waits until the device is gone, which others may have open for a moment, as they look for a free one.
+func (w *world) numberIsFree() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return !w.attached() }, soon, time.Millisecond)
 }
 
 // detach has the host let the device go.
-func (w *world) detach(device string) {
+func (w *world) detach() {
 	w.t.Helper()
-	var number int
-	_, err := fmt.Sscanf(filepath.Base(device), "loop%d", &number)
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.loops.Detach(number))
+	require.NoError(w.t, w.loops.Detach(w.loop))
 }
 
 // releaseInVain is the error of a Release that waits for somebody who does not let go.
@@ -104,12 +115,12 @@ func (w *world) releaseInVain() error {
 func TestNumberIsNotGivenAwayWhileTheDeviceIsHeld(t *testing.T) {
 	w := newWorld(t)
 	w.hold(w.device, w.at)
-	w.detach(w.device)
-	require.True(t, w.attached(w.device), "the container's number must stay this device's")
+	w.detach()
+	require.True(t, w.attached(), "the container's number must stay this device's")
 	w.restart()
-	require.True(t, w.attached(w.device), "it must outlive the process")
+	require.True(t, w.attached(), "it must outlive the process")
 	require.NoError(t, w.Release(t.Context(), w.at))
-	require.False(t, w.attached(w.device))
+	w.numberIsFree()
 	w.gone()
 }
 
@@ -166,7 +177,7 @@ func TestProcessThatDiedHalfway(t *testing.T) {
 		func(w *world) { require.NoError(w.t, mounts.Syscalls{}.Mount(w.device, w.at, "", []string{"bind"})) },
 		func(w *world) {
 			for _, loop := range w.holding() {
-				require.NoError(w.t, w.loops.Detach(loop.Number))
+				require.NoError(w.t, w.loops.Detach(loop))
 			}
 			file, err := os.Open(w.at)
 			require.NoError(w.t, err)
@@ -197,7 +208,7 @@ func TestAfterAReboot(t *testing.T) {
 	w := newWorld(t)
 	w.hold(w.device, w.at)
 	for _, loop := range w.holding() {
-		require.NoError(t, w.loops.Detach(loop.Number))
+		require.NoError(t, w.loops.Detach(loop))
 	}
 	require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, w.dir))
 	w.restart()
@@ -214,8 +225,8 @@ func TestOtherDeviceTakesThePlace(t *testing.T) {
 	w.hold(w.device, w.at)
 	w.hold(other, w.at)
 	require.Len(t, w.holding(), 1)
-	w.detach(w.device)
-	require.False(t, w.attached(w.device), "the first is released")
+	w.detach()
+	w.numberIsFree()
 	require.NoError(t, w.ReleaseOther(t.Context(), w.device, w.at))
 	w.gone()
 	require.NoError(t, w.ReleaseOther(t.Context(), w.device, w.at))
@@ -248,6 +259,7 @@ func TestDeviceThatTheHostHasLost(t *testing.T) {
 
 func TestHoldThatSomebodyHasOpen(t *testing.T) {
 	w := newWorld(t)
+	w.Holder = hold.New(hold.Deps{Clock: w.clock})
 	w.hold(w.device, w.at)
 	held := w.holding()[0]
 	open, err := w.loops.Open(held.Number, os.O_RDONLY)
@@ -281,8 +293,6 @@ func TestWhatCannotBeHeld(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.ErrorContains(t, w.Hold(t.Context(), file, w.at), "is no block device")
 	require.ErrorIs(t, w.Hold(t.Context(), filepath.Join(w.dir, "missing"), w.at), os.ErrNotExist)
-	empty := testsuite.BlockDevice(t)
-	w.detach(empty)
 	node := filepath.Join(w.dir, "node") // of a device that nobody has
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	err := w.Hold(t.Context(), node, w.at)
@@ -297,9 +307,9 @@ func TestBelowTellsHoldsFromOthers(t *testing.T) {
 	image, err := os.Create(filepath.Join(w.dir, "image"))
 	require.NoError(t, err)
 	defer image.Close()
-	number, err := w.loops.Attach(image, loopdev.Options{})
+	other, err := w.loops.Attach(image, loopdev.Options{})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, w.loops.Detach(number)) }()
+	defer func() { require.NoError(t, w.loops.Detach(other)) }()
 	w.hold(w.device, w.at)
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(w.dir, link))
@@ -317,7 +327,6 @@ func TestBelowTellsHoldsFromOthers(t *testing.T) {
 
 func TestManyPodsHoldOneDevice(t *testing.T) {
 	w := newWorld(t)
-	w.Holder = hold.New(hold.Deps{}) // they have each other's loop devices open for moments
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

@@ -4,13 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/local"
 	"github.com/berth-dev/berth/volume/mounts"
@@ -20,24 +20,22 @@ import (
 // disk is a loop device over a blank file in dir. The test is skipped where there are none.
 func disk(t *testing.T, dir string) string {
 	t.Helper()
-	image := filepath.Join(dir, "disk.img")
-	require.NoError(t, os.WriteFile(image, nil, 0o600))
-	require.NoError(t, os.Truncate(image, 32<<20))
-	for _, program := range []string{"losetup", "mkfs.ext4", "blkid", "mount"} {
+	for _, program := range []string{"mkfs.ext4", "blkid", "mount"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("this machine has no %s", program)
 		}
 	}
-	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	image, err := os.Create(filepath.Join(dir, "disk.img"))
+	require.NoError(t, err)
+	defer image.Close()
+	require.NoError(t, image.Truncate(32<<20))
+	loops := loopdev.New()
+	device, err := loops.Attach(image, loopdev.Options{})
 	if err != nil {
-		t.Skipf("this machine has no free loop device: %v: %s", err, out)
+		t.Skipf("this machine has no free loop device: %v", err)
 	}
-	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		out, err := exec.Command("losetup", "--detach", device).CombinedOutput()
-		require.NoError(t, err, string(out))
-	})
-	return device
+	t.Cleanup(func() { require.NoError(t, loops.Detach(device)) })
+	return loops.Path(device.Number)
 }
 
 func TestContractOfDisks(t *testing.T) {

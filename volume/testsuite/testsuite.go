@@ -74,17 +74,23 @@ const deviceSize = 1 << 20
 // BlockDevice is the path of a new block device with nothing on it. The test is skipped if the process may not make one.
 func BlockDevice(t testing.TB) string {
 	t.Helper()
+	return loopdev.New().Path(LoopDevice(t).Number)
+}
+
+// LoopDevice is BlockDevice for tests that detach it themselves.
+func LoopDevice(t testing.TB) loopdev.Device {
+	t.Helper()
 	image, err := os.Create(filepath.Join(t.TempDir(), "image"))
 	require.NoError(t, err)
 	defer image.Close()
 	require.NoError(t, image.Truncate(deviceSize))
 	loops := loopdev.New()
-	number, err := loops.Attach(image, loopdev.Options{})
+	device, err := loops.Attach(image, loopdev.Options{})
 	if err != nil {
 		t.Skipf("making a block device: %v", err)
 	}
-	t.Cleanup(func() { require.NoError(t, loops.Detach(number)) })
-	return loops.Path(number)
+	t.Cleanup(func() { require.NoError(t, loops.Detach(device)) })
+	return device
 }
 
 // Pod is a Pod with this UID that has the volume.

@@ -17,6 +17,8 @@ const (
 	StageProvisioning = "Provisioning"    // the provisioner's call, for a claim
 	StageSaving       = "SavingVolume"    // writing the PersistentVolume, for a claim
 	StageBound        = "Bound"           // claim and volume are bound
+	StageExpanding    = "ExpandingVolume" // the driver makes a claim's volume larger; the subject is the size
+	StageGrowing      = "GrowingOnNode"   // a node makes the file system of a claim's volume larger
 	StageScheduled    = "Scheduled"       // a node was chosen
 	StageSeen         = "SeenByKubelet"   // the node agent got to know the Pod
 	StageAdmitted     = "Admitted"        // the node agent accepted (or refused) the Pod

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/version"
 )
 
@@ -42,7 +43,7 @@ func (c *Cluster) csiDriverPart() (runPart, error) {
 	}, nil
 }
 
-// csiProvisionPart makes the volumes of class berth-loop.
+// csiProvisionPart makes the volumes of class berth-loop, and makes them larger.
 func (c *Cluster) csiProvisionPart() (runPart, error) {
 	client, err := c.client("provision")
 	if err != nil {
@@ -67,11 +68,18 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 	if err != nil {
 		return nil, err
 	}
+	resizer, err := resize.New(resize.Deps{
+		Client: client, Driver: provisioner, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+	}, resize.Config{DriverName: csidriver.Name})
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return provisioner.Start(ctx) })
 		group.Go(func() error { return controller.RunContext(ctx) })
 		group.Go(func() error { return publisher.Start(ctx) })
+		group.Go(func() error { return resizer.Start(ctx) })
 		return group.Wait()
 	}, nil
 }

@@ -56,6 +56,26 @@ func IsNoRoom(err error) bool {
 	return errors.As(err, &noRoom)
 }
 
+// infeasibleError marks an error that says that the same request would fail the same way each time.
+type infeasibleError struct{ err error }
+
+func (e *infeasibleError) Error() string { return e.err.Error() }
+func (e *infeasibleError) Unwrap() error { return e.err }
+
+// Infeasible marks err as one after which the same request makes no sense any more. Infeasible(nil) is nil.
+func Infeasible(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &infeasibleError{err: err}
+}
+
+// IsInfeasible reports whether err is, or wraps, an error marked by Infeasible.
+func IsInfeasible(err error) bool {
+	var infeasible *infeasibleError
+	return errors.As(err, &infeasible)
+}
+
 // uncertainError marks an error after which the volume may be set up or not.
 type uncertainError struct{ err error }
 

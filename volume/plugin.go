@@ -125,7 +125,7 @@ type AttachExplainer interface {
 type Expander interface {
 	Plugin
 	// Expand makes the volume, which is set up, as large as its PersistentVolume says. It returns false if that is
-	// not for the node to do.
+	// not for the node to do. An error may be marked with Uncertain, or with Infeasible.
 	Expand(ctx context.Context, req ExpandRequest) (bool, error)
 }
 

@@ -24,7 +24,7 @@ import (
 type controllersFlags struct {
 	kubeconfig, nodeName, volumes, attachNodes, socket string
 	run, drivers                                       []string
-	leaderElection, capacity, attach                   bool
+	leaderElection, capacity, attach, resize           bool
 	verbosity                                          int
 }
 
@@ -57,6 +57,7 @@ func newControllers() *cobra.Command {
 	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach works for (required with it)")
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.attach, "csi-attacher", true, "with --csi-driver: attach volumes too (false: the driver has an external-attacher)")
+	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: make volumes larger too (false: the driver has an external-resizer)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
 	f.StringVar(&flags.socket, "socket", "", socketFlag)
 	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish how much room the driver has")

@@ -22,14 +22,17 @@ import (
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/capacity"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/timeline"
 )
 
 // csiParts says what is to be run for one CSI driver.
 type csiParts struct {
 	driver csiprovision.Config
-	// attach has VolumeAttachments answered too, capacity has the driver's room published.
-	attach, capacity bool
+	// attach has VolumeAttachments answered too, capacity has the driver's room published, resize has volumes made larger.
+	attach, capacity, resize bool
+	// timeline gets what the parts do; it may be nil.
+	timeline *timeline.Recorder
 	// capacityPeriod is how often the driver is asked for it again; zero means the default.
 	capacityPeriod time.Duration
 	// options of the provision controller.
@@ -51,7 +54,8 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 	if err != nil {
 		return nil, err
 	}
-	options := append([]func(*provision.ProvisionController) error{provision.Logger(logger)}, p.options...)
+	options := append([]func(*provision.ProvisionController) error{
+		provision.Logger(logger), provision.Timeline(p.timeline)}, p.options...)
 	if p.capacity {
 		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
 			return p.publish(ctx, client, provisioner, logger)
@@ -60,6 +64,16 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 	if p.attach {
 		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
 			return p.answerAttachments(ctx, client, logger)
+		}))
+	}
+	if p.resize {
+		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+			resizer, err := resize.New(resize.Deps{Client: client, Driver: provisioner, Timeline: p.timeline, Logger: logger},
+				resize.Config{DriverName: p.driver.Name})
+			if err != nil {
+				return err
+			}
+			return resizer.Start(ctx)
 		}))
 	}
 	controller, err := provision.New(client, p.driver.Name, provisioner, options...)
@@ -122,7 +136,7 @@ func socketPath(address string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(address, "unix:"), "//")
 }
 
-// csi is the provisioner and the attacher of one CSI driver, given as NAME=SOCKET.
+// csi is the provisioner, the attacher and the resizer of one CSI driver, given as NAME=SOCKET.
 func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.Recorder) (func(context.Context) error, error) {
 	name, socket, ok := strings.Cut(driver, "=")
 	if !ok || name == "" || socket == "" {
@@ -130,8 +144,8 @@ func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.
 	}
 	parts := csiParts{
 		driver: csiprovision.Config{Name: name, Socket: socket}, attach: f.attach, capacity: f.capacity,
-		options: []func(*provision.ProvisionController) error{
-			provision.LeaderElection(f.leaderElection), provision.Timeline(rec)},
+		resize: f.resize, timeline: rec,
+		options: []func(*provision.ProvisionController) error{provision.LeaderElection(f.leaderElection)},
 	}
 	return parts.start(config, stderrLogger(f.verbosity))
 }

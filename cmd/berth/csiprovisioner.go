@@ -17,7 +17,7 @@ import (
 
 type csiProvisionerFlags struct {
 	kubeconfig, address, leaderNamespace, fsType string
-	leaderElection, capacity, metadata           bool
+	leaderElection, capacity, metadata, resize   bool
 	timeout, capacityPeriod                      time.Duration
 	workers, metricsPort, verbosity              int
 }
@@ -28,7 +28,8 @@ func newCSIProvisioner() *cobra.Command {
 		Use: "csi-provisioner --csi-address SOCKET", Short: "Provision volumes by a CSI driver, as the driver's sidecar",
 		Long: "Makes and removes the volumes of the CSI driver that serves on a socket, for any Kubernetes cluster, until Ctrl-C:\n" +
 			"it stands in for external-provisioner in a driver's Pod. The driver says its name itself. With --enable-capacity\n" +
-			"it also publishes how much room the driver has, owned by what controls its Pod (POD_NAME and POD_NAMESPACE).",
+			"it also publishes how much room the driver has, owned by what controls its Pod (POD_NAME and POD_NAMESPACE);\n" +
+			"with --enable-resizer it makes volumes larger whose claims ask for more, and stands in for external-resizer too.",
 		Example: "  berth csi-provisioner --csi-address /csi/csi.sock --leader-election --enable-capacity",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,6 +49,7 @@ func newCSIProvisioner() *cobra.Command {
 	flags.StringVar(&f.fsType, "default-fstype", "", "the filesystem of volumes whose class names none (default: the driver's)")
 	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "tell the driver the names of the claim and the volume")
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
+	flags.BoolVar(&f.resize, "enable-resizer", false, "make volumes larger whose claims ask for more, in external-resizer's place")
 	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to ask for room that changes without an event (default 1m)")
 	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve metrics on this port (0: do not)")
 	flags.IntVarP(&f.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
@@ -67,7 +69,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	parts := csiParts{
 		driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
-		capacity: f.capacity, capacityPeriod: f.capacityPeriod,
+		capacity: f.capacity, capacityPeriod: f.capacityPeriod, resize: f.resize,
 		options: []func(*provision.ProvisionController) error{
 			provision.LeaderElection(f.leaderElection), provision.Threadiness(f.workers),
 			provision.MetricsPort(int32(f.metricsPort)), //nolint:gosec // the option checks it

@@ -30,6 +30,7 @@ func parts() []part {
 		{ProvisionUser, []rbacv1.PolicyRule{
 			rule("", write, "persistentvolumes"),
 			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),
+			rule("", []string{"patch"}, "persistentvolumeclaims/status"), // how far a volume is that grows
 			rule("", read, "nodes", "pods"),
 			rule("storage.k8s.io", read, "storageclasses", "csinodes", "csidrivers"),
 			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),

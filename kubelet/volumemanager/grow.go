@@ -2,16 +2,12 @@ package volumemanager
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-dev/berth/volume"
 )
@@ -143,75 +139,5 @@ func (m *Manager) refetch(ctx context.Context, spec *volume.Spec) error {
 		return fmt.Errorf("read persistent volume %q: %w", spec.PV.Name, err)
 	}
 	spec.PVC, spec.PV = claim, pv
-	return nil
-}
-
-// grow has the volume grow if its PersistentVolume is larger than its claim knows, and tells the claim.
-func (m *Manager) grow(ctx context.Context, pod *corev1.Pod, mounted *mountedVolume) error {
-	if !canGrow(mounted) {
-		return nil
-	}
-	size := mounted.Spec.PV.Spec.Capacity[corev1.ResourceStorage]
-	known, ok := mounted.Spec.PVC.Status.Capacity[corev1.ResourceStorage]
-	if !ok || size.Cmp(known) <= 0 {
-		return nil
-	}
-	done := false
-	err := m.onDevice(ctx, mounted, opExpand, func(ctx context.Context) (err error) {
-		expand := func(ctx context.Context) (err error) {
-			done, err = mounted.plugin.(volume.Expander).Expand(ctx, volume.ExpandRequest{
-				Spec: mounted.Spec, Dir: mounted.request.Dir, Path: mounted.Path,
-			})
-			return err
-		}
-		return m.meter.run(ctx, mounted.Spec.FullName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
-	})
-	if err != nil || !done {
-		return err
-	}
-	if err := m.tellClaim(ctx, mounted.Spec); err != nil {
-		return err
-	}
-	message := fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", mounted.Spec.PV.Name,
-		m.config.NodeName)
-	m.deps.Recorder.Event(pod, corev1.EventTypeNormal, resizeDone, message)
-	m.deps.Recorder.Event(mounted.Spec.PVC, corev1.EventTypeNormal, resizeDone, message)
-	return nil
-}
-
-// tellClaim writes into the claim's status that its volume has grown and that nothing is left to do.
-func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
-	claims := m.deps.Client.CoreV1().PersistentVolumeClaims(spec.PVC.Namespace)
-	size := spec.PV.Spec.Capacity[corev1.ResourceStorage]
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		claim, err := claims.Get(ctx, spec.PVC.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		rest := slices.DeleteFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
-			return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending ||
-				c.Type == corev1.PersistentVolumeClaimResizing ||
-				c.Type == corev1.PersistentVolumeClaimNodeResizeError
-		})
-		if rest == nil {
-			rest = []corev1.PersistentVolumeClaimCondition{}
-		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion},
-			"status": map[string]any{
-				"capacity":                  map[string]any{"storage": size.String()},
-				"conditions":                rest,
-				"allocatedResourceStatuses": map[string]any{"storage": nil},
-			},
-		})
-		if err != nil {
-			return err
-		}
-		_, err = claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("tell claim %s/%s that its volume has grown: %w", spec.PVC.Namespace, spec.PVC.Name, err)
-	}
 	return nil
 }

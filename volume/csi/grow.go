@@ -4,6 +4,8 @@ import (
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/volume"
@@ -37,6 +39,14 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 		_, err := driver.node.NodeExpandVolume(ctx, call)
 		return err
 	})
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
+		err = volume.Infeasible(err)
+	default:
+		if leavesOpen(err) {
+			err = volume.Uncertain(err)
+		}
+	}
 	return err == nil, err
 }
 

@@ -1,0 +1,90 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+
+	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/provision/resize"
+)
+
+var _ resize.Driver = (*Provisioner)(nil)
+
+// Abilities implements resize.Driver: whether its controller service makes volumes larger, and if not, whether
+// its node service does, where that is served on the same socket.
+func (p *Provisioner) Abilities(ctx context.Context) (resize.Abilities, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	able, _, err := p.driver.ask(ctx)
+	if err != nil || able.rpc[csiapi.ControllerServiceCapability_RPC_EXPAND_VOLUME] {
+		return resize.Abilities{Controller: err == nil}, err
+	}
+	conn, err := p.driver.connect()
+	if err != nil {
+		return resize.Abilities{}, err
+	}
+	node, err := nodeExpands(ctx, csiapi.NewNodeClient(conn))
+	return resize.Abilities{Node: node}, err
+}
+
+// ExpandVolume implements resize.Driver by ControllerExpandVolume.
+func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (resize.Grown, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	able, client, err := p.driver.ask(ctx)
+	if err != nil {
+		return resize.Grown{}, err
+	}
+	source := pv.Spec.CSI
+	request := &csiapi.ControllerExpandVolumeRequest{
+		VolumeId: source.VolumeHandle, CapacityRange: &csiapi.CapacityRange{RequiredBytes: size},
+		VolumeCapability: capabilityOf(able, pv),
+	}
+	if request.Secrets, err = p.readSecret(ctx, source.ControllerExpandSecretRef); err != nil {
+		return resize.Grown{}, err
+	}
+	resp, err := client.ControllerExpandVolume(ctx, request)
+	if err != nil {
+		return resize.Grown{}, err
+	}
+	return resize.Grown{Capacity: resp.GetCapacityBytes(), NodeNeeded: resp.GetNodeExpansionRequired()}, nil
+}
+
+// capabilityOf words what a volume is, as it was made.
+func capabilityOf(able *abilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
+	mode := corev1.ReadWriteOnce
+	if len(pv.Spec.AccessModes) > 0 {
+		mode = pv.Spec.AccessModes[0]
+	}
+	single := able.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	capability := &csiapi.VolumeCapability{
+		AccessMode: &csiapi.VolumeCapability_AccessMode{Mode: accessMode(mode, single)}}
+	if modeOf(pv.Spec.VolumeMode) == corev1.PersistentVolumeBlock {
+		capability.AccessType = &csiapi.VolumeCapability_Block{Block: &csiapi.VolumeCapability_BlockVolume{}}
+		return capability
+	}
+	capability.AccessType = &csiapi.VolumeCapability_Mount{Mount: &csiapi.VolumeCapability_MountVolume{
+		FsType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions}}
+	return capability
+}
+
+// nodeExpands asks whether a driver that serves its node service on the same socket makes volumes larger there.
+func nodeExpands(ctx context.Context, client csiapi.NodeClient) (bool, error) {
+	resp, err := client.NodeGetCapabilities(ctx, &csiapi.NodeGetCapabilitiesRequest{})
+	if status.Code(err) == codes.Unimplemented {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask what its node service can do: %w", err)
+	}
+	for _, c := range resp.GetCapabilities() {
+		if c.GetRpc().GetType() == csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME {
+			return true, nil
+		}
+	}
+	return false, nil
+}

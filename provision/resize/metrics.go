@@ -1,0 +1,28 @@
+package resize
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics counts the calls of the driver, by their outcome.
+type metrics struct {
+	*prometheus.HistogramVec
+}
+
+func newMetrics(driver string) *metrics {
+	return &metrics{prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Subsystem: "controller", Name: "persistentvolumeclaim_expand_duration_seconds",
+		Help:        "Time that the driver took to make a volume larger, by outcome.",
+		ConstLabels: prometheus.Labels{"driver": driver}, Buckets: prometheus.DefBuckets,
+	}, []string{"outcome"})}
+}
+
+func (m *metrics) observe(took time.Duration, err error) {
+	name := "success"
+	if err != nil {
+		name = [...]string{unsent: "unsent", open: "open", final: "final", inUse: "in_use", infeasible: "infeasible"}[outcomeOf(err)]
+	}
+	m.WithLabelValues(name).Observe(took.Seconds())
+}

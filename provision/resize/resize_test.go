@@ -1,0 +1,332 @@
+package resize_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/berth-dev/berth/provision/resize"
+	"github.com/berth-dev/berth/timeline"
+)
+
+const preResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
+
+func asked(claim *corev1.PersistentVolumeClaim) string {
+	size := claim.Status.AllocatedResources[corev1.ResourceStorage]
+	return size.String()
+}
+
+func stage(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
+	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+}
+
+func always(code codes.Code) func(string, int64) (error, bool) {
+	return func(string, int64) (error, bool) { return status.Error(code, "says the driver"), false }
+}
+
+// done checks that nothing is left to tell of an expansion to that size.
+func done(t *testing.T, w *world, name, size string) {
+	t.Helper()
+	claim, pv := w.claim(name), w.volume(name)
+	require.Equal(t, size, claim.Status.Capacity.Storage().String())
+	require.Equal(t, size, pv.Spec.Capacity.Storage().String())
+	require.Empty(t, stage(claim))
+	require.Empty(t, claim.Status.Conditions)
+	require.NotContains(t, pv.Annotations, preResize)
+}
+
+func TestTheNodeDoesItsPart(t *testing.T) {
+	run(t, func(w *world, events <-chan string, stages *timeline.Recorder) {
+		w.ask("c", gib(3))
+		synctest.Wait()
+		claim, pv := w.claim("c"), w.volume("c")
+		require.Equal(t, []int64{3}, w.pool.calls())
+		require.Equal(t, "3Gi", pv.Spec.Capacity.Storage().String())
+		require.Equal(t, "1Gi", pv.Annotations[preResize])
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
+		require.Equal(t, "3Gi", asked(claim))
+		require.Equal(t, "1Gi", claim.Status.Capacity.Storage().String())
+		require.Contains(t, conditions(claim), corev1.PersistentVolumeClaimFileSystemResizePending)
+		require.Contains(t, conditions(claim), corev1.PersistentVolumeClaimResizing)
+		require.Contains(t, <-events, "Normal Resizing ")
+		require.Contains(t, <-events, "Normal FileSystemResizeRequired Require file system resize of volume on node")
+
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "3Gi")
+		require.Equal(t, []int64{3}, w.pool.calls(), "once is enough")
+		record, _ := stages.Record("uid-c")
+		require.Len(t, record.Stages, 1)
+		require.Equal(t, "ExpandingVolume 3Gi", record.Stages[0].Name+" "+record.Stages[0].Subject)
+	})
+}
+
+func TestWithoutANode(t *testing.T) {
+	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+		w.pool.set(func(p *pool) { p.node, p.extra = false, 1<<30 })
+		w.ask("c", gib(2))
+		synctest.Wait()
+		done(t, w, "c", "3Gi")
+		require.Equal(t, "2Gi", asked(w.claim("c")))
+		require.Contains(t, <-events, "Normal Resizing ")
+		require.Contains(t, <-events, "Normal VolumeResizeSuccessful Resize volume succeeded")
+	})
+}
+
+func TestADriverThatGrowsOnNodesOnlyIsNotCalled(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		w.pool.set(func(p *pool) { p.able = resize.Abilities{Node: true} })
+		w.ask("c", gib(2))
+		synctest.Wait()
+		require.Empty(t, w.pool.calls())
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(w.claim("c")))
+		require.Equal(t, "2Gi", w.volume("c").Spec.Capacity.Storage().String())
+	})
+}
+
+func TestADriverThatCannotLeavesTheClaimAsItIs(t *testing.T) {
+	run(t, func(w *world, events <-chan string, stages *timeline.Recorder) {
+		w.pool.set(func(p *pool) { p.able = resize.Abilities{} })
+		w.ask("c", gib(2))
+		synctest.Wait()
+		require.Contains(t, <-events, `Warning VolumeResizeFailed resize volume "pv-c": driver "disk.example.com" cannot make volumes larger`)
+		require.Empty(t, w.claim("c").Status.AllocatedResources)
+		require.Empty(t, w.claim("c").Status.Conditions)
+		record, _ := stages.Record("uid-c")
+		require.Equal(t, "Unsupported", record.Stages[0].Reason)
+		time.Sleep(4 * time.Minute) // the bubble's time
+		require.Empty(t, events)
+	})
+}
+
+func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
+	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+		w.pool.set(func(p *pool) {
+			p.refuse = func(_ string, size int64) (error, bool) {
+				if size > 4<<30 {
+					return status.Error(codes.OutOfRange, "too large"), false
+				}
+				return nil, false
+			}
+		})
+		w.ask("c", gib(9))
+		synctest.Wait()
+		claim := w.claim("c")
+		require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInfeasible, stage(claim))
+		require.Contains(t, conditions(claim)[corev1.PersistentVolumeClaimControllerResizeError], "too large")
+		require.Contains(t, <-events, "Resizing")
+		require.Contains(t, <-events, "Warning VolumeResizeFailed")
+		time.Sleep(4 * time.Minute) // the bubble's time
+		synctest.Wait()
+		require.Equal(t, []int64{9}, w.pool.calls())
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, []int64{9, 9}, w.pool.calls(), "what had to change may lie where nobody looks")
+
+		w.ask("c", gib(4))
+		synctest.Wait()
+		require.Equal(t, []int64{9, 9, 4}, w.pool.calls(), "at once")
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "4Gi")
+		require.Equal(t, "4Gi", asked(w.claim("c")))
+	})
+}
+
+func TestAFinalFailureIsRepeatedAndMayBeLowered(t *testing.T) {
+	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted, codes.Unknown} {
+		run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+			w.pool.set(func(p *pool) { p.refuse = always(code) })
+			w.ask("c", gib(9))
+			synctest.Wait()
+			claim := w.claim("c")
+			require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInProgress, stage(claim))
+			require.Contains(t, conditions(claim)[corev1.PersistentVolumeClaimControllerResizeError], "says the driver")
+			require.Equal(t, []int64{9}, w.pool.calls(), "our own words in the claim do not end the pause")
+			time.Sleep(3500 * time.Millisecond) // the bubble's time: 1 s and 2 s
+			synctest.Wait()
+			require.Equal(t, []int64{9, 9, 9}, w.pool.calls())
+			w.pool.set(func(p *pool) { p.refuse = nil })
+			w.ask("c", gib(2))
+			synctest.Wait()
+			w.node("c")
+			synctest.Wait()
+			done(t, w, "c", "2Gi")
+			require.Equal(t, []int64{9, 9, 9, 2}, w.pool.calls())
+		})
+	}
+}
+
+func TestWhatMayBeUnderWayIsFinishedFirst(t *testing.T) {
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Canceled} {
+		run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+			w.pool.set(func(p *pool) { p.refuse = always(code) })
+			w.ask("c", gib(9))
+			synctest.Wait()
+			require.NotContains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+			w.ask("c", gib(2))
+			synctest.Wait()
+			require.Equal(t, []int64{9, 9}, w.pool.calls(), "it may be growing to 9Gi")
+			w.pool.set(func(p *pool) { p.refuse = always(codes.Internal) })
+			time.Sleep(time.Second) // the bubble's time
+			synctest.Wait()
+			w.pool.set(func(p *pool) { p.refuse = nil })
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			require.Equal(t, []int64{9, 9, 9, 2}, w.pool.calls(), "a final answer sets it free")
+			w.node("c")
+			synctest.Wait()
+			done(t, w, "c", "2Gi")
+		})
+	}
+}
+
+func TestAVolumeInUseIsTriedAgainWhenItIsDetached(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, stages *timeline.Recorder) {
+		w.pool.set(func(p *pool) { p.refuse = always(codes.FailedPrecondition) })
+		w.ask("c", gib(2))
+		synctest.Wait()
+		record, _ := stages.Record("uid-c")
+		require.Equal(t, "InUse", record.Stages[0].Reason)
+		w.pool.set(func(p *pool) { p.refuse = nil })
+		w.pool.wake("pv-other")
+		w.pool.wake("pv-c")
+		synctest.Wait()
+		require.Equal(t, []int64{2, 2}, w.pool.calls(), "no time has passed")
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "2Gi")
+	})
+}
+
+func TestMoreIsAskedForWhileTheNodeIsToDoItsPart(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		w.ask("c", gib(2))
+		synctest.Wait()
+		w.ask("c", gib(5))
+		synctest.Wait()
+		require.Equal(t, []int64{2, 5}, w.pool.calls())
+		require.Equal(t, "1Gi", w.volume("c").Annotations[preResize], "the file system has not grown yet")
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "5Gi")
+	})
+}
+
+func TestWhatANodeCannotDoWaitsForAnotherRequest(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		w.ask("c", gib(5))
+		synctest.Wait()
+		w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Status.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizeInfeasible
+		})
+		time.Sleep(time.Hour) // the bubble's time
+		synctest.Wait()
+		require.Equal(t, []int64{5}, w.pool.calls())
+		w.ask("c", gib(4))
+		synctest.Wait()
+		claim := w.claim("c")
+		require.Equal(t, []int64{5, 4}, w.pool.calls())
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
+		require.Equal(t, "5Gi", w.volume("c").Spec.Capacity.Storage().String(), "nothing shrinks")
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "5Gi")
+	})
+}
+
+func TestADriverThatGivesLessThanItSays(t *testing.T) {
+	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+		w.pool.set(func(p *pool) { p.extra = -1 << 30 })
+		w.ask("c", gib(3))
+		synctest.Wait()
+		require.Contains(t, <-events, "Resizing")
+		require.Contains(t, <-events, "instead of")
+		require.Equal(t, "1Gi", w.volume("c").Spec.Capacity.Storage().String())
+		require.Contains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+	})
+}
+
+func TestOthersClaimsAreLeftAlone(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		for name, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
+			"foreign": func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" },
+			"taken":   func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" },
+			"no-csi":  func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.CSI = nil },
+			"unbound": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+				c.Status.Phase = corev1.ClaimPending
+			},
+			"lost": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Spec.VolumeName = "gone" },
+			"deleting": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+				c.DeletionTimestamp = &metav1.Time{}
+			},
+		} {
+			w.add(name, change)
+			w.ask(name, gib(2))
+		}
+		synctest.Wait()
+		require.Empty(t, w.pool.calls())
+		require.Zero(t, w.patches)
+	})
+}
+
+func TestIdleClaimsCostNothing(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		w.edit("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })
+		time.Sleep(24 * time.Hour) // the bubble's time
+		synctest.Wait()
+		require.Zero(t, w.patches)
+		require.Empty(t, w.pool.calls())
+	})
+}
+
+// What earlier versions, or a node agent that only knows capacities, left behind is taken away.
+func TestLeftoversAreTidied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			two := corev1.ResourceList{corev1.ResourceStorage: gib(2)}
+			claim.Spec.Resources.Requests, claim.Status.Capacity, pv.Spec.Capacity = two, two, two
+			claim.Status.AllocatedResources = two
+			claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+				corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
+			claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue}}
+			pv.Annotations = map[string]string{preResize: "1Gi"}
+		})
+		stop := w.start(&process{}, resize.Deps{})
+		synctest.Wait()
+		done(t, w, "c", "2Gi")
+		require.Empty(t, w.pool.calls())
+		stop()
+	})
+}
+
+func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
+	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+		w.pool.set(func(p *pool) {
+			p.refuse = func(string, int64) (error, bool) { return errors.New("no such secret"), false }
+		})
+		w.ask("c", gib(2))
+		synctest.Wait()
+		require.Contains(t, <-events, "Resizing")
+		require.Contains(t, <-events, "no such secret")
+		require.NotContains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
+	})
+}
+
+func TestNewSaysWhatIsMissing(t *testing.T) {
+	_, err := resize.New(resize.Deps{}, resize.Config{DriverName: driverName})
+	require.ErrorContains(t, err, "Deps.Client")
+	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &connection{}}, resize.Config{})
+	require.ErrorContains(t, err, "Config.DriverName")
+}
+

@@ -1,0 +1,225 @@
+package resize
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/client"
+	"github.com/berth-dev/berth/reconcile"
+)
+
+// annPreResize, on a PersistentVolume whose filesystem is still to grow, is the size that it has. Who binds the volume to
+// another claim meanwhile (kube-controller-manager) puts it into that claim's status.
+const annPreResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
+
+// ours are the conditions that tell of an expansion.
+var ours = []corev1.PersistentVolumeClaimConditionType{
+	corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
+	corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
+}
+
+// change is what is to become of a claim's status.
+type change struct {
+	// stage of the expansion; "" means that it is over.
+	stage corev1.ClaimResourceStatus
+	// keep has the stage stay what it is.
+	keep bool
+	// asked and capacity are left as they are if nil.
+	asked, capacity *resource.Quantity
+	conditions      []corev1.PersistentVolumeClaimCondition
+}
+
+// begin says in the claim that a size is asked for. It returns the claim itself if it says so already.
+func (r *Resizer) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity,
+) (*corev1.PersistentVolumeClaim, error) {
+	const stage = corev1.PersistentVolumeClaimControllerResizeInProgress
+	asked := claim.Status.AllocatedResources[corev1.ResourceStorage]
+	if stageOf(claim) == stage && asked.Cmp(size) == 0 && !isTrue(claim, corev1.PersistentVolumeClaimControllerResizeError) {
+		return claim, nil
+	}
+	// An error that is still there would say that the call which follows has ended.
+	return r.write(ctx, claim, change{stage: stage, asked: &size,
+		conditions: r.with(without(claim, ours...), claim, corev1.PersistentVolumeClaimResizing, "")})
+}
+
+// noteFailure says in the claim what a failed call left behind, where that is known.
+func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *callError) error {
+	if !failed.outcome.isFinal() {
+		return nil
+	}
+	claim, err := r.claims.Get(ctx, claim.Namespace, claim.Name) // with what was written when it began
+	if err != nil {
+		return fmt.Errorf("note the failed expansion of a claim: %w", err)
+	}
+	next := change{keep: true, conditions: r.with(
+		without(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
+		corev1.PersistentVolumeClaimControllerResizeError, failed.Error())}
+	if failed.outcome == infeasible {
+		next.keep, next.stage = false, corev1.PersistentVolumeClaimControllerResizeInfeasible
+	}
+	_, err = r.write(ctx, claim, next)
+	return err
+}
+
+// markPending says in the claim that the node is to do its part.
+func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	_, err := r.write(ctx, claim, change{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.with(
+		without(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
+		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
+		"Waiting for a Pod that uses the claim: the node that it is on makes the file system larger.")})
+	return err
+}
+
+// markDone says in the claim that it has its new size.
+func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
+	_, err := r.write(ctx, claim, change{capacity: &size, conditions: without(claim, ours...)})
+	return err
+}
+
+// raise gives the PersistentVolume its new capacity, and returns what it has then. It never makes it less.
+func (r *Resizer) raise(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
+	size resource.Quantity, nodeNeeded bool,
+) (resource.Quantity, error) {
+	patch := map[string]any{}
+	has := pv.Spec.Capacity[corev1.ResourceStorage]
+	if size.Cmp(has) > 0 {
+		patch["spec"] = map[string]any{"capacity": map[string]any{"storage": size.String()}}
+	} else {
+		size = has
+	}
+	metadata := map[string]any{"uid": pv.UID}
+	if before := known(claim); nodeNeeded && pv.Annotations[annPreResize] == "" {
+		metadata["annotations"] = map[string]any{annPreResize: before.String()}
+		patch["metadata"] = metadata
+	}
+	if len(patch) == 0 {
+		return size, nil
+	}
+	patch["metadata"] = metadata
+	return size, r.patchVolume(ctx, pv.Name, patch)
+}
+
+// patchVolume changes a PersistentVolume. The patch names the volume's UID.
+func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string]any) error {
+	data, err := json.Marshal(patch)
+	if err == nil {
+		_, err = r.deps.Client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("note in volume %q how large it is: %w", name, err)
+	}
+	return nil
+}
+
+// isTidy reports whether the claim has what it asks for, and nothing tells of an expansion any more.
+func (r *Resizer) isTidy(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
+	want, have := requested(claim), known(claim)
+	if want.Cmp(have) > 0 || stageOf(claim) != "" {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tidied[key] == tidyMark(claim)
+}
+
+func tidyMark(claim *corev1.PersistentVolumeClaim) string {
+	have := known(claim)
+	return string(claim.UID) + " " + have.String()
+}
+
+// tidy takes away what tells of an expansion that is over.
+func (r *Resizer) tidy(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
+	pv *corev1.PersistentVolume,
+) error {
+	if left := without(claim, ours...); stageOf(claim) != "" || len(left) < len(claim.Status.Conditions) {
+		if _, err := r.write(ctx, claim, change{conditions: left}); err != nil {
+			return ignoreStale(err)
+		}
+	}
+	if _, ok := pv.Annotations[annPreResize]; ok {
+		err := r.patchVolume(ctx, pv.Name, map[string]any{"metadata": map[string]any{
+			"uid": pv.UID, "annotations": map[string]any{annPreResize: nil}}})
+		if err != nil {
+			return err
+		}
+	}
+	r.succeeded(key, pv.Name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tidied[key] = tidyMark(claim)
+	return nil
+}
+
+func ignoreStale(err error) error {
+	if err == errStale { //nolint:errorlint // it is never wrapped
+		return nil
+	}
+	return err
+}
+
+// write patches the claim's status, if nobody else has changed the claim since it was read. Otherwise it returns errStale.
+func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next change,
+) (*corev1.PersistentVolumeClaim, error) {
+	conditions := next.conditions
+	if conditions == nil {
+		conditions = []corev1.PersistentVolumeClaimCondition{}
+	}
+	status := map[string]any{"conditions": conditions}
+	switch {
+	case next.keep:
+	case next.stage == "":
+		status["allocatedResourceStatuses"] = map[string]any{"storage": nil}
+	default:
+		status["allocatedResourceStatuses"] = map[string]any{"storage": next.stage}
+	}
+	if next.asked != nil {
+		status["allocatedResources"] = map[string]any{"storage": next.asked.String()}
+	}
+	if next.capacity != nil {
+		status["capacity"] = map[string]any{"storage": next.capacity.String()}
+	}
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion}, "status": status})
+	if err != nil {
+		return nil, fmt.Errorf("note the expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	written, err := r.claims.Patch(ctx, claim.Namespace, claim.Name,
+		client.Patch{Type: types.MergePatchType, Data: data}, metav1.PatchOptions{}, "status")
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil, errStale
+	case err != nil:
+		return nil, fmt.Errorf("note the expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	return written, nil
+}
+
+// without are the claim's conditions but those of the kinds.
+func without(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
+) []corev1.PersistentVolumeClaimCondition {
+	return slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c corev1.PersistentVolumeClaimCondition) bool {
+		return slices.Contains(kinds, c.Type)
+	})
+}
+
+// with adds a condition that is true, and since when.
+func (r *Resizer) with(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
+	kind corev1.PersistentVolumeClaimConditionType, message string,
+) []corev1.PersistentVolumeClaimCondition {
+	since := metav1.NewTime(r.deps.Clock.Now())
+	for _, c := range claim.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			since = c.LastTransitionTime
+		}
+	}
+	return append(conditions, corev1.PersistentVolumeClaimCondition{
+		Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: since, Message: message})
+}

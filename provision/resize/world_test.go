@@ -1,0 +1,347 @@
+package resize_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/berth-dev/berth/provision/resize"
+	"github.com/berth-dev/berth/timeline"
+)
+
+const driverName = "disk.example.com"
+
+var (
+	claimsGVR  = corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	volumesGVR = corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+)
+
+// world is an API server in memory, with the versions and the preconditions that client-go's fake lacks, and with a
+// watch that lags behind. It outlives the resizers that run on it.
+type world struct {
+	t       testing.TB
+	mu      sync.Mutex // guards all below
+	tracker k8stesting.ObjectTracker
+	react   k8stesting.ReactionFunc
+	version map[schema.GroupVersionResource]int64
+	lag     func() time.Duration
+	patches int
+
+	pool *pool
+}
+
+func newWorld(t testing.TB) *world {
+	tracker := k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
+	w := &world{t: t, tracker: tracker, version: map[schema.GroupVersionResource]int64{},
+		lag: func() time.Duration { return 0 }, pool: newPool()}
+	w.react = k8stesting.ObjectReaction(&stamping{tracker, w})
+	return w
+}
+
+// stamping gives every written object the resourceVersion by which the tracker counts it. Its caller holds the world's mu.
+type stamping struct {
+	k8stesting.ObjectTracker
+	w *world
+}
+
+func (s *stamping) write(gvr schema.GroupVersionResource, obj runtime.Object, store func(runtime.Object) error) error {
+	obj = obj.DeepCopyObject()
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	next := max(s.w.version[gvr], 1) + 1
+	m.SetResourceVersion(strconv.FormatInt(next, 10))
+	if err := store(obj); err != nil {
+		return err
+	}
+	s.w.version[gvr] = next
+	return nil
+}
+
+func (s *stamping) Create(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.CreateOptions) error {
+	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Create(gvr, obj, ns, opts...) })
+}
+
+func (s *stamping) Update(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.UpdateOptions) error {
+	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Update(gvr, obj, ns, opts...) })
+}
+
+func (s *stamping) Patch(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.PatchOptions) error {
+	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Patch(gvr, obj, ns, opts...) })
+}
+
+// process is one life of a resizer. What it asks of the world when it is dead does not come through.
+type process struct {
+	mu    sync.Mutex
+	dead  bool
+	kill  context.CancelFunc
+	fault func() verdict // asked before each request, if set
+}
+
+type verdict int
+
+const (
+	pass verdict = iota
+	failBefore
+	failAfter // the request is carried out and the answer lost
+	killBefore
+	killAfter
+)
+
+var errDead = errors.New("connection refused")
+
+func (p *process) enter() (after func() error, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return nil, errDead
+	}
+	v := pass
+	if p.fault != nil {
+		v = p.fault()
+	}
+	die := func() error {
+		p.dead = true
+		p.kill()
+		return errDead
+	}
+	switch v {
+	case failBefore:
+		return nil, apierrors.NewTooManyRequests("injected", 0)
+	case killBefore:
+		return nil, die()
+	}
+	return func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch {
+		case v == failAfter:
+			return apierrors.NewTimeoutError("injected", 0)
+		case v == killAfter:
+			return die()
+		}
+		return nil
+	}, nil
+}
+
+func (w *world) client(p *process) *fake.Clientset {
+	cs := &fake.Clientset{}
+	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		if p == nil {
+			return w.do(action)
+		}
+		after, err := p.enter()
+		if err != nil {
+			return true, nil, err
+		}
+		handled, obj, err := w.do(action)
+		if lost := after(); lost != nil {
+			return true, nil, lost
+		}
+		return handled, obj, err
+	})
+	cs.AddWatchReactor("*", func(action k8stesting.Action) (bool, watch.Interface, error) {
+		var opts metav1.ListOptions
+		if a, ok := action.(k8stesting.WatchActionImpl); ok {
+			opts = a.ListOptions
+		}
+		source, err := w.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
+		if err != nil {
+			return true, nil, err
+		}
+		return true, w.delayed(source), nil
+	})
+	return cs
+}
+
+// delayed gives the events of source as late as the world's lag says.
+func (w *world) delayed(source watch.Interface) watch.Interface {
+	events := make(chan watch.Event)
+	proxy := watch.NewProxyWatcher(events)
+	go func() {
+		defer source.Stop()
+		defer close(events)
+		for {
+			select {
+			case <-proxy.StopChan():
+				return
+			case event, open := <-source.ResultChan():
+				if !open {
+					return
+				}
+				time.Sleep(w.lag()) // the bubble's time
+				select {
+				case events <- event:
+				case <-proxy.StopChan():
+					return
+				}
+			}
+		}
+	}()
+	return proxy
+}
+
+func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, ok := action.(k8stesting.PatchActionImpl)
+	if !ok {
+		return w.react(action)
+	}
+	w.patches++
+	found, err := w.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name)
+	if err != nil {
+		return true, nil, err
+	}
+	now, err := meta.Accessor(found)
+	if err != nil {
+		return true, nil, err
+	}
+	var sent struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(a.Patch, &sent); err != nil {
+		return true, nil, apierrors.NewBadRequest(err.Error())
+	}
+	if uid, version := sent.Metadata.UID, sent.Metadata.ResourceVersion; uid != "" && uid != now.GetUID() ||
+		version != "" && version != now.GetResourceVersion() {
+		return true, nil, apierrors.NewConflict(a.GetResource().GroupResource(), a.Name, errors.New("precondition"))
+	}
+	if handled, obj, err := w.react(action); err != nil {
+		return handled, obj, err
+	}
+	found, err = w.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name) // as it was stamped
+	return true, found, err
+}
+
+// start runs a resizer as a process of its own; stop ends it in order.
+func (w *world) start(p *process, deps resize.Deps) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	p.kill = cancel
+	deps.Client, deps.Driver = w.client(p), &connection{w.pool, p}
+	if deps.Recorder == nil {
+		deps.Recorder = record.NewFakeRecorder(10_000)
+	}
+	r, err := resize.New(deps, resize.Config{DriverName: driverName})
+	require.NoError(w.t, err)
+	done := make(chan error, 1)
+	go func() { done <- r.Start(ctx) }()
+	synctest.Wait()
+	return func() {
+		cancel()
+		require.NoError(w.t, <-done)
+	}
+}
+
+func gib(n int) resource.Quantity { return resource.MustParse(fmt.Sprintf("%dGi", n)) }
+
+// add makes a claim of 1Gi that is bound to its volume.
+func (w *world) add(name string, change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
+	one := corev1.ResourceList{corev1.ResourceStorage: gib(1)}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name,
+			Resources: corev1.VolumeResourceRequirements{Requests: one.DeepCopy()}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: one.DeepCopy()},
+	}
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name, UID: types.UID("uid-pv-" + name)},
+		Spec: corev1.PersistentVolumeSpec{Capacity: one.DeepCopy(),
+			ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: name, UID: claim.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name}}},
+	}
+	for _, c := range change {
+		c(claim, pv)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := &stamping{w.tracker, w}
+	require.NoError(w.t, s.Create(claimsGVR, claim, "ns"))
+	require.NoError(w.t, s.Create(volumesGVR, pv, ""))
+	w.pool.sizes[name] = 1 << 30
+}
+
+func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
+	obj, err := w.tracker.Get(claimsGVR, "ns", name)
+	require.NoError(w.t, err)
+	return obj.DeepCopyObject().(*corev1.PersistentVolumeClaim)
+}
+
+func (w *world) volume(name string) *corev1.PersistentVolume {
+	obj, err := w.tracker.Get(volumesGVR, "", "pv-"+name)
+	require.NoError(w.t, err)
+	return obj.DeepCopyObject().(*corev1.PersistentVolume)
+}
+
+// edit changes a claim as somebody else would.
+func (w *world) edit(name string, change func(*corev1.PersistentVolumeClaim)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	claim := w.claim(name)
+	change(claim)
+	require.NoError(w.t, (&stamping{w.tracker, w}).Update(claimsGVR, claim, "ns"))
+}
+
+func (w *world) ask(name string, size resource.Quantity) {
+	w.edit(name, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = size
+	})
+}
+
+// node does the part of a node agent that has a Pod with the claim, if it is its turn.
+func (w *world) node(name string) {
+	if w.claim(name).Status.AllocatedResourceStatuses["storage"] != corev1.PersistentVolumeClaimNodeResizePending {
+		return
+	}
+	w.edit(name, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.Capacity = w.volume(name).Spec.Capacity.DeepCopy()
+		claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil
+	})
+}
+
+func conditions(claim *corev1.PersistentVolumeClaim) map[corev1.PersistentVolumeClaimConditionType]string {
+	found := map[corev1.PersistentVolumeClaimConditionType]string{}
+	for _, c := range claim.Status.Conditions {
+		found[c.Type] = c.Message
+	}
+	return found
+}
+
+// run runs a test in a bubble, with a resizer.
+func run(t *testing.T, test func(w *world, events <-chan string, stages *timeline.Recorder)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("c")
+		recorder, stages := record.NewFakeRecorder(1000), timeline.New(clockNow{}, 100)
+		stop := w.start(&process{}, resize.Deps{Recorder: recorder, Timeline: stages})
+		test(w, recorder.Events, stages)
+		stop()
+	})
+}
+
+// clockNow is the bubble's clock.
+type clockNow struct{}
+
+func (clockNow) Now() time.Time                  { return time.Now() }
+func (clockNow) Since(t time.Time) time.Duration { return time.Since(t) }

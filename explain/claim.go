@@ -190,36 +190,6 @@ func (f *claimFacts) find() *finding {
 	return found
 }
 
-// expands returns whether a claim asks for more than it has.
-func expands(claim *corev1.PersistentVolumeClaim) bool {
-	want, have := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
-	return claim.Status.Phase == corev1.ClaimBound && !have.IsZero() && want.Cmp(have) > 0
-}
-
-// expanding is who has to move before the claim has the size that it asks for; nil if it has.
-func (f *claimFacts) expanding(object string) *finding {
-	if !expands(f.claim) {
-		return nil
-	}
-	want, have := f.claim.Spec.Resources.Requests[corev1.ResourceStorage], f.claim.Status.Capacity[corev1.ResourceStorage]
-	found := &finding{state: Waiting, reason: "ExpansionPending",
-		verdict:  fmt.Sprintf("waiting: it has %s and asks for %s", &have, &want),
-		evidence: []Evidence{{object, "status.capacity[storage]", have.String()}, {object, "spec.resources.requests[storage]", want.String()}},
-		next:     kubectl(f.claim.Namespace, "describe pvc", f.claim.Name)}
-	if f.volume == nil || f.volume.Spec.CSI == nil {
-		return found
-	}
-	if size := f.volume.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(want) >= 0 {
-		found.heldBy = "kubelet"
-		found.verdict += "; its volume has grown, and the file system follows when a pod uses it"
-		return found
-	}
-	found.heldBy = "resizer of driver " + f.volume.Spec.CSI.Driver
-	found.verdict += "; it waits for " + found.heldBy
-	found.remedy = "see that an external-resizer runs beside the driver: berth has none of its own"
-	return found
-}
-
 // deleted is why a claim that is being deleted is still there.
 func (f *claimFacts) deleted(object string) *finding {
 	claim := f.claim

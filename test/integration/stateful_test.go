@@ -36,7 +36,7 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("a Pod's claim was given a node, was bound, and its Pod was bound: %v", times)
+	t.Logf("each waited %v", times)
 	require.True(t, slices.ContainsFunc(times, waits.unpolled), "the scheduler waits for a look")
 	c.stop()
 	require.Empty(t, c.leftovers())
@@ -45,6 +45,8 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 // waits is how long a Pod's claim waited for its volume since the scheduler had chosen a node for it, and how long the Pod
 // waited then for its node.
 type waits struct{ forVolume, forNode time.Duration }
+
+func (w waits) String() string { return fmt.Sprintf("%v for its volume, %v for its node", w.forVolume, w.forNode) }
 
 // unpolled says that no look after schedulerLook can have come between. On a machine so slow that a volume takes longer
 // than that, a look would still let a Pod wait much longer than what it waits for took.

@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -74,14 +75,15 @@ func newNode(t testing.TB, net byte) *node {
 	root := filepath.Join(data, "containerd")
 	machine, err := containerd.Detect(root)
 	require.NoError(t, err)
-	n := &node{bin: bin, cgroup: fmt.Sprintf("/berth-test-%d", net), Config: containerd.Config{
+	n := &node{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:  fmt.Sprintf("brtest%d", net),
 		PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 199, net, 0}), 24),
 		Gateway: netip.AddrFrom4([4]byte{10, 199, net, 1}), Machine: machine,
 	}}
-	t.Cleanup(func() { n.wipe(t) }) // registered before anything that it takes away can be there
+	testproc.Guard(t, n.leavings()) // like the next, before anything that it takes away can be there
+	t.Cleanup(func() { n.wipe(t) })
 	require.NoError(t, n.Write())
 	n.log, err = os.Create(filepath.Join(data, "containerd.log"))
 	require.NoError(t, err)

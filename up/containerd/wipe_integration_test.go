@@ -3,115 +3,66 @@
 package containerd_test
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/testproc"
-	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// wipe takes away whatever is left of the node, however far its test came before it failed: processes, mounts, cgroups,
-// the bridge, addresses given out, and rules of the firewall. After a test that passed there is nothing.
+func init() { testproc.BeGuard() }
+
+// leavings are what a node makes outside of the test's process, however far its test comes.
+func (n *node) leavings() testproc.Leavings {
+	return testproc.Leavings{
+		Dirs: []string{n.RunDir, filepath.Dir(filepath.Dir(n.Root))}, Cgroups: []string{strings.TrimPrefix(n.cgroup, "/")}, Links: []string{n.Bridge},
+		Files: []string{n.NetworkCache()}, // or the next run takes it for its own
+	}
+}
+
+// wipe takes away whatever is left of the node. After a test that passed there is nothing.
 func (n *node) wipe(t testing.TB) {
-	for _, pid := range n.processes(t) {
-		testproc.KillAndWait(t, pid, patience)
-	}
-	for _, dir := range []string{n.RunDir, n.Root} {
-		left, err := mounts.Under(dir)
-		require.NoError(t, err)
-		for _, path := range left {
-			require.NoError(t, unix.Unmount(path, unix.MNT_DETACH))
-		}
-	}
-	for _, result := range glob(t, n.NetworkCache()) {
-		require.NoError(t, os.Remove(result)) // or the next run takes it for its own
-	}
-	n.clean(t)
-	n.wipeRules(t)
+	require.NoError(t, n.leavings().Wipe(context.WithoutCancel(t.Context()), patience))
 }
 
-// processes are those that name the node's directory, and those of its Pods.
-func (n *node) processes(t testing.TB) []int {
-	var found []int
-	for _, file := range glob(t, "/proc/[0-9]*/cmdline") {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		require.NoError(t, err)
-		if _, err := os.Readlink(filepath.Join(filepath.Dir(file), "exe")); err != nil {
-			continue // it has ended, and its parent has not asked how
-		}
-		command, _ := os.ReadFile(file) // it may end meanwhile
-		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup"))
-		if pid != os.Getpid() && (bytes.Contains(command, []byte(n.RunDir)) || bytes.Contains(groups, []byte(n.cgroup+"/"))) {
-			found = append(found, pid)
-		}
-	}
-	return found
-}
-
-// rules are those of the firewall's table of addresses that name the node's bridge, as iptables lists them: with the
-// words of a command that adds them.
+// rules are those of the firewall's table of addresses that name the node's bridge.
 func (n *node) rules(t testing.TB) []string {
 	if n.Machine.Firewall != "iptables" {
 		return nil
 	}
-	names := regexp.MustCompile(`\b` + n.Bridge + `\b`)
-	var found []string
-	for line := range strings.Lines(n.iptables(t, "-S")) {
-		if line = strings.TrimSpace(line); names.MatchString(line) {
-			found = append(found, line)
-		}
-	}
-	return found
+	rules, err := n.leavings().Rules(context.WithoutCancel(t.Context()))
+	require.NoError(t, err)
+	return rules
 }
 
-// iptables has a shell take the words apart, since some are quoted.
-func (n *node) iptables(t testing.TB, words string) string {
-	command := exec.CommandContext(context.WithoutCancel(t.Context()), "/bin/sh", "-c", "iptables -w 5 -t nat "+words)
-	out, err := command.CombinedOutput()
-	require.NoError(t, err, "iptables %s: %s", words, out)
+// chains is the firewall's table of addresses, as iptables lists it.
+func (n *node) chains(t testing.TB) string {
+	out, err := exec.CommandContext(t.Context(), "iptables", "-w", "60", "-t", "nat", "-S").CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	return string(out)
 }
 
-// ownChain is a chain that the network plugins make for one Pod; they share those whose names say HOSTPORT.
-var ownChain = regexp.MustCompile(`\bCNI-(?:DN-|SN-)?[0-9a-f]{20,}\b`)
-
-// wipeRules removes the rules, and the chains of Pods that they stand in or lead to.
-func (n *node) wipeRules(t testing.TB) {
-	chains := make(map[string]bool)
-	for _, rule := range n.rules(t) {
-		for _, chain := range ownChain.FindAllString(rule, -1) {
-			chains[chain] = true
-		}
-		if words := strings.Fields(rule); !ownChain.MatchString(words[1]) {
-			n.iptables(t, "-D"+strings.TrimPrefix(rule, "-A"))
-		}
-	}
-	for chain := range chains {
-		n.iptables(t, "-F "+chain)
-		n.iptables(t, "-X "+chain)
-	}
-}
-
-// failsVariable makes TestThatFails fail, and has the directory for what it makes.
+// failsVariable makes TestThatFails run, and says how it ends.
 const failsVariable = "BERTH_TEST_FAILS"
 
 const failingNet = 17
 
-// TestThatFails fails while a Pod runs whose containerd has been killed: nothing of the Pod can be ended in order.
+// TestThatFails fails while a Pod runs whose containerd has been killed: nothing of the Pod can be ended in order. Or it
+// waits there until it is ended.
 func TestThatFails(t *testing.T) {
-	if os.Getenv(failsVariable) == "" {
-		t.Skip("TestAFailedTestLeavesNothing runs it")
+	how := os.Getenv(failsVariable)
+	if how == "" {
+		t.Skip("the tests of what such a test leaves run it")
 	}
 	n := newNode(t, failingNet)
 	n.start(t)
@@ -122,33 +73,75 @@ func TestThatFails(t *testing.T) {
 	require.NotEmpty(t, n.leftovers(t), "or there is nothing to wipe")
 	require.GreaterOrEqual(t, len(n.rules(t)), 3, "the cluster's, the Pod's, and that of the Pod's chain")
 	fmt.Println("runs in", n.RunDir)
+	if how == "wait" {
+		time.Sleep(patience) // it does not come to its end
+	}
 	t.Fatal("as it should")
 }
 
 // TestAFailedTestLeavesNothing is about the tests themselves: what one leaves that failed is in the way of the next.
 func TestAFailedTestLeavesNothing(t *testing.T) {
-	theirs := ""
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(theirs)) }) // when nothing is mounted there any more
-	ours := newNode(t, failingNet)                                 // never started; it looks, and wipes what it finds
-	dir := t.TempDir()
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$")
-	command.Env = append(os.Environ(), failsVariable+"=yes", "TMPDIR="+dir)
-	out, err := command.CombinedOutput()
+	f := newFailing(t, "yes")
+	out, err := f.command.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "as it should")
-	match := regexp.MustCompile(`(?m)^runs in (/run/berth-\S+)$`).FindSubmatch(out)
-	require.NotNil(t, match, "%s", out)
-	theirs = string(match[1])
-	ours.RunDir = theirs
+	f.requireNothing(string(out))
+}
 
-	require.Empty(t, ours.processes(t))
-	require.Empty(t, ours.rules(t))
-	require.NotContains(t, ours.iptables(t, "-S"), "10.199.17.", "the chain of a Pod")
-	require.Empty(t, ours.cgroups(t))
-	require.Empty(t, glob(t, ours.NetworkCache()))
-	require.NoDirExists(t, "/sys/class/net/"+ours.Bridge)
-	require.NoDirExists(t, ours.RunDir)
-	left, err := mounts.Under(dir)
-	require.NoError(t, err)
-	require.Empty(t, left)
+// TestAnEndedTestLeavesNothing ends a test as whoever runs it may: it cannot clean up.
+func TestAnEndedTestLeavesNothing(t *testing.T) {
+	for _, sign := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(sign.String(), func(t *testing.T) {
+			f := newFailing(t, "wait")
+			out, err := f.command.StdoutPipe()
+			require.NoError(t, err)
+			f.command.Stderr = f.command.Stdout // which the guard holds until it has done its work
+			require.NoError(t, f.command.Start())
+			var said strings.Builder
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				fmt.Fprintln(&said, lines.Text())
+				if strings.HasPrefix(lines.Text(), "runs in ") {
+					require.NoError(t, f.command.Process.Signal(sign))
+				}
+			}
+			require.Error(t, f.command.Wait(), "it was ended")
+			require.NotContains(t, said.String(), "as it should")
+			f.requireNothing(said.String())
+		})
+	}
+}
+
+// failing is a run of TestThatFails.
+type failing struct {
+	t       testing.TB
+	ours    *node // never started; it looks, and wipes what it finds
+	dir     string
+	command *exec.Cmd
+	theirs  string // its directory, once it has told
+}
+
+func newFailing(t testing.TB, how string) *failing {
+	f := &failing{t: t}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(f.theirs)) }) // when nothing is mounted there any more
+	f.ours, f.dir = newNode(t, failingNet), t.TempDir()
+	f.command = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$", "-test.v")
+	f.command.Env = append(os.Environ(), failsVariable+"="+how, "TMPDIR="+f.dir)
+	return f
+}
+
+func (f *failing) requireNothing(out string) {
+	f.t.Helper()
+	match := regexp.MustCompile(`(?m)^runs in (/run/berth-\S+)$`).FindStringSubmatch(out)
+	require.NotNil(f.t, match, "%s", out)
+	f.theirs = match[1]
+	require.NoError(f.t, os.RemoveAll(f.ours.RunDir))
+	f.ours.RunDir, f.ours.cgroup = f.theirs, "/"+filepath.Base(f.theirs)
+	require.Empty(f.t, f.ours.leavings().Processes())
+	require.Empty(f.t, f.ours.rules(f.t))
+	require.NotContains(f.t, f.ours.chains(f.t), "10.199.17.", "the chain of a Pod")
+	require.Empty(f.t, f.ours.cgroups(f.t))
+	require.Empty(f.t, glob(f.t, f.ours.NetworkCache()))
+	require.NoDirExists(f.t, "/sys/class/net/"+f.ours.Bridge)
+	require.NoDirExists(f.t, f.theirs)
+	require.Empty(f.t, glob(f.t, f.dir+"/*"))
 }

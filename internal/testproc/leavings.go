@@ -1,0 +1,210 @@
+package testproc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/internal/loopdev"
+	"github.com/berth-dev/berth/volume/mounts"
+)
+
+// Leavings name what a test makes outside of its own process. The names must be such that nobody else's are among them.
+type Leavings struct {
+	// Dirs are absolute. With them go the processes whose command lines name one, the mounts below, and the loop devices
+	// that hold files in them.
+	Dirs []string
+	// Cgroups are names of groups at the top of the hierarchies. With them go the processes in them.
+	Cgroups []string
+	// Links are network interfaces, and named network namespaces. With them go the firewall's rules that name one, and
+	// the network plugins' chains for Pods that these lead to.
+	Links []string
+	// Files are patterns of filepath.Glob.
+	Files []string
+}
+
+// wipePause is between two looks whether processes that were killed have ended.
+const wipePause = 10 * time.Millisecond
+
+// Wipe takes all away that is there, and returns what it could not. Processes may take as long as patience to end.
+func (l Leavings) Wipe(ctx context.Context, patience time.Duration) error {
+	if err := l.kill(patience); err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range l.Dirs {
+		errs = append(errs, wipeDir(dir))
+	}
+	for _, name := range l.Cgroups {
+		for _, group := range groupsOf(name) {
+			errs = append(errs, removeGroup(group))
+		}
+	}
+	errs = append(errs, l.wipeRules(ctx))
+	for _, name := range l.Links {
+		errs = append(errs, wipeLink(ctx, name))
+	}
+	for _, pattern := range l.Files {
+		found, err := filepath.Glob(pattern)
+		errs = append(errs, err)
+		for _, file := range found {
+			errs = append(errs, os.RemoveAll(file))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// kill kills the processes until there are none: some start others again.
+func (l Leavings) kill(patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(wipePause) {
+		pids := l.Processes()
+		if len(pids) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v survive SIGKILL", pids)
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended with another
+		}
+	}
+}
+
+// Processes are those that go with what is named, but not this one.
+func (l Leavings) Processes() []int {
+	var found []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
+			continue // it has ended, and its parent has not asked how
+		}
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end meanwhile
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if slices.ContainsFunc(l.Dirs, func(dir string) bool { return bytes.Contains(command, []byte(dir)) }) ||
+			slices.ContainsFunc(l.Cgroups, func(name string) bool { return inGroup(groups, name) }) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// inGroup looks for a group's name in what the kernel tells of the groups of a process.
+func inGroup(groups []byte, name string) bool {
+	return bytes.Contains(groups, []byte("/"+name+"/")) || bytes.Contains(groups, []byte("/"+name+"\n"))
+}
+
+// wipeDir removes a directory. While something stays mounted in it, what is behind that is not the test's to delete.
+func wipeDir(dir string) error {
+	left, err := mounts.Under(dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	return errors.Join(loopdev.New().DetachBelow(dir), os.RemoveAll(dir))
+}
+
+// groupsOf are the control groups of a name at the top of all hierarchies.
+func groupsOf(name string) []string {
+	found, _ := filepath.Glob("/sys/fs/cgroup/*/" + name) // the pattern is right
+	return append(found, "/sys/fs/cgroup/"+name)
+}
+
+// removeGroup removes a control group with those in it.
+func removeGroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			errs = append(errs, removeGroup(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return errors.Join(append(errs, os.Remove(dir))...)
+}
+
+func wipeLink(ctx context.Context, name string) error {
+	var errs []error
+	if _, err := os.Stat("/sys/class/net/" + name); err == nil {
+		errs = append(errs, run(ctx, "ip", "link", "delete", name))
+	}
+	if _, err := os.Stat("/run/netns/" + name); err == nil {
+		errs = append(errs, run(ctx, "ip", "netns", "delete", name))
+	}
+	return errors.Join(errs...)
+}
+
+func run(ctx context.Context, program string, words ...string) error {
+	if out, err := exec.CommandContext(ctx, program, words...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, out)
+	}
+	return nil
+}
+
+// Rules are those of the firewall's table of addresses that name one of the links, as iptables lists them: with the words
+// of a command that adds them. There are none where there is no iptables.
+func (l Leavings) Rules(ctx context.Context) ([]string, error) {
+	if _, err := exec.LookPath("iptables"); err != nil || len(l.Links) == 0 {
+		return nil, nil //nolint:nilerr // no iptables, no rules of it
+	}
+	out, err := exec.CommandContext(ctx, "iptables", "-w", "60", "-t", "nat", "-S").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the firewall's rules: %w", err)
+	}
+	var quoted, found []string
+	for _, name := range l.Links {
+		quoted = append(quoted, regexp.QuoteMeta(name))
+	}
+	names := regexp.MustCompile(`\b(?:` + strings.Join(quoted, "|") + `)\b`)
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); names.MatchString(line) {
+			found = append(found, line)
+		}
+	}
+	return found, nil
+}
+
+// ownChain is a chain that the network plugins make for one Pod; they share those whose names say HOSTPORT.
+var ownChain = regexp.MustCompile(`\bCNI-(?:DN-|SN-)?[0-9a-f]{20,}\b`)
+
+// wipeRules removes the rules, and the chains of Pods that they stand in or lead to.
+func (l Leavings) wipeRules(ctx context.Context) error {
+	rules, err := l.Rules(ctx)
+	errs := []error{err}
+	chains := make(map[string]bool)
+	// A shell takes the words apart, since some are quoted.
+	iptables := func(words string) error { return run(ctx, "/bin/sh", "-c", "iptables -w 60 -t nat "+words) }
+	for _, rule := range rules {
+		for _, chain := range ownChain.FindAllString(rule, -1) {
+			chains[chain] = true
+		}
+		if words := strings.Fields(rule); !ownChain.MatchString(words[1]) {
+			errs = append(errs, iptables("-D"+strings.TrimPrefix(rule, "-A")))
+		}
+	}
+	for chain := range chains {
+		errs = append(errs, iptables("-F "+chain), iptables("-X "+chain))
+	}
+	return errors.Join(errs...)
+}

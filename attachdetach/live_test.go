@@ -29,6 +29,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach/attacher"
 	"github.com/berth-dev/berth/attachdetach/csi"
 	"github.com/berth-dev/berth/internal/freeport"
+	"github.com/berth-dev/berth/internal/testproc"
 )
 
 const patience = 3 * time.Minute
@@ -44,6 +45,7 @@ func controlPlane(t *testing.T) (dataDir string) {
 	runDir, err := os.MkdirTemp("/tmp", "ad")
 	require.NoError(t, err)
 	dataDir = t.TempDir()
+	testproc.Guard(t, testproc.Leavings{Dirs: []string{runDir, dataDir}})
 	var out bytes.Buffer
 	cmd := exec.Command(binary, "--data-dir", dataDir, "--run-dir", runDir,
 		"--api-port", strconv.Itoa(number), "--unsafe-no-fsync")

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guardVariable makes a test binary the guard of another process of it.
+// guardVariable makes a test binary the guard of another process of it. All that import this package are test binaries.
 const guardVariable = "BERTH_TEST_GUARD"
 
 // guardPatience is how long a guard waits for processes that it kills.
@@ -35,8 +35,7 @@ var guard struct {
 }
 
 // Guard has what is named taken away as soon as this process ends before the test does, however it ends: by a signal, by
-// the time limit of its tests, or by a panic. A process of its own does that, which the test binary becomes that calls
-// [BeGuard] when it starts.
+// the time limit of its tests, or by a panic. Another process of the test binary does that.
 func Guard(t testing.TB, l Leavings) {
 	t.Helper()
 	guard.Lock()
@@ -73,9 +72,8 @@ func startGuard() error {
 	return nil
 }
 
-// BeGuard does not return in a process that is to be a guard. A package whose tests call [Guard] calls it in an init
-// function of its tests.
-func BeGuard() {
+// init does not return in a process that is to be a guard: it runs no tests.
+func init() {
 	if os.Getenv(guardVariable) == "" {
 		return
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/internal/freeport"
+	"github.com/berth-dev/berth/internal/testproc"
 )
 
 // patience bounds the start. A loaded machine is slow, and a test that fails for want of time tells nothing.
@@ -46,6 +47,7 @@ func Start(t testing.TB) *Server {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(runDir)) })
 	s := &Server{dataDir: t.TempDir()}
+	testproc.Guard(t, testproc.Leavings{Dirs: []string{runDir, s.dataDir}})
 	var log bytes.Buffer
 	cmd := exec.Command(binary, "--data-dir", s.dataDir, "--run-dir", runDir, "--api-port", freePort(t),
 		"--unsafe-no-fsync", "--log-level", "error")

@@ -50,14 +50,15 @@ type agent struct {
 func newAgent(t testing.TB, dir string, network int) *agent {
 	t.Helper()
 	bin := filepath.Dir(berthBinary(t))
-	run, err := os.MkdirTemp("/run", "berth-a")
-	require.NoError(t, err)
+	run := runDir(t, "berth-a")
 	pods := netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", network))
 	a := &agent{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(t.TempDir(), "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(run, "net.d"), SandboxImage: imagestore.PauseName("v1"),
 		Bridge: fmt.Sprintf("bagent%d", network), PodCIDR: pods, Gateway: pods.Addr().Next(), ClusterMasquerade: true,
 	}}
+	guardNode(t, a.cgroup(), a.runtime.Bridge, dir)
+	var err error
 	a.runtime.Machine, err = containerd.Detect(a.runtime.Root)
 	require.NoError(t, err)
 	if a.runtime.Machine.Firewall != "iptables" {

@@ -78,6 +78,7 @@ func newCluster(t testing.TB, network int) *cluster {
 		"--pod-cidr", fmt.Sprintf("10.%d.0.0/16", network),
 		"--service-cidr", fmt.Sprintf("10.%d.0.0/16", network+1),
 	}
+	guardNode(t, "berth-"+c.id(), "berth"+c.id(), filepath.Dir(c.dataDir), c.runDir())
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.wipe()

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -49,8 +48,7 @@ const slowest = 400 * time.Millisecond
 // newCRIProxy serves on a socket of its own in front of the runtime's.
 func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "berth-proxy")
-	require.NoError(t, err)
+	dir := runDir(t, "berth-proxy")
 	backend, err := grpc.NewClient("unix:"+runtime, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawgrpc.Codec{}), grpc.WaitForReady(true)))
 	require.NoError(t, err)
@@ -66,7 +64,6 @@ func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 		p.server.Stop()
 		serving.Wait()
 		require.NoError(t, backend.Close())
-		require.NoError(t, os.RemoveAll(dir))
 	})
 	return p
 }

@@ -77,13 +77,9 @@ func TestExternalAttacher(t *testing.T) {
 func (c *cluster) ownDisks(driver string) (root, logs, socket string) {
 	c.t.Helper()
 	home := fmt.Sprintf("node-%d", c.network)
-	run, err := os.MkdirTemp("/run", "berth-j")
-	require.NoError(c.t, err)
+	run := runDir(c.t, "berth-j")
 	root, logs, socket = filepath.Join(c.t.TempDir(), "disks"), c.t.TempDir(), filepath.Join(run, "csi.sock")
-	c.t.Cleanup(func() {
-		freeDisks(root)
-		require.NoError(c.t, os.RemoveAll(run))
-	})
+	c.t.Cleanup(func() { freeDisks(root) })
 	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", home,
 		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
 	c.waitRegistered(home, driver)

@@ -47,8 +47,7 @@ type machine struct {
 // newMachine prepares the network of the machine number i of the cluster; nothing runs before start.
 func newMachine(t testing.TB, c *cluster, i int) *machine {
 	t.Helper()
-	run, err := os.MkdirTemp("/run", "berth-m")
-	require.NoError(t, err)
+	run := runDir(t, "berth-m")
 	m := &machine{
 		t: t, c: c, name: fmt.Sprintf("machine-%d", i), dir: filepath.Join(shortDir(t), fmt.Sprint("m", i)), run: run,
 		address: fmt.Sprintf("10.%d.%d.2", c.network+2, i), link: fmt.Sprintf("bm%d-%d", c.network, i),
@@ -62,6 +61,8 @@ func newMachine(t testing.TB, c *cluster, i int) *machine {
 		PodCIDR: pods, Gateway: pods.Addr().Next(),
 		ClusterMasquerade: true, // by nobody: the host has a route to these Pods
 	}
+	guardNode(t, filepath.Base(run), m.link, filepath.Dir(m.dir))
+	var err error
 	m.runtime.Machine, err = containerd.Detect(m.runtime.Root)
 	require.NoError(t, err)
 	require.NoError(t, m.runtime.Write())

@@ -31,13 +31,9 @@ type sharedDisks struct {
 
 func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	t.Helper()
-	run, err := os.MkdirTemp("/run", "berth-d")
-	require.NoError(t, err)
+	run := runDir(t, "berth-d")
 	s := &sharedDisks{c: c, root: filepath.Join(t.TempDir(), "disks"), run: run, logs: t.TempDir()}
-	t.Cleanup(func() {
-		freeDisks(s.root)
-		require.NoError(t, os.RemoveAll(run))
-	})
+	t.Cleanup(func() { freeDisks(s.root) })
 	c.beside(s.log("driver"), s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
 		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
 	c.beside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),

@@ -4,12 +4,34 @@ package integration
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/up"
 )
+
+// guardNode has what a node leaves taken away when the tests are ended from outside: its directories, those of the test,
+// its control group, and its Pods' network.
+func guardNode(t testing.TB, cgroup, bridge string, dirs ...string) {
+	t.Helper()
+	testproc.Guard(t, testproc.Leavings{
+		Dirs: append(dirs, filepath.Dir(t.TempDir())), Cgroups: []string{cgroup}, Links: []string{bridge},
+		Files: []string{"/var/lib/cni/results/" + bridge + "-*"},
+	})
+}
+
+// runDir is a directory below /run for the test: names of sockets are short there.
+func runDir(t testing.TB, prefix string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", prefix)
+	require.NoError(t, err)
+	testproc.Guard(t, testproc.Leavings{Dirs: []string{dir}})
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
 
 // longestTemp is how long the name of the directory for temporary files may be: there are sockets in what lies below, and
 // the name of one is bounded.

@@ -47,6 +47,7 @@ func startForeground(t testing.TB, root string) *foreground {
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	f.cmd.Stdout, f.cmd.Stderr = write, write
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // it cleans up when the tests are ended
 	defer heedHangups()()
 	require.NoError(t, f.cmd.Start())
 	require.NoError(t, write.Close())

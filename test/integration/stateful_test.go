@@ -46,7 +46,9 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 // waited then for its node.
 type waits struct{ forVolume, forNode time.Duration }
 
-func (w waits) String() string { return fmt.Sprintf("%v for its volume, %v for its node", w.forVolume, w.forNode) }
+func (w waits) String() string {
+	return fmt.Sprintf("%v for its volume, %v for its node", w.forVolume, w.forNode)
+}
 
 // unpolled says that no look after schedulerLook can have come between. On a machine so slow that a volume takes longer
 // than that, a look would still let a Pod wait much longer than what it waits for took.

@@ -3,12 +3,16 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,13 +36,14 @@ func (c *cluster) wipe() {
 	}
 }
 
-// failsVariable makes TestThatFails fail.
+// failsVariable makes TestThatFails run, and says how it ends.
 const failsVariable = "BERTH_TEST_FAILS"
 
-// TestThatFails fails with a Pod on a disk whose cluster has just lost its berth.
+// TestThatFails fails with a Pod on a disk whose cluster has just lost its berth, or waits, with berth, until it is ended.
 func TestThatFails(t *testing.T) {
-	if os.Getenv(failsVariable) == "" {
-		t.Skip("TestAFailedTestLeavesNoCluster runs it")
+	how := os.Getenv(failsVariable)
+	if how == "" {
+		t.Skip("the tests of what such a test leaves run it")
 	}
 	c := newCluster(t, 177)
 	c.up("--unsafe-no-fsync")
@@ -46,6 +51,9 @@ func TestThatFails(t *testing.T) {
 	c.waitPod("app=patient", "ready", isReady)
 	c.noteLinks()
 	fmt.Println("runs in", c.dataDir)
+	if how == "wait" {
+		time.Sleep(patience) // it does not come to its end
+	}
 	c.killBerth()
 	require.NotEmpty(t, c.leftovers(), "or there is nothing to wipe")
 	require.NotEmpty(t, c.beyond(), "or there is nothing to wipe")
@@ -53,18 +61,45 @@ func TestThatFails(t *testing.T) {
 }
 
 func TestAFailedTestLeavesNoCluster(t *testing.T) {
-	dir, err := os.MkdirTemp("", "") // short, for there are sockets in it
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$")
-	command.Env = append(os.Environ(), failsVariable+"=yes", "TMPDIR="+dir)
+	command := failing(t, "yes")
 	out, err := command.CombinedOutput()
 	require.Error(t, err)
-	match := regexp.MustCompile(`(?m)^runs in (/\S+)$`).FindSubmatch(out)
-	require.NotNil(t, match, "%s", out)
-	theirs := &cluster{t: t, dataDir: string(match[1])}
-	t.Cleanup(theirs.wipe)
 	require.Contains(t, string(out), "as it should")
+	requireNoCluster(t, string(out))
+}
+
+// TestAnEndedTestLeavesNoCluster ends a test as whoever runs it may: it cannot clean up.
+func TestAnEndedTestLeavesNoCluster(t *testing.T) {
+	command := failing(t, "wait")
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	command.Stderr = command.Stdout // which the guard holds until it has done its work
+	require.NoError(t, command.Start())
+	var said strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		fmt.Fprintln(&said, lines.Text())
+		if strings.HasPrefix(lines.Text(), "runs in ") {
+			require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+		}
+	}
+	require.Error(t, command.Wait(), "it was ended")
+	require.NotContains(t, said.String(), "as it should")
+	requireNoCluster(t, said.String())
+}
+
+// failing is a run of TestThatFails.
+func failing(t *testing.T, how string) *exec.Cmd {
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$", "-test.v")
+	command.Env = append(os.Environ(), failsVariable+"="+how, "TMPDIR="+shortDir(t))
+	return command
+}
+
+func requireNoCluster(t *testing.T, out string) {
+	t.Helper()
+	match := regexp.MustCompile(`(?m)^runs in (/\S+)$`).FindStringSubmatch(out)
+	require.NotNil(t, match, "%s", out)
+	theirs := &cluster{t: t, dataDir: match[1]}
+	t.Cleanup(theirs.wipe)
 	require.Empty(t, theirs.leftovers())
 	require.Empty(t, theirs.beyond())
 	require.NoDirExists(t, theirs.dataDir)

@@ -20,8 +20,6 @@ import (
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
-func init() { testproc.BeGuard() }
-
 // leavings are what a node makes outside of the test's process, however far its test comes.
 func (n *node) leavings() testproc.Leavings {
 	return testproc.Leavings{

@@ -35,9 +35,6 @@ type Leavings struct {
 	Files []string
 }
 
-// wipePause is between two looks whether processes that were killed have ended.
-const wipePause = 10 * time.Millisecond
-
 // Wipe takes all away that is there, and returns what it could not. Processes may take as long as patience to end.
 func (l Leavings) Wipe(ctx context.Context, patience time.Duration) error {
 	if err := l.kill(patience); err != nil {
@@ -68,18 +65,14 @@ func (l Leavings) Wipe(ctx context.Context, patience time.Duration) error {
 
 // kill kills the processes until there are none: some start others again.
 func (l Leavings) kill(patience time.Duration) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(wipePause) {
-		pids := l.Processes()
-		if len(pids) == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("processes %v survive SIGKILL", pids)
-		}
+	for pids := l.Processes(); len(pids) > 0; pids = l.Processes() {
 		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended with another
+			if err := killAndWait(pid, patience); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // Processes are those that go with what is named, but not this one.

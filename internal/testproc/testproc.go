@@ -1,7 +1,10 @@
-// Package testproc ends processes that a test has left, for the tests that clean up behind others.
+// Package testproc takes away what tests leave outside of their own process: for tests that clean up behind others, and
+// when their process is ended before they are.
 package testproc
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,16 +16,30 @@ import (
 // fine; one that does not end within patience fails the test.
 func KillAndWait(t testing.TB, pid int, patience time.Duration) {
 	t.Helper()
+	require.NoError(t, killAndWait(pid, patience))
+}
+
+func killAndWait(pid int, patience time.Duration) error {
 	process, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
-		return
+	if errors.Is(err, unix.ESRCH) {
+		return nil
 	}
-	require.NoError(t, err)
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", pid, err)
+	}
 	defer unix.Close(process)
-	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != unix.ESRCH {
-		require.NoError(t, err)
+	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(patience.Milliseconds()))
-	require.NoError(t, err)
-	require.NotZero(t, ended, "process %d does not end", pid)
+	ended := 0
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		ended, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the end of process %d: %w", pid, err)
+	}
+	if ended == 0 {
+		return fmt.Errorf("process %d does not end", pid)
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/test/apiserver"
@@ -72,10 +73,9 @@ func TestLive(t *testing.T) {
 	resize := func(replicas int32) {
 		t.Helper()
 		began = time.Now()
-		scale, err := admin.AppsV1().ReplicaSets(ns).GetScale(ctx, "web", metav1.GetOptions{})
-		require.NoError(t, err)
-		scale.Spec.Replicas = replicas
-		_, err = admin.AppsV1().ReplicaSets(ns).UpdateScale(ctx, "web", scale, metav1.UpdateOptions{})
+		// An update could conflict with a status that the controller writes at the same time.
+		patch := fmt.Appendf(nil, `{"spec": {"replicas": %d}}`, replicas)
+		_, err := admin.AppsV1().ReplicaSets(ns).Patch(ctx, "web", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 		require.NoError(t, err)
 	}
 	settle("created", 100, false)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/kubelet/images"
 )
@@ -21,8 +21,6 @@ type disk struct {
 	mu         sync.Mutex
 	images     []*runtimeapi.Image
 	containers []*runtimeapi.Container
-	listed     int
-	imageLists int
 }
 
 func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
@@ -30,7 +28,6 @@ func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grp
 ) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.imageLists++
 	return &runtimeapi.ListImagesResponse{Images: append([]*runtimeapi.Image(nil), d.images...)}, nil
 }
 
@@ -59,9 +56,6 @@ func (d *disk) RemoveImage(_ context.Context, in *runtimeapi.RemoveImageRequest,
 func (d *disk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.listed++
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
 		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/images"},
 	}}}, nil
@@ -76,91 +70,77 @@ func (d *disk) ids() (out []string) {
 	return out
 }
 
-func (d *disk) lists() int {
+// change runs while nobody looks.
+func (d *disk) change(how func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.imageLists
-}
-
-func (d *disk) looks() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.listed
+	how()
 }
 
 func (d *disk) usage(string) (capacity, available uint64, err error) {
 	return 100, uint64(100 - 10*len(d.ids())), nil
 }
 
-// TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk that has room.
-func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
-	d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
-	for _, id := range []string{"pinned", "running", "left", "never"} {
-		d.images = append(d.images, &runtimeapi.Image{Id: id, Size: 10, Pinned: id == "pinned"})
-	}
-	d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "left"})
-	clock := clocktesting.NewFakeClock(time.Now())
-	removed := make(chan struct{}, 10)
-	c, err := images.NewCollector(images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
-		Service: d, Usage: d.usage, Removed: func() { removed <- struct{}{} }, Clock: clock,
-	})
+// start runs the collector in the bubble of the test. What it returns lets a period pass, and the look at its end.
+func start(t *testing.T, cfg images.CollectorConfig, deps images.CollectorDeps) (look func()) {
+	t.Helper()
+	c, err := images.NewCollector(cfg, deps)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() { _ = c.Start(ctx) })
-	defer group.Wait()
-	defer cancel()
-	step := func() { // a look each
-		looks := d.lists()
-		require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
-		clock.Step(5 * time.Minute)
-		require.Eventually(t, func() bool { return d.lists() > looks }, 5*time.Second, time.Millisecond)
+	t.Cleanup(func() { cancel(); group.Wait() })
+	return func() {
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 	}
-	step() // all are seen, left is used
-	d.mu.Lock()
-	d.containers = d.containers[:1]
-	d.mu.Unlock()
-	step()
-	step()
-	require.Len(t, d.ids(), 4, "ten minutes are not too long")
-	step()
-	<-removed
-	require.Equal(t, []string{"pinned", "running"}, d.ids())
+}
+
+// TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk that has room.
+func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+		for _, id := range []string{"pinned", "running", "left", "never"} {
+			d.images = append(d.images, &runtimeapi.Image{Id: id, Size: 10, Pinned: id == "pinned"})
+		}
+		d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "left"})
+		removed := 0
+		look := start(t, images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
+			Service: d, Usage: d.usage, Removed: func() { removed++ },
+		})
+		look() // all are seen, left is used
+		d.change(func() { d.containers = d.containers[:1] })
+		look()
+		look()
+		require.Len(t, d.ids(), 4, "ten minutes are not too long")
+		look()
+		require.Equal(t, 1, removed)
+		require.Equal(t, []string{"pinned", "running"}, d.ids())
+	})
 }
 
 func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
-	d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
-	for _, id := range []string{"pinned", "running", "wanted", "old", "a", "b", "c", "d"} {
-		d.images = append(d.images, &runtimeapi.Image{
-			Id: id, Size: 10, Pinned: id == "pinned", RepoTags: []string{"docker.io/library/" + id + ":latest"},
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+		for _, id := range []string{"pinned", "running", "wanted", "old", "a", "b", "c", "d"} {
+			d.images = append(d.images, &runtimeapi.Image{
+				Id: id, Size: 10, Pinned: id == "pinned", RepoTags: []string{"docker.io/library/" + id + ":latest"},
+			})
+		}
+		events := record.NewFakeRecorder(10)
+		look := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+			Service: d, Usage: d.usage, Used: func() []string { return []string{"wanted"} }, Recorder: events,
 		})
-	}
-	clock, events := clocktesting.NewFakeClock(time.Now()), record.NewFakeRecorder(10)
-	c, err := images.NewCollector(images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
-		Service: d, Usage: d.usage, Used: func() []string { return []string{"wanted"} }, Recorder: events, Clock: clock,
+		look()
+		require.Len(t, d.ids(), 8, "80 percent are not too much")
+		d.change(func() {
+			d.images = append(d.images, &runtimeapi.Image{Id: "new", Size: 10})
+			d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "old"})
+		})
+		look()
+		require.Equal(t, []string{"pinned", "running", "wanted", "old", "d", "new"}, d.ids())
+		require.Empty(t, events.Events)
 	})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var group sync.WaitGroup
-	group.Go(func() { _ = c.Start(ctx) })
-	defer group.Wait()
-	defer cancel()
-	step := func() {
-		looks := d.looks()
-		require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
-		clock.Step(5 * time.Minute)
-		require.Eventually(t, func() bool { return d.looks() > looks }, 5*time.Second, time.Millisecond)
-	}
-	step()
-	require.Len(t, d.ids(), 8, "80 percent are not too much")
-	d.mu.Lock()
-	d.images = append(d.images, &runtimeapi.Image{Id: "new", Size: 10})
-	d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "old"})
-	d.mu.Unlock()
-	step()
-	require.Eventually(t, func() bool { return len(d.ids()) == 6 }, 5*time.Second, time.Millisecond)
-	require.Equal(t, []string{"pinned", "running", "wanted", "old", "d", "new"}, d.ids())
-	require.Empty(t, events.Events)
 }
 
 // TestCollectorTellsWhatFails has a disk of no size, one that is full of what is in use, and one that cannot be asked.
@@ -169,34 +149,27 @@ func TestCollectorTellsWhatFails(t *testing.T) {
 		capacity, available uint64
 		err                 error
 		periods             int
-		want                []string
+		want                string
 	}{
-		"no size": {0, 0, nil, 1, []string{"Warning InvalidDiskCapacity invalid capacity 0 on image filesystem"}},
-		"in use":  {100, 1, nil, 1, []string{"Warning FreeDiskSpaceFailed wanted to free 39 bytes, but freed 0"}},
+		"no size": {0, 0, nil, 1, "Warning InvalidDiskCapacity invalid capacity 0 on image filesystem"},
+		"in use":  {100, 1, nil, 1, "Warning FreeDiskSpaceFailed wanted to free 39 bytes, but freed 0"},
 		"not told; once may happen": {0, 0, errors.New("no such device"), 2,
-			[]string{"Warning ImageGCFailed no such device"}},
+			"Warning ImageGCFailed no such device"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &disk{}
-			clock, events := clocktesting.NewFakeClock(time.Now()), record.NewFakeRecorder(10)
-			collector, err := images.NewCollector(images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
-				Service: d, Recorder: events, Clock: clock, Used: func() []string { return nil },
-				Usage: func(string) (uint64, uint64, error) { return c.capacity, c.available, c.err },
+			synctest.Test(t, func(t *testing.T) {
+				events := record.NewFakeRecorder(10)
+				look := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+					Service: &disk{}, Recorder: events, Used: func() []string { return nil },
+					Usage: func(string) (uint64, uint64, error) { return c.capacity, c.available, c.err },
+				})
+				for range c.periods {
+					require.Empty(t, events.Events)
+					look()
+				}
+				require.Len(t, events.Events, 1)
+				require.Contains(t, <-events.Events, c.want)
 			})
-			require.NoError(t, err)
-			ctx, cancel := context.WithCancel(context.Background())
-			var group sync.WaitGroup
-			group.Go(func() { _ = collector.Start(ctx) })
-			defer group.Wait()
-			defer cancel()
-			for i := range c.periods {
-				require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
-				clock.Step(5 * time.Minute)
-				require.Eventually(t, func() bool { return d.looks() == i+1 }, 5*time.Second, time.Millisecond)
-			}
-			for _, want := range c.want {
-				require.Contains(t, <-events.Events, want)
-			}
 		})
 	}
 }

@@ -45,7 +45,7 @@ func TestAgentThatDoesNotYieldKeepsItsLock(t *testing.T) {
 	<-held
 	waiting, stop := context.WithCancel(t.Context())
 	_, secondEnded := hold(waiting, clk, path, false)
-	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 	stop()
 	require.ErrorIs(t, <-secondEnded, context.Canceled)
 	later, end := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestAgentThatDoesNotYieldKeepsItsLock(t *testing.T) {
 		default:
 			return false
 		}
-	}, 10*time.Second, time.Millisecond, "the next has it when the first has let it go")
+	}, time.Minute, time.Millisecond, "the next has it when the first has let it go")
 	end()
 	require.NoError(t, <-thirdEnded)
 	require.ErrorContains(t, holdLock(t.Context(), clk, "/nowhere/lock", false, nil), "open the node agent's lock file")

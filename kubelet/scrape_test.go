@@ -55,7 +55,7 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 			}
 			value, err := strconv.ParseFloat(match[1], 64)
 			return err == nil && value > 0
-		}, 20*time.Second, 10*time.Millisecond, "%s", line)
+		}, time.Minute, 10*time.Millisecond, "%s", line)
 	}
 
 	operations := func(name string) string {
@@ -91,7 +91,7 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	}
 	web := static("app", "u-1")
 	k.SetStatic([]*corev1.Pod{web})
-	require.Eventually(t, func() bool { return runtime.Running()["app"] == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return runtime.Running()["app"] == 1 }, time.Minute, time.Millisecond)
 	for _, line := range []string{
 		"kubelet_pod_start_sli_duration_seconds_count", "kubelet_pod_start_duration_seconds_count",
 		"kubelet_pod_start_total_duration_seconds_count", "kubelet_pod_worker_start_duration_seconds_count",
@@ -113,12 +113,12 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 
 	require.NotContains(t, scrape(), "kubelet_evictions", "none yet, and so none of which to take a 0 for good news")
 	k.SetStatic([]*corev1.Pod{web, static("greedy", "u-2")})
-	require.Eventually(t, func() bool { return runtime.Running()["greedy"] == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return runtime.Running()["greedy"] == 1 }, time.Minute, time.Millisecond)
 	full := filepath.Join(k.volumes.Volumes("u-2")["scratch"].Path, "full")
 	require.NoError(t, os.WriteFile(full, make([]byte, 1<<20), 0o600))
 	require.Eventually(t, func() bool {
 		clk.Step(time.Second)
 		return strings.Contains(scrape(), `kubelet_evictions{eviction_signal="emptydirfs.limit"} 1`)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.NotContains(t, strings.ToLower(scrape()), "nan")
 }

@@ -114,7 +114,7 @@ func TestReadOnlyServer(t *testing.T) {
 			return false
 		}
 		return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	for path, want := range map[string]int{
 		"/pods": 200, "/metrics": 200, "/metrics/resource": 200, "/stats/summary": 200, "/configz": 404,
 		"/exec/ns/web/app": 404, "/run/ns/web/app": 404, "/containerLogs/ns/web/app": 404, "/logs/": 404,

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon is how long the tests wait for what comes at once.
-const soon = 10 * time.Second
+const soon = time.Minute
 
 // outside is an address that is far away, and that nobody is sent anything to.
 const outside = "198.51.100.1:6443"

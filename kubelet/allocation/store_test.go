@@ -148,6 +148,6 @@ func TestWritesWithoutAnEnd(t *testing.T) {
 		require.Eventually(t, func() bool {
 			content, err := os.ReadFile(filepath.Join(dir, allocation.AllocatedFile))
 			return err == nil && string(content) == upstreams
-		}, 10*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	})
 }

@@ -127,7 +127,7 @@ func TestEmptyFirstListCounts(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() { _ = a.Start(ctx) })
 	require.Eventually(t, func() bool { got := r.take(); return len(got) == 1 && got[0] == "READY" },
-		5*time.Second, time.Millisecond)
+		time.Minute, time.Millisecond)
 	cancel()
 	group.Wait()
 }

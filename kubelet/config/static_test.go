@@ -143,7 +143,7 @@ func (n *names) is(t *testing.T, want ...string) {
 		defer n.mu.Unlock()
 		require.Positive(c, n.sets)
 		require.Equal(c, want, n.last)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func newFile(t *testing.T, path string, n *names) *config.File {
@@ -260,7 +260,7 @@ func TestURL(t *testing.T) {
 		code.Store(int32(status))
 		body.Store(content)
 		clk.Step(time.Minute)
-		require.Eventually(t, func() bool { return asked.Load() > before }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return asked.Load() > before }, time.Minute, time.Millisecond)
 	}
 	again(http.StatusOK, manifest("a"))
 	again(http.StatusInternalServerError, manifest("b"))

@@ -26,7 +26,7 @@ func TestMemoryIsGivenBackOnceAtEachRest(t *testing.T) {
 	defer func() { cancel(); group.Wait() }()
 
 	waiting := func() {
-		require.Eventually(t, clk.HasWaiters, 5*time.Second, time.Millisecond)
+		require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 	}
 	waiting()
 	clk.Step(Rest)
@@ -36,7 +36,7 @@ func TestMemoryIsGivenBackOnceAtEachRest(t *testing.T) {
 	k.Touch()
 	waiting()
 	k.Touch()
-	require.Eventually(t, func() bool { return len(k.touched) == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(k.touched) == 0 }, time.Minute, time.Millisecond)
 	clk.Step(Rest)
 	waiting() // something happened meanwhile: the wait begins again
 	require.Empty(t, released)

@@ -156,7 +156,7 @@ func TestPullsWaitForTheirTurn(t *testing.T) {
 			done <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return runtime.Calls("PullImage") == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return runtime.Calls("PullImage") == 1 }, time.Minute, time.Millisecond)
 	// Whoever gives up its turn before it has come does not pull.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

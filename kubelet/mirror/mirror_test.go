@@ -96,7 +96,7 @@ func (w *world) mirrored(uid types.UID, ok func(*corev1.Pod) bool) *corev1.Pod {
 		}
 		found = pod
 		return true
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	found = found.DeepCopy()
 	found.UID = uid
 	found, err := w.client.CoreV1().Pods("ns").Update(context.Background(), found, metav1.UpdateOptions{})
@@ -110,7 +110,7 @@ func (w *world) gone() {
 	require.Eventually(w.t, func() bool {
 		_, err := w.client.CoreV1().Pods("ns").Get(context.Background(), "p-n", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func hash(want string) func(*corev1.Pod) bool {
@@ -131,7 +131,7 @@ func TestLifeOfAMirror(t *testing.T) {
 		APIVersion: "v1", Kind: "Node", Name: "n", UID: "node-uid", Controller: m.OwnerReferences[0].Controller,
 	}}, m.OwnerReferences)
 	require.True(t, *m.OwnerReferences[0].Controller)
-	require.Eventually(t, func() bool { return w.writer.phase("m1") == corev1.PodRunning }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.writer.phase("m1") == corev1.PodRunning }, time.Minute, time.Millisecond)
 	require.Empty(t, w.writer.phase("one"), "statuses go to the mirror")
 
 	// A user deletes it: there is another one.

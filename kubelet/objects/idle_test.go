@@ -16,10 +16,10 @@ import (
 // untilIdleIsOver moves the clock until what nobody needs is forgotten.
 func (w *world) untilIdleIsOver(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 	require.Equal(t, 1, w.Watched(), "the next Pod may come soon")
 	w.clock.Step(time.Minute)
-	require.Eventually(t, func() bool { return w.Watched() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.Watched() == 0 }, time.Minute, time.Millisecond)
 }
 
 func TestNextPodReadsAndOpensNoWatch(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPodThatComesBackInTimeKeepsItsObject(t *testing.T) {
 	<-w.changed
 	<-w.watches
 	w.Release("a")
-	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 	w.clock.Step(30 * time.Second)
 	w.Acquire(pod("b", "conf"))
 	w.Release("b") // idle anew
@@ -75,7 +75,7 @@ func TestIdleObjectWhoseWatchEndsIsForgotten(t *testing.T) {
 	<-w.changed
 	w.Release("a")
 	events.Stop()
-	require.Eventually(t, func() bool { return w.Watched() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.Watched() == 0 }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, w.gets(), "a node may not read what none of its Pods needs")
 }
 
@@ -90,7 +90,7 @@ func TestSecretIsForgottenWithItsLastPod(t *testing.T) {
 	events := <-w.watches
 	w.Release("a")
 	require.Zero(t, w.Watched())
-	require.Eventually(t, events.IsStopped, 10*time.Second, time.Millisecond)
+	require.Eventually(t, events.IsStopped, time.Minute, time.Millisecond)
 }
 
 func TestNotMoreThanSomeObjectsAreFollowedForNobody(t *testing.T) {
@@ -105,7 +105,7 @@ func TestNotMoreThanSomeObjectsAreFollowedForNobody(t *testing.T) {
 		<-w.changed
 		w.Release(types.UID(name))
 	}
-	require.Eventually(t, func() bool { return w.Watched() == 64 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.Watched() == 64 }, time.Minute, time.Millisecond)
 }
 
 // TestIdleObjectIsReplacedByAnImmutableOne and that by another: each Pod gets what is there when it comes.
@@ -140,6 +140,6 @@ func idleAndFixed(t *testing.T, resource schema.GroupVersionResource) *world {
 	fixed.Immutable = ptr.To(true)
 	require.NoError(t, w.client.Tracker().Update(resource, fixed, "ns"))
 	events.Modify(fixed)
-	require.Eventually(t, events.IsStopped, 10*time.Second, time.Millisecond)
+	require.Eventually(t, events.IsStopped, time.Minute, time.Millisecond)
 	return w
 }

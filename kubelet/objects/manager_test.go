@@ -120,7 +120,7 @@ func TestOneWatchServesAllPods(t *testing.T) {
 	w.Release("b")
 	w.untilIdleIsOver(t)
 	require.Zero(t, w.Watched())
-	require.Eventually(t, events.IsStopped, 10*time.Second, time.Millisecond, "the watch must end with the last Pod")
+	require.Eventually(t, events.IsStopped, time.Minute, time.Millisecond, "the watch must end with the last Pod")
 }
 
 func TestStaleEventsAreIgnored(t *testing.T) {
@@ -168,7 +168,7 @@ func TestWatchThatEndsIsOpenedAnew(t *testing.T) {
 	require.Equal(t, "3", w.value(t))
 	events = <-w.watches
 	events.Error(&apierrors.NewResourceExpired("too old").ErrStatus)
-	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 	w.clock.Step(time.Second)
 	<-w.watches
 }
@@ -190,7 +190,7 @@ func TestErrorIsTriedAgain(t *testing.T) {
 	<-w.changed
 	_, err := w.ConfigMap(t.Context(), "ns", "conf")
 	require.True(t, apierrors.IsInternalError(err), "%v", err)
-	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 	w.clock.Step(50 * time.Millisecond)
 	require.Equal(t, types.UID("a"), <-w.changed)
 	require.Equal(t, "1", w.value(t))
@@ -203,7 +203,7 @@ func TestObjectThatMayNotBeReadYet(t *testing.T) {
 	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
 	w.Acquire(pod("a", "conf"))
 	for range 2 {
-		require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+		require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 		w.clock.Step(8 * time.Millisecond)
 	}
 	require.Equal(t, types.UID("a"), <-w.changed)

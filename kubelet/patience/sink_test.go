@@ -33,7 +33,7 @@ func event(name string) *corev1.Event {
 // waiting blocks until the sink waits for its timer.
 func waiting(t *testing.T, clk *clocktesting.FakeClock) {
 	t.Helper()
-	require.Eventually(t, clk.HasWaiters, 5*time.Second, time.Millisecond)
+	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 }
 
 func TestOnlyTheFirstEventAfterASilenceWaits(t *testing.T) {

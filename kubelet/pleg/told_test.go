@@ -42,7 +42,7 @@ func (w *world) boxOf(uid string) string {
 // become waits until something holds that needs no lock of ours.
 func (w *world) become(what string, ok func() bool) {
 	w.t.Helper()
-	require.Eventually(w.t, ok, 5*time.Second, time.Millisecond, what)
+	require.Eventually(w.t, ok, time.Minute, time.Millisecond, what)
 }
 
 func (w *world) calls() int {

@@ -64,7 +64,7 @@ func (w *world) sandbox(uid string) {
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return ok() },
-		5*time.Second, time.Millisecond, what)
+		time.Minute, time.Millisecond, what)
 }
 
 func TestEventsMarkTheirPod(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const soon = 10 * time.Second
+const soon = time.Minute
 
 // handler notes what it is told.
 type handler struct {

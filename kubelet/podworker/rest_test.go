@@ -47,6 +47,6 @@ func (w *world) untilQuiet() int {
 		quiet := now == last
 		last = now
 		return quiet
-	}, 30*time.Second, 100*time.Millisecond, "never quiet")
+	}, time.Minute, 100*time.Millisecond, "never quiet")
 	return last
 }

@@ -99,7 +99,7 @@ func (w *world) add(pod *corev1.Pod) { w.manager.HandlePod(config.Change{Op: con
 // eventually waits until the Pod's status satisfies the condition.
 func (w *world) eventually(uid types.UID, what string, ok func(s corev1.PodStatus) bool) corev1.PodStatus {
 	w.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		w.statuses.mu.Lock()
 		s := w.statuses.last[uid]
@@ -117,7 +117,7 @@ func (w *world) eventually(uid types.UID, what string, ok func(s corev1.PodStatu
 
 func (w *world) become(what string, ok func() bool) {
 	w.t.Helper()
-	require.Eventually(w.t, ok, 10*time.Second, time.Millisecond, what)
+	require.Eventually(w.t, ok, time.Minute, time.Millisecond, what)
 }
 
 func running(s corev1.PodStatus) bool { return s.Phase == corev1.PodRunning && status.IsReady(&s) }

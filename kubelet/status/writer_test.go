@@ -63,7 +63,7 @@ func TestStatusIsWrittenAndOthersConditionsStay(t *testing.T) {
 	require.True(t, w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"}))
 	require.False(t, w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"}), "nothing changed")
 	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
-		5*time.Second, time.Millisecond)
+		time.Minute, time.Millisecond)
 	require.Len(t, live(t, client).Status.Conditions, 1)
 }
 
@@ -77,7 +77,7 @@ func TestFailedWriteIsRetried(t *testing.T) {
 	w := startWriter(t, client)
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
 	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
-		5*time.Second, time.Millisecond)
+		time.Minute, time.Millisecond)
 }
 
 func TestDriftIsPutRight(t *testing.T) {
@@ -85,13 +85,13 @@ func TestDriftIsPutRight(t *testing.T) {
 	w := startWriter(t, client)
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
 	right := func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }
-	require.Eventually(t, right, 5*time.Second, time.Millisecond)
+	require.Eventually(t, right, time.Minute, time.Millisecond)
 	edited := live(t, client)
 	edited.Status.PodIP = "6.6.6.6"
 	edited, err := client.CoreV1().Pods("ns").UpdateStatus(context.Background(), edited, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	w.Observe(edited)
-	require.Eventually(t, right, 5*time.Second, time.Millisecond)
+	require.Eventually(t, right, time.Minute, time.Millisecond)
 }
 
 func TestFinishDeletesAfterTheLastStatus(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFinishDeletesAfterTheLastStatus(t *testing.T) {
 	w := startWriter(t, client)
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodFailed})
 	w.Finish(apiPod())
-	require.Eventually(t, func() bool { return live(t, client) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return live(t, client) == nil }, time.Minute, time.Millisecond)
 	var verbs []string
 	for _, action := range client.Actions() {
 		if verb := action.GetVerb(); verb == "patch" || verb == "delete" {
@@ -122,7 +122,7 @@ func TestTerminalPhaseInTheAPIIsNeverTakenBack(t *testing.T) {
 	w := startWriter(t, client)
 	w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
 	require.Eventually(t, func() bool { return live(t, client).Status.PodIP == "10.1.0.2" },
-		5*time.Second, time.Millisecond)
+		time.Minute, time.Millisecond)
 	require.Equal(t, corev1.PodSucceeded, live(t, client).Status.Phase)
 }
 
@@ -155,7 +155,7 @@ func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
 	require.Zero(t, patches(client))
 	w.Set(apiPod(), running)
 	require.Eventually(t, func() bool { return live(t, client).Status.Phase == corev1.PodRunning },
-		5*time.Second, time.Millisecond)
+		time.Minute, time.Millisecond)
 	require.Equal(t, 1, patches(client), "both in one")
 
 	w.Observe(live(t, client))
@@ -163,13 +163,13 @@ func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
 	require.Eventually(t, func() bool {
 		clk.Step(50 * time.Millisecond)
 		return live(t, client).Status.ObservedGeneration == 2
-	}, 5*time.Second, time.Millisecond, "a newer generation alone is written in the end")
+	}, time.Minute, time.Millisecond, "a newer generation alone is written in the end")
 	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 
 	client = fake.NewClientset(apiPod())
 	w = startWriterAt(t, client, clocktesting.NewFakeClock(time.Unix(1e9, 0)))
 	w.Set(apiPod(), refused)
-	require.Eventually(t, func() bool { return patches(client) == 1 }, 5*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return patches(client) == 1 }, time.Minute, time.Millisecond,
 		"what goes wrong is told at once")
 }
 
@@ -181,7 +181,7 @@ func TestTheFirstWordOnAPodIsWrittenIfNoOtherComes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		clk.Step(50 * time.Millisecond)
 		return live(t, client).Status.QOSClass == corev1.PodQOSBurstable
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 }
 

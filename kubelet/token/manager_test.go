@@ -92,7 +92,7 @@ func projection(audience string, seconds int64) *corev1.ServiceAccountTokenProje
 // waiting returns when the manager sleeps until a renewal.
 func (w *world) waiting(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, w.clock.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
 }
 
 func TestTokenIsBoundToItsPodAndKept(t *testing.T) {

@@ -41,7 +41,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon is how long the tests wait for what needs no clock.
-const soon = 10 * time.Second
+const soon = time.Minute
 
 // world is a node agent's volumes with real mounts, and an API server that is not real. The clock stands still unless
 // the test moves it, so whatever happens without that happens because of an event.

@@ -239,7 +239,7 @@ func TestHangingProgram(t *testing.T) {
 		_, err := b.Credentials(ctx, &corev1.Pod{}, "reg.example/app")
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return b.runs("p") == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.runs("p") == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }

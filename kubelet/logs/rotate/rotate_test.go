@@ -67,7 +67,7 @@ func start(t *testing.T, r *runtime) (tick func()) {
 	group.Go(func() { _ = rotator.Start(ctx) })
 	t.Cleanup(func() { cancel(); group.Wait() })
 	return func() {
-		require.Eventually(t, clock.HasWaiters, 5*time.Second, time.Millisecond)
+		require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 		clock.Step(10 * time.Second)
 		<-looked
 		clock.Step(10 * time.Second) // the second look begins after the first has ended

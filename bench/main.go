@@ -6,10 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
@@ -22,6 +20,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
 	"github.com/berth-dev/berth/bench/suite/volumes"
+	"github.com/berth-dev/berth/internal/stopping"
 )
 
 // benchmarks are all there are, in the order of the report.
@@ -34,21 +33,29 @@ func benchmarks() []harness.Benchmark {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	if sample := len(os.Args) > 1 && os.Args[1] == harness.ChildFlag; !sample {
-		// The first signal ends what was started, in order; a second one ends at once. A sample gets two of one Ctrl-C: the
-		// terminal's, and that of the process that started it, with which it ends at the latest.
+	ctx := stopping.Context()
+	if sample := len(os.Args) > 1 && os.Args[1] == harness.ChildFlag; sample {
+		// It gets two of one Ctrl-C: the terminal's, and that of the process that started it, with which it ends at the latest.
+		stopping.Patient()
+	} else {
+		// A run whose reader has gone goes on: what it finds is in files, and one that died would leave what it has started.
+		stopping.OutliveReaders()
 		context.AfterFunc(ctx, func() {
-			stop()
 			fmt.Fprintln(os.Stderr, "bench: clearing away what was started; once more ends at once and leaves it")
 		})
 	}
-	err := run(ctx, os.Args[1:])
-	stop()
-	if err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		os.Exit(exitCode(ctx))
 	}
+}
+
+// exitCode is that of a run that failed: of one that a signal ended, what tells the signal.
+func exitCode(ctx context.Context) int {
+	if ctx.Err() != nil {
+		return stopping.ExitCode(ctx)
+	}
+	return 1
 }
 
 // command is what the command line asks for.

@@ -30,7 +30,7 @@ import (
 // errDone ends a watch from within.
 var errDone = errors.New("done")
 
-// follow answers at every change until the object is ready or has ended, and returns the last answer. On a terminal it
+// follow answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone. On a terminal it
 // redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict that is new.
 func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Answer, error) {
 	watching := rest.CopyConfig(config)
@@ -48,6 +48,7 @@ func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src expla
 	}
 	nudge()
 	var last *explain.Answer
+	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
 	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, nudge) })
 	if records, ok := src.Records.(*remote.Client); ok {
@@ -58,13 +59,17 @@ func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src expla
 		})
 	}
 	group.Go(func() error {
-		last, err = f.redraw(ctx, cmd, src, of, wake)
-		return errors.Join(err, errDone)
+		last, failed = f.redraw(ctx, cmd, src, of, wake)
+		return errDone
 	})
-	if err := group.Wait(); !errors.Is(err, errDone) || cmd.Context().Err() == nil && last == nil {
+	err = group.Wait()
+	switch {
+	case cmd.Context().Err() != nil: // the answer is not the last that there would be
+		return nil, endOf(cmd.Context())
+	case !errors.Is(err, errDone):
 		return nil, err
 	}
-	return last, nil
+	return last, failed
 }
 
 // redraw answers whenever it is woken.

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/stopping"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/version"
 )
 
-// The exit codes of berth. kubectl's own commands keep kubectl's.
+// The exit codes of berth, beside those of endOf. kubectl's own commands keep kubectl's.
 const (
 	exitError = 1
 	exitUsage = 2
@@ -24,19 +25,23 @@ const (
 type usageError struct{ error }
 
 func main() {
-	os.Exit(run(untilAsked(), pluginArgs(os.Args)))
+	os.Exit(run(stopping.Context(), pluginArgs(os.Args)))
 }
 
 func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	root.SetIn(&prompt{Reader: os.Stdin, ctx: ctx})
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	var code exitCode
 	if errors.As(err, &code) {
 		return int(code)
+	}
+	if code, ok := exitAsked(ctx, cmd, err); ok {
+		return code
 	}
 	fmt.Fprintln(os.Stderr, "berth: "+err.Error())
 	var usage usageError
@@ -75,8 +80,9 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	addClusterCommands(root, newUp(), newExplain(), newDoctor(), newKubectl(), newImages())
-	root.AddCommand(newNode(), newControllers(), newCSIDriver(), newCSIProvisioner(), newRun(), newVersion())
+	addClusterCommands(root, service(newUp()), newExplain(), newDoctor(), newKubectl(), newImages())
+	root.AddCommand(service(newNode()), service(newControllers()), service(newCSIDriver()), service(newCSIProvisioner()),
+		newRun(), newVersion())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Args, shells.RunE = commandWord, helpOf

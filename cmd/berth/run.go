@@ -18,14 +18,12 @@ import (
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/filelock"
+	"github.com/berth-dev/berth/internal/stopping"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podrun"
 	"github.com/berth-dev/berth/version"
 )
-
-// exitInterrupted is the exit code of a run that Ctrl-C has ended, as shells have it.
-const exitInterrupted = 130
 
 type runFlags struct {
 	file, runtime, root, podCIDR string
@@ -40,7 +38,8 @@ func newRun() *cobra.Command {
 		Use: "run -f FILE", Short: "Run a Pod in the foreground, with nothing but containerd", Args: noArgs,
 		Long: "Runs the Pod of a manifest without any cluster, shows what its containers write, and ends with its exit code:\n" +
 			"that of the first container that did not end with 0. Ctrl-C stops the Pod with its grace period and removes it;\n" +
-			"so does the end of whoever reads the output, as of `berth run | head`.\n\n" +
+			"so do SIGTERM, a terminal that is closed, and the end of whoever reads the output, as of `berth run | head`. The\n" +
+			"exit code is 128 and the signal's number then: 130, 143, 129 and 141.\n\n" +
 			"Without --container-runtime-endpoint, berth starts a containerd of its own below --root-dir. On one that is named,\n" +
 			"the Pods of others are left alone; one whose Pods a kubelet keeps will end ours, since that kubelet knows nothing\n" +
 			"of it.",
@@ -82,7 +81,7 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	}
 	defer unlock()
 
-	outliveReaders() // a Pod would stay that nobody knows of
+	stopping.OutliveReaders() // a Pod would stay that nobody knows of
 	if f.wait {
 		cmd.SetContext(untilUnheard(cmd))
 	}
@@ -108,7 +107,7 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	}
 	switch {
 	case result.Interrupted:
-		return exitCode(exitInterrupted)
+		return endOf(cmd.Context())
 	case result.ExitCode != 0:
 		return exitCode(result.ExitCode)
 	}

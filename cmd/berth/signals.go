@@ -5,42 +5,75 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/stopping"
 )
 
-// untilAsked is a context that ends when berth is asked to stop, with the signal as its cause: by SIGINT, by SIGTERM, or
-// by SIGHUP, which is how a terminal that goes away tells the programs on it.
-//
-// A second SIGINT or SIGTERM, with the handler gone, ends berth at once. SIGHUP never does: a login shell passes it on, and
-// the kernel sends it once more when that shell has ended, so that one closed terminal makes two of them, which are no
-// person in a hurry. Whoever has it ignored, as nohup has, wants berth to outlive the terminal.
-//
-// From then on a write that nobody reads fails and does not end berth: of `berth … | tee`, Ctrl-C ends tee first.
-func untilAsked() context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	stop := func(why error) {
-		outliveReaders()
-		cancel(why)
-	}
-	asked, reset := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(asked, func() {
-		reset()
-		stop(context.Cause(asked))
-	})
-	if !signal.Ignored(syscall.SIGHUP) { // to be notified would end that
-		hungUp, _ := signal.NotifyContext(context.Background(), syscall.SIGHUP) // it stays caught
-		context.AfterFunc(hungUp, func() { stop(context.Cause(hungUp)) })
-	}
-	return ctx
+// endOf is the exit code of a command that ended before its work was done, because ctx did.
+func endOf(ctx context.Context) exitCode { return exitCode(stopping.ExitCode(ctx)) }
+
+// cutOff tells whether an error says no more than that the work was to stop.
+func cutOff(err error) bool {
+	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 }
 
-// outliveReaders has a write to standard output or standard error that nobody reads any more fail, where it would end the
-// program.
-func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+// serviceMark is the annotation of a command that is asked to stop when it has done its work.
+const serviceMark = "berth.dev/service"
+
+// service marks a command that runs until it is asked to stop: to be asked is how its work ends, with exit code 0.
+func service(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{serviceMark: "true"}
+	return cmd
+}
+
+// exitAsked is the exit code of a command that ended with that error when berth had been asked to stop, if the error is
+// no other than that.
+func exitAsked(ctx context.Context, cmd *cobra.Command, err error) (code int, ok bool) {
+	if by := (stopping.Signal{}); !errors.As(context.Cause(ctx), &by) || !cutOff(err) {
+		return 0, false
+	}
+	if cmd.Annotations[serviceMark] != "" {
+		return 0, true
+	}
+	return int(endOf(ctx)), true
+}
+
+// prompt is standard input, for one reader, who reads no more once ctx has ended: a read from a terminal, or from a program
+// that says nothing, would hold berth up for ever.
+type prompt struct {
+	io.Reader
+	ctx context.Context
+	buf []byte
+}
+
+// Read implements io.Reader. A read that ctx cuts short goes on behind, for nobody: it ends with the program.
+func (p *prompt) Read(data []byte) (int, error) {
+	if err := p.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("read standard input: %w", err)
+	}
+	if len(p.buf) < len(data) {
+		p.buf = make([]byte, len(data))
+	}
+	into := p.buf[:len(data)] // not data itself, which is the caller's again when ctx has ended
+	var n int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n, err = p.Reader.Read(into)
+	}()
+	select {
+	case <-done:
+		return copy(data, into[:n]), err
+	case <-p.ctx.Done():
+		return 0, fmt.Errorf("read standard input: %w", p.ctx.Err())
+	}
+}
 
 // heard is a writer that tells when nobody reads any more what is written.
 type heard struct {

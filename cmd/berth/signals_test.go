@@ -1,126 +1,70 @@
 package main
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/stopping"
 )
 
-// signalledVariable makes TestSignalled the program that the other tests send signals to.
-const signalledVariable = "BERTH_TEST_SIGNALLED"
-
-// TestSignalled stops as a command of berth does, which takes as long as its standard input is open.
-func TestSignalled(t *testing.T) {
-	if os.Getenv(signalledVariable) == "" {
-		t.Skip("the other tests run it")
-	}
-	ctx := untilAsked()
-	fmt.Println("running")
-	<-ctx.Done()
-	fmt.Println(context.Cause(ctx))
-	_, _ = io.Copy(io.Discard, os.Stdin) // its end is all that counts
-	fmt.Println("stopped in order")
-}
-
-// signalled is that program in a process of its own.
-type signalled struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	out   io.Closer
-	lines *bufio.Scanner
-}
-
-// startSignalled starts it from a shell that does first what is to be done.
-func startSignalled(t *testing.T, first string) *signalled {
-	t.Helper()
-	s := &signalled{t: t, cmd: exec.CommandContext(t.Context(), "/bin/sh", "-c", first+`exec "$0" -test.run='^TestSignalled$'`, os.Args[0])}
-	s.cmd.Env = append(os.Environ(), signalledVariable+"=yes")
-	stdout, err := s.cmd.StdoutPipe()
-	require.NoError(t, err)
-	s.stdin, err = s.cmd.StdinPipe()
-	require.NoError(t, err)
-	// What is caught here is not ignored there, however these tests were started.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT)
-	defer signal.Stop(caught)
-	require.NoError(t, s.cmd.Start())
-	s.out, s.lines = stdout, bufio.NewScanner(stdout)
-	s.says("running")
-	return s
-}
-
-func (s *signalled) says(line string) {
-	s.t.Helper()
-	require.True(s.t, s.lines.Scan(), "it ended and did not say %q", line)
-	require.Equal(s.t, line, s.lines.Text())
-}
-
-func (s *signalled) send(signal syscall.Signal) {
-	s.t.Helper()
-	require.NoError(s.t, s.cmd.Process.Signal(signal))
-}
-
-// end lets it come to its end, and returns how it ended.
-func (s *signalled) end() error {
-	s.t.Helper()
-	require.NoError(s.t, s.stdin.Close())
-	for s.lines.Scan() {
-		if s.lines.Text() == "stopped in order" {
-			continue
+// TestTheExitCodeTellsTheSignal ends commands that work, and one that serves, by each signal.
+func TestTheExitCodeTellsTheSignal(t *testing.T) {
+	for signal, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(stopping.Signal{Signal: signal})
+		work, serve := &cobra.Command{}, service(&cobra.Command{})
+		for _, err := range []error{
+			fmt.Errorf("list: %w", context.Canceled), fmt.Errorf("call: %w", status.Error(codes.Canceled, "as it was")),
+		} {
+			got, ok := exitAsked(ctx, work, err)
+			require.True(t, ok)
+			require.Equal(t, code, got)
+			got, ok = exitAsked(ctx, serve, err)
+			require.True(t, ok)
+			require.Zero(t, got, "to be asked is how its work ends")
 		}
-		require.Equal(s.t, "PASS", s.lines.Text())
+		_, ok := exitAsked(ctx, work, errors.New("disk full"))
+		require.False(t, ok, "what went wrong besides is said")
 	}
-	return s.cmd.Wait()
+	_, ok := exitAsked(t.Context(), &cobra.Command{}, context.Canceled)
+	require.False(t, ok, "nobody asked")
 }
 
-// TestAClosedTerminalStopsInOrder sends what one closed terminal sends, and what a machine that logs its user off adds.
-func TestAClosedTerminalStopsInOrder(t *testing.T) {
-	s := startSignalled(t, "")
-	s.send(syscall.SIGHUP)
-	s.says("hangup signal received")
-	s.send(syscall.SIGHUP)
-	s.send(syscall.SIGTERM)
-	require.NoError(t, s.end())
-}
-
-func TestNohupOutlivesItsTerminal(t *testing.T) {
-	s := startSignalled(t, "trap '' HUP; ")
-	s.send(syscall.SIGHUP)
-	s.send(syscall.SIGTERM)
-	s.says("terminated signal received")
-	s.send(syscall.SIGHUP)
-	require.NoError(t, s.end())
-}
-
-func TestASecondCtrlCEndsAtOnce(t *testing.T) {
-	s := startSignalled(t, "")
-	s.send(syscall.SIGINT)
-	s.says("interrupt signal received")
-	var exit *exec.ExitError
-	s.send(syscall.SIGINT)
-	require.ErrorAs(t, s.cmd.Wait(), &exit)
-	require.Equal(t, syscall.SIGINT, exit.Sys().(syscall.WaitStatus).Signal())
-}
-
-// TestAReaderThatEndsFirst is Ctrl-C on `berth … | tee`, which ends tee first.
-func TestAReaderThatEndsFirst(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP} {
-		s := startSignalled(t, "")
-		require.NoError(t, s.out.Close())
-		s.send(signal)
-		require.NoError(t, s.stdin.Close())
-		require.NoError(t, s.cmd.Wait())
-	}
+// TestASilentInputDoesNotHoldUp is Ctrl-C where a command waits for somebody to type.
+func TestASilentInputDoesNotHoldUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	input := &prompt{Reader: read, ctx: ctx}
+	_, err = io.WriteString(write, "y\nn\n")
+	require.NoError(t, err)
+	answer := make([]byte, 2)
+	_, err = io.ReadFull(input, answer)
+	require.NoError(t, err)
+	require.Equal(t, "y\n", string(answer))
+	rest := make([]byte, 2)
+	_, err = io.ReadFull(input, rest)
+	require.NoError(t, err)
+	require.Equal(t, "n\n", string(rest))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := input.Read(answer)
+		ended <- err
+	}()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, write.Close()) // which ends what went on behind
+	require.Equal(t, "y\n", string(answer))
 }
 
 func TestWhatNobodyReadsAsksToStop(t *testing.T) {

@@ -59,13 +59,13 @@ func startForeground(t testing.TB, root string) *foreground {
 	return f
 }
 
-// stopped checks that it ended as one that was interrupted, and took all away but its images.
-func (f *foreground) stopped() {
+// stopped checks that it ended as one whom that signal ends, and took all away but its images.
+func (f *foreground) stopped(by syscall.Signal) {
 	f.t.Helper()
 	defer time.AfterFunc(patience, func() { _ = f.cmd.Process.Kill() }).Stop()
 	var exit *exec.ExitError
 	require.ErrorAs(f.t, f.cmd.Wait(), &exit)
-	require.Equal(f.t, 130, exit.ExitCode(), "it was interrupted: %v", exit)
+	require.Equal(f.t, 128+int(by), exit.ExitCode(), "it was interrupted: %v", exit)
 	left, err := mounts.Under(f.root)
 	require.NoError(f.t, err)
 	require.Empty(f.t, left)
@@ -114,7 +114,7 @@ func TestRunStopsWithItsTerminal(t *testing.T) {
 	require.NoError(t, f.cmd.Process.Signal(syscall.SIGHUP))
 	_, err := io.Copy(io.Discard, f.out)
 	require.NoError(t, err)
-	f.stopped()
+	f.stopped(syscall.SIGHUP)
 }
 
 // TestRunStopsWithItsReader is `berth run | head`: the line that comes next has no reader.
@@ -124,5 +124,5 @@ func TestRunStopsWithItsReader(t *testing.T) {
 	containers := f.containers()
 	require.Len(t, containers, 1)
 	require.NoError(t, syscall.Kill(containers[0], syscall.SIGKILL)) // it is started again, and greets again
-	f.stopped()
+	f.stopped(syscall.SIGPIPE)
 }

@@ -76,6 +76,23 @@ func asked() []os.Signal {
 	return signals
 }
 
+// ending is the signal that ended a run.
+type ending struct{ syscall.Signal }
+
+func (e ending) Error() string { return e.String() }
+
+// exitCode is that of a run with this error: of one that a signal ended, 128 and the signal's number, as of any program.
+func exitCode(ctx context.Context, err error) int {
+	by := ending{}
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(context.Cause(ctx), &by):
+		return 128 + int(by.Signal)
+	}
+	return 1
+}
+
 // interrupted is a context that ends with the first of the signals that come, and a channel that is closed by the second,
 // but not by SIGHUP, of which one closed terminal makes several. Further ones change nothing: a program that ended at once
 // would leave its cluster running. So would one that died of a write without a reader: of `make conformance | tee`, Ctrl-C
@@ -87,7 +104,7 @@ func interrupted(came <-chan os.Signal) (context.Context, <-chan struct{}) {
 		first := <-came
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		say("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
-		cancel(fmt.Errorf("%s", first))
+		cancel(ending{first.(syscall.Signal)})
 		for <-came == syscall.SIGHUP {
 			continue
 		}
@@ -113,6 +130,6 @@ func main() {
 	err = run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
+		os.Exit(exitCode(ctx, err))
 	}
 }

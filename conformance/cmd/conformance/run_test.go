@@ -138,6 +138,9 @@ func TestASecondHangupIsNoHurry(t *testing.T) {
 	if cause := context.Cause(ctx); cause.Error() != "hangup" {
 		t.Errorf("got %v", cause)
 	}
+	if code := exitCode(ctx, context.Cause(ctx)); code != 128+int(syscall.SIGHUP) {
+		t.Errorf("exit code %d", code)
+	}
 	for range 3 {
 		select {
 		case came <- syscall.SIGHUP:

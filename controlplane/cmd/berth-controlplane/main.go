@@ -3,9 +3,10 @@
 // itself.
 //
 // Standard output carries one JSON object for each state a component reaches
-// (see package notify); logs go to standard error. SIGTERM or SIGINT stops all
-// in order and the exit code is 0; a second signal ends the process at once. Any
-// component that ends by itself ends the process with code 1; wrong flags with 2.
+// (see package notify); logs go to standard error. SIGTERM, SIGINT, or SIGHUP
+// unless it is ignored, stops all in order and the exit code is 0; a second SIGTERM
+// or SIGINT ends the process at once. Any component that ends by itself ends the
+// process with code 1; wrong flags with 2.
 package main
 
 import (
@@ -41,10 +42,8 @@ func start(args []string) int {
 	// A supervisor that has gone away, and with it the reader of standard output,
 	// must not take the cluster with it.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	ctx, cancel := untilAsked()
 	defer cancel()
-	// After the first signal the next one has its default effect: an end at once.
-	context.AfterFunc(ctx, cancel)
 
 	events := notify.New(os.Stdout, nil)
 	setUpLogging(c.LogLevel, events)
@@ -55,4 +54,18 @@ func start(args []string) int {
 	}
 	_ = events.Report(notify.ControlPlane, notify.Stopped, nil)
 	return 0
+}
+
+// untilAsked is a context that ends when the process is asked to stop. After that
+// the next SIGTERM or SIGINT has its default effect, an end at once. SIGHUP stays
+// caught: one terminal that is closed sends several. Whoever has it ignored, as
+// nohup has, wants the process to outlive the terminal.
+func untilAsked() (context.Context, context.CancelFunc) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, cancel)
+	if !signal.Ignored(syscall.SIGHUP) { // to be notified would end that
+		hungUp, _ := signal.NotifyContext(context.Background(), syscall.SIGHUP)
+		context.AfterFunc(hungUp, cancel)
+	}
+	return ctx, cancel
 }

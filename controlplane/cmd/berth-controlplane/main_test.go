@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// askedVariable makes TestAsked the process that the other test sends signals to.
+const askedVariable = "BERTH_CONTROLPLANE_TEST_ASKED"
+
+// TestAsked stops as main does, which takes as long as its standard input is open.
+func TestAsked(t *testing.T) {
+	if os.Getenv(askedVariable) == "" {
+		t.Skip("TestAClosedTerminalStopsInOrder runs it")
+	}
+	ctx, cancel := untilAsked()
+	defer cancel()
+	fmt.Println("running")
+	<-ctx.Done()
+	fmt.Println("asked")
+	_, _ = bufio.NewReader(os.Stdin).ReadByte() // its end is all that counts
+}
+
+// TestAClosedTerminalStopsInOrder sends the two SIGHUPs of one closed terminal, and has nohup keep them away.
+func TestAClosedTerminalStopsInOrder(t *testing.T) {
+	for first, after := range map[string]syscall.Signal{"": syscall.SIGHUP, "trap '' HUP; ": syscall.SIGTERM} {
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", first+`exec "$0" -test.run='^TestAsked$'`, os.Args[0])
+		cmd.Env = append(os.Environ(), askedVariable+"=yes")
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		stdin, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		caught := make(chan os.Signal, 1) // what is caught here is not ignored there, however this test was started
+		signal.Notify(caught, syscall.SIGHUP)
+		err = cmd.Start()
+		signal.Stop(caught)
+		require.NoError(t, err)
+		lines := bufio.NewScanner(stdout)
+		require.True(t, lines.Scan() && lines.Text() == "running", "it says %q", lines.Text())
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		require.NoError(t, cmd.Process.Signal(after))
+		require.True(t, lines.Scan() && lines.Text() == "asked", "it says %q", lines.Text())
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		require.NoError(t, stdin.Close())
+		require.True(t, lines.Scan())
+		require.NoError(t, cmd.Wait())
+	}
+}

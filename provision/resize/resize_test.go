@@ -329,4 +329,3 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &connection{}}, resize.Config{})
 	require.ErrorContains(t, err, "Config.DriverName")
 }
-

@@ -56,7 +56,7 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 		return func(pod *corev1.Pod) bool { return isReady(pod) && pod.Status.HostIP == address }
 	}
 	started := c.waitPod("app=stays", "ready", at(m.address)).Status.ContainerStatuses[0].ContainerID
-	require.Equal(t, "["+m.address+"]", signed(m.address))
+	require.NoError(t, c.poll(func(context.Context) bool { return signed(m.address) == "["+m.address+"]" }), "%s", signed(m.address))
 
 	c.mustRun("kubectl", "delete", "csr", "--all")
 	moved := strings.TrimSuffix(m.address, ".2") + ".77"
@@ -73,10 +73,11 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 	pod := c.waitPod("app=stays", "at the node's other address", at(moved))
 	require.Equal(t, started, pod.Status.ContainerStatuses[0].ContainerID)
 	require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
-	require.Equal(t, "["+m.address+"]", signed(moved), "nobody has approved another certificate yet")
+	require.NoError(t, c.poll(func(context.Context) bool { return signed(moved) == "["+m.address+"]" }),
+		"nobody has approved another certificate yet: %s", signed(moved))
 	c.approve(m.name)
 	require.NoError(t, c.poll(func(context.Context) bool { return signed(moved) == "["+moved+"]" }), "%s", signed(moved))
-	require.Equal(t, "hello", strings.TrimSpace(c.mustRun("kubectl", "logs", "stays")), "the node's server is where the Node says")
+	c.logged("stays", "hello\n") // the node's server is where the Node says
 	require.NoError(t, c.poll(func(ctx context.Context) bool {
 		node, err := c.client().CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
 		return err == nil && nodeReady(node)

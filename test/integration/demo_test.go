@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func TestDemoKeepsItsDataWhateverHappens(t *testing.T) {
 		}
 	}
 	step("kubectl logs and exec", func(t *testing.T) {
-		require.NotEmpty(t, c.mustRun("kubectl", "logs", pod.Name))
+		require.NoError(t, c.poll(func(context.Context) bool { return c.mustRun("kubectl", "logs", pod.Name) != "" }))
 		require.Contains(t, c.mustRun("kubectl", "exec", pod.Name, "--", "/demo", "-v"), "demo")
 	})
 	step("explain", func(t *testing.T) { checkExplain(t, c, pod.Name) })

@@ -179,10 +179,7 @@ func growInUse(t *testing.T, c *cluster) {
 	require.Contains(t, told, "bound to volume")
 	require.Contains(t, told, "ExpandingVolume")
 	require.Contains(t, told, "GrowingOnNode")
-	events := c.mustRun("kubectl", "get", "events", "--field-selector=involvedObject.name=in-use,involvedObject.kind=PersistentVolumeClaim")
-	for _, reason := range []string{"Resizing", "FileSystemResizeRequired", "FileSystemResizeSuccessful"} {
-		require.Contains(t, events, reason)
-	}
+	c.told("default", g.name, "Resizing: ", "FileSystemResizeRequired: ", "FileSystemResizeSuccessful: ")
 	g.remove()
 }
 
@@ -247,7 +244,7 @@ func growTooFar(t *testing.T, c *cluster) {
 		return strings.Contains(fmt.Sprint(claim.Status.Conditions), string(corev1.PersistentVolumeClaimControllerResizeError))
 	})
 	require.Contains(t, g.explain(), "waiting: it has 64Mi and asks for 1000Ti; ")
-	require.Contains(t, c.mustRun("kubectl", "get", "events"), "VolumeResizeFailed")
+	c.told("default", g.name, "VolumeResizeFailed: ")
 	out, err := c.run("kubectl", "patch", "pvc", g.name, "-p", `{"spec": {"resources": {"requests": {"storage": "64Mi"}}}}`)
 	require.Error(t, err, "the API server takes only what is more than it has: %s", out)
 	g.ask("96Mi")

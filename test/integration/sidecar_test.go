@@ -50,7 +50,7 @@ func TestSidecar(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, *lease.Spec.HolderIdentity)
 	use("reader", "copy", `"dataSource": {"kind": "PersistentVolumeClaim", "name": "disk"},`, "cat /disk/file")
-	require.Equal(t, "precious\n", c.mustRun("kubectl", "logs", "reader"))
+	c.logged("reader", "precious\n")
 	var capacities *storagev1.CSIStorageCapacityList // berth up's own driver has one there too
 	require.NoError(t, c.poll(func(ctx context.Context) bool {
 		capacities, err = c.client().StorageV1().CSIStorageCapacities("kube-system").List(ctx, metav1.ListOptions{})

@@ -48,14 +48,26 @@ func (f *facts) blind(what string) bool {
 
 // nodeHints adds what is wrong with the nodes themselves, and what helps.
 func (f *facts) nodeHints(found *finding) {
-	var cordoned []string
+	var cordoned, pressed []string
+	short := ""
 	for i := range f.nodes {
-		if node := &f.nodes[i]; node.Spec.Unschedulable {
+		node := &f.nodes[i]
+		if node.Spec.Unschedulable {
 			cordoned = append(cordoned, node.Name)
 			found.evidence = append(found.evidence, Evidence{"Node/" + node.Name, "spec.unschedulable", "true"})
 		}
+		if evidence := pressures(node); len(evidence) > 0 {
+			pressed = append(pressed, node.Name)
+			found.evidence = append(found.evidence, evidence...)
+			short = evidence[0].Text
+		}
 	}
 	switch {
+	case len(pressed) > 0 && len(pressed) == len(f.nodes) && strings.Contains(found.verdict, "taint"):
+		found.reason, found.heldBy = "NodesUnderPressure", names("node", pressed)
+		found.verdict = fmt.Sprintf("waiting %s: %s under pressure: %s (%s)", f.ago(found.since),
+			all(names("node", pressed), len(pressed)), short, found.evidence[0].Text)
+		found.next, found.remedy = "berth kubectl describe node "+pressed[0], "free what the node is short of; its kubelet waits five minutes more before it trusts that"
 	case len(cordoned) > 0 && len(cordoned) == len(f.nodes):
 		found.reason = "NodesCordoned"
 		found.verdict = fmt.Sprintf("waiting %s: %s cordoned (%s)", f.ago(found.since), all(names("node", cordoned), len(cordoned)),
@@ -64,6 +76,19 @@ func (f *facts) nodeHints(found *finding) {
 	case strings.Contains(found.verdict, "Insufficient") || strings.Contains(found.verdict, "Too many pods"):
 		found.reason, found.next = "InsufficientResources", "berth kubectl describe nodes"
 	}
+}
+
+// pressures are the conditions of a node that keep the scheduler from it.
+func pressures(node *corev1.Node) (list []Evidence) {
+	for _, condition := range node.Status.Conditions {
+		switch condition.Type {
+		case corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
+			if condition.Status == corev1.ConditionTrue {
+				list = append(list, Evidence{"Node/" + node.Name, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
+			}
+		}
+	}
+	return list
 }
 
 func all(names string, count int) string {

@@ -54,6 +54,12 @@ func node(ready corev1.ConditionStatus) *corev1.Node {
 		{Type: corev1.NodeReady, Status: ready, Message: "network is down", LastTransitionTime: metav1.NewTime(now.Add(-5 * time.Second))}}}}
 }
 
+func pressed(node *corev1.Node) *corev1.Node {
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure,
+		Status: corev1.ConditionTrue, Message: "less than 2.0 GiB are free"})
+	return node
+}
+
 func claimFor(class *string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "claim", CreationTimestamp: metav1.NewTime(now.Add(-20 * time.Second))},
@@ -100,6 +106,12 @@ var scenes = map[string]struct {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
 			Message: "0/1 nodes are available: 1 Insufficient cpu"}}
 	})}, explain.Waiting, "InsufficientResources", "no node fits: 0/1 nodes are available: 1 Insufficient cpu"},
+	"node short of disk": {scene{pod: pod(func(p *corev1.Pod) {
+		p.Spec.NodeName = ""
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: 1 node(s) had untolerated taint(s)"}}
+	}), objects: []runtime.Object{pressed(node(corev1.ConditionTrue))}}, explain.Waiting, "NodesUnderPressure",
+		"its only node n1 is under pressure: less than 2.0 GiB are free (0/1 nodes are available: 1 node(s) had untolerated taint(s))"},
 	"node gone": {scene{pod: pod(func(p *corev1.Pod) { p.Spec.NodeName = "n2" })},
 		explain.Waiting, "NodeMissing", "its node n2 is not in the cluster any more"},
 	"node not ready": {scene{pod: pod(nil), objects: []runtime.Object{node(corev1.ConditionFalse)}},

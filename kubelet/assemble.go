@@ -76,7 +76,7 @@ func (k *Kubelet) furnish() (err error) {
 	k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
 		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
-		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved,
+		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved, Thresholds: cfg.Thresholds,
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: k.machine, Recorder: d.Recorder, Clock: d.Clock,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/timeline"
@@ -89,6 +90,8 @@ type Config struct {
 	// AllowedUnsafeSysctls are kernel parameters that Pods may set beside upstream's safe ones; a name that ends in "*"
 	// allows all that begin so.
 	AllowedUnsafeSysctls []string
+	// Thresholds say when the Node is short of something and takes no new Pods; upstream's if nil.
+	Thresholds *node.Thresholds
 	// MaxPods is how many Pods the node takes; 110 if zero.
 	MaxPods int64
 	// MaxParallelPulls is how many images are pulled at once; 4 if zero.

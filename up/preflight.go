@@ -48,6 +48,10 @@ func (l Layout) preflight() error {
 // leastRoom is what a new cluster's disk has to have free. etcd alone sets 64 MiB aside for its log before it starts.
 const leastRoom = 128 << 20
 
+// EnoughRoom is how many bytes free on the disk of the data directory are enough for Pods. A machine of its own gives
+// Kubernetes its disk and wants a tenth of it free; a laptop's or a CI runner's is full of other things.
+const EnoughRoom = 2 << 30
+
 // checkRoom fails if a new cluster would not find room. One that is there already has set its own aside.
 func (l Layout) checkRoom(least uint64) error {
 	if l.founded() {

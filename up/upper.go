@@ -22,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
 	"github.com/berth-dev/berth/timeline/traces"
@@ -120,11 +121,13 @@ func (u *upper) kubeletPart() (runPart, error) {
 	if !slices.Contains(c.options.Without, attachdetachName) {
 		claims = &u.claims
 	}
+	thresholds := node.DefaultThresholds()
+	thresholds.DiskEnough = EnoughRoom
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
 		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(),
 		ContainerLogsDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(kubelet.ContainerLogsDir)), CgroupRoot: c.CgroupRoot(),
-		RuntimeEndpoint: "unix://" + c.ContainerdSocket(), Static: kubelet.StaticConfig{Path: c.StaticPods},
+		RuntimeEndpoint: "unix://" + c.ContainerdSocket(), Static: kubelet.StaticConfig{Path: c.StaticPods}, Thresholds: thresholds,
 		Server: kubelet.ServerConfig{
 			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),

@@ -102,16 +102,14 @@ func inotify() diagnosis {
 	return diagnosis{Name: "inotify", Severity: fine, Found: fmt.Sprintf("%d instances", instances)}
 }
 
-// leastRoom is below what the kubelet evicts Pods in the end, with images and logs to come.
-const leastRoom = 2 << 30
-
+// room looks whether the node of a cluster there would say that its disk is full.
 func room(dataDir string) diagnosis {
 	free, err := up.Room(dataDir)
 	if err != nil {
 		return diagnosis{Name: "disk", Severity: lacking, Found: err.Error()}
 	}
 	found := fmt.Sprintf("%.1f GiB free for %s", float64(free)/(1<<30), dataDir)
-	if free < leastRoom {
+	if free < up.EnoughRoom {
 		return diagnosis{Name: "disk", Severity: lacking, Found: found, Mend: "make room, or choose another --data-dir"}
 	}
 	return diagnosis{Name: "disk", Severity: fine, Found: found}

@@ -110,6 +110,8 @@ type bench struct {
 	machine  *fakeMachine
 	runtime  *fakeRuntime
 	recorder *record.FakeRecorder
+	// thresholds are the Manager's, upstream's if nil.
+	thresholds *node.Thresholds
 }
 
 // run calls test in a bubble with a Manager; prepare may change what it finds.
@@ -126,6 +128,7 @@ func run(t *testing.T, prepare func(*bench), test func(*testing.T, *bench)) {
 		var err error
 		b.Manager, err = node.New(node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
+			Thresholds: b.thresholds,
 		}, node.Deps{Client: b.client, Runtime: b.runtime, Machine: b.machine, Recorder: b.recorder})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -56,8 +56,24 @@ type Config struct {
 type Thresholds struct {
 	MemoryAvailable int64   // bytes
 	DiskAvailable   float64 // fraction of the file system's bytes
+	DiskEnough      int64   // bytes; so much free is enough, whatever the fraction says; none if zero
 	InodesFree      float64 // fraction of its inodes
 	PIDsAvailable   float64 // fraction of the process IDs
+}
+
+// diskFloor is how many bytes of a file system should be free.
+func (t *Thresholds) diskFloor(capacity int64) int64 {
+	floor := int64(t.DiskAvailable * float64(capacity))
+	if t.DiskEnough > 0 {
+		floor = min(floor, t.DiskEnough)
+	}
+	return floor
+}
+
+// diskWords say what is too little.
+func (t *Thresholds) diskWords(capacity int64) string {
+	return fmt.Sprintf("less than %d of %d MiB or less than %g%% of the inodes are free, or were within the last %g minutes",
+		t.diskFloor(capacity)>>20, capacity>>20, 100*t.InodesFree, pressureHold.Minutes())
 }
 
 // DefaultThresholds are upstream's hard eviction thresholds. Process IDs have none there either.

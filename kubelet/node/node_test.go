@@ -168,6 +168,33 @@ func TestPressure(t *testing.T) {
 	})
 }
 
+func TestEnoughDiskIsEnough(t *testing.T) {
+	atBirth := func(enough int64) func(b *bench) {
+		return func(b *bench) {
+			b.thresholds = node.DefaultThresholds()
+			b.thresholds.DiskEnough = enough
+			b.machine.set(func(u *node.Usage) { u.DiskCapacity, u.DiskFree = 500<<30, 3<<30 })
+		}
+	}
+	told := "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure"
+	run(t, atBirth(0), func(t *testing.T, b *bench) {
+		condition := b.condition(t, corev1.NodeDiskPressure)
+		require.Equal(t, corev1.ConditionTrue, condition.Status)
+		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 5% of the inodes are free, "+
+			"or were within the last 5 minutes", condition.Message)
+		require.Contains(t, b.events(), told, "a node that is born with it says so too")
+		require.Equal(t, int64(450<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
+	})
+	run(t, atBirth(2<<30), func(t *testing.T, b *bench) {
+		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeDiskPressure).Status)
+		require.NotContains(t, b.events(), told)
+		require.Equal(t, int64(498<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
+		b.machine.set(func(u *node.Usage) { u.DiskFree = 1 << 30 })
+		time.Sleep(11 * time.Second)
+		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeDiskPressure).Status)
+	})
+}
+
 func TestTakesOverExistingNode(t *testing.T) {
 	run(t, func(b *bench) {
 		b.client = fake.NewClientset(&corev1.Node{

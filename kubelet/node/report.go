@@ -110,7 +110,7 @@ func (m *Manager) tellTransitions(before, after *corev1.NodeStatus) {
 			reason = "NodeReady"
 		case condition.Type == corev1.NodeReady:
 			reason = "NodeNotReady"
-		case old != nil && len(condition.Reason) > len("Kubelet"):
+		case (old != nil || condition.Status == corev1.ConditionTrue) && len(condition.Reason) > len("Kubelet"):
 			reason = "Node" + condition.Reason[len("Kubelet"):] // KubeletHasDiskPressure -> NodeHasDiskPressure
 		}
 		if reason != "" {

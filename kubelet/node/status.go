@@ -44,7 +44,7 @@ func pressureOf(t *Thresholds, u Usage) pressure {
 	}
 	return pressure{
 		memory: u.MemoryAvailable < t.MemoryAvailable,
-		disk:   below(u.DiskFree, u.DiskCapacity, t.DiskAvailable) || below(u.InodesFree, u.InodeCapacity, t.InodesFree),
+		disk:   u.DiskFree < t.diskFloor(u.DiskCapacity) || below(u.InodesFree, u.InodeCapacity, t.InodesFree),
 		pid:    below(u.PIDCapacity-u.PIDs, u.PIDCapacity, t.PIDsAvailable),
 	}
 }
@@ -60,7 +60,7 @@ func resources(cfg *Config, facts Facts, usage Usage) (capacity, allocatable cor
 	reserved := corev1.ResourceList{
 		corev1.ResourceMemory: *resource.NewQuantity(cfg.Thresholds.MemoryAvailable, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(
-			int64(cfg.Thresholds.DiskAvailable*float64(usage.DiskCapacity)), resource.BinarySI),
+			cfg.Thresholds.diskFloor(usage.DiskCapacity), resource.BinarySI),
 	}
 	for size, bytes := range facts.HugePages {
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
@@ -112,7 +112,7 @@ func build(cfg *Config, old *corev1.NodeStatus, o observed, now time.Time) corev
 	if o.volumesOK {
 		status.VolumesInUse = o.volumes
 	}
-	status.Conditions = conditions(old.Conditions, o, now)
+	status.Conditions = conditions(cfg, old.Conditions, o, now)
 	return status
 }
 
@@ -191,13 +191,13 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 }
 
 // conditions computes the conditions. Ready comes last, as readers of old expect; conditions of others stay.
-func conditions(old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
+func conditions(cfg *Config, old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
 	ours := []corev1.NodeCondition{
 		pressureCondition(corev1.NodeMemoryPressure, o.pressure.memory,
 			words{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
 			words{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
 		pressureCondition(corev1.NodeDiskPressure, o.pressure.disk,
-			words{"KubeletHasDiskPressure", "kubelet has disk pressure"},
+			words{"KubeletHasDiskPressure", "kubelet has disk pressure: " + cfg.Thresholds.diskWords(o.usage.DiskCapacity)},
 			words{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
 		pressureCondition(corev1.NodePIDPressure, o.pressure.pid,
 			words{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},

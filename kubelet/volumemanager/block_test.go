@@ -61,7 +61,7 @@ func TestBlockVolume(t *testing.T) {
 	w.driver.FailNext("NodePublishVolume", csifake.Fault{Code: codes.Internal})
 	failing := w.mounting(p)
 	require.Contains(t, w.nextEvent(), `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : csi driver`)
-	w.step(500 * time.Millisecond)
+	w.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(failing) == 1 })
 	require.NoError(t, w.result(failing))
 	for range 2 { // the second time as a new process
 		require.NoError(t, w.Mount(t.Context(), p))
@@ -118,7 +118,7 @@ func TestDeviceThatCannotBeHeldIsToldAndTriedAgain(t *testing.T) {
 		w.nextEvent())
 	require.NoError(t, os.Remove(node))
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(stat.Rdev)))
-	w.step(500 * time.Millisecond)
+	w.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(done) == 1 })
 	require.NoError(t, w.result(done))
 	require.Len(t, w.held(), 1)
 	require.NoError(t, w.Unmount(t.Context(), "a"))

@@ -58,7 +58,7 @@ func TestOperationsAreMeasured(t *testing.T) {
 	w.driver.FailNext("NodeStageVolume", csifake.Fault{Code: codes.Internal})
 	done := w.mounting(p)
 	require.Contains(t, w.nextEvent(), "FailedMount")
-	w.step(500 * time.Millisecond)
+	w.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(done) == 1 })
 	require.NoError(t, w.result(done))
 	require.NoError(t, w.Mount(t.Context(), p), "which has nothing to do")
 	require.NoError(t, w.Mount(t.Context(), blockPod("b", claimVolume("raw", "raw"))))

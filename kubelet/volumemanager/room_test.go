@@ -45,7 +45,7 @@ func TestNodeWithoutRoomRefusesThePod(t *testing.T) {
 	done := w.mounting(pod("a", claimVolume("data", "v"), emptyDir("scratch")))
 	w.awaitInUse("v")
 	w.failAttach("v", codes.ResourceExhausted, "25 volumes are attached already")
-	w.step(2 * time.Second)
+	w.stepUntil(time.Second, "asked again", func() bool { return len(done) == 1 })
 	err := w.result(done)
 	require.True(t, volume.IsNoRoom(err), "%v", err)
 	require.ErrorContains(t, err, `attach volume "pv-v": csi driver fake.csi.test: 25 volumes are attached already`)

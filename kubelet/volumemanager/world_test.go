@@ -259,7 +259,7 @@ func (w *world) await(what string, condition func() bool) {
 	require.Eventually(w.t, condition, soon, time.Millisecond, what)
 }
 
-// step moves the clock once somebody waits for it.
+// step moves the clock once somebody waits for it. Where others wait for it, too, use stepUntil.
 func (w *world) step(d time.Duration) {
 	w.t.Helper()
 	w.await("somebody waits for the clock", w.clock.HasWaiters)

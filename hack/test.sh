@@ -13,18 +13,18 @@ go vet ./...
 go vet -tags integration ./test/... ./client ./replicaset ./attachdetach
 
 step "unit tests, with the race detector"
-go test -race -timeout 15m ./...
+go test -race -timeout 60m ./...
 
 step "unit tests of the control plane's own packages"
 # With the flags of the build, whose cache holds what the scheduler is made of; vet would go through all of that.
 (cd controlplane && go test -trimpath -vet=off ./...)
 
 step "against a real API server"
-go test -tags integration -count=1 -timeout 10m -run 'Live|RealAPIServer' ./client ./replicaset ./attachdetach
+go test -tags integration -count=1 -timeout 60m -run 'Live|RealAPIServer' ./client ./replicaset ./attachdetach
 
 step "the real thing"
 if [ "$(id -u)" = 0 ]; then
-    go test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/...
+    go test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/...
 else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1

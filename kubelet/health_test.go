@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,10 @@ func TestHealthFindsWhatHangs(t *testing.T) {
 		clk.Step(patience / 2)
 		select {
 		case verdict = <-ill:
+			if verdict != nil && !strings.Contains(verdict.Error(), "syncloop") {
+				go func() { ill <- k.Healthy(t.Context()) }() // so fast a clock leaves nobody time to answer
+				return false
+			}
 			return true
 		default:
 			return false

@@ -84,8 +84,9 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 	precious := filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("data"), 0o600))
 	found, held := 0, 0
-	for round := range 15 {
-		kill(t, w.root, device)
+	// On a slow machine it takes longer until there is something to find.
+	for round := 0; round < 15 || found == 0 || held == 0; round++ {
+		kill(t, w.root, device, time.Duration(1+round/15)*80*time.Millisecond)
 		leftovers, err := mounts.Under(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		found += len(leftovers)
@@ -110,8 +111,6 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 		require.Empty(t, filesBelow(t, filepath.Join(w.root, "plugins")))
 		require.FileExists(t, precious)
 	}
-	require.Positive(t, found, "the process must have been killed in the middle of its work now and then")
-	require.Positive(t, held, "also while it held devices")
 }
 
 // filesBelow lists all below a directory that is no directory.
@@ -127,8 +126,8 @@ func filesBelow(t *testing.T, dir string) []string {
 	return files
 }
 
-// kill runs TestCrashingProcess on the root directory and kills it at some moment.
-func kill(t *testing.T, root, device string) {
+// kill runs TestCrashingProcess on the root directory and kills it at some moment until then.
+func kill(t *testing.T, root, device string, until time.Duration) {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestCrashingProcess$", "-test.timeout", "60s")
 	child.Env = append(os.Environ(), crashRoot+"="+root, crashDevice+"="+device)
@@ -139,7 +138,7 @@ func kill(t *testing.T, root, device string) {
 	n, err := out.Read(line)
 	require.NoError(t, err)
 	require.Equal(t, "started\n", string(line[:n]))
-	moment := time.NewTimer(rand.N(80 * time.Millisecond))
+	moment := time.NewTimer(rand.N(until))
 	<-moment.C
 	require.NoError(t, child.Process.Kill())
 	rest := make([]byte, 4096)

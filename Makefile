@@ -67,7 +67,7 @@ unit: ## run the unit tests alone
 
 .PHONY: integration
 integration: build judges ## run the tests on a real cluster alone (root)
-	@$(GO) test -tags integration -count=1 -timeout 25m ./test/integration/... ./up/containerd/... $(ARGS)
+	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: kills
 kills: build ## kill the parts of a cluster at random moments during 500 lives of Pods, LIVES=… (root; half an hour)

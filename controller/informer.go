@@ -130,22 +130,30 @@ func (h *handler[T, R]) handle(event Event, background bool) {
 			return
 		}
 	}
-	h.give(event.Old, background)
-	h.give(event.Object, background)
-}
-
-func (h *handler[T, R]) give(obj metav1.Object, background bool) {
-	typed, ok := obj.(T)
-	if !ok {
-		return
+	add := h.sink.Add
+	if background {
+		add = h.sink.AddBackground
 	}
-	for _, key := range h.keys(typed) {
-		if background {
-			h.sink.AddBackground(key)
-		} else {
-			h.sink.Add(key)
+	// Old and new mostly lead to the same key. Given twice, it would be reconciled twice where a worker is quick.
+	before, after := h.keysOf(event.Old), h.keysOf(event.Object)
+	given := make(map[R]struct{}, len(before))
+	for _, key := range before {
+		given[key] = struct{}{}
+		add(key)
+	}
+	for _, key := range after {
+		if _, did := given[key]; !did {
+			add(key)
 		}
 	}
+}
+
+func (h *handler[T, R]) keysOf(obj metav1.Object) []R {
+	typed, ok := obj.(T)
+	if !ok {
+		return nil
+	}
+	return h.keys(typed)
 }
 
 // object finds the API object in what an informer notifies of, nil if there is none.

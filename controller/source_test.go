@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,6 +108,44 @@ func TestForAllKindsOfObjects(t *testing.T) {
 			})
 		})
 	}
+}
+
+// given notes what a source gives, each time it does.
+type given struct{ keys []reconcile.Request }
+
+func (g *given) Add(key reconcile.Request)           { g.keys = append(g.keys, key) }
+func (g *given) AddBackground(key reconcile.Request) { g.keys = append(g.keys, key) }
+
+// An update leads to the keys of the old and of the new object, and to each of them once.
+func TestUpdateGivesEachKeyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := fcache.NewFakeControllerSource()
+		upstream.Add(pod("a", "one"))
+		informer := cache.NewSharedIndexInformer(upstream, &corev1.Pod{}, 0, cache.Indexers{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { informer.RunWithContext(ctx) })
+		sink, source := &given{}, controller.Owns(informer, controller.Owner{Group: "apps", Kind: "ReplicaSet"})
+		ended.Go(func() { assert.NoError(t, source.Run(ctx, sink, func() {})) })
+		for _, step := range []struct {
+			owner string
+			want  []string
+		}{{"", []string{"ns/one"}}, {"one", []string{"ns/one"}}, {"two", []string{"ns/one", "ns/two"}}} {
+			if step.owner != "" {
+				upstream.Modify(pod("a", step.owner))
+			}
+			synctest.Wait()
+			var keys []string
+			for _, key := range sink.keys {
+				keys = append(keys, key.String())
+			}
+			require.Equal(t, step.want, keys)
+			sink.keys = nil
+		}
+		cancel()
+		ended.Wait()
+		upstream.Shutdown()
+	})
 }
 
 func TestOwns(t *testing.T) {

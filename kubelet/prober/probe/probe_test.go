@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -29,7 +30,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const timeout = 2 * time.Second
+// timeout is for real connections: it must not pass on a slow machine.
+const timeout = time.Minute
 
 type fakeExec struct {
 	got  *runtimeapi.ExecSyncRequest
@@ -73,7 +75,7 @@ func TestExec(t *testing.T) {
 		},
 		{
 			name: "timeout", err: status.Error(codes.DeadlineExceeded, "slow"),
-			want: probe.Failure, message: `command timed out: "check $(A)" timed out after 2s`,
+			want: probe.Failure, message: `command timed out: "check $(A)" timed out after 1m0s`,
 		},
 		{name: "runtime away", err: status.Error(codes.Unavailable, "away"), errText: `container "app"`},
 		{
@@ -91,7 +93,7 @@ func TestExec(t *testing.T) {
 			}}, timeout)
 			require.Equal(t, []string{"check", "b"}, exec.got.Cmd)
 			require.Equal(t, "c1", exec.got.ContainerId)
-			require.EqualValues(t, 2, exec.got.Timeout)
+			require.EqualValues(t, 60, exec.got.Timeout)
 			if tt.errText != "" {
 				require.ErrorContains(t, err, tt.errText)
 				return
@@ -222,10 +224,22 @@ func TestTCP(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, probe.Success, result)
 	require.NoError(t, l.Close())
-	result, message, err := probe.New(nil).Probe(t.Context(), handler, target(t, l.Addr().String()), timeout)
+	result, message, err := probe.New(nil).Probe(t.Context(), handler, target(t, deaf(t)), timeout)
 	require.NoError(t, err)
 	require.Equal(t, probe.Failure, result)
 	require.Contains(t, message, "refused")
+}
+
+// deaf is an address that nobody listens on, nor will while the test runs: its port is taken.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	bound, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(bound.(*unix.SockaddrInet4).Port))
 }
 
 func TestGRPC(t *testing.T) {

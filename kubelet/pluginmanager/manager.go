@@ -51,6 +51,8 @@ type Handler interface {
 type Config struct {
 	// Dir is where plugins put their sockets, also in directories below. Names that begin with a dot are ignored.
 	Dir string
+	// AskTimeout bounds the question what a plugin is. Zero is a second: who does not answer is asked again later.
+	AskTimeout time.Duration
 }
 
 // Deps is what a Manager needs. Clock and Logger may be nil.
@@ -90,6 +92,9 @@ type registration struct {
 func New(config Config, deps Deps) (*Manager, error) {
 	if config.Dir == "" {
 		return nil, errors.New("make plugin manager: Config.Dir is empty")
+	}
+	if config.AskTimeout <= 0 {
+		config.AskTimeout = askTimeout
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}

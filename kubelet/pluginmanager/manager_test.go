@@ -68,7 +68,8 @@ func newWorld(t *testing.T) *world {
 // start starts a node agent, and returns what ends it.
 func (w *world) start() (stop func()) {
 	w.t.Helper()
-	manager, err := pluginmanager.New(pluginmanager.Config{Dir: w.dir}, pluginmanager.Deps{
+	// Whoever does not answer in time is asked again when the clock has gone on: here it stands still.
+	manager, err := pluginmanager.New(pluginmanager.Config{Dir: w.dir, AskTimeout: soon}, pluginmanager.Deps{
 		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: w.handler}, Clock: w.clock,
 	})
 	require.NoError(w.t, err)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// askTimeout bounds the question what a plugin is.
+	// askTimeout is Config.AskTimeout unless it is given.
 	askTimeout = time.Second
 	// registerTimeout bounds taking a plugin on, and telling it so.
 	registerTimeout = 30 * time.Second
@@ -84,13 +84,13 @@ func (m *Manager) register(ctx context.Context, path string, socket identity) er
 	soon := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: askTimeout}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: m.config.AskTimeout}))
 	if err != nil {
 		return fmt.Errorf("connect to plugin: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	client := registerapi.NewRegistrationClient(conn)
-	plugin, err := ask(ctx, client)
+	plugin, err := m.ask(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -131,8 +131,9 @@ func (m *Manager) answer(
 	return nil
 }
 
-func ask(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// ask asks a plugin what it is.
+func (m *Manager) ask(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.config.AskTimeout)
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {

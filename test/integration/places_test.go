@@ -46,6 +46,7 @@ func shortDir(t testing.TB) string {
 	}
 	dir, err := os.MkdirTemp(parent, "berth")
 	require.NoError(t, err)
+	testproc.Guard(t, testproc.Leavings{Dirs: []string{dir}})
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }

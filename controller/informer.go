@@ -79,6 +79,9 @@ func (s *informerSource[T, R]) Name() string {
 // Run implements Source.
 func (s *informerSource[T, R]) Run(ctx context.Context, sink Sink[R], synced func()) error {
 	registration, err := s.informer.AddEventHandler(&handler[T, R]{informerSource: s, sink: sink})
+	if err != nil && ctx.Err() != nil {
+		return nil //nolint:nilerr // an informer that ended with ctx takes no handler any more
+	}
 	if err != nil {
 		return fmt.Errorf("add event handler: %w", err)
 	}

@@ -317,6 +317,27 @@ func TestFailingSourceEndsTheController(t *testing.T) {
 	})
 }
 
+// TestEndThatComesFirst: an informer that runs in the controller's context may be at its end before the controller begins.
+func TestEndThatComesFirst(t *testing.T) {
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	informer.RunWithContext(ended)
+	for _, test := range []struct {
+		ctx  context.Context
+		fine bool
+	}{{ended, true}, {t.Context(), false}} {
+		c, err := controller.New(&journal{}, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Watch(controller.For(informer))
+		if err := c.Start(test.ctx); test.fine {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "add event handler", "an informer of another life is a mistake")
+		}
+	}
+}
+
 // never is a source that does not come to an end of its initial list.
 type never struct{}
 

@@ -68,6 +68,11 @@ func (c *connection) ExpandVolume(_ context.Context, pv *corev1.PersistentVolume
 	if lost := after(); lost != nil {
 		return resize.Grown{}, status.Error(codes.DeadlineExceeded, lost.Error())
 	}
+	if c.process.answered != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.process.answered(pv.Spec.CSI.VolumeHandle, err)
+	}
 	return grown, err
 }
 

@@ -310,6 +310,27 @@ func TestLeftoversAreTidied(t *testing.T) {
 	})
 }
 
+// What others write into the claim's status while the driver works must stay.
+func TestOthersWordsInTheClaimAreKept(t *testing.T) {
+	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+		foreign := corev1.PersistentVolumeClaimCondition{
+			Type: corev1.PersistentVolumeClaimVolumeModifyingVolume, Status: corev1.ConditionTrue}
+		w.pool.set(func(p *pool) {
+			p.check = func(string, int64) {
+				p.check = nil
+				w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+					claim.Status.Conditions = append(claim.Status.Conditions, foreign)
+				})
+			}
+		})
+		w.ask("c", gib(2))
+		synctest.Wait()
+		claim := w.claim("c")
+		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
+		require.Contains(t, claim.Status.Conditions, foreign)
+	})
+}
+
 func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
 	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
 		w.pool.set(func(p *pool) {

@@ -98,6 +98,14 @@ type process struct {
 	dead  bool
 	kill  context.CancelFunc
 	fault func() verdict // asked before each request, if set
+	// answered hears of each answer of the driver that arrived, or that is taken for one.
+	answered func(name string, err error)
+}
+
+func (p *process) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
 }
 
 type verdict int
@@ -191,7 +199,8 @@ func (w *world) delayed(source watch.Interface) watch.Interface {
 				if !open {
 					return
 				}
-				time.Sleep(w.lag()) // the bubble's time
+				event.Object = event.Object.DeepCopyObject() // the tracker's first ones are its own
+				time.Sleep(w.lag())                          // the bubble's time
 				select {
 				case events <- event:
 				case <-proxy.StopChan():

@@ -323,8 +323,50 @@ func TestAClaimThatIsToGrow(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, stuck, 1)
 	}
+	growsInStages(t, claim)
 	claim.Status.Capacity = claim.Spec.Resources.Requests
 	answer, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), nil), explain.KindClaim, "default", "data")
 	require.NoError(t, err)
 	require.Equal(t, "Bound", answer.Reason)
+}
+
+// growsInStages looks at each stage that the claim's status can tell of.
+func growsInStages(t *testing.T, claim *corev1.PersistentVolumeClaim) {
+	t.Helper()
+	type stage = corev1.ClaimResourceStatus
+	for _, test := range []struct {
+		stage     stage
+		size      string
+		condition corev1.PersistentVolumeClaimConditionType
+		reason    string
+		want      string
+	}{
+		{corev1.PersistentVolumeClaimControllerResizeInProgress, "16Mi", "", "ExpansionPending",
+			"driver d.example is making its volume larger"},
+		{corev1.PersistentVolumeClaimControllerResizeInProgress, "16Mi", corev1.PersistentVolumeClaimControllerResizeError,
+			"ExpansionFailed", "making its volume larger has failed: says who"},
+		{corev1.PersistentVolumeClaimControllerResizeInfeasible, "16Mi", corev1.PersistentVolumeClaimControllerResizeError,
+			"ExpansionInfeasible", "driver d.example cannot give it that: says who"},
+		{corev1.PersistentVolumeClaimControllerResizeInProgress, "64Mi", "", "ExpansionPending",
+			"resizer of driver d.example is about to say whether the node has a part in it"},
+		{corev1.PersistentVolumeClaimNodeResizePending, "64Mi", corev1.PersistentVolumeClaimFileSystemResizePending,
+			"ExpansionPending", "the file system follows when a pod uses it"},
+		{corev1.PersistentVolumeClaimNodeResizeInProgress, "64Mi", corev1.PersistentVolumeClaimNodeResizeError,
+			"ExpansionFailed", "making the file system follow has failed: says who"},
+		{corev1.PersistentVolumeClaimNodeResizeInfeasible, "64Mi", corev1.PersistentVolumeClaimNodeResizeError,
+			"ExpansionInfeasible", "its node cannot make the file system follow: says who"},
+	} {
+		now := claim.DeepCopy()
+		now.Status.AllocatedResourceStatuses = map[corev1.ResourceName]stage{corev1.ResourceStorage: test.stage}
+		now.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+			{Type: test.condition, Status: corev1.ConditionTrue, Message: "says who"}}
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(test.size)},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example", VolumeHandle: "h"}}}}
+		answer, err := explain.Explain(t.Context(), source(fake.NewClientset(now, pv), nil), explain.KindClaim, "default", "data")
+		require.NoError(t, err)
+		require.Equal(t, test.reason, answer.Reason, "%s %s", test.stage, test.size)
+		require.Contains(t, answer.Verdict, test.want)
+	}
 }

@@ -95,6 +95,9 @@ func (m *Manager) growOnDevice(ctx context.Context, mounted *mountedVolume) (don
 func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
 	size := spec.PV.Spec.Capacity[corev1.ResourceStorage]
 	err := m.patchClaim(ctx, spec.PVC, func(claim *corev1.PersistentVolumeClaim) map[string]any {
+		if known := claim.Status.Capacity[corev1.ResourceStorage]; known.Cmp(size) >= 0 {
+			return nil // another Pod was faster
+		}
 		status := map[string]any{"capacity": map[string]any{"storage": size.String()}}
 		gone := []corev1.PersistentVolumeClaimConditionType{
 			corev1.PersistentVolumeClaimFileSystemResizePending, corev1.PersistentVolumeClaimNodeResizeError}

@@ -68,7 +68,7 @@ var rows = []struct{ row, says, tests, lacks string }{
 	{"VOL-25", "ReadWriteOncePod is one Pod's",
 		"volumemanager.TestVolumeForOnePodOnly", ""},
 	{"VOL-26", "growth while in use",
-		"volumemanager.TestVolumeGrowsWhileInUse volumemanager.TestVolumeGrowsAtOnceWhereClaimsAreTold integration.TestSizesOfVolumes", ""},
+		"volumemanager.TestVolumeGrowsWhileInUse volumemanager.TestVolumeGrowsAtOnceWhereClaimsAreTold volumemanager.TestGrowthKeepsToItsStages volumemanager.TestGrowthThatFailsIsTold integration.TestSizesOfVolumes integration.TestExpansion", ""},
 	{"VOL-27", "a new process takes over what is there, and takes down what nobody wants",
 		"volumemanager.TestNewProcessTakesOverWhatIsMounted volumemanager.TestNewProcessTakesDevicesOver volumemanager.TestStagedDeviceWithoutPodIsUnstagedAfterARestart volumemanager.TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp csi.TestDataThatCannotBeRead", ""},
 	{"VOL-28", "directories of Pods that are gone, and nothing else",

@@ -50,11 +50,22 @@ func newFaulty() *faulty {
 
 func (f *faulty) serve(t *testing.T, socket string) (stop func()) {
 	t.Helper()
+	return f.serveAs(t, socket, f, nil)
+}
+
+// serveAs serves another controller service beside the driver's identity, and a node service, if there is one.
+func (f *faulty) serveAs(
+	t *testing.T, socket string, controller csiapi.ControllerServer, node csiapi.NodeServer,
+) (stop func()) {
+	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	server := grpc.NewServer()
 	csiapi.RegisterIdentityServer(server, f)
-	csiapi.RegisterControllerServer(server, f)
+	csiapi.RegisterControllerServer(server, controller)
+	if node != nil {
+		csiapi.RegisterNodeServer(server, node)
+	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	var once sync.Once

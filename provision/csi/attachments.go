@@ -2,13 +2,34 @@ package csi
 
 import (
 	"context"
+	"fmt"
+	"sync"
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
+
+// checkDetached refuses to delete what is still attached: CSI leaves that order to us.
+//
+// That a volume is attached, the watch of WakeDeletions knows, and its end will wake the deletion. That it is not is looked
+// up in the API: the watch may not have heard of the newest VolumeAttachment yet, and what is deleted does not come back.
+func (p *Provisioner) checkDetached(ctx context.Context, name string) error {
+	node, attached := p.attached.node(name)
+	if !attached {
+		var err error
+		if node, attached, err = p.lookUps.node(ctx, name); err != nil {
+			return err
+		}
+	}
+	if attached {
+		return fmt.Errorf("it is still attached to node %q", node)
+	}
+	return nil
+}
 
 // WakeDeletions implements provision.DeletionWaker: a volume that was still attached may be deleted when one of its
 // VolumeAttachments is gone.
@@ -22,28 +43,107 @@ func (p *Provisioner) WakeDeletions(ctx context.Context, wake func(volume string
 			return api.Watch(ctx, o)
 		},
 	}
-	detached := &detachments{driver: p.config.Name, wake: wake, volumes: map[string]string{}}
+	heard := &detachments{driver: p.config.Name, wake: wake, known: p.attached}
+	defer p.attached.forget() // what nobody follows any more holds no volume
 	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(source, p.client),
-		&storagev1.VolumeAttachment{}, detached, cache.ReflectorOptions{}).RunWithContext(ctx)
+		&storagev1.VolumeAttachment{}, heard, cache.ReflectorOptions{}).RunWithContext(ctx)
 	return nil
 }
 
-// detachments hears of all VolumeAttachments and remembers only the names of its driver's: a cluster may have very many,
-// and only their end matters. The reflector, its one caller, calls it from one goroutine.
+// place is what a VolumeAttachment attaches, and where.
+type place struct{ volume, node string }
+
+// placeOf is that of an attachment of a driver's PersistentVolume; false for any other.
+func placeOf(obj any, driver string) (place, bool) {
+	a, ok := obj.(*storagev1.VolumeAttachment)
+	if !ok || a.Spec.Attacher != driver || a.Spec.Source.PersistentVolumeName == nil {
+		return place{}, false
+	}
+	return place{*a.Spec.Source.PersistentVolumeName, a.Spec.NodeName}, true
+}
+
+// attachments has the VolumeAttachments of one driver that were heard of. It is safe for concurrent use.
+type attachments struct {
+	mu sync.Mutex
+	// places are by the name of the VolumeAttachment, names by that of the volume: a volume may be on several nodes.
+	places map[string]place
+	names  map[string]map[string]bool
+}
+
+func newAttachments() *attachments {
+	return &attachments{places: map[string]place{}, names: map[string]map[string]bool{}}
+}
+
+// node is one to which the volume is attached.
+func (a *attachments) node(volume string) (node string, attached bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.names[volume] {
+		return a.places[name].node, true
+	}
+	return "", false
+}
+
+func (a *attachments) add(name string, at place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.places[name] = at
+	if a.names[at.volume] == nil {
+		a.names[at.volume] = map[string]bool{}
+	}
+	a.names[at.volume][name] = true
+}
+
+// remove returns the volume whose attachment it was.
+func (a *attachments) remove(name string) (volume string, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.places[name]
+	if !ok {
+		return "", false
+	}
+	delete(a.places, name)
+	delete(a.names[at.volume], name)
+	if len(a.names[at.volume]) == 0 {
+		delete(a.names, at.volume)
+	}
+	return at.volume, true
+}
+
+// missing are the names known that are not there any more.
+func (a *attachments) missing(there map[string]bool) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var names []string
+	for name := range a.places {
+		if !there[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (a *attachments) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.places)
+	clear(a.names)
+}
+
+// detachments hears of all VolumeAttachments and remembers only where its driver's are: a cluster may have very many. The
+// reflector, its one caller, calls it from one goroutine.
 type detachments struct {
 	driver string
 	wake   func(volume string)
-	// volumes has the volume of each VolumeAttachment, by the names of both.
-	volumes map[string]string
+	known  *attachments
 }
 
 var _ cache.ReflectorStore = (*detachments)(nil)
 
 // Add implements cache.ReflectorStore.
 func (d *detachments) Add(obj any) error {
-	if a, ok := obj.(*storagev1.VolumeAttachment); ok && a.Spec.Attacher == d.driver &&
-		a.Spec.Source.PersistentVolumeName != nil {
-		d.volumes[a.Name] = *a.Spec.Source.PersistentVolumeName
+	if at, ok := placeOf(obj, d.driver); ok {
+		d.known.add(obj.(*storagev1.VolumeAttachment).Name, at)
 	}
 	return nil
 }
@@ -59,14 +159,15 @@ func (d *detachments) Delete(obj any) error {
 	return nil
 }
 
+// gone wakes when the volume is known to be detached, not before.
 func (d *detachments) gone(name string) {
-	if volume, ok := d.volumes[name]; ok {
-		delete(d.volumes, name)
+	if volume, ok := d.known.remove(name); ok {
 		d.wake(volume)
 	}
 }
 
-// Replace implements cache.ReflectorStore: after a gap in the watch, what is not listed any more is gone.
+// Replace implements cache.ReflectorStore: after a gap in the watch, what is not listed any more is gone. A name that is
+// listed may be another's by now.
 func (d *detachments) Replace(list []any, _ string) error {
 	there := make(map[string]bool, len(list))
 	for _, obj := range list {
@@ -74,10 +175,8 @@ func (d *detachments) Replace(list []any, _ string) error {
 			there[a.Name] = true
 		}
 	}
-	for name := range d.volumes {
-		if !there[name] {
-			d.gone(name)
-		}
+	for _, name := range d.known.missing(there) {
+		d.gone(name)
 	}
 	for _, obj := range list {
 		if err := d.Add(obj); err != nil {
@@ -89,3 +188,90 @@ func (d *detachments) Replace(list []any, _ string) error {
 
 // Resync implements cache.ReflectorStore; nothing is ever repeated.
 func (d *detachments) Resync() error { return nil }
+
+// lookUps looks up in the API whether volumes are attached. There is no way to ask for the attachments of one volume, so
+// that each answer is all of them; it serves everybody who asked before the question was put, so that the number of
+// questions follows from how long one takes, not from how many volumes are deleted at once.
+type lookUps struct {
+	client kubernetes.Interface
+	driver string
+
+	mu sync.Mutex
+	// next is the question that has not been put yet, nil if nobody waits.
+	next *lookUp
+	// turn has a value unless a question is under way.
+	turn chan struct{}
+}
+
+// lookUp is one question. The rest may be read when it is done: nodes has one of each volume that is attached; cut says that
+// the time of the one who put it was up.
+type lookUp struct {
+	done  chan struct{}
+	nodes map[string]string
+	err   error
+	cut   bool
+}
+
+func newLookUps(client kubernetes.Interface, driver string) *lookUps {
+	l := &lookUps{client: client, driver: driver, turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	return l
+}
+
+// node is one to which the volume is attached, as of after the call began.
+func (l *lookUps) node(ctx context.Context, volume string) (node string, attached bool, err error) {
+	for {
+		l.mu.Lock()
+		mine := l.next
+		first := mine == nil
+		if first {
+			mine = &lookUp{done: make(chan struct{})}
+			l.next = mine
+		}
+		l.mu.Unlock()
+		if first {
+			l.put(ctx, mine)
+		}
+		select {
+		case <-mine.done:
+		case <-ctx.Done():
+			return "", false, fmt.Errorf("list volume attachments: %w", ctx.Err())
+		}
+		if mine.cut && ctx.Err() == nil {
+			continue // it was another's time that was up
+		}
+		node, attached = mine.nodes[volume]
+		return node, attached, mine.err
+	}
+}
+
+// put waits for its turn and asks. Whoever comes until then waits for the same answer.
+func (l *lookUps) put(ctx context.Context, mine *lookUp) {
+	defer close(mine.done)
+	taken := false
+	select {
+	case <-l.turn:
+		taken = true
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	l.next = nil
+	l.mu.Unlock()
+	if !taken {
+		mine.err, mine.cut = fmt.Errorf("list volume attachments: %w", ctx.Err()), true
+		return
+	}
+	defer func() { l.turn <- struct{}{} }()
+	// Without a resource version the answer is not older than the question.
+	list, err := l.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		mine.err, mine.cut = fmt.Errorf("list volume attachments: %w", err), ctx.Err() != nil
+		return
+	}
+	mine.nodes = map[string]string{}
+	for i := range list.Items {
+		if at, ok := placeOf(&list.Items[i], l.driver); ok {
+			mine.nodes[at.volume] = at.node
+		}
+	}
+}

@@ -72,6 +72,9 @@ type Provisioner struct {
 	config  Config
 	logger  *slog.Logger
 	driver  *driver
+	// attached is what is heard of the driver's VolumeAttachments, lookUps asks for them.
+	attached *attachments
+	lookUps  *lookUps
 	// open has, by volume, what was asked of the driver and not answered for good. It is asked again in the same
 	// words: others might make the driver say that there is something else of that name.
 	mu   sync.Mutex
@@ -102,7 +105,8 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 	logger = logger.With("driver", config.Name)
 	return &Provisioner{
 		client: deps.Client, dynamic: deps.Dynamic, config: config, logger: logger,
-		driver: newDriver(config, logger), open: map[string]*plan{},
+		driver: newDriver(config, logger), attached: newAttachments(), lookUps: newLookUps(deps.Client, config.Name),
+		open: map[string]*plan{},
 	}, nil
 }
 

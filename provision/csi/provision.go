@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/timeline"
@@ -164,22 +163,6 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	_, err = client.DeleteVolume(ctx, &csiapi.DeleteVolumeRequest{VolumeId: source.VolumeHandle, Secrets: secrets})
 	if err != nil {
 		return fmt.Errorf("delete volume %q by driver %q: %w", volume.Name, p.config.Name, err)
-	}
-	return nil
-}
-
-// checkDetached refuses to delete what is still attached: CSI leaves that order to us.
-func (p *Provisioner) checkDetached(ctx context.Context, name string) error {
-	list, err := p.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return fmt.Errorf("list volume attachments: %w", err)
-	}
-	for i := range list.Items {
-		attachment := &list.Items[i]
-		source := attachment.Spec.Source.PersistentVolumeName
-		if attachment.Spec.Attacher == p.config.Name && source != nil && *source == name {
-			return fmt.Errorf("it is still attached to node %q", attachment.Spec.NodeName)
-		}
 	}
 	return nil
 }

@@ -40,10 +40,14 @@ type diagnosis struct {
 
 // report is the JSON of `berth doctor`.
 type report struct {
-	APIVersion string      `json:"apiVersion"`
-	Kind       string      `json:"kind"`
-	Machine    []diagnosis `json:"machine"`
-	Leftovers  []diagnosis `json:"leftovers"`
+	described
+	Machine   []diagnosis `json:"machine"`
+	Leftovers []diagnosis `json:"leftovers"`
+}
+
+// newReport is one without leftovers.
+func newReport(machine []diagnosis) report {
+	return report{described{"doctor.berth.dev/v1alpha1", "Diagnosis"}, machine, []diagnosis{}}
 }
 
 type doctorFlags struct {
@@ -85,7 +89,7 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	r := report{APIVersion: "doctor.berth.dev/v1alpha1", Kind: "Diagnosis", Machine: examine(layout)}
+	r := newReport(examine(layout))
 	dead, unseen := up.Leftovers(cmd.Context())
 	if unseen != nil { // what there is to tell comes first
 		unseen = fmt.Errorf("look for leftovers: %w", unseen)

@@ -242,14 +242,6 @@ func (f *explainFlags) code(answer *explain.Answer) error {
 	return nil
 }
 
-// stuckList is the JSON of --all.
-type stuckList struct {
-	APIVersion string            `json:"apiVersion"`
-	Kind       string            `json:"kind"`
-	Items      []*explain.Answer `json:"items"`
-	Unseen     []string          `json:"unseen,omitempty"`
-}
-
 func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 	answers, unseen, err := explain.Stuck(cmd.Context(), src, f.namespace, f.selector)
 	if err != nil {
@@ -259,7 +251,9 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 		answer.Next = f.asTyped(answer.Next)
 	}
 	if f.output != "" {
-		err = printAs(cmd, f.output, stuckList{explain.APIVersion, explain.Kind + "List", append([]*explain.Answer{}, answers...), unseen})
+		list := newList(explain.APIVersion, explain.Kind, answers)
+		list.Unseen = unseen
+		err = printAs(cmd, f.output, list)
 	} else {
 		err = f.printList(cmd, answers, unseen)
 	}

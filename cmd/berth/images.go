@@ -15,11 +15,14 @@ import (
 	"github.com/berth-dev/berth/imagestore"
 )
 
+// imagesVersion is the version of the images' output for scripts.
+const imagesVersion = "images.berth.dev/v1alpha1"
+
 func newImages() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "images", Aliases: []string{"image"}, Short: "List, import and remove the images that Pods can use",
-		Example: "  berth images\n  berth images -o json\n  docker save myapp:v1 | berth images import -",
+		Example: "  berth images\n  berth images -o json | jq -r '.items[].name'\n  docker save myapp:v1 | berth images import -",
 		Args:    commandWord,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return listImages(cmd, output) },
 	}
@@ -78,7 +81,7 @@ func listImages(cmd *cobra.Command, output string) error {
 			return err
 		}
 		if output != "" {
-			return printAs(cmd, output, append([]imagestore.Image{}, images...)) // none is a list, too
+			return printAs(cmd, output, newList(imagesVersion, "Image", images))
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 		fmt.Fprintln(table, "NAME\tDIGEST\tSIZE\tPLATFORMS")

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/node"
@@ -84,7 +86,7 @@ func TestGarbageThatStaysIsTold(t *testing.T) {
 	k, err := New(Config{
 		NodeName: "n", NodeIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, RootDir: filepath.Join(dir, "root"),
 		PodLogsDir: filepath.Join(dir, "log"),
-	}, Deps{Runtime: container, Recorder: events, Clock: clk})
+	}, Deps{Runtime: container, Recorder: events, Clock: clk, Logger: testlog.New(t, slog.DiscardHandler)})
 	require.NoError(t, err)
 	k.StartGarbageCollection()
 	defer func() { require.NoError(t, k.Close()) }()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 )
@@ -38,7 +40,7 @@ func grounded(t *testing.T, change func(*Config)) (*Kubelet, *fake.Runtime, *rec
 	}
 	cfg.CgroupRoot = strings.ReplaceAll(cfg.CgroupRoot, "/Test", "-")
 	change(&cfg)
-	k, err := New(cfg, Deps{Runtime: runtime, Recorder: events, Clock: clk})
+	k, err := New(cfg, Deps{Runtime: runtime, Recorder: events, Clock: clk, Logger: testlog.New(t, slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
 	return k, runtime, events, clk

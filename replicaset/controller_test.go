@@ -2,6 +2,7 @@ package replicaset_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/replicaset"
 )
 
@@ -38,7 +40,7 @@ func newSet(name string, replicas int32) *appsv1.ReplicaSet {
 func start(t *testing.T, a *api) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := replicaset.New(replicaset.Deps{Client: a.client, Recorder: &record.FakeRecorder{}}, replicaset.Config{})
+	c, err := replicaset.New(replicaset.Deps{Client: a.client, Recorder: &record.FakeRecorder{}, Logger: testlog.New(t, slog.DiscardHandler)}, replicaset.Config{})
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()

@@ -107,6 +107,7 @@ func New(deps Deps, config Config) (*Attacher, error) {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
+	deps.Logger = deps.Logger.With("driver", config.DriverName)
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}

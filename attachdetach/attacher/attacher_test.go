@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
+	"github.com/berth-dev/berth/internal/testlog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -90,7 +91,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	d := &driver{published: make(map[string]string)}
-	w := newWorldOf(t, d, nil)
+	w := newWorldOf(t, d, testlog.New(t, slog.DiscardHandler))
 	w.driver = d
 	return w
 }

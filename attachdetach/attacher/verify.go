@@ -53,7 +53,7 @@ func (a *Attacher) verify(ctx context.Context) {
 			err = a.verifyOnce(ctx, lister)
 		}
 		if err != nil && ctx.Err() == nil {
-			a.deps.Logger.Warn("cannot verify what is attached; will retry", "driver", a.config.DriverName, "error", err)
+			a.deps.Logger.Warn("cannot verify what is attached; will retry", "error", err)
 		}
 		timer.Reset(a.config.VerifyPeriod)
 	}
@@ -109,7 +109,7 @@ func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
 			if times := a.strangers[at]; times == 1 {
 				a.deps.Logger.Warn("volume is published without a volume attachment: somebody else did that; "+
 					"unpublish it by the storage's own means if nothing there uses it",
-					"driver", a.config.DriverName, "volume", volume, "node", node)
+					"volume", volume, "node", node)
 			}
 			a.strangers[at]++
 		}

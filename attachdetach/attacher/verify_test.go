@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/attachdetach/attacher"
+	"github.com/berth-dev/berth/internal/testlog"
 )
 
 // listing is a driver that tells what is published, a volume a page.
@@ -135,7 +136,7 @@ func TestDetachedBehindOurBack(t *testing.T) {
 
 func TestAttachedBehindOurBack(t *testing.T) {
 	l, log := newListing(), &text{}
-	w := newWorldOf(t, l, slog.New(slog.NewTextHandler(log, nil)))
+	w := newWorldOf(t, l, testlog.New(t, slog.NewTextHandler(log, nil)))
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")

@@ -39,7 +39,7 @@ type csiParts struct {
 	options []func(*provision.ProvisionController) error
 }
 
-// start makes the parts, which then run until their context ends. With leader election only those of the leader work.
+// start makes the parts, each of which names its driver in the log, and which then run until their context ends. With leader election only those of the leader work.
 func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.Context) error, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -49,7 +49,6 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 	if err != nil {
 		return nil, fmt.Errorf("make an API client: %w", err)
 	}
-	logger = logger.With("driver", p.driver.Name)
 	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: logger}, p.driver)
 	if err != nil {
 		return nil, err

@@ -96,6 +96,7 @@ func New(deps Deps, config Config) (*Publisher, error) {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
+	deps.Logger = deps.Logger.With("driver", config.DriverName)
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}

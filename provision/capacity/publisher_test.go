@@ -3,6 +3,7 @@ package capacity_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/provision/capacity"
 )
 
@@ -89,7 +91,7 @@ func run(t *testing.T, objects []runtime.Object, config capacity.Config, test fu
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, client: fake.NewClientset(objects...), driver: &pool{room: map[string]int64{"a": 1000, "b": 2000}}}
 		config.DriverName, config.Namespace = driverName, namespace
-		p, err := capacity.New(capacity.Deps{Client: w.client, Driver: w.driver}, config)
+		p, err := capacity.New(capacity.Deps{Client: w.client, Driver: w.driver, Logger: testlog.New(t, slog.DiscardHandler)}, config)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)

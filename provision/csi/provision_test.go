@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/provision/csi"
 )
@@ -79,6 +81,9 @@ func started(t *testing.T, deps csi.Deps, config csi.Config) *csi.Provisioner {
 	t.Helper()
 	if config.Name == "" {
 		config.Name = driverName
+	}
+	if deps.Logger == nil {
+		deps.Logger = testlog.New(t, slog.DiscardHandler)
 	}
 	p, err := csi.New(deps, config)
 	require.NoError(t, err)

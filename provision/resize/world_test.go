@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/berth-dev/berth/internal/testlog"
 	"github.com/berth-dev/berth/provision/resize"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -248,6 +250,9 @@ func (w *world) start(p *process, deps resize.Deps) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	p.kill = cancel
 	deps.Client, deps.Driver = w.client(p), &connection{w.pool, p}
+	if deps.Logger == nil {
+		deps.Logger = testlog.New(w.t, slog.DiscardHandler)
+	}
 	if deps.Recorder == nil {
 		deps.Recorder = record.NewFakeRecorder(10_000)
 	}

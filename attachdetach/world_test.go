@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	driver  = "disk.example.com"
-	soon    = 20 * time.Second
+	soon    = time.Minute
 	tick    = 2 * time.Millisecond
 	managed = "volumes.kubernetes.io/controller-managed-attach-detach"
 )

@@ -46,7 +46,7 @@ func TestMetricsPagesShareAPort(t *testing.T) {
 		}()
 		return func() { cancel(); <-done }
 	}
-	eventually := func(condition func() bool) { require.Eventually(t, condition, 10*time.Second, time.Millisecond) }
+	eventually := func(condition func() bool) { require.Eventually(t, condition, time.Minute, time.Millisecond) }
 
 	stopFirst := serve("first")
 	eventually(func() bool { return status("first") == http.StatusOK })

@@ -128,7 +128,7 @@ func TestMetricsPage(t *testing.T) {
 				assert.NoError(t, response.Body.Close())
 				assert.Contains(t, string(body), "controller_persistentvolumeclaim_provision_waiting 0")
 			}
-		}, 10*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		http.DefaultClient.CloseIdleConnections()
 		stop()
 		require.NoError(t, <-done)

@@ -141,7 +141,7 @@ func (w *world) get(name string) *storagev1.VolumeAttachment {
 
 func (w *world) eventually(f func() bool, what string) {
 	w.t.Helper()
-	require.Eventually(w.t, f, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(w.t, f, time.Minute, 2*time.Millisecond, what)
 }
 
 // remove does what the API server does with an object that has finalizers.

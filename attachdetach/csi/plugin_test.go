@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	driver = "disk.example.com"
 	node   = types.NodeName("a")
-	soon   = 20 * time.Second
+	soon   = time.Minute
 )
 
 var attachments = storagev1.SchemeGroupVersion.WithResource("volumeattachments")

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	maxWait = 6 * time.Minute
-	soon    = 20 * time.Second
+	soon    = time.Minute
 	tick    = time.Millisecond
 )
 

@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,10 @@ func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
 	volumes := volumesSeen(t, client)
 	createClaim(t, client, wrong)
 	require.Equal(t, "pvc-uid-"+wrong, <-asked)
+	texts := ""
+	for !strings.Contains(texts, "no such tier") { // the pause begins with the clock as it is when the refusal is told
+		texts += <-events.Events + "\n"
+	}
 	const step = 50 * time.Second
 	var passed time.Duration
 	for again := false; !again; passed += step {
@@ -88,10 +93,6 @@ func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
 	_, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "pvc-uid-"+wrong, <-asked, "it changed")
-	texts := ""
-	for len(events.Events) > 0 {
-		texts += <-events.Events + "\n"
-	}
 	require.Contains(t, texts, "no such tier; the request is refused as it stands")
 }
 

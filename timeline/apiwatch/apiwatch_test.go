@@ -22,7 +22,7 @@ import (
 // await returns the record once it has so many stages, woken by the recorder.
 func await(t *testing.T, rec *timeline.Recorder, changed <-chan struct{}, uid string, ended int) timeline.Record {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
 		record, _ := rec.Record(types.UID(uid))

@@ -28,14 +28,14 @@ func TestStagesAreCounted(t *testing.T) {
 	go func() { done <- stages.Start(ctx, rec) }()
 
 	ref := timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}
-	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, time.Minute, time.Millisecond)
 
 	span := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
 	clk.Step(3 * time.Second)
 	span.Waited(2 * time.Second)
 	span.End(errors.New("no address left"))
 	rec.Begin(ref, "kubelet", timeline.StageImage, "main") // goes on: not counted
-	require.Eventually(t, func() bool { return sample(t, registry, timeline.StageSandbox, "error") == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return sample(t, registry, timeline.StageSandbox, "error") == 3 }, time.Minute, time.Millisecond)
 	require.Zero(t, sample(t, registry, timeline.StageImage, "success"))
 	require.InDelta(t, 2, sample(t, registry, timeline.StageSandbox, ""), 1e-9, "the wait")
 	cancel()

@@ -39,7 +39,7 @@ func record(t *testing.T, tracer *traces.Tracer) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- tracer.Start(ctx, rec) }()
-	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, time.Minute, time.Millisecond)
 	ref := timeline.Ref{Kind: "Pod", Namespace: "default", Name: "web", UID: uid}
 	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
 	sandbox := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")

@@ -55,7 +55,7 @@ func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	running, err = cluster.Start(t.Context(), cluster.Config{Bin: bin, DataDir: bin, APIPort: 1, PodCIDR: "10.1.0.0/16",
-		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Patience: 20 * time.Second})
+		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Patience: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

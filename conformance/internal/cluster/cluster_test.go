@@ -26,7 +26,7 @@ func fake(t *testing.T, script string) cluster.Config {
 	}
 	return cluster.Config{
 		Bin: bin, DataDir: "/data", APIPort: 1234, PodCIDR: "10.1.0.0/16", ServiceCIDR: "10.2.0.0/16",
-		Log: filepath.Join(bin, "log"), Patience: 20 * time.Second,
+		Log: filepath.Join(bin, "log"), Patience: time.Minute,
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must come at once.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func testPod() *corev1.Pod {
 	return &corev1.Pod{

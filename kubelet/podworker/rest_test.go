@@ -41,12 +41,13 @@ func (w *world) untilQuiet() int {
 		}
 		return sum
 	}
-	last := -1
+	last, quiet := -1, 0
 	require.Eventually(w.t, func() bool {
 		now := calls()
-		quiet := now == last
-		last = now
-		return quiet
-	}, time.Minute, 100*time.Millisecond, "never quiet")
+		if quiet++; now != last {
+			last, quiet = now, 0
+		}
+		return quiet == 10 // a worker on a slow machine may not come to call for a while
+	}, time.Minute, 50*time.Millisecond, "never quiet")
 	return last
 }

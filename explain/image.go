@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -51,7 +52,7 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 	if reason != "ErrImagePull" {
 		found.heldBy = "you"
 	}
-	f.pullSecrets(found)
+	f.pullSecrets(found, reason == "ErrImagePull" && refused(text, image))
 	return found
 }
 
@@ -65,8 +66,27 @@ func pullError(text string) string {
 	return text
 }
 
+// refusal is how registries say that they do not give an image to whoever asks.
+var refusal = regexp.MustCompile(`\b40[13]\b|unauthorized|authorization failed|denied|forbidden`)
+
+// refused reports whether the error of a pull says that the registry wants another login. The names in it say nothing: a
+// port may be 40312.
+func refused(text, image string) bool {
+	text, image = strings.ToLower(text), strings.ToLower(image)
+	_, repository, _ := strings.Cut(image, "/") // it stands in addresses too
+	if cut := strings.LastIndexAny(repository, "@:"); cut >= 0 {
+		repository = repository[:cut]
+	}
+	for _, name := range []string{image, repository} {
+		if name != "" {
+			text = strings.ReplaceAll(text, name, "")
+		}
+	}
+	return refusal.MatchString(text)
+}
+
 // pullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
-func (f *facts) pullSecrets(found *finding) {
+func (f *facts) pullSecrets(found *finding, refused bool) {
 	for _, secret := range f.pod.Spec.ImagePullSecrets {
 		if f.missing["secret "+secret.Name] {
 			found.reason, found.heldBy = "PullSecretMissing", "you"
@@ -76,15 +96,12 @@ func (f *facts) pullSecrets(found *finding) {
 			return
 		}
 	}
-	text := strings.ToLower(found.verdict)
-	for _, sign := range []string{"401", "403", "unauthorized", "authorization failed", "denied", "forbidden"} {
-		if strings.Contains(text, sign) {
-			found.reason, found.remedy = "PullDenied", "correct the pull secret: its server, user and password must be the registry's"
-			if len(f.pod.Spec.ImagePullSecrets) == 0 {
-				found.verdict += "; the pod names no pull secret"
-				found.remedy = "make a pull secret for the registry and name it in the pod's imagePullSecrets"
-			}
-			return
-		}
+	if !refused {
+		return
+	}
+	found.reason, found.remedy = "PullDenied", "correct the pull secret: its server, user and password must be the registry's"
+	if len(f.pod.Spec.ImagePullSecrets) == 0 {
+		found.verdict += "; the pod names no pull secret"
+		found.remedy = "make a pull secret for the registry and name it in the pod's imagePullSecrets"
 	}
 }

@@ -277,7 +277,8 @@ func checkAccount(t *testing.T, c *cluster, a *asker) {
 		}
 		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.Account.TotalMs, answer.Account.UnaccountedMs)
 		require.InDelta(t, answer.Account.TotalMs, sum, 0.5)
-		require.Less(t, answer.Account.UnaccountedMs, 2.0, "%+v", answer.Account.Parts)
+		// On a slow machine a moment between two stages that nobody names takes longer, as all of the start does.
+		require.Less(t, answer.Account.UnaccountedMs, max(2.0, answer.Account.TotalMs/20), "%+v", answer.Account.Parts)
 		require.NotZero(t, sandbox, "the start waited for its sandbox, whatever else went on: %+v", answer.Account.Parts)
 	}
 }

@@ -8,20 +8,18 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-)
 
-// maxSocketPath is what the kernel takes for the path of a unix socket.
-const maxSocketPath = 107
+	"github.com/berth-dev/berth/internal/unixsock"
+)
 
 // Config says whom to register.
 type Config struct {
-	// Registry is the kubelet's plugins_registry directory. It is made if it is missing.
+	// Registry is the kubelet's plugins_registry directory, however deep it lies. It is made if it is missing.
 	Registry string
 	// Driver is the driver's name.
 	Driver string
@@ -44,10 +42,6 @@ func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 		config.Versions = []string{"1.0.0"}
 	}
 	path := config.Socket()
-	if len(path) > maxSocketPath {
-		return fmt.Errorf("register driver %q: the socket's path %q is longer than the %d bytes that the kernel allows",
-			config.Driver, path, maxSocketPath)
-	}
 	if err := os.MkdirAll(config.Registry, 0o755); err != nil {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
@@ -55,7 +49,7 @@ func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
 	// The listener removes the file when it is closed.
-	listener, err := net.Listen("unix", path)
+	listener, err := unixsock.Listen(ctx, path)
 	if err != nil {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}

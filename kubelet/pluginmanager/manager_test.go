@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	volumecsi "github.com/berth-dev/berth/volume/csi"
 	"github.com/berth-dev/berth/volume/csi/fake"
 )
 
@@ -165,6 +167,24 @@ func TestPluginThatFailsIsTriedAgain(t *testing.T) {
 	}, soon, time.Millisecond)
 	require.Equal(t, "register d d", w.next())
 	require.True(t, w.answer(driver).PluginRegistered)
+}
+
+// TestAPluginMayLieDeep has its sockets at paths that no address holds.
+func TestAPluginMayLieDeep(t *testing.T) {
+	w := newWorld(t)
+	deep := strings.Repeat("d", 120)
+	w.dir = filepath.Join(w.base, deep)
+	driver := w.driver("d", "d.sock", func(c *fake.Config) { c.Dir = filepath.Join(w.base, deep+"-plugin") })
+	w.start()
+	require.Equal(t, "register d "+deep+"-plugin", w.next())
+	require.True(t, w.answer(driver).PluginRegistered)
+	endpoint := driver.Endpoint()
+	require.Greater(t, len(endpoint), 120)
+	connected, err := volumecsi.Dial(t.Context(), "d", endpoint)
+	require.NoError(t, err)
+	require.NoError(t, connected.Close())
+	driver.Stop()
+	require.Equal(t, "deregister d", w.next())
 }
 
 func (w *world) failNext(errs ...error) {

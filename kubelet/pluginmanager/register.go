@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/berth-dev/berth/internal/unixsock"
 )
 
 const (
@@ -76,10 +78,7 @@ func walk(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
 func (m *Manager) register(ctx context.Context, path string, socket identity) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
-	}
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, path) }
 	// A socket appears a moment before somebody listens on it: that is no failure yet.
 	soon := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/berth-dev/berth/internal/unixsock"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -56,10 +57,7 @@ func Dial(ctx context.Context, name, endpoint string, more ...grpc.DialOption) (
 		return nil, err
 	}
 	endpoint = strings.TrimPrefix(endpoint, "unix://")
-	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", endpoint)
-	}
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, endpoint) }
 	again := backoff.DefaultConfig
 	again.BaseDelay, again.MaxDelay = redialMin, redialMax
 	conn, err := grpc.NewClient("passthrough:///"+name, append([]grpc.DialOption{

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/berth-dev/berth/internal/unixsock"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -101,7 +101,7 @@ func (d *Driver) Serve(registration string) error {
 
 func (d *Driver) serve(path string, register func(*grpc.Server)) error {
 	_ = os.Remove(path)
-	listener, err := net.Listen("unix", path)
+	listener, err := unixsock.Listen(context.Background(), path)
 	if err != nil {
 		return fmt.Errorf("serve fake csi driver: %w", err)
 	}

@@ -1,0 +1,81 @@
+// Package unixsock listens on unix sockets and connects to them wherever they lie: an address of the kernel holds a path of
+// 107 bytes, and a directory may be deeper than that.
+package unixsock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// most is how long a path may be in an address: sun_path has 108 bytes, of which one ends it.
+const most = 107
+
+// Listen listens on a socket at this path. Like net.Listen, it fails where a file is already, and takes the socket away when
+// it is closed.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	var listener *net.UnixListener
+	err := reach(path, func(short string) error {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", short)
+		if err == nil {
+			listener = l.(*net.UnixListener)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if len(path) <= most {
+		return listener, nil
+	}
+	listener.SetUnlinkOnClose(false) // by a path that is no more
+	return &longListener{UnixListener: listener, remove: sync.OnceFunc(func() { _ = os.Remove(path) })}, nil
+}
+
+// longListener takes away the socket that it made.
+type longListener struct {
+	*net.UnixListener
+	remove func()
+}
+
+// Close implements net.Listener.
+func (l *longListener) Close() error {
+	l.remove()
+	return l.UnixListener.Close()
+}
+
+// Dial connects to the socket at this path.
+func Dial(ctx context.Context, path string) (connection net.Conn, err error) {
+	err = reach(path, func(short string) error {
+		connection, err = (&net.Dialer{}).DialContext(ctx, "unix", short)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return connection, nil
+}
+
+// reach calls use with a path that fits an address, of the same file, and valid until use returns: a long one goes by way of
+// its directory, held open.
+func reach(path string, use func(short string) error) error {
+	if len(path) <= most {
+		return use(path)
+	}
+	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open its directory: %w", err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path))
+	if len(short) > most {
+		return fmt.Errorf("the socket's name %q is too long: at most %d bytes fit", filepath.Base(path),
+			most-(len(short)-len(filepath.Base(path))))
+	}
+	return use(short)
+}

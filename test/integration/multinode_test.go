@@ -48,7 +48,7 @@ func (c *cluster) class(name, driver string) {
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + driver + `"},
 		"spec": {"attachRequired": true, "fsGroupPolicy": "File"}}`)
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "` + name + `"},
-		"provisioner": "` + driver + `", "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
+		"provisioner": "` + driver + `", "allowVolumeExpansion": true, "parameters": {"csi.storage.k8s.io/fstype": "ext4"}}`)
 }
 
 func (s *sharedDisks) driver(node, socket, registry string, more ...string) []string {

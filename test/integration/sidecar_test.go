@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -20,7 +21,7 @@ const sidecarDriver = "sidecar.berth.dev"
 
 // TestSidecar runs `berth csi-provisioner` as a process of its own beside a driver, as the driver's Pod would, with the
 // rights that examples/csi-provisioner.yaml gives to its service account and no more: a disk, its clone, what room there
-// is, and both disks' end.
+// is, a larger clone, and both disks' end.
 func TestSidecar(t *testing.T) {
 	t.Parallel()
 	attacher := judge(t, "csi-attacher")
@@ -32,7 +33,7 @@ func TestSidecar(t *testing.T) {
 	own := filepath.Join(logs, "kubeconfig")
 	c.writeToken(own, strings.TrimSpace(c.mustRun("kubectl", "create", "token", "csi-provisioner", "-n", "kube-system")))
 	log := filepath.Join(logs, "provisioner")
-	c.beside(log, c.berth, "csi-provisioner", "--kubeconfig", own, "--csi-address", socket, "--enable-capacity",
+	c.beside(log, c.berth, "csi-provisioner", "--kubeconfig", own, "--csi-address", socket, "--enable-capacity", "--enable-resizer",
 		"--leader-election", "--leader-election-namespace", "kube-system", "--extra-create-metadata", "-v", "4")
 	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--csi-address", socket)
 	c.class("sidecar", sidecarDriver)
@@ -58,6 +59,13 @@ func TestSidecar(t *testing.T) {
 			return one.StorageClassName == "sidecar" && !one.Capacity.IsZero()
 		})
 	}), "%v %v", capacities, err)
+
+	c.mustRun("kubectl", "patch", "pvc", "copy", "-p", `{"spec": {"resources": {"requests": {"storage": "32Mi"}}}}`)
+	_, err = awaitClaim(t.Context(), c, "copy", func(claim *corev1.PersistentVolumeClaim) bool {
+		stage := claim.Status.AllocatedResourceStatuses["storage"]
+		return has("32Mi")(claim) || strings.HasPrefix(string(stage), "NodeResize") // an ext4 in use may have to wait
+	})
+	require.NoError(t, err)
 
 	// All at once: the volumes are released while they are attached, and go as soon as they are not.
 	c.mustRun("kubectl", "delete", "pod,pvc", "--all", "--wait=false")

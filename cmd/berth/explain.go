@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -189,6 +190,20 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 	if err != nil {
 		return err
 	}
+	return unreached(config.Host, f.answer(cmd, config, src, of))
+}
+
+// unreached says once, and with what to do, that nobody is there to be asked, where each question has an error of its own.
+func unreached(server string, err error) error {
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return fmt.Errorf("the API server at %s cannot be reached: is the cluster running? `berth up` brings one of its own back (%w)",
+			server, dial)
+	}
+	return err
+}
+
+// answer says what there is to say of the object, or of all.
+func (f *explainFlags) answer(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) error {
 	if of.kind == "" {
 		return f.runAll(cmd, src)
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -113,5 +115,20 @@ func TestMendAsks(t *testing.T) {
 		mended, err = doctorFlags{}.mend(cmd, d)
 		require.NoError(t, err)
 		require.False(t, mended, "nothing is changed without --fix")
+	}
+}
+
+// TestAStoppedClusterIsSaidOnce asks a port on which nobody listens.
+func TestAStoppedClusterIsSaidOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"a",
+		"clusters":[{"name":"a","cluster":{"server":"http://127.0.0.1:1"}}],
+		"contexts":[{"name":"a","context":{"cluster":"a"}}]}`), 0o600))
+	for _, words := range [][]string{{"--all"}, {"pod/a"}, {"pod/a", "-w"}} {
+		root := newRoot()
+		root.SetArgs(append([]string{"explain", "--kubeconfig", file}, words...))
+		err := root.ExecuteContext(t.Context())
+		require.ErrorContains(t, err, "http://127.0.0.1:1 cannot be reached: is the cluster running?", "%v", words)
+		require.NotContains(t, err.Error(), "\n")
 	}
 }

@@ -24,15 +24,25 @@ func hold(ctx context.Context, clk clock.WithTicker, path string, yield bool) (h
 	return held, ended
 }
 
+// has waits until an agent has the lock.
+func has(t *testing.T, held chan struct{}, ended chan error) {
+	t.Helper()
+	select {
+	case <-held:
+	case err := <-ended:
+		require.FailNow(t, "it ended without having had the lock", "%v", err)
+	}
+}
+
 // TestSecondAgentEndsTheFirst has two node agents want one lock file.
 func TestSecondAgentEndsTheFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	ctx, cancel := context.WithCancel(t.Context())
 	held, ended := hold(ctx, clock.RealClock{}, path, true)
-	<-held
+	has(t, held, ended)
 	second, secondEnded := hold(ctx, clock.RealClock{}, path, true)
 	require.ErrorIs(t, <-ended, errContended)
-	<-second
+	has(t, second, secondEnded)
 	cancel()
 	require.NoError(t, <-secondEnded, "it was told to end")
 }
@@ -42,7 +52,7 @@ func TestAgentThatDoesNotYieldKeepsItsLock(t *testing.T) {
 	path, clk := filepath.Join(t.TempDir(), "lock"), clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	held, ended := hold(ctx, clk, path, false)
-	<-held
+	has(t, held, ended)
 	waiting, stop := context.WithCancel(t.Context())
 	_, secondEnded := hold(waiting, clk, path, false)
 	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)

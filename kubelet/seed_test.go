@@ -21,6 +21,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/freeport"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
 	"github.com/berth-dev/berth/kubelet/container"
@@ -98,10 +99,8 @@ func TestBadConfiguration(t *testing.T) {
 func TestReadOnlyServer(t *testing.T) {
 	k := newMain(t, &kubeletconfig.KubeletConfiguration{})
 	require.NoError(t, os.MkdirAll(k.GetPodDir("u"), 0o700)) // the node agent makes it when it starts
-	probe, err := net.Listen("tcp", "127.0.0.1:0")           // for a port that is free
+	port, err := freeport.Loopback()
 	require.NoError(t, err)
-	port := probe.Addr().(*net.TCPAddr).Port
-	require.NoError(t, probe.Close())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

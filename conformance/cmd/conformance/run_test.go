@@ -23,15 +23,16 @@ import (
 // theSpec is the one that the stand-in for the suite has.
 const theSpec = "[sig-node] Pods run"
 
-// suiteOf are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all.
+// suiteOf are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all. They wait
+// for a process that the signal's trap kills: a signal that comes just before a read lets that block for ever.
 func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 	t.Helper()
 	bin := t.TempDir()
 	state := types.SpecStatePassed
 	wait := ""
 	if !whole {
-		state, wait = types.SpecStateInterrupted, "trap 'over=yes' INT\necho yes >'"+bin+"/began'\n"+
-			"while [ -z \"$over\" ]; do read -r _ <'"+bin+"/never'; done\n"
+		state, wait = types.SpecStateInterrupted, "cat <'"+bin+"/never' &\ntrap 'kill $!' INT\n"+
+			"echo yes >'"+bin+"/began'\nwait $!\n"
 	}
 	for _, name := range []string{"began", "never"} {
 		if err := unix.Mkfifo(filepath.Join(bin, name), 0o600); err != nil {
@@ -47,8 +48,8 @@ func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(own, "ginkgo"), "#!/bin/sh\n"+wait+"cp '"+bin+"/report.json' '"+bin+"/out/report.json'\n")
-	put(t, filepath.Join(bin, "berth"), "#!/bin/sh\n[ \"$1\" = up ] || exit 0\ntrap 'exit 0' INT\n"+
-		"echo Kubernetes is ready after 1 s\nwhile :; do read -r _ <'"+bin+"/never'; done\n")
+	put(t, filepath.Join(bin, "berth"), "#!/bin/sh\n[ \"$1\" = up ] || exit 0\ncat <'"+bin+"/never' &\n"+
+		"trap 'kill $!; exit 0' INT\necho Kubernetes is ready after 1 s\nwait $!\n")
 	o = options{bin: bin, out: filepath.Join(bin, "out"), report: filepath.Join(bin, "report.md"), parallel: 1, attempts: 1,
 		timeout: time.Hour}
 	if _, _, err := o.dirs(); err != nil {

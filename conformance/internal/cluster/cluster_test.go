@@ -30,14 +30,16 @@ func fake(t *testing.T, script string) cluster.Config {
 	}
 }
 
-// serving says that it is ready, in two writes, and ends well when it is interrupted.
+// serving says that it is ready, in two writes, and ends well when it is interrupted. A signal that comes
+// just before a read lets that block for ever: it waits for a process instead.
 const serving = `
 [ "$1" = up ] || exit 0
-trap 'exit 0' INT
+mkfifo "$0.wait"
+cat <"$0.wait" &
+trap 'kill $!; exit 0' INT
 printf 'Kubernetes is rea'
 printf 'dy after 1 s.\n'
-mkfifo "$0.wait"
-while :; do read -r _ <"$0.wait"; done
+wait $!
 `
 
 func TestStartWaitsUntilReadyAndStopInterrupts(t *testing.T) {

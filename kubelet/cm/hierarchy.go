@@ -98,7 +98,7 @@ func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(stri
 	dir := h.Dir
 	for _, element := range name {
 		for _, controller := range h.Controllers {
-			err := enable(dir, controller)
+			err := h.enableBelow(dir, controller)
 			if err != nil && slices.Contains(limitControllers, controller) && !giveUp(controller, err) {
 				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
 			}

@@ -1,0 +1,49 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// evacuated is the group that takes what ran in the top one.
+const evacuated = "init"
+
+// evacuateTries is how often the list of processes is read anew: one that is read may have forked since.
+const evacuateTries = 20
+
+// enableBelow lets the groups below dir have the controller. A group of version 2 that has processes of its own cannot
+// give controllers to others ("no internal processes"; only the machine's root may). In a container the topmost group
+// that is seen is such a one: whoever started berth there runs in it, and berth too. They are moved into a group beside.
+func (h Hierarchy) enableBelow(dir, controller string) error {
+	err := enable(dir, controller)
+	for try := 0; errors.Is(err, syscall.EBUSY) && dir == h.Dir && try < evacuateTries; try++ {
+		if err := evacuate(dir); err != nil {
+			return fmt.Errorf("move the processes of %q into a group of their own: %w", dir, err)
+		}
+		err = enable(dir, controller)
+	}
+	return err
+}
+
+// evacuate moves the processes of a group into one below it.
+func evacuate(dir string) error {
+	target := filepath.Join(dir, evacuated)
+	if err := os.Mkdir(target, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for pid := range strings.FieldsSeq(string(pids)) {
+		err := os.WriteFile(filepath.Join(target, "cgroup.procs"), []byte(pid), 0o644)
+		if err != nil && !errors.Is(err, syscall.ESRCH) { // it may have ended
+			return fmt.Errorf("process %s: %w", pid, err)
+		}
+	}
+	return nil
+}

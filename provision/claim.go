@@ -34,6 +34,8 @@ func (e *engine) syncClaim(ctx context.Context, key string) {
 		e.decide.Add(key) // by another worker, while this one waited for it
 		return
 	}
+	// Read again: another worker, for which this one waited, may have seen a newer claim and acted on it.
+	claim = e.claims.get(uid)
 	defer func() { e.rush.set(st.uid, st.hurries()) }()
 	switch {
 	case st.calling:

@@ -81,13 +81,15 @@ func TestFailedWriteIsRetried(t *testing.T) {
 }
 
 func TestDriftIsPutRight(t *testing.T) {
-	client := fake.NewClientset(apiPod())
+	p := apiPod()
+	p.ResourceVersion = "1" // the answer to the write may come to the writer after the edit
+	client := fake.NewClientset(p)
 	w := startWriter(t, client)
-	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
+	w.Set(p, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.2"})
 	right := func() bool { return live(t, client).Status.PodIP == "10.1.0.2" }
 	require.Eventually(t, right, time.Minute, time.Millisecond)
 	edited := live(t, client)
-	edited.Status.PodIP = "6.6.6.6"
+	edited.Status.PodIP, edited.ResourceVersion = "6.6.6.6", "2"
 	edited, err := client.CoreV1().Pods("ns").UpdateStatus(context.Background(), edited, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	w.Observe(edited)

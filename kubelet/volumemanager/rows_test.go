@@ -114,7 +114,7 @@ var rows = []struct{ row, says, tests, lacks string }{
 	{"input: answers that are nonsense", "100 MiB, garbage, empty ids",
 		"csi.TestAnswersThatCannotBeRead csi.TestDriversThatDoNotKnowTheNode csi.TestErrorsOfDriversAreCutShort csi.TestDriverThatOnlySaysThatItPublished", ""},
 	{"input: sockets that are none", "a file, nothing, nobody, a long path",
-		"csi.TestDriversThatCannotBeSpokenWith pluginmanager.TestSocketThatNobodyServes pluginmanager.TestAPluginMayLieDeep", ""},
+		"csi.TestDriversThatCannotBeSpokenWith pluginmanager.TestSocketThatNobodyServes pluginmanager.TestAPluginMayLieDeep registrar.TestTheKubeletIsAnswered", ""},
 	{"input: hostile names", "of drivers, plugins and volumes",
 		"csi.TestNamesOfDrivers volume.TestNamesOnDisk volumemanager.TestVolumesOfDriversWithBadAnswers csidriver.TestHostileInput", ""},
 	{"input: missing keys and objects", "a key, a secret, a claim's volume",

@@ -35,64 +35,49 @@ func IsUnsupported(err error) bool {
 	return errors.As(err, &unsupported)
 }
 
-// noRoomError marks an error that says that a node has as many volumes of a driver as it can have.
-type noRoomError struct{ err error }
+// marked is an error of a kind that its text does not tell.
+type marked[kind any] struct{ err error }
 
-func (e *noRoomError) Error() string { return e.err.Error() }
-func (e *noRoomError) Unwrap() error { return e.err }
+func (e *marked[kind]) Error() string { return e.err.Error() }
+func (e *marked[kind]) Unwrap() error { return e.err }
+
+// mark makes err one of that kind; nil stays nil.
+func mark[kind any](err error) error {
+	if err == nil {
+		return nil
+	}
+	return &marked[kind]{err: err}
+}
+
+// is reports whether err is, or wraps, an error of that kind.
+func is[kind any](err error) bool {
+	var found *marked[kind]
+	return errors.As(err, &found)
+}
+
+// The kinds of marked errors.
+type (
+	noRoom     struct{}
+	infeasible struct{}
+	uncertain  struct{}
+)
 
 // NoRoom marks err as one that says that the node cannot have one more volume of the driver. The Pod should be refused,
 // so that it finds another node. NoRoom(nil) is nil.
-func NoRoom(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &noRoomError{err: err}
-}
+func NoRoom(err error) error { return mark[noRoom](err) }
 
 // IsNoRoom reports whether err is, or wraps, an error marked by NoRoom.
-func IsNoRoom(err error) bool {
-	var noRoom *noRoomError
-	return errors.As(err, &noRoom)
-}
-
-// infeasibleError marks an error that says that the same request would fail the same way each time.
-type infeasibleError struct{ err error }
-
-func (e *infeasibleError) Error() string { return e.err.Error() }
-func (e *infeasibleError) Unwrap() error { return e.err }
+func IsNoRoom(err error) bool { return is[noRoom](err) }
 
 // Infeasible marks err as one after which the same request makes no sense any more. Infeasible(nil) is nil.
-func Infeasible(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &infeasibleError{err: err}
-}
+func Infeasible(err error) error { return mark[infeasible](err) }
 
 // IsInfeasible reports whether err is, or wraps, an error marked by Infeasible.
-func IsInfeasible(err error) bool {
-	var infeasible *infeasibleError
-	return errors.As(err, &infeasible)
-}
-
-// uncertainError marks an error after which the volume may be set up or not.
-type uncertainError struct{ err error }
-
-func (e *uncertainError) Error() string { return e.err.Error() }
-func (e *uncertainError) Unwrap() error { return e.err }
+func IsInfeasible(err error) bool { return is[infeasible](err) }
 
 // Uncertain marks err as one that leaves open whether the step took effect: a call that timed out, or whose answer
 // was lost. Uncertain(nil) is nil.
-func Uncertain(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &uncertainError{err: err}
-}
+func Uncertain(err error) error { return mark[uncertain](err) }
 
 // IsUncertain reports whether err is, or wraps, an error marked by Uncertain.
-func IsUncertain(err error) bool {
-	var uncertain *uncertainError
-	return errors.As(err, &uncertain)
-}
+func IsUncertain(err error) bool { return is[uncertain](err) }

@@ -2,10 +2,10 @@ package explain
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/expansion"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -25,7 +25,7 @@ func (f *claimFacts) expanding(object string) *finding {
 		verdict:  fmt.Sprintf("waiting: it has %s and asks for %s", &have, &want),
 		evidence: []Evidence{{object, "status.capacity[storage]", have.String()}, {object, "spec.resources.requests[storage]", want.String()}},
 		next:     kubectl(f.claim.Namespace, "describe pvc", f.claim.Name)}
-	if stage := f.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; stage != "" {
+	if stage := expansion.Stage(f.claim); stage != "" {
 		found.evidence = append(found.evidence, Evidence{object, "status.allocatedResourceStatuses[storage]", string(stage)})
 	}
 	if f.volume == nil || f.volume.Spec.CSI == nil {
@@ -45,7 +45,7 @@ func (f *claimFacts) expandingVolume(object string, found *finding) {
 	driver := f.volume.Spec.CSI.Driver
 	found.heldBy = "driver " + driver
 	failed, open := lastTry(f.record, timeline.StageExpanding)
-	stage := f.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+	stage := expansion.Stage(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimControllerResizeError)
 	switch {
 	case stage == corev1.PersistentVolumeClaimControllerResizeInfeasible:
@@ -88,7 +88,7 @@ func (f *claimFacts) noResizer(driver string, found *finding) {
 func (f *claimFacts) growing(object string, found *finding) {
 	found.heldBy = "kubelet"
 	failed, open := lastTry(f.record, timeline.StageGrowing)
-	stage := f.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+	stage := expansion.Stage(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimNodeResizeError)
 	if said == "" && failed != nil {
 		said, found.remedy = failed.Error, failed.Remedy
@@ -117,11 +117,8 @@ func (f *claimFacts) growing(object string, found *finding) {
 
 // conditionMessage is what a condition that is true says; "" if there is none.
 func conditionMessage(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType) string {
-	i := slices.IndexFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
-	})
-	if i < 0 {
-		return ""
+	if condition := expansion.Condition(claim, kind); condition != nil {
+		return condition.Message
 	}
-	return claim.Status.Conditions[i].Message
+	return ""
 }

@@ -39,7 +39,8 @@ type csiParts struct {
 	options []func(*provision.ProvisionController) error
 }
 
-// start makes the parts, each of which names its driver in the log, and which then run until their context ends. With leader election only those of the leader work.
+// start makes the parts, each of which names its driver in the log, and which then run until their context ends. With
+// leader election only those of the leader work.
 func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.Context) error, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -30,8 +30,9 @@ import (
 // errDone ends a watch from within.
 var errDone = errors.New("done")
 
-// follow answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone. On a terminal it
-// redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict that is new.
+// follow answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone.
+// On a terminal it redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict
+// that is new.
 func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Answer, error) {
 	watching := rest.CopyConfig(config)
 	watching.Timeout = 0 // a watch has no end

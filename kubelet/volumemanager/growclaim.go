@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/berth-dev/berth/internal/expansion"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
@@ -22,10 +22,10 @@ func (m *Manager) grow(ctx context.Context, pod *corev1.Pod, mounted *mountedVol
 		return nil
 	}
 	claim := mounted.Spec.PVC
-	if growthOf(claim) == corev1.PersistentVolumeClaimNodeResizePending {
+	if expansion.Stage(claim) == corev1.PersistentVolumeClaimNodeResizePending {
 		const stage = corev1.PersistentVolumeClaimNodeResizeInProgress
 		if err := m.patchClaim(ctx, claim, func(now *corev1.PersistentVolumeClaim) map[string]any {
-			if growthOf(now) != corev1.PersistentVolumeClaimNodeResizePending {
+			if expansion.Stage(now) != corev1.PersistentVolumeClaimNodeResizePending {
 				return nil
 			}
 			return map[string]any{"allocatedResourceStatuses": map[string]any{"storage": stage}}
@@ -63,18 +63,13 @@ func isNodesTurn(spec volume.Spec) bool {
 	if !ok || size.Cmp(known) <= 0 {
 		return false
 	}
-	switch growthOf(spec.PVC) {
+	switch expansion.Stage(spec.PVC) {
 	case corev1.PersistentVolumeClaimControllerResizeInProgress:
 		return false // whose resizer is about to say whether anything is left to do here
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		return false // until the resizer says that it has changed
 	}
 	return true
-}
-
-// growthOf is how far the claim's volume has come on its way to a larger size; "" if nobody says.
-func growthOf(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
-	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
 func (m *Manager) growOnDevice(ctx context.Context, mounted *mountedVolume) (done bool, err error) {
@@ -105,7 +100,7 @@ func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
 			gone = append(gone, corev1.PersistentVolumeClaimResizing)
 			status["allocatedResourceStatuses"] = map[string]any{"storage": nil}
 		}
-		status["conditions"] = without(claim, gone...)
+		status["conditions"] = expansion.Without(claim, gone...)
 		return status
 	})
 	if err != nil {
@@ -116,7 +111,7 @@ func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
 
 // isResizers reports whether the claim's status is for the resizer to change.
 func isResizers(claim *corev1.PersistentVolumeClaim) bool {
-	return strings.HasPrefix(string(growthOf(claim)), "Controller")
+	return strings.HasPrefix(string(expansion.Stage(claim)), "Controller")
 }
 
 // tellFailure writes into the claim's status what became of an attempt that has failed for good.
@@ -134,7 +129,7 @@ func (m *Manager) tellFailure(ctx context.Context, claim *corev1.PersistentVolum
 				since = c.LastTransitionTime
 			}
 		}
-		status := map[string]any{"conditions": append(without(claim, corev1.PersistentVolumeClaimNodeResizeError),
+		status := map[string]any{"conditions": append(expansion.Without(claim, corev1.PersistentVolumeClaimNodeResizeError),
 			corev1.PersistentVolumeClaimCondition{
 				Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue,
 				LastTransitionTime: since, Message: failed.Error()})}
@@ -147,18 +142,6 @@ func (m *Manager) tellFailure(ctx context.Context, claim *corev1.PersistentVolum
 		m.log.Info("cannot tell a claim why its volume does not grow", "claim", claim.Name, "namespace", claim.Namespace,
 			"error", err)
 	}
-}
-
-// without are the claim's conditions but those of the kinds; never nil.
-func without(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
-) []corev1.PersistentVolumeClaimCondition {
-	rest := []corev1.PersistentVolumeClaimCondition{}
-	for _, c := range claim.Status.Conditions {
-		if !slices.Contains(kinds, c.Type) {
-			rest = append(rest, c)
-		}
-	}
-	return rest
 }
 
 // patchClaim changes the status of a claim as change says, given the claim as it is by now. Nil is no change.

@@ -3,6 +3,8 @@ package resize
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/internal/expansion"
 )
 
 // step is what is to be done for a claim.
@@ -25,10 +27,6 @@ func known(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Status.Capacity[corev1.ResourceStorage]
 }
 
-func stageOf(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
-	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
-}
-
 // concerns reports whether a claim is, or was, to grow. It is asked for each change of each claim.
 func concerns(claim *corev1.PersistentVolumeClaim) bool {
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
@@ -43,10 +41,10 @@ func concerns(claim *corev1.PersistentVolumeClaim) bool {
 func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (step, resource.Quantity) {
 	want, have := requested(claim), known(claim)
 	asked, began := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	stage := stageOf(claim)
+	stage := expansion.Stage(claim)
 	// What may still be under way comes first: nobody knows how large the volume is.
 	if stage == corev1.PersistentVolumeClaimControllerResizeInProgress && began && asked.Cmp(have) > 0 &&
-		!isTrue(claim, corev1.PersistentVolumeClaimControllerResizeError) {
+		expansion.Condition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
 		return expand, asked
 	}
 	if want.Cmp(have) <= 0 {
@@ -64,13 +62,4 @@ func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (s
 		}
 	}
 	return expand, want
-}
-
-func isTrue(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType) bool {
-	for _, condition := range claim.Status.Conditions {
-		if condition.Type == kind {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

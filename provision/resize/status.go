@@ -3,8 +3,8 @@ package resize
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/client"
+	"github.com/berth-dev/berth/internal/expansion"
 	"github.com/berth-dev/berth/reconcile"
 )
 
@@ -34,7 +35,8 @@ type change struct {
 	keep bool
 	// asked and capacity are left as they are if nil.
 	asked, capacity *resource.Quantity
-	conditions      []corev1.PersistentVolumeClaimCondition
+	// conditions are all that the claim is to have.
+	conditions []corev1.PersistentVolumeClaimCondition
 }
 
 // begin says in the claim that a size is asked for. It returns the claim itself if it says so already.
@@ -42,12 +44,13 @@ func (r *Resizer) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 ) (*corev1.PersistentVolumeClaim, error) {
 	const stage = corev1.PersistentVolumeClaimControllerResizeInProgress
 	asked := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	if stageOf(claim) == stage && asked.Cmp(size) == 0 && !isTrue(claim, corev1.PersistentVolumeClaimControllerResizeError) {
+	if expansion.Stage(claim) == stage && asked.Cmp(size) == 0 &&
+		expansion.Condition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
 		return claim, nil
 	}
 	// An error that is still there would say that the call which follows has ended.
 	return r.write(ctx, claim, change{stage: stage, asked: &size,
-		conditions: r.with(without(claim, ours...), claim, corev1.PersistentVolumeClaimResizing, "")})
+		conditions: r.with(expansion.Without(claim, ours...), claim, corev1.PersistentVolumeClaimResizing, "")})
 }
 
 // noteFailure says in the claim what a failed call left behind, where that is known.
@@ -60,7 +63,7 @@ func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolum
 		return fmt.Errorf("note the failed expansion of a claim: %w", err)
 	}
 	next := change{keep: true, conditions: r.with(
-		without(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
+		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
 		corev1.PersistentVolumeClaimControllerResizeError, failed.Error())}
 	if failed.outcome == infeasible {
 		next.keep, next.stage = false, corev1.PersistentVolumeClaimControllerResizeInfeasible
@@ -72,7 +75,7 @@ func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolum
 // markPending says in the claim that the node is to do its part.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := r.write(ctx, claim, change{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.with(
-		without(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
+		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
 		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
 		"Waiting for a Pod that uses the claim: the node that it is on makes the file system larger.")})
 	return err
@@ -80,7 +83,7 @@ func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolum
 
 // markDone says in the claim that it has its new size.
 func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
-	_, err := r.write(ctx, claim, change{capacity: &size, conditions: without(claim, ours...)})
+	_, err := r.write(ctx, claim, change{capacity: &size, conditions: expansion.Without(claim, ours...)})
 	return err
 }
 
@@ -98,9 +101,7 @@ func (r *Resizer) raise(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	metadata := map[string]any{"uid": pv.UID}
 	if before := known(claim); nodeNeeded && pv.Annotations[annPreResize] == "" {
 		metadata["annotations"] = map[string]any{annPreResize: before.String()}
-		patch["metadata"] = metadata
-	}
-	if len(patch) == 0 {
+	} else if len(patch) == 0 {
 		return size, nil
 	}
 	patch["metadata"] = metadata
@@ -122,7 +123,7 @@ func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string
 // isTidy reports whether the claim has what it asks for, and nothing tells of an expansion any more.
 func (r *Resizer) isTidy(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
 	want, have := requested(claim), known(claim)
-	if want.Cmp(have) > 0 || stageOf(claim) != "" {
+	if want.Cmp(have) > 0 || expansion.Stage(claim) != "" {
 		return false
 	}
 	r.mu.Lock()
@@ -139,9 +140,11 @@ func tidyMark(claim *corev1.PersistentVolumeClaim) string {
 func (r *Resizer) tidy(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume,
 ) error {
-	if left := without(claim, ours...); stageOf(claim) != "" || len(left) < len(claim.Status.Conditions) {
-		if _, err := r.write(ctx, claim, change{conditions: left}); err != nil {
-			return ignoreStale(err)
+	if left := expansion.Without(claim, ours...); expansion.Stage(claim) != "" || len(left) < len(claim.Status.Conditions) {
+		if _, err := r.write(ctx, claim, change{conditions: left}); errors.Is(err, errStale) {
+			return nil
+		} else if err != nil {
+			return err
 		}
 	}
 	if _, ok := pv.Annotations[annPreResize]; ok {
@@ -158,21 +161,10 @@ func (r *Resizer) tidy(ctx context.Context, key reconcile.Request, claim *corev1
 	return nil
 }
 
-func ignoreStale(err error) error {
-	if err == errStale { //nolint:errorlint // it is never wrapped
-		return nil
-	}
-	return err
-}
-
 // write patches the claim's status, if nobody else has changed the claim since it was read. Otherwise it returns errStale.
 func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next change,
 ) (*corev1.PersistentVolumeClaim, error) {
-	conditions := next.conditions
-	if conditions == nil {
-		conditions = []corev1.PersistentVolumeClaimCondition{}
-	}
-	status := map[string]any{"conditions": conditions}
+	status := map[string]any{"conditions": next.conditions}
 	switch {
 	case next.keep:
 	case next.stage == "":
@@ -202,23 +194,13 @@ func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return written, nil
 }
 
-// without are the claim's conditions but those of the kinds.
-func without(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
-) []corev1.PersistentVolumeClaimCondition {
-	return slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c corev1.PersistentVolumeClaimCondition) bool {
-		return slices.Contains(kinds, c.Type)
-	})
-}
-
 // with adds a condition that is true, and since when.
 func (r *Resizer) with(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
 	kind corev1.PersistentVolumeClaimConditionType, message string,
 ) []corev1.PersistentVolumeClaimCondition {
 	since := metav1.NewTime(r.deps.Clock.Now())
-	for _, c := range claim.Status.Conditions {
-		if c.Type == kind && c.Status == corev1.ConditionTrue {
-			since = c.LastTransitionTime
-		}
+	if before := expansion.Condition(claim, kind); before != nil {
+		since = before.LastTransitionTime
 	}
 	return append(conditions, corev1.PersistentVolumeClaimCondition{
 		Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: since, Message: message})

@@ -48,7 +48,7 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 		return resize.Grown{}, err
 	}
 	resp, err := client.ControllerExpandVolume(ctx, request)
-	if err != nil {
+	if err := inTime(ctx, err); err != nil {
 		return resize.Grown{}, err
 	}
 	return resize.Grown{Capacity: resp.GetCapacityBytes(), NodeNeeded: resp.GetNodeExpansionRequired()}, nil

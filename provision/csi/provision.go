@@ -69,14 +69,9 @@ func (p *Provisioner) create(
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	name := plan.options.PVName
 	resp, err := client.CreateVolume(ctx, plan.request)
-	if err != nil {
+	if err := inTime(ctx, err); err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
 		state := stateOf(status.Code(err), mayReschedule)
-		if ctx.Err() != nil {
-			// Whatever it says, it was interrupted: its time ends with ours, and a tool that was killed for that
-			// reads like any failure.
-			state = provision.ProvisioningInBackground
-		}
 		if status.Code(err) == codes.InvalidArgument {
 			err = infeasible(err) // CSI: the caller must fix a field before it tries again
 		}
@@ -87,6 +82,19 @@ func (p *Provisioner) create(
 		return nil, state, err
 	}
 	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
+}
+
+// inTime is how the error of a call is to be read. Whatever it says when the call's time is up, the driver was interrupted:
+// its time ends with ours, and a tool that was killed for that reads like any failure.
+func inTime(ctx context.Context, err error) error {
+	over := ctx.Err()
+	if err == nil || over == nil {
+		return err
+	}
+	if code := status.FromContextError(over).Code(); status.Code(err) != code {
+		return status.Error(code, err.Error())
+	}
+	return err
 }
 
 // infeasible is the error for a request that is wrong as it stands.

@@ -114,7 +114,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	for _, name := range ended {
 		c.progress.Say("ended %s, left over from an earlier run", name)
 	}
-	if err := c.ensureBridge(); err != nil {
+	if err := c.ensureBridge(ctx); err != nil {
 		return err
 	}
 	return c.checkPorts()

@@ -2,6 +2,7 @@ package up
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -17,8 +18,8 @@ import (
 
 // ensureBridge makes the pod bridge with the gateway's address, or takes over the one that is there. The bridge
 // comes before everything else, because the API server and the kubelet listen on its address.
-func (l Layout) ensureBridge() error {
-	if err := l.refuseOverlap(); err != nil {
+func (l Layout) ensureBridge(ctx context.Context) error {
+	if err := l.refuseOverlap(ctx); err != nil {
 		return err
 	}
 	name := l.Bridge()
@@ -64,7 +65,7 @@ func uncut[T any](list func() ([]T, error)) ([]T, error) {
 
 // refuseOverlap fails if another interface already has an address in the pod network: two routes to the same
 // addresses would send packets to the wrong cluster.
-func (l Layout) refuseOverlap() error {
+func (l Layout) refuseOverlap(ctx context.Context) error {
 	whole, err := netip.ParsePrefix(l.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("--pod-cidr: %w", err)
@@ -85,12 +86,27 @@ func (l Layout) refuseOverlap() error {
 			ip, ok := netip.AddrFromSlice(addr.IP.To4())
 			ones, _ := addr.Mask.Size()
 			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(whole) {
-				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s: choose another range", whole, addr.IPNet,
-					link.Attrs().Name)
+				dead, _ := Leftovers(ctx) // without them the advice is just less good
+				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s", whole, addr.IPNet, roomFor(link.Attrs().Name, dead))
 			}
 		}
 	}
 	return nil
+}
+
+// roomFor completes what is said of an interface that is in the way with what to do about it.
+func roomFor(link string, dead []*Remains) string {
+	for _, remains := range dead {
+		if link != (Layout{ID: remains.ID}).Bridge() {
+			continue
+		}
+		cluster := "cluster " + remains.ID
+		if remains.DataDir != "" {
+			cluster += " in " + remains.DataDir
+		}
+		return fmt.Sprintf("%s, which the dead %s left: remove it with berth doctor --fix, or choose another range", link, cluster)
+	}
+	return link + ": choose another range"
 }
 
 // removeBridge takes the pod bridge away; a missing one is fine.

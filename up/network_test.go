@@ -36,3 +36,12 @@ func TestAFreePortIsFree(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)), "--api-port"))
 }
+
+func TestWhatIsInTheWayTellsWhatToDo(t *testing.T) {
+	dead := []*Remains{{ID: "0123abcd"}, {ID: "4567cdef", DataDir: "/data"}}
+	require.Equal(t, "tun0: choose another range", roomFor("tun0", dead))
+	require.Equal(t, "berth0f0f0f0f: choose another range", roomFor("berth0f0f0f0f", dead), "it lives")
+	require.Equal(t, "berth0123abcd, which the dead cluster 0123abcd left: remove it with berth doctor --fix, or choose another range",
+		roomFor("berth0123abcd", dead))
+	require.Contains(t, roomFor("berth4567cdef", dead), "the dead cluster 4567cdef in /data left")
+}

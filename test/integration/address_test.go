@@ -18,7 +18,7 @@ import (
 // its Pods, its server and the server's certificate follow.
 func TestNodeFollowsItsAddress(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := newCluster(t, 236)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	m := newMachine(t, c, 1)

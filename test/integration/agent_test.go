@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/up/containerd"
 )
@@ -46,12 +46,13 @@ type agent struct {
 	stop    func()
 }
 
-// newAgent starts the containerd of a node whose Pods have addresses in 10.network.0.0/24. dir is where it keeps things.
-func newAgent(t testing.TB, dir string, network int) *agent {
+// newAgent starts the containerd of a node whose Pods have addresses of its own network. dir is where it keeps things.
+func newAgent(t testing.TB, dir string) *agent {
 	t.Helper()
+	network := testnet.Claim(t)
 	bin := filepath.Dir(berthBinary(t))
 	run := runDir(t, "berth-a")
-	pods := netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", network))
+	pods := testnet.Prefix(network)
 	a := &agent{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(t.TempDir(), "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(run, "net.d"), SandboxImage: imagestore.PauseName("v1"),

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/testnet"
 )
 
 // refused starts berth, which must end by itself with an error, and returns what it said.
@@ -25,7 +27,7 @@ func (c *cluster) refused(extra ...string) string {
 
 func TestBadStarts(t *testing.T) {
 	t.Run("not root", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		cmd := exec.Command(c.berth, append([]string{"up"}, c.args...)...)
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -39,7 +41,7 @@ func TestBadStarts(t *testing.T) {
 		require.Contains(t, string(out), "use sudo")
 	})
 	t.Run("port in use", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer listener.Close()
@@ -50,21 +52,21 @@ func TestBadStarts(t *testing.T) {
 		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
 	})
 	t.Run("state damaged", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		require.NoError(t, os.MkdirAll(c.dataDir, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(c.dataDir, "cluster.json"), []byte(`{"format": 1, "nodeN`), 0o600))
 		out := c.refused()
 		require.Contains(t, out, "cluster.json is damaged")
 	})
 	t.Run("state of a newer version", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		require.NoError(t, os.MkdirAll(c.dataDir, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(c.dataDir, "cluster.json"), []byte(`{"format": 99}`), 0o600))
 		out := c.refused()
 		require.Contains(t, out, "newer berth")
 	})
 	t.Run("somebody else's directory", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		require.NoError(t, os.MkdirAll(c.dataDir, 0o700))
 		precious := filepath.Join(c.dataDir, "thesis.txt")
 		require.NoError(t, os.WriteFile(precious, []byte("x"), 0o600))
@@ -73,17 +75,17 @@ func TestBadStarts(t *testing.T) {
 		require.FileExists(t, precious)
 	})
 	t.Run("networks overlap", func(t *testing.T) {
-		c := newCluster(t, 151)
-		out := c.refused("--service-cidr", "10.151.0.0/16")
+		c := newCluster(t)
+		out := c.refused("--service-cidr", testnet.Prefix(c.network).String())
 		require.Contains(t, out, "overlap")
 		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
 	})
 	t.Run("unknown flag", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		require.Contains(t, c.refused("--api-prot", "1"), "--api-prot")
 	})
 	t.Run("no cluster", func(t *testing.T) {
-		c := newCluster(t, 151)
+		c := newCluster(t)
 		out, err := c.run("kubectl", "get", "pods")
 		require.Error(t, err)
 		require.Contains(t, out, "berth up")
@@ -92,7 +94,7 @@ func TestBadStarts(t *testing.T) {
 
 // TestBadPods asks a healthy cluster for things that cannot be, and looks whether it says why.
 func TestBadPods(t *testing.T) {
-	c := newCluster(t, 161)
+	c := newCluster(t)
 	c.up()
 	t.Run("a second berth on the same directory", func(t *testing.T) {
 		require.Contains(t, c.refused(), "already running")

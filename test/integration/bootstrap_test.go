@@ -37,10 +37,10 @@ const (
 // TestJoinByBootstrapToken joins a node with nothing but a bootstrap token: the cluster signs its client certificate, and,
 // when the administrator has approved that, its serving certificate. The next start needs the token no more.
 func TestJoinByBootstrapToken(t *testing.T) {
-	c := newCluster(t, 241)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	client := c.client()
-	a := newAgent(t, t.TempDir(), 243)
+	a := newAgent(t, t.TempDir())
 	allowJoining(t, client)
 	bootstrap, kubeconfig := filepath.Join(a.dir, "bootstrap.kubeconfig"), filepath.Join(a.dir, "node.kubeconfig")
 	c.writeToken(bootstrap, tokenID+"."+tokenSecret)

@@ -32,6 +32,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/berth-dev/berth/internal/testnet"
 )
 
 // patience bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
@@ -49,12 +51,15 @@ func berthBinary(t testing.TB) string {
 	return path
 }
 
+// homeNode is the name of the node that `berth up` itself is, in each cluster.
+const homeNode = "home"
+
 // cluster is one `berth up` process after the other on one data directory.
 type cluster struct {
 	t       testing.TB
 	berth   string
 	dataDir string
-	network int // the second byte of its Pods' addresses
+	network int // the second byte of its Pods' addresses; its Services' and its machines' follow
 	port    int // the API server's
 	args    []string
 
@@ -66,17 +71,18 @@ type cluster struct {
 }
 
 // newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
-func newCluster(t testing.TB, network int) *cluster {
+func newCluster(t testing.TB) *cluster {
 	t.Helper()
+	network := testnet.Claim(t)
 	c := &cluster{
 		t: t, berth: berthBinary(t), dataDir: filepath.Join(shortDir(t), "data"), network: network, port: freePort(t),
 	}
 	c.args = []string{
 		"--data-dir", c.dataDir,
 		"--api-port", strconv.Itoa(c.port),
-		"--node-name", fmt.Sprintf("node-%d", network),
-		"--pod-cidr", fmt.Sprintf("10.%d.0.0/16", network),
-		"--service-cidr", fmt.Sprintf("10.%d.0.0/16", network+1),
+		"--node-name", homeNode,
+		"--pod-cidr", testnet.Prefix(network).String(),
+		"--service-cidr", testnet.Prefix(network + 1).String(),
 	}
 	guardNode(t, "berth-"+c.id(), "berth"+c.id(), filepath.Dir(c.dataDir), c.runDir())
 	t.Cleanup(func() {
@@ -160,6 +166,9 @@ func (c *cluster) killBerth() {
 	}
 	c.cmd = nil
 }
+
+// gateway is the address of the cluster's own node.
+func (c *cluster) gateway() string { return testnet.Prefix(c.network).Addr().Next().String() }
 
 func (c *cluster) id() string {
 	sum := sha256.Sum256([]byte(c.dataDir))

@@ -19,7 +19,7 @@ import (
 // count survives the Pod's deletion, a clean restart, kill -9 of berth alone, and kill -9 of everything. In the
 // end the claim's directory goes with the claim, and nothing is left on the machine.
 func TestDemoKeepsItsDataWhateverHappens(t *testing.T) {
-	c := newCluster(t, 121)
+	c := newCluster(t)
 	c.up("--demo")
 	require.Regexp(t, pageLine, c.out.String())
 	require.Contains(t, c.out.String(), "Sandbox", "the way to Running is shown as a waterfall")
@@ -127,7 +127,7 @@ func checkExplain(t *testing.T, c *cluster, name string) {
 
 // TestTwoClusters runs two clusters side by side; one's life and end do not touch the other.
 func TestTwoClusters(t *testing.T) {
-	first, second := newCluster(t, 131), newCluster(t, 141)
+	first, second := newCluster(t), newCluster(t)
 	first.up("--demo")
 	second.up("--demo")
 	firstPod := first.waitPod("app=demo", "ready", isReady)

@@ -32,7 +32,7 @@ const diskPod = `"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName"
 
 // TestDisks runs Pods on a real disk of class berth-loop: provisioned, attached, staged and published over CSI.
 func TestDisks(t *testing.T) {
-	c := newCluster(t, 191)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "berth-loop",
@@ -77,7 +77,7 @@ func checkRoom(t *testing.T, c *cluster) {
 	require.Len(t, list.Items, 1)
 	room := list.Items[0]
 	require.Equal(t, "berth-loop", room.StorageClassName)
-	require.Equal(t, map[string]string{"topology.csi.berth.dev/node": "node-191"}, room.NodeTopology.MatchLabels)
+	require.Equal(t, map[string]string{"topology.csi.berth.dev/node": homeNode}, room.NodeTopology.MatchLabels)
 	require.Equal(t, "CSIDriver csi.berth.dev", room.OwnerReferences[0].Kind+" "+room.OwnerReferences[0].Name)
 	var disk unix.Statfs_t
 	require.NoError(t, unix.Statfs(filepath.Join(c.dataDir, "disks"), &disk))

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/testnet"
 )
 
 const doctorsPatients = `
@@ -36,7 +38,7 @@ spec:
 // TestDoctorMendsAKilledCluster kills all of a cluster, and has the doctor take away what is left of it, and of nothing
 // else.
 func TestDoctorMendsAKilledCluster(t *testing.T) {
-	c := newCluster(t, 177)
+	c := newCluster(t)
 	c.up()
 	c.apply(doctorsPatients)
 	c.waitPod("app=patient", "ready", isReady)
@@ -45,6 +47,8 @@ func TestDoctorMendsAKilledCluster(t *testing.T) {
 	c.killAll()
 	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to mend")
 	require.NotEmpty(t, c.beyond(), "or there is nothing to mend")
+	refusal := newCluster(t).refused("--pod-cidr", testnet.Prefix(c.network).String())
+	require.Contains(t, refusal, "the dead cluster "+c.id()+" in "+c.dataDir+" left: remove it with berth doctor --fix")
 	require.Contains(t, c.doctor(), "cluster "+c.id(), "it tells what it mends")
 	require.Empty(t, c.leftovers())
 	require.Empty(t, c.beyond())
@@ -57,7 +61,7 @@ func TestDoctorMendsAKilledCluster(t *testing.T) {
 
 // TestAStopThatNobodyReads is Ctrl-C on `berth up | tee`, which ends tee first.
 func TestAStopThatNobodyReads(t *testing.T) {
-	c := newCluster(t, 177)
+	c := newCluster(t)
 	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)

@@ -29,7 +29,7 @@ import (
 
 // TestExpansion gives claims more than they have, as a user does, and looks whether their Pods get it.
 func TestExpansion(t *testing.T) {
-	c := newCluster(t, 209)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	class := csidriver.StorageClass()

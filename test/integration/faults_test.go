@@ -24,10 +24,10 @@ import (
 // drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
 // what no event told is counted as drift.
 func TestRuntimeFaults(t *testing.T) {
-	c := newCluster(t, 231)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	number := seed(t)
-	a := newAgent(t, t.TempDir(), 233)
+	a := newAgent(t, t.TempDir())
 	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
 	const audit, witnesses = 3 * time.Second, 3
 	a.keepClear(audit)

@@ -4,7 +4,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -23,7 +22,7 @@ func (c *cluster) remoteKubeconfig(path string) string {
 	c.t.Helper()
 	config, err := clientcmd.LoadFromFile(filepath.Join(c.dataDir, "admin.kubeconfig"))
 	require.NoError(c.t, err)
-	server := "https://" + net.JoinHostPort(fmt.Sprintf("10.%d.0.1", c.network), strconv.Itoa(c.port))
+	server := "https://" + net.JoinHostPort(c.gateway(), strconv.Itoa(c.port))
 	config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server = server
 	require.NoError(c.t, clientcmd.WriteToFile(*config, path))
 	return path

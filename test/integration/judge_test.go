@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +30,7 @@ func judge(t *testing.T, name string) string {
 func TestExternalAttacher(t *testing.T) {
 	t.Parallel()
 	attacher := judge(t, "csi-attacher")
-	c := newCluster(t, 241)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	root, logs, socket := c.ownDisks(judgedDriver)
@@ -76,13 +75,12 @@ func TestExternalAttacher(t *testing.T) {
 // log to, and its socket.
 func (c *cluster) ownDisks(driver string) (root, logs, socket string) {
 	c.t.Helper()
-	home := fmt.Sprintf("node-%d", c.network)
 	run := runDir(c.t, "berth-j")
 	root, logs, socket = filepath.Join(c.t.TempDir(), "disks"), c.t.TempDir(), filepath.Join(run, "csi.sock")
 	c.t.Cleanup(func() { freeDisks(root) })
-	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", home,
+	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", homeNode,
 		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
-	c.waitRegistered(home, driver)
+	c.waitRegistered(homeNode, driver)
 	return root, logs, socket
 }
 

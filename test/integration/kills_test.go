@@ -35,10 +35,10 @@ func seed(t testing.TB) uint64 {
 // Pods live: they are created, run, are asked to run commands, crash, end and are deleted. In the end everything has
 // come about as if nothing had happened, and the node holds nothing of a Pod that is gone.
 func TestKills(t *testing.T) {
-	c := newCluster(t, 221)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	l := newLives(t, c.dataDir+"/admin.kubeconfig", "node-221")
+	l := newLives(t, c.dataDir+"/admin.kubeconfig", homeNode)
 	check := l.healthy(t.Context(), 3)
 
 	number := seed(t)

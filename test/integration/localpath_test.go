@@ -46,7 +46,7 @@ func importProgram(t *testing.T, c *cluster, name, binary, path string) {
 // to the API server with the token of its service account, and makes and removes directories by helper Pods. What
 // differs is where the volumes lie, and where the API server is: no kube-proxy serves the address that Pods are told.
 func TestLocalPathProvisioner(t *testing.T) {
-	c := newCluster(t, 201)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	// The helper Pods' script finds busybox's tools in busybox's shell.
@@ -61,9 +61,9 @@ func TestLocalPathProvisioner(t *testing.T) {
 	root, port := t.TempDir(), c.args[3]
 	env := "          env:\n"
 	adapted := strings.NewReplacer("/opt/local-path-provisioner", root, env, env+
-		"            - {name: KUBERNETES_SERVICE_HOST, value: 10.201.0.1}\n"+
+		"            - {name: KUBERNETES_SERVICE_HOST, value: "+c.gateway()+"}\n"+
 		"            - {name: KUBERNETES_SERVICE_PORT, value: '"+port+"'}\n").Replace(string(manifest))
-	require.Contains(t, adapted, "10.201.0.1")
+	require.Contains(t, adapted, c.gateway())
 	c.apply(adapted)
 	c.mustRun("kubectl", "-n", "local-path-storage", "rollout", "status", "deployment/local-path-provisioner", "--timeout=2m")
 

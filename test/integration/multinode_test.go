@@ -34,7 +34,7 @@ func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	run := runDir(t, "berth-d")
 	s := &sharedDisks{c: c, root: filepath.Join(t.TempDir(), "disks"), run: run, logs: t.TempDir()}
 	t.Cleanup(func() { freeDisks(s.root) })
-	c.beside(s.log("driver"), s.driver(fmt.Sprintf("node-%d", c.network), filepath.Join(run, "csi.sock"),
+	c.beside(s.log("driver"), s.driver(homeNode, filepath.Join(run, "csi.sock"),
 		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
 	c.beside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
 		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"), "--socket", s.records())
@@ -176,7 +176,7 @@ func nodeReady(node *corev1.Node) bool {
 // and are cut off, on a cluster of four nodes. The driver's log is the judge.
 func TestVolumesFollowTheirPods(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := newCluster(t, 231)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	disks := newSharedDisks(t, c)
@@ -185,18 +185,17 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		machines[i] = newMachine(t, c, i+1)
 		machines[i].start(disks.on)
 	}
-	home := fmt.Sprintf("node-%d", c.network)
 	for _, m := range machines {
 		c.approve(m.name)
 		c.waitNode(m.name, "ready", nodeReady)
 		c.waitRegistered(m.name, sharedDriver)
 	}
-	c.waitRegistered(home, sharedDriver)
+	c.waitRegistered(homeNode, sharedDriver)
 	t.Run("drained", func(t *testing.T) { disks.drained(t, machines[0]) })
 
 	// The storage loses a publication behind everybody's back. The attacher's next look, within a minute, mends that.
-	c.follow("betrayed", home)
-	c.settled("betrayed", "on "+home, is(home))
+	c.follow("betrayed", homeNode)
+	c.settled("betrayed", "on "+homeNode, is(homeNode))
 	publication := filepath.Join(disks.root, "volumes", c.volumeOf("betrayed"), "published.json")
 	require.NoError(t, os.Remove(publication))
 	disks.lose(machines[0], machines[1], machines[2])

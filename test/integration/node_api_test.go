@@ -14,7 +14,7 @@ import (
 
 // TestNodeAPI asks a node's server, through the API server as kubectl does, what the node is and what its Pods use.
 func TestNodeAPI(t *testing.T) {
-	c := newCluster(t, 207)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	c.apply(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "used", "labels": {"app": "used"}}, "spec": {
@@ -23,7 +23,7 @@ func TestNodeAPI(t *testing.T) {
 		`"name": "main", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]`) + `]}}`)
 	c.waitPod("app=used", "ready", isReady)
 	raw := func(path string) []byte {
-		return []byte(c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/node-207/proxy"+path))
+		return []byte(c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy"+path))
 	}
 
 	var summary statsapi.Summary
@@ -40,7 +40,7 @@ func TestNodeAPI(t *testing.T) {
 		return errors.New("the pod is not among those measured")
 	}, nil))
 	node := summary.Node
-	require.Equal(t, "node-207", node.NodeName)
+	require.Equal(t, homeNode, node.NodeName)
 	require.Positive(t, *node.CPU.UsageCoreNanoSeconds)
 	require.Positive(t, *node.Memory.WorkingSetBytes)
 	require.Positive(t, *node.Memory.PageFaults)
@@ -80,7 +80,7 @@ func TestNodeAPI(t *testing.T) {
 	var shown map[string]kubeletconfig.KubeletConfiguration
 	require.NoError(t, json.Unmarshal(raw("/configz"), &shown))
 	require.EqualValues(t, 110, shown["kubeletconfig"].MaxPods)
-	out, err := c.run("kubectl", "get", "--raw", "/api/v1/nodes/node-207/proxy/debug/pprof/")
+	out, err := c.run("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/debug/pprof/")
 	require.Error(t, err)
 	require.Contains(t, out, "not allow", "the profiler is off")
 	require.Contains(t, string(raw("/logs/")), "pods")

@@ -184,13 +184,13 @@ func (l *lives) journalled(name string, starts int) {
 // the node's agent and begins another one meanwhile. Pods keep running and are restarted; what became of them is told
 // when the API server is back.
 func TestAPIServerAway(t *testing.T) {
-	c := newCluster(t, 251)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	config := c.admin()
 	g := newGate(t, strings.TrimPrefix(config.Host, "https://"))
 	through := rest.CopyConfig(config)
 	through.Host = "https://" + g.listener.Addr().String()
-	a := newAgent(t, t.TempDir(), 253)
+	a := newAgent(t, t.TempDir())
 	a.start(through, func(*kubelet.Config) {})
 	client := c.client()
 	a.nodeReady(client)
@@ -231,12 +231,12 @@ func TestAPIServerAway(t *testing.T) {
 // TestDiskFull fills the disk of a node. Pods run on and their status is told; a Pod that needs the disk waits and says
 // why, and goes on when there is room again.
 func TestDiskFull(t *testing.T) {
-	c := newCluster(t, 171)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	disk := t.TempDir()
 	require.NoError(t, unix.Mount("small", disk, "tmpfs", 0, "size=16m"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) })
-	a := newAgent(t, disk, 173)
+	a := newAgent(t, disk)
 	a.start(c.admin(), func(*kubelet.Config) {})
 	client := c.client()
 	a.nodeReady(client)

@@ -16,7 +16,7 @@ import (
 // server: among them the process that is killed again and again while claims come and go. What provisions has the
 // rights of berth:provision, no more.
 func TestProvisionOnAnAPIServer(t *testing.T) {
-	c := newCluster(t, 205)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-race", "-count=1", "-v", "-run", "^TestReal", "./provision/...")
 	cmd.Dir = "../.."

@@ -146,11 +146,11 @@ func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
 // TestPrivateImages has a tenant pull an image of a registry that asks for a login, and others come after it to the same
 // node: with the API server, the node agent, containerd and a registry as they are.
 func TestPrivateImages(t *testing.T) {
-	c := newCluster(t, 196)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	r, programs := newRegistry(t), t.TempDir()
 	app, tool := r.push("team/app"), r.push("tools/tool")
-	a := newAgent(t, t.TempDir(), 198)
+	a := newAgent(t, t.TempDir())
 	configure := func(cfg *kubelet.Config) {
 		cfg.CredentialProviders, cfg.CredentialProvidersDir = provider(t, r, programs), programs
 	}
@@ -227,7 +227,7 @@ func TestPrivateImages(t *testing.T) {
 	r.setAway(false)
 
 	// A node that is killed in the middle of a pull knows that the image is not anybody's.
-	p.node = "node-196"
+	p.node = homeNode
 	r.hold()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cut"}, Spec: corev1.PodSpec{
 		NodeName: p.node, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "right"}},

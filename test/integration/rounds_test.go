@@ -85,7 +85,7 @@ const driverSocket, proxySocket = "driver.sock", "proxy.sock"
 
 func newRounds(t *testing.T, seed uint64) *rounds {
 	w := &rounds{
-		cluster: newCluster(t, 171), t: t, random: rand.New(rand.NewPCG(seed, 1)), acks: t.TempDir(),
+		cluster: newCluster(t), t: t, random: rand.New(rand.NewPCG(seed, 1)), acks: t.TempDir(),
 		daemons: make(map[string]*daemon), deaths: make(map[string]int), wrote: make(map[string][]string),
 	}
 	require.NoError(t, os.Chmod(w.acks, 0o777))
@@ -108,14 +108,14 @@ func (w *rounds) startDaemons(driver string) {
 	pki := func(name string) string { return filepath.Join(w.dataDir, "pki", name) }
 	logs := filepath.Join(w.dataDir, "log")
 	for name, args := range map[string][]string{
-		"kubelet": {"node", "--kubeconfig", kubeconfig("node"), "--node-name", "node-171", "--node-ip", "10.171.0.1",
+		"kubelet": {"node", "--kubeconfig", kubeconfig("node"), "--node-name", homeNode, "--node-ip", w.gateway(),
 			"--container-runtime-endpoint", "unix://" + filepath.Join(w.runDir(), "containerd.sock"),
 			"--healthz-port", "0", "--root-dir", w.kubeletDir(), "--pod-logs-dir", filepath.Join(logs, "pods"), "--cgroup-root", "/berth-" + w.id(),
 			"--tls-cert-file", pki("kubelet-server.crt"), "--tls-private-key-file", pki("kubelet-server.key"),
 			"--client-ca-file", pki("ca.crt")},
-		"driver": {"csi-driver", "--endpoint", driver, "--node-id", "node-171", "--root", filepath.Join(w.dataDir, "disks")},
+		"driver": {"csi-driver", "--endpoint", driver, "--node-id", homeNode, "--root", filepath.Join(w.dataDir, "disks")},
 		"attachdetach": {"controllers", "--kubeconfig", kubeconfig("attachdetach"), "--controllers", "attachdetach",
-			"--attach-nodes", "kubernetes.io/hostname=node-171"},
+			"--attach-nodes", "kubernetes.io/hostname=" + homeNode},
 		"csi-controllers": {"controllers", "--kubeconfig", filepath.Join(w.dataDir, "admin.kubeconfig"),
 			"--leader-election=false", "--csi-capacity", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
 	} {
@@ -318,7 +318,7 @@ func (w *rounds) left(ctx context.Context) []string {
 	for _, attachment := range attachments.Items {
 		left = append(left, "volume attachment: "+attachment.Name)
 	}
-	node, err := w.client.CoreV1().Nodes().Get(ctx, "node-171", metav1.GetOptions{})
+	node, err := w.client.CoreV1().Nodes().Get(ctx, homeNode, metav1.GetOptions{})
 	if err != nil {
 		return append(left, err.Error())
 	}

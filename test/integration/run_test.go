@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -43,7 +44,7 @@ func startForeground(t testing.TB, root string) *foreground {
 	manifest := filepath.Join(root, "pod.yaml")
 	require.NoError(t, os.WriteFile(manifest, []byte(talker), 0o600))
 	f := &foreground{t: t, root: root, cmd: exec.Command(berthBinary(t), "run", "-f", manifest,
-		"--root-dir", root, "--pod-cidr", "10.157.0.0/24")}
+		"--root-dir", root, "--pod-cidr", testnet.Prefix(testnet.Claim(t)).String())}
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	f.cmd.Stdout, f.cmd.Stderr = write, write

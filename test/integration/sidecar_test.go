@@ -25,7 +25,7 @@ const sidecarDriver = "sidecar.berth.dev"
 func TestSidecar(t *testing.T) {
 	t.Parallel()
 	attacher := judge(t, "csi-attacher")
-	c := newCluster(t, 211)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	root, logs, socket := c.ownDisks(sidecarDriver)

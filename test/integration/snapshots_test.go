@@ -47,7 +47,7 @@ func claimOf(name, source string) string {
 // controller and sidecar; the volumes are made by berth up, with the rights that it has.
 func TestSnapshots(t *testing.T) {
 	controller, sidecar := judge(t, "snapshot-controller"), judge(t, "csi-snapshotter")
-	c := newCluster(t, 203)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	crds := filepath.Join(goTool(t, "judges", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")

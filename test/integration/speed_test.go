@@ -28,7 +28,7 @@ import (
 //
 //	go test -tags integration -run '^$' -bench PodStart -benchtime 30x ./test/integration
 func BenchmarkPodStart(b *testing.B) {
-	c := newCluster(b, 171)
+	c := newCluster(b)
 	c.up()
 	client := c.client()
 	cri := dialCRI(b, filepath.Join(c.runDir(), "containerd.sock"))

@@ -26,7 +26,7 @@ const schedulerLook = time.Second
 // given to a node. A single Pod that is bound sooner than a poll would allow proves it; of several one is enough, because
 // a busy machine has slow moments of its own.
 func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
-	c := newCluster(t, 167)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	client := c.client()
 	var times []waits

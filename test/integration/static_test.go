@@ -27,9 +27,9 @@ func staticManifest(name, mark string) string {
 // TestStaticPods has a node run static Pods among files that are broken, huge, hostile, half-written and random, shows
 // them in the API server, and keeps them whatever is done to their mirrors.
 func TestStaticPods(t *testing.T) {
-	c := newCluster(t, 161)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
-	a := newAgent(t, t.TempDir(), 163)
+	a := newAgent(t, t.TempDir())
 	dir := t.TempDir()
 	write := func(name, content string) {
 		t.Helper()

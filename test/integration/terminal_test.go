@@ -40,7 +40,7 @@ func heedHangups() (end func()) {
 
 // TestAClosedTerminalStopsTheCluster closes the terminal that `berth up` runs on.
 func TestAClosedTerminalStopsTheCluster(t *testing.T) {
-	c := newCluster(t, 177)
+	c := newCluster(t)
 	own, programs := terminal(t)
 	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, programs, programs

@@ -25,7 +25,7 @@ import (
 // TestSizesOfVolumes lets a Pod outgrow its emptyDir, which ends it, and a disk grow while a Pod uses it, which the Pod
 // sees soon.
 func TestSizesOfVolumes(t *testing.T) {
-	c := newCluster(t, 211)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	t.Run("a Pod that outgrows its emptyDir", func(t *testing.T) { checkSizeLimit(t, c) })

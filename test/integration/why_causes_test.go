@@ -94,11 +94,11 @@ func claimCauses() []why {
 func nodeCauses() []why {
 	return []why{
 		{name: "node cordoned", reason: "NodesCordoned", object: "cordoned", says: "cordoned",
-			bring: inOrder(command("cordon", "node-221"), manifest(podManifest("cordoned", shell("sleep 1000", ""), ""))),
+			bring: inOrder(command("cordon", homeNode), manifest(podManifest("cordoned", shell("sleep 1000", ""), ""))),
 			undo: func(t *testing.T, c *cluster, a *asker) {
-				answer := a.until(t, explain.KindNode, "", "node-221", "Cordoned")
+				answer := a.until(t, explain.KindNode, "", homeNode, "Cordoned")
 				require.Contains(t, answer.Next, "uncordon")
-				c.mustRun("kubectl", "uncordon", "node-221")
+				c.mustRun("kubectl", "uncordon", homeNode)
 			}},
 		{name: "node too small", reason: "InsufficientResources", object: "huge", says: "Insufficient cpu",
 			bring: manifest(podManifest("huge", shell("sleep 1000", `"resources": {"requests": {"cpu": "1000"}}`), ""))},

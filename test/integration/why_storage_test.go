@@ -51,7 +51,7 @@ func onNode(name, node string) string {
 // serveDriver runs a driver that the cluster's kubelet gets to know.
 func serveDriver(t *testing.T, c *cluster, name string) *csifake.Driver {
 	t.Helper()
-	driver := csifake.New(csifake.Config{Name: name, NodeID: "node-221", Dir: t.TempDir()})
+	driver := csifake.New(csifake.Config{Name: name, NodeID: homeNode, Dir: t.TempDir()})
 	require.NoError(t, driver.Serve(filepath.Join(c.dataDir, "kubelet", "plugins_registry", name+".sock")))
 	t.Cleanup(driver.Stop)
 	select {
@@ -83,13 +83,13 @@ func driverCauses(t *testing.T, c *cluster) []why {
 	}
 	return []why{
 		{name: "driver not registered", reason: "DriverNotRegistered", object: "no-driver", says: absentDriver,
-			bring: manifest(csiVolume(absentDriver, "no-driver"), onNode("no-driver", "node-221"))},
+			bring: manifest(csiVolume(absentDriver, "no-driver"), onNode("no-driver", homeNode))},
 		{name: "driver call failing", reason: "DriverCallFailed", object: "call-fails", says: "planned failure of NodePublishVolume",
-			bring: manifest(csiVolume(plannedDriver, "call-fails"), onNode("call-fails", "node-221"))},
+			bring: manifest(csiVolume(plannedDriver, "call-fails"), onNode("call-fails", homeNode))},
 		{name: "driver call hanging", reason: "DriverCall", object: "call-hangs", says: "csi driver planned.example was asked for NodePublishVolume",
-			bring: manifest(csiVolume(plannedDriver, "call-hangs"), onNode("call-hangs", "node-221"))},
+			bring: manifest(csiVolume(plannedDriver, "call-hangs"), onNode("call-hangs", homeNode))},
 		{name: "unmount hanging", reason: "DriverCall", object: "stuck", says: "csi driver planned.example was asked for NodeUnpublishVolume",
-			bring: inOrder(manifest(csiVolume(plannedDriver, "stuck"), onNode("stuck", "node-221")), func(_ *testing.T, c *cluster, _ *asker) {
+			bring: inOrder(manifest(csiVolume(plannedDriver, "stuck"), onNode("stuck", homeNode)), func(_ *testing.T, c *cluster, _ *asker) {
 				c.waitPod("name=stuck", "ready", isReady)
 			}, command("delete", "pod", "stuck", "--grace-period=1", "--wait=false")), undo: heal},
 	}
@@ -126,7 +126,7 @@ func attached(t *testing.T, a *asker, volume string) {
 func attachCauses(t *testing.T, c *cluster) []why {
 	serveDriver(t, c, attachedDriver)
 	c.apply(driverObject(attachedDriver, "true"))
-	second := strings.Replace(onNode("held", "node-221"), `"name": "held"`, `"name": "wants-held"`, 1)
+	second := strings.Replace(onNode("held", homeNode), `"name": "held"`, `"name": "wants-held"`, 1)
 	return []why{
 		{name: "node not ready", reason: "NodeNotReady", object: "held", says: "node dead is not ready",
 			bring: manifest(deadNode, csiVolume(attachedDriver, "held"), onNode("held", "dead"))},
@@ -135,9 +135,9 @@ func attachCauses(t *testing.T, c *cluster) []why {
 		{name: "node gone", reason: "NodeMissing", object: "held", says: "node dead is not in the cluster any more",
 			bring: command("delete", "node", "dead")},
 		{name: "nobody attaches", reason: "AttachVolume", object: "unattached", says: "the attacher of driver attached.example was asked",
-			bring: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", "node-221"))},
-		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", says: "cannot be attached to node node-221",
-			bring: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", "node-221"))},
+			bring: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", homeNode))},
+		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", says: "cannot be attached to node " + homeNode,
+			bring: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", homeNode))},
 	}
 }
 

@@ -144,7 +144,7 @@ type why struct {
 
 // TestWhy brings about every cause of docs/why.md that one node can show, for real, and asks for it.
 func TestWhy(t *testing.T) {
-	c := newCluster(t, 221)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
 	a := newAsker(t, c)
@@ -220,7 +220,7 @@ func checkStageMetrics(t *testing.T, c *cluster) {
 	local, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	for where, text := range map[string]string{
-		"kubelet": c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/node-221/proxy/metrics"), "socket": string(local),
+		"kubelet": c.mustRun("kubectl", "get", "--raw", "/api/v1/nodes/"+homeNode+"/proxy/metrics"), "socket": string(local),
 	} {
 		for _, line := range []string{
 			`berth_stage_duration_seconds_count{kind="Pod",owner="kubelet",result="success",stage="Sandbox"}`,

@@ -45,7 +45,7 @@ func TestThatFails(t *testing.T) {
 	if how == "" {
 		t.Skip("the tests of what such a test leaves run it")
 	}
-	c := newCluster(t, 177)
+	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	c.apply(doctorsPatients)
 	c.waitPod("app=patient", "ready", isReady)

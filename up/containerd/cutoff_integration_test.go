@@ -47,7 +47,7 @@ type cutter struct {
 // themselves. Whatever containerd says of them afterwards, they run, or they are taken for ones that were only made; one
 // that would count as ended would be a restart for nothing. One that runs from the beginning goes on.
 func TestStartsThatAreCutOff(t *testing.T) {
-	n := newNode(t, 11)
+	n := newNode(t)
 	n.start(t)
 	c := &cutter{node: n, t: t, logs: t.TempDir(), journal: t.TempDir(), found: map[string]int{}}
 	c.exits = containerd.NewExits(n.Config, slog.New(slog.NewTextHandler(n.log, nil)))

@@ -52,7 +52,7 @@ func endFirst(t testing.TB, n *node, container string) {
 // TestExitsThatContainerdLoses ends containers while containerd is away, while it starts, and while it runs. What
 // containerd says of the first two is that nobody knows; Exits does.
 func TestExitsThatContainerdLoses(t *testing.T) {
-	n := newNode(t, 8)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
@@ -129,7 +129,7 @@ func (n *node) awaitFollower(t testing.TB, exits *containerd.Exits) {
 // TestStrayShims cuts calls that start Pods off in the middle, by their callers and by killing containerd. Nothing of
 // them stays, and a Pod that runs keeps its shim.
 func TestStrayShims(t *testing.T) {
-	n := newNode(t, 9)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	logs := t.TempDir()

@@ -50,7 +50,7 @@ func archiveOf(t testing.TB, name string, size int) []byte {
 
 // TestImages imports good and bad archives into a real containerd, and removes what came in.
 func TestImages(t *testing.T) {
-	n := newNode(t, 7)
+	n := newNode(t)
 	n.start(t)
 	store, err := imagestore.Open(t.Context(), n.Socket())
 	require.NoError(t, err)

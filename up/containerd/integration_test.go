@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
+	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/internal/testproc"
 	"github.com/berth-dev/berth/up/containerd"
 )
@@ -63,8 +64,10 @@ type node struct {
 	cgroup string
 }
 
-// newNode writes the configuration of a containerd whose Pods have addresses in 10.net.0.0/24.
-func newNode(t testing.TB, net byte) *node {
+// newNode writes the configuration of a containerd whose Pods have addresses of its own network.
+func newNode(t testing.TB) *node { return newNodeOn(t, testnet.Claim(t)) }
+
+func newNodeOn(t testing.TB, network int) *node {
 	bin := binaries(t)
 	// A socket's path must be short, so it cannot be below t.TempDir.
 	run, err := os.MkdirTemp("/run", "berth-")
@@ -78,9 +81,8 @@ func newNode(t testing.TB, net byte) *node {
 	n := &node{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
-		Bridge:  fmt.Sprintf("brtest%d", net),
-		PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 199, net, 0}), 24),
-		Gateway: netip.AddrFrom4([4]byte{10, 199, net, 1}), Machine: machine,
+		Bridge:  fmt.Sprintf("brtest%d", network),
+		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,
 	}}
 	testproc.Guard(t, n.leavings()) // like the next, before anything that it takes away can be there
 	t.Cleanup(func() { n.wipe(t) })
@@ -95,6 +97,11 @@ func newNode(t testing.TB, net byte) *node {
 		_ = n.log.Close()
 	})
 	return n
+}
+
+// firstPod is where the page of the first Pod is that gets an address.
+func (n *node) firstPod() string {
+	return "http://" + netip.AddrPortFrom(n.Gateway.Next(), 8080).String()
 }
 
 // start runs containerd until it is ready and returns how long that took.

@@ -27,7 +27,7 @@ const shimPause = 7 * time.Second
 // containerd connects to it, and when it then asks how the Pod fares. Containerd takes a shim that it gives up for dead,
 // and kills what runs there.
 func TestPodsOutliveSlowShims(t *testing.T) {
-	n := newNode(t, 12)
+	n := newNode(t)
 	p, shim, pid := n.runOne(t, "slow")
 	// It is stopped when containerd says this, or before containerd runs.
 	for _, at := range []string{"", "io.containerd.grpc.v1.cri"} {
@@ -64,7 +64,7 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 // TestPodsOutliveAnEndDuringTheStart ends containerd while it connects to its shims, which it does one after the other;
 // one is stopped so that it is at it. Containerd then starts once more, and the Pod goes on.
 func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
-	n := newNode(t, 13)
+	n := newNode(t)
 	p, shim, pid := n.runOne(t, "start")
 	n.kill(t)
 	require.NoError(t, syscall.Kill(shim, syscall.SIGSTOP))

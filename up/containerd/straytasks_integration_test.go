@@ -22,7 +22,7 @@ import (
 // container whose start has failed. CRI does not remove it with the task; without the task it does. The task of a
 // container that runs is left.
 func TestTasksOfEndedContainers(t *testing.T) {
-	n := newNode(t, 14)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	logs, data := t.TempDir(), volume(t)
@@ -65,7 +65,7 @@ func TestTasksOfEndedContainers(t *testing.T) {
 // TestSandboxesThatOnlyContainerdHas makes the container and the task of a sandbox that CRI does not know, as a start
 // leaves them whose caller goes away. They are deleted; sandboxes that run, or were stopped, are left.
 func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
-	n := newNode(t, 15)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	logs := t.TempDir()
@@ -127,7 +127,7 @@ func (n *node) copySandbox(t testing.TB, direct *client.Client, from, id string)
 
 // TestLooksWhilePodsLive looks for strays without a pause while Pods start, run, stop and go. Nothing is one.
 func TestLooksWhilePodsLive(t *testing.T) {
-	n := newNode(t, 16)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	done, looks := make(chan struct{}), 0

@@ -16,7 +16,7 @@ import (
 // TestUserNamespace runs a Pod whose root is nobody on the machine: hostUsers false needs no configuration, only
 // directories that others may pass on the way to the Pod's root.
 func TestUserNamespace(t *testing.T) {
-	n := newNode(t, 9)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	handlers, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
@@ -32,7 +32,7 @@ func TestUserNamespace(t *testing.T) {
 	}
 	data := volume(t)
 	p := n.run(t, config, data)
-	require.Contains(t, get(t, "http://10.199.9.2:8080/"), "visit")
+	require.Contains(t, get(t, n.firstPod()+"/"), "visit")
 
 	// The volume is mounted with the same mapping: its files belong to the same user on the machine and in the Pod.
 	count, err := os.Stat(filepath.Join(data, "count"))

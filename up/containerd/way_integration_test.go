@@ -20,7 +20,7 @@ import (
 // TestPodOnTheBridge goes the whole way: containerd up, images in, a Pod with an address that serves its page,
 // exec, logs, events, all of it away again, and nothing left.
 func TestPodOnTheBridge(t *testing.T) {
-	n := newNode(t, 1)
+	n := newNode(t)
 	t.Logf("machine: %+v", n.Machine)
 	t.Logf("first start to ready: %s", n.start(t))
 	n.images(t)
@@ -33,7 +33,7 @@ func TestPodOnTheBridge(t *testing.T) {
 	status, err := n.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.sandbox})
 	require.NoError(t, err)
 	ip := status.Status.Network.Ip
-	require.Equal(t, "10.199.1.2", ip)
+	require.Equal(t, n.Gateway.Next().String(), ip)
 	require.Contains(t, get(t, "http://"+ip+":8080/"), "visit")
 	require.Equal(t, "1\n", get(t, "http://"+ip+":8080/count"))
 
@@ -76,16 +76,16 @@ func TestPodOnTheBridge(t *testing.T) {
 
 // TestPodOutlivesContainerd kills containerd: the Pod goes on, and the next containerd knows it.
 func TestPodOutlivesContainerd(t *testing.T) {
-	n := newNode(t, 2)
+	n := newNode(t)
 	n.start(t)
 	n.images(t)
 	p := n.run(t, n.sandbox("survivor", t.TempDir(), false), volume(t))
-	require.NotEmpty(t, get(t, "http://10.199.2.2:8080/"))
+	require.NotEmpty(t, get(t, n.firstPod()+"/"))
 
 	require.NoError(t, n.daemon.Process.Kill())
 	_ = n.daemon.Wait()
 	require.NoError(t, n.conn.Close())
-	require.Equal(t, "1\n", get(t, "http://10.199.2.2:8080/count"))
+	require.Equal(t, "1\n", get(t, n.firstPod()+"/count"))
 	t.Logf("start with a Pod running: %s", n.start(t))
 	state, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
 	require.NoError(t, err)
@@ -98,20 +98,20 @@ func TestPodOutlivesContainerd(t *testing.T) {
 
 // TestTwoSideBySide runs two nodes at once; ending one leaves the other alone.
 func TestTwoSideBySide(t *testing.T) {
-	first, second := newNode(t, 3), newNode(t, 4)
+	first, second := newNode(t), newNode(t)
 	for _, n := range []*node{first, second} {
 		n.start(t)
 		n.images(t)
 	}
 	one := first.run(t, first.sandbox("twin", t.TempDir(), false), volume(t))
 	two := second.run(t, second.sandbox("twin", t.TempDir(), false), volume(t))
-	require.NotEmpty(t, get(t, "http://10.199.3.2:8080/"))
+	require.NotEmpty(t, get(t, first.firstPod()+"/"))
 	first.end(t, one)
 	first.stop(t)
 	first.nothingLeft(t)
 	first.clean(t)
-	require.NotEmpty(t, get(t, "http://10.199.4.2:8080/"))
-	require.Equal(t, "1\n", get(t, "http://10.199.4.2:8080/count"))
+	require.NotEmpty(t, get(t, second.firstPod()+"/"))
+	require.Equal(t, "1\n", get(t, second.firstPod()+"/count"))
 
 	// The socket of another containerd is recognised, not used.
 	foreign := second.Config
@@ -128,7 +128,7 @@ func TestTwoSideBySide(t *testing.T) {
 
 // TestMasquerade adds the cluster's rule once, however often it is asked, and removes it.
 func TestMasquerade(t *testing.T) {
-	n := newNode(t, 8)
+	n := newNode(t)
 	rules := func() int {
 		out, err := exec.Command("iptables", "-w", "5", "-t", "nat", "-S", "POSTROUTING").CombinedOutput()
 		require.NoError(t, err, string(out))
@@ -152,7 +152,7 @@ func TestMasquerade(t *testing.T) {
 func BenchmarkFloor(b *testing.B) {
 	for name, hostNetwork := range map[string]bool{"hostNetwork": true, "bridge": false} {
 		b.Run(name, func(b *testing.B) {
-			n := newNode(b, 5)
+			n := newNode(b)
 			n.ClusterMasquerade = true // The rule is not needed to reach Pods from the machine itself.
 			require.NoError(b, n.Write())
 			n.start(b)
@@ -176,7 +176,7 @@ func BenchmarkFloor(b *testing.B) {
 
 // TestProbeWithoutContainerd says so at once.
 func TestProbeWithoutContainerd(t *testing.T) {
-	n := newNode(t, 6)
+	n := newNode(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last answer")

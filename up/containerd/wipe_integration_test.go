@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/berth-dev/berth/internal/testnet"
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
@@ -50,10 +52,8 @@ func (n *node) chains(t testing.TB) string {
 	return string(out)
 }
 
-// failsVariable makes TestThatFails run, and says how it ends.
-const failsVariable = "BERTH_TEST_FAILS"
-
-const failingNet = 17
+// failsVariable makes TestThatFails run, and says how it ends; networkVariable is the network that its caller has claimed.
+const failsVariable, networkVariable = "BERTH_TEST_FAILS", "BERTH_TEST_NETWORK"
 
 // TestThatFails fails while a Pod runs whose containerd has been killed: nothing of the Pod can be ended in order. Or it
 // waits there until it is ended.
@@ -62,7 +62,9 @@ func TestThatFails(t *testing.T) {
 	if how == "" {
 		t.Skip("the tests of what such a test leaves run it")
 	}
-	n := newNode(t, failingNet)
+	network, err := strconv.Atoi(os.Getenv(networkVariable))
+	require.NoError(t, err)
+	n := newNodeOn(t, network)
 	n.start(t)
 	n.images(t)
 	require.NoError(t, n.Masquerade(t.Context()))
@@ -112,6 +114,7 @@ func TestAnEndedTestLeavesNothing(t *testing.T) {
 // failing is a run of TestThatFails.
 type failing struct {
 	t       testing.TB
+	network int
 	ours    *node // never started; it looks, and wipes what it finds
 	dir     string
 	command *exec.Cmd
@@ -119,11 +122,11 @@ type failing struct {
 }
 
 func newFailing(t testing.TB, how string) *failing {
-	f := &failing{t: t}
+	f := &failing{t: t, network: testnet.Claim(t)}
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(f.theirs)) }) // when nothing is mounted there any more
-	f.ours, f.dir = newNode(t, failingNet), t.TempDir()
+	f.ours, f.dir = newNodeOn(t, f.network), t.TempDir()
 	f.command = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$", "-test.v")
-	f.command.Env = append(os.Environ(), failsVariable+"="+how, "TMPDIR="+f.dir)
+	f.command.Env = append(os.Environ(), failsVariable+"="+how, networkVariable+"="+strconv.Itoa(f.network), "TMPDIR="+f.dir)
 	return f
 }
 
@@ -136,7 +139,7 @@ func (f *failing) requireNothing(out string) {
 	f.ours.RunDir, f.ours.cgroup = f.theirs, "/"+filepath.Base(f.theirs)
 	require.Empty(f.t, f.ours.leavings().Processes())
 	require.Empty(f.t, f.ours.rules(f.t))
-	require.NotContains(f.t, f.ours.chains(f.t), "10.199.17.", "the chain of a Pod")
+	require.NotContains(f.t, f.ours.chains(f.t), fmt.Sprintf(" 10.%d.0.", f.network), "the chain of a Pod")
 	require.Empty(f.t, f.ours.cgroups(f.t))
 	require.Empty(f.t, glob(f.t, f.ours.NetworkCache()))
 	require.NoDirExists(f.t, "/sys/class/net/"+f.ours.Bridge)

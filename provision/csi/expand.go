@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/csianswer"
 	"github.com/berth-dev/berth/provision/resize"
 )
 
@@ -48,7 +49,7 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 		return resize.Grown{}, err
 	}
 	resp, err := client.ControllerExpandVolume(ctx, request)
-	if err := inTime(ctx, err); err != nil {
+	if err := csianswer.InTime(ctx, err); err != nil {
 		return resize.Grown{}, err
 	}
 	return resize.Grown{Capacity: resp.GetCapacityBytes(), NodeNeeded: resp.GetNodeExpansionRequired()}, nil

@@ -40,19 +40,3 @@ func TestWhatAnInterruptedDriverSaysIsNotTheEnd(t *testing.T) {
 	require.ErrorContains(t, err, "killed")
 	require.Equal(t, provision.ProvisioningInBackground, state)
 }
-
-func TestErrorsAfterTheTimeIsUpAreInterruptions(t *testing.T) {
-	failed := status.Error(codes.Internal, "resize2fs: signal: killed")
-	require.NoError(t, inTime(t.Context(), nil))
-	require.Equal(t, failed, inTime(t.Context(), failed))
-
-	lost, lose := context.WithCancel(t.Context())
-	lose()
-	require.NoError(t, inTime(lost, nil), "what is done is done")
-	require.Equal(t, codes.Canceled, status.Code(inTime(lost, failed)))
-	require.ErrorContains(t, inTime(lost, failed), "killed")
-
-	late, end := context.WithTimeout(t.Context(), 0)
-	defer end()
-	require.Equal(t, codes.DeadlineExceeded, status.Code(inTime(late, failed)))
-}

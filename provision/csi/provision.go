@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/internal/csianswer"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -69,7 +70,7 @@ func (p *Provisioner) create(
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	name := plan.options.PVName
 	resp, err := client.CreateVolume(ctx, plan.request)
-	if err := inTime(ctx, err); err != nil {
+	if err := csianswer.InTime(ctx, err); err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
 		state := stateOf(status.Code(err), mayReschedule)
 		if status.Code(err) == codes.InvalidArgument {
@@ -82,19 +83,6 @@ func (p *Provisioner) create(
 		return nil, state, err
 	}
 	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
-}
-
-// inTime is how the error of a call is to be read. Whatever it says when the call's time is up, the driver was interrupted:
-// its time ends with ours, and a tool that was killed for that reads like any failure.
-func inTime(ctx context.Context, err error) error {
-	over := ctx.Err()
-	if err == nil || over == nil {
-		return err
-	}
-	if code := status.FromContextError(over).Code(); status.Code(err) != code {
-		return status.Error(code, err.Error())
-	}
-	return err
 }
 
 // infeasible is the error for a request that is wrong as it stands.

@@ -31,6 +31,11 @@ type loop struct {
 	detaching bool
 }
 
+// attached is what tells the device from another that its number is given to.
+func (l *loop) attached() loopdev.Device {
+	return loopdev.Device{Number: l.number, Sequence: l.sequence}
+}
+
 // find returns the device that the image is attached to, nil if there is none or it is being detached.
 func (l *loops) find(image string) (*loop, error) {
 	device, err := l.findAny(image)
@@ -65,9 +70,9 @@ func (l *loops) findAny(image string) (*loop, error) {
 
 // check returns the device if its image is that of stat.
 func (l *loops) check(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
-	device, err := l.devices.Open(candidate.Number, os.O_RDONLY)
+	device, err := l.devices.Hold(candidate)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-		return nil, nil // being detached right now
+		return nil, nil // being detached right now, or another's by now
 	}
 	if err != nil {
 		return nil, err
@@ -120,7 +125,7 @@ func (l *loops) published(number int) (bool, error) {
 // revive takes back that a device is being detached: its image must not get a second device while a filesystem that
 // is still mounted somewhere writes through the first. It reports false if the device is gone by now.
 func (l *loops) revive(device *loop) (bool, error) {
-	file, err := l.devices.Open(device.number, os.O_RDONLY)
+	file, err := l.devices.Hold(device.attached())
 	if errors.Is(err, unix.ENXIO) {
 		return false, nil
 	}
@@ -144,14 +149,14 @@ func (l *loops) revive(device *loop) (bool, error) {
 
 // detach frees the device, at once or when its last user closes it.
 func (l *loops) detach(device *loop) error {
-	return l.devices.Detach(loopdev.Device{Number: device.number, Sequence: device.sequence})
+	return l.devices.Detach(device.attached())
 }
 
 // resize has the device take the size that its image has now.
 func (l *loops) resize(device *loop) error {
-	file, err := l.devices.Open(device.number, os.O_RDONLY)
+	file, err := l.devices.Hold(device.attached())
 	if err != nil {
-		return err
+		return fmt.Errorf("resize %q: %w", device.path, err)
 	}
 	defer file.Close()
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {

@@ -230,24 +230,34 @@ func (d Devices) Open(number, mode int) (*os.File, error) {
 	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 }
 
+// Hold opens a device for reading. What is attached stays the same until the caller closes it. It gives ENXIO if nothing is
+// attached any more, or something else.
+func (d Devices) Hold(device Device) (*os.File, error) {
+	file, err := d.Open(device.Number, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	sequence, err := d.sequence(device.Number)
+	if err == nil && sequence != device.Sequence {
+		err = &os.PathError{Op: "hold", Path: file.Name(), Err: unix.ENXIO}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
 // Detach frees the device, at once or when its last user closes it. One that is free is fine, and so is one that
 // something else is attached to by now: that stays.
 func (d Devices) Detach(device Device) error {
-	file, err := d.Open(device.Number, os.O_RDONLY)
+	file, err := d.Hold(device)
 	if errors.Is(err, unix.ENXIO) {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("detach %q: %w", d.Path(device.Number), err)
 	}
 	defer file.Close()
-	sequence, err := d.sequence(device.Number) // what is attached stays the same for as long as the file is open
-	if err != nil {
-		return fmt.Errorf("detach %q: %w", file.Name(), err)
-	}
-	if sequence != device.Sequence {
-		return nil
-	}
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %q: %w", file.Name(), err)
 	}

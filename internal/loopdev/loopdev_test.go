@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // image is an open file of a megabyte, and the loop devices of this machine. The test is skipped without them.
@@ -72,6 +73,11 @@ func TestNumberOfADeviceIsTakenAgain(t *testing.T) {
 	require.NotZero(t, attached.Sequence)
 	earlier := attached
 	earlier.Sequence--
+	_, err = devices.Hold(earlier)
+	require.ErrorIs(t, err, unix.ENXIO)
+	held, err := devices.Hold(attached)
+	require.NoError(t, err)
+	require.NoError(t, held.Close())
 	require.NoError(t, devices.Detach(earlier))
 	require.Equal(t, []Device{attached}, of(t, devices, file))
 }

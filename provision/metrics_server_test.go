@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -11,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes/fake"
 	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/berth-dev/berth/internal/freeport"
 )
 
 // pageless is a Provisioner that nobody calls.
@@ -19,10 +20,8 @@ type pageless struct{ Provisioner }
 // TestMetricsPagesShareAPort: two controllers live in one process, each with metrics of its own. Of two that are given
 // one port the second tries again each five seconds, and has it when the first has ended.
 func TestMetricsPagesShareAPort(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Loopback()
 	require.NoError(t, err)
-	port := listener.Addr().(*net.TCPAddr).Port
-	require.NoError(t, listener.Close())
 	clock := testclock.NewFakeClock(time.Now())
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	status := func(path string) int {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
+	"github.com/berth-dev/berth/internal/freeport"
 	"github.com/berth-dev/berth/provision"
 )
 
@@ -109,10 +109,8 @@ func TestWithoutIntentNoClaimIsWritten(t *testing.T) {
 }
 
 func TestMetricsPage(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Loopback()
 	require.NoError(t, err)
-	port := listener.Addr().(*net.TCPAddr).Port
-	require.NoError(t, listener.Close())
 	for range 2 { // the page and its metrics belong to the controller, not to the process
 		c, err := provision.New(newWorld().client(nil), driver, &simple{}, provision.LeaderElection(false),
 			provision.MetricsAddress("127.0.0.1"), provision.MetricsPort(int32(port)), provision.MetricsPath("/here"))

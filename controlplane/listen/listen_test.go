@@ -1,8 +1,10 @@
 package listen_test
 
 import (
+	"errors"
 	"net"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,14 +15,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open listens on addresses at a port that was free a moment ago.
+// open listens on addresses at a port that was free a moment ago, and still is: any other program may have taken it.
 func open(t *testing.T, addresses ...string) (*listen.Listener, int) {
 	t.Helper()
-	probe, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := probe.Addr().(*net.TCPAddr).Port
-	require.NoError(t, probe.Close())
-	listener, err := listen.Open(t.Context(), addresses, port)
+	var listener *listen.Listener
+	port, err := 0, error(syscall.EADDRINUSE)
+	for errors.Is(err, syscall.EADDRINUSE) {
+		probe, probeErr := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, probeErr)
+		port = probe.Addr().(*net.TCPAddr).Port
+		require.NoError(t, probe.Close())
+		listener, err = listen.Open(t.Context(), addresses, port)
+	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 	return listener, port

@@ -8,6 +8,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// NodesIdle is an annotation of claims whose volumes several nodes may write to: when such a volume grows, nothing is to do
+// on nodes. A resizer sets it because the driver says so, and node agents heed it (Kubernetes 1.34).
+const NodesIdle = "volume.kubernetes.io/node-expansion-not-required"
+
+// IsShared reports whether several nodes may write to the claim's volume.
+func IsShared(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
+}
+
+// ConcernsEachNode reports whether each node that has the claim's volume has a part in making it larger, so that it is not
+// enough that one of them tells the claim's new size.
+func ConcernsEachNode(claim *corev1.PersistentVolumeClaim) bool {
+	_, idle := claim.Annotations[NodesIdle]
+	return IsShared(claim) && !idle
+}
+
 // Stage is how far the claim's volume has come; "" if nobody says. It is status.allocatedResourceStatuses of KEP-1790.
 func Stage(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]

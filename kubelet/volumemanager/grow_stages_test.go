@@ -152,3 +152,74 @@ func TestGrowthThatFailsIsTold(t *testing.T) {
 		})
 	}
 }
+
+// share has several nodes write to the volume, and says whether the resizer says that nodes have no part in its growth.
+func (w *growingWorld) share(idle bool) {
+	w.t.Helper()
+	claim := w.claim()
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	claim.Annotations = nil
+	if idle {
+		claim.Annotations = map[string]string{"volume.kubernetes.io/node-expansion-not-required": "true"}
+	}
+	require.NoError(w.t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
+}
+
+// elsewhere has another node be the first that does its part.
+func (w *growingWorld) elsewhere(size string) {
+	w.t.Helper()
+	claim := w.claim()
+	claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	require.NoError(w.t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
+	w.grow(size, "")
+}
+
+func TestEachNodeHasItsPartInTheGrowthOfASharedVolume(t *testing.T) {
+	w := newGrowingWorld(t)
+	called := func(times int) { // to its end, which the events follow
+		t.Helper()
+		require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful")
+		require.Contains(t, w.nextEvent(), "FileSystemResizeSuccessful")
+		require.Equal(t, times, w.calls(), "%v", w.driver.Calls())
+	}
+	looks := func() (count int) { // at a volume, with what its claim said just before
+		for _, action := range w.client.Actions() {
+			if action.Matches("get", "persistentvolumes") {
+				count++
+			}
+		}
+		return count
+	}
+	leftAlone := func(size string) {
+		t.Helper()
+		before := looks()
+		w.elsewhere(size)
+		w.await("the manager looks", func() bool { return looks() > before })
+	}
+	leftAlone("2Gi") // who has a volume alone has nobody to follow
+	w.share(false)
+	w.another()
+	w.elsewhere("3Gi")
+	called(1)
+	w.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.OutOfRange})
+	w.elsewhere("4Gi")
+	require.Contains(t, w.nextEvent(), "FileSystemResizeFailed")
+	require.Empty(t, w.claim().Status.Conditions, "another node has said that all is well")
+	require.Empty(t, w.claim().Status.AllocatedResourceStatuses["storage"])
+	w.step(time.Minute)
+	called(3)
+
+	w.share(true)
+	leftAlone("5Gi")
+	w.share(false)
+	require.NoError(t, w.Mount(t.Context(), pod("b", claimVolume("data", "v"))))
+	w.elsewhere("6Gi")
+	called(4) // once for both
+	require.NoError(t, w.Unmount(t.Context(), "b"))
+
+	w.restart()
+	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
+	called(5) // nobody knows what was missed meanwhile
+	w.end()
+	require.Equal(t, 5, w.calls())
+}

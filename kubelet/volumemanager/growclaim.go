@@ -3,8 +3,12 @@ package volumemanager
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,43 +20,116 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// grow has the volume grow if its PersistentVolume is larger than its claim knows, and tells the claim.
+// grow has the volume grow if its PersistentVolume is larger than its claim knows, and tells the claim; also if another node
+// has told the claim, where each has a part in it.
 func (m *Manager) grow(ctx context.Context, pod *corev1.Pod, mounted *mountedVolume) error {
-	if !canGrow(mounted) || !isNodesTurn(mounted.Spec) {
+	if !canGrow(mounted) {
+		return nil
+	}
+	ours := isNodesTurn(mounted.Spec)
+	if !ours && !isBehind(mounted) {
 		return nil
 	}
 	claim := mounted.Spec.PVC
-	if expansion.Stage(claim) == corev1.PersistentVolumeClaimNodeResizePending {
-		const stage = corev1.PersistentVolumeClaimNodeResizeInProgress
-		if err := m.patchClaim(ctx, claim, func(now *corev1.PersistentVolumeClaim) map[string]any {
-			if expansion.Stage(now) != corev1.PersistentVolumeClaimNodeResizePending {
-				return nil
-			}
-			return map[string]any{"allocatedResourceStatuses": map[string]any{"storage": stage}}
-		}); err != nil {
-			return fmt.Errorf("tell claim %s/%s that its volume is about to grow: %w", claim.Namespace, claim.Name, err)
+	if ours {
+		if err := m.tellBegin(ctx, claim); err != nil {
+			return err
 		}
 	}
-	size := mounted.Spec.PV.Spec.Capacity[corev1.ResourceStorage]
-	span := m.deps.Timeline.Begin(timeline.RefOf("PersistentVolumeClaim", claim), "kubelet", timeline.StageGrowing, size.String())
-	done, err := m.growOnDevice(ctx, mounted)
-	span.End(err)
+	called, err := m.growHere(ctx, mounted)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ours && ctx.Err() == nil {
 			m.tellFailure(ctx, claim, err)
 		}
 		return err
 	}
-	if !done {
+	told := false
+	if ours && isHeeded(mounted) {
+		if told, err = m.tellClaim(ctx, mounted.Spec); err != nil {
+			return err
+		}
+	}
+	if told || called && !ours {
+		message := fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", mounted.Spec.PV.Name,
+			m.config.NodeName)
+		m.deps.Recorder.Event(pod, corev1.EventTypeNormal, resizeDone, message)
+		m.deps.Recorder.Event(claim, corev1.EventTypeNormal, resizeDone, message)
+	}
+	return nil
+}
+
+// growHere does this node's part, once for all of its Pods, and reports whether anything was to be done.
+func (m *Manager) growHere(ctx context.Context, mounted *mountedVolume) (done bool, err error) {
+	if isHeeded(mounted) {
+		return false, nil
+	}
+	size := mounted.Spec.PV.Spec.Capacity.Storage()
+	span := m.deps.Timeline.Begin(timeline.RefOf("PersistentVolumeClaim", mounted.Spec.PVC), "kubelet",
+		timeline.StageGrowing, size.String())
+	err = m.onDevice(ctx, mounted, opExpand, func(ctx context.Context) (err error) {
+		if isHeeded(mounted) {
+			return nil // another Pod was faster
+		}
+		if done, err = m.callExpander(ctx, mounted); done {
+			m.heed(mounted)
+		}
+		return err
+	})
+	span.End(err)
+	return done, err
+}
+
+// heededBy is the size that is heeded by setting a volume up: what its claim knows, unless it stands from before. Then only
+// its driver knows how large it is here.
+func heededBy(request volume.Request) *atomic.Int64 {
+	heeded := new(atomic.Int64)
+	if _, err := os.Stat(request.Dir); errors.Is(err, fs.ErrNotExist) && request.Spec.PVC != nil {
+		heeded.Store(request.Spec.PVC.Status.Capacity.Storage().Value())
+	}
+	return heeded
+}
+
+// isHeeded reports whether nothing is left to do here for the volume to be as large as it is.
+func isHeeded(mounted *mountedVolume) bool {
+	return mounted.heeded.Load() >= mounted.Spec.PV.Spec.Capacity.Storage().Value()
+}
+
+// isBehind reports whether this node has still to do its part, and another node has told the claim.
+func isBehind(mounted *mountedVolume) bool {
+	size, known := mounted.Spec.PV.Spec.Capacity.Storage(), mounted.Spec.PVC.Status.Capacity.Storage()
+	return known.Cmp(*size) >= 0 && !isHeeded(mounted) && expansion.ConcernsEachNode(mounted.Spec.PVC)
+}
+
+// heed notes that this node has done its part for a volume, for all of its Pods.
+func (m *Manager) heed(mounted *mountedVolume) {
+	size := mounted.Spec.PV.Spec.Capacity.Storage().Value()
+	mounted.heeded.Store(size)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, state := range m.pods {
+		for _, other := range state.mounted {
+			if other.Spec.PV != nil && other.Spec.PV.UID == mounted.Spec.PV.UID {
+				other.heeded.Store(size)
+			}
+		}
+	}
+}
+
+// tellBegin writes into the claim's status that the node does its part now.
+func (m *Manager) tellBegin(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if expansion.Stage(claim) != corev1.PersistentVolumeClaimNodeResizePending {
 		return nil
 	}
-	if err := m.tellClaim(ctx, mounted.Spec); err != nil {
-		return err
+	err := m.patchClaim(ctx, claim, func(now *corev1.PersistentVolumeClaim) map[string]any {
+		if expansion.Stage(now) != corev1.PersistentVolumeClaimNodeResizePending {
+			return nil
+		}
+		return map[string]any{"allocatedResourceStatuses": map[string]any{
+			"storage": corev1.PersistentVolumeClaimNodeResizeInProgress}}
+	})
+	if err != nil {
+		return fmt.Errorf("tell claim %s/%s that its volume is about to grow: %w", claim.Namespace, claim.Name, err)
 	}
-	message := fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", mounted.Spec.PV.Name,
-		m.config.NodeName)
-	m.deps.Recorder.Event(pod, corev1.EventTypeNormal, resizeDone, message)
-	m.deps.Recorder.Event(mounted.Spec.PVC, corev1.EventTypeNormal, resizeDone, message)
 	return nil
 }
 
@@ -72,25 +149,24 @@ func isNodesTurn(spec volume.Spec) bool {
 	return true
 }
 
-func (m *Manager) growOnDevice(ctx context.Context, mounted *mountedVolume) (done bool, err error) {
-	err = m.onDevice(ctx, mounted, opExpand, func(ctx context.Context) (err error) {
-		expand := func(ctx context.Context) (err error) {
-			done, err = mounted.plugin.(volume.Expander).Expand(ctx, volume.ExpandRequest{
-				Spec: mounted.Spec, Dir: mounted.request.Dir, Path: mounted.Path,
-			})
-			return err
-		}
-		return m.meter.run(ctx, mounted.Spec.FullName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
-	})
+func (m *Manager) callExpander(ctx context.Context, mounted *mountedVolume) (done bool, err error) {
+	expand := func(ctx context.Context) (err error) {
+		done, err = mounted.plugin.(volume.Expander).Expand(ctx, volume.ExpandRequest{
+			Spec: mounted.Spec, Dir: mounted.request.Dir, Path: mounted.Path,
+		})
+		return err
+	}
+	err = m.meter.run(ctx, mounted.Spec.FullName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
 	return done, err
 }
 
-// tellClaim writes into the claim's status that its volume has grown and that nothing is left to do here. A resizer that
-// works on a still larger size keeps its own words.
-func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
+// tellClaim writes into the claim's status that its volume has grown and that nothing is left to do here, and reports whether
+// nobody had yet. A resizer that works on a still larger size keeps its own words.
+func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) (told bool, err error) {
 	size := spec.PV.Spec.Capacity[corev1.ResourceStorage]
-	err := m.patchClaim(ctx, spec.PVC, func(claim *corev1.PersistentVolumeClaim) map[string]any {
-		if known := claim.Status.Capacity[corev1.ResourceStorage]; known.Cmp(size) >= 0 {
+	err = m.patchClaim(ctx, spec.PVC, func(claim *corev1.PersistentVolumeClaim) map[string]any {
+		known := claim.Status.Capacity[corev1.ResourceStorage]
+		if told = known.Cmp(size) < 0; !told {
 			return nil // another Pod was faster
 		}
 		status := map[string]any{"capacity": map[string]any{"storage": size.String()}}
@@ -104,9 +180,9 @@ func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) error {
 		return status
 	})
 	if err != nil {
-		return fmt.Errorf("tell claim %s/%s that its volume has grown: %w", spec.PVC.Namespace, spec.PVC.Name, err)
+		return false, fmt.Errorf("tell claim %s/%s that its volume has grown: %w", spec.PVC.Namespace, spec.PVC.Name, err)
 	}
-	return nil
+	return told, nil
 }
 
 // isResizers reports whether the claim's status is for the resizer to change.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -153,6 +154,9 @@ type mountedVolume struct {
 	Mounted
 	plugin  volume.Plugin
 	request volume.Request
+	// heeded is the size in bytes up to which this node has done its part in making the volume larger, 0 if an earlier
+	// process would have to tell. It is shared by copies of this struct.
+	heeded *atomic.Int64
 }
 
 type reported struct {

@@ -183,6 +183,7 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	if err != nil {
 		return err
 	}
+	heeded := heededBy(request)
 	mount, err := m.place(ctx, plugin, request)
 	if err != nil {
 		return err
@@ -191,7 +192,7 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 		Mounted: Mounted{
 			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), Spec: request.Spec,
 		},
-		plugin: plugin, request: request,
+		plugin: plugin, request: request, heeded: heeded,
 	}
 	failed := m.grow(ctx, pod, mounted)
 	if failed != nil {

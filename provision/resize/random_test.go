@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/expansion"
 	"github.com/berth-dev/berth/provision/resize"
 )
 
@@ -29,7 +30,8 @@ const largest = 20
 //   - the driver is asked only for what the claim's status says at that moment, as in progress;
 //   - a size whose outcome is open is the only one asked for until there is an answer;
 //   - a PersistentVolume never says less than it said, nor more than there is;
-//   - once nothing fails any more, every claim gets what it asks for, nothing of the expansion is left, and nobody is busy.
+//   - once nothing fails any more, every claim gets what it asks for, nothing of the expansion is left, nodes know whether
+//     they have a part in it, and nobody is busy.
 //
 // RESIZE_SEED repeats a run, RESIZE_RUNS makes more of them.
 func TestRandom(t *testing.T) {
@@ -73,7 +75,11 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	for i := range 4 {
 		name := fmt.Sprint("c", i)
 		c.names = append(c.names, name)
-		c.add(name)
+		c.add(name, func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+			if i%2 == 1 {
+				claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+			}
+		})
 		c.sizes[name] = 1 << 30
 	}
 	c.lag = func() time.Duration { return time.Duration(c.roll(50)) * time.Millisecond }
@@ -211,6 +217,9 @@ func (c *chaos) settle() {
 		require.Empty(c.t, claim.Status.Conditions, name)
 		require.NotContains(c.t, slices.Collect(maps.Keys(c.volume(name).Annotations)), preResize, name)
 		require.GreaterOrEqual(c.t, c.pool.sizes[name], want.Value(), name)
+		if expansion.IsShared(claim) && have.Cmp(gib(1)) > 0 {
+			require.Equal(c.t, c.pool.node, expansion.ConcernsEachNode(claim), name)
+		}
 	}
 	time.Sleep(24 * time.Hour)
 	synctest.Wait()

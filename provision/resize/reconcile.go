@@ -193,6 +193,9 @@ func (r *Resizer) note(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	if err != nil {
 		return err
 	}
+	if claim, err = r.tellNodes(ctx, claim, grown.NodeNeeded); err != nil {
+		return err
+	}
 	if grown.NodeNeeded {
 		if err := r.markPending(ctx, claim); err != nil {
 			return err

@@ -81,6 +81,42 @@ func TestWithoutANode(t *testing.T) {
 	})
 }
 
+// TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart is about an annotation that each node looks for, once the claim has its
+// new size.
+func TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart(t *testing.T) {
+	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+		const idle = "volume.kubernetes.io/node-expansion-not-required"
+		w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		})
+		w.pool.set(func(p *pool) { p.node = false })
+		w.ask("c", gib(2))
+		synctest.Wait()
+		done(t, w, "c", "2Gi")
+		require.Equal(t, "true", w.claim("c").Annotations[idle])
+
+		w.pool.set(func(p *pool) { p.node = true })
+		w.ask("c", gib(3))
+		synctest.Wait()
+		require.NotContains(t, w.claim("c").Annotations, idle)
+		w.node("c")
+		synctest.Wait()
+		done(t, w, "c", "3Gi")
+
+		w.pool.set(func(p *pool) { p.node = false })
+		w.mu.Lock()
+		w.forbid = true
+		w.mu.Unlock()
+		w.ask("c", gib(4))
+		synctest.Wait()
+		done(t, w, "c", "4Gi")
+		require.NotContains(t, w.claim("c").Annotations, idle, "a resizer that may not say so does its work nevertheless")
+		for range 6 {
+			require.Contains(t, <-events, "Normal ")
+		}
+	})
+}
+
 func TestADriverThatGrowsOnNodesOnlyIsNotCalled(t *testing.T) {
 	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
 		w.pool.set(func(p *pool) { p.able = resize.Abilities{Node: true} })

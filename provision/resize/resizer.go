@@ -66,7 +66,7 @@ type Driver interface {
 
 // Deps are what a Resizer works with. Client and Driver are required; the others have the usual defaults.
 type Deps struct {
-	// Client needs to watch claims, to patch their status, to get and patch PersistentVolumes, and to write events.
+	// Client needs to watch claims, to patch them and their status, to get and patch PersistentVolumes, and to write events.
 	Client kubernetes.Interface
 	Driver Driver
 	// Timeline gets each call of the driver as a stage of its claim. It may be nil.

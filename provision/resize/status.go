@@ -72,6 +72,26 @@ func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolum
 	return err
 }
 
+// tellNodes says in the claim of a volume that several nodes share whether they have a part in making it larger. It comes
+// before the claim has its new size, which is when the others look. It returns the claim as it is then.
+func (r *Resizer) tellNodes(ctx context.Context, claim *corev1.PersistentVolumeClaim, needed bool,
+) (*corev1.PersistentVolumeClaim, error) {
+	if !expansion.IsShared(claim) || expansion.ConcernsEachNode(claim) == needed {
+		return claim, nil
+	}
+	var idle any = "true"
+	if needed {
+		idle = nil
+	}
+	written, err := r.patch(ctx, claim, map[string]any{"annotations": map[string]any{expansion.NodesIdle: idle}}, nil)
+	if apierrors.IsForbidden(err) { // external-resizer is not allowed to either: then nodes just do what they need not
+		r.deps.Logger.Warn("cannot tell nodes whether they have a part in making a volume larger: allow to patch persistentvolumeclaims",
+			"claim", claim.Namespace+"/"+claim.Name, "error", err)
+		return claim, nil
+	}
+	return written, err
+}
+
 // markPending says in the claim that the node is to do its part.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := r.write(ctx, claim, change{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.with(
@@ -178,13 +198,25 @@ func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if next.capacity != nil {
 		status["capacity"] = map[string]any{"storage": next.capacity.String()}
 	}
-	data, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion}, "status": status})
+	return r.patch(ctx, claim, map[string]any{}, status)
+}
+
+// patch changes the claim's status, or only its metadata if status is nil, if nobody else has changed the claim since it was
+// read. Otherwise it returns errStale.
+func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim, metadata, status map[string]any,
+) (*corev1.PersistentVolumeClaim, error) {
+	metadata["uid"], metadata["resourceVersion"] = claim.UID, claim.ResourceVersion
+	content := map[string]any{"metadata": metadata}
+	var part []string
+	if status != nil {
+		content["status"], part = status, []string{"status"}
+	}
+	data, err := json.Marshal(content)
 	if err != nil {
 		return nil, fmt.Errorf("note the expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	written, err := r.claims.Patch(ctx, claim.Namespace, claim.Name,
-		client.Patch{Type: types.MergePatchType, Data: data}, metav1.PatchOptions{}, "status")
+		client.Patch{Type: types.MergePatchType, Data: data}, metav1.PatchOptions{}, part...)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil, errStale

@@ -49,6 +49,7 @@ type world struct {
 	version map[schema.GroupVersionResource]int64
 	lag     func() time.Duration
 	patches int
+	forbid  bool // whether claims may be patched in their status alone
 
 	pool *pool
 }
@@ -222,6 +223,9 @@ func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
 		return w.react(action)
 	}
 	w.patches++
+	if w.forbid && a.GetResource() == claimsGVR && a.GetSubresource() == "" {
+		return true, nil, apierrors.NewForbidden(claimsGVR.GroupResource(), a.Name, errors.New("no rule allows it"))
+	}
 	found, err := w.tracker.Get(a.GetResource(), a.GetNamespace(), a.Name)
 	if err != nil {
 		return true, nil, err

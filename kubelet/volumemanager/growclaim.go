@@ -79,13 +79,19 @@ func (m *Manager) growHere(ctx context.Context, mounted *mountedVolume) (done bo
 	return done, err
 }
 
-// heededBy is the size that is heeded by setting a volume up: what its claim knows, unless it stands from before. Then only
-// its driver knows how large it is here.
+// heededBy is the size that is heeded by setting a volume up: what its claim knows, unless several nodes share it and it
+// stands from before. Then only its driver knows how large it is here.
 func heededBy(request volume.Request) *atomic.Int64 {
-	heeded := new(atomic.Int64)
-	if _, err := os.Stat(request.Dir); errors.Is(err, fs.ErrNotExist) && request.Spec.PVC != nil {
-		heeded.Store(request.Spec.PVC.Status.Capacity.Storage().Value())
+	heeded, claim := new(atomic.Int64), request.Spec.PVC
+	if claim == nil {
+		return heeded
 	}
+	if expansion.IsShared(claim) {
+		if _, err := os.Stat(request.Dir); !errors.Is(err, fs.ErrNotExist) {
+			return heeded
+		}
+	}
+	heeded.Store(claim.Status.Capacity.Storage().Value())
 	return heeded
 }
 

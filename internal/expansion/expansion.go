@@ -1,4 +1,4 @@
-// Package expansion reads what a claim's status tells of its way to a larger size, for all who have a part in that: the
+// Package expansion reads what a claim tells of its way to a larger size, for all who have a part in that: the
 // resizer, the node agent, and explain.
 package expansion
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/spell"
+	"github.com/berth-dev/berth/internal/suggest"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -81,7 +81,7 @@ func ParseKind(word string) (string, error) {
 		}
 		firsts, all = append(firsts, info.words[0]), append(all, info.words...)
 	}
-	if near := spell.Nearest(word, all); near != "" {
+	if near := suggest.Closest(word, all); near != "" {
 		return "", fmt.Errorf("cannot explain %q: did you mean %q?", word, near)
 	}
 	return "", fmt.Errorf("cannot explain %q: %s are known", word, strings.Join(firsts, ", "))

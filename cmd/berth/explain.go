@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-dev/berth/explain"
-	"github.com/berth-dev/berth/internal/spell"
+	"github.com/berth-dev/berth/internal/suggest"
 	"github.com/berth-dev/berth/timeline/remote"
 	"github.com/berth-dev/berth/up"
 )
@@ -232,7 +232,7 @@ func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error 
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	names, listErr := f.names(ctx, cmd, of.kind)
-	if near := spell.Nearest(of.name, names); listErr == nil && near != "" {
+	if near := suggest.Closest(of.name, names); listErr == nil && near != "" {
 		return fmt.Errorf("%w: did you mean %q?", err, near)
 	}
 	if explain.Namespaced(of.kind) {

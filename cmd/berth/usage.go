@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/berth-dev/berth/internal/spell"
+	"github.com/berth-dev/berth/internal/suggest"
 )
 
 // newHelp is `berth help`, which unlike cobra's own refuses what is no command.
@@ -83,7 +83,7 @@ func nearestFlag(cmd *cobra.Command, err error) string {
 			known = append(known, f.Name)
 		}
 	})
-	return spell.Nearest(unknown.GetSpecifiedName(), known)
+	return suggest.Closest(unknown.GetSpecifiedName(), known)
 }
 
 // noArgs refuses words that a command has no use for.

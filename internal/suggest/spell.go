@@ -1,9 +1,9 @@
-// Package spell finds what somebody meant to write.
-package spell
+// Package suggest finds what somebody meant to write.
+package suggest
 
-// Nearest is the known word that the word is most likely to stand for, empty if none is near: at most two letters are
+// Closest is the known word that the word is most likely to stand for, empty if none is near: at most two letters are
 // to be changed, and fewer than are right.
-func Nearest(word string, known []string) string {
+func Closest(word string, known []string) string {
 	near, best := "", 3
 	for _, candidate := range known {
 		if d := distance(word, candidate); d < best && d < len(candidate)-1 && 2*d <= len(candidate) {

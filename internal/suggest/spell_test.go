@@ -1,11 +1,11 @@
-package spell_test
+package suggest_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/spell"
+	"github.com/berth-dev/berth/internal/suggest"
 )
 
 func TestNearest(t *testing.T) {
@@ -14,6 +14,6 @@ func TestNearest(t *testing.T) {
 		"pds": "pods", "deploymnt": "deployment", "nmspace": "namespace", "pod": "pod",
 		"service": "", "x": "", "xy": "", "": "",
 	} {
-		require.Equal(t, want, spell.Nearest(word, known), word)
+		require.Equal(t, want, suggest.Closest(word, known), word)
 	}
 }

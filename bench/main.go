@@ -140,7 +140,7 @@ func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	options := harness.Options{
-		Site: harness.Site{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Out: os.Stdout, Profile: c.profile,
+		Paths: harness.Paths{Bin: bin, Dir: dir}, Rounds: c.rounds, Cases: c.cases, Out: os.Stdout, Profile: c.profile,
 	}
 	began := time.Now()
 	var failed error

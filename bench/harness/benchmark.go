@@ -74,9 +74,9 @@ type Benchmark struct {
 	Axis string
 	// Missing tells why the benchmark cannot be run here, such as a binary that is not built. Nil or an empty answer
 	// means that it can.
-	Missing func(Site) string
+	Missing func(Paths) string
 	// Setup prepares what all samples share, such as a control plane. Nil means nothing.
-	Setup func(context.Context, Site) (*Place, error)
+	Setup func(context.Context, Paths) (*Environment, error)
 	// Cases are the pieces of work.
 	Cases []Case
 	// Budget is how long the benchmark should take on a machine that does nothing else, with the default number of
@@ -84,16 +84,16 @@ type Benchmark struct {
 	Budget time.Duration
 }
 
-// Site is where a benchmark runs.
-type Site struct {
+// Paths is where a benchmark runs.
+type Paths struct {
 	// Bin is the directory with Berth's binaries.
 	Bin string
 	// Dir is an empty directory for the benchmark's own files, deleted afterwards.
 	Dir string
 }
 
-// Place is what Setup made.
-type Place struct {
+// Environment is what Setup made.
+type Environment struct {
 	// Env is set in the environment of each sample's process.
 	Env map[string]string
 	// Versions name what else is measured there, such as the container runtime.
@@ -104,8 +104,8 @@ type Place struct {
 
 // Sample collects what one run yields.
 type Sample struct {
-	// Site is where the sample is taken.
-	Site Site
+	// Paths is where the sample is taken.
+	Paths Paths
 	// Round counts the rounds from 0. Names derived from it keep the samples apart.
 	Round int
 

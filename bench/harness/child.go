@@ -24,7 +24,7 @@ func Child(ctx context.Context, benchmarks []Benchmark, args []string) error {
 		return fmt.Errorf("take sample: round: %w", err)
 	}
 	sample := &Sample{Round: round,
-		Site: Site{Bin: os.Getenv("BERTH_BENCH_BIN"), Dir: os.Getenv("BERTH_BENCH_DIR")}}
+		Paths: Paths{Bin: os.Getenv("BERTH_BENCH_BIN"), Dir: os.Getenv("BERTH_BENCH_DIR")}}
 	stop, err := profile(os.Getenv("BERTH_BENCH_PROFILE"))
 	if err != nil {
 		return err

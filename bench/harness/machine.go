@@ -67,8 +67,8 @@ func LoadAverage() float64 {
 	return load
 }
 
-// measured are the modules whose versions belong to the results.
-var measured = map[string]bool{
+// measuredModules are the modules whose versions belong to the results.
+var measuredModules = map[string]bool{
 	"k8s.io/kubernetes":                                    true,
 	"k8s.io/client-go":                                     true,
 	"sigs.k8s.io/controller-runtime":                       true,
@@ -83,7 +83,7 @@ func Versions(ctx context.Context) map[string]string {
 			if dep.Replace != nil {
 				dep = &debug.Module{Path: dep.Path, Version: dep.Replace.Version}
 			}
-			if measured[dep.Path] {
+			if measuredModules[dep.Path] {
 				versions[dep.Path] = dep.Version
 			}
 		}

@@ -22,15 +22,15 @@ const ChildFlag = "-sample"
 
 const (
 	defaultTimeout = 5 * time.Minute
-	shortest       = time.Minute // what a sample gets when the budget is used up
+	minTimeout     = time.Minute // what a sample gets when the budget is used up
 )
 
-var errTooLong = errors.New("it took longer than it may")
+var errBudgetExceeded = errors.New("it took longer than it may")
 
 // Options say how to run.
 type Options struct {
-	// Site is where to run; Site.Dir is where each benchmark gets a directory of its own.
-	Site Site
+	// Paths is where to run; Site.Dir is where each benchmark gets a directory of its own.
+	Paths Paths
 	// Rounds is how many samples each variant of a case gives.
 	Rounds int
 	// Cases limits the run to cases whose name contains the text.
@@ -50,27 +50,27 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	data := &Data{Name: b.Name, Title: b.Title, About: b.About, Axis: b.Axis,
 		Machine: ThisMachine(), Versions: Versions(ctx)}
 	if b.Missing != nil {
-		if reason := b.Missing(options.Site); reason != "" {
+		if reason := b.Missing(options.Paths); reason != "" {
 			data.NotMeasured, data.Taken = reason, time.Now().UTC()
 			fmt.Fprintf(options.Out, "%s: not measured: %s\n", b.Name, reason)
 			return data, nil
 		}
 	}
-	dir, err := os.MkdirTemp(options.Site.Dir, b.Name+"-")
+	dir, err := os.MkdirTemp(options.Paths.Dir, b.Name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("run benchmark %q: %w", b.Name, err)
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what is left lies in the temporary directory
-	options.Site.Dir = dir
+	options.Paths.Dir = dir
 	began := time.Now()
-	place := &Place{}
+	place := &Environment{}
 	if b.Setup != nil {
-		if place, err = b.Setup(ctx, options.Site); err != nil {
+		if place, err = b.Setup(ctx, options.Paths); err != nil {
 			return nil, fmt.Errorf("set up benchmark %q: %w", b.Name, err)
 		}
 		maps.Copy(data.Versions, place.Versions)
 	}
-	data.Cases = takeTurns(ctx, b, options, place.Env, began)
+	data.Cases = interleave(ctx, b, options, place.Env, began)
 	data.Taken = time.Now().UTC()
 	err = ctx.Err()
 	if place.Stop != nil {
@@ -82,8 +82,8 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	return data, nil
 }
 
-// takeTurns takes a round of each case, then the next: a machine that is busy for a while is so for all of them.
-func takeTurns(ctx context.Context, b Benchmark, options Options, env map[string]string, began time.Time) []CaseData {
+// interleave takes a round of each case, then the next: a machine that is busy for a while is so for all of them.
+func interleave(ctx context.Context, b Benchmark, options Options, env map[string]string, began time.Time) []CaseData {
 	var runners []*runner
 	for i := range b.Cases {
 		if strings.Contains(b.Cases[i].Name, options.Cases) {
@@ -93,7 +93,7 @@ func takeTurns(ctx context.Context, b Benchmark, options Options, env map[string
 	for round, more := 0, true; more && ctx.Err() == nil; round++ {
 		more = false
 		for _, r := range runners {
-			if r.goesOn(round) {
+			if r.hasTime(round) {
 				r.run(ctx, round)
 				more = true
 			}
@@ -130,8 +130,8 @@ func newRunner(benchmark string, c *Case, options Options, env map[string]string
 	return r
 }
 
-// goesOn says whether a round is to be taken. Having said no it does not change its mind.
-func (r *runner) goesOn(round int) bool {
+// hasTime says whether a round is to be taken. Having said no it does not change its mind.
+func (r *runner) hasTime(round int) bool {
 	if round >= r.rounds {
 		return false
 	}
@@ -152,7 +152,7 @@ func (r *runner) timeout() time.Duration {
 	if r.options.Budget == 0 {
 		return timeout
 	}
-	return min(timeout, max(shortest, r.options.Budget-time.Since(r.began)))
+	return min(timeout, max(minTimeout, r.options.Budget-time.Since(r.began)))
 }
 
 // run takes one round. A variant that failed is not tried again.
@@ -188,27 +188,27 @@ func (r *runner) print(sample *SampleData) {
 	fmt.Fprintf(r.options.Out, "%s load %.1f\n", line, sample.Load)
 }
 
-// clearing is how long a sample that is told to end may take to clear its Pods, mounts and links away. One that is killed
+// cleanupTime is how long a sample that is told to end may take to clear its Pods, mounts and links away. One that is killed
 // in the middle leaves them on the machine.
-const clearing = 3 * time.Minute
+const cleanupTime = 3 * time.Minute
 
 // sample takes one sample in a process of its own.
 func (r *runner) sample(ctx context.Context, variant string, round int) (*SampleData, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout(), errTooLong)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout(), errBudgetExceeded)
 	defer cancel()
 	program, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find own program: %w", err)
 	}
-	answer := filepath.Join(r.options.Site.Dir, "sample.json")
+	answer := filepath.Join(r.options.Paths.Dir, "sample.json")
 	cmd := exec.CommandContext(ctx, program, ChildFlag, r.benchmark, r.c.Name, variant, strconv.Itoa(round), answer)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = clearing
+	cmd.WaitDelay = cleanupTime
 	// It ends with this process, or rather with the thread that starts it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.Env = append(os.Environ(), "BERTH_BENCH_BIN="+r.options.Site.Bin, "BERTH_BENCH_DIR="+r.options.Site.Dir,
+	cmd.Env = append(os.Environ(), "BERTH_BENCH_BIN="+r.options.Paths.Bin, "BERTH_BENCH_DIR="+r.options.Paths.Dir,
 		"BERTH_BENCH_PROFILE="+r.profile(variant))
 	for key, value := range r.env {
 		cmd.Env = append(cmd.Env, key+"="+value)

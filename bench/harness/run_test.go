@@ -39,8 +39,8 @@ func benchmark() harness.Benchmark {
 	}
 	return harness.Benchmark{
 		Name: "fates", Title: "Fates",
-		Setup: func(context.Context, harness.Site) (*harness.Place, error) {
-			return &harness.Place{
+		Setup: func(context.Context, harness.Paths) (*harness.Environment, error) {
+			return &harness.Environment{
 				Env: map[string]string{"FATE": "sealed"}, Versions: map[string]string{"fate": "v1"},
 			}, nil
 		},
@@ -63,7 +63,7 @@ func benchmark() harness.Benchmark {
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	data, err := harness.Run(t.Context(), benchmark(),
-		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 2, Out: &out})
+		harness.Options{Paths: harness.Paths{Dir: t.TempDir()}, Rounds: 2, Out: &out})
 	require.NoError(t, err)
 	require.Equal(t, "v1", data.Versions["fate"])
 	require.Len(t, data.Cases, 1)
@@ -104,7 +104,7 @@ func TestBudget(t *testing.T) {
 	b.Cases[1].Name = "second"
 	var out bytes.Buffer
 	data, err := harness.Run(t.Context(), b,
-		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 3, Budget: 1, Out: &out})
+		harness.Options{Paths: harness.Paths{Dir: t.TempDir()}, Rounds: 3, Budget: 1, Out: &out})
 	require.NoError(t, err)
 	require.Len(t, data.Cases, 2)
 	require.Len(t, data.Cases[0].Values("good", "pid"), 1)
@@ -119,7 +119,7 @@ func TestInterrupted(t *testing.T) {
 		b.Cases[0].Variants = b.Cases[0].Variants[:2]
 		ctx, cancel := context.WithCancel(t.Context())
 		data, err := harness.Run(ctx, b, harness.Options{
-			Site: harness.Site{Dir: t.TempDir()}, Rounds: 2, Out: &endAfter{lines: lines, end: cancel},
+			Paths: harness.Paths{Dir: t.TempDir()}, Rounds: 2, Out: &cancelAfter{lines: lines, end: cancel},
 		})
 		require.ErrorIs(t, err, context.Canceled)
 		require.Len(t, data.Cases[0].Samples, lines)
@@ -128,14 +128,14 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// endAfter ends something when so many lines have been written to it.
-type endAfter struct {
+// cancelAfter ends something when so many lines have been written to it.
+type cancelAfter struct {
 	lines int
 	end   func()
 }
 
 // Write implements io.Writer.
-func (e *endAfter) Write(p []byte) (int, error) {
+func (e *cancelAfter) Write(p []byte) (int, error) {
 	if e.lines--; e.lines == 0 {
 		e.end()
 	}
@@ -144,10 +144,12 @@ func (e *endAfter) Write(p []byte) (int, error) {
 
 func TestMissingIsNotMeasured(t *testing.T) {
 	b := benchmark()
-	b.Missing = func(harness.Site) string { return "nothing is built" }
-	b.Setup = func(context.Context, harness.Site) (*harness.Place, error) { return nil, errors.New("must not run") }
+	b.Missing = func(harness.Paths) string { return "nothing is built" }
+	b.Setup = func(context.Context, harness.Paths) (*harness.Environment, error) {
+		return nil, errors.New("must not run")
+	}
 	var out bytes.Buffer
-	data, err := harness.Run(t.Context(), b, harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 1, Out: &out})
+	data, err := harness.Run(t.Context(), b, harness.Options{Paths: harness.Paths{Dir: t.TempDir()}, Rounds: 1, Out: &out})
 	require.NoError(t, err)
 	require.Equal(t, "nothing is built", data.NotMeasured)
 	require.Empty(t, data.Cases)
@@ -157,10 +159,10 @@ func TestMissingIsNotMeasured(t *testing.T) {
 func TestStopIsCalledAndItsErrorTold(t *testing.T) {
 	b := benchmark()
 	b.Cases = nil
-	b.Setup = func(context.Context, harness.Site) (*harness.Place, error) {
-		return &harness.Place{Stop: func() error { return errors.New("would not go") }}, nil
+	b.Setup = func(context.Context, harness.Paths) (*harness.Environment, error) {
+		return &harness.Environment{Stop: func() error { return errors.New("would not go") }}, nil
 	}
 	_, err := harness.Run(t.Context(), b,
-		harness.Options{Site: harness.Site{Dir: t.TempDir()}, Rounds: 1, Out: &bytes.Buffer{}})
+		harness.Options{Paths: harness.Paths{Dir: t.TempDir()}, Rounds: 1, Out: &bytes.Buffer{}})
 	require.ErrorContains(t, err, "would not go")
 }

@@ -83,8 +83,8 @@ func draw(d *harness.Data, dir string) ([]string, error) {
 	return names, nil
 }
 
-// row is a bar with its name.
-type row struct {
+// bar is a bar with its name.
+type bar struct {
 	name  string
 	color int
 	value harness.Summary
@@ -102,9 +102,9 @@ func bars(d *harness.Data) *svg {
 			s.metrics(c)
 		default:
 			metric := c.Metrics[0]
-			var rows []row
+			var rows []bar
 			for j, v := range c.Variants {
-				rows = append(rows, row{v, color(j), harness.Summarize(c.Values(v, metric.Name))})
+				rows = append(rows, bar{v, color(j), harness.Summarize(c.Values(v, metric.Name))})
 			}
 			s.group(c.Name+": "+metric.Name+unit(metric), metric.Better, rows)
 		}
@@ -119,10 +119,10 @@ func (s *svg) metrics(c *harness.CaseData) {
 		if slices.ContainsFunc(c.Metrics[:i], sameUnit) {
 			continue
 		}
-		var rows []row
+		var rows []bar
 		for _, m := range c.Metrics[i:] {
 			if sameUnit(m) {
-				rows = append(rows, row{m.Name, color(0), harness.Summarize(c.Values(c.Variants[0], m.Name))})
+				rows = append(rows, bar{m.Name, color(0), harness.Summarize(c.Values(c.Variants[0], m.Name))})
 			}
 		}
 		s.group(c.Name+unit(first), first.Better, rows)
@@ -138,7 +138,7 @@ func unit(m harness.Metric) string {
 }
 
 // group draws rows to one scale.
-func (s *svg) group(title string, better harness.Direction, rows []row) {
+func (s *svg) group(title string, better harness.Direction, rows []bar) {
 	s.height += 22
 	s.text(10, s.height-6, "title", "start", title)
 	s.text(width-10, s.height-6, "small", "end", string(better)+" is better")
@@ -154,7 +154,7 @@ func (s *svg) group(title string, better harness.Direction, rows []row) {
 	s.height += 12
 }
 
-func (s *svg) bar(r row, top float64) {
+func (s *svg) bar(r bar, top float64) {
 	y := s.height + (barStep-barHeight)/2
 	s.height += barStep
 	s.text(labels-8, y+12, "", "end", r.name)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
@@ -89,20 +89,20 @@ func Drain() harness.Benchmark {
 	}
 }
 
-type maker func(*storage, []types.NodeName) (world, error)
+type newController func(*storage, []types.NodeName) (controllerUnderTest, error)
 
-// scene is a world in which so much is attached.
-type scene struct {
-	storage *storage
-	world   world
-	nodes   []types.NodeName
-	disks   [][]*disk // by node
-	kept    float64   // bytes that the world's caches hold
-	before  int64     // private memory of the process before there was a world
+// fixture is a world in which so much is attached.
+type fixture struct {
+	storage      *storage
+	controller   controllerUnderTest
+	nodes        []types.NodeName
+	disks        [][]*disk // by node
+	cacheBytes   float64   // bytes that the world's caches hold
+	memoryBefore int64     // private memory of the process before there was a world
 }
 
-func newScene(open maker, nodes, volumes int) (*scene, error) {
-	s := &scene{storage: newStorage()}
+func newFixture(open newController, nodes, volumes int) (*fixture, error) {
+	s := &fixture{storage: newStorage()}
 	for i := range nodes {
 		s.nodes = append(s.nodes, types.NodeName(fmt.Sprint("node-", i)))
 		var disks []*disk
@@ -113,37 +113,37 @@ func newScene(open maker, nodes, volumes int) (*scene, error) {
 	}
 	kept := harness.HeapInUse()
 	debug.FreeOSMemory()
-	usage, err := rig.UsageOf(os.Getpid())
+	usage, err := testbed.UsageOf(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	s.before = usage.Private
-	if s.world, err = open(s.storage, s.nodes); err != nil {
+	s.memoryBefore = usage.Private
+	if s.controller, err = open(s.storage, s.nodes); err != nil {
 		return nil, err
 	}
 	for i, node := range s.nodes {
-		s.world.addNode(node)
+		s.controller.addNode(node)
 		for _, d := range s.disks[i] {
-			if err := s.world.want(d, node); err != nil {
+			if err := s.controller.want(d, node); err != nil {
 				return nil, err
 			}
-			if err := s.world.attached(d, node); err != nil {
+			if err := s.controller.attached(d, node); err != nil {
 				return nil, err
 			}
 		}
 	}
-	s.kept = float64(harness.HeapInUse() - kept)
+	s.cacheBytes = float64(harness.HeapInUse() - kept)
 	return s, nil
 }
 
-func atRest(name string, open maker, nodes int) harness.Variant {
+func atRest(name string, open newController, nodes int) harness.Variant {
 	return harness.Variant{Name: name, Run: func(ctx context.Context, sample *harness.Sample) error {
-		s, err := newScene(open, nodes, perNode)
+		s, err := newFixture(open, nodes, perNode)
 		if err != nil {
 			return err
 		}
 		running, stop := context.WithCancel(ctx)
-		done := background(func() error { return s.world.run(running) })
+		done := background(func() error { return s.controller.run(running) })
 		err = s.measure(ctx, sample)
 		stop()
 		if runErr := <-done; err == nil {
@@ -160,7 +160,7 @@ func background(f func() error) <-chan error {
 	return done
 }
 
-func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
+func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
@@ -171,12 +171,12 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 	spent := meter.Stop()
 	sample.Set("CPU idle", 100*spent.CPU.Seconds()/spent.Wall.Seconds())
 	sample.Set("allocated idle", float64(spent.Allocated)/(1<<20)/spent.Wall.Seconds())
-	usage, err := rig.UsageOf(os.Getpid())
+	usage, err := testbed.UsageOf(os.Getpid())
 	if err != nil {
 		return err
 	}
-	sample.Set("memory", float64(usage.Private-s.before)/(1<<20))
-	sample.Set("of that kept", s.kept/(1<<20))
+	sample.Set("memory", float64(usage.Private-s.memoryBefore)/(1<<20))
+	sample.Set("of that kept", s.cacheBytes/(1<<20))
 	var waits []float64
 	random := rand.New(rand.NewPCG(1, 2))
 	began := time.Now()
@@ -190,7 +190,7 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 		}
 		d, node := newDisk(fmt.Sprint("probe-", i)), s.nodes[random.IntN(len(s.nodes))]
 		wanted := time.Now()
-		if err := s.world.want(d, node); err != nil {
+		if err := s.controller.want(d, node); err != nil {
 			return err
 		}
 		select {
@@ -209,14 +209,14 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 	return nil
 }
 
-func drain(name string, open maker) harness.Variant {
+func drain(name string, open newController) harness.Variant {
 	return harness.Variant{Name: name, Run: func(ctx context.Context, sample *harness.Sample) error {
-		s, err := newScene(open, drainNodes, drainVolumes)
+		s, err := newFixture(open, drainNodes, drainVolumes)
 		if err != nil {
 			return err
 		}
 		running, stop := context.WithCancel(ctx)
-		done := background(func() error { return s.world.run(running) })
+		done := background(func() error { return s.controller.run(running) })
 		err = s.drain(ctx, sample)
 		stop()
 		if runErr := <-done; err == nil {
@@ -226,7 +226,7 @@ func drain(name string, open maker) harness.Variant {
 	}}
 }
 
-func (s *scene) drain(ctx context.Context, sample *harness.Sample) error {
+func (s *fixture) drain(ctx context.Context, sample *harness.Sample) error {
 	if err := harness.Pause(ctx, time.Second); err != nil { // the first pass, with its status writes, is over
 		return err
 	}
@@ -238,9 +238,9 @@ func (s *scene) drain(ctx context.Context, sample *harness.Sample) error {
 	began := time.Now()
 	for i, node := range s.nodes {
 		for _, d := range s.disks[i] {
-			s.world.unwant(d, node)
+			s.controller.unwant(d, node)
 		}
-		s.world.unmounted(node)
+		s.controller.unmounted(node)
 	}
 	select {
 	case <-s.storage.allDetached:

@@ -23,7 +23,7 @@ type berth struct {
 	engine  *reconciler.Engine
 }
 
-func newBerth(s *storage, names []types.NodeName) (world, error) {
+func newBerth(s *storage, names []types.NodeName) (controllerUnderTest, error) {
 	plugins := operationexecutor.Plugins{berthPlugin{s}}
 	lister, err := nodes(names)
 	if err != nil {

@@ -30,7 +30,7 @@ type kubernetes struct {
 	log        klog.Logger
 }
 
-func newKubernetes(s *storage, names []types.NodeName) (world, error) {
+func newKubernetes(s *storage, names []types.NodeName) (controllerUnderTest, error) {
 	klog.SetLogger(logr.Discard()) // it writes a line for each operation
 	lister, err := nodes(names)
 	if err != nil {

@@ -44,10 +44,10 @@ func Benchmark() harness.Benchmark {
 			Targets: []harness.Target{{Metric: "CPU a Get", Against: theirs, Ratio: 1.2}},
 			Variants: []harness.Variant{
 				{Name: ours, Run: func(ctx context.Context, s *harness.Sample) error {
-					return run(ctx, s, goroutines, func(p *place) (get, error) { return p.client(ctx, writes) })
+					return run(ctx, s, goroutines, func(p *fixture) (get, error) { return p.client(ctx, writes) })
 				}},
 				{Name: theirs, Run: func(ctx context.Context, s *harness.Sample) error {
-					return run(ctx, s, goroutines, func(p *place) (get, error) { return p.informer(), nil })
+					return run(ctx, s, goroutines, func(p *fixture) (get, error) { return p.informer(), nil })
 				}},
 			},
 		}
@@ -63,18 +63,18 @@ func Benchmark() harness.Benchmark {
 	}
 }
 
-// place is an informer whose cache is filled by hand, so that nothing else runs.
-type place struct {
+// fixture is an informer whose cache is filled by hand, so that nothing else runs.
+type fixture struct {
 	factory informers.SharedInformerFactory
 	lister  corelisters.ConfigMapLister
 }
 
-func newPlace() (*place, error) {
+func newFixture() (*fixture, error) {
 	clientset, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"}) // never called
 	if err != nil {
 		return nil, err
 	}
-	p := &place{factory: informers.NewSharedInformerFactory(clientset, 0)}
+	p := &fixture{factory: informers.NewSharedInformerFactory(clientset, 0)}
 	configMaps := p.factory.Core().V1().ConfigMaps()
 	for i := range objects {
 		if err := configMaps.Informer().GetIndexer().Add(configMap(fmt.Sprint("object-", i), "1")); err != nil {
@@ -89,14 +89,14 @@ func configMap(name, version string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: version}}
 }
 
-func (p *place) informer() get {
+func (p *fixture) informer() get {
 	return func(_ context.Context, name string) error {
 		_, err := p.lister.ConfigMaps(namespace).Get(name)
 		return err
 	}
 }
 
-func (p *place) client(ctx context.Context, writes int) (get, error) {
+func (p *fixture) client(ctx context.Context, writes int) (get, error) {
 	c, err := client.New(func(string) writer { return writer{} }, p.factory.Core().V1().ConfigMaps().Informer(),
 		client.Config[*corev1.ConfigMap]{Resource: corev1.Resource("configmaps")})
 	if err != nil {
@@ -128,8 +128,8 @@ func (writer) Create(_ context.Context, obj *corev1.ConfigMap, _ metav1.CreateOp
 	return stored, nil
 }
 
-func run(ctx context.Context, s *harness.Sample, goroutines int, prepare func(*place) (get, error)) error {
-	p, err := newPlace()
+func run(ctx context.Context, s *harness.Sample, goroutines int, prepare func(*fixture) (get, error)) error {
+	p, err := newFixture()
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 	nodeName = "bench"
 )
 
-var network = rig.Network{PodCIDR: "10.217.0.0/24", ServiceCIDR: "10.218.0.0/24"}
+var network = testbed.Network{PodCIDR: "10.217.0.0/24", ServiceCIDR: "10.218.0.0/24"}
 
 // Benchmark measures the start of a whole cluster.
 func Benchmark() harness.Benchmark {
@@ -31,8 +31,8 @@ func Benchmark() harness.Benchmark {
 			" with an empty data directory and then, after an orderly stop, with the same one; and the resident memory of its" +
 			" processes 15 s later, without Pods. (control plane: etcd, kube-apiserver, kube-controller-manager and" +
 			" kube-scheduler in one process. berth: kubelet and controllers.)",
-		Missing: func(site harness.Site) string {
-			return rig.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause")
+		Missing: func(site harness.Paths) string {
+			return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause")
 		},
 		Cases: []harness.Case{{
 			Name: "to a ready node",
@@ -49,11 +49,11 @@ func Benchmark() harness.Benchmark {
 }
 
 func run(ctx context.Context, s *harness.Sample) (err error) {
-	dir, err := os.MkdirTemp(s.Site.Dir, "up-")
+	dir, err := os.MkdirTemp(s.Paths.Dir, "up-")
 	if err != nil {
 		return fmt.Errorf("make directory: %w", err)
 	}
-	up := rig.Up{Bin: s.Site.Bin, Dir: dir, Network: network, NodeName: nodeName}
+	up := testbed.Up{Bin: s.Paths.Bin, Dir: dir, Network: network, NodeName: nodeName}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Join(dir, "data"))) }()
 	for _, metric := range []string{"first start", "start again"} {
 		began := time.Now()
@@ -81,11 +81,11 @@ func run(ctx context.Context, s *harness.Sample) (err error) {
 }
 
 // weigh looks at the memory of the cluster's processes.
-func weigh(ctx context.Context, s *harness.Sample, cluster *rig.Process) error {
+func weigh(ctx context.Context, s *harness.Sample, cluster *testbed.Process) error {
 	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
-	children, err := rig.Children(cluster.PID)
+	children, err := testbed.Children(cluster.PID)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func weigh(ctx context.Context, s *harness.Sample, cluster *rig.Process) error {
 		"memory of the control plane": children["berth-controlplane"],
 		"memory of containerd":        children["containerd"],
 	} {
-		usage, err := rig.UsageOf(pid)
+		usage, err := testbed.UsageOf(pid)
 		if err != nil {
 			return err
 		}

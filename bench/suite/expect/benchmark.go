@@ -95,7 +95,7 @@ func run(s *harness.Sample, to store, writes int) error {
 	errs := make([]error, goroutines)
 	for worker := range goroutines {
 		all.Go(func() {
-			errs[worker] = take(to, names, uids[worker], plans[worker])
+			errs[worker] = claimSteps(to, names, uids[worker], plans[worker])
 		})
 	}
 	all.Wait()
@@ -134,8 +134,8 @@ func plan(random *rand.Rand, writes int) []step {
 	return steps
 }
 
-// take takes one goroutine's steps.
-func take(to store, names []string, uids []types.UID, steps []step) error {
+// claimSteps takes one goroutine's steps.
+func claimSteps(to store, names []string, uids []types.UID, steps []step) error {
 	for i := range perWorker {
 		next := steps[i%planned]
 		key := names[next.key]

@@ -7,18 +7,18 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
-	ours   = "berth"
-	theirs = "kubernetes v1.36.3"
-	floor  = "CRI floor"
+	ours     = "berth"
+	theirs   = "kubernetes v1.36.3"
+	baseline = "CRI floor"
 
-	alone = 20 // Pods of a sample that come one at a time
+	sequentialPods = 20 // Pods of a sample that come one at a time
 )
 
-var network = rig.Network{PodCIDR: "10.211.0.0/24", ServiceCIDR: "10.212.0.0/24", Gateway: "10.211.0.1"}
+var network = testbed.Network{PodCIDR: "10.211.0.0/24", ServiceCIDR: "10.212.0.0/24", Gateway: "10.211.0.1"}
 
 // Benchmark measures the start and the end of Pods.
 func Benchmark() harness.Benchmark {
@@ -35,8 +35,8 @@ func Benchmark() harness.Benchmark {
 		Missing: missing,
 		Setup:   setup,
 		Cases: []harness.Case{
-			oneAtATime("hostNetwork, one at a time", plan{count: alone, hostNetwork: true}),
-			oneAtATime("bridge, one at a time", plan{count: alone}),
+			oneAtATime("hostNetwork, one at a time", plan{count: sequentialPods, hostNetwork: true}),
+			oneAtATime("bridge, one at a time", plan{count: sequentialPods}),
 			burst("hostNetwork, 30 at once", plan{count: 30, hostNetwork: true, together: true}),
 			burst("bridge, 30 at once", plan{count: 30, together: true}),
 			burst("hostNetwork, 100 at once", plan{count: 100, hostNetwork: true, together: true}),
@@ -44,8 +44,8 @@ func Benchmark() harness.Benchmark {
 			{
 				Name: "stateful, one at a time", Metrics: metrics(false), Rounds: 3,
 				Variants: []harness.Variant{
-					kubelet(ours, rig.Berth, plan{count: alone, stateful: true}),
-					kubelet(theirs, rig.Upstream, plan{count: alone, stateful: true}),
+					kubelet(ours, testbed.Berth, plan{count: sequentialPods, stateful: true}),
+					kubelet(theirs, testbed.Upstream, plan{count: sequentialPods, stateful: true}),
 				},
 			},
 		},
@@ -71,7 +71,7 @@ func Idle() harness.Benchmark {
 				{Name: "memory of the kubelet", Unit: "MiB", Better: harness.Lower},
 				{Name: "of that private", Unit: "MiB", Better: harness.Lower},
 			},
-			Variants: []harness.Variant{idle(ours, rig.Berth, pods), idle(theirs, rig.Upstream, pods)},
+			Variants: []harness.Variant{idle(ours, testbed.Berth, pods), idle(theirs, testbed.Upstream, pods)},
 		}
 		if pods == 100 {
 			c.Targets = []harness.Target{
@@ -84,12 +84,12 @@ func Idle() harness.Benchmark {
 	return b
 }
 
-func missing(site harness.Site) string {
-	return rig.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", rig.UpstreamProgram)
+func missing(site harness.Paths) string {
+	return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", testbed.UpstreamProgram)
 }
 
-func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
-	cluster, err := rig.StartCluster(ctx, site.Bin, site.Dir, network)
+func setup(ctx context.Context, site harness.Paths) (*harness.Environment, error) {
+	cluster, err := testbed.StartCluster(ctx, site.Bin, site.Dir, network)
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +101,11 @@ func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop())
 	}
-	return &harness.Place{Env: env, Versions: map[string]string{"runtime": version}, Stop: cluster.Stop}, nil
+	return &harness.Environment{Env: env, Versions: map[string]string{"runtime": version}, Stop: cluster.Stop}, nil
 }
 
 func runtimeVersion(ctx context.Context, endpoint string) (string, error) {
-	runtime, err := rig.Dial(endpoint)
+	runtime, err := testbed.Dial(endpoint)
 	if err != nil {
 		return "", err
 	}
@@ -137,9 +137,9 @@ func oneAtATime(name string, p plan) harness.Case {
 	return harness.Case{
 		Name: name, Metrics: metrics(false), Variants: variants(p),
 		Targets: []harness.Target{
-			{Metric: "ready p50", Against: floor, Ratio: 1.15},
-			{Metric: "ready p99", Against: floor, Ratio: 1.5},
-			{Metric: "gone p50", Against: floor, Ratio: 1.25},
+			{Metric: "ready p50", Against: baseline, Ratio: 1.15},
+			{Metric: "ready p99", Against: baseline, Ratio: 1.5},
+			{Metric: "gone p50", Against: baseline, Ratio: 1.25},
 		},
 	}
 }
@@ -153,19 +153,19 @@ func burst(name string, p plan) harness.Case {
 
 func variants(p plan) []harness.Variant {
 	return []harness.Variant{
-		kubelet(ours, rig.Berth, p),
-		kubelet(theirs, rig.Upstream, p),
-		{Name: floor, Run: func(ctx context.Context, s *harness.Sample) error { return runFloor(ctx, s, p) }},
+		kubelet(ours, testbed.Berth, p),
+		kubelet(theirs, testbed.Upstream, p),
+		{Name: baseline, Run: func(ctx context.Context, s *harness.Sample) error { return runBaseline(ctx, s, p) }},
 	}
 }
 
-func kubelet(name string, which rig.Kubelet, p plan) harness.Variant {
+func kubelet(name string, which testbed.Kubelet, p plan) harness.Variant {
 	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
 		return run(ctx, s, which, p)
 	}}
 }
 
-func idle(name string, which rig.Kubelet, pods int) harness.Variant {
+func idle(name string, which testbed.Kubelet, pods int) harness.Variant {
 	return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
 		return runIdle(ctx, s, which, pods)
 	}}

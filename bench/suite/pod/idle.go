@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
@@ -14,8 +14,8 @@ const (
 	idleTime = 30 * time.Second
 )
 
-func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet, pods int) error {
-	s, err := open(ctx, which, plan{count: pods, hostNetwork: true, together: true})
+func runIdle(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, pods int) error {
+	s, err := newFixture(ctx, which, plan{count: pods, hostNetwork: true, together: true})
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet, pod
 	return errors.Join(err, s.Close())
 }
 
-func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
+func (s *fixture) idle(ctx context.Context, sample *harness.Sample) error {
 	if err := s.one(ctx, "warm", &results{}); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 	"github.com/berth-dev/berth/provision/local"
 )
 
@@ -30,13 +30,13 @@ func settings() *corev1.ConfigMap {
 }
 
 // pod describes one Pod.
-func (p plan) pod(c *rig.Cluster, name string) *corev1.Pod {
+func (p plan) pod(c *testbed.Cluster, name string) *corev1.Pod {
 	var grace int64 = 1
 	no := false
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			NodeName: rig.NodeName, HostNetwork: p.hostNetwork, TerminationGracePeriodSeconds: &grace,
+			NodeName: testbed.NodeName, HostNetwork: p.hostNetwork, TerminationGracePeriodSeconds: &grace,
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 			Containers: []corev1.Container{{
 				Name: "main", Image: c.Image, ImagePullPolicy: corev1.PullNever,

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
@@ -20,27 +20,27 @@ const (
 	settleTime = 200 * time.Millisecond
 )
 
-// scene is where a sample's Pods are, and the watch that tells of them.
-type scene struct {
-	*rig.Scene
+// fixture is where a sample's Pods are, and the watch that tells of them.
+type fixture struct {
+	*testbed.TestNode
 	plan  plan
 	watch *watcher
 }
 
-// open starts the kubelet and makes what the Pods need.
-func open(ctx context.Context, which rig.Kubelet, p plan) (_ *scene, err error) {
-	base, err := rig.OpenScene(ctx, which, settings())
+// newFixture starts the kubelet and makes what the Pods need.
+func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (_ *fixture, err error) {
+	base, err := testbed.StartTestNode(ctx, which, settings())
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{Scene: base, plan: p}
+	s := &fixture{TestNode: base, plan: p}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
 	if p.stateful {
-		if err := s.ProvideLocal(ctx); err != nil {
+		if err := s.StartLocalProvisioner(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -52,7 +52,7 @@ func open(ctx context.Context, which rig.Kubelet, p plan) (_ *scene, err error) 
 }
 
 // create makes a Pod and returns when it was asked for.
-func (s *scene) create(ctx context.Context, name string) (time.Time, error) {
+func (s *fixture) create(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
 	if s.plan.stateful {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, claim(name), metav1.CreateOptions{})
@@ -68,7 +68,7 @@ func (s *scene) create(ctx context.Context, name string) (time.Time, error) {
 }
 
 // remove deletes a Pod and returns when that was asked for.
-func (s *scene) remove(ctx context.Context, name string) (time.Time, error) {
+func (s *fixture) remove(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
 	if err := s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return began, fmt.Errorf("delete Pod: %w", err)
@@ -82,8 +82,8 @@ type results struct {
 	allReady, allGone time.Duration
 }
 
-func run(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p plan) error {
-	s, err := open(ctx, which, p)
+func run(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, p plan) error {
+	s, err := newFixture(ctx, which, p)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func run(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p plan)
 	return errors.Join(err, s.Close())
 }
 
-func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
+func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 	// The first Pod of a kubelet finds nothing warm; it is not counted.
 	if err := s.one(ctx, "warm", &results{}); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (s *scene) measure(ctx context.Context, sample *harness.Sample) error {
 }
 
 // one makes a Pod, waits until it is ready, deletes it and waits until it is gone.
-func (s *scene) one(ctx context.Context, name string, r *results) error {
+func (s *fixture) one(ctx context.Context, name string, r *results) error {
 	began, err := s.create(ctx, name)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (s *scene) one(ctx context.Context, name string, r *results) error {
 }
 
 // all makes all Pods at once, and when all are ready deletes all at once.
-func (s *scene) all(ctx context.Context, r *results) error {
+func (s *fixture) all(ctx context.Context, r *results) error {
 	began := time.Now()
 	var err error
 	if r.ready, err = s.each(ctx, s.create, isReady); err != nil {
@@ -169,7 +169,7 @@ func (s *scene) all(ctx context.Context, r *results) error {
 }
 
 // each does something to all Pods and waits for what follows; it returns how long that took for each.
-func (s *scene) each(
+func (s *fixture) each(
 	ctx context.Context, do func(context.Context, string) (time.Time, error), what state,
 ) ([]float64, error) {
 	var (
@@ -211,10 +211,10 @@ func report(sample *harness.Sample, p plan, r *results) {
 	}
 }
 
-func usages(pids []int) ([]rig.Usage, error) {
-	all := make([]rig.Usage, len(pids))
+func usages(pids []int) ([]testbed.Usage, error) {
+	all := make([]testbed.Usage, len(pids))
 	for i, pid := range pids {
-		usage, err := rig.UsageOf(pid)
+		usage, err := testbed.UsageOf(pid)
 		if err != nil {
 			return nil, err
 		}

@@ -28,11 +28,11 @@ type watcher struct {
 	done   chan struct{}
 
 	mu   sync.Mutex // guards all below
-	seen map[string]*[states]mark
+	seen map[string]*[states]milestone
 }
 
-// mark is the moment of a state.
-type mark struct {
+// milestone is the moment of a state.
+type milestone struct {
 	at      time.Time // valid once reached is closed
 	reached chan struct{}
 }
@@ -45,7 +45,7 @@ func watchPods(ctx context.Context, client kubernetes.Interface, namespace strin
 		cancel()
 		return nil, fmt.Errorf("watch Pods: %w", err)
 	}
-	w := &watcher{cancel: cancel, done: make(chan struct{}), seen: make(map[string]*[states]mark)}
+	w := &watcher{cancel: cancel, done: make(chan struct{}), seen: make(map[string]*[states]milestone)}
 	go w.run(changes)
 	return w, nil
 }
@@ -75,11 +75,11 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// marks are those of a Pod. The caller holds mu.
-func (w *watcher) marks(name string) *[states]mark {
+// milestones are those of a Pod. The caller holds mu.
+func (w *watcher) milestones(name string) *[states]milestone {
 	marks, known := w.seen[name]
 	if !known {
-		marks = new([states]mark)
+		marks = new([states]milestone)
 		for i := range marks {
 			marks[i].reached = make(chan struct{})
 		}
@@ -91,7 +91,7 @@ func (w *watcher) marks(name string) *[states]mark {
 func (w *watcher) reach(name string, what state, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	m := &w.marks(name)[what]
+	m := &w.milestones(name)[what]
 	if m.at.IsZero() {
 		m.at = at
 		close(m.reached)
@@ -101,7 +101,7 @@ func (w *watcher) reach(name string, what state, at time.Time) {
 // until waits until the Pod has reached the state and tells when that was.
 func (w *watcher) until(ctx context.Context, name string, what state) (time.Time, error) {
 	w.mu.Lock()
-	m := &w.marks(name)[what]
+	m := &w.milestones(name)[what]
 	w.mu.Unlock()
 	select {
 	case <-m.reached:

@@ -5,18 +5,18 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
-	ours     = "berth"
-	theirs   = "external-provisioner lib v13"
-	unbound  = "the same, no limit, 64 workers"
-	floor    = "volumes written by hand"
-	nodeName = "bench"
+	ours            = "berth"
+	theirs          = "external-provisioner lib v13"
+	theirsUnlimited = "the same, no limit, 64 workers"
+	baseline        = "volumes written by hand"
+	nodeName        = "bench"
 )
 
-var network = rig.Network{PodCIDR: "10.213.0.0/24", ServiceCIDR: "10.214.0.0/24"}
+var network = testbed.Network{PodCIDR: "10.213.0.0/24", ServiceCIDR: "10.214.0.0/24"}
 
 // Benchmark measures the provisioning of many claims at once.
 func Benchmark() harness.Benchmark {
@@ -47,14 +47,14 @@ func Benchmark() harness.Benchmark {
 				Name: "500 claims", Metrics: metrics, Timeout: 15 * time.Minute,
 				Targets: []harness.Target{
 					{Metric: "all bound", Against: theirs, Ratio: 0.05},
-					{Metric: "all bound", Against: unbound, Ratio: 0.5},
+					{Metric: "all bound", Against: theirsUnlimited, Ratio: 0.5},
 					{Metric: "writes a claim", Ratio: 5},
 				},
 				Variants: []harness.Variant{
 					variant(ours, 500, false, runBerth),
 					variant(theirs, 500, true, runLibrary(0)),
-					variant(unbound, 500, false, runLibrary(64)),
-					variant(floor, 500, false, runFloor),
+					variant(theirsUnlimited, 500, false, runLibrary(64)),
+					variant(baseline, 500, false, runBaseline),
 				},
 				Rounds: 3,
 			},
@@ -89,13 +89,13 @@ func Idle() harness.Benchmark {
 	}
 }
 
-func missing(site harness.Site) string { return rig.Missing(site.Bin, "berth-controlplane") }
+func missing(site harness.Paths) string { return testbed.Missing(site.Bin, "berth-controlplane") }
 
 // setUp starts the control plane that all samples share.
-func setUp(ctx context.Context, site harness.Site) (*harness.Place, error) {
-	c, err := rig.StartControlPlane(ctx, site.Bin, site.Dir, network, nodeName)
+func setUp(ctx context.Context, site harness.Paths) (*harness.Environment, error) {
+	c, err := testbed.StartControlPlane(ctx, site.Bin, site.Dir, network, nodeName)
 	if err != nil {
 		return nil, err
 	}
-	return &harness.Place{Env: map[string]string{rig.EnvKubeconfig: c.Kubeconfig()}, Stop: c.Stop}, nil
+	return &harness.Environment{Env: map[string]string{testbed.EnvKubeconfig: c.Kubeconfig()}, Stop: c.Stop}, nil
 }

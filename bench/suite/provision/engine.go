@@ -114,14 +114,14 @@ func (w *writes) client(config *rest.Config, limited bool) (kubernetes.Interface
 	return client, nil
 }
 
-// atRest is how long nothing is written until what was to be written has been.
-const atRest = 2 * time.Second
+// quietTime is how long nothing is written until what was to be written has been.
+const quietTime = 2 * time.Second
 
-// rest returns when nothing has been written for atRest.
-func (w *writes) rest(ctx context.Context) error {
-	const look = atRest / 40
+// waitQuiet returns when nothing has been written for quietTime.
+func (w *writes) waitQuiet(ctx context.Context) error {
+	const look = quietTime / 40
 	seen, quiet := w.Load(), time.Duration(0)
-	for quiet < atRest {
+	for quiet < quietTime {
 		if err := harness.Pause(ctx, look); err != nil {
 			return fmt.Errorf("wait for the last write: %w", err)
 		}

@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
-	idleClaims = 10_000
-	idlePlace  = "bench-idle"
-	idleTime   = time.Minute
+	idleClaims    = 10_000
+	idleNamespace = "bench-idle"
+	idleTime      = time.Minute
 )
 
 // idleVariant measures what a provisioner does while nothing happens.
@@ -29,7 +29,7 @@ func idleVariant(name string, run engine) harness.Variant {
 }
 
 func idle(ctx context.Context, s *harness.Sample, run engine) error {
-	client, config, err := rig.Client(os.Getenv(rig.EnvKubeconfig))
+	client, config, err := testbed.Client(os.Getenv(testbed.EnvKubeconfig))
 	if err != nil {
 		return err
 	}
@@ -38,11 +38,11 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	if err != nil {
 		return err
 	}
-	p := &place{name: idlePlace, client: client}
+	p := &fixture{name: idleNamespace, client: client}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
-	switch filled, err := newPlace(ctx, client, idlePlace); {
+	switch filled, err := newFixture(ctx, client, idleNamespace); {
 	case err == nil:
 		// The first sample fills the place for all; the claims stay until the control plane goes.
 		if err := filled.fill(ctx); err != nil {
@@ -59,7 +59,7 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	if err := p.warm(ctx, fmt.Sprint("warm-", os.Getpid())); err != nil {
 		return err
 	}
-	if err := settled(ctx); err != nil {
+	if err := waitIdle(ctx); err != nil {
 		return err
 	}
 	counted.reset()
@@ -76,7 +76,7 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 }
 
 // fill has the claims made and bound, by Berth.
-func (p *place) fill(ctx context.Context) error {
+func (p *fixture) fill(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
@@ -91,7 +91,7 @@ func (p *place) fill(ctx context.Context) error {
 }
 
 // checkFull returns an error if the sample that had to fill the place did not end doing so.
-func (p *place) checkFull(ctx context.Context) error {
+func (p *fixture) checkFull(ctx context.Context) error {
 	list, err := p.client.CoreV1().PersistentVolumeClaims(p.name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("count claims: %w", err)
@@ -108,9 +108,9 @@ func (p *place) checkFull(ctx context.Context) error {
 	return nil
 }
 
-// settled returns when five seconds have passed in which the process used hardly any CPU: what follows a start, such as
+// waitIdle returns when five seconds have passed in which the process used hardly any CPU: what follows a start, such as
 // writing events, is then over.
-func settled(ctx context.Context) error {
+func waitIdle(ctx context.Context) error {
 	for {
 		before := harness.CPUTime()
 		if err := harness.Pause(ctx, 5*time.Second); err != nil {

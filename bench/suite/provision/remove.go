@@ -16,7 +16,7 @@ import (
 
 // remove deletes the class, the claims and their volumes, and returns when they are gone: released volumes that nobody
 // deletes would be looked at by kube-controller-manager every 15 s, during the samples that follow.
-func (p *place) remove(ctx context.Context) error {
+func (p *fixture) remove(ctx context.Context) error {
 	claims := p.client.CoreV1().PersistentVolumeClaims(p.name)
 	err := errors.Join(
 		p.client.StorageV1().StorageClasses().Delete(ctx, p.name, metav1.DeleteOptions{}),
@@ -37,7 +37,7 @@ func (p *place) remove(ctx context.Context) error {
 }
 
 // removeVolumes deletes the class's volumes. Nobody holds their data, so their finalizers have nothing to wait for.
-func (p *place) removeVolumes(ctx context.Context) error {
+func (p *fixture) removeVolumes(ctx context.Context) error {
 	volumes := p.client.CoreV1().PersistentVolumes()
 	list, err := volumes.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *place) removeVolumes(ctx context.Context) error {
 	return err
 }
 
-func (p *place) removeVolume(ctx context.Context, name string) error {
+func (p *fixture) removeVolume(ctx context.Context, name string) error {
 	volumes := p.client.CoreV1().PersistentVolumes()
 	err := volumes.Delete(ctx, name, metav1.DeleteOptions{})
 	if err == nil {

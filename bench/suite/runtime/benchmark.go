@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	ours   = "berth"
-	theirs = "controller-runtime v0.24.1"
-	older  = "controller-runtime v0.24.1, plain queue"
+	ours           = "berth"
+	theirs         = "controller-runtime v0.24.1"
+	theirsOldQueue = "controller-runtime v0.24.1, plain queue"
 
 	workers    = 4
 	steadyKeys = 400_000
@@ -72,7 +72,7 @@ func variants(run func(context.Context, *harness.Sample, engine) error) []harnes
 		}}
 	}
 	return []harness.Variant{
-		variant(ours, runBerth), variant(theirs, runControllerRuntime(true)), variant(older, runControllerRuntime(false)),
+		variant(ours, runBerth), variant(theirs, runControllerRuntime(true)), variant(theirsOldQueue, runControllerRuntime(false)),
 	}
 }
 
@@ -97,14 +97,14 @@ func steady(ctx context.Context, s *harness.Sample, run engine) error {
 	all := keys(steadyKeys)
 	var (
 		next, done atomic.Int64
-		to         atomic.Pointer[sink]
+		to         atomic.Pointer[enqueuer]
 		meter      harness.Meter
 		spent      harness.Spent
 	)
 	next.Store(steadyLive)
 	err := run(ctx, work{
 		workers: workers,
-		started: func(_ context.Context, add sink) {
+		started: func(_ context.Context, add enqueuer) {
 			to.Store(&add)
 			meter = harness.StartMeter()
 			for _, k := range all[:steadyLive] {
@@ -141,7 +141,7 @@ func burst(ctx context.Context, s *harness.Sample, run engine) error {
 	)
 	err := run(ctx, work{
 		workers: workers,
-		started: func(_ context.Context, add sink) {
+		started: func(_ context.Context, add enqueuer) {
 			meter = harness.StartMeter()
 			for _, k := range all {
 				add.live(k)
@@ -175,7 +175,7 @@ func memory(ctx context.Context, s *harness.Sample, run engine) error {
 	held.Add(workers)
 	err := run(ctx, work{
 		workers: workers,
-		started: func(ctx context.Context, add sink) {
+		started: func(ctx context.Context, add enqueuer) {
 			for _, k := range all[:workers] {
 				add.live(k)
 			}
@@ -186,10 +186,10 @@ func memory(ctx context.Context, s *harness.Sample, run engine) error {
 				meter := harness.StartMeter()
 				for i, k := range all[workers:] {
 					if add.live(k); i%settleEach == 0 {
-						add.settle()
+						add.flush()
 					}
 				}
-				add.settle()
+				add.flush()
 				spent := meter.Stop()
 				s.Set("a queued key", float64(harness.HeapInUse()-before)/float64(len(all)-workers))
 				s.Set("CPU to queue a key", float64(spent.CPU.Nanoseconds())/1e3/float64(len(all)-workers))
@@ -203,14 +203,14 @@ func memory(ctx context.Context, s *harness.Sample, run engine) error {
 			return nil
 		},
 	})
-	keep(all)
+	heldKeys(all)
 	return err
 }
 
-// keep stops the compiler from letting the keys go before the heap is measured.
+// heldKeys stops the compiler from letting the keys go before the heap is measured.
 //
 //go:noinline
-func keep([]key) {}
+func heldKeys([]key) {}
 
 var errNow = errors.New("not this time")
 
@@ -223,7 +223,7 @@ func mixed(ctx context.Context, s *harness.Sample, run engine) error {
 	err := run(ctx, work{
 		workers:   workers,
 		reconcile: m.reconcile,
-		started: func(ctx context.Context, add sink) {
+		started: func(ctx context.Context, add enqueuer) {
 			for _, k := range keys(mixedKeys) {
 				add.background(k)
 			}
@@ -254,7 +254,7 @@ type mix struct {
 }
 
 // feed adds a live event every 2 ms.
-func (m *mix) feed(ctx context.Context, add sink) {
+func (m *mix) feed(ctx context.Context, add enqueuer) {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
 	for i := range mixedLive {

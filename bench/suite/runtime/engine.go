@@ -23,21 +23,21 @@ import (
 // key names an object to reconcile, in every engine.
 type key = types.NamespacedName
 
-// sink takes keys while an engine runs. It is safe for concurrent use.
-type sink interface {
+// enqueuer takes keys while an engine runs. It is safe for concurrent use.
+type enqueuer interface {
 	// live adds a key because something happened.
 	live(key)
 	// background adds a key of an initial list.
 	background(key)
-	// settle returns once the keys added before it are in their place in the queue.
-	settle()
+	// flush returns once the keys added before it are in their place in the queue.
+	flush()
 }
 
 // work is what an engine runs.
 type work struct {
 	workers int
 	// started is called once, before any key is reconciled, with the way to add keys.
-	started func(context.Context, sink)
+	started func(context.Context, enqueuer)
 	// reconcile handles a key.
 	reconcile func(context.Context, key) error
 }
@@ -61,28 +61,30 @@ func runBerth(ctx context.Context, w work) error {
 }
 
 // berthSource gives a work its sink.
-type berthSource struct{ started func(context.Context, sink) }
+type berthSource struct {
+	started func(context.Context, enqueuer)
+}
 
 // Name implements controller.Source.
 func (berthSource) Name() string { return "bench" }
 
 // Run implements controller.Source.
 func (s berthSource) Run(ctx context.Context, to controller.Sink[reconcile.Request], synced func()) error {
-	s.started(ctx, berthSink{to})
+	s.started(ctx, berthEnqueuer{to})
 	synced()
 	<-ctx.Done()
 	return nil
 }
 
-type berthSink struct {
+type berthEnqueuer struct {
 	to controller.Sink[reconcile.Request]
 }
 
-func (s berthSink) live(k key)       { s.to.Add(reconcile.Request{NamespacedName: k}) }
-func (s berthSink) background(k key) { s.to.AddBackground(reconcile.Request{NamespacedName: k}) }
+func (s berthEnqueuer) live(k key)       { s.to.Add(reconcile.Request{NamespacedName: k}) }
+func (s berthEnqueuer) background(k key) { s.to.AddBackground(reconcile.Request{NamespacedName: k}) }
 
 // settle does nothing: adding a key puts it into its place.
-func (s berthSink) settle() {}
+func (s berthEnqueuer) flush() {}
 
 // runControllerRuntime is controller-runtime, with the queue that it uses by default or with its older one.
 func runControllerRuntime(priority bool) engine {
@@ -101,7 +103,7 @@ func runControllerRuntime(priority bool) engine {
 		err = c.Watch(crsource.Func(func(
 			ctx context.Context, queue workqueue.TypedRateLimitingInterface[crreconcile.Request],
 		) error {
-			w.started(ctx, runtimeSink{queue})
+			w.started(ctx, controllerRuntimeEnqueuer{queue})
 			return nil
 		}))
 		if err != nil {
@@ -111,14 +113,14 @@ func runControllerRuntime(priority bool) engine {
 	}
 }
 
-type runtimeSink struct {
+type controllerRuntimeEnqueuer struct {
 	queue workqueue.TypedRateLimitingInterface[crreconcile.Request]
 }
 
-func (s runtimeSink) live(k key) { s.queue.Add(crreconcile.Request{NamespacedName: k}) }
+func (s controllerRuntimeEnqueuer) live(k key) { s.queue.Add(crreconcile.Request{NamespacedName: k}) }
 
 // background adds as the handlers of controller-runtime do for an initial list.
-func (s runtimeSink) background(k key) {
+func (s controllerRuntimeEnqueuer) background(k key) {
 	request := crreconcile.Request{NamespacedName: k}
 	if queue, ok := s.queue.(priorityqueue.PriorityQueue[crreconcile.Request]); ok {
 		low := crhandler.LowPriority
@@ -129,4 +131,4 @@ func (s runtimeSink) background(k key) {
 }
 
 // settle counts the keys: before that, the priority queue sorts in those that it has only put aside.
-func (s runtimeSink) settle() { s.queue.Len() }
+func (s controllerRuntimeEnqueuer) flush() { s.queue.Len() }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 	withAdded = "added p50"
 )
 
-var network = rig.Network{PodCIDR: "10.221.0.0/24", ServiceCIDR: "10.222.0.0/24", Gateway: "10.221.0.1"}
+var network = testbed.Network{PodCIDR: "10.221.0.0/24", ServiceCIDR: "10.222.0.0/24", Gateway: "10.221.0.1"}
 
 // Benchmark measures volumes.
 func Benchmark() harness.Benchmark {
@@ -34,8 +34,8 @@ func Benchmark() harness.Benchmark {
 			" compared with. The disk of class berth-loop is provisioned beforehand; what counts is attaching, making the" +
 			" file system, staging and publishing, and *beyond the driver* is what is added less the driver's own call times." +
 			" Idle: 1,000 volumes of 100 Pods, looked at for a minute.",
-		Missing: func(site harness.Site) string {
-			return rig.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", rig.UpstreamProgram)
+		Missing: func(site harness.Paths) string {
+			return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", testbed.UpstreamProgram)
 		},
 		Setup: setup,
 		Cases: []harness.Case{
@@ -61,8 +61,8 @@ func Benchmark() harness.Benchmark {
 				Name: "1,000 mounted volumes, idle", Rounds: 2, Timeout: 10 * time.Minute,
 				Metrics: []harness.Metric{{Name: "CPU of the kubelet", Unit: "s/min", Better: harness.Lower}},
 				Variants: []harness.Variant{
-					{Name: ours, Run: func(ctx context.Context, s *harness.Sample) error { return runIdle(ctx, s, rig.Berth) }},
-					{Name: theirs, Run: func(ctx context.Context, s *harness.Sample) error { return runIdle(ctx, s, rig.Upstream) }},
+					{Name: ours, Run: func(ctx context.Context, s *harness.Sample) error { return runIdle(ctx, s, testbed.Berth) }},
+					{Name: theirs, Run: func(ctx context.Context, s *harness.Sample) error { return runIdle(ctx, s, testbed.Upstream) }},
 				},
 				Targets: []harness.Target{{Metric: "CPU of the kubelet", Ratio: 0.06}},
 			},
@@ -79,16 +79,16 @@ func addedMetrics() []harness.Metric {
 }
 
 func both(p plan) []harness.Variant {
-	variant := func(name string, which rig.Kubelet) harness.Variant {
+	variant := func(name string, which testbed.Kubelet) harness.Variant {
 		return harness.Variant{Name: name, Run: func(ctx context.Context, s *harness.Sample) error {
 			return runAdded(ctx, s, which, p)
 		}}
 	}
-	return []harness.Variant{variant(ours, rig.Berth), variant(theirs, rig.Upstream)}
+	return []harness.Variant{variant(ours, testbed.Berth), variant(theirs, testbed.Upstream)}
 }
 
-func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
-	cluster, err := rig.StartCluster(ctx, site.Bin, site.Dir, network)
+func setup(ctx context.Context, site harness.Paths) (*harness.Environment, error) {
+	cluster, err := testbed.StartCluster(ctx, site.Bin, site.Dir, network)
 	if err != nil {
 		return nil, err
 	}
@@ -96,5 +96,5 @@ func setup(ctx context.Context, site harness.Site) (*harness.Place, error) {
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop())
 	}
-	return &harness.Place{Env: env, Stop: cluster.Stop}, nil
+	return &harness.Environment{Env: env, Stop: cluster.Stop}, nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-dev/berth/internal/rawgrpc"
 )
 
-// meter stands before a CSI driver's socket and adds up how long its calls take that make a volume usable.
-type meter struct {
+// callMeter stands before a CSI driver's socket and adds up how long its calls take that make a volume usable.
+type callMeter struct {
 	socket string
 	server *grpc.Server
 	driver *grpc.ClientConn
@@ -31,7 +31,7 @@ type meter struct {
 // metered are the calls that count.
 var metered = []string{"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"}
 
-func startMeter(socket, driver string) (*meter, error) {
+func startMeter(socket, driver string) (*callMeter, error) {
 	conn, err := grpc.NewClient("unix://"+driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("start meter: %w", err)
@@ -40,30 +40,30 @@ func startMeter(socket, driver string) (*meter, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start meter: %w", err), conn.Close())
 	}
-	m := &meter{socket: socket, driver: conn, served: make(chan error, 1)}
+	m := &callMeter{socket: socket, driver: conn, served: make(chan error, 1)}
 	m.server = grpc.NewServer(grpc.UnknownServiceHandler(m.handle), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	go func() { m.served <- m.server.Serve(listener) }()
 	return m, nil
 }
 
-func (m *meter) stop() error {
+func (m *callMeter) stop() error {
 	m.server.Stop()
 	return errors.Join(<-m.served, m.driver.Close())
 }
 
-func (m *meter) reset() {
+func (m *callMeter) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sum = 0
 }
 
-func (m *meter) total() time.Duration {
+func (m *callMeter) total() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sum
 }
 
-func (m *meter) handle(_ any, stream grpc.ServerStream) error {
+func (m *callMeter) handle(_ any, stream grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(stream)
 	if !ok {
 		return status.Error(codes.Internal, "a call without a method")

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/provision/local"
 )
@@ -54,7 +54,7 @@ func claim(name, class, size string) *corev1.PersistentVolumeClaim {
 }
 
 // pod describes one Pod.
-func (p plan) pod(c *rig.Cluster, name string, volumes kind) *corev1.Pod {
+func (p plan) pod(c *testbed.Cluster, name string, volumes kind) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
@@ -64,7 +64,7 @@ func (p plan) pod(c *rig.Cluster, name string, volumes kind) *corev1.Pod {
 		},
 	}
 	if !p.scheduled {
-		pod.Spec.NodeName = rig.NodeName
+		pod.Spec.NodeName = testbed.NodeName
 	}
 	add := func(name string, source corev1.VolumeSource) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})

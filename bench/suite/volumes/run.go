@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 type (
@@ -20,16 +20,16 @@ type (
 	event   = watch.Event
 )
 
-func runAdded(ctx context.Context, sample *harness.Sample, which rig.Kubelet, p plan) error {
-	s, err := open(ctx, which, p)
+func runAdded(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, p plan) error {
+	s, err := newFixture(ctx, which, p)
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.added(ctx, sample), s.Close())
+	return errors.Join(s.measureAdded(ctx, sample), s.Close())
 }
 
-// added lets Pods with volumes and Pods without take turns.
-func (s *scene) added(ctx context.Context, sample *harness.Sample) error {
+// measureAdded lets Pods with volumes and Pods without take turns.
+func (s *fixture) measureAdded(ctx context.Context, sample *harness.Sample) error {
 	var with, without, calls []float64
 	for i := -1; i < each; i++ { // the first finds nothing warm and is not counted
 		plain, _, err := s.one(ctx, fmt.Sprint("plain-", i+1), none)
@@ -64,7 +64,7 @@ func (s *scene) added(ctx context.Context, sample *harness.Sample) error {
 
 // one makes a Pod, waits until it is ready, and deletes it and its claim. It returns how many milliseconds the start
 // took, and how many of them the driver.
-func (s *scene) one(ctx context.Context, name string, volumes kind) (took, driver float64, err error) {
+func (s *fixture) one(ctx context.Context, name string, volumes kind) (took, driver float64, err error) {
 	if volumes == disk {
 		if err := s.bind(ctx, name); err != nil {
 			return 0, 0, err
@@ -99,7 +99,7 @@ func (s *scene) one(ctx context.Context, name string, volumes kind) (took, drive
 }
 
 // bind makes a claim and waits until it is bound.
-func (s *scene) bind(ctx context.Context, name string) error {
+func (s *fixture) bind(ctx context.Context, name string) error {
 	claims := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace)
 	changes, err := claims.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *scene) bind(ctx context.Context, name string) error {
 }
 
 // start makes a Pod and tells when it was ready.
-func (s *scene) start(ctx context.Context, name string, volumes kind) (time.Time, error) {
+func (s *fixture) start(ctx context.Context, name string, volumes kind) (time.Time, error) {
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -150,7 +150,7 @@ func ready(pod *corev1.Pod) bool {
 }
 
 // end deletes a Pod and returns when it is gone.
-func (s *scene) end(ctx context.Context, name string) error {
+func (s *fixture) end(ctx context.Context, name string) error {
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -167,15 +167,15 @@ func (s *scene) end(ctx context.Context, name string) error {
 }
 
 // runIdle measures a node with a thousand volumes and nothing to do.
-func runIdle(ctx context.Context, sample *harness.Sample, which rig.Kubelet) error {
-	s, err := open(ctx, which, plan{with: many})
+func runIdle(ctx context.Context, sample *harness.Sample, which testbed.Kubelet) error {
+	s, err := newFixture(ctx, which, plan{with: many})
 	if err != nil {
 		return err
 	}
 	return errors.Join(s.idle(ctx, sample), s.Close())
 }
 
-func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
+func (s *fixture) idle(ctx context.Context, sample *harness.Sample) error {
 	const creators = 8
 	group, started := errgroup.WithContext(ctx)
 	group.SetLimit(creators)
@@ -191,7 +191,7 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	if err := harness.Pause(ctx, restTime); err != nil {
 		return err
 	}
-	before, err := rig.UsageOf(s.Node.PID)
+	before, err := testbed.UsageOf(s.Node.PID)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (s *scene) idle(ctx context.Context, sample *harness.Sample) error {
 	if err := harness.Pause(ctx, idleTime); err != nil {
 		return err
 	}
-	after, err := rig.UsageOf(s.Node.PID)
+	after, err := testbed.UsageOf(s.Node.PID)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unheard is a context whose end nobody may wait for: when it is noticed is a matter of luck.
-type unheard struct {
+// ignoredDone is a context whose end nobody may wait for: when it is noticed is a matter of luck.
+type ignoredDone struct {
 	context.Context
 	t *testing.T
 }
 
-func (u unheard) Done() <-chan struct{} {
+func (u ignoredDone) Done() <-chan struct{} {
 	u.t.Error("the process would end with its context")
 	return u.Context.Done()
 }
@@ -26,7 +26,7 @@ func TestAProcessOutlivesItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lines := make(chan string, 3)
-	p, err := start(unheard{ctx, t}, t.TempDir(), "script", []string{"/bin/sh", "-c", script}, nil, func(line string) { lines <- line })
+	p, err := start(ignoredDone{ctx, t}, t.TempDir(), "script", []string{"/bin/sh", "-c", script}, nil, func(line string) { lines <- line })
 	require.NoError(t, err)
 	require.Equal(t, "up", <-lines)
 	cancel()

@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -77,7 +77,7 @@ func StartControlPlane(ctx context.Context, bin, dir string, network Network, no
 	case <-ready:
 		return c, nil
 	case <-c.ended:
-		return nil, c.failed()
+		return nil, c.earlyExit()
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("start a control plane: %w", context.Cause(ctx)), c.Stop())
 	}

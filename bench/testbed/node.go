@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -38,14 +38,14 @@ const devicePlugins = "/var/lib/kubelet/device-plugins"
 // Node is a running kubelet.
 type Node struct {
 	*Process
-	client kubernetes.Interface
-	strays bool // devicePlugins was not there when the kubelet was started
+	client              kubernetes.Interface
+	removeDevicePlugins bool // devicePlugins was not there when the kubelet was started
 }
 
 // Stop ends the kubelet and removes what it left outside of its directory.
 func (n *Node) Stop() error {
 	err := n.Process.Stop()
-	if !n.strays {
+	if !n.removeDevicePlugins {
 		return err
 	}
 	if gone := os.RemoveAll(devicePlugins); gone != nil {
@@ -61,13 +61,13 @@ func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernet
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete the node of before: %w", err)
 	}
-	argv, err := command(c, kubelet)
+	argv, err := kubeletCommand(c, kubelet)
 	if err != nil {
 		return nil, err
 	}
 	n := &Node{client: client}
 	if _, err := os.Lstat(devicePlugins); kubelet == Upstream && errors.Is(err, os.ErrNotExist) {
-		n.strays = true
+		n.removeDevicePlugins = true
 	}
 	if n.Process, err = start(ctx, c.Dir, "kubelet-"+string(kubelet), argv, nil, nil); err != nil {
 		return nil, err
@@ -75,12 +75,12 @@ func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernet
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	if err := n.waitReady(ctx); err != nil {
-		return nil, errors.Join(err, n.failed(), n.Stop())
+		return nil, errors.Join(err, n.earlyExit(), n.Stop())
 	}
 	return n, nil
 }
 
-func command(c *Cluster, kubelet Kubelet) ([]string, error) {
+func kubeletCommand(c *Cluster, kubelet Kubelet) ([]string, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -90,13 +90,13 @@ func command(c *Cluster, kubelet Kubelet) ([]string, error) {
 		return nil, fmt.Errorf("make the kubelet's directory: %w", err)
 	}
 	logs := filepath.Join(root, "logs")
-	program, err := installed(c, kubelet)
+	program, err := installProgram(c, kubelet)
 	if err != nil {
 		return nil, err
 	}
 	if kubelet == Berth {
 		return []string{
-			program, "node", "--kubeconfig", c.part("node"), "--node-name", NodeName,
+			program, "node", "--kubeconfig", c.componentKubeconfig("node"), "--node-name", NodeName,
 			"--node-ip", c.Network.Gateway, "--container-runtime-endpoint", c.Runtime, "--root-dir", root,
 			"--pod-logs-dir", logs, "--cgroup-root", c.CgroupRoot, "--port", strconv.Itoa(port),
 			"--healthz-port", "0", // as for the other kubelet below: the port is one of the machine
@@ -107,15 +107,15 @@ func command(c *Cluster, kubelet Kubelet) ([]string, error) {
 		return nil, err
 	}
 	return []string{
-		program, "--kubeconfig", c.part("node"), "--hostname-override", NodeName,
+		program, "--kubeconfig", c.componentKubeconfig("node"), "--hostname-override", NodeName,
 		"--node-ip", c.Network.Gateway, "--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--config", config,
 	}, nil
 }
 
-// installed copies a kubelet's program, as installing does, and returns the copy's path. A file that a linker has just
+// installProgram copies a kubelet's program, as installing does, and returns the copy's path. A file that a linker has just
 // written lies in the page cache in pieces of up to 2 MiB, of which the kernel counts each whole to a process that touches
 // a byte of it; that would measure how long ago the program was built. See docs/architecture.md, Memory.
-func installed(c *Cluster, kubelet Kubelet) (string, error) {
+func installProgram(c *Cluster, kubelet Kubelet) (string, error) {
 	from := filepath.Join(c.Bin, "berth")
 	if kubelet == Upstream {
 		from = filepath.Join(c.Bin, UpstreamProgram)
@@ -198,14 +198,14 @@ func (n *Node) waitReady(ctx context.Context) error {
 			if !open {
 				return fmt.Errorf("wait for the node: the watch ended: %w", ctx.Err())
 			}
-			if node, is := event.Object.(*corev1.Node); is && usable(node) {
+			if node, is := event.Object.(*corev1.Node); is && isSchedulable(node) {
 				return nil
 			}
 		}
 	}
 }
 
-func usable(node *corev1.Node) bool {
+func isSchedulable(node *corev1.Node) bool {
 	for _, taint := range node.Spec.Taints {
 		if taint.Effect != corev1.TaintEffectPreferNoSchedule {
 			return false

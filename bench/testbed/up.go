@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func (u Up) Start(ctx context.Context) (*Process, error) {
 	case <-ready:
 		return p, nil
 	case <-p.ended:
-		return nil, p.failed()
+		return nil, p.earlyExit()
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("start a cluster: %w", context.Cause(ctx)), p.Stop())
 	}

@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -24,10 +24,10 @@ import (
 const (
 	imageVersion = "v1"
 	startTimeout = 30 * time.Second
-	// emptyTimeout is how long it may take to clear the machine, and removers how many Pods are removed at once: a
+	// cleanupTimeout is how long it may take to clear the machine, and removers how many Pods are removed at once: a
 	// benchmark that is broken off leaves as many as it had.
-	emptyTimeout = time.Minute
-	removers     = 8
+	cleanupTimeout   = time.Minute
+	parallelRemovals = 8
 )
 
 // machine is the pod bridge and containerd.
@@ -77,7 +77,7 @@ func startMachine(ctx context.Context, bin, dir string, network Network) (_ *mac
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := m.config.WaitReady(ready, clock.RealClock{}); err != nil {
-		return nil, errors.Join(err, m.failed())
+		return nil, errors.Join(err, m.earlyExit())
 	}
 	return m, m.addImage(ctx, bin)
 }
@@ -143,7 +143,7 @@ func (m *machine) addImage(ctx context.Context, bin string) error {
 
 // stop takes everything off the machine again.
 func (m *machine) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), emptyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	var errs []error
 	if m.Process != nil {
@@ -175,7 +175,7 @@ func removeSandboxes(ctx context.Context, endpoint string) error {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
 	var removing errgroup.Group
-	removing.SetLimit(removers)
+	removing.SetLimit(parallelRemovals)
 	errs := make([]error, len(list.Items))
 	for i, sandbox := range list.Items {
 		removing.Go(func() error {

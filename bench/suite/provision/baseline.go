@@ -12,12 +12,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// floorWorkers write volumes at the same time.
-const floorWorkers = 16
+// baselineWorkers write volumes at the same time.
+const baselineWorkers = 16
 
-// runFloor is the least that any provisioner can do: one write for each claim as soon as Kubernetes asks for its
+// runBaseline is the least that any provisioner can do: one write for each claim as soon as Kubernetes asks for its
 // volume, without retries, events or anything against leaks. What is left of the time is Kubernetes' own.
-func runFloor(ctx context.Context, client kubernetes.Interface, name string) error {
+func runBaseline(ctx context.Context, client kubernetes.Interface, name string) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().PersistentVolumeClaims().Informer()
 	asked := make(chan *corev1.PersistentVolumeClaim, 1)
@@ -47,7 +47,7 @@ func runFloor(ctx context.Context, client kubernetes.Interface, name string) err
 		return fmt.Errorf("watch claims: %w", err)
 	}
 	var workers sync.WaitGroup
-	for range floorWorkers {
+	for range baselineWorkers {
 		workers.Go(func() { writeVolumes(ctx, client, name, asked) })
 	}
 	factory.StartWithContext(ctx)

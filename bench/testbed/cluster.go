@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type Cluster struct {
 // Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.DataDir, "admin.kubeconfig") }
 
-func (c *Cluster) part(name string) string {
+func (c *Cluster) componentKubeconfig(name string) string {
 	return filepath.Join(c.DataDir, "kubeconfigs", name+".kubeconfig")
 }
 

@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -29,11 +29,11 @@ func Dial(endpoint string) (*Runtime, error) {
 // Close ends the connection.
 func (r *Runtime) Close() error { return r.conn.Close() }
 
-// FloorPod is a Pod of one container, as the runtime knows it.
-type FloorPod struct{ Sandbox, Container string }
+// RuntimePod is a Pod of one container, as the runtime knows it.
+type RuntimePod struct{ Sandbox, Container string }
 
 // Create does the three calls that bring a Pod to life.
-func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwork bool) (*FloorPod, error) {
+func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwork bool) (*RuntimePod, error) {
 	network, hostname := runtimeapi.NamespaceMode_POD, name
 	if hostNetwork {
 		network, hostname = runtimeapi.NamespaceMode_NODE, "" // the host's own
@@ -78,11 +78,11 @@ func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwo
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start container of %q: %w", name, err), r.remove(ctx, sandbox.PodSandboxId))
 	}
-	return &FloorPod{Sandbox: sandbox.PodSandboxId, Container: container.ContainerId}, nil
+	return &RuntimePod{Sandbox: sandbox.PodSandboxId, Container: container.ContainerId}, nil
 }
 
 // Remove does the calls that end a Pod.
-func (r *Runtime) Remove(ctx context.Context, pod *FloorPod) error {
+func (r *Runtime) Remove(ctx context.Context, pod *RuntimePod) error {
 	_, err := r.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 1})
 	if err != nil {
 		return fmt.Errorf("stop container: %w", err)

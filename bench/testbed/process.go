@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"bufio"
@@ -56,7 +56,7 @@ func start(ctx context.Context, logDir, name string, argv, env []string, line fu
 	}
 	p := &Process{name: name, cancel: cancel, ended: make(chan struct{}), log: path}
 	started := make(chan error)
-	go p.live(cmd, log, out, line, started)
+	go p.run(cmd, log, out, line, started)
 	if err := <-started; err != nil {
 		cancel()
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -65,8 +65,8 @@ func start(ctx context.Context, logDir, name string, argv, env []string, line fu
 	return p, nil
 }
 
-// live runs the program on a thread of its own: the signal that ends it with its parent follows the thread.
-func (p *Process) live(cmd *exec.Cmd, log *os.File, out io.Reader, line func(string), started chan<- error) {
+// run runs the program on a thread of its own: the signal that ends it with its parent follows the thread.
+func (p *Process) run(cmd *exec.Cmd, log *os.File, out io.Reader, line func(string), started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(p.ended)
@@ -90,8 +90,8 @@ func (p *Process) Stop() error {
 	return nil // how it ended is of no interest once it was asked to
 }
 
-// failed returns an error if the program has ended.
-func (p *Process) failed() error {
+// earlyExit returns an error if the program has ended.
+func (p *Process) earlyExit() error {
 	select {
 	case <-p.ended:
 		return fmt.Errorf("%s ended: %w: %s", p.name, errors.Join(p.err, errors.New("not asked to")), lastLines(p.log))

@@ -1,4 +1,4 @@
-package rig
+package testbed
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-// Scene is a node with a namespace of the sample's own, in which Pods may be made, and what else the Pods need: the same
+// TestNode is a node with a namespace of the sample's own, in which Pods may be made, and what else the Pods need: the same
 // for both kubelets, in this process.
-type Scene struct {
+type TestNode struct {
 	Cluster   *Cluster
 	Client    kubernetes.Interface
 	Node      *Node
@@ -27,8 +27,8 @@ type Scene struct {
 	stops     []func() error
 }
 
-// OpenScene starts the kubelet, and makes the namespace with one ConfigMap. The caller closes the scene.
-func OpenScene(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (_ *Scene, err error) {
+// StartTestNode starts the kubelet, and makes the namespace with one ConfigMap. The caller closes the scene.
+func StartTestNode(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (_ *TestNode, err error) {
 	cluster, err := ClusterFromEnv()
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func OpenScene(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Scene{Cluster: cluster, Client: client, Namespace: fmt.Sprint("bench-", os.Getpid())}
+	s := &TestNode{Cluster: cluster, Client: client, Namespace: fmt.Sprint("bench-", os.Getpid())}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -55,11 +55,11 @@ func OpenScene(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (
 		return nil, err
 	}
 	s.Defer(s.Node.Stop)
-	return s, s.untilAccount(ctx)
+	return s, s.waitServiceAccount(ctx)
 }
 
-// untilAccount waits for the namespace's service account, without which Pods are refused.
-func (s *Scene) untilAccount(ctx context.Context) error {
+// waitServiceAccount waits for the namespace's service account, without which Pods are refused.
+func (s *TestNode) waitServiceAccount(ctx context.Context) error {
 	changes, err := s.Client.CoreV1().ServiceAccounts(s.Namespace).Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=default"})
 	if err != nil {
@@ -73,10 +73,10 @@ func (s *Scene) untilAccount(ctx context.Context) error {
 }
 
 // Defer has stop called when the scene closes, before what was handed over earlier.
-func (s *Scene) Defer(stop func() error) { s.stops = append(s.stops, stop) }
+func (s *TestNode) Defer(stop func() error) { s.stops = append(s.stops, stop) }
 
-// Keep runs something until the scene closes.
-func (s *Scene) Keep(ctx context.Context, run func(context.Context) error) {
+// RunInBackground runs something until the scene closes.
+func (s *TestNode) RunInBackground(ctx context.Context, run func(context.Context) error) {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- run(running) }()
@@ -86,8 +86,8 @@ func (s *Scene) Keep(ctx context.Context, run func(context.Context) error) {
 	})
 }
 
-// Class makes a StorageClass, unless an earlier sample did.
-func (s *Scene) Class(ctx context.Context, class *storagev1.StorageClass) error {
+// EnsureClass makes a StorageClass, unless an earlier sample did.
+func (s *TestNode) EnsureClass(ctx context.Context, class *storagev1.StorageClass) error {
 	_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create class: %w", err)
@@ -95,9 +95,9 @@ func (s *Scene) Class(ctx context.Context, class *storagev1.StorageClass) error 
 	return nil
 }
 
-// ProvideLocal makes the class of local directories and runs its provisioner.
-func (s *Scene) ProvideLocal(ctx context.Context) error {
-	if err := s.Class(ctx, local.StorageClass()); err != nil {
+// StartLocalProvisioner makes the class of local directories and runs its provisioner.
+func (s *TestNode) StartLocalProvisioner(ctx context.Context) error {
+	if err := s.EnsureClass(ctx, local.StorageClass()); err != nil {
 		return err
 	}
 	provisioner, err := local.New(local.Deps{},
@@ -109,12 +109,12 @@ func (s *Scene) ProvideLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Keep(ctx, controller.RunContext)
+	s.RunInBackground(ctx, controller.RunContext)
 	return nil
 }
 
 // Close takes the scene down, the last first.
-func (s *Scene) Close() error {
+func (s *TestNode) Close() error {
 	var errs []error
 	for i := len(s.stops) - 1; i >= 0; i-- {
 		errs = append(errs, s.stops[i]())

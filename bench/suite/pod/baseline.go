@@ -9,25 +9,25 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
-// runFloor calls the container runtime as a kubelet would have to.
-func runFloor(ctx context.Context, sample *harness.Sample, p plan) error {
-	cluster, err := rig.ClusterFromEnv()
+// runBaseline calls the container runtime as a kubelet would have to.
+func runBaseline(ctx context.Context, sample *harness.Sample, p plan) error {
+	cluster, err := testbed.ClusterFromEnv()
 	if err != nil {
 		return err
 	}
-	runtime, err := rig.Dial(cluster.Runtime)
+	runtime, err := testbed.Dial(cluster.Runtime)
 	if err != nil {
 		return err
 	}
 	defer runtime.Close() //nolint:errcheck // all its calls have been answered
-	f := floorRun{cluster: cluster, runtime: runtime, plan: p}
+	f := baselineRun{cluster: cluster, runtime: runtime, plan: p}
 	if err := f.one(ctx, "warm", &results{}); err != nil {
 		return err
 	}
-	before, err := rig.UsageOf(cluster.RuntimePID)
+	before, err := testbed.UsageOf(cluster.RuntimePID)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func runFloor(ctx context.Context, sample *harness.Sample, p plan) error {
 	if err != nil {
 		return err
 	}
-	after, err := rig.UsageOf(cluster.RuntimePID)
+	after, err := testbed.UsageOf(cluster.RuntimePID)
 	if err != nil {
 		return err
 	}
@@ -51,17 +51,17 @@ func runFloor(ctx context.Context, sample *harness.Sample, p plan) error {
 	return nil
 }
 
-type floorRun struct {
-	cluster *rig.Cluster
-	runtime *rig.Runtime
+type baselineRun struct {
+	cluster *testbed.Cluster
+	runtime *testbed.Runtime
 	plan    plan
 }
 
-func (f *floorRun) create(ctx context.Context, name string) (*rig.FloorPod, error) {
+func (f *baselineRun) create(ctx context.Context, name string) (*testbed.RuntimePod, error) {
 	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("floor-%d-%s", os.Getpid(), name), f.plan.hostNetwork)
 }
 
-func (f *floorRun) one(ctx context.Context, name string, r *results) error {
+func (f *baselineRun) one(ctx context.Context, name string, r *results) error {
 	began := time.Now()
 	pod, err := f.create(ctx, name)
 	if err != nil {
@@ -80,8 +80,8 @@ func (f *floorRun) one(ctx context.Context, name string, r *results) error {
 }
 
 // all does the calls of all Pods at once; those of one Pod follow each other.
-func (f *floorRun) all(ctx context.Context, r *results) error {
-	pods := make([]*rig.FloorPod, f.plan.count)
+func (f *baselineRun) all(ctx context.Context, r *results) error {
+	pods := make([]*testbed.RuntimePod, f.plan.count)
 	began := time.Now()
 	var err error
 	r.ready, err = f.each(func(i int) error {
@@ -103,7 +103,7 @@ func (f *floorRun) all(ctx context.Context, r *results) error {
 }
 
 // each does something for all Pods at once and tells when each was done, counted from the beginning of all.
-func (f *floorRun) each(do func(i int) error) ([]float64, error) {
+func (f *baselineRun) each(do func(i int) error) ([]float64, error) {
 	var (
 		times = make([]float64, f.plan.count)
 		errs  = make([]error, f.plan.count)

@@ -17,21 +17,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-dev/berth/bench/harness"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 )
 
 const (
 	creators = 16
 )
 
-// place is a namespace and a class of one sample's own.
-type place struct {
+// fixture is a namespace and a class of one sample's own.
+type fixture struct {
 	name   string
 	client kubernetes.Interface
 }
 
-func newPlace(ctx context.Context, client kubernetes.Interface, name string) (*place, error) {
-	p := &place{name: name, client: client}
+func newFixture(ctx context.Context, client kubernetes.Interface, name string) (*fixture, error) {
+	p := &fixture{name: name, client: client}
 	_, err := client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.name}}, metav1.CreateOptions{})
 	if err != nil {
@@ -45,10 +45,10 @@ func newPlace(ctx context.Context, client kubernetes.Interface, name string) (*p
 	return p, nil
 }
 
-func (p *place) provisioner() string { return "example.com/" + p.name }
+func (p *fixture) provisioner() string { return "example.com/" + p.name }
 
 // create creates so many claims and tells when each was.
-func (p *place) create(ctx context.Context, count int) (map[string]time.Time, error) {
+func (p *fixture) create(ctx context.Context, count int) (map[string]time.Time, error) {
 	var (
 		mu    sync.Mutex // guards began and errs
 		began = make(map[string]time.Time, count)
@@ -76,7 +76,7 @@ func (p *place) create(ctx context.Context, count int) (map[string]time.Time, er
 	return began, errs
 }
 
-func (p *place) claim(name string) *corev1.PersistentVolumeClaim {
+func (p *fixture) claim(name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -89,7 +89,7 @@ func (p *place) claim(name string) *corev1.PersistentVolumeClaim {
 }
 
 // watchBound tells when each claim became bound, until so many are. It can be limited to one name.
-func (p *place) watchBound(ctx context.Context, count int, only ...string) (map[string]time.Time, error) {
+func (p *fixture) watchBound(ctx context.Context, count int, only ...string) (map[string]time.Time, error) {
 	var selector string
 	for _, name := range only {
 		selector = "metadata.name=" + name
@@ -138,11 +138,11 @@ func variant(name string, count int, limited bool, run engine) harness.Variant {
 }
 
 func measure(ctx context.Context, s *harness.Sample, count int, limited bool, run engine) error {
-	client, config, err := rig.Client(os.Getenv(rig.EnvKubeconfig))
+	client, config, err := testbed.Client(os.Getenv(testbed.EnvKubeconfig))
 	if err != nil {
 		return err
 	}
-	p, err := newPlace(ctx, client, fmt.Sprintf("bench-%d-%d", s.Round, os.Getpid()))
+	p, err := newFixture(ctx, client, fmt.Sprintf("bench-%d-%d", s.Round, os.Getpid()))
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 		return err
 	}
 	// Its last writes come a little later, and are none of the others'.
-	if err := counted.rest(ctx); err != nil {
+	if err := counted.waitQuiet(ctx); err != nil {
 		return err
 	}
 	counted.reset()
@@ -178,7 +178,7 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 
 // bindAll makes so many claims and measures until all, and the one that was there, are bound. What is written after that
 // counts too, but for the time.
-func (p *place) bindAll(ctx context.Context, s *harness.Sample, count int, counted *writes) error {
+func (p *fixture) bindAll(ctx context.Context, s *harness.Sample, count int, counted *writes) error {
 	type result struct {
 		bound map[string]time.Time
 		err   error
@@ -188,7 +188,7 @@ func (p *place) bindAll(ctx context.Context, s *harness.Sample, count int, count
 		bound, err := p.watchBound(ctx, count+1)
 		watched <- result{bound, err}
 	}()
-	before, err := planeCPU(ctx, p.client)
+	before, err := controlPlaneCPU(ctx, p.client)
 	if err != nil {
 		return err
 	}
@@ -202,11 +202,11 @@ func (p *place) bindAll(ctx context.Context, s *harness.Sample, count int, count
 		return seen.err
 	}
 	bound := meter.Stop()
-	if err := counted.rest(ctx); err != nil {
+	if err := counted.waitQuiet(ctx); err != nil {
 		return err
 	}
 	all := meter.Stop()
-	after, err := planeCPU(ctx, p.client)
+	after, err := controlPlaneCPU(ctx, p.client)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (p *place) bindAll(ctx context.Context, s *harness.Sample, count int, count
 	}
 	s.Keep("claim to bound", waits)
 	s.Set("all bound", bound.Wall.Seconds())
-	s.Set("last write", (all.Wall - atRest).Seconds())
+	s.Set("last write", (all.Wall - quietTime).Seconds())
 	s.Set("bound p50", harness.Quantile(waits, 0.5)/1e3)
 	s.Set("CPU of the provisioner a claim", harness.Milliseconds(all.CPU)/float64(count))
 	s.Set("CPU of the control plane a claim", harness.Milliseconds(after-before)/float64(count))
@@ -236,7 +236,7 @@ func finish(done <-chan error) error {
 }
 
 // warm provisions one claim.
-func (p *place) warm(ctx context.Context, name string) error {
+func (p *fixture) warm(ctx context.Context, name string) error {
 	_, err := p.client.CoreV1().PersistentVolumeClaims(p.name).Create(ctx, p.claim(name), metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create claim: %w", err)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// planeCPU is the CPU time that the control plane has used so far, by its own metrics: it is one process.
-func planeCPU(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
+// controlPlaneCPU is the CPU time that the control plane has used so far, by its own metrics: it is one process.
+func controlPlaneCPU(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
 	text, err := client.CoreV1().RESTClient().Get().AbsPath("/metrics").Do(ctx).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("read the API server's metrics: %w", err)

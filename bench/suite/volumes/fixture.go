@@ -17,46 +17,46 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/attachdetach/attacher"
-	"github.com/berth-dev/berth/bench/rig"
+	"github.com/berth-dev/berth/bench/testbed"
 	"github.com/berth-dev/berth/csidriver"
 	"github.com/berth-dev/berth/csidriver/registrar"
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
 )
 
-// scene is where a sample's Pods are, with the controllers that their volumes need.
-type scene struct {
-	*rig.Scene
+// fixture is where a sample's Pods are, with the controllers that their volumes need.
+type fixture struct {
+	*testbed.TestNode
 	plan  plan
-	meter *meter // nil without disks
+	meter *callMeter // nil without disks
 }
 
-func open(ctx context.Context, which rig.Kubelet, p plan) (*scene, error) {
+func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (*fixture, error) {
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
-	base, err := rig.OpenScene(ctx, which, settings)
+	base, err := testbed.StartTestNode(ctx, which, settings)
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{Scene: base, plan: p}
-	if err := s.provide(ctx, which); err != nil {
+	s := &fixture{TestNode: base, plan: p}
+	if err := s.startProvisioners(ctx, which); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *scene) provide(ctx context.Context, which rig.Kubelet) error {
+func (s *fixture) startProvisioners(ctx context.Context, which testbed.Kubelet) error {
 	switch s.plan.with {
 	case stateful:
-		return s.ProvideLocal(ctx)
+		return s.StartLocalProvisioner(ctx)
 	case disk:
-		return s.provideDisks(ctx, which)
+		return s.startDiskDriver(ctx, which)
 	}
 	return nil
 }
 
-// provideDisks runs the driver behind a meter, and its provisioner, its attacher and the attach/detach controller.
-func (s *scene) provideDisks(ctx context.Context, which rig.Kubelet) (err error) {
-	if err := s.Class(ctx, diskClass()); err != nil {
+// startDiskDriver runs the driver behind a meter, and its provisioner, its attacher and the attach/detach controller.
+func (s *fixture) startDiskDriver(ctx context.Context, which testbed.Kubelet) (err error) {
+	if err := s.EnsureClass(ctx, diskClass()); err != nil {
 		return err
 	}
 	_, err = s.Client.StorageV1().CSIDrivers().Create(ctx, csidriver.CSIDriver(), metav1.CreateOptions{})
@@ -69,25 +69,25 @@ func (s *scene) provideDisks(ctx context.Context, which rig.Kubelet) (err error)
 	}
 	s.Defer(func() error { return os.RemoveAll(dir) })
 	driver, err := csidriver.New(csidriver.Deps{}, csidriver.Config{
-		Endpoint: filepath.Join(dir, "driver"), NodeID: rig.NodeName, Root: filepath.Join(s.Cluster.Dir, "disks"), Thin: true})
+		Endpoint: filepath.Join(dir, "driver"), NodeID: testbed.NodeName, Root: filepath.Join(s.Cluster.Dir, "disks"), Thin: true})
 	if err != nil {
 		return err
 	}
-	s.Keep(ctx, driver.Start)
+	s.RunInBackground(ctx, driver.Start)
 	if s.meter, err = startMeter(filepath.Join(dir, "meter"), filepath.Join(dir, "driver")); err != nil {
 		return err
 	}
 	s.Defer(s.meter.stop)
-	s.Keep(ctx, func(ctx context.Context) error {
+	s.RunInBackground(ctx, func(ctx context.Context) error {
 		return registrar.Serve(ctx, registrar.Config{
 			Registry: filepath.Join(s.Cluster.Dir, "kubelet-"+string(which), "plugins_registry"),
 			Driver:   csidriver.Name, Endpoint: s.meter.socket}, nil)
 	})
-	return s.control(ctx)
+	return s.startDiskControllers(ctx)
 }
 
-// control runs the controllers of disks.
-func (s *scene) control(ctx context.Context) error {
+// startDiskControllers runs the controllers of disks.
+func (s *fixture) startDiskControllers(ctx context.Context) error {
 	provisioner, err := csiprovision.New(csiprovision.Deps{Client: s.Client},
 		csiprovision.Config{Name: csidriver.Name, Socket: s.meter.socket, DefaultFSType: csidriver.DefaultFSType})
 	if err != nil {
@@ -111,10 +111,10 @@ func (s *scene) control(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Keep(ctx, provisioner.Start)
-	s.Keep(ctx, controller.RunContext)
-	s.Keep(ctx, attach.Start)
-	s.Keep(ctx, attachments.Start)
+	s.RunInBackground(ctx, provisioner.Start)
+	s.RunInBackground(ctx, controller.RunContext)
+	s.RunInBackground(ctx, attach.Start)
+	s.RunInBackground(ctx, attachments.Start)
 	return nil
 }
 

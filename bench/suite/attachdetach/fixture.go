@@ -19,8 +19,8 @@ const (
 	verifyPeriod      = time.Minute
 )
 
-// world is a reconciler with all around it. Disks are exclusive, and named like their PersistentVolumes.
-type world interface {
+// controllerUnderTest is a reconciler with all around it. Disks are exclusive, and named like their PersistentVolumes.
+type controllerUnderTest interface {
 	// addNode makes a node known.
 	addNode(node types.NodeName)
 	// want says that a Pod on the node wants the disk; unwant that none does any more.

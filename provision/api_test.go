@@ -137,30 +137,30 @@ func TestOptionsAreChecked(t *testing.T) {
 		"finalizer":        {[]option{provision.IntentFinalizer("no domain/at all/")}, []string{"IntentFinalizer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := provision.New(fake.NewClientset(), driver, &simple{}, test.options...)
+			_, err := provision.New(fake.NewClientset(), driverName, &fakeProvisioner{}, test.options...)
 			require.Error(t, err)
 			for _, want := range test.wants {
 				require.ErrorContains(t, err, want)
 			}
 			require.PanicsWithValue(t, err.Error(), func() {
-				provision.NewProvisionController(fake.NewClientset(), driver, &simple{}, "v1.36.3", test.options...)
+				provision.NewProvisionController(fake.NewClientset(), driverName, &fakeProvisioner{}, "v1.36.3", test.options...)
 			})
 		})
 	}
-	_, err := provision.New(fake.NewClientset(), driver, &simple{},
+	_, err := provision.New(fake.NewClientset(), driverName, &fakeProvisioner{},
 		provision.CreateProvisionedPVInterval(time.Second), provision.CreateProvisionedPVRetryCount(3))
 	require.NoError(t, err, "interval and count go together")
 }
 
 func TestConstructorChecksItsArguments(t *testing.T) {
 	client := fake.NewClientset()
-	_, err := provision.New(nil, driver, &simple{})
+	_, err := provision.New(nil, driverName, &fakeProvisioner{})
 	require.ErrorContains(t, err, "client")
-	_, err = provision.New(client, "", &simple{})
+	_, err = provision.New(client, "", &fakeProvisioner{})
 	require.ErrorContains(t, err, "name")
-	_, err = provision.New(client, driver, nil)
+	_, err = provision.New(client, driverName, nil)
 	require.ErrorContains(t, err, "provisioner is nil")
-	require.Panics(t, func() { provision.NewProvisionController(client, driver, &simple{}, "one.thirty-six") })
-	c := provision.NewProvisionController(client, driver, &simple{}, "v1.36.3")
+	require.Panics(t, func() { provision.NewProvisionController(client, driverName, &fakeProvisioner{}, "one.thirty-six") })
+	c := provision.NewProvisionController(client, driverName, &fakeProvisioner{}, "v1.36.3")
 	require.False(t, c.HasRun())
 }

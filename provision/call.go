@@ -45,34 +45,34 @@ func (e *engine) runCall(ctx context.Context, key string) {
 	if st == nil {
 		return
 	}
-	in, ok := e.takeInput(ctx, st)
+	in, ok := e.startCall(ctx, st)
 	if !ok {
 		return
 	}
 	if in.cleanup != nil {
 		err := e.callDelete(ctx, in.cleanup)
-		e.callEnded(st, func() { e.cleaned(st, err) })
+		e.finishCall(st, func() { e.onVolumeCleaned(st, err) })
 	} else {
 		result := e.provision(ctx, st, in)
-		e.callEnded(st, func() { e.provisioned(st, in, result) })
+		e.finishCall(st, func() { e.onProvisioned(st, in, result) })
 	}
 	// Look again in any case: something may have changed during the call, and was left alone then.
 	e.saves.Add(key)
 }
 
-// callEnded gives the claim back, with what the call came to.
-func (e *engine) callEnded(st *claimState, takeIn func()) {
+// finishCall gives the claim back, with what the call came to.
+func (e *engine) finishCall(st *claimState, takeIn func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.calling, st.called = false, false
 	takeIn()
-	e.rush.set(st.uid, st.hurries())
+	e.gate.setWaiting(st.uid, st.blocksOnWrites())
 }
 
-func (e *engine) takeInput(ctx context.Context, st *claimState) (callInput, bool) {
+func (e *engine) startCall(ctx context.Context, st *claimState) (callInput, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	defer func() { e.rush.set(st.uid, st.hurries()) }()
+	defer func() { e.gate.setWaiting(st.uid, st.blocksOnWrites()) }()
 	if !st.calling || st.called || st.forgotten {
 		return callInput{}, false // the key is from an earlier state of the claim
 	}
@@ -117,7 +117,7 @@ func (e *engine) provision(ctx context.Context, st *claimState, in callInput) ca
 	}
 	result.state = ProvisioningFinished
 	if selectedNode(in.claim) != "" {
-		if err := e.unselectNode(ctx, in.claim); err != nil {
+		if err := e.clearSelectedNode(ctx, in.claim); err != nil {
 			result.err = fmt.Errorf("%w; and cannot have another node selected: %w", result.err, err)
 		} else {
 			result.state = ProvisioningReschedule
@@ -184,7 +184,7 @@ func (e *engine) nodeFor(ctx context.Context, in callInput) (*corev1.Node, error
 		return in.node, nil
 	}
 	node, err := e.getNode(ctx, name)
-	if apierrors.IsNotFound(err) && in.outcome == outcomeOpen {
+	if apierrors.IsNotFound(err) && in.outcome == outcomeUnknown {
 		// What was begun must be ended although the node is gone; the name is all that is left of it.
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// seenAfter is how long a saved volume may stay unseen in the cache before the API server is asked.
-const seenAfter = 30 * time.Second
+// cacheLagLimit is how long a saved volume may stay unseen in the cache before the API server is asked.
+const cacheLagLimit = 30 * time.Second
 
 // syncClaim takes one look at a claim and does the one thing that comes next for it.
 func (e *engine) syncClaim(ctx context.Context, key string) {
 	uid := types.UID(key)
 	claim, st := e.claims.get(uid), e.states.get(uid)
 	if st == nil {
-		if ctx.Err() != nil || claim == nil || !(e.wanted(claim) || e.owesIntent(claim)) {
+		if ctx.Err() != nil || claim == nil || !(e.wanted(claim) || e.ownsIntent(claim)) {
 			return
 		}
 		st = e.newState(claim)
@@ -36,12 +36,12 @@ func (e *engine) syncClaim(ctx context.Context, key string) {
 	}
 	// Read again: another worker, for which this one waited, may have seen a newer claim and acted on it.
 	claim = e.claims.get(uid)
-	defer func() { e.rush.set(st.uid, st.hurries()) }()
+	defer func() { e.gate.setWaiting(st.uid, st.blocksOnWrites()) }()
 	switch {
 	case st.calling:
 		// the call's result looks again
 	case e.hasVolume(ctx, st):
-		e.settle(ctx, st, claim)
+		e.finishSaved(ctx, st, claim)
 	case st.save != nil:
 		e.saveVolume(ctx, st, claim)
 	case ctx.Err() != nil:
@@ -49,9 +49,9 @@ func (e *engine) syncClaim(ctx context.Context, key string) {
 	case st.outcome == outcomeNone && claim == nil:
 		e.forget(st)
 	case st.outcome == outcomeNone && !e.wanted(claim):
-		e.release(ctx, st, claim)
+		e.finish(ctx, st, claim)
 	default:
-		e.attempt(ctx, st, claim)
+		e.startProvision(ctx, st, claim)
 	}
 }
 
@@ -66,10 +66,10 @@ func (e *engine) wanted(claim *corev1.PersistentVolumeClaim) bool {
 	return e.serves(claimProvisioner(claim))
 }
 
-// owesIntent returns whether the claim bears an intent that is ours to resolve. Where several controllers
+// ownsIntent returns whether the claim bears an intent that is ours to resolve. Where several controllers
 // may share one finalizer, only a claim that we would serve is.
-func (e *engine) owesIntent(claim *corev1.PersistentVolumeClaim) bool {
-	if !e.hasIntent(claim) {
+func (e *engine) ownsIntent(claim *corev1.PersistentVolumeClaim) bool {
+	if !e.hasIntentInCache(claim) {
 		return false
 	}
 	if e.settings.intentOwned {
@@ -81,7 +81,7 @@ func (e *engine) owesIntent(claim *corev1.PersistentVolumeClaim) bool {
 	return e.serves(claimProvisioner(claim))
 }
 
-func (e *engine) hasIntent(claim *corev1.PersistentVolumeClaim) bool {
+func (e *engine) hasIntentInCache(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, e.settings.intentFinalizer)
 }
 
@@ -91,8 +91,8 @@ func (e *engine) newState(claim *corev1.PersistentVolumeClaim) *claimState {
 	st := &claimState{
 		uid: claim.UID, ref: timeline.RefOf(claimKind, claim), since: e.clock.Now(),
 	}
-	if e.owesIntent(claim) {
-		st.outcome, st.found = outcomeOpen, claim
+	if e.ownsIntent(claim) {
+		st.outcome, st.found = outcomeUnknown, claim
 	}
 	return e.states.add(st)
 }
@@ -108,17 +108,17 @@ func (e *engine) forget(st *claimState) {
 // hasVolume returns whether the claim's volume is in the API, by the cache or by our own last write. A volume of somebody
 // else's is the end only where none of ours can exist: what was begun is saved, and Kubernetes then releases it.
 func (e *engine) hasVolume(ctx context.Context, st *claimState) bool {
-	if e.volumes.hasMade(st.uid) {
+	if e.volumes.hasOwn(st.uid) {
 		st.saved = time.Time{} // from now on the cache knows better
 		return true
 	}
-	if st.outcome == outcomeNone && e.volumes.hasGiven(st.uid) {
+	if st.outcome == outcomeNone && e.volumes.hasForeign(st.uid) {
 		return true
 	}
 	if st.saved.IsZero() {
 		return false
 	}
-	if e.clock.Since(st.saved) < seenAfter {
+	if e.clock.Since(st.saved) < cacheLagLimit {
 		return true
 	}
 	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.savedName, metav1.GetOptions{})
@@ -129,8 +129,8 @@ func (e *engine) hasVolume(ctx context.Context, st *claimState) bool {
 	return true
 }
 
-// settle ends the work on a claim whose volume is saved.
-func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+// finishSaved ends the work on a claim whose volume is saved.
+func (e *engine) finishSaved(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
 	if st.save != nil {
 		st.save.span.End(nil)
 	}
@@ -145,9 +145,9 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 	st.binding = false
 	switch {
 	case isBound(claim):
-		e.tidyUp(ctx, st, claim)
-	case claim.DeletionTimestamp != nil, st.goesElsewhere(claim):
-		e.withdraw(ctx, st, claim)
+		e.removeIntentWhenBound(ctx, st, claim)
+	case claim.DeletionTimestamp != nil, st.boundElsewhere(claim):
+		e.removeIntent(ctx, st, claim)
 	default:
 		// Kubernetes writes the claim next, to bind it. A patch of ours would make that write fail, and it is repeated
 		// only after a delay that all claims share. Nor is it bound by us: docs/provisioners.md says why.
@@ -155,22 +155,22 @@ func (e *engine) settle(ctx context.Context, st *claimState, claim *corev1.Persi
 	}
 }
 
-// tidyUp ends the work on a claim that is Bound. Whose claim it is has what he asked for and does not wait for the intent's
+// removeIntentWhenBound ends the work on a claim that is Bound. Whose claim it is has what he asked for and does not wait for the intent's
 // removal, which therefore gives way to claims that are waited for; a claim that is being deleted does wait for it.
-func (e *engine) tidyUp(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+func (e *engine) removeIntentWhenBound(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
 	if st.bound.IsZero() {
 		st.bound = e.clock.Now()
 		e.mark(st, timeline.StageBound, nil)
 	}
-	if e.bearsIntent(st, claim) && claim.DeletionTimestamp == nil && !st.tidying {
-		e.tidies.Add(string(st.uid))
+	if e.hasIntent(st, claim) && claim.DeletionTimestamp == nil && !st.tidying {
+		e.cleanups.Add(string(st.uid))
 		return
 	}
-	e.release(ctx, st, claim)
+	e.finish(ctx, st, claim)
 }
 
-// tidy has the intent removed from a claim that is Bound, when its turn has come.
-func (e *engine) tidy(ctx context.Context, key string) {
+// cleanup has the intent removed from a claim that is Bound, when its turn has come.
+func (e *engine) cleanup(ctx context.Context, key string) {
 	st := e.states.get(types.UID(key))
 	if st == nil {
 		return
@@ -178,7 +178,7 @@ func (e *engine) tidy(ctx context.Context, key string) {
 	st.mu.Lock()
 	since := st.bound
 	st.mu.Unlock()
-	if !e.rush.giveWay(since) {
+	if !e.gate.yield(since) {
 		return // the next run finds it
 	}
 	st.mu.Lock()
@@ -187,19 +187,19 @@ func (e *engine) tidy(ctx context.Context, key string) {
 	e.syncClaim(ctx, key)
 }
 
-// release takes the intent off the claim and then forgets the claim. It remembers it for as long as the
+// finish takes the intent off the claim and then forgets the claim. It remembers it for as long as the
 // cache still shows the intent: seen without a memory, that would mean that a volume may exist.
-func (e *engine) release(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
-	if !e.withdraw(ctx, st, claim) || st.intent == intentRemoved && e.hasIntent(claim) {
+func (e *engine) finish(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	if !e.removeIntent(ctx, st, claim) || st.intent == intentRemoved && e.hasIntentInCache(claim) {
 		return
 	}
 	e.forget(st)
 }
 
-// attempt checks all that can be checked without the provisioner, writes the intent and queues the call.
-func (e *engine) attempt(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+// startProvision checks all that can be checked without the provisioner, writes the intent and queues the call.
+func (e *engine) startProvision(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
 	current := st.object(claim)
-	if st.outcome == outcomeOpen && st.claim != nil {
+	if st.outcome == outcomeUnknown && st.claim != nil {
 		current = st.claim // an unfinished call is repeated with the same input
 	}
 	name := claimClass(current)
@@ -209,29 +209,29 @@ func (e *engine) attempt(ctx context.Context, st *claimState, claim *corev1.Pers
 	now := e.clock.Now()
 	if !st.retry.due(now, inputs, st.resync.Swap(false)) {
 		if left := st.retry.left(now); left > 0 {
-			e.lookAgain(st.uid, left) // of several moments for one key the queue keeps the earliest alone
+			e.requeue(st.uid, left) // of several moments for one key the queue keeps the earliest alone
 		}
-		if st.retry.hold == holdForChange && st.outcome == outcomeNone && claim != nil {
-			e.withdraw(ctx, st, claim) // a claim that is left alone must not be held back from deletion
+		if st.retry.waiting == waitForChange && st.outcome == outcomeNone && claim != nil {
+			e.removeIntent(ctx, st, claim) // a claim that is left alone must not be held back from deletion
 		}
 		return
 	}
-	st.retry.begin(inputs)
-	if st.outcome == outcomeOpen && st.class != nil {
+	st.retry.start(inputs)
+	if st.outcome == outcomeUnknown && st.class != nil {
 		class = st.class
 	}
 	if class == nil {
 		e.classMissing(st, current, name)
 		return
 	}
-	if st.outcome == outcomeNone && !e.acceptable(ctx, st, current, class) {
+	if st.outcome == outcomeNone && !e.validate(ctx, st, current, class) {
 		return
 	}
 	if st.queued == nil {
 		st.queued = e.timeline.Begin(st.ref, timelineOwner, StageQueued, "")
 	}
 	if claim != nil {
-		written, ok := e.declare(ctx, st, claim)
+		written, ok := e.addIntent(ctx, st, claim)
 		if !ok {
 			return
 		}
@@ -258,18 +258,18 @@ func (e *engine) classMissing(st *claimState, claim *corev1.PersistentVolumeClai
 	err := fmt.Errorf("storage class %q is not there; create it", name)
 	e.logger.Warn("cannot provision", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 	e.mark(st, StageQueued, err)
-	if st.outcome == outcomeOpen {
+	if st.outcome == outcomeUnknown {
 		e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, err.Error()+
 			": a volume may exist that was provisioned with it")
 	}
 	delay := e.claimLimiter.When(string(st.uid))
-	st.retry.wait(e.clock.Now(), delay)
-	e.lookAgain(st.uid, delay)
+	st.retry.backOff(e.clock.Now(), delay)
+	e.requeue(st.uid, delay)
 }
 
-// acceptable returns whether the claim and its class go together with this provisioner. If not, the claim
+// validate returns whether the claim and its class go together with this provisioner. If not, the claim
 // is left alone until something changes.
-func (e *engine) acceptable(
+func (e *engine) validate(
 	ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) bool {
 	if wantsBlock(claim) {
@@ -277,18 +277,18 @@ func (e *engine) acceptable(
 			text := e.name + " does not support block volume provisioning"
 			e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 			e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", claim.Name, text))
-			st.retry.stop()
+			st.retry.park()
 			return false
 		}
 	}
 	if !e.serves(class.Provisioner) {
 		e.logger.Warn("claim names this provisioner but its class names another",
 			"claim", claim.Namespace+"/"+claim.Name, "class", class.Name, "class provisioner", class.Provisioner)
-		st.retry.stop()
+		st.retry.park()
 		return false
 	}
 	if waitsForConsumer(class) && selectedNode(claim) == "" {
-		e.release(ctx, st, claim) // the scheduler's annotation will bring it back
+		e.finish(ctx, st, claim) // the scheduler's annotation will bring it back
 		return false
 	}
 	return true

@@ -19,16 +19,16 @@ type outcome int
 const (
 	// outcomeNone: no volume exists and none is being made.
 	outcomeNone outcome = iota
-	// outcomeOpen: a volume may exist: a call left work in the background, its answer was lost, or an
+	// outcomeUnknown: a volume may exist: a call left work in the background, its answer was lost, or an
 	// earlier process wrote the intent and was not heard of since.
-	outcomeOpen
+	outcomeUnknown
 )
 
 // intent is what is known of our finalizer on the claim, beyond what the cache shows.
 type intent int
 
 const (
-	intentAsCached intent = iota
+	intentFromCache intent = iota
 	intentWritten
 	intentRemoved
 )
@@ -94,8 +94,8 @@ type claimState struct {
 	queued *timeline.Span
 }
 
-// hurries returns whether only writes to the API keep the claim from being Bound.
-func (st *claimState) hurries() bool {
+// blocksOnWrites returns whether only writes to the API keep the claim from being Bound.
+func (st *claimState) blocksOnWrites() bool {
 	switch {
 	case st.calling:
 		return !st.called
@@ -105,8 +105,8 @@ func (st *claimState) hurries() bool {
 	return st.binding
 }
 
-// goesElsewhere returns whether the claim asks for another volume than the one that was made for it.
-func (st *claimState) goesElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+// boundElsewhere returns whether the claim asks for another volume than the one that was made for it.
+func (st *claimState) boundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	name := claim.Spec.VolumeName
 	return name != "" && name != st.savedName && name != volumeNamePrefix+string(st.uid)
 }
@@ -152,7 +152,7 @@ func (s *claimStates) setClass(uid types.UID, class string) {
 		if old == class {
 			return
 		}
-		s.dropClass(uid, old)
+		s.removeClass(uid, old)
 	}
 	s.classOf[uid] = class
 	if s.byClass[class] == nil {
@@ -161,7 +161,7 @@ func (s *claimStates) setClass(uid types.UID, class string) {
 	s.byClass[class][uid] = struct{}{}
 }
 
-func (s *claimStates) dropClass(uid types.UID, class string) {
+func (s *claimStates) removeClass(uid types.UID, class string) {
 	delete(s.byClass[class], uid)
 	if len(s.byClass[class]) == 0 {
 		delete(s.byClass, class)
@@ -183,7 +183,7 @@ func (s *claimStates) remove(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if class, ok := s.classOf[uid]; ok {
-		s.dropClass(uid, class)
+		s.removeClass(uid, class)
 	}
 	delete(s.byUID, uid)
 }

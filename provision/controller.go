@@ -25,8 +25,8 @@ type ProvisionController struct {
 	identity string
 	settings settings
 	metrics  *metrics
-	// began is set when Run is entered, from then on options are refused; running when work starts.
-	began, running atomic.Bool
+	// started is set when Run is entered, from then on options are refused; running when work starts.
+	started, running atomic.Bool
 }
 
 // New makes a controller for the claims whose StorageClass names provisionerName (or one of the

@@ -22,17 +22,17 @@ func TestClaimGetsItsVolume(t *testing.T) {
 		class := newClass("fast")
 		class.Parameters = map[string]string{"tier": "gold"}
 		class.MountOptions = []string{"noatime"}
-		p := &simple{}
+		p := &fakeProvisioner{}
 		rec := timeline.New(clock.RealClock{}, 0)
-		s := run(t, newWorld(class), p, provision.Timeline(rec))
-		claim := s.world.createClaim(t, newClaim("claim", "fast"))
+		s := run(t, newFakeAPI(class), p, provision.Timeline(rec))
+		claim := s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 
-		pvs := s.world.volumes(t)
+		pvs := s.api.volumes(t)
 		require.Len(t, pvs, 1)
 		pv := pvs[0]
 		require.Equal(t, "pvc-"+string(claim.UID), pv.Name)
-		require.Equal(t, driver, pv.Annotations["pv.kubernetes.io/provisioned-by"])
+		require.Equal(t, driverName, pv.Annotations["pv.kubernetes.io/provisioned-by"])
 		require.Equal(t, "fast", pv.Spec.StorageClassName)
 		require.Equal(t, []string{"external-provisioner.volume.kubernetes.io/finalizer"}, pv.Finalizers)
 		ref := pv.Spec.ClaimRef
@@ -41,18 +41,18 @@ func TestClaimGetsItsVolume(t *testing.T) {
 		require.Equal(t, []string{
 			`Normal Provisioning External provisioner is provisioning volume for claim "ns/claim"`,
 			"Normal ProvisioningSucceeded Successfully provisioned volume " + pv.Name,
-		}, s.eventsSoFar())
+		}, s.drainEvents())
 
-		require.Equal(t, 1, p.count())
+		require.Equal(t, 1, p.callCount())
 		o := p.calls[0]
 		require.Equal(t, corev1.PersistentVolumeReclaimDelete, o.PersistentVolumeReclaimPolicy, "nil means Delete")
 		require.Equal(t, class.Parameters, o.Parameters)
 		require.Equal(t, class.MountOptions, o.MountOptions)
 		require.Equal(t, claim.UID, o.PVC.UID)
 
-		s.world.step(t)
+		s.api.bindAndRelease(t)
 		synctest.Wait()
-		require.Empty(t, s.world.claim(t, "claim").Finalizers)
+		require.Empty(t, s.api.claim(t, "claim").Finalizers)
 		record, ok := rec.Record(claim.UID)
 		require.True(t, ok)
 		var stages []string
@@ -68,26 +68,26 @@ func TestClaimGetsItsVolume(t *testing.T) {
 
 func TestOnePVWriteAndTwoPatchesPerClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast")), &simple{})
+		s := run(t, newFakeAPI(newClass("fast")), &fakeProvisioner{})
 		const count = 500
 		for i := range count {
-			s.world.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
-			if i%watched == 0 {
+			s.api.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+			if i%maxChangesPerStep == 0 {
 				synctest.Wait()
 			}
 		}
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), count)
-		require.Equal(t, count, s.world.written("create persistentvolumes"))
-		s.world.step(t)
+		require.Len(t, s.api.volumes(t), count)
+		require.Equal(t, count, s.api.writeCount("create persistentvolumes"))
+		s.api.bindAndRelease(t)
 		synctest.Wait()
-		require.Equal(t, 2*count, s.world.written("patch persistentvolumeclaims"))
-		require.Zero(t, s.world.written("patch persistentvolumes"))
-		require.Len(t, s.eventsSoFar(), 2*count)
+		require.Equal(t, 2*count, s.api.writeCount("patch persistentvolumeclaims"))
+		require.Zero(t, s.api.writeCount("patch persistentvolumes"))
+		require.Len(t, s.drainEvents(), 2*count)
 
-		before := fmt.Sprint(s.world.writes)
-		s.after(time.Hour) // four resyncs
-		require.Equal(t, before, fmt.Sprint(s.world.writes), "a controller at rest writes nothing")
+		before := fmt.Sprint(s.api.writes)
+		s.advance(time.Hour) // four resyncs
+		require.Equal(t, before, fmt.Sprint(s.api.writes), "a controller at rest writes nothing")
 	})
 }
 
@@ -111,7 +111,7 @@ func TestWhichClaimsAreServed(t *testing.T) {
 		"plain":            {"fast", nil, true},
 		"foreign":          {"fast", annotate(ga, "example.com/other"), false},
 		"no annotation":    {"fast", func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }, false},
-		"beta annotation":  {"fast", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{beta: driver} }, true},
+		"beta annotation":  {"fast", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{beta: driverName} }, true},
 		"both annotations": {"fast", annotate(beta, "example.com/other"), true},
 		"alias":            {"alias", annotate(ga, "example.com/alias"), true},
 		"foreign class":    {"foreign", nil, false},
@@ -124,27 +124,27 @@ func TestWhichClaimsAreServed(t *testing.T) {
 			c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 		}, false},
 	} {
-		bubble(name, t, func(t *testing.T) {
-			p := &simple{}
-			s := run(t, newWorld(newClass("fast"), late, foreign, alias, node), p,
+		runSynctest(name, t, func(t *testing.T) {
+			p := &fakeProvisioner{}
+			s := run(t, newFakeAPI(newClass("fast"), late, foreign, alias, node), p,
 				provision.AdditionalProvisionerNames([]string{"example.com/alias"}))
 			claim := newClaim("claim", test.class)
 			if test.change != nil {
 				test.change(claim)
 			}
-			s.world.createClaim(t, claim)
+			s.api.createClaim(t, claim)
 			synctest.Wait()
-			require.Equal(t, test.served, p.count() == 1)
-			require.Equal(t, test.served, len(s.world.volumes(t)) == 1)
+			require.Equal(t, test.served, p.callCount() == 1)
+			require.Equal(t, test.served, len(s.api.volumes(t)) == 1)
 			if !test.served {
-				require.Zero(t, s.world.written("patch persistentvolumeclaims"))
+				require.Zero(t, s.api.writeCount("patch persistentvolumeclaims"))
 			}
 			if name == "consumer" {
 				require.Equal(t, "node", p.calls[0].SelectedNode.Name)
 			}
 			if name == "block" {
-				require.Equal(t, []string{"Warning ProvisioningFailed " + driver +
-					" does not support block volume provisioning"}, s.eventsSoFar())
+				require.Equal(t, []string{"Warning ProvisioningFailed " + driverName +
+					" does not support block volume provisioning"}, s.drainEvents())
 			}
 		})
 	}
@@ -152,69 +152,69 @@ func TestWhichClaimsAreServed(t *testing.T) {
 
 func TestClassMayComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(), &simple{})
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(time.Second)
-		require.Empty(t, s.world.volumes(t))
-		require.Empty(t, s.eventsSoFar())
-		_, err := s.world.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
+		s := run(t, newFakeAPI(), &fakeProvisioner{})
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(time.Second)
+		require.Empty(t, s.api.volumes(t))
+		require.Empty(t, s.drainEvents())
+		_, err := s.api.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 1)
+		require.Len(t, s.api.volumes(t), 1)
 	})
 }
 
 func TestIgnoredClaimIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(provision.VolumeOptions) error {
+		p := &fakeProvisioner{}
+		p.setProvisionErr(func(provision.VolumeOptions) error {
 			return fmt.Errorf("look: %w", &provision.IgnoredError{Reason: "not mine"})
 		})
-		s := run(t, newWorld(newClass("fast")), p, provision.ResyncPeriod(0))
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(time.Hour)
-		require.Equal(t, 1, p.count())
-		require.Empty(t, s.world.claim(t, "claim").Finalizers)
-		require.Len(t, s.eventsSoFar(), 1, "only that it was tried")
+		s := run(t, newFakeAPI(newClass("fast")), p, provision.ResyncPeriod(0))
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(time.Hour)
+		require.Equal(t, 1, p.callCount())
+		require.Empty(t, s.api.claim(t, "claim").Finalizers)
+		require.Len(t, s.drainEvents(), 1, "only that it was tried")
 		requireCounts(t, s.ctrl, counts{})
 	})
 }
 
 func TestSlowCallsHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(o provision.VolumeOptions) error {
+		p := &fakeProvisioner{}
+		p.setProvisionErr(func(o provision.VolumeOptions) error {
 			if o.PVC.Labels["slow"] != "" {
 				time.Sleep(time.Hour)
 			}
 			return nil
 		})
-		s := run(t, newWorld(newClass("fast")), p)
+		s := run(t, newFakeAPI(newClass("fast")), p)
 		for i := range provision.DefaultThreadiness - 1 {
 			claim := newClaim(fmt.Sprint("slow", i), "fast")
 			claim.Labels = map[string]string{"slow": "yes"}
-			s.world.createClaim(t, claim)
+			s.api.createClaim(t, claim)
 		}
 		synctest.Wait()
 		for i := range 100 {
-			s.world.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
-			if i%watched == 0 {
+			s.api.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+			if i%maxChangesPerStep == 0 {
 				synctest.Wait()
 			}
 		}
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 100)
-		s.after(time.Hour)
-		require.Len(t, s.world.volumes(t), 103)
+		require.Len(t, s.api.volumes(t), 100)
+		s.advance(time.Hour)
+		require.Len(t, s.api.volumes(t), 103)
 	})
 }
 
 func TestStopFinishesAndSavesWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil })
-		w := newWorld(newClass("fast"))
-		c, err := provision.New(w.client(nil), driver, p, provision.LeaderElection(false), provision.Threadiness(1))
+		p := &fakeProvisioner{}
+		p.setProvisionErr(func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil })
+		w := newFakeAPI(newClass("fast"))
+		c, err := provision.New(w.client(nil), driverName, p, provision.LeaderElection(false), provision.Threadiness(1))
 		require.NoError(t, err)
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() { defer close(done); c.Run(stop) }()
@@ -225,7 +225,7 @@ func TestStopFinishesAndSavesWhatIsInFlight(t *testing.T) {
 		require.EqualError(t, provision.Threadiness(3)(c), "cannot call option functions after controller has Run")
 		close(stop)
 		<-done
-		require.Equal(t, 1, p.count(), "nothing new is begun")
+		require.Equal(t, 1, p.callCount(), "nothing new is begun")
 		require.Len(t, w.volumes(t), 1, "what was made is saved")
 		require.Error(t, c.RunContext(t.Context()), "a controller runs once")
 	})

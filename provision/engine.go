@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// decideWorkers look at claims and write to the API, and as many at those whose call has just ended. They never wait
+	// syncWorkers look at claims and write to the API, and as many at those whose call has just ended. They never wait
 	// for a provisioner, so they are more than the calls that may run at once: the API server is what bounds them.
-	decideWorkers = 16
-	// tidyWorkers remove intents; few, because claims that come meanwhile have to wait for what they have begun.
-	tidyWorkers = 4
+	syncWorkers = 16
+	// cleanupWorkers remove intents; few, because claims that come meanwhile have to wait for what they have begun.
+	cleanupWorkers = 4
 	// writeTimeout bounds one API write that is finished although the controller is being stopped.
 	writeTimeout = 30 * time.Second
 	// firstWriteRetry and longestWriteRetry pace writes that the API server did not take.
@@ -45,35 +45,35 @@ type engine struct {
 	clock       clock.WithTicker
 	timeline    *timeline.Recorder
 
-	claims  *claimIndex
-	volumes *volumeIndex
-	classes cache.Store
-	nodes   cache.Store // nil: read the API
-	states  *claimStates
-	rush    *rush
-	gone    *volumeMemory
+	claims    *claimIndex
+	volumes   *volumeIndex
+	classes   cache.Store
+	nodes     cache.Store // nil: read the API
+	states    *claimStates
+	gate      *bindGate
+	deletions *volumeStates
 
 	// decide holds UIDs of claims to look at, saves those whose call has just ended, which are looked at too: were they
 	// to queue up behind the claims that came meanwhile, the first volume of many would be saved after the last intent,
 	// and whoever binds would be idle until then. calls are those whose provisioner call is next, deletes names of
 	// volumes, tidies UIDs of claims that are Bound and still bear the intent.
-	decide, saves, calls, deletes, tidies workqueue.TypedDelayingInterface[string]
-	claimLimiter, volumeLimiter           workqueue.RateLimiter
-	claimWrites, volumeWrites             workqueue.TypedRateLimiter[string]
-	unregister                            []func()
-	handled                               []cache.DoneChecker
-	factory                               informers.SharedInformerFactory
-	claimInformer, volumeInformer         cache.SharedInformer
-	classInformer                         cache.SharedInformer
+	decide, saves, calls, deletes, cleanups workqueue.TypedDelayingInterface[string]
+	claimLimiter, volumeLimiter             workqueue.RateLimiter
+	claimWrites, volumeWrites               workqueue.TypedRateLimiter[string]
+	unregister                              []func()
+	handled                                 []cache.DoneChecker
+	factory                                 informers.SharedInformerFactory
+	claimInformer, volumeInformer           cache.SharedInformer
+	classInformer                           cache.SharedInformer
 }
 
-func (ctrl *ProvisionController) newEngine(events record.EventRecorder, rush *rush) *engine {
+func (ctrl *ProvisionController) newEngine(events record.EventRecorder, rush *bindGate) *engine {
 	s := &ctrl.settings
 	e := &engine{
 		name: ctrl.provisionerName, client: ctrl.client, provisioner: ctrl.provisioner, serves: ctrl.serves,
 		settings: s, metrics: ctrl.metrics, events: events, logger: s.logger.With("provisioner", ctrl.provisionerName),
 		clock: s.clock, timeline: s.timeline,
-		states: newClaimStates(), rush: rush, gone: newVolumeMemory(),
+		states: newClaimStates(), gate: rush, deletions: newVolumeStates(),
 		claimLimiter: s.newLimiter(), volumeLimiter: s.newLimiter(),
 		claimWrites:  newWriteLimiter(),
 		volumeWrites: newWriteLimiter(),
@@ -112,7 +112,7 @@ func (e *engine) newQueue(name string) workqueue.TypedDelayingInterface[string] 
 // while it may lead.
 func (e *engine) run(ctx context.Context) error {
 	e.decide, e.calls, e.deletes = e.newQueue("claims"), e.newQueue("calls"), e.newQueue("volumes")
-	e.saves, e.tidies = e.newQueue("saves"), e.newQueue("tidies")
+	e.saves, e.cleanups = e.newQueue("saves"), e.newQueue("tidies")
 	defer e.shutQueues()
 	if err := e.subscribe(); err != nil {
 		return err
@@ -135,14 +135,14 @@ func (e *engine) run(ctx context.Context) error {
 			group.Go(func() { work(ctx, queue, handle) })
 		}
 	}
-	start(deciders, decideWorkers, e.decide, e.syncClaim)
-	start(deciders, decideWorkers, e.saves, e.syncClaim)
-	start(tidiers, tidyWorkers, e.tidies, e.tidy)
+	start(deciders, syncWorkers, e.decide, e.syncClaim)
+	start(deciders, syncWorkers, e.saves, e.syncClaim)
+	start(tidiers, cleanupWorkers, e.cleanups, e.cleanup)
 	start(callers, e.settings.threadiness, e.calls, e.runCall)
 	start(callers, e.settings.threadiness, e.deletes, e.syncVolume)
-	if p, ok := e.provisioner.(DeletionWaker); ok {
+	if p, ok := e.provisioner.(DeletionNotifier); ok {
 		callers.Go(func() {
-			if err := p.WakeDeletions(ctx, e.wakeDeletion); err != nil && ctx.Err() == nil {
+			if err := p.NotifyDeletable(ctx, e.notifyDeletable); err != nil && ctx.Err() == nil {
 				e.logger.Warn("deletions that fail will be tried again by their backoff alone", "error", err)
 			}
 		})
@@ -156,8 +156,8 @@ func (e *engine) run(ctx context.Context) error {
 	e.saves.ShutDown()
 	e.decide.ShutDown()
 	deciders.Wait()
-	e.rush.end(writeTimeout)
-	e.tidies.ShutDown()
+	e.gate.shutdown(writeTimeout)
+	e.cleanups.ShutDown()
 	tidiers.Wait()
 	return nil
 }
@@ -179,7 +179,7 @@ func (e *engine) shutQueues() {
 	e.saves.ShutDown()
 	e.calls.ShutDown()
 	e.deletes.ShutDown()
-	e.tidies.ShutDown()
+	e.cleanups.ShutDown()
 }
 
 // writeContext is the context of a write that should be finished even if the controller is being stopped.
@@ -187,8 +187,8 @@ func writeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 }
 
-// lookAgain has the claim looked at now, and after the delay if there is one.
-func (e *engine) lookAgain(uid types.UID, delay time.Duration) {
+// requeue has the claim looked at now, and after the delay if there is one.
+func (e *engine) requeue(uid types.UID, delay time.Duration) {
 	if delay > 0 {
 		e.decide.AddAfter(string(uid), delay)
 		return

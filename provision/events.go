@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// mostEvents is how many events of each kind wait to be written before further ones are dropped.
-	mostEvents = 10_000
+	// maxQueuedEvents is how many events of each kind wait to be written before further ones are dropped.
+	maxQueuedEvents = 10_000
 	// eventTries and eventPause are what a write that does not reach the API server is tried again with.
 	eventTries = 12
 	eventPause = 10 * time.Second
-	// eventsAtEnd bounds the writing of events that are left when the controller ends.
-	eventsAtEnd = 2 * time.Second
+	// eventDrainTimeout bounds the writing of events that are left when the controller ends.
+	eventDrainTimeout = 2 * time.Second
 )
 
 // startEvents returns the recorder that events go to, and a function that writes what it can of those that are left and
 // ends it. Events are written in the background: Warnings at once, the others when no claim waits.
-func (ctrl *ProvisionController) startEvents(ctx context.Context, rush *rush) (record.EventRecorder, func()) {
+func (ctrl *ProvisionController) startEvents(ctx context.Context, rush *bindGate) (record.EventRecorder, func()) {
 	if r := ctrl.settings.recorder; r != nil {
 		return r, func() {}
 	}
@@ -40,7 +40,7 @@ func (ctrl *ProvisionController) startEvents(ctx context.Context, rush *rush) (r
 		correlator: record.NewEventCorrelator(ctrl.settings.clock),
 	}
 	var lanes sync.WaitGroup
-	for _, lane := range []*eventLane{&w.warnings, &w.others} {
+	for _, lane := range []*eventQueue{&w.warnings, &w.others} {
 		lane.more = make(chan struct{}, 1)
 		lanes.Go(func() { w.run(ctx, lane, lane == &w.others) })
 	}
@@ -51,10 +51,10 @@ func (ctrl *ProvisionController) startEvents(ctx context.Context, rush *rush) (r
 	})
 	return recorder, func() {
 		broadcaster.Shutdown()
-		rush.end(eventsAtEnd)
+		rush.shutdown(eventDrainTimeout)
 		w.warnings.end()
 		w.others.end()
-		timer := time.AfterFunc(eventsAtEnd, cancel)
+		timer := time.AfterFunc(eventDrainTimeout, cancel)
 		lanes.Wait()
 		timer.Stop()
 		cancel()
@@ -65,15 +65,15 @@ func (ctrl *ProvisionController) startEvents(ctx context.Context, rush *rush) (r
 type eventWriter struct {
 	client     kubernetes.Interface
 	clock      clock.WithTicker
-	rush       *rush
+	rush       *bindGate
 	logger     *slog.Logger
 	correlator *record.EventCorrelator
 
-	warnings, others eventLane
+	warnings, others eventQueue
 }
 
-// eventLane is a queue of events in the order of their recording.
-type eventLane struct {
+// eventQueue is a queue of events in the order of their recording.
+type eventQueue struct {
 	// more has an item when the queue has, or has ended.
 	more chan struct{}
 
@@ -92,10 +92,10 @@ func (w *eventWriter) add(event *corev1.Event) {
 	w.others.add(event)
 }
 
-func (l *eventLane) add(event *corev1.Event) {
+func (l *eventQueue) add(event *corev1.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.events) >= mostEvents {
+	if len(l.events) >= maxQueuedEvents {
 		l.dropped++
 		return
 	}
@@ -103,7 +103,7 @@ func (l *eventLane) add(event *corev1.Event) {
 	l.wake()
 }
 
-func (l *eventLane) end() {
+func (l *eventQueue) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
@@ -111,7 +111,7 @@ func (l *eventLane) end() {
 }
 
 // wake is called with mu held.
-func (l *eventLane) wake() {
+func (l *eventQueue) wake() {
 	select {
 	case l.more <- struct{}{}:
 	default:
@@ -119,7 +119,7 @@ func (l *eventLane) wake() {
 }
 
 // take returns the events that wait, in order, how many were dropped, and whether there will be more.
-func (l *eventLane) take() (events []*corev1.Event, dropped int, ended bool) {
+func (l *eventQueue) take() (events []*corev1.Event, dropped int, ended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	events, dropped, ended = l.events, l.dropped, l.ended
@@ -128,14 +128,14 @@ func (l *eventLane) take() (events []*corev1.Event, dropped int, ended bool) {
 }
 
 // run writes the lane's events until it has ended and is empty, or ctx ends.
-func (w *eventWriter) run(ctx context.Context, lane *eventLane, yields bool) {
+func (w *eventWriter) run(ctx context.Context, lane *eventQueue, yields bool) {
 	for {
 		events, dropped, ended := lane.take()
 		if dropped > 0 {
 			w.logger.Warn("too many events wait to be written, dropped some", "dropped", dropped)
 		}
 		for i, event := range events {
-			if yields && !w.rush.giveWay(event.LastTimestamp.Time) || !w.write(ctx, event) {
+			if yields && !w.rush.yield(event.LastTimestamp.Time) || !w.write(ctx, event) {
 				w.logger.Warn("events were not written before the controller ended", "events", len(events)-i)
 				return
 			}
@@ -168,10 +168,10 @@ func (w *eventWriter) write(ctx context.Context, event *corev1.Event) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		if pointless(err) {
+		if isMoot(err) {
 			return true
 		}
-		if refused(err) || tries == eventTries {
+		if isPermanent(err) || tries == eventTries {
 			w.logger.Warn("event was not written", "event", event.Message, "tries", tries, "error", err)
 			return true
 		}
@@ -215,13 +215,13 @@ func (w *eventWriter) send(ctx context.Context, result *record.EventCorrelateRes
 	return written, nil
 }
 
-// pointless returns whether the event is there, or nobody will look for it: its namespace goes.
-func pointless(err error) bool {
+// isMoot returns whether the event is there, or nobody will look for it: its namespace goes.
+func isMoot(err error) bool {
 	return apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// refused returns whether the same write would be answered in the same way again.
-func refused(err error) bool {
+// isPermanent returns whether the same write would be answered in the same way again.
+func isPermanent(err error) bool {
 	var status *apierrors.StatusError
 	var construction *rest.RequestConstructionError
 	return errors.As(err, &status) || errors.As(err, &construction)

@@ -47,7 +47,7 @@ func ExampleNew() {
 		return
 	}
 	defer os.RemoveAll(share)
-	cluster := newWorld(newClass("fast"), withUID(newClaim("data", "fast"), "1234"))
+	cluster := newFakeAPI(newClass("fast"), withUID(newClaim("data", "fast"), "1234"))
 	client := cluster.client(nil)
 
 	ctrl, err := provision.New(client, "example.com/disk", &shareProvisioner{share: share},

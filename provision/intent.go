@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// declare makes sure that the intent is on the claim before the provisioner is called for it, and returns
+// addIntent makes sure that the intent is on the claim before the provisioner is called for it, and returns
 // the claim as it is then. The patch needs no resourceVersion: it adds one list item, whatever else changed.
-func (e *engine) declare(
+func (e *engine) addIntent(
 	ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, bool) {
 	if !e.settings.claimIntent || st.intent == intentWritten {
 		return claim, true
 	}
-	if e.hasIntent(claim) && st.intent == intentAsCached {
+	if e.hasIntentInCache(claim) && st.intent == intentFromCache {
 		return claim, true
 	}
 	ctx, cancel := writeContext(ctx)
@@ -42,22 +42,22 @@ func (e *engine) declare(
 	st.intent = intentWritten
 	if written.DeletionTimestamp != nil {
 		// No finalizer can be added to a deleted object, so this one was there before us.
-		st.outcome = outcomeOpen
+		st.outcome = outcomeUnknown
 	}
 	return written, true
 }
 
-// bearsIntent returns whether the claim bears our intent, by the cache or by our own last write.
-func (e *engine) bearsIntent(st *claimState, claim *corev1.PersistentVolumeClaim) bool {
-	return st.intent == intentWritten || st.intent == intentAsCached && e.hasIntent(claim)
+// hasIntent returns whether the claim bears our intent, by the cache or by our own last write.
+func (e *engine) hasIntent(st *claimState, claim *corev1.PersistentVolumeClaim) bool {
+	return st.intent == intentWritten || st.intent == intentFromCache && e.hasIntentInCache(claim)
 }
 
-// withdraw takes the intent off the claim. It returns false if that has to be tried again.
-func (e *engine) withdraw(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) bool {
-	if !e.bearsIntent(st, claim) {
+// removeIntent takes the intent off the claim. It returns false if that has to be tried again.
+func (e *engine) removeIntent(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) bool {
+	if !e.hasIntent(st, claim) {
 		return true
 	}
-	if st.intent == intentAsCached && (!e.owesIntent(claim) || st.ignored && !e.settings.intentOwned) {
+	if st.intent == intentFromCache && (!e.ownsIntent(claim) || st.ignored && !e.settings.intentOwned) {
 		return true // somebody else's
 	}
 	ctx, cancel := writeContext(ctx)
@@ -92,5 +92,5 @@ func (e *engine) retryWrite(st *claimState, err error) {
 	delay := e.claimWrites.When(string(st.uid))
 	e.logger.Warn("cannot write, will retry", "error", err, "delay", delay)
 	e.mark(st, StageQueued, err)
-	e.lookAgain(st.uid, delay)
+	e.requeue(st.uid, delay)
 }

@@ -33,14 +33,14 @@ type candidate struct {
 	done chan error
 }
 
-func stand(t *testing.T, w *world, process *process, p provision.Provisioner, options ...option) *candidate {
+func runCandidate(t *testing.T, w *fakeAPI, process *process, p provision.Provisioner, options ...option) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	if process != nil {
 		process.kill = cancel
 	}
 	options = append(options, provision.LeaderElectionNamespace("ns"), provision.EventRecorder(&record.FakeRecorder{}))
-	ctrl, err := provision.New(w.client(process), driver, p, options...)
+	ctrl, err := provision.New(w.client(process), driverName, p, options...)
 	require.NoError(t, err)
 	c := &candidate{ctrl: ctrl, stop: cancel, done: make(chan error, 1)}
 	go func() { c.done <- ctrl.RunContext(ctx) }()
@@ -50,15 +50,15 @@ func stand(t *testing.T, w *world, process *process, p provision.Provisioner, op
 
 func TestOnlyTheLeaderWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
-		first, second := &simple{}, &simple{}
-		one := stand(t, w, nil, first)
-		two := stand(t, w, nil, second)
+		w := newFakeAPI(newClass("fast"))
+		first, second := &fakeProvisioner{}, &fakeProvisioner{}
+		one := runCandidate(t, w, nil, first)
+		two := runCandidate(t, w, nil, second)
 		require.True(t, one.ctrl.HasRun())
 		require.False(t, two.ctrl.HasRun())
 		w.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Equal(t, []int{1, 0}, []int{first.count(), second.count()})
+		require.Equal(t, []int{1, 0}, []int{first.callCount(), second.callCount()})
 
 		one.stop()
 		require.NoError(t, <-one.done)
@@ -67,7 +67,7 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 		require.True(t, two.ctrl.HasRun(), "the lease was released, not left to expire")
 		w.createClaim(t, newClaim("claim2", "fast"))
 		synctest.Wait()
-		require.Equal(t, []int{1, 1}, []int{first.count(), second.count()})
+		require.Equal(t, []int{1, 1}, []int{first.callCount(), second.callCount()})
 		two.stop()
 		require.NoError(t, <-two.done)
 		lease, err := w.client(nil).CoordinationV1().Leases("ns").Get(t.Context(), "example.com-disk", metav1.GetOptions{})
@@ -78,18 +78,18 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 
 func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
+		w := newFakeAPI(newClass("fast"))
 		working := make(chan string, 10)
 		beside := func(name string) option {
-			return provision.WhileLeading(func(ctx context.Context) error {
+			return provision.WithRunnable(func(ctx context.Context) error {
 				working <- name
 				<-ctx.Done()
 				working <- name + " ended"
 				return nil
 			})
 		}
-		one := stand(t, w, nil, &simple{}, beside("one"))
-		two := stand(t, w, nil, &simple{}, beside("two"))
+		one := runCandidate(t, w, nil, &fakeProvisioner{}, beside("one"))
+		two := runCandidate(t, w, nil, &fakeProvisioner{}, beside("two"))
 		require.Equal(t, "one", <-working)
 		require.Empty(t, working)
 		one.stop()
@@ -100,7 +100,7 @@ func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
 		require.NoError(t, <-two.done)
 
 		broken := errors.New("broken")
-		three := stand(t, w, nil, &simple{}, provision.WhileLeading(func(context.Context) error { return broken }))
+		three := runCandidate(t, w, nil, &fakeProvisioner{}, provision.WithRunnable(func(context.Context) error { return broken }))
 		require.ErrorIs(t, <-three.done, broken, "it does not fail in silence")
 		three.stop()
 	})
@@ -108,10 +108,10 @@ func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
 
 func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
-		slow := &simple{answer: func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil }}
-		one := stand(t, w, nil, slow)
-		two := stand(t, w, nil, &simple{})
+		w := newFakeAPI(newClass("fast"))
+		slow := &fakeProvisioner{provisionErr: func(provision.VolumeOptions) error { time.Sleep(time.Minute); return nil }}
+		one := runCandidate(t, w, nil, slow)
+		two := runCandidate(t, w, nil, &fakeProvisioner{})
 		w.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		one.stop()
@@ -128,15 +128,15 @@ func TestTheLeaseIsHeldUntilCallsHaveEnded(t *testing.T) {
 
 func TestLosingTheLeaseEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
+		w := newFakeAPI(newClass("fast"))
 		lost := false
-		process := &process{fault: func(what string) verdict {
+		process := &process{nextFault: func(what string) fault {
 			if lost && strings.HasSuffix(what, " leases") {
 				return failBefore
 			}
-			return pass
+			return noFault
 		}}
-		c := stand(t, w, process, &simple{})
+		c := runCandidate(t, w, process, &fakeProvisioner{})
 		require.True(t, c.ctrl.HasRun())
 		process.mu.Lock()
 		lost = true
@@ -159,7 +159,7 @@ func TestTheLeaseIsNotThrottled(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.CoreV1().Nodes().Get(t.Context(), "x", metav1.GetOptions{}) // uses up what may burst
 	require.Error(t, err)
-	c, err := provision.New(client, driver, &simple{}, provision.LeaderElectionNamespace("ns"))
+	c, err := provision.New(client, driverName, &fakeProvisioner{}, provision.LeaderElectionNamespace("ns"))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

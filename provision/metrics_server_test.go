@@ -14,8 +14,8 @@ import (
 	"github.com/berth-dev/berth/internal/freeport"
 )
 
-// pageless is a Provisioner that nobody calls.
-type pageless struct{ Provisioner }
+// unusedProvisioner is a Provisioner that nobody calls.
+type unusedProvisioner struct{ Provisioner }
 
 // TestMetricsPagesShareAPort: two controllers live in one process, each with metrics of its own. Of two that are given
 // one port the second tries again each five seconds, and has it when the first has ended.
@@ -33,7 +33,7 @@ func TestMetricsPagesShareAPort(t *testing.T) {
 		return response.StatusCode
 	}
 	serve := func(path string) (stop func()) {
-		ctrl, err := New(fake.NewClientset(), "example.com/"+path, pageless{}, LeaderElection(false),
+		ctrl, err := New(fake.NewClientset(), "example.com/"+path, unusedProvisioner{}, LeaderElection(false),
 			MetricsAddress("127.0.0.1"), MetricsPort(int32(port)), MetricsPath("/"+path))
 		require.NoError(t, err)
 		ctrl.settings.clock = clock

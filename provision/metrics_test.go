@@ -54,24 +54,24 @@ func requireCounts(t *testing.T, c *provision.ProvisionController, want counts) 
 
 func TestMetricsCountOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+		p := &fakeProvisioner{}
+		p.setProvisionErr(func(provision.VolumeOptions) error { return errors.New("no") })
 		registry := prometheus.NewRegistry()
-		s := run(t, newWorld(newClass("fast")), p, provision.Registerer(registry))
+		s := run(t, newFakeAPI(newClass("fast")), p, provision.Registerer(registry))
 		claim := newClaim("claim", "fast")
 		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "VolumeSnapshot", Name: "snap"}
-		s.world.createClaim(t, claim)
-		s.after(time.Second)
+		s.api.createClaim(t, claim)
+		s.advance(time.Second)
 		queue := gather(t, registry)
 		require.Equal(t, 1.0, queue["persistentvolumeclaim_provision_waiting{}"])
 		require.Equal(t, 1.0, queue["persistentvolumeclaim_provision_oldest_seconds{}"])
-		p.answers(nil)
-		s.after(time.Minute)
-		s.world.step(t)
-		s.world.deleteClaim(t, "claim")
+		p.setProvisionErr(nil)
+		s.advance(time.Minute)
+		s.api.bindAndRelease(t)
+		s.api.deleteClaim(t, "claim")
 		synctest.Wait()
-		s.world.step(t)
-		s.after(time.Second)
+		s.api.bindAndRelease(t)
+		s.advance(time.Second)
 		labels := `{class="fast",source="VolumeSnapshot"}`
 		requireCounts(t, s.ctrl, counts{
 			"persistentvolumeclaim_provision_total" + labels:            1,

@@ -22,9 +22,9 @@ import (
 // The caller's informers may be running already, and go on when the controller has ended.
 func TestInformersOfTheCaller(t *testing.T) {
 	for _, early := range []bool{false, true} {
-		bubble(fmt.Sprintf("started before=%v", early), t, func(t *testing.T) {
+		runSynctest(fmt.Sprintf("started before=%v", early), t, func(t *testing.T) {
 			class, claim := scheduled("one")
-			w := newWorld(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+			w := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 			ctx, cancel := context.WithCancel(t.Context())
 			factory := informers.NewSharedInformerFactory(w.client(nil), 0)
 			defer factory.Shutdown()
@@ -40,7 +40,7 @@ func TestInformersOfTheCaller(t *testing.T) {
 				factory.StartWithContext(ctx)
 				synctest.Wait()
 			}
-			p := &simple{}
+			p := &fakeProvisioner{}
 			s := run(t, w, p, options...)
 			factory.StartWithContext(ctx)
 			synctest.Wait()
@@ -50,7 +50,7 @@ func TestInformersOfTheCaller(t *testing.T) {
 			w.createClaim(t, newClaim("later", "late"))
 			synctest.Wait()
 			require.Len(t, factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().ListKeys(), 2)
-			require.Equal(t, 1, p.count())
+			require.Equal(t, 1, p.callCount())
 		})
 	}
 }
@@ -58,18 +58,18 @@ func TestInformersOfTheCaller(t *testing.T) {
 // A claim deleted and created again under its name is another claim.
 func TestClaimCreatedAgainUnderItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast")), &simple{})
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		s := run(t, newFakeAPI(newClass("fast")), &fakeProvisioner{})
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.deleteClaim(t, "claim")
+		s.api.deleteClaim(t, "claim")
 		synctest.Wait()
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 2)
-		s.world.step(t)
+		require.Len(t, s.api.volumes(t), 2)
+		s.api.bindAndRelease(t)
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 1)
-		require.Equal(t, corev1.ClaimBound, s.world.claim(t, "claim").Status.Phase)
+		require.Len(t, s.api.volumes(t), 1)
+		require.Equal(t, corev1.ClaimBound, s.api.claim(t, "claim").Status.Phase)
 	})
 }
 
@@ -83,28 +83,28 @@ func TestIntentOfAnEarlierProcess(t *testing.T) {
 		},
 		"not ours any more": func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil },
 	} {
-		bubble(name, t, func(t *testing.T) {
+		runSynctest(name, t, func(t *testing.T) {
 			claim := withUID(newClaim("claim", "fast"), "u")
 			claim.Finalizers = []string{"a.b/c", "example.com/intent"}
 			change(claim)
-			p := &simple{}
-			s := run(t, newWorld(newClass("fast"), claim), p, provision.IntentFinalizer("example.com/intent"))
-			require.Equal(t, 1, p.count(), "a volume may exist: asking for it again is how it is found")
-			require.Len(t, s.world.volumes(t), 1)
-			s.world.step(t)
+			p := &fakeProvisioner{}
+			s := run(t, newFakeAPI(newClass("fast"), claim), p, provision.IntentFinalizer("example.com/intent"))
+			require.Equal(t, 1, p.callCount(), "a volume may exist: asking for it again is how it is found")
+			require.Len(t, s.api.volumes(t), 1)
+			s.api.bindAndRelease(t)
 			synctest.Wait()
-			require.Equal(t, []string{"a.b/c"}, s.world.claim(t, "claim").Finalizers)
+			require.Equal(t, []string{"a.b/c"}, s.api.claim(t, "claim").Finalizers)
 		})
 	}
 }
 
 func TestWithoutIntentNoClaimIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast")), &simple{}, provision.ClaimIntent(false))
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		s := run(t, newFakeAPI(newClass("fast")), &fakeProvisioner{}, provision.ClaimIntent(false))
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 1)
-		require.Zero(t, s.world.written("patch persistentvolumeclaims"))
+		require.Len(t, s.api.volumes(t), 1)
+		require.Zero(t, s.api.writeCount("patch persistentvolumeclaims"))
 	})
 }
 
@@ -112,7 +112,7 @@ func TestMetricsPage(t *testing.T) {
 	port, err := freeport.Loopback()
 	require.NoError(t, err)
 	for range 2 { // the page and its metrics belong to the controller, not to the process
-		c, err := provision.New(newWorld().client(nil), driver, &simple{}, provision.LeaderElection(false),
+		c, err := provision.New(newFakeAPI().client(nil), driverName, &fakeProvisioner{}, provision.LeaderElection(false),
 			provision.MetricsAddress("127.0.0.1"), provision.MetricsPort(int32(port)), provision.MetricsPath("/here"))
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())

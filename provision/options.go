@@ -19,7 +19,7 @@ var errHasRun = errors.New("cannot call option functions after controller has Ru
 // that fails changes nothing.
 func set(change func(*settings) error) func(*ProvisionController) error {
 	return func(c *ProvisionController) error {
-		if c.began.Load() {
+		if c.started.Load() {
 			return errHasRun
 		}
 		s := c.settings

@@ -86,15 +86,15 @@ func LeaseClient(client kubernetes.Interface) func(*ProvisionController) error {
 	})
 }
 
-// WhileLeading runs something beside the controller for as long as it works: without leader election always, with it
+// WithRunnable runs something beside the controller for as long as it works: without leader election always, with it
 // only in the process that leads. It gets a context that ends with the work, and must return soon after; an error ends
 // the controller with it. It may be given several times.
-func WhileLeading(run func(context.Context) error) func(*ProvisionController) error {
+func WithRunnable(run func(context.Context) error) func(*ProvisionController) error {
 	return set(func(s *settings) error {
 		if run == nil {
 			return errors.New("option WhileLeading: nil")
 		}
-		s.companions = append(s.companions, run)
+		s.runnables = append(s.runnables, run)
 		return nil
 	})
 }

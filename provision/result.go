@@ -15,13 +15,13 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// provisioned takes in what a Provision call came to. The caller holds st.mu.
-func (e *engine) provisioned(st *claimState, in callInput, result callResult) {
+// onProvisioned takes in what a Provision call came to. The caller holds st.mu.
+func (e *engine) onProvisioned(st *claimState, in callInput, result callResult) {
 	var ignored *IgnoredError
 	st.ignored = errors.As(result.err, &ignored)
 	switch {
 	case result.err == nil:
-		st.outcome, st.began, st.node = outcomeOpen, result.began, result.node
+		st.outcome, st.began, st.node = outcomeUnknown, result.began, result.node
 		st.save = &saving{volume: e.volumeFor(result.volume, in)}
 		if b := e.settings.saveBackoff; b != nil {
 			st.save.backoff = *b
@@ -29,38 +29,38 @@ func (e *engine) provisioned(st *claimState, in callInput, result callResult) {
 		return
 	case st.ignored:
 		e.logger.Info("claim ignored", "claim", in.claim.Namespace+"/"+in.claim.Name, "reason", ignored.Reason)
-		e.finished(st)
-		st.retry.stop()
+		e.clearOutcome(st)
+		st.retry.park()
 		return
 	}
 	switch result.state {
 	case ProvisioningInBackground:
-		st.outcome, st.node = outcomeOpen, result.node
+		st.outcome, st.node = outcomeUnknown, result.node
 	case ProvisioningNoChange:
 	default:
-		e.finished(st)
+		e.clearOutcome(st)
 	}
 	e.metrics.provisionFailed.WithLabelValues(claimClass(in.claim), dataSource(in.claim)).Inc()
 	text := fmt.Sprintf("failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err)
-	if pause := e.infeasiblePause(result.err); pause > 0 {
+	if pause := e.infeasibleDelay(result.err); pause > 0 {
 		text += fmt.Sprintf("; the request is refused as it stands: it will be made again when the claim, its StorageClass or "+
 			"its selected node changes, otherwise not before %v have passed", pause)
 	}
 	e.events.Event(in.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 	if result.state == ProvisioningReschedule {
-		st.retry.stop() // until the annotation's removal, and then another node, come by the watch
+		st.retry.park() // until the annotation's removal, and then another node, come by the watch
 		return
 	}
 	e.retryLater(st, in.claim, result.err)
 }
 
-// finished notes that no volume exists. The next call begins afresh.
-func (e *engine) finished(st *claimState) {
+// clearOutcome notes that no volume exists. The next call begins afresh.
+func (e *engine) clearOutcome(st *claimState) {
 	st.outcome, st.class, st.node = outcomeNone, nil, nil
 }
 
-// infeasiblePause is how long, at least, a request that failed so must not be made again unchanged.
-func (e *engine) infeasiblePause(err error) time.Duration {
+// infeasibleDelay is how long, at least, a request that failed so must not be made again unchanged.
+func (e *engine) infeasibleDelay(err error) time.Duration {
 	var infeasible *InfeasibleError
 	if errors.As(err, &infeasible) {
 		return e.settings.infeasibleInterval
@@ -72,9 +72,9 @@ func (e *engine) infeasiblePause(err error) time.Duration {
 func (e *engine) retryLater(st *claimState, claim *corev1.PersistentVolumeClaim, cause error) {
 	key := string(st.uid)
 	if !st.retry.failed(e.settings.failedProvisionThreshold) {
-		delay := max(e.claimLimiter.When(key), e.infeasiblePause(cause))
-		st.retry.wait(e.clock.Now(), delay)
-		e.lookAgain(st.uid, delay)
+		delay := max(e.claimLimiter.When(key), e.infeasibleDelay(cause))
+		st.retry.backOff(e.clock.Now(), delay)
+		e.requeue(st.uid, delay)
 		return
 	}
 	e.claimLimiter.Forget(key)
@@ -83,22 +83,22 @@ func (e *engine) retryLater(st *claimState, claim *corev1.PersistentVolumeClaim,
 	if period := e.settings.resyncPeriod; period > 0 {
 		text += fmt.Sprintf(", and once every %v", period)
 	}
-	if st.outcome == outcomeOpen {
+	if st.outcome == outcomeUnknown {
 		text += "; a volume may exist, so the claim is kept until that is known"
 	}
 	e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 	e.mark(st, timeline.StageProvisioning, errors.New(text))
 }
 
-// cleaned takes in what deleting a volume that could not be saved came to. The caller holds st.mu.
-func (e *engine) cleaned(st *claimState, err error) {
+// onVolumeCleaned takes in what deleting a volume that could not be saved came to. The caller holds st.mu.
+func (e *engine) onVolumeCleaned(st *claimState, err error) {
 	s := st.save
 	var ignored *IgnoredError
 	if err != nil && !errors.As(err, &ignored) {
 		if s.tries++; s.tries < max(e.settings.saveBackoff.Steps, 1) {
 			delay := s.backoff.Step()
 			s.notBefore = e.clock.Now().Add(delay)
-			e.lookAgain(st.uid, delay)
+			e.requeue(st.uid, delay)
 			return
 		}
 		e.events.Event(st.claim, corev1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf(
@@ -110,12 +110,12 @@ func (e *engine) cleaned(st *claimState, err error) {
 		return
 	}
 	st.save = nil
-	e.finished(st)
+	e.clearOutcome(st)
 	e.retryLater(st, st.claim, s.cause)
 }
 
-// unselectNode takes the selected node off the claim, so that the scheduler selects another one.
-func (e *engine) unselectNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+// clearSelectedNode takes the selected node off the claim, so that the scheduler selects another one.
+func (e *engine) clearSelectedNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	key := annSelectedNode
 	if _, ok := claim.Annotations[key]; !ok {
 		key = annAlphaSelectedNode

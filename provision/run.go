@@ -12,7 +12,7 @@ import (
 // flight are finished and what they return is saved, the lease is released, and nil is returned. Losing the
 // lease ends it the same way, with ErrLeaseLost. A controller runs once.
 func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
-	if !ctrl.began.CompareAndSwap(false, true) {
+	if !ctrl.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("run provision controller %q: it has run already", ctrl.provisionerName)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -22,11 +22,11 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	helpers.Go(func() { ctrl.serveMetrics(ctx) })
 
 	// Events outlive ctx: those of the calls in flight are still to be written.
-	rush := newRush(ctrl.settings.clock)
+	rush := newBindGate(ctrl.settings.clock)
 	events, endEvents := ctrl.startEvents(context.WithoutCancel(ctx), rush)
 	defer endEvents()
-	if user, ok := ctrl.provisioner.(EventUser); ok {
-		user.UseEvents(events)
+	if user, ok := ctrl.provisioner.(EventRecorderInjector); ok {
+		user.InjectEventRecorder(events)
 	}
 	engine := ctrl.newEngine(events, rush)
 	defer engine.factory.Shutdown()
@@ -34,7 +34,7 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	work := func(ctx context.Context) error {
 		ctrl.running.Store(true)
 		group, ctx := errgroup.WithContext(ctx)
-		for _, companion := range ctrl.settings.companions {
+		for _, companion := range ctrl.settings.runnables {
 			group.Go(func() error { return companion(ctx) })
 		}
 		group.Go(func() error { return engine.run(ctx) })

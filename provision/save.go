@@ -88,7 +88,7 @@ func (e *engine) volumeSaved(ctx context.Context, st *claimState, claim *corev1.
 	if l := e.settings.saveLimiter; l != nil {
 		l.Forget(string(st.uid))
 	}
-	e.settle(ctx, st, claim)
+	e.finishSaved(ctx, st, claim)
 }
 
 // saveFailed waits for the next try or, once they are used up, has the volume deleted.
@@ -102,11 +102,11 @@ func (e *engine) saveFailed(
 	if e.settings.saveLimiter != nil {
 		e.events.Event(st.claim, corev1.EventTypeWarning, reasonProvisioningFailed, fmt.Sprintf(
 			"Error saving provisioned PV object for claim %s/%s: %v. Will retry.", st.claim.Namespace, st.claim.Name, err))
-		e.saveLater(st, e.settings.saveLimiter.When(string(st.uid)))
+		e.retrySave(st, e.settings.saveLimiter.When(string(st.uid)))
 		return
 	}
 	if s.tries < e.settings.saveBackoff.Steps {
-		e.saveLater(st, s.backoff.Step())
+		e.retrySave(st, s.backoff.Step())
 		return
 	}
 	// The answer to an earlier try may have been lost: never delete what a PersistentVolume names.
@@ -120,7 +120,7 @@ func (e *engine) saveFailed(
 		e.retryLater(st, st.claim, err)
 		e.events.Event(st.claim, corev1.EventTypeWarning, reasonProvisioningFailed, err.Error())
 	case err != nil:
-		e.saveLater(st, s.backoff.Step())
+		e.retrySave(st, s.backoff.Step())
 	default:
 		s.span.End(s.cause)
 		e.events.Event(st.claim, corev1.EventTypeWarning, reasonProvisioningFailed, fmt.Sprintf(
@@ -132,7 +132,7 @@ func (e *engine) saveFailed(
 	}
 }
 
-func (e *engine) saveLater(st *claimState, delay time.Duration) {
+func (e *engine) retrySave(st *claimState, delay time.Duration) {
 	st.save.notBefore = e.clock.Now().Add(delay)
-	e.lookAgain(st.uid, delay)
+	e.requeue(st.uid, delay)
 }

@@ -62,7 +62,7 @@ type settings struct {
 	// intentOwned is set if nobody else can have written our intent finalizer.
 	intentOwned bool
 
-	companions []func(context.Context) error
+	runnables []func(context.Context) error
 
 	logger   *slog.Logger
 	clock    clock.WithTicker

@@ -57,13 +57,13 @@ type DeletionGuard interface {
 	ShouldDelete(volume *corev1.PersistentVolume) bool
 }
 
-// DeletionWaker is implemented by a Provisioner that learns when a deletion which failed may succeed: what stood in its
+// DeletionNotifier is implemented by a Provisioner that learns when a deletion which failed may succeed: what stood in its
 // way is gone. Without it, such a deletion waits for the end of its backoff.
-type DeletionWaker interface {
-	// WakeDeletions is run beside the controller for as long as it works, until ctx ends. It calls wake with the names
+type DeletionNotifier interface {
+	// NotifyDeletable is run beside the controller for as long as it works, until ctx ends. It calls wake with the names
 	// of PersistentVolumes; wake returns at once, and means nothing for a volume whose deletion has not failed. An error
 	// is logged and ends the waking, no more.
-	WakeDeletions(ctx context.Context, wake func(volume string)) error
+	NotifyDeletable(ctx context.Context, wake func(volume string)) error
 }
 
 // BlockProvisioner is implemented by a Provisioner to say whether it can make raw block volumes.
@@ -73,10 +73,10 @@ type BlockProvisioner interface {
 	SupportsBlock() bool
 }
 
-// EventUser is implemented by a Provisioner that reports events of its own on claims and volumes.
-type EventUser interface {
-	// UseEvents is called once, when the controller begins to run and before it asks for anything else.
-	UseEvents(recorder record.EventRecorder)
+// EventRecorderInjector is implemented by a Provisioner that reports events of its own on claims and volumes.
+type EventRecorderInjector interface {
+	// InjectEventRecorder is called once, when the controller begins to run and before it asks for anything else.
+	InjectEventRecorder(recorder record.EventRecorder)
 }
 
 // ProvisioningState says what a call of ProvisionExt left behind. It matters only beside an error;

@@ -26,8 +26,8 @@ const (
 	volumeRemoveFinalizer
 )
 
-// volumeMemory remembers, by name, what was tried for volumes that are being deleted.
-type volumeMemory struct {
+// volumeStates remembers, by name, what was tried for volumes that are being deleted.
+type volumeStates struct {
 	mu     sync.Mutex
 	byName map[string]*volumeState
 }
@@ -37,21 +37,21 @@ type volumeState struct {
 	uid    types.UID
 	retry  retry
 	resync bool
-	// woken is set when the provisioner says that a deletion may succeed now.
-	woken bool
-	// assetGone is set once the provisioner deleted the storage: it is not asked again.
-	assetGone bool
+	// notified is set when the provisioner says that a deletion may succeed now.
+	notified bool
+	// storageDeleted is set once the provisioner deleted the storage: it is not asked again.
+	storageDeleted bool
 }
 
-func newVolumeMemory() *volumeMemory { return &volumeMemory{byName: map[string]*volumeState{}} }
+func newVolumeStates() *volumeStates { return &volumeStates{byName: map[string]*volumeState{}} }
 
-func (m *volumeMemory) forget(name string) {
+func (m *volumeStates) remove(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.byName, name)
 }
 
-func (m *volumeMemory) resync(name string, happened bool) {
+func (m *volumeStates) resync(name string, happened bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if vs := m.byName[name]; vs != nil && happened {
@@ -59,20 +59,20 @@ func (m *volumeMemory) resync(name string, happened bool) {
 	}
 }
 
-// wake notes that a deletion may succeed now, and returns false if none was tried.
-func (m *volumeMemory) wake(name string) bool {
+// notify notes that a deletion may succeed now, and returns false if none was tried.
+func (m *volumeStates) notify(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	vs := m.byName[name]
 	if vs != nil {
-		vs.woken = true
+		vs.notified = true
 	}
 	return vs != nil
 }
 
 // get returns the state of the volume with this UID, and whether a resync came since the last look. If the provisioner
 // said since then that its deletion may succeed, that ends what the state waits for.
-func (m *volumeMemory) get(name string, uid types.UID) (*volumeState, bool) {
+func (m *volumeStates) get(name string, uid types.UID) (*volumeState, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	vs := m.byName[name]
@@ -81,10 +81,10 @@ func (m *volumeMemory) get(name string, uid types.UID) (*volumeState, bool) {
 		m.byName[name] = vs
 	}
 	resync := vs.resync
-	if vs.woken {
-		vs.retry.change()
+	if vs.notified {
+		vs.retry.reset()
 	}
-	vs.resync, vs.woken = false, false
+	vs.resync, vs.notified = false, false
 	return vs, resync
 }
 
@@ -135,16 +135,16 @@ func (e *engine) syncVolume(ctx context.Context, name string) {
 	e.volumeWrites.Forget(name)
 }
 
-// wakeDeletion has a deletion that failed tried again now.
-func (e *engine) wakeDeletion(name string) {
-	if e.gone.wake(name) {
+// notifyDeletable has a deletion that failed tried again now.
+func (e *engine) notifyDeletable(name string) {
+	if e.deletions.notify(name) {
 		e.deletes.Add(name)
 	}
 }
 
 // deleteVolume has the storage of a released volume deleted, and then the object.
 func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolume) {
-	vs, resync := e.gone.get(cached.Name, cached.UID)
+	vs, resync := e.deletions.get(cached.Name, cached.UID)
 	inputs := volumeFingerprint(cached)
 	now := e.clock.Now()
 	if !vs.retry.due(now, inputs, resync) {
@@ -163,8 +163,8 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 	case fresh.UID != cached.UID || !e.isOurs(fresh) || e.volumeStep(fresh) != volumeDelete:
 		return // the watch will tell
 	}
-	vs.retry.begin(inputs)
-	if !vs.assetGone && !e.reclaim(ctx, fresh, vs) {
+	vs.retry.start(inputs)
+	if !vs.storageDeleted && !e.reclaim(ctx, fresh, vs) {
 		return
 	}
 	if err := e.removeVolume(ctx, fresh); err != nil {
@@ -189,13 +189,13 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	case err == nil:
 		e.metrics.deleted.WithLabelValues(class).Inc()
 		e.metrics.deleteSeconds.WithLabelValues(class).Observe(e.clock.Since(began).Seconds())
-		vs.assetGone = true
+		vs.storageDeleted = true
 		vs.retry.succeeded()
 		e.volumeLimiter.Forget(pv.Name)
 		return true
 	case errors.As(err, &ignored):
 		e.logger.Info("volume ignored", "volume", pv.Name, "reason", ignored.Reason)
-		vs.retry.stop()
+		vs.retry.park()
 		return false
 	}
 	e.metrics.deleteFailed.WithLabelValues(class).Inc()
@@ -211,7 +211,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 		return false
 	}
 	delay := e.volumeLimiter.When(pv.Name)
-	vs.retry.wait(e.clock.Now(), delay)
+	vs.retry.backOff(e.clock.Now(), delay)
 	e.deletes.AddAfter(pv.Name, delay)
 	return false
 }

@@ -21,7 +21,7 @@ func released(name string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: "uid-of-" + "volume",
-			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": driver},
+			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": driverName},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
@@ -32,9 +32,11 @@ func released(name string) *corev1.PersistentVolume {
 	}
 }
 
-type guarded struct{ simple }
+type guardedProvisioner struct{ fakeProvisioner }
 
-func (*guarded) ShouldDelete(pv *corev1.PersistentVolume) bool { return pv.Labels["keep"] == "" }
+func (*guardedProvisioner) ShouldDelete(pv *corev1.PersistentVolume) bool {
+	return pv.Labels["keep"] == ""
+}
 
 func TestWhichVolumesAreDeleted(t *testing.T) {
 	now := metav1.Now()
@@ -61,19 +63,19 @@ func TestWhichVolumesAreDeleted(t *testing.T) {
 			pv.DeletionTimestamp, pv.Finalizers = &now, []string{"other/one"}
 		}, false},
 	} {
-		bubble(name, t, func(t *testing.T) {
+		runSynctest(name, t, func(t *testing.T) {
 			pv := released("volume")
 			test.change(pv)
-			p := &guarded{}
-			s := run(t, newWorld(pv), p, provision.AdditionalProvisionerNames([]string{"example.com/old"}))
-			s.after(time.Hour)
+			p := &guardedProvisioner{}
+			s := run(t, newFakeAPI(pv), p, provision.AdditionalProvisionerNames([]string{"example.com/old"}))
+			s.advance(time.Hour)
 			if !test.deleted {
 				require.Empty(t, p.deleted())
-				require.Len(t, s.world.volumes(t), 1)
+				require.Len(t, s.api.volumes(t), 1)
 				return
 			}
 			require.Equal(t, []string{"volume"}, p.deleted(), "exactly one call")
-			left := s.world.volumes(t)
+			left := s.api.volumes(t)
 			if name == "going, ours" {
 				require.Equal(t, []string{"other/one"}, left[0].Finalizers, "others' finalizers stay")
 				return
@@ -85,15 +87,15 @@ func TestWhichVolumesAreDeleted(t *testing.T) {
 
 func TestFailedDeleteIsReportedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{delete: func(*corev1.PersistentVolume) error { return errors.New("still in use") }}
-		s := run(t, newWorld(released("volume")), p, provision.FailedDeleteThreshold(2),
+		p := &fakeProvisioner{deleteErr: func(*corev1.PersistentVolume) error { return errors.New("still in use") }}
+		s := run(t, newFakeAPI(released("volume")), p, provision.FailedDeleteThreshold(2),
 			provision.ExponentialBackOffOnError(false), provision.ResyncPeriod(time.Hour))
-		s.after(30 * time.Minute)
+		s.advance(30 * time.Minute)
 		require.Len(t, p.deleted(), 3)
-		events := s.eventsSoFar()
+		events := s.drainEvents()
 		require.Equal(t, "Warning VolumeFailedDelete still in use", events[0])
 		require.Contains(t, events[len(events)-1], "gave up deleting after 2 retries")
-		s.after(time.Hour)
+		s.advance(time.Hour)
 		require.Len(t, p.deleted(), 4, "a resync allows one more")
 		requireCounts(t, s.ctrl, counts{`persistentvolume_delete_failed_total{class="fast"}`: 4})
 	})
@@ -101,12 +103,12 @@ func TestFailedDeleteIsReportedAndRetried(t *testing.T) {
 
 func TestIgnoredDeleteLeavesTheVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{delete: func(*corev1.PersistentVolume) error { return &provision.IgnoredError{Reason: "other node"} }}
-		s := run(t, newWorld(released("volume")), p, provision.ResyncPeriod(0))
-		s.after(time.Hour)
+		p := &fakeProvisioner{deleteErr: func(*corev1.PersistentVolume) error { return &provision.IgnoredError{Reason: "other node"} }}
+		s := run(t, newFakeAPI(released("volume")), p, provision.ResyncPeriod(0))
+		s.advance(time.Hour)
 		require.Len(t, p.deleted(), 1)
-		require.Len(t, s.world.volumes(t), 1)
-		require.Empty(t, s.eventsSoFar())
+		require.Len(t, s.api.volumes(t), 1)
+		require.Empty(t, s.drainEvents())
 		requireCounts(t, s.ctrl, counts{})
 	})
 }
@@ -125,11 +127,11 @@ func TestVolumeFinalizerFollowsThePolicy(t *testing.T) {
 		"off":             {corev1.PersistentVolumeReclaimDelete, []string{pvFinalizer}, false, nil},
 		"never on retain": {corev1.PersistentVolumeReclaimRetain, nil, true, nil},
 	} {
-		bubble(name, t, func(t *testing.T) {
+		runSynctest(name, t, func(t *testing.T) {
 			pv := released("volume")
 			pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.Finalizers = corev1.VolumeBound, test.policy, test.have
-			s := run(t, newWorld(pv), &simple{}, provision.AddFinalizer(test.on))
-			require.ElementsMatch(t, test.want, s.world.volumes(t)[0].Finalizers)
+			s := run(t, newFakeAPI(pv), &fakeProvisioner{}, provision.AddFinalizer(test.on))
+			require.ElementsMatch(t, test.want, s.api.volumes(t)[0].Finalizers)
 		})
 	}
 }
@@ -137,35 +139,35 @@ func TestVolumeFinalizerFollowsThePolicy(t *testing.T) {
 // A volume deleted before its claim keeps its storage until the claim lets go of it, and then it goes too.
 func TestVolumeDeletedBeforeItsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		s := run(t, newWorld(newClass("fast")), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		p := &fakeProvisioner{}
+		s := run(t, newFakeAPI(newClass("fast")), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.step(t)
-		name := s.world.volumes(t)[0].Name
-		require.NoError(t, s.world.client(nil).CoreV1().PersistentVolumes().Delete(t.Context(), name, metav1.DeleteOptions{}))
-		s.after(time.Minute)
+		s.api.bindAndRelease(t)
+		name := s.api.volumes(t)[0].Name
+		require.NoError(t, s.api.client(nil).CoreV1().PersistentVolumes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+		s.advance(time.Minute)
 		require.Empty(t, p.deleted())
-		s.world.deleteClaim(t, "claim")
-		s.world.step(t)
+		s.api.deleteClaim(t, "claim")
+		s.api.bindAndRelease(t)
 		synctest.Wait()
 		require.Equal(t, []string{name}, p.deleted())
-		require.Empty(t, s.world.volumes(t))
+		require.Empty(t, s.api.volumes(t))
 	})
 }
 
-// waking tells of volumes whose deletion may succeed, as its test does.
-type waking struct {
-	simple
-	wakes chan string
+// notifyingProvisioner tells of volumes whose deletion may succeed, as its test does.
+type notifyingProvisioner struct {
+	fakeProvisioner
+	deletable chan string
 }
 
-func (w *waking) WakeDeletions(ctx context.Context, wake func(volume string)) error {
+func (w *notifyingProvisioner) NotifyDeletable(ctx context.Context, wake func(volume string)) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name := <-w.wakes:
+		case name := <-w.deletable:
 			wake(name)
 		}
 	}
@@ -175,23 +177,23 @@ func (w *waking) WakeDeletions(ctx context.Context, wake func(volume string)) er
 // deletion is being refused, and after it was given up.
 func TestWokenDeletionDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &waking{wakes: make(chan string)}
+		p := &notifyingProvisioner{deletable: make(chan string)}
 		answers := []error{errors.New("attached"), errors.New("attached"), nil}
-		p.delete = func(*corev1.PersistentVolume) error {
+		p.deleteErr = func(*corev1.PersistentVolume) error {
 			answer := answers[0]
 			if answers = answers[1:]; len(answers) == 1 {
-				p.wakes <- "volume" // it is let go in the middle of the refusal
+				p.deletable <- "volume" // it is let go in the middle of the refusal
 			}
 			return answer
 		}
-		s := run(t, newWorld(released("volume")), p, provision.FailedDeleteThreshold(1), provision.ResyncPeriod(0))
-		p.wakes <- "unknown"
+		s := run(t, newFakeAPI(released("volume")), p, provision.FailedDeleteThreshold(1), provision.ResyncPeriod(0))
+		p.deletable <- "unknown"
 		synctest.Wait()
 		require.Len(t, p.deleted(), 1)
-		p.wakes <- "volume"
+		p.deletable <- "volume"
 		synctest.Wait()
 		require.Empty(t, answers, "no time has passed")
-		require.Empty(t, s.world.volumes(t))
+		require.Empty(t, s.api.volumes(t))
 	})
 }
 
@@ -199,15 +201,15 @@ func TestWokenDeletionDoesNotWait(t *testing.T) {
 // was planned before.
 func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &waking{wakes: make(chan string)}
+		p := &notifyingProvisioner{deletable: make(chan string)}
 		answers := make(chan error, 3)
 		answers <- errors.New("attached")
 		answers <- errors.New("answer lost")
 		answers <- nil
-		p.delete = func(*corev1.PersistentVolume) error { return <-answers }
-		s := run(t, newWorld(released("volume")), p, provision.ResyncPeriod(0))
+		p.deleteErr = func(*corev1.PersistentVolume) error { return <-answers }
+		s := run(t, newFakeAPI(released("volume")), p, provision.ResyncPeriod(0))
 		synctest.Wait()
-		p.wakes <- "volume"
+		p.deletable <- "volume"
 		synctest.Wait()
 		require.Len(t, answers, 1)
 		time.Sleep(16 * time.Second) // the backoff after the first failure, which counts no more
@@ -216,21 +218,21 @@ func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
 		require.Empty(t, answers)
-		require.Empty(t, s.world.volumes(t))
+		require.Empty(t, s.api.volumes(t))
 	})
 }
 
 // A Provisioner that cannot wake any more stops nothing else.
 func TestWakingMayEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(released("volume")), &deaf{})
+		s := run(t, newFakeAPI(released("volume")), &failingNotifier{})
 		synctest.Wait()
-		require.Empty(t, s.world.volumes(t))
+		require.Empty(t, s.api.volumes(t))
 	})
 }
 
-type deaf struct{ simple }
+type failingNotifier struct{ fakeProvisioner }
 
-func (*deaf) WakeDeletions(context.Context, func(string)) error {
+func (*failingNotifier) NotifyDeletable(context.Context, func(string)) error {
 	return errors.New("no such resource")
 }

@@ -23,13 +23,13 @@ func newClaimIndex(store cache.Store) *claimIndex {
 	return &claimIndex{store: store, keys: map[types.UID]string{}}
 }
 
-func (x *claimIndex) note(claim *corev1.PersistentVolumeClaim) {
+func (x *claimIndex) add(claim *corev1.PersistentVolumeClaim) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.keys[claim.UID] = claim.Namespace + "/" + claim.Name
 }
 
-func (x *claimIndex) drop(uid types.UID) {
+func (x *claimIndex) remove(uid types.UID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.keys, uid)
@@ -56,32 +56,32 @@ type volumeIndex struct {
 	isOurs func(*corev1.PersistentVolume) bool
 
 	mu sync.RWMutex // guards all below
-	// made has the names of volumes of ours by claim, given those of others: a claim for which we make a volume may be
+	// own has the names of volumes of ours by claim, given those of others: a claim for which we make a volume may be
 	// bound to one that was there.
-	made, given map[types.UID]string
+	own, foreign map[types.UID]string
 }
 
 func newVolumeIndex(store cache.Store, isOurs func(*corev1.PersistentVolume) bool) *volumeIndex {
-	return &volumeIndex{store: store, isOurs: isOurs, made: map[types.UID]string{}, given: map[types.UID]string{}}
+	return &volumeIndex{store: store, isOurs: isOurs, own: map[types.UID]string{}, foreign: map[types.UID]string{}}
 }
 
-func (x *volumeIndex) note(pv *corev1.PersistentVolume) {
+func (x *volumeIndex) add(pv *corev1.PersistentVolume) {
 	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if x.isOurs(pv) {
-			x.made[ref.UID] = pv.Name
+			x.own[ref.UID] = pv.Name
 		} else {
-			x.given[ref.UID] = pv.Name
+			x.foreign[ref.UID] = pv.Name
 		}
 	}
 }
 
-func (x *volumeIndex) drop(pv *corev1.PersistentVolume) {
+func (x *volumeIndex) remove(pv *corev1.PersistentVolume) {
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		for _, names := range []map[types.UID]string{x.made, x.given} {
+		for _, names := range []map[types.UID]string{x.own, x.foreign} {
 			if names[ref.UID] == pv.Name {
 				delete(names, ref.UID)
 			}
@@ -97,13 +97,13 @@ func (x *volumeIndex) get(name string) *corev1.PersistentVolume {
 	return nil
 }
 
-// hasMade returns whether the cache shows a volume that was made for the claim.
-func (x *volumeIndex) hasMade(claim types.UID) bool {
-	return x.get(volumeNamePrefix+string(claim)) != nil || x.has(claim, x.made)
+// hasOwn returns whether the cache shows a volume that was made for the claim.
+func (x *volumeIndex) hasOwn(claim types.UID) bool {
+	return x.get(volumeNamePrefix+string(claim)) != nil || x.has(claim, x.own)
 }
 
-// hasGiven returns whether the cache shows a volume of somebody else's that is the claim's.
-func (x *volumeIndex) hasGiven(claim types.UID) bool { return x.has(claim, x.given) }
+// hasForeign returns whether the cache shows a volume of somebody else's that is the claim's.
+func (x *volumeIndex) hasForeign(claim types.UID) bool { return x.has(claim, x.foreign) }
 
 func (x *volumeIndex) has(claim types.UID, names map[types.UID]string) bool {
 	x.mu.RLock()
@@ -124,18 +124,18 @@ func (e *engine) subscribe() error {
 		handler  cache.ResourceEventHandler
 	}{
 		{"claims", e.claimInformer, cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { e.claimSeen(nil, obj) },
-			UpdateFunc: e.claimSeen,
-			DeleteFunc: e.claimGone,
+			AddFunc:    func(obj any) { e.onClaim(nil, obj) },
+			UpdateFunc: e.onClaim,
+			DeleteFunc: e.onClaimDeleted,
 		}},
 		{"volumes", e.volumeInformer, cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { e.volumeSeen(nil, obj) },
-			UpdateFunc: e.volumeSeen,
-			DeleteFunc: e.volumeGone,
+			AddFunc:    func(obj any) { e.onVolume(nil, obj) },
+			UpdateFunc: e.onVolume,
+			DeleteFunc: e.onVolumeDeleted,
 		}},
 		{"classes", e.classInformer, cache.ResourceEventHandlerFuncs{
-			AddFunc:    e.classSeen,
-			UpdateFunc: func(_, obj any) { e.classSeen(obj) },
+			AddFunc:    e.onClass,
+			UpdateFunc: func(_, obj any) { e.onClass(obj) },
 		}},
 	} {
 		registration, err := s.informer.AddEventHandler(s.handler)
@@ -171,57 +171,57 @@ func (e *engine) syncCaches(ctx context.Context) bool {
 	return cache.WaitFor(ctx, "", synced...)
 }
 
-func (e *engine) claimSeen(old, obj any) {
+func (e *engine) onClaim(old, obj any) {
 	claim, ok := obj.(*corev1.PersistentVolumeClaim)
 	if !ok {
 		return
 	}
-	e.claims.note(claim)
+	e.claims.add(claim)
 	st := e.states.get(claim.UID)
 	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && st != nil &&
 		before.ResourceVersion == claim.ResourceVersion {
 		st.resync.Store(true)
 	}
 	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && before.UID != claim.UID {
-		e.claimGone(before) // deleted and created again between two looks of the informer
+		e.onClaimDeleted(before) // deleted and created again between two looks of the informer
 	}
-	if st == nil && claim.Spec.VolumeName != "" && !e.hasIntent(claim) {
+	if st == nil && claim.Spec.VolumeName != "" && !e.hasIntentInCache(claim) {
 		return // the many claims that are done cost nothing
 	}
 	e.decide.Add(string(claim.UID))
 }
 
-func (e *engine) claimGone(obj any) {
+func (e *engine) onClaimDeleted(obj any) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
 	}
 	if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok {
-		e.claims.drop(claim.UID)
+		e.claims.remove(claim.UID)
 		e.decide.Add(string(claim.UID))
 	}
 }
 
-func (e *engine) volumeSeen(old, obj any) {
+func (e *engine) onVolume(old, obj any) {
 	pv, ok := obj.(*corev1.PersistentVolume)
 	if !ok {
 		return
 	}
-	e.volumes.note(pv)
+	e.volumes.add(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil && old == nil && e.states.get(ref.UID) != nil {
 		e.decide.Add(string(ref.UID))
 	}
 	if before, ok := old.(*corev1.PersistentVolume); ok {
 		if before.UID != pv.UID {
-			e.gone.forget(before.Name)
+			e.deletions.remove(before.Name)
 		}
-		e.gone.resync(pv.Name, before.ResourceVersion == pv.ResourceVersion)
+		e.deletions.resync(pv.Name, before.ResourceVersion == pv.ResourceVersion)
 	}
 	if e.isOurs(pv) && e.volumeStep(pv) != volumeIdle {
 		e.deletes.Add(pv.Name)
 	}
 }
 
-func (e *engine) volumeGone(obj any) {
+func (e *engine) onVolumeDeleted(obj any) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
 	}
@@ -229,8 +229,8 @@ func (e *engine) volumeGone(obj any) {
 	if !ok {
 		return
 	}
-	e.volumes.drop(pv)
-	e.gone.forget(pv.Name)
+	e.volumes.remove(pv)
+	e.deletions.remove(pv.Name)
 	e.volumeLimiter.Forget(pv.Name)
 	e.volumeWrites.Forget(pv.Name)
 	if ref := pv.Spec.ClaimRef; ref != nil {
@@ -238,8 +238,8 @@ func (e *engine) volumeGone(obj any) {
 	}
 }
 
-// classSeen looks again at the claims that wait with the class.
-func (e *engine) classSeen(obj any) {
+// onClass looks again at the claims that wait with the class.
+func (e *engine) onClass(obj any) {
 	if class, ok := obj.(*storagev1.StorageClass); ok {
 		for _, uid := range e.states.withClass(class.Name) {
 			e.decide.Add(string(uid))

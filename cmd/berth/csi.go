@@ -57,17 +57,17 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 	options := append([]func(*provision.ProvisionController) error{
 		provision.Logger(logger), provision.Timeline(p.timeline)}, p.options...)
 	if p.capacity {
-		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+		options = append(options, provision.WithRunnable(func(ctx context.Context) error {
 			return p.publish(ctx, client, provisioner, logger)
 		}))
 	}
 	if p.attach {
-		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+		options = append(options, provision.WithRunnable(func(ctx context.Context) error {
 			return p.answerAttachments(ctx, client, logger)
 		}))
 	}
 	if p.resize {
-		options = append(options, provision.WhileLeading(func(ctx context.Context) error {
+		options = append(options, provision.WithRunnable(func(ctx context.Context) error {
 			resizer, err := resize.New(resize.Deps{Client: client, Driver: provisioner, Timeline: p.timeline, Logger: logger},
 				resize.Config{DriverName: p.driver.Name})
 			if err != nil {
@@ -96,7 +96,7 @@ func (p csiParts) publish(
 	config := capacity.Config{
 		DriverName: p.driver.Name, Namespace: metav1.NamespaceSystem, Period: p.capacityPeriod}
 	if namespace, pod := os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME"); namespace != "" && pod != "" {
-		owner, err := capacity.OwnedByPod(ctx, client, namespace, pod)
+		owner, err := capacity.OwnerForPod(ctx, client, namespace, pod)
 		if err != nil {
 			return err
 		}

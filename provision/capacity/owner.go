@@ -24,9 +24,9 @@ func (p *Publisher) owner() *metav1.OwnerReference {
 	}
 }
 
-// OwnedByPod returns what controls the Pod (its StatefulSet, DaemonSet or ReplicaSet), or the Pod itself if nothing does,
+// OwnerForPod returns what controls the Pod (its StatefulSet, DaemonSet or ReplicaSet), or the Pod itself if nothing does,
 // as the owner of what the Pod publishes in its namespace. The client needs to get the Pod.
-func OwnedByPod(
+func OwnerForPod(
 	ctx context.Context, client kubernetes.Interface, namespace, pod string,
 ) (*metav1.OwnerReference, error) {
 	object, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})

@@ -66,15 +66,15 @@ type Config struct {
 
 // Publisher keeps the objects true. Start runs it, once.
 type Publisher struct {
-	deps      Deps
-	config    Config
-	factory   informers.SharedInformerFactory
-	published informers.SharedInformerFactory
-	classes   storagelisters.StorageClassLister
-	drivers   storagelisters.CSIDriverLister
-	objects   cache.Indexer
-	places    *places
-	runner    *controller.Typed[key]
+	deps       Deps
+	config     Config
+	factory    informers.SharedInformerFactory
+	published  informers.SharedInformerFactory
+	classes    storagelisters.StorageClassLister
+	drivers    storagelisters.CSIDriverLister
+	objects    cache.Indexer
+	topologies *topologies
+	runner     *controller.Typed[key]
 }
 
 // New makes a Publisher. It starts nothing.
@@ -106,9 +106,9 @@ func New(deps Deps, config Config) (*Publisher, error) {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = p.selector() }))
 	p.classes = p.factory.Storage().V1().StorageClasses().Lister()
 	p.drivers = p.factory.Storage().V1().CSIDrivers().Lister()
-	p.places = newPlaces(config.DriverName,
+	p.topologies = newTopologies(config.DriverName,
 		p.factory.Storage().V1().CSINodes().Lister(), p.factory.Core().V1().Nodes().Lister())
-	return p, p.wire()
+	return p, p.build()
 }
 
 func (p *Publisher) labels() map[string]string {
@@ -119,12 +119,12 @@ func (p *Publisher) selector() string {
 	return metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: p.labels()})
 }
 
-// byKey indexes the published objects by what they are about.
-const byKey = "key"
+// keyIndex indexes the published objects by what they are about.
+const keyIndex = "key"
 
-func (p *Publisher) wire() error {
+func (p *Publisher) build() error {
 	objects := p.published.Storage().V1().CSIStorageCapacities().Informer()
-	err := objects.AddIndexers(cache.Indexers{byKey: func(obj any) ([]string, error) {
+	err := objects.AddIndexers(cache.Indexers{keyIndex: func(obj any) ([]string, error) {
 		if object, ok := obj.(*storagev1.CSIStorageCapacity); ok {
 			return []string{keyOf(object).String()}, nil
 		}

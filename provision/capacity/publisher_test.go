@@ -28,38 +28,38 @@ const (
 	namespace  = "kube-system"
 )
 
-// pool is a driver whose nodes have room of their own.
-type pool struct {
-	mu    sync.Mutex
-	room  map[string]int64
-	err   error
-	asked int
+// fakeDriver is a driver whose nodes have room of their own.
+type fakeDriver struct {
+	mu        sync.Mutex
+	available map[string]int64
+	err       error
+	calls     int
 }
 
-func (p *pool) Capacity(_ context.Context, parameters, place map[string]string) (int64, int64, error) {
+func (p *fakeDriver) Capacity(_ context.Context, parameters, place map[string]string) (int64, int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked++
+	p.calls++
 	if p.err != nil {
 		return 0, 0, p.err
 	}
-	room := p.room[place[topology]]
+	room := p.available[place[topology]]
 	if parameters["half"] != "" {
 		return room, room / 2, nil
 	}
 	return room, 0, nil
 }
 
-func (p *pool) set(node string, room int64, err error) {
+func (p *fakeDriver) set(node string, room int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.room[node], p.err = room, err
+	p.available[node], p.err = room, err
 }
 
-type world struct {
+type fixture struct {
 	t      *testing.T
 	client *fake.Clientset
-	driver *pool
+	driver *fakeDriver
 }
 
 func newNode(name string) []runtime.Object {
@@ -87,9 +87,9 @@ func newVolume(name, node, size string) *corev1.PersistentVolume {
 }
 
 // run has a Publisher work in a bubble of its own until the end of the test.
-func run(t *testing.T, objects []runtime.Object, config capacity.Config, test func(w *world)) {
+func run(t *testing.T, objects []runtime.Object, config capacity.Config, test func(w *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, client: fake.NewClientset(objects...), driver: &pool{room: map[string]int64{"a": 1000, "b": 2000}}}
+		w := &fixture{t: t, client: fake.NewClientset(objects...), driver: &fakeDriver{available: map[string]int64{"a": 1000, "b": 2000}}}
 		config.DriverName, config.Namespace = driverName, namespace
 		p, err := capacity.New(capacity.Deps{Client: w.client, Driver: w.driver, Logger: testlog.New(t, slog.DiscardHandler)}, config)
 		require.NoError(t, err)
@@ -103,8 +103,8 @@ func run(t *testing.T, objects []runtime.Object, config capacity.Config, test fu
 	})
 }
 
-// room is what is published, by class and node.
-func (w *world) room() map[string]int64 {
+// published is what is published, by class and node.
+func (w *fixture) published() map[string]int64 {
 	w.t.Helper()
 	list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(w.t.Context(), metav1.ListOptions{})
 	require.NoError(w.t, err)
@@ -116,8 +116,8 @@ func (w *world) room() map[string]int64 {
 	return room
 }
 
-// writes counts the requests that changed the published objects.
-func (w *world) writes() int {
+// writeCount counts the requests that changed the published objects.
+func (w *fixture) writeCount() int {
 	count := 0
 	for _, action := range w.client.Actions() {
 		switch action.GetVerb() {
@@ -135,8 +135,8 @@ func TestPublishesEachClassAtEachPlace(t *testing.T) {
 	objects := append(newNode("a"), newNode("b")...)
 	objects = append(objects, newClass("fast", driverName, map[string]string{"half": "yes"}),
 		newClass("slow", driverName, nil), newClass("foreign", "other.example.com", nil))
-	run(t, objects, capacity.Config{Owner: owner}, func(w *world) {
-		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, w.room())
+	run(t, objects, capacity.Config{Owner: owner}, func(w *fixture) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast b": 2000, "slow a": 1000, "slow b": 2000}, w.published())
 		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		for _, object := range list.Items {
@@ -149,39 +149,39 @@ func TestPublishesEachClassAtEachPlace(t *testing.T) {
 				require.Nil(t, object.MaximumVolumeSize)
 			}
 		}
-		require.Equal(t, 4, w.writes())
+		require.Equal(t, 4, w.writeCount())
 	})
 }
 
 func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 	objects := append(newNode("a"), newNode("b")...)
 	objects = append(objects, newClass("fast", driverName, nil), newVolume("old", "a", "1Gi"))
-	run(t, objects, capacity.Config{Period: time.Hour}, func(w *world) {
+	run(t, objects, capacity.Config{Period: time.Hour}, func(w *fixture) {
 		ctx := t.Context()
 		w.driver.set("a", 800, nil)
 		w.driver.set("b", 1800, nil)
 		_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.room(), "only the volume's place is asked again")
+		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.published(), "only the volume's place is asked again")
 
-		asked := w.driver.asked
+		asked := w.driver.calls
 		bound := newVolume("new", "a", "1Gi")
 		bound.Status.Phase = corev1.VolumeBound
 		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, bound, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, asked, w.driver.asked, "a change of status changes no room")
+		require.Equal(t, asked, w.driver.calls, "a change of status changes no room")
 
 		w.driver.set("a", 600, nil)
 		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, newVolume("new", "a", "2Gi"), metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.EqualValues(t, 600, w.room()["fast a"], "it grew")
+		require.EqualValues(t, 600, w.published()["fast a"], "it grew")
 
 		require.NoError(t, w.client.StorageV1().CSINodes().Delete(ctx, "b", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 600}, w.room())
+		require.Equal(t, map[string]int64{"fast a": 600}, w.published())
 
 		moved := newNode("a")[0].(*corev1.Node)
 		moved.Labels[topology] = "c"
@@ -189,28 +189,28 @@ func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 		_, err = w.client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast c": 300}, w.room())
+		require.Equal(t, map[string]int64{"fast c": 300}, w.published())
 
 		require.NoError(t, w.client.StorageV1().StorageClasses().Delete(ctx, "fast", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Empty(t, w.room())
+		require.Empty(t, w.published())
 	})
 }
 
 func TestAsksAgainOnceAPeriodAndWritesOnlyChanges(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		w.driver.set("a", 995, nil)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 1000, w.room()["fast a"], "half a hundredth is no news")
-		require.Equal(t, 1, w.writes())
+		require.EqualValues(t, 1000, w.published()["fast a"], "half a hundredth is no news")
+		require.Equal(t, 1, w.writeCount())
 		w.driver.set("a", 900, nil)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 900, w.room()["fast a"])
+		require.EqualValues(t, 900, w.published()["fast a"])
 		time.Sleep(10 * capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, 2, w.writes())
+		require.Equal(t, 2, w.writeCount())
 	})
 }
 
@@ -226,51 +226,51 @@ func TestTakesUpWhatAnEarlierProcessLeft(t *testing.T) {
 	objects := append(newNode("a"), newClass("fast", driverName, nil),
 		left("other-name", "fast", "a", "berth"), left("class-gone", "gone", "a", "berth"),
 		left("node-gone", "fast", "z", "berth"), left("not-ours", "fast", "y", "another"))
-	run(t, objects, capacity.Config{}, func(w *world) {
-		require.Equal(t, map[string]int64{"fast a": 1000, "fast y": 1}, w.room())
+	run(t, objects, capacity.Config{}, func(w *fixture) {
+		require.Equal(t, map[string]int64{"fast a": 1000, "fast y": 1}, w.published())
 	})
 }
 
 func TestAnObjectThatIsTakenAwayComesBack(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		api := w.client.StorageV1().CSIStorageCapacities(namespace)
 		list, err := api.List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.NoError(t, api.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 1000}, w.room())
+		require.Equal(t, map[string]int64{"fast a": 1000}, w.published())
 	})
 }
 
 func TestAFailureKeepsWhatWasSaidAndIsTriedAgain(t *testing.T) {
 	objects := append(newNode("a"), newClass("fast", driverName, nil))
-	run(t, objects, capacity.Config{Period: time.Hour}, func(w *world) {
+	run(t, objects, capacity.Config{Period: time.Hour}, func(w *fixture) {
 		w.driver.set("a", 500, errors.New("not now"))
 		_, err := w.client.CoreV1().PersistentVolumes().Create(
 			t.Context(), newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.EqualValues(t, 1000, w.room()["fast a"])
+		require.EqualValues(t, 1000, w.published()["fast a"])
 		w.driver.set("a", 500, nil)
 		time.Sleep(2 * time.Second) // the bubble's time
 		synctest.Wait()
-		require.EqualValues(t, 500, w.room()["fast a"])
+		require.EqualValues(t, 500, w.published()["fast a"])
 	})
 }
 
 func TestADriverThatCannotTellHasNothingPublished(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		w.driver.set("a", 0, errors.ErrUnsupported)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
 		synctest.Wait()
-		require.Empty(t, w.room())
+		require.Empty(t, w.published())
 	})
 }
 
 func TestADriverWithoutTopologyIsEverywhere(t *testing.T) {
 	objects := newNode("a")
 	objects[1].(*storagev1.CSINode).Spec.Drivers[0].TopologyKeys = nil
-	run(t, append(objects, newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+	run(t, append(objects, newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)
@@ -282,12 +282,12 @@ func TestADriverWithoutTopologyIsEverywhere(t *testing.T) {
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := capacity.New(capacity.Deps{}, capacity.Config{DriverName: driverName, Namespace: namespace})
 	require.ErrorContains(t, err, "Deps.Client")
-	_, err = capacity.New(capacity.Deps{Client: fake.NewClientset(), Driver: &pool{}}, capacity.Config{})
+	_, err = capacity.New(capacity.Deps{Client: fake.NewClientset(), Driver: &fakeDriver{}}, capacity.Config{})
 	require.ErrorContains(t, err, "Config.DriverName")
 }
 
 func TestTheDriversObjectOwnsWhereNobodyElseDoes(t *testing.T) {
-	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *world) {
+	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		owners := func() []metav1.OwnerReference {
 			list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
@@ -315,12 +315,12 @@ func TestOwners(t *testing.T) {
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one-of-many", Namespace: "ns", UID: "q", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "many", UID: "s", Controller: &yes}}}},
 	)
-	owner, err := capacity.OwnedByPod(t.Context(), client, "ns", "alone")
+	owner, err := capacity.OwnerForPod(t.Context(), client, "ns", "alone")
 	require.NoError(t, err)
 	require.Equal(t, &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "alone", UID: "p"}, owner)
-	owner, err = capacity.OwnedByPod(t.Context(), client, "ns", "one-of-many")
+	owner, err = capacity.OwnerForPod(t.Context(), client, "ns", "one-of-many")
 	require.NoError(t, err)
 	require.Equal(t, &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "many", UID: "s"}, owner)
-	_, err = capacity.OwnedByPod(t.Context(), client, "ns", "gone")
+	_, err = capacity.OwnerForPod(t.Context(), client, "ns", "gone")
 	require.ErrorContains(t, err, `"ns/gone"`)
 }

@@ -23,7 +23,7 @@ func (p *Publisher) reconcile(ctx context.Context, k key) (reconcile.Result, err
 	}
 	class, err := p.classes.Get(k.class)
 	gone := apierrors.IsNotFound(err) || err == nil && class.Provisioner != p.config.DriverName
-	segments, placed := p.places.segments(k.place)
+	segments, placed := p.topologies.segments(k.topology)
 	if gone || !placed {
 		return reconcile.Result{}, p.remove(ctx, have)
 	}
@@ -42,7 +42,7 @@ func (p *Publisher) reconcile(ctx context.Context, k key) (reconcile.Result, err
 
 // existing returns the object of this key, nil if there is none, and removes others that say they are about the same.
 func (p *Publisher) existing(ctx context.Context, k key) (*storagev1.CSIStorageCapacity, error) {
-	found, err := p.objects.ByIndex(byKey, k.String())
+	found, err := p.objects.ByIndex(keyIndex, k.String())
 	if err != nil {
 		return nil, fmt.Errorf("look up objects of %v: %w", k, err)
 	}
@@ -61,7 +61,7 @@ func (p *Publisher) existing(ctx context.Context, k key) (*storagev1.CSIStorageC
 // name is short, valid and the same for everyone.
 func (p *Publisher) name(k key) string {
 	sum := fnv.New64a()
-	fmt.Fprintf(sum, "%q %q %q %q", p.config.DriverName, p.config.ManagedBy, k.class, k.place) // never fails
+	fmt.Fprintf(sum, "%q %q %q %q", p.config.DriverName, p.config.ManagedBy, k.class, k.topology) // never fails
 	return "csisc-" + strconv.FormatUint(sum.Sum64(), 36)
 }
 
@@ -90,7 +90,7 @@ func (p *Publisher) write(ctx context.Context, have, want *storagev1.CSIStorageC
 		if apierrors.IsAlreadyExists(err) {
 			return nil // the watch will show it, and bring the key back
 		}
-	case about(have.Capacity, want.Capacity) && about(have.MaximumVolumeSize, want.MaximumVolumeSize) &&
+	case nearlyEqual(have.Capacity, want.Capacity) && nearlyEqual(have.MaximumVolumeSize, want.MaximumVolumeSize) &&
 		sameOwners(have.OwnerReferences, want.OwnerReferences):
 		return nil
 	default:
@@ -108,8 +108,8 @@ func (p *Publisher) write(ctx context.Context, have, want *storagev1.CSIStorageC
 	return nil
 }
 
-// about returns whether two sizes differ by less than a hundredth of the second.
-func about(have, want *resource.Quantity) bool {
+// nearlyEqual returns whether two sizes differ by less than a hundredth of the second.
+func nearlyEqual(have, want *resource.Quantity) bool {
 	if have == nil || want == nil {
 		return have == want
 	}

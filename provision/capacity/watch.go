@@ -15,36 +15,36 @@ import (
 func (p *Publisher) watch(objects cache.SharedInformer) {
 	core, storage := p.factory.Core().V1(), p.factory.Storage().V1()
 	p.runner.Watch(controller.Watches(storage.StorageClasses().Informer(), func(class *storagev1.StorageClass) []key {
-		return p.ofClass(class, p.places.all())
+		return p.keysOfClass(class, p.topologies.keys())
 	}, controller.Changed()))
 	p.runner.Watch(controller.Watches(storage.CSIDrivers().Informer(), func(driver *storagev1.CSIDriver) []key {
 		if driver.Name != p.config.DriverName {
 			return nil
 		}
-		return p.ofPlaces(p.places.all()) // it owns what is published
+		return p.keysOfTopologies(p.topologies.keys()) // it owns what is published
 	}, controller.Changed()))
 	p.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []key {
-		return p.ofPlaces(p.places.look(node.Name))
+		return p.keysOfTopologies(p.topologies.refresh(node.Name))
 	}, controller.Changed()))
 	p.runner.Watch(controller.Watches(core.Nodes().Informer(), func(node *corev1.Node) []key {
-		return p.ofPlaces(p.places.look(node.Name))
+		return p.keysOfTopologies(p.topologies.refresh(node.Name))
 	}, controller.MetadataChanged()))
 	p.runner.Watch(controller.Watches(core.PersistentVolumes().Informer(), func(pv *corev1.PersistentVolume) []key {
 		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != p.config.DriverName {
 			return nil
 		}
-		return p.ofPlaces(p.places.of(pv))
-	}, roomChanged))
+		return p.keysOfTopologies(p.topologies.ofVolume(pv))
+	}, capacityChanged))
 	p.runner.Watch(controller.Watches(objects, func(object *storagev1.CSIStorageCapacity) []key {
 		return []key{keyOf(object)}
 	}, controller.Changed()))
 	p.runner.Watch(controller.Poll(
 		controller.PollConfig{Name: "room that changes without an event", Period: p.config.Period, Clock: p.deps.Clock},
-		func(context.Context) ([]key, error) { return p.ofPlaces(p.places.all()), nil }))
+		func(context.Context) ([]key, error) { return p.keysOfTopologies(p.topologies.keys()), nil }))
 }
 
-// roomChanged keeps out what does not change how much room there is: most changes of a volume are of its status.
-func roomChanged(e controller.Event) bool {
+// capacityChanged keeps out what does not change how much room there is: most changes of a volume are of its status.
+func capacityChanged(e controller.Event) bool {
 	before, ok := e.Old.(*corev1.PersistentVolume)
 	if !ok {
 		return !e.Initial
@@ -53,18 +53,18 @@ func roomChanged(e controller.Event) bool {
 	return ok && !before.Spec.Capacity.Storage().Equal(*after.Spec.Capacity.Storage())
 }
 
-func (p *Publisher) ofClass(class *storagev1.StorageClass, texts []string) []key {
+func (p *Publisher) keysOfClass(class *storagev1.StorageClass, texts []string) []key {
 	if class.Provisioner != p.config.DriverName {
 		return nil
 	}
 	keys := make([]key, 0, len(texts))
 	for _, text := range texts {
-		keys = append(keys, key{class: class.Name, place: text})
+		keys = append(keys, key{class: class.Name, topology: text})
 	}
 	return keys
 }
 
-func (p *Publisher) ofPlaces(texts []string) []key {
+func (p *Publisher) keysOfTopologies(texts []string) []key {
 	if len(texts) == 0 {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (p *Publisher) ofPlaces(texts []string) []key {
 	}
 	var keys []key
 	for _, class := range classes {
-		keys = append(keys, p.ofClass(class, texts)...)
+		keys = append(keys, p.keysOfClass(class, texts)...)
 	}
 	return keys
 }

@@ -26,14 +26,14 @@ func attachment(name, attacher, volume string) *storagev1.VolumeAttachment {
 	}
 }
 
-// wakes runs WakeDeletions over these attachments and returns the volumes that it wakes, and how to end it.
-func wakes(t *testing.T, client *fake.Clientset) (<-chan string, func()) {
+// startNotifier runs WakeDeletions over these attachments and returns the volumes that it wakes, and how to end it.
+func startNotifier(t *testing.T, client *fake.Clientset) (<-chan string, func()) {
 	t.Helper()
 	p, err := csi.New(csi.Deps{Client: client}, csi.Config{Name: driverName, Socket: socketPath(t)})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	woken, done := make(chan string, 10), make(chan error, 1)
-	go func() { done <- p.WakeDeletions(ctx, func(volume string) { woken <- volume }) }()
+	go func() { done <- p.NotifyDeletable(ctx, func(volume string) { woken <- volume }) }()
 	return woken, func() {
 		stop()
 		require.NoError(t, <-done)
@@ -46,7 +46,7 @@ func TestTheEndOfAnAttachmentWakes(t *testing.T) {
 		attachment("a", driverName, "pv-a"), attachment("foreign", "other.example.com", "pv-f"), attachment("b", driverName, "pv-b"),
 	}
 	client := fake.NewClientset(objects[0], objects[1], objects[2])
-	woken, stop := wakes(t, client)
+	woken, stop := startNotifier(t, client)
 	defer stop()
 	api := client.StorageV1().VolumeAttachments()
 	// The watch is on once it tells of an attachment that came after it; deleted before that, the first one is missed.
@@ -103,7 +103,7 @@ func TestTheNewestAttachmentHoldsItsVolume(t *testing.T) {
 	client := cluster(attachment("a", driverName, "pv-a"), attachment("foreign", "other.example.com", "pv-b"))
 	listed(client)
 	config := csi.Config{Socket: socketPath(t)}
-	newFaulty().serve(t, config.Socket)
+	newFakeDriver().serve(t, config.Socket)
 	p := started(t, csi.Deps{Client: client}, config)
 	require.ErrorContains(t, p.DeleteContext(t.Context(), released("pv-a")), `still attached to node "node-1"`)
 	require.NoError(t, p.DeleteContext(t.Context(), released("pv-b")))
@@ -116,11 +116,11 @@ func TestWhatIsHeardOfIsNotAskedFor(t *testing.T) {
 	client := cluster(attachment("a", driverName, "pv-a"))
 	count := listed(client)
 	config := csi.Config{Socket: socketPath(t)}
-	newFaulty().serve(t, config.Socket)
+	newFakeDriver().serve(t, config.Socket)
 	p := started(t, csi.Deps{Client: client}, config)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.WakeDeletions(ctx, func(string) {}) }()
+	go func() { done <- p.NotifyDeletable(ctx, func(string) {}) }()
 	remove := func() error { return p.DeleteContext(t.Context(), released("pv-a")) }
 	require.Eventually(t, func() bool {
 		before := count.Load()

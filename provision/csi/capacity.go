@@ -16,7 +16,7 @@ func (p *Provisioner) Capacity(
 ) (available, largest int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.ask(ctx)
+	able, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/berth-dev/berth/provision/csi"
 )
 
-func (f *faulty) GetCapacity(_ context.Context, req *csiapi.GetCapacityRequest) (*csiapi.GetCapacityResponse, error) {
+func (f *fakeDriver) GetCapacity(_ context.Context, req *csiapi.GetCapacityRequest) (*csiapi.GetCapacityResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.room = append(f.room, req)
+	f.capacityRequests = append(f.capacityRequests, req)
 	return &csiapi.GetCapacityResponse{AvailableCapacity: 1000, MaximumVolumeSize: wrapperspb.Int64(400)}, nil
 }
 
 func TestCapacityIsWhatTheDriverSays(t *testing.T) {
-	f := newFaulty()
+	f := newFakeDriver()
 	f.rpcs = append(f.rpcs, csiapi.ControllerServiceCapability_RPC_GET_CAPACITY)
 	socket := socketPath(t)
 	f.serve(t, socket)
@@ -32,21 +32,21 @@ func TestCapacityIsWhatTheDriverSays(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, available)
 	require.EqualValues(t, 400, largest)
-	require.Len(t, f.room, 1)
-	require.Equal(t, map[string]string{"tier": "gold"}, f.room[0].GetParameters(), "what is for us is kept from the driver")
-	require.Equal(t, map[string]string{"zone": "a"}, f.room[0].GetAccessibleTopology().GetSegments())
+	require.Len(t, f.capacityRequests, 1)
+	require.Equal(t, map[string]string{"tier": "gold"}, f.capacityRequests[0].GetParameters(), "what is for us is kept from the driver")
+	require.Equal(t, map[string]string{"zone": "a"}, f.capacityRequests[0].GetAccessibleTopology().GetSegments())
 
 	_, _, err = p.Capacity(t.Context(), map[string]string{"csi.storage.k8s.io/unknown": "x"}, nil)
 	require.ErrorContains(t, err, "csi.storage.k8s.io/unknown")
 }
 
 func TestCapacityOfADriverThatCannotTell(t *testing.T) {
-	f := newFaulty()
+	f := newFakeDriver()
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: fake.NewClientset()}, csi.Config{Name: driverName, Socket: socket})
 	_, _, err := p.Capacity(t.Context(), nil, nil)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, driverName)
-	require.Empty(t, f.room)
+	require.Empty(t, f.capacityRequests)
 }

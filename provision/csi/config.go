@@ -72,20 +72,20 @@ type Provisioner struct {
 	config  Config
 	logger  *slog.Logger
 	driver  *driver
-	// attached is what is heard of the driver's VolumeAttachments, lookUps asks for them.
-	attached *attachments
-	lookUps  *lookUps
+	// attached is what is heard of the driver's VolumeAttachments, attachmentLister asks for them.
+	attached         *attachments
+	attachmentLister *attachmentLister
 	// open has, by volume, what was asked of the driver and not answered for good. It is asked again in the same
 	// words: others might make the driver say that there is something else of that name.
-	mu   sync.Mutex
-	open map[string]*plan
+	mu      sync.Mutex
+	pending map[string]*plan
 }
 
 var (
 	_ provision.Provisioner        = (*Provisioner)(nil)
 	_ provision.ProvisionerContext = (*Provisioner)(nil)
 	_ provision.DeleterContext     = (*Provisioner)(nil)
-	_ provision.DeletionWaker      = (*Provisioner)(nil)
+	_ provision.DeletionNotifier   = (*Provisioner)(nil)
 	_ provision.BlockProvisioner   = (*Provisioner)(nil)
 )
 
@@ -105,8 +105,8 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 	logger = logger.With("driver", config.Name)
 	return &Provisioner{
 		client: deps.Client, dynamic: deps.Dynamic, config: config, logger: logger,
-		driver: newDriver(config, logger), attached: newAttachments(), lookUps: newLookUps(deps.Client, config.Name),
-		open: map[string]*plan{},
+		driver: newDriver(config, logger), attached: newAttachments(), attachmentLister: newAttachmentLister(deps.Client, config.Name),
+		pending: map[string]*plan{},
 	}, nil
 }
 

@@ -20,14 +20,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errOtherDriver says that somebody else serves on the socket.
-var errOtherDriver = errors.New("the socket belongs to another driver")
+// errWrongDriver says that somebody else serves on the socket.
+var errWrongDriver = errors.New("the socket belongs to another driver")
 
-// reconnectMost is the longest pause between two tries to connect, for when the socket's directory cannot be watched.
-const reconnectMost = 5 * time.Second
+// maxReconnectDelay is the longest pause between two tries to connect, for when the socket's directory cannot be watched.
+const maxReconnectDelay = 5 * time.Second
 
-// abilities are what a driver says that it can do.
-type abilities struct {
+// capabilities are what a driver says that it can do.
+type capabilities struct {
 	version  string
 	topology bool
 	rpc      map[csiapi.ControllerServiceCapability_RPC_Type]bool
@@ -41,12 +41,12 @@ type driver struct {
 	mu     sync.Mutex
 	closed bool
 	conn   *grpc.ClientConn
-	// able is what the driver at the other end can do, nil if it has not been asked since it was connected.
-	able *abilities
+	// capabilities is what the driver at the other end can do, nil if it has not been asked since it was connected.
+	capabilities *capabilities
 	// connections counts the connections that have ended.
 	connections int
-	// life is the context of start, nil before it, for calls that come without one.
-	life context.Context
+	// startCtx is the context of start, nil before it, for calls that come without one.
+	startCtx context.Context
 }
 
 func newDriver(config Config, logger *slog.Logger) *driver {
@@ -56,10 +56,10 @@ func newDriver(config Config, logger *slog.Logger) *driver {
 func (d *driver) context() (context.Context, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life == nil {
+	if d.startCtx == nil {
 		return nil, fmt.Errorf("the provisioner of driver %q has not been started", d.config.Name)
 	}
-	return d.life, nil
+	return d.startCtx, nil
 }
 
 func (d *driver) connect() (*grpc.ClientConn, error) {
@@ -72,15 +72,15 @@ func (d *driver) connect() (*grpc.ClientConn, error) {
 		return d.conn, nil
 	}
 	slow := backoff.DefaultConfig
-	slow.BaseDelay, slow.MaxDelay = 100*time.Millisecond, reconnectMost
+	slow.BaseDelay, slow.MaxDelay = 100*time.Millisecond, maxReconnectDelay
 	conn, err := grpc.NewClient("unix://"+d.config.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // some drivers' HTTP/2 refuses the path of a socket
 		grpc.WithIdleTimeout(0),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: slow, MinConnectTimeout: reconnectMost}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: slow, MinConnectTimeout: maxReconnectDelay}),
 		// An answer that is too large must not look as if the driver had refused.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
-		grpc.WithStatsHandler(connectionEnds{d}),
+		grpc.WithStatsHandler(connObserver{d}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to driver %q: %w", d.config.Name, err)
@@ -104,7 +104,7 @@ func (d *driver) close() error {
 func (d *driver) start(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.close()) }()
 	d.mu.Lock()
-	d.life = ctx
+	d.startCtx = ctx
 	d.mu.Unlock()
 	conn, err := d.connect()
 	if err != nil {
@@ -121,7 +121,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 	conn.Connect()
 	greeted := make(chan error, 1)
 	greeting, done := context.WithCancel(ctx)
-	go func() { greeted <- d.greet(greeting) }()
+	go func() { greeted <- d.handshake(greeting) }()
 	defer func() {
 		done()
 		if greeted != nil {
@@ -134,7 +134,7 @@ func (d *driver) start(ctx context.Context) (err error) {
 			return nil
 		case err := <-greeted:
 			greeted = nil
-			if errors.Is(err, errOtherDriver) {
+			if errors.Is(err, errWrongDriver) {
 				return err
 			}
 		case event := <-watcher.Events:
@@ -147,9 +147,9 @@ func (d *driver) start(ctx context.Context) (err error) {
 	}
 }
 
-// greet waits for the driver and logs who it is.
-func (d *driver) greet(ctx context.Context) error {
-	able, _, err := d.ask(ctx)
+// handshake waits for the driver and logs who it is.
+func (d *driver) handshake(ctx context.Context) error {
+	able, _, err := d.controller(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.logger.Warn("cannot ask the driver what it can do; each call will ask again", "error", err)
@@ -160,33 +160,33 @@ func (d *driver) greet(ctx context.Context) error {
 	return nil
 }
 
-// ask returns what the driver can do, and a client for it. It waits for the connection. Nothing has been asked of the
+// controller returns what the driver can do, and a client for it. It waits for the connection. Nothing has been asked of the
 // driver that changes anything when it fails.
-func (d *driver) ask(ctx context.Context) (*abilities, csiapi.ControllerClient, error) {
+func (d *driver) controller(ctx context.Context) (*capabilities, csiapi.ControllerClient, error) {
 	conn, err := d.connect()
 	if err != nil {
 		return nil, nil, err
 	}
 	client := csiapi.NewControllerClient(conn)
 	d.mu.Lock()
-	able, before := d.able, d.connections
+	able, before := d.capabilities, d.connections
 	d.mu.Unlock()
 	if able != nil {
 		return able, client, nil
 	}
-	able, err = d.examine(ctx, conn)
+	able, err = d.probe(ctx, conn)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask driver %q on %q what it can do: %w", d.config.Name, d.config.Socket, err)
 	}
 	d.mu.Lock()
 	if d.connections == before {
-		d.able = able
+		d.capabilities = able
 	}
 	d.mu.Unlock()
 	return able, client, nil
 }
 
-func (d *driver) examine(ctx context.Context, conn *grpc.ClientConn) (*abilities, error) {
+func (d *driver) probe(ctx context.Context, conn *grpc.ClientConn) (*capabilities, error) {
 	wait := grpc.WaitForReady(true)
 	identity := csiapi.NewIdentityClient(conn)
 	info, err := identity.GetPluginInfo(ctx, &csiapi.GetPluginInfoRequest{}, wait)
@@ -194,7 +194,7 @@ func (d *driver) examine(ctx context.Context, conn *grpc.ClientConn) (*abilities
 		return nil, err
 	}
 	if info.GetName() != d.config.Name {
-		return nil, fmt.Errorf("%w: %q", errOtherDriver, info.GetName())
+		return nil, fmt.Errorf("%w: %q", errWrongDriver, info.GetName())
 	}
 	ready, err := identity.Probe(ctx, &csiapi.ProbeRequest{}, wait)
 	if err != nil {
@@ -207,7 +207,7 @@ func (d *driver) examine(ctx context.Context, conn *grpc.ClientConn) (*abilities
 	if err != nil {
 		return nil, err
 	}
-	able := &abilities{version: info.GetVendorVersion(), rpc: map[csiapi.ControllerServiceCapability_RPC_Type]bool{}}
+	able := &capabilities{version: info.GetVendorVersion(), rpc: map[csiapi.ControllerServiceCapability_RPC_Type]bool{}}
 	controller := false
 	for _, c := range plugin.GetCapabilities() {
 		switch c.GetService().GetType() {
@@ -231,27 +231,27 @@ func (d *driver) examine(ctx context.Context, conn *grpc.ClientConn) (*abilities
 	return able, nil
 }
 
-// connectionEnds has the driver asked anew after each connection: the next may be to a newer version.
-type connectionEnds struct{ driver *driver }
+// connObserver has the driver asked anew after each connection: the next may be to a newer version.
+type connObserver struct{ driver *driver }
 
-var _ stats.Handler = connectionEnds{}
+var _ stats.Handler = connObserver{}
 
 // HandleConn implements stats.Handler.
-func (c connectionEnds) HandleConn(_ context.Context, event stats.ConnStats) {
+func (c connObserver) HandleConn(_ context.Context, event stats.ConnStats) {
 	if _, ok := event.(*stats.ConnEnd); !ok {
 		return
 	}
 	c.driver.mu.Lock()
 	defer c.driver.mu.Unlock()
-	c.driver.able = nil
+	c.driver.capabilities = nil
 	c.driver.connections++
 }
 
 // TagConn implements stats.Handler.
-func (connectionEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (connObserver) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 // TagRPC implements stats.Handler.
-func (connectionEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (connObserver) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 // HandleRPC implements stats.Handler.
-func (connectionEnds) HandleRPC(context.Context, stats.RPCStats) {}
+func (connObserver) HandleRPC(context.Context, stats.RPCStats) {}

@@ -45,7 +45,7 @@ func TestACallWaitsForItsDriver(t *testing.T) {
 		_, _, err := p.ProvisionContext(t.Context(), options())
 		done <- err
 	}()
-	f := newFaulty()
+	f := newFakeDriver()
 	f.serve(t, socket)
 	require.NoError(t, <-done)
 	require.NotNil(t, f.last())
@@ -53,7 +53,7 @@ func TestACallWaitsForItsDriver(t *testing.T) {
 
 func TestADriverThatComesBackIsAskedAnew(t *testing.T) {
 	socket := socketPath(t)
-	old := newFaulty()
+	old := newFakeDriver()
 	old.noTopology = true
 	stop := old.serve(t, socket)
 	p := started(t, csi.Deps{Client: cluster()}, csi.Config{Socket: socket})
@@ -62,10 +62,10 @@ func TestADriverThatComesBackIsAskedAnew(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Nil(t, old.last().GetAccessibilityRequirements())
-	require.LessOrEqual(t, old.timesAsked(), 2, "once for the greeting, once for the first call")
+	require.LessOrEqual(t, old.infoCallCount(), 2, "once for the greeting, once for the first call")
 
 	stop()
-	renewed := newFaulty()
+	renewed := newFakeDriver()
 	renewed.serve(t, socket)
 	// Calls may still meet the end of the old connection, or have been planned before it.
 	for n := 2; renewed.last().GetAccessibilityRequirements() == nil; n++ {
@@ -80,7 +80,7 @@ func TestADriverThatComesBackIsAskedAnew(t *testing.T) {
 
 func TestAnotherDriverOnTheSocket(t *testing.T) {
 	socket := socketPath(t)
-	f := newFaulty()
+	f := newFakeDriver()
 	f.name = "other.example.com"
 	f.serve(t, socket)
 	p, err := csi.New(csi.Deps{Client: cluster()}, csi.Config{Name: driverName, Socket: socket})
@@ -93,14 +93,14 @@ func TestAnotherDriverOnTheSocket(t *testing.T) {
 
 func TestDriversThatCannot(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*faulty)
+		change func(*fakeDriver)
 		text   string
 	}{
-		"not ready":    {func(f *faulty) { f.unready = true }, "not ready"},
-		"make volumes": {func(f *faulty) { f.rpcs = nil }, "cannot make volumes"},
+		"not ready":    {func(f *fakeDriver) { f.unready = true }, "not ready"},
+		"make volumes": {func(f *fakeDriver) { f.rpcs = nil }, "cannot make volumes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			test.change(f)
 			p := withDriver(t, f, csi.Config{})
 			_, state, err := p.ProvisionContext(t.Context(), options())
@@ -141,7 +141,7 @@ func TestImmediateClaimsGoWhereTheDriverIs(t *testing.T) {
 		}, []map[string]string{{zone: "c", "rack": "1"}, {zone: "c", "rack": "2"}, place("b")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			p := withDriver(t, f, csi.Config{})
 			firsts := map[string]bool{}
 			for _, pv := range []string{"pvc-1", "pvc-2", "pvc-3", "pvc-4", "pvc-5", "pvc-6", "pvc-7", "pvc-8"} {
@@ -171,7 +171,7 @@ func TestAVolumeOfANodeThatIsGoneIsFound(t *testing.T) {
 			{Key: zone, Values: []string{"a", "b"}}}}}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			p := withDriver(t, f, csi.Config{})
 			_, _, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
 				o.SelectedNode = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-that-was"}}

@@ -17,46 +17,46 @@ var _ resize.Driver = (*Provisioner)(nil)
 
 // Abilities implements resize.Driver: whether its controller service makes volumes larger, and if not, whether
 // its node service does, where that is served on the same socket.
-func (p *Provisioner) Abilities(ctx context.Context) (resize.Abilities, error) {
+func (p *Provisioner) Capabilities(ctx context.Context) (resize.Capabilities, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, _, err := p.driver.ask(ctx)
+	able, _, err := p.driver.controller(ctx)
 	if err != nil || able.rpc[csiapi.ControllerServiceCapability_RPC_EXPAND_VOLUME] {
-		return resize.Abilities{Controller: err == nil}, err
+		return resize.Capabilities{Controller: err == nil}, err
 	}
 	conn, err := p.driver.connect()
 	if err != nil {
-		return resize.Abilities{}, err
+		return resize.Capabilities{}, err
 	}
 	node, err := nodeExpands(ctx, csiapi.NewNodeClient(conn))
-	return resize.Abilities{Node: node}, err
+	return resize.Capabilities{Node: node}, err
 }
 
 // ExpandVolume implements resize.Driver by ControllerExpandVolume.
-func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (resize.Grown, error) {
+func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (resize.ExpandResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.ask(ctx)
+	able, client, err := p.driver.controller(ctx)
 	if err != nil {
-		return resize.Grown{}, err
+		return resize.ExpandResult{}, err
 	}
 	source := pv.Spec.CSI
 	request := &csiapi.ControllerExpandVolumeRequest{
 		VolumeId: source.VolumeHandle, CapacityRange: &csiapi.CapacityRange{RequiredBytes: size},
-		VolumeCapability: capabilityOf(able, pv),
+		VolumeCapability: volumeCapability(able, pv),
 	}
 	if request.Secrets, err = p.readSecret(ctx, source.ControllerExpandSecretRef); err != nil {
-		return resize.Grown{}, err
+		return resize.ExpandResult{}, err
 	}
 	resp, err := client.ControllerExpandVolume(ctx, request)
 	if err := csianswer.InTime(ctx, err); err != nil {
-		return resize.Grown{}, err
+		return resize.ExpandResult{}, err
 	}
-	return resize.Grown{Capacity: resp.GetCapacityBytes(), NodeNeeded: resp.GetNodeExpansionRequired()}, nil
+	return resize.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeExpansionRequired: resp.GetNodeExpansionRequired()}, nil
 }
 
-// capabilityOf words what a volume is, as it was made.
-func capabilityOf(able *abilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
+// volumeCapability words what a volume is, as it was made.
+func volumeCapability(able *capabilities, pv *corev1.PersistentVolume) *csiapi.VolumeCapability {
 	mode := corev1.ReadWriteOnce
 	if len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]

@@ -16,16 +16,16 @@ import (
 	"github.com/berth-dev/berth/provision/resize"
 )
 
-// expanding is a driver that makes volumes larger, or whose node service does.
-type expanding struct {
+// expandServer is a driver that makes volumes larger, or whose node service does.
+type expandServer struct {
 	csiapi.UnimplementedNodeServer
-	*faulty
+	*fakeDriver
 	node     []csiapi.NodeServiceCapability_RPC_Type
 	requests []*csiapi.ControllerExpandVolumeRequest
 	err      error
 }
 
-func (e *expanding) ControllerExpandVolume(
+func (e *expandServer) ControllerExpandVolume(
 	_ context.Context, req *csiapi.ControllerExpandVolumeRequest,
 ) (*csiapi.ControllerExpandVolumeResponse, error) {
 	e.mu.Lock()
@@ -37,7 +37,7 @@ func (e *expanding) ControllerExpandVolume(
 	}, e.err
 }
 
-func (e *expanding) NodeGetCapabilities(
+func (e *expandServer) NodeGetCapabilities(
 	context.Context, *csiapi.NodeGetCapabilitiesRequest,
 ) (*csiapi.NodeGetCapabilitiesResponse, error) {
 	resp := &csiapi.NodeGetCapabilitiesResponse{}
@@ -48,10 +48,10 @@ func (e *expanding) NodeGetCapabilities(
 	return resp, nil
 }
 
-func (e *expanding) start(t *testing.T) *csi.Provisioner {
+func (e *expandServer) start(t *testing.T) *csi.Provisioner {
 	t.Helper()
 	config := csi.Config{Socket: socketPath(t)}
-	e.faulty.serveAs(t, config.Socket, e, e)
+	e.fakeDriver.serveAs(t, config.Socket, e, e)
 	return started(t, csi.Deps{Client: cluster(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "grow"}, Data: map[string][]byte{"key": []byte("1234")},
 	})}, config)
@@ -72,17 +72,17 @@ func grownVolume(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVol
 }
 
 func TestExpandVolume(t *testing.T) {
-	e := &expanding{faulty: newFaulty()}
+	e := &expandServer{fakeDriver: newFakeDriver()}
 	e.rpcs = append(e.rpcs, csiapi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	p := e.start(t)
-	able, err := p.Abilities(t.Context())
+	able, err := p.Capabilities(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, resize.Abilities{Controller: true}, able)
+	require.Equal(t, resize.Capabilities{Controller: true}, able)
 
 	grown, err := p.ExpandVolume(t.Context(), grownVolume(), 99)
 	require.NoError(t, err)
-	require.Equal(t, resize.Grown{Capacity: 100, NodeNeeded: true}, grown)
+	require.Equal(t, resize.ExpandResult{Capacity: 100, NodeExpansionRequired: true}, grown)
 	request := e.requests[0]
 	require.Equal(t, "h", request.GetVolumeId())
 	require.EqualValues(t, 99, request.GetCapacityRange().GetRequiredBytes())
@@ -97,7 +97,7 @@ func TestExpandVolume(t *testing.T) {
 		pv.Spec.CSI.ControllerExpandSecretRef = nil
 	}), 99)
 	require.NoError(t, err)
-	require.False(t, grown.NodeNeeded)
+	require.False(t, grown.NodeExpansionRequired)
 	require.NotNil(t, e.requests[1].GetVolumeCapability().GetBlock())
 	require.Empty(t, e.requests[1].GetSecrets())
 
@@ -116,18 +116,18 @@ func TestExpandVolume(t *testing.T) {
 func TestWhoMakesVolumesLarger(t *testing.T) {
 	for name, test := range map[string]struct {
 		node []csiapi.NodeServiceCapability_RPC_Type
-		want resize.Abilities
+		want resize.Capabilities
 	}{
-		"nobody":      {nil, resize.Abilities{}},
-		"nodes alone": {[]csiapi.NodeServiceCapability_RPC_Type{csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME}, resize.Abilities{Node: true}},
+		"nobody":      {nil, resize.Capabilities{}},
+		"nodes alone": {[]csiapi.NodeServiceCapability_RPC_Type{csiapi.NodeServiceCapability_RPC_EXPAND_VOLUME}, resize.Capabilities{Node: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			able, err := (&expanding{faulty: newFaulty(), node: test.node}).start(t).Abilities(t.Context())
+			able, err := (&expandServer{fakeDriver: newFakeDriver(), node: test.node}).start(t).Capabilities(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, test.want, able)
 		})
 	}
-	able, err := withDriver(t, newFaulty(), csi.Config{}).Abilities(t.Context())
+	able, err := withDriver(t, newFakeDriver(), csi.Config{}).Capabilities(t.Context())
 	require.NoError(t, err, "a driver whose node service is elsewhere")
-	require.Equal(t, resize.Abilities{}, able)
+	require.Equal(t, resize.Capabilities{}, able)
 }

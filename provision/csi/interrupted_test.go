@@ -13,13 +13,13 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// atTheEnd is a driver whose answer comes just as the caller's patience ends, which no real one can be made to do.
-type atTheEnd struct {
+// interruptedServer is a driver whose answer comes just as the caller's patience ends, which no real one can be made to do.
+type interruptedServer struct {
 	csiapi.ControllerClient
 	lose func()
 }
 
-func (d atTheEnd) CreateVolume(
+func (d interruptedServer) CreateVolume(
 	context.Context, *csiapi.CreateVolumeRequest, ...grpc.CallOption,
 ) (*csiapi.CreateVolumeResponse, error) {
 	d.lose()
@@ -32,11 +32,11 @@ func TestWhatAnInterruptedDriverSaysIsNotTheEnd(t *testing.T) {
 	defer lose()
 	work := &plan{request: &csiapi.CreateVolumeRequest{Name: "pvc-1"}}
 
-	_, state, err := p.create(ctx, atTheEnd{lose: func() {}}, work, true)
+	_, state, err := p.create(ctx, interruptedServer{lose: func() {}}, work, true)
 	require.ErrorContains(t, err, "killed")
 	require.Equal(t, provision.ProvisioningFinished, state, "there was time: the driver means it")
 
-	_, state, err = p.create(ctx, atTheEnd{lose: lose}, work, true)
+	_, state, err = p.create(ctx, interruptedServer{lose: lose}, work, true)
 	require.ErrorContains(t, err, "killed")
 	require.Equal(t, provision.ProvisioningInBackground, state)
 }

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// reserved is the prefix of the parameters that are for us and not for the driver.
-	reserved = "csi.storage.k8s.io/"
+	// reservedPrefix is the prefix of the parameters that are for us and not for the driver.
+	reservedPrefix = "csi.storage.k8s.io/"
 
-	paramFSType = reserved + "fstype"
+	paramFSType = reservedPrefix + "fstype"
 	// paramOldFSType is what paramFSType was called once.
 	paramOldFSType = "fstype"
 
-	metaClaimName      = reserved + "pvc/name"
-	metaClaimNamespace = reserved + "pvc/namespace"
-	metaVolumeName     = reserved + "pv/name"
+	metaClaimName      = reservedPrefix + "pvc/name"
+	metaClaimNamespace = reservedPrefix + "pvc/namespace"
+	metaVolumeName     = reservedPrefix + "pv/name"
 )
 
 // plan is all that one volume takes, found out before the driver is called.
@@ -38,7 +38,7 @@ type plan struct {
 	size    int64
 }
 
-func (p *Provisioner) plan(ctx context.Context, able *abilities, options provision.VolumeOptions) (*plan, error) {
+func (p *Provisioner) plan(ctx context.Context, able *capabilities, options provision.VolumeOptions) (*plan, error) {
 	claim := options.PVC
 	fail := func(err error) (*plan, error) {
 		var ignored *provision.IgnoredError
@@ -93,11 +93,11 @@ func (p *Provisioner) plan(ctx context.Context, able *abilities, options provisi
 }
 
 // baseRequest is the request without what must be read from elsewhere.
-func (m *plan) baseRequest(able *abilities, parameters map[string]string) *csiapi.CreateVolumeRequest {
+func (m *plan) baseRequest(able *capabilities, parameters map[string]string) *csiapi.CreateVolumeRequest {
 	request := &csiapi.CreateVolumeRequest{
 		Name: m.options.PVName, Parameters: parameters,
 		CapacityRange:      &csiapi.CapacityRange{RequiredBytes: m.size},
-		VolumeCapabilities: m.capabilities(able),
+		VolumeCapabilities: m.volumeCapabilities(able),
 	}
 	if limit, ok := m.options.PVC.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		request.CapacityRange.LimitBytes = limit.Value()
@@ -115,8 +115,8 @@ func splitParameters(all map[string]string) (forDriver map[string]string, fsType
 			fsType = value
 			named++
 		case isSecretParameter(key):
-		case strings.HasPrefix(key, reserved):
-			return nil, "", fmt.Errorf("StorageClass parameter %q is not known, and %q is reserved", key, reserved)
+		case strings.HasPrefix(key, reservedPrefix):
+			return nil, "", fmt.Errorf("StorageClass parameter %q is not known, and %q is reserved", key, reservedPrefix)
 		default:
 			forDriver[key] = value
 		}
@@ -127,7 +127,7 @@ func splitParameters(all map[string]string) (forDriver map[string]string, fsType
 	return forDriver, fsType, nil
 }
 
-func (m *plan) capabilities(able *abilities) []*csiapi.VolumeCapability {
+func (m *plan) volumeCapabilities(able *capabilities) []*csiapi.VolumeCapability {
 	var list []*csiapi.VolumeCapability
 	single := able.rpc[csiapi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	for _, mode := range m.options.PVC.Spec.AccessModes {
@@ -166,7 +166,7 @@ func accessMode(mode corev1.PersistentVolumeAccessMode, single bool) csiapi.Volu
 
 // mutableParameters are those of the claim's VolumeAttributesClass.
 func (p *Provisioner) mutableParameters(
-	ctx context.Context, able *abilities, claim *corev1.PersistentVolumeClaim,
+	ctx context.Context, able *capabilities, claim *corev1.PersistentVolumeClaim,
 ) (map[string]string, error) {
 	name := claim.Spec.VolumeAttributesClassName
 	if name == nil || *name == "" {
@@ -186,8 +186,8 @@ func (p *Provisioner) mutableParameters(
 	return class.Parameters, nil
 }
 
-// check returns what is wrong with the volume that the driver made.
-func (m *plan) check(made *csiapi.Volume) error {
+// validate returns what is wrong with the volume that the driver made.
+func (m *plan) validate(made *csiapi.Volume) error {
 	switch {
 	case made.GetVolumeId() == "":
 		return errors.New("the driver answered without an id")

@@ -22,7 +22,7 @@ func (p *Provisioner) ProvisionContext(
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.ask(ctx)
+	able, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return nil, provision.ProvisioningNoChange, err
 	}
@@ -36,20 +36,20 @@ func (p *Provisioner) ProvisionContext(
 	defer p.mu.Unlock()
 	switch state {
 	case provision.ProvisioningInBackground:
-		p.open[options.PVName] = plan
+		p.pending[options.PVName] = plan
 	case provision.ProvisioningNoChange:
 	default:
-		delete(p.open, options.PVName)
+		delete(p.pending, options.PVName)
 	}
 	return volume, state, err
 }
 
 // planOrResume makes a plan, or takes up the one that was left open, with its secrets as they are by now.
 func (p *Provisioner) planOrResume(
-	ctx context.Context, able *abilities, options provision.VolumeOptions,
+	ctx context.Context, able *capabilities, options provision.VolumeOptions,
 ) (*plan, error) {
 	p.mu.Lock()
-	left := p.open[options.PVName]
+	left := p.pending[options.PVName]
 	p.mu.Unlock()
 	if left == nil {
 		return p.plan(ctx, able, options)
@@ -72,14 +72,14 @@ func (p *Provisioner) create(
 	resp, err := client.CreateVolume(ctx, plan.request)
 	if err := csianswer.InTime(ctx, err); err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
-		state := stateOf(status.Code(err), mayReschedule)
+		state := provisioningState(status.Code(err), mayReschedule)
 		if status.Code(err) == codes.InvalidArgument {
 			err = infeasible(err) // CSI: the caller must fix a field before it tries again
 		}
 		return nil, state, err
 	}
-	if err := plan.check(resp.GetVolume()); err != nil {
-		state, err := p.discard(ctx, client, plan, resp.GetVolume(), err)
+	if err := plan.validate(resp.GetVolume()); err != nil {
+		state, err := p.deleteUnwanted(ctx, client, plan, resp.GetVolume(), err)
 		return nil, state, err
 	}
 	return plan.volume(p.config.Name, resp.GetVolume()), provision.ProvisioningFinished, nil
@@ -91,8 +91,8 @@ func infeasible(err error) error {
 		"make the claim anew without what is refused, or with a StorageClass whose driver can give it")}
 }
 
-// stateOf says what a CreateVolume that failed with that code left behind.
-func stateOf(code codes.Code, mayReschedule bool) provision.ProvisioningState {
+// provisioningState says what a CreateVolume that failed with that code left behind.
+func provisioningState(code codes.Code, mayReschedule bool) provision.ProvisioningState {
 	switch code {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
 		// It may be under way: CSI says so, or an answer was lost on the way.
@@ -111,8 +111,8 @@ func stateOf(code codes.Code, mayReschedule bool) provision.ProvisioningState {
 	return provision.ProvisioningFinished
 }
 
-// discard removes a volume that is not what was asked for.
-func (p *Provisioner) discard(
+// deleteUnwanted removes a volume that is not what was asked for.
+func (p *Provisioner) deleteUnwanted(
 	ctx context.Context, client csiapi.ControllerClient, plan *plan, made *csiapi.Volume, cause error,
 ) (provision.ProvisioningState, error) {
 	cause = fmt.Errorf("create volume %q by driver %q: %w", plan.options.PVName, p.config.Name, cause)
@@ -136,7 +136,7 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	able, client, err := p.driver.ask(ctx)
+	able, client, err := p.driver.controller(ctx)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func started(t *testing.T, deps csi.Deps, config csi.Config) *csi.Provisioner {
 	return p
 }
 
-func withDriver(t *testing.T, f *faulty, config csi.Config, objects ...runtime.Object) *csi.Provisioner {
+func withDriver(t *testing.T, f *fakeDriver, config csi.Config, objects ...runtime.Object) *csi.Provisioner {
 	t.Helper()
 	config.Socket = socketPath(t)
 	f.serve(t, config.Socket)
@@ -126,7 +126,7 @@ func withSecrets(o *provision.VolumeOptions) {
 }
 
 func TestWhatTheDriverIsAskedAndTheVolumeSays(t *testing.T) {
-	f := newFaulty()
+	f := newFakeDriver()
 	f.create = func(_ context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		return &csiapi.Volume{
 			VolumeId: "handle", CapacityBytes: 16 << 20, VolumeContext: map[string]string{"made": "well"},
@@ -216,7 +216,7 @@ func TestAccessModesAndBlock(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			f.rpcs = append(f.rpcs, test.able...)
 			p := withDriver(t, f, csi.Config{DefaultFSType: "ext4"})
 			pv, _, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
@@ -343,7 +343,7 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 		}, "allowedTopologies"},
 	} {
 		t.Run(label, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			p := withDriver(t, f, csi.Config{}, objects...)
 			_, state, err := p.ProvisionContext(t.Context(), options(test.change))
 			require.ErrorContains(t, err, test.text)
@@ -357,7 +357,7 @@ func TestRefusedClaimsNameTheField(t *testing.T) {
 }
 
 func TestPopulatorsClaimsAreIgnored(t *testing.T) {
-	p := withDriver(t, newFaulty(), csi.Config{})
+	p := withDriver(t, newFakeDriver(), csi.Config{})
 	_, _, err := p.ProvisionContext(t.Context(), options(func(o *provision.VolumeOptions) {
 		o.PVC.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("x.example.com"), Kind: "X", Name: "x"}
 	}))

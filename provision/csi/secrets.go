@@ -35,8 +35,8 @@ var secretPurposes = []string{
 // secretRefs are the secrets of a volume by purpose.
 type secretRefs map[string]*corev1.SecretReference
 
-func nameParameter(purpose string) string      { return reserved + purpose + "-secret-name" }
-func namespaceParameter(purpose string) string { return reserved + purpose + "-secret-namespace" }
+func nameParameter(purpose string) string      { return reservedPrefix + purpose + "-secret-name" }
+func namespaceParameter(purpose string) string { return reservedPrefix + purpose + "-secret-namespace" }
 
 func isSecretParameter(key string) bool {
 	for _, purpose := range secretPurposes {
@@ -61,7 +61,7 @@ func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 			return nil, fmt.Errorf("StorageClass parameters %q and %q must be given together", nameKey, namespaceKey)
 		}
 		tokens := map[string]string{"pv.name": options.PVName, "pvc.namespace": options.PVC.Namespace}
-		namespace, err := expand(namespaceKey, namespace, tokens)
+		namespace, err := expandTokens(namespaceKey, namespace, tokens)
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +72,7 @@ func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 				tokens["pvc.annotations['"+key+"']"] = value
 			}
 		}
-		if name, err = expand(nameKey, name, tokens); err != nil {
+		if name, err = expandTokens(nameKey, name, tokens); err != nil {
 			return nil, err
 		}
 		refs[purpose] = &corev1.SecretReference{Namespace: namespace, Name: name}
@@ -80,8 +80,8 @@ func resolveSecrets(options provision.VolumeOptions) (secretRefs, error) {
 	return refs, nil
 }
 
-// expand puts the tokens into the parameter's value.
-func expand(key, value string, tokens map[string]string) (string, error) {
+// expandTokens puts the tokens into the parameter's value.
+func expandTokens(key, value string, tokens map[string]string) (string, error) {
 	var unknown []string
 	resolved := os.Expand(value, func(token string) string {
 		text, ok := tokens[token]

@@ -30,7 +30,7 @@ var (
 
 // source is what the volume is to be a copy of, nil if it is to be empty.
 func (p *Provisioner) source(
-	ctx context.Context, able *abilities, options provision.VolumeOptions,
+	ctx context.Context, able *capabilities, options provision.VolumeOptions,
 ) (*csiapi.VolumeContentSource, error) {
 	claim := options.PVC
 	var group, kind, name string

@@ -43,17 +43,17 @@ func (s segments) includes(other segments) bool {
 func (p *Provisioner) requirements(
 	ctx context.Context, options provision.VolumeOptions,
 ) (*csiapi.TopologyRequirement, error) {
-	allowed, err := flatten(options.AllowedTopologies)
+	allowed, err := expandTerms(options.AllowedTopologies)
 	if err != nil {
 		return nil, err
 	}
 	gone := isGone(options.SelectedNode)
 	if options.SelectedNode != nil && !gone {
-		return p.selected(ctx, options.SelectedNode, allowed)
+		return p.selectedTopology(ctx, options.SelectedNode, allowed)
 	}
 	candidates := allowed
 	if len(candidates) == 0 && !gone {
-		if candidates, err = p.everywhere(ctx); err != nil {
+		if candidates, err = p.driverTopologies(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -81,7 +81,7 @@ func topologies(list []segments) []*csiapi.Topology {
 	return result
 }
 
-func (p *Provisioner) selected(
+func (p *Provisioner) selectedTopology(
 	ctx context.Context, node *corev1.Node, allowed []segments,
 ) (*csiapi.TopologyRequirement, error) {
 	csiNode, err := p.client.StorageV1().CSINodes().Get(ctx, node.Name, metav1.GetOptions{})
@@ -106,8 +106,8 @@ func (p *Provisioner) selected(
 	return &csiapi.TopologyRequirement{Requisite: only, Preferred: only}, nil
 }
 
-// everywhere returns where the driver has nodes.
-func (p *Provisioner) everywhere(ctx context.Context) ([]segments, error) {
+// driverTopologies returns where the driver has nodes.
+func (p *Provisioner) driverTopologies(ctx context.Context) ([]segments, error) {
 	// From the API server's cache: what it lacks by a moment is found by the next call.
 	csiNodes, err := p.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -156,17 +156,17 @@ func nodeSegments(node *corev1.Node, keys []string) (place segments, missing str
 	return place, ""
 }
 
-// mostPlaces bounds the combinations of a class's allowedTopologies.
-const mostPlaces = 4096
+// maxTopologies bounds the combinations of a class's allowedTopologies.
+const maxTopologies = 4096
 
-// flatten makes places of the class's terms: a term stands for all combinations of its values.
-func flatten(terms []corev1.TopologySelectorTerm) ([]segments, error) {
+// expandTerms makes places of the class's terms: a term stands for all combinations of its values.
+func expandTerms(terms []corev1.TopologySelectorTerm) ([]segments, error) {
 	var places []segments
 	for _, term := range terms {
 		combined := []segments{{}}
 		for _, expression := range term.MatchLabelExpressions {
-			if len(places)+len(combined)*len(expression.Values) > mostPlaces {
-				return nil, fmt.Errorf("StorageClass allowedTopologies: more than %d combinations", mostPlaces)
+			if len(places)+len(combined)*len(expression.Values) > maxTopologies {
+				return nil, fmt.Errorf("StorageClass allowedTopologies: more than %d combinations", maxTopologies)
 			}
 			var next []segments
 			for _, place := range combined {

@@ -46,7 +46,7 @@ func (c Config) validate() error {
 // Provisioner makes and removes directories. It is safe for concurrent use.
 type Provisioner struct {
 	node   string
-	tree   *tree
+	store  *volumeStore
 	logger *slog.Logger
 
 	mu     sync.Mutex // guards events
@@ -54,11 +54,11 @@ type Provisioner struct {
 }
 
 var (
-	_ provision.Provisioner        = (*Provisioner)(nil)
-	_ provision.ProvisionerContext = (*Provisioner)(nil)
-	_ provision.DeleterContext     = (*Provisioner)(nil)
-	_ provision.Qualifier          = (*Provisioner)(nil)
-	_ provision.EventUser          = (*Provisioner)(nil)
+	_ provision.Provisioner           = (*Provisioner)(nil)
+	_ provision.ProvisionerContext    = (*Provisioner)(nil)
+	_ provision.DeleterContext        = (*Provisioner)(nil)
+	_ provision.Qualifier             = (*Provisioner)(nil)
+	_ provision.EventRecorderInjector = (*Provisioner)(nil)
 )
 
 // New makes a Provisioner. It touches no file before the first volume.
@@ -67,7 +67,7 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 		return nil, fmt.Errorf("make local provisioner: %w", err)
 	}
 	p := &Provisioner{
-		node: config.NodeName, tree: &tree{root: filepath.Clean(config.Root)},
+		node: config.NodeName, store: &volumeStore{root: filepath.Clean(config.Root)},
 		events: deps.Events, logger: deps.Logger,
 	}
 	if p.logger == nil {
@@ -77,7 +77,7 @@ func New(deps Deps, config Config) (*Provisioner, error) {
 }
 
 // UseEvents implements provision.EventUser.
-func (p *Provisioner) UseEvents(recorder record.EventRecorder) {
+func (p *Provisioner) InjectEventRecorder(recorder record.EventRecorder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.events == nil {
@@ -115,11 +115,11 @@ func (p *Provisioner) provision(
 		return nil, provision.ProvisioningFinished, &provision.IgnoredError{
 			Reason: fmt.Sprintf("node %q was selected, this is %q", options.SelectedNode.Name, p.node)}
 	}
-	if err := check(options); err != nil {
+	if err := validate(options); err != nil {
 		return nil, provision.ProvisioningFinished, &provision.InfeasibleError{Err: err}
 	}
 	size := options.PVC.Spec.Resources.Requests[corev1.ResourceStorage]
-	made, err := p.tree.make(options.PVName, size.Value())
+	made, err := p.store.create(options.PVName, size.Value())
 	if err != nil && made.exists {
 		// The directory is there but unfinished; the next call finishes it.
 		return nil, provision.ProvisioningInBackground, err
@@ -128,13 +128,13 @@ func (p *Provisioner) provision(
 		return nil, provision.ProvisioningFinished, err
 	}
 	if made.created && !made.limited {
-		p.sizeNotEnforced(options.PVC, made.reason)
+		p.reportSizeNotEnforced(options.PVC, made.reason)
 	}
 	return p.volume(options), provision.ProvisioningFinished, nil
 }
 
-// check returns an error that names the first thing the claim asks for and a directory cannot give.
-func check(options provision.VolumeOptions) error {
+// validate returns an error that names the first thing the claim asks for and a directory cannot give.
+func validate(options provision.VolumeOptions) error {
 	claim := options.PVC
 	refuse := func(field, format string, args ...any) error {
 		return timeline.WithReason(fmt.Errorf("claim %q: %s: %s",
@@ -163,7 +163,7 @@ func check(options provision.VolumeOptions) error {
 	return nil
 }
 
-func (p *Provisioner) sizeNotEnforced(claim *corev1.PersistentVolumeClaim, reason error) {
+func (p *Provisioner) reportSizeNotEnforced(claim *corev1.PersistentVolumeClaim, reason error) {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	text := fmt.Sprintf("The volume may grow beyond its size of %s: %v", size.String(), reason)
 	p.logger.Info("size is not enforced", "claim", claim.Namespace+"/"+claim.Name, "reason", reason)
@@ -194,7 +194,7 @@ func (p *Provisioner) volume(options provision.VolumeOptions) *corev1.Persistent
 			VolumeMode:   &filesystem,
 			MountOptions: options.MountOptions,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
-				Local: &corev1.LocalVolumeSource{Path: p.tree.path(options.PVName)},
+				Local: &corev1.LocalVolumeSource{Path: p.store.path(options.PVName)},
 			},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{
@@ -217,16 +217,16 @@ func (p *Provisioner) DeleteContext(ctx context.Context, volume *corev1.Persiste
 	return p.remove(ctx.Err, volume)
 }
 
-func (p *Provisioner) remove(cut func() error, volume *corev1.PersistentVolume) error {
+func (p *Provisioner) remove(interrupted func() error, volume *corev1.PersistentVolume) error {
 	if node := volume.Annotations[AnnNode]; node != p.node {
 		return &provision.IgnoredError{Reason: fmt.Sprintf("the volume is on node %q, this is %q", node, p.node)}
 	}
 	if volume.Spec.Local == nil {
 		return fmt.Errorf("delete volume %q: spec.local is not set", volume.Name)
 	}
-	if have, want := filepath.Clean(volume.Spec.Local.Path), p.tree.path(volume.Name); have != want {
+	if have, want := filepath.Clean(volume.Spec.Local.Path), p.store.path(volume.Name); have != want {
 		return fmt.Errorf("delete volume %q: spec.local.path is %q, not %q: remove the directory by hand",
 			volume.Name, have, want)
 	}
-	return p.tree.remove(cut, volume.Name)
+	return p.store.remove(interrupted, volume.Name)
 }

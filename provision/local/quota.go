@@ -69,7 +69,7 @@ func attributes(file *os.File, request uint, a *fileAttributes) error {
 
 // limit enforces the size of the directory's content. Where the filesystem cannot do that, reason says why
 // and err is nil; err is for a filesystem that can and failed.
-func (t *tree) limit(dir *os.File, name string, size int64) (reason, err error) {
+func (t *volumeStore) limit(dir *os.File, name string, size int64) (reason, err error) {
 	var state quotaState
 	if err := quotactl(dir, cmdGetState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("the filesystem of %q has no project quota: %w", t.root, err), nil

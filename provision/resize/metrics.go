@@ -22,7 +22,7 @@ func newMetrics(driver string) *metrics {
 func (m *metrics) observe(took time.Duration, err error) {
 	name := "success"
 	if err != nil {
-		name = [...]string{unsent: "unsent", open: "open", final: "final", inUse: "in_use", infeasible: "infeasible"}[outcomeOf(err)]
+		name = [...]string{outcomeNotSent: "unsent", outcomeUnknown: "open", outcomeFinal: "final", outcomeInUse: "in_use", outcomeInfeasible: "infeasible"}[outcomeOf(err)]
 	}
 	m.WithLabelValues(name).Observe(took.Seconds())
 }

@@ -9,19 +9,19 @@ import (
 type outcome int
 
 const (
-	// unsent: nothing was asked of the driver, so nothing is known that was not known before.
-	unsent outcome = iota
-	// open: the volume may be growing.
-	open
-	// final: the volume does not grow because of this call.
-	final
-	// inUse: final, and it may grow once nobody uses it.
-	inUse
-	// infeasible: final, and the same request will never be granted.
-	infeasible
+	// outcomeNotSent: nothing was asked of the driver, so nothing is known that was not known before.
+	outcomeNotSent outcome = iota
+	// outcomeUnknown: the volume may be growing.
+	outcomeUnknown
+	// outcomeFinal: the volume does not grow because of this call.
+	outcomeFinal
+	// outcomeInUse: final, and it may grow once nobody uses it.
+	outcomeInUse
+	// outcomeInfeasible: final, and the same request will never be granted.
+	outcomeInfeasible
 )
 
-func (o outcome) isFinal() bool { return o >= final }
+func (o outcome) isFinal() bool { return o >= outcomeFinal }
 
 // outcomeOf reads off its status what a failed ControllerExpandVolume left behind, as CSI tells.
 //
@@ -30,15 +30,15 @@ func (o outcome) isFinal() bool { return o >= final }
 func outcomeOf(err error) outcome {
 	s, sent := status.FromError(err)
 	if !sent {
-		return unsent
+		return outcomeNotSent
 	}
 	switch s.Code() {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
-		return open
+		return outcomeUnknown
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
-		return infeasible
+		return outcomeInfeasible
 	case codes.FailedPrecondition:
-		return inUse
+		return outcomeInUse
 	}
-	return final
+	return outcomeFinal
 }

@@ -49,7 +49,7 @@ func TestRandom(t *testing.T) {
 			require.NoError(t, err)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			newChaos(t, seed).run()
+			newRandomTest(t, seed).run()
 		})
 		if t.Failed() {
 			t.Fatalf("seed %d: RESIZE_SEED=%d go test -run TestRandom", seed, seed)
@@ -57,25 +57,25 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-type chaos struct {
-	*world
+type randomTest struct {
+	*fakeAPI
 	randomMu sync.Mutex // guards random
 	random   *rand.Rand
 	names    []string
-	calm     bool
-	// open has, by claim, the size whose outcome nobody knows; calls of dead processes are not counted, for they did not
+	noFaults bool
+	// unknown has, by claim, the size whose outcome nobody knows; calls of dead processes are not counted, for they did not
 	// reach the driver.
-	open  map[string]int64
-	sizes map[string]int64 // of the PersistentVolumes, as last seen
-	wrong []string
+	unknown map[string]int64
+	sizes   map[string]int64 // of the PersistentVolumes, as last seen
+	wrong   []string
 }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
-	c := &chaos{world: newWorld(t), random: rand.New(rand.NewPCG(seed, 1)), open: map[string]int64{}, sizes: map[string]int64{}}
+func newRandomTest(t *testing.T, seed uint64) *randomTest {
+	c := &randomTest{fakeAPI: newFakeAPI(t), random: rand.New(rand.NewPCG(seed, 1)), unknown: map[string]int64{}, sizes: map[string]int64{}}
 	for i := range 4 {
 		name := fmt.Sprint("c", i)
 		c.names = append(c.names, name)
-		c.add(name, func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+		c.addClaim(name, func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
 			if i%2 == 1 {
 				claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 			}
@@ -83,37 +83,37 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		c.sizes[name] = 1 << 30
 	}
 	c.lag = func() time.Duration { return time.Duration(c.roll(50)) * time.Millisecond }
-	c.pool.check, c.pool.refuse, c.pool.extra = c.asked, c.answer, int64(c.random.IntN(2))<<29
-	c.pool.node = c.random.IntN(3) > 0
+	c.driver.check, c.driver.fail, c.driver.extra = c.onRequest, c.response, int64(c.random.IntN(2))<<29
+	c.driver.node = c.random.IntN(3) > 0
 	return c
 }
 
 // roll is safe for goroutines of the bubble, whatever they hold.
-func (c *chaos) roll(n int) int {
+func (c *randomTest) roll(n int) int {
 	c.randomMu.Lock()
 	defer c.randomMu.Unlock()
 	return c.random.IntN(n)
 }
 
-// asked checks a call that has reached the driver.
-func (c *chaos) asked(name string, size int64) {
+// onRequest checks a call that has reached the driver.
+func (c *randomTest) onRequest(name string, size int64) {
 	claim := c.claim(name)
 	if want := claim.Status.AllocatedResources[corev1.ResourceStorage]; want.Value() != size ||
 		stage(claim) != corev1.PersistentVolumeClaimControllerResizeInProgress {
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: asked for %d while its status says %s of %s", name, size, stage(claim), &want))
 	}
-	if open, ok := c.open[name]; ok && open != size {
+	if open, ok := c.unknown[name]; ok && open != size {
 		c.wrong = append(c.wrong, fmt.Sprintf("%s: asked for %d while nobody knows what became of %d", name, size, open))
 	}
-	c.open[name] = size
+	c.unknown[name] = size
 }
 
-// answer is the driver's. Only what it says for good closes what is open; whether the answer arrives is for the process.
-func (c *chaos) answer(name string, size int64) (error, bool) {
-	if !c.calm && size > largest<<30 {
+// response is the driver's. Only what it says for good closes what is open; whether the answer arrives is for the process.
+func (c *randomTest) response(name string, size int64) (error, bool) {
+	if !c.noFaults && size > largest<<30 {
 		return status.Error(codes.OutOfRange, "too large"), false
 	}
-	if c.calm || c.roll(2) == 0 {
+	if c.noFaults || c.roll(2) == 0 {
 		return nil, true
 	}
 	code := []codes.Code{codes.Internal, codes.ResourceExhausted, codes.FailedPrecondition, codes.DeadlineExceeded,
@@ -122,18 +122,18 @@ func (c *chaos) answer(name string, size int64) (error, bool) {
 	return status.Error(code, "chaos"), late
 }
 
-// answered hears of each answer that a resizer got.
-func (c *chaos) answered(name string, err error) {
+// onResponse hears of each answer that a resizer got.
+func (c *randomTest) onResponse(name string, err error) {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Canceled:
 	default:
-		delete(c.open, name)
+		delete(c.unknown, name)
 	}
 }
 
-func (c *chaos) fault() verdict {
-	if c.calm {
-		return pass
+func (c *randomTest) nextFault() fault {
+	if c.noFaults {
+		return noFault
 	}
 	switch c.roll(40) {
 	case 0:
@@ -145,70 +145,70 @@ func (c *chaos) fault() verdict {
 	case 3:
 		return killAfter
 	}
-	return pass
+	return noFault
 }
 
-func (c *chaos) life() (stop func(), p *process) {
-	p = &process{fault: c.fault, answered: c.answered}
+func (c *randomTest) process() (stop func(), p *process) {
+	p = &process{nextFault: c.nextFault, onResponse: c.onResponse}
 	return c.start(p, resize.Deps{}), p
 }
 
-func (c *chaos) run() {
-	stop, p := c.life()
+func (c *randomTest) run() {
+	stop, p := c.process()
 	for range 150 {
 		name := c.names[c.roll(len(c.names))]
 		switch c.roll(6) {
 		case 0, 1:
-			c.wish(name)
+			c.changeRequest(name)
 		case 2, 3:
-			c.node(name)
+			c.expandOnNode(name)
 		}
 		time.Sleep(time.Duration(c.roll(3000)) * time.Millisecond) // the bubble's time
 		c.watchSizes()
 		if p.isDead() {
 			stop()
-			stop, p = c.life()
+			stop, p = c.process()
 		}
 	}
 	stop()
-	c.settle()
+	c.quiesce()
 	require.Empty(c.t, c.wrong)
 }
 
-// wish asks for another size, as the API server allows: less only if it is more than there is.
-func (c *chaos) wish(name string) {
+// changeRequest asks for another size, as the API server allows: less only if it is more than there is.
+func (c *randomTest) changeRequest(name string) {
 	claim := c.claim(name)
 	size := gib(1 + c.roll(largest+5))
 	if have := claim.Status.Capacity[corev1.ResourceStorage]; size.Cmp(have) > 0 {
-		c.ask(name, size)
+		c.request(name, size)
 	}
 }
 
-func (c *chaos) watchSizes() {
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
+func (c *randomTest) watchSizes() {
+	c.driver.mu.Lock()
+	defer c.driver.mu.Unlock()
 	for name, before := range c.sizes {
 		now := c.volume(name).Spec.Capacity.Storage().Value()
-		if now < before || now > c.pool.sizes[name] {
-			c.wrong = append(c.wrong, fmt.Sprintf("%s: its volume says %d after %d, and has %d", name, now, before, c.pool.sizes[name]))
+		if now < before || now > c.driver.sizes[name] {
+			c.wrong = append(c.wrong, fmt.Sprintf("%s: its volume says %d after %d, and has %d", name, now, before, c.driver.sizes[name]))
 		}
 		c.sizes[name] = now
 	}
 }
 
-// settle lets nothing fail any more, also no size be too large, and waits for the end.
-func (c *chaos) settle() {
-	c.calm = true
-	stop, _ := c.life()
+// quiesce lets nothing fail any more, also no size be too large, and waits for the end.
+func (c *randomTest) quiesce() {
+	c.noFaults = true
+	stop, _ := c.process()
 	for range 5 {
 		time.Sleep(2 * time.Hour) // the bubble's time
 		for _, name := range c.names {
-			c.node(name)
+			c.expandOnNode(name)
 		}
 	}
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	calls, writes := len(c.pool.calls()), c.patches
+	calls, writes := len(c.driver.calls()), c.patches
 	for _, name := range c.names {
 		claim := c.claim(name)
 		want, have := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
@@ -216,14 +216,14 @@ func (c *chaos) settle() {
 		require.Empty(c.t, stage(claim), name)
 		require.Empty(c.t, claim.Status.Conditions, name)
 		require.NotContains(c.t, slices.Collect(maps.Keys(c.volume(name).Annotations)), preResize, name)
-		require.GreaterOrEqual(c.t, c.pool.sizes[name], want.Value(), name)
+		require.GreaterOrEqual(c.t, c.driver.sizes[name], want.Value(), name)
 		if expansion.IsShared(claim) && have.Cmp(gib(1)) > 0 {
-			require.Equal(c.t, c.pool.node, expansion.ConcernsEachNode(claim), name)
+			require.Equal(c.t, c.driver.node, expansion.ConcernsEachNode(claim), name)
 		}
 	}
 	time.Sleep(24 * time.Hour)
 	synctest.Wait()
-	require.Equal(c.t, calls, len(c.pool.calls()), "nobody calls the driver any more")
+	require.Equal(c.t, calls, len(c.driver.calls()), "nobody calls the driver any more")
 	require.Equal(c.t, writes, c.patches, "nobody writes any more")
 	stop()
 }

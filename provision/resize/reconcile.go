@@ -17,10 +17,10 @@ import (
 
 // The reasons of events, as external-resizer has them.
 const (
-	eventResizing   = "Resizing"
-	eventSuccessful = "VolumeResizeSuccessful"
-	eventFailed     = "VolumeResizeFailed"
-	eventNodePart   = "FileSystemResizeRequired"
+	eventResizing      = "Resizing"
+	eventSuccessful    = "VolumeResizeSuccessful"
+	eventFailed        = "VolumeResizeFailed"
+	eventNodeExpansion = "FileSystemResizeRequired"
 )
 
 // errStale says that a claim was changed by somebody else meanwhile. The watch brings it back.
@@ -30,8 +30,8 @@ var errStale = errors.New("the claim has changed meanwhile")
 type callError struct {
 	error
 	outcome outcome
-	// hopeless is set if trying again soon makes no sense.
-	hopeless bool
+	// infeasible is set if trying again soon makes no sense.
+	infeasible bool
 }
 
 func (e *callError) Unwrap() error { return e.error }
@@ -46,14 +46,14 @@ func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconci
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("expand claim %s: %w", key, err)
 	}
-	if claim.DeletionTimestamp != nil || !concerns(claim) {
+	if claim.DeletionTimestamp != nil || !needsWork(claim) {
 		r.forget(key)
 		return reconcile.Result{}, nil
 	}
-	if r.isTidy(key, claim) {
+	if r.isComplete(key, claim) {
 		return reconcile.Result{}, nil
 	}
-	if wait := r.left(key, claim); wait > 0 {
+	if wait := r.backoffLeft(key, claim); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	pv, err := r.volumeOf(ctx, claim)
@@ -61,12 +61,12 @@ func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconci
 		return reconcile.Result{}, err
 	}
 	switch what, size := decide(claim, pv); what {
-	case rest:
+	case stepNone:
 		return reconcile.Result{}, nil
-	case tidy:
-		return reconcile.Result{}, r.tidy(ctx, key, claim, pv)
+	case stepCleanup:
+		return reconcile.Result{}, r.cleanup(ctx, key, claim, pv)
 	default:
-		return r.attempt(ctx, key, claim, pv, size)
+		return r.tryExpand(ctx, key, claim, pv, size)
 	}
 }
 
@@ -86,11 +86,11 @@ func (r *Resizer) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return pv, nil
 }
 
-// attempt makes one try, notes it, and says when the next one is due if it failed.
-func (r *Resizer) attempt(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
+// tryExpand makes one try, notes it, and says when the next one is due if it failed.
+func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume, size resource.Quantity,
 ) (reconcile.Result, error) {
-	span := r.deps.Timeline.Begin(timeline.RefOf(claimKind, claim), owner, timeline.StageExpanding, size.String())
+	span := r.deps.Timeline.Begin(timeline.RefOf(claimKind, claim), timelineOwner, timeline.StageExpanding, size.String())
 	span.Waited(controller.Waited(ctx))
 	err := r.expand(span.Context(ctx), claim, pv, size)
 	var call *callError
@@ -107,14 +107,14 @@ func (r *Resizer) attempt(ctx context.Context, key reconcile.Request, claim *cor
 		return reconcile.Result{}, err
 	}
 	span.End(err)
-	if call.outcome == inUse {
-		r.awaitDetach(key, pv.Name)
+	if call.outcome == outcomeInUse {
+		r.retryAfterDetach(key, pv.Name)
 	}
-	wait := r.pause(key, claim, call.hopeless)
+	wait := r.recordFailedTry(key, claim, call.infeasible)
 	r.deps.Logger.Warn("cannot make a volume larger", "claim", key.String(), "volume", pv.Name, "size", size.String(),
 		"again", wait, "error", err)
 	r.recorder.Event(claim, corev1.EventTypeWarning, eventFailed, err.Error())
-	if err := r.noteFailure(ctx, claim, call); err != nil && !errors.Is(err, errStale) {
+	if err := r.markFailed(ctx, claim, call); err != nil && !errors.Is(err, errStale) {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
@@ -124,16 +124,16 @@ func (r *Resizer) attempt(ctx context.Context, key reconcile.Request, claim *cor
 func (r *Resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	size resource.Quantity,
 ) error {
-	able, err := r.deps.Driver.Abilities(ctx)
+	able, err := r.deps.Driver.Capabilities(ctx)
 	if err != nil {
 		return &callError{error: fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, err)}
 	}
 	if !able.Controller && !able.Node {
-		return &callError{hopeless: true, error: timeline.WithReason(
+		return &callError{infeasible: true, error: timeline.WithReason(
 			fmt.Errorf("resize volume %q: driver %q cannot make volumes larger", pv.Name, r.config.DriverName), "Unsupported",
 			"have the StorageClass say allowVolumeExpansion: false, and copy the data to a larger volume")}
 	}
-	begun, err := r.begin(ctx, claim, size)
+	begun, err := r.markInProgress(ctx, claim, size)
 	if err != nil {
 		return err
 	}
@@ -141,27 +141,27 @@ func (r *Resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClai
 		r.recorder.Event(claim, corev1.EventTypeNormal, eventResizing,
 			fmt.Sprintf("driver %s is making volume %s larger, to %s", r.config.DriverName, pv.Name, size.String()))
 	}
-	grown := Grown{Capacity: size.Value(), NodeNeeded: true}
+	grown := ExpandResult{Capacity: size.Value(), NodeExpansionRequired: true}
 	if able.Controller {
 		if grown, err = r.call(ctx, pv, size); err != nil {
 			return err
 		}
 	}
-	return r.note(ctx, begun, pv, size, grown)
+	return r.recordExpansion(ctx, begun, pv, size, grown)
 }
 
 // call asks the driver, and checks its answer.
-func (r *Resizer) call(ctx context.Context, pv *corev1.PersistentVolume, size resource.Quantity) (Grown, error) {
+func (r *Resizer) call(ctx context.Context, pv *corev1.PersistentVolume, size resource.Quantity) (ExpandResult, error) {
 	began := r.deps.Clock.Now()
 	grown, err := r.deps.Driver.ExpandVolume(ctx, pv, size.Value())
 	if ctx.Err() != nil {
-		return Grown{}, fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, ctx.Err())
+		return ExpandResult{}, fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, ctx.Err())
 	}
 	r.metrics.observe(r.deps.Clock.Since(began), err)
 	if err == nil && grown.Capacity > 0 && grown.Capacity < size.Value() {
 		err = fmt.Errorf("the driver says that it is done, and that the volume has %d bytes instead of %d", grown.Capacity,
 			size.Value())
-		return Grown{}, &callError{outcome: final, error: fmt.Errorf("resize volume %q by driver %q: %w",
+		return ExpandResult{}, &callError{outcome: outcomeFinal, error: fmt.Errorf("resize volume %q by driver %q: %w",
 			pv.Name, r.config.DriverName, err)}
 	}
 	if err == nil {
@@ -170,37 +170,37 @@ func (r *Resizer) call(ctx context.Context, pv *corev1.PersistentVolume, size re
 	}
 	failed := &callError{outcome: outcomeOf(err),
 		error: fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, err)}
-	failed.hopeless = failed.outcome == infeasible
+	failed.infeasible = failed.outcome == outcomeInfeasible
 	switch failed.outcome {
-	case infeasible:
+	case outcomeInfeasible:
 		failed.error = timeline.WithReason(failed.error, "Infeasible",
 			"ask for less: a claim whose expansion failed may be given any size above its status.capacity")
-	case inUse:
+	case outcomeInUse:
 		failed.error = timeline.WithReason(failed.error, "InUse",
 			"end the Pods that use the claim: it is tried again as soon as the volume is detached")
 	}
-	return Grown{}, failed
+	return ExpandResult{}, failed
 }
 
-// note writes down what the driver has done: first the volume, then the claim.
-func (r *Resizer) note(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
-	size resource.Quantity, grown Grown,
+// recordExpansion writes down what the driver has done: first the volume, then the claim.
+func (r *Resizer) recordExpansion(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
+	size resource.Quantity, grown ExpandResult,
 ) error {
 	if grown.Capacity > size.Value() {
 		size = *resource.NewQuantity(grown.Capacity, resource.BinarySI)
 	}
-	size, err := r.raise(ctx, claim, pv, size, grown.NodeNeeded)
+	size, err := r.raiseCapacity(ctx, claim, pv, size, grown.NodeExpansionRequired)
 	if err != nil {
 		return err
 	}
-	if claim, err = r.tellNodes(ctx, claim, grown.NodeNeeded); err != nil {
+	if claim, err = r.annotateNodesIdle(ctx, claim, grown.NodeExpansionRequired); err != nil {
 		return err
 	}
-	if grown.NodeNeeded {
+	if grown.NodeExpansionRequired {
 		if err := r.markPending(ctx, claim); err != nil {
 			return err
 		}
-		r.recorder.Event(claim, corev1.EventTypeNormal, eventNodePart, "Require file system resize of volume on node")
+		r.recorder.Event(claim, corev1.EventTypeNormal, eventNodeExpansion, "Require file system resize of volume on node")
 		return nil
 	}
 	if err := r.markDone(ctx, claim, size); err != nil {

@@ -33,7 +33,7 @@ func always(code codes.Code) func(string, int64) (error, bool) {
 }
 
 // done checks that nothing is left to tell of an expansion to that size.
-func done(t *testing.T, w *world, name, size string) {
+func done(t *testing.T, w *fakeAPI, name, size string) {
 	t.Helper()
 	claim, pv := w.claim(name), w.volume(name)
 	require.Equal(t, size, claim.Status.Capacity.Storage().String())
@@ -44,11 +44,11 @@ func done(t *testing.T, w *world, name, size string) {
 }
 
 func TestTheNodeDoesItsPart(t *testing.T) {
-	run(t, func(w *world, events <-chan string, stages *timeline.Recorder) {
-		w.ask("c", gib(3))
+	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
+		w.request("c", gib(3))
 		synctest.Wait()
 		claim, pv := w.claim("c"), w.volume("c")
-		require.Equal(t, []int64{3}, w.pool.calls())
+		require.Equal(t, []int64{3}, w.driver.calls())
 		require.Equal(t, "3Gi", pv.Spec.Capacity.Storage().String())
 		require.Equal(t, "1Gi", pv.Annotations[preResize])
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
@@ -59,10 +59,10 @@ func TestTheNodeDoesItsPart(t *testing.T) {
 		require.Contains(t, <-events, "Normal Resizing ")
 		require.Contains(t, <-events, "Normal FileSystemResizeRequired Require file system resize of volume on node")
 
-		w.node("c")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "3Gi")
-		require.Equal(t, []int64{3}, w.pool.calls(), "once is enough")
+		require.Equal(t, []int64{3}, w.driver.calls(), "once is enough")
 		record, _ := stages.Record("uid-c")
 		require.Len(t, record.Stages, 1)
 		require.Equal(t, "ExpandingVolume 3Gi", record.Stages[0].Name+" "+record.Stages[0].Subject)
@@ -70,9 +70,9 @@ func TestTheNodeDoesItsPart(t *testing.T) {
 }
 
 func TestWithoutANode(t *testing.T) {
-	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
-		w.pool.set(func(p *pool) { p.node, p.extra = false, 1<<30 })
-		w.ask("c", gib(2))
+	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) { p.node, p.extra = false, 1<<30 })
+		w.request("c", gib(2))
 		synctest.Wait()
 		done(t, w, "c", "3Gi")
 		require.Equal(t, "2Gi", asked(w.claim("c")))
@@ -84,30 +84,30 @@ func TestWithoutANode(t *testing.T) {
 // TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart is about an annotation that each node looks for, once the claim has its
 // new size.
 func TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart(t *testing.T) {
-	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
+	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		const idle = "volume.kubernetes.io/node-expansion-not-required"
-		w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		})
-		w.pool.set(func(p *pool) { p.node = false })
-		w.ask("c", gib(2))
+		w.driver.set(func(p *fakeDriver) { p.node = false })
+		w.request("c", gib(2))
 		synctest.Wait()
 		done(t, w, "c", "2Gi")
 		require.Equal(t, "true", w.claim("c").Annotations[idle])
 
-		w.pool.set(func(p *pool) { p.node = true })
-		w.ask("c", gib(3))
+		w.driver.set(func(p *fakeDriver) { p.node = true })
+		w.request("c", gib(3))
 		synctest.Wait()
 		require.NotContains(t, w.claim("c").Annotations, idle)
-		w.node("c")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "3Gi")
 
-		w.pool.set(func(p *pool) { p.node = false })
+		w.driver.set(func(p *fakeDriver) { p.node = false })
 		w.mu.Lock()
 		w.forbid = true
 		w.mu.Unlock()
-		w.ask("c", gib(4))
+		w.request("c", gib(4))
 		synctest.Wait()
 		done(t, w, "c", "4Gi")
 		require.NotContains(t, w.claim("c").Annotations, idle, "a resizer that may not say so does its work nevertheless")
@@ -118,20 +118,20 @@ func TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart(t *testing.T) {
 }
 
 func TestADriverThatGrowsOnNodesOnlyIsNotCalled(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-		w.pool.set(func(p *pool) { p.able = resize.Abilities{Node: true} })
-		w.ask("c", gib(2))
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{Node: true} })
+		w.request("c", gib(2))
 		synctest.Wait()
-		require.Empty(t, w.pool.calls())
+		require.Empty(t, w.driver.calls())
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(w.claim("c")))
 		require.Equal(t, "2Gi", w.volume("c").Spec.Capacity.Storage().String())
 	})
 }
 
 func TestADriverThatCannotLeavesTheClaimAsItIs(t *testing.T) {
-	run(t, func(w *world, events <-chan string, stages *timeline.Recorder) {
-		w.pool.set(func(p *pool) { p.able = resize.Abilities{} })
-		w.ask("c", gib(2))
+	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{} })
+		w.request("c", gib(2))
 		synctest.Wait()
 		require.Contains(t, <-events, `Warning VolumeResizeFailed resize volume "pv-c": driver "disk.example.com" cannot make volumes larger`)
 		require.Empty(t, w.claim("c").Status.AllocatedResources)
@@ -144,16 +144,16 @@ func TestADriverThatCannotLeavesTheClaimAsItIs(t *testing.T) {
 }
 
 func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
-	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
-		w.pool.set(func(p *pool) {
-			p.refuse = func(_ string, size int64) (error, bool) {
+	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) {
+			p.fail = func(_ string, size int64) (error, bool) {
 				if size > 4<<30 {
 					return status.Error(codes.OutOfRange, "too large"), false
 				}
 				return nil, false
 			}
 		})
-		w.ask("c", gib(9))
+		w.request("c", gib(9))
 		synctest.Wait()
 		claim := w.claim("c")
 		require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInfeasible, stage(claim))
@@ -162,15 +162,15 @@ func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
 		require.Contains(t, <-events, "Warning VolumeResizeFailed")
 		time.Sleep(4 * time.Minute) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, []int64{9}, w.pool.calls())
+		require.Equal(t, []int64{9}, w.driver.calls())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, []int64{9, 9}, w.pool.calls(), "what had to change may lie where nobody looks")
+		require.Equal(t, []int64{9, 9}, w.driver.calls(), "what had to change may lie where nobody looks")
 
-		w.ask("c", gib(4))
+		w.request("c", gib(4))
 		synctest.Wait()
-		require.Equal(t, []int64{9, 9, 4}, w.pool.calls(), "at once")
-		w.node("c")
+		require.Equal(t, []int64{9, 9, 4}, w.driver.calls(), "at once")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "4Gi")
 		require.Equal(t, "4Gi", asked(w.claim("c")))
@@ -179,46 +179,46 @@ func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
 
 func TestAFinalFailureIsRepeatedAndMayBeLowered(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted, codes.Unknown} {
-		run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-			w.pool.set(func(p *pool) { p.refuse = always(code) })
-			w.ask("c", gib(9))
+		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
+			w.request("c", gib(9))
 			synctest.Wait()
 			claim := w.claim("c")
 			require.Equal(t, corev1.PersistentVolumeClaimControllerResizeInProgress, stage(claim))
 			require.Contains(t, conditions(claim)[corev1.PersistentVolumeClaimControllerResizeError], "says the driver")
-			require.Equal(t, []int64{9}, w.pool.calls(), "our own words in the claim do not end the pause")
+			require.Equal(t, []int64{9}, w.driver.calls(), "our own words in the claim do not end the pause")
 			time.Sleep(3500 * time.Millisecond) // the bubble's time: 1 s and 2 s
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9, 9}, w.pool.calls())
-			w.pool.set(func(p *pool) { p.refuse = nil })
-			w.ask("c", gib(2))
+			require.Equal(t, []int64{9, 9, 9}, w.driver.calls())
+			w.driver.set(func(p *fakeDriver) { p.fail = nil })
+			w.request("c", gib(2))
 			synctest.Wait()
-			w.node("c")
+			w.expandOnNode("c")
 			synctest.Wait()
 			done(t, w, "c", "2Gi")
-			require.Equal(t, []int64{9, 9, 9, 2}, w.pool.calls())
+			require.Equal(t, []int64{9, 9, 9, 2}, w.driver.calls())
 		})
 	}
 }
 
 func TestWhatMayBeUnderWayIsFinishedFirst(t *testing.T) {
 	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Canceled} {
-		run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-			w.pool.set(func(p *pool) { p.refuse = always(code) })
-			w.ask("c", gib(9))
+		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
+			w.request("c", gib(9))
 			synctest.Wait()
 			require.NotContains(t, conditions(w.claim("c")), corev1.PersistentVolumeClaimControllerResizeError)
-			w.ask("c", gib(2))
+			w.request("c", gib(2))
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9}, w.pool.calls(), "it may be growing to 9Gi")
-			w.pool.set(func(p *pool) { p.refuse = always(codes.Internal) })
+			require.Equal(t, []int64{9, 9}, w.driver.calls(), "it may be growing to 9Gi")
+			w.driver.set(func(p *fakeDriver) { p.fail = always(codes.Internal) })
 			time.Sleep(time.Second) // the bubble's time
 			synctest.Wait()
-			w.pool.set(func(p *pool) { p.refuse = nil })
+			w.driver.set(func(p *fakeDriver) { p.fail = nil })
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			require.Equal(t, []int64{9, 9, 9, 2}, w.pool.calls(), "a final answer sets it free")
-			w.node("c")
+			require.Equal(t, []int64{9, 9, 9, 2}, w.driver.calls(), "a final answer sets it free")
+			w.expandOnNode("c")
 			synctest.Wait()
 			done(t, w, "c", "2Gi")
 		})
@@ -226,63 +226,63 @@ func TestWhatMayBeUnderWayIsFinishedFirst(t *testing.T) {
 }
 
 func TestAVolumeInUseIsTriedAgainWhenItIsDetached(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, stages *timeline.Recorder) {
-		w.pool.set(func(p *pool) { p.refuse = always(codes.FailedPrecondition) })
-		w.ask("c", gib(2))
+	run(t, func(w *fakeAPI, _ <-chan string, stages *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) { p.fail = always(codes.FailedPrecondition) })
+		w.request("c", gib(2))
 		synctest.Wait()
 		record, _ := stages.Record("uid-c")
 		require.Equal(t, "InUse", record.Stages[0].Reason)
-		w.pool.set(func(p *pool) { p.refuse = nil })
-		w.pool.wake("pv-other")
-		w.pool.wake("pv-c")
+		w.driver.set(func(p *fakeDriver) { p.fail = nil })
+		w.driver.notify("pv-other")
+		w.driver.notify("pv-c")
 		synctest.Wait()
-		require.Equal(t, []int64{2, 2}, w.pool.calls(), "no time has passed")
-		w.node("c")
+		require.Equal(t, []int64{2, 2}, w.driver.calls(), "no time has passed")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "2Gi")
 	})
 }
 
 func TestMoreIsAskedForWhileTheNodeIsToDoItsPart(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-		w.ask("c", gib(2))
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		w.request("c", gib(2))
 		synctest.Wait()
-		w.ask("c", gib(5))
+		w.request("c", gib(5))
 		synctest.Wait()
-		require.Equal(t, []int64{2, 5}, w.pool.calls())
+		require.Equal(t, []int64{2, 5}, w.driver.calls())
 		require.Equal(t, "1Gi", w.volume("c").Annotations[preResize], "the file system has not grown yet")
-		w.node("c")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "5Gi")
 	})
 }
 
 func TestWhatANodeCannotDoWaitsForAnotherRequest(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-		w.ask("c", gib(5))
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		w.request("c", gib(5))
 		synctest.Wait()
-		w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Status.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizeInfeasible
 		})
 		time.Sleep(time.Hour) // the bubble's time
 		synctest.Wait()
-		require.Equal(t, []int64{5}, w.pool.calls())
-		w.ask("c", gib(4))
+		require.Equal(t, []int64{5}, w.driver.calls())
+		w.request("c", gib(4))
 		synctest.Wait()
 		claim := w.claim("c")
-		require.Equal(t, []int64{5, 4}, w.pool.calls())
+		require.Equal(t, []int64{5, 4}, w.driver.calls())
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
 		require.Equal(t, "5Gi", w.volume("c").Spec.Capacity.Storage().String(), "nothing shrinks")
-		w.node("c")
+		w.expandOnNode("c")
 		synctest.Wait()
 		done(t, w, "c", "5Gi")
 	})
 }
 
 func TestADriverThatGivesLessThanItSays(t *testing.T) {
-	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
-		w.pool.set(func(p *pool) { p.extra = -1 << 30 })
-		w.ask("c", gib(3))
+	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) { p.extra = -1 << 30 })
+		w.request("c", gib(3))
 		synctest.Wait()
 		require.Contains(t, <-events, "Resizing")
 		require.Contains(t, <-events, "instead of")
@@ -292,7 +292,7 @@ func TestADriverThatGivesLessThanItSays(t *testing.T) {
 }
 
 func TestOthersClaimsAreLeftAlone(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		for name, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
 			"foreign": func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" },
 			"taken":   func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" },
@@ -305,30 +305,30 @@ func TestOthersClaimsAreLeftAlone(t *testing.T) {
 				c.DeletionTimestamp = &metav1.Time{}
 			},
 		} {
-			w.add(name, change)
-			w.ask(name, gib(2))
+			w.addClaim(name, change)
+			w.request(name, gib(2))
 		}
 		synctest.Wait()
-		require.Empty(t, w.pool.calls())
+		require.Empty(t, w.driver.calls())
 		require.Zero(t, w.patches)
 	})
 }
 
 func TestIdleClaimsCostNothing(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
-		w.edit("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
+		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) { claim.Labels = map[string]string{"a": "b"} })
 		time.Sleep(24 * time.Hour) // the bubble's time
 		synctest.Wait()
 		require.Zero(t, w.patches)
-		require.Empty(t, w.pool.calls())
+		require.Empty(t, w.driver.calls())
 	})
 }
 
 // What earlier versions, or a node agent that only knows capacities, left behind is taken away.
 func TestLeftoversAreTidied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.add("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+		w := newFakeAPI(t)
+		w.addClaim("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 			two := corev1.ResourceList{corev1.ResourceStorage: gib(2)}
 			claim.Spec.Resources.Requests, claim.Status.Capacity, pv.Spec.Capacity = two, two, two
 			claim.Status.AllocatedResources = two
@@ -341,25 +341,25 @@ func TestLeftoversAreTidied(t *testing.T) {
 		stop := w.start(&process{}, resize.Deps{})
 		synctest.Wait()
 		done(t, w, "c", "2Gi")
-		require.Empty(t, w.pool.calls())
+		require.Empty(t, w.driver.calls())
 		stop()
 	})
 }
 
 // What others write into the claim's status while the driver works must stay.
 func TestOthersWordsInTheClaimAreKept(t *testing.T) {
-	run(t, func(w *world, _ <-chan string, _ *timeline.Recorder) {
+	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		foreign := corev1.PersistentVolumeClaimCondition{
 			Type: corev1.PersistentVolumeClaimVolumeModifyingVolume, Status: corev1.ConditionTrue}
-		w.pool.set(func(p *pool) {
+		w.driver.set(func(p *fakeDriver) {
 			p.check = func(string, int64) {
 				p.check = nil
-				w.edit("c", func(claim *corev1.PersistentVolumeClaim) {
+				w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
 					claim.Status.Conditions = append(claim.Status.Conditions, foreign)
 				})
 			}
 		})
-		w.ask("c", gib(2))
+		w.request("c", gib(2))
 		synctest.Wait()
 		claim := w.claim("c")
 		require.Equal(t, corev1.PersistentVolumeClaimNodeResizePending, stage(claim))
@@ -368,11 +368,11 @@ func TestOthersWordsInTheClaimAreKept(t *testing.T) {
 }
 
 func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
-	run(t, func(w *world, events <-chan string, _ *timeline.Recorder) {
-		w.pool.set(func(p *pool) {
-			p.refuse = func(string, int64) (error, bool) { return errors.New("no such secret"), false }
+	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
+		w.driver.set(func(p *fakeDriver) {
+			p.fail = func(string, int64) (error, bool) { return errors.New("no such secret"), false }
 		})
-		w.ask("c", gib(2))
+		w.request("c", gib(2))
 		synctest.Wait()
 		require.Contains(t, <-events, "Resizing")
 		require.Contains(t, <-events, "no such secret")
@@ -383,6 +383,6 @@ func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := resize.New(resize.Deps{}, resize.Config{DriverName: driverName})
 	require.ErrorContains(t, err, "Deps.Client")
-	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &connection{}}, resize.Config{})
+	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &driverConn{}}, resize.Config{})
 	require.ErrorContains(t, err, "Config.DriverName")
 }

@@ -28,8 +28,8 @@ const (
 	// DefaultWorkers is how many volumes grow at once.
 	DefaultWorkers = 10
 
-	// owner names this part in timelines.
-	owner = "resizer"
+	// timelineOwner names this part in timelines.
+	timelineOwner = "resizer"
 	// claimKind is how timelines call a claim.
 	claimKind = "PersistentVolumeClaim"
 
@@ -37,31 +37,31 @@ const (
 	apiRetryMin, apiRetryMax = 100 * time.Millisecond, time.Minute
 )
 
-// Abilities are what a driver says that it can do.
-type Abilities struct {
+// Capabilities are what a driver says that it can do.
+type Capabilities struct {
 	// Controller is set if the driver is to be asked for the larger size.
 	Controller bool
 	// Node is set if it is not, and makes volumes larger on their nodes all by itself.
 	Node bool
 }
 
-// Grown is a driver's answer.
-type Grown struct {
+// ExpandResult is a driver's answer.
+type ExpandResult struct {
 	// Capacity is the size of the volume now, in bytes.
 	Capacity int64
-	// NodeNeeded is set if the node has to do its part: mostly because there is a filesystem.
-	NodeNeeded bool
+	// NodeExpansionRequired is set if the node has to do its part: mostly because there is a filesystem.
+	NodeExpansionRequired bool
 }
 
 // Driver makes volumes larger. Its errors carry the gRPC status of the driver's answer; one without a status says that
 // nothing was sent. It is safe for concurrent use.
 type Driver interface {
-	// Abilities asks what the driver can do.
-	Abilities(ctx context.Context) (Abilities, error)
+	// Capabilities asks what the driver can do.
+	Capabilities(ctx context.Context) (Capabilities, error)
 	// ExpandVolume has the volume be at least of that size, in bytes. It may be repeated.
-	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (Grown, error)
+	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (ExpandResult, error)
 	// WakeDeletions calls wake each time that a VolumeAttachment of a volume of the driver is gone, until ctx ends.
-	WakeDeletions(ctx context.Context, wake func(volume string)) error
+	NotifyDeletable(ctx context.Context, wake func(volume string)) error
 }
 
 // Deps are what a Resizer works with. Client and Driver are required; the others have the usual defaults.
@@ -100,13 +100,13 @@ type Resizer struct {
 	recorder record.EventRecorder // set by Start before the first run
 	metrics  *metrics
 
-	// detaching is closed when the first claim waits for the end of an attachment.
-	detaching   chan struct{}
-	detachOnce  sync.Once
-	mu          sync.Mutex // guards all below
-	pauses      map[reconcile.Request]pause
-	waitsForEnd map[string]reconcile.Request // by volume: who waits until it is detached
-	tidied      map[reconcile.Request]string // what was found to need no more tidying
+	// detachWanted is closed when the first claim waits for the end of an attachment.
+	detachWanted     chan struct{}
+	detachOnce       sync.Once
+	mu               sync.Mutex // guards all below
+	backoffs         map[reconcile.Request]backoff
+	waitingForDetach map[string]reconcile.Request // by volume: who waits until it is detached
+	cleaned          map[reconcile.Request]string // what was found to need no more tidying
 }
 
 // New makes a Resizer. It starts nothing.
@@ -129,14 +129,14 @@ func New(deps Deps, config Config) (*Resizer, error) {
 	}
 	r := &Resizer{
 		deps: deps, config: config, recorder: deps.Recorder, metrics: newMetrics(config.DriverName),
-		factory: informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(slim)),
-		pauses:  map[reconcile.Request]pause{}, waitsForEnd: map[string]reconcile.Request{},
-		tidied: map[reconcile.Request]string{}, detaching: make(chan struct{}),
+		factory:  informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(trimClaim)),
+		backoffs: map[reconcile.Request]backoff{}, waitingForDetach: map[string]reconcile.Request{},
+		cleaned: map[reconcile.Request]string{}, detachWanted: make(chan struct{}),
 	}
-	return r, r.wire()
+	return r, r.build()
 }
 
-func (r *Resizer) wire() error {
+func (r *Resizer) build() error {
 	informer := r.factory.Core().V1().PersistentVolumeClaims().Informer()
 	var err error
 	r.claims, err = client.New(r.deps.Client.CoreV1().PersistentVolumeClaims, informer,
@@ -155,7 +155,7 @@ func (r *Resizer) wire() error {
 	}
 	r.runner.Watch(controller.For(informer, controller.Changed(), func(e controller.Event) bool {
 		claim, ok := e.Object.(*corev1.PersistentVolumeClaim)
-		return ok && concerns(claim)
+		return ok && needsWork(claim)
 	}))
 	return nil
 }
@@ -168,7 +168,7 @@ func (r *Resizer) Start(ctx context.Context) error {
 		defer broadcaster.Shutdown()
 		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.deps.Client.CoreV1().Events("")})
 		r.recorder = broadcaster.NewRecorder(scheme.Scheme,
-			corev1.EventSource{Component: owner + " " + r.config.DriverName})
+			corev1.EventSource{Component: timelineOwner + " " + r.config.DriverName})
 	}
 	if r.deps.Registerer != nil {
 		if err := r.deps.Registerer.Register(r.metrics); err != nil {
@@ -181,7 +181,7 @@ func (r *Resizer) Start(ctx context.Context) error {
 	defer waker.Wait()
 	defer r.factory.Shutdown()
 	defer stop()
-	waker.Go(func() { r.followDetachments(watching) })
+	waker.Go(func() { r.watchDetachments(watching) })
 	r.factory.StartWithContext(watching)
 	return r.runner.Start(ctx)
 }
@@ -189,20 +189,20 @@ func (r *Resizer) Start(ctx context.Context) error {
 // Ready returns nil once the cache is filled and the workers run.
 func (r *Resizer) Ready() error { return r.runner.Ready() }
 
-// followDetachments has those tried again whose volumes could not grow while they were attached, as soon as they are not.
+// watchDetachments has those tried again whose volumes could not grow while they were attached, as soon as they are not.
 // Nothing is watched before the first one waits.
-func (r *Resizer) followDetachments(ctx context.Context) {
+func (r *Resizer) watchDetachments(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-r.detaching:
+	case <-r.detachWanted:
 	}
-	err := r.deps.Driver.WakeDeletions(ctx, func(volume string) {
+	err := r.deps.Driver.NotifyDeletable(ctx, func(volume string) {
 		r.mu.Lock()
-		key, waits := r.waitsForEnd[volume]
-		delete(r.waitsForEnd, volume)
+		key, waits := r.waitingForDetach[volume]
+		delete(r.waitingForDetach, volume)
 		if waits {
-			delete(r.pauses, key)
+			delete(r.backoffs, key)
 		}
 		r.mu.Unlock()
 		if waits {
@@ -215,8 +215,8 @@ func (r *Resizer) followDetachments(ctx context.Context) {
 	}
 }
 
-// slim keeps of a claim what an expansion is about: there may be very many.
-func slim(obj any) (any, error) {
+// trimClaim keeps of a claim what an expansion is about: there may be very many.
+func trimClaim(obj any) (any, error) {
 	claim, ok := obj.(*corev1.PersistentVolumeClaim)
 	if !ok {
 		return obj, nil

@@ -21,26 +21,26 @@ import (
 // another claim meanwhile (kube-controller-manager) puts it into that claim's status.
 const annPreResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
 
-// ours are the conditions that tell of an expansion.
-var ours = []corev1.PersistentVolumeClaimConditionType{
+// expansionConditions are the conditions that tell of an expansion.
+var expansionConditions = []corev1.PersistentVolumeClaimConditionType{
 	corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
 	corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
 }
 
-// change is what is to become of a claim's status.
-type change struct {
+// statusChange is what is to become of a claim's status.
+type statusChange struct {
 	// stage of the expansion; "" means that it is over.
 	stage corev1.ClaimResourceStatus
 	// keep has the stage stay what it is.
 	keep bool
-	// asked and capacity are left as they are if nil.
-	asked, capacity *resource.Quantity
+	// allocated and capacity are left as they are if nil.
+	allocated, capacity *resource.Quantity
 	// conditions are all that the claim is to have.
 	conditions []corev1.PersistentVolumeClaimCondition
 }
 
-// begin says in the claim that a size is asked for. It returns the claim itself if it says so already.
-func (r *Resizer) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity,
+// markInProgress says in the claim that a size is asked for. It returns the claim itself if it says so already.
+func (r *Resizer) markInProgress(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity,
 ) (*corev1.PersistentVolumeClaim, error) {
 	const stage = corev1.PersistentVolumeClaimControllerResizeInProgress
 	asked := claim.Status.AllocatedResources[corev1.ResourceStorage]
@@ -49,12 +49,12 @@ func (r *Resizer) begin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		return claim, nil
 	}
 	// An error that is still there would say that the call which follows has ended.
-	return r.write(ctx, claim, change{stage: stage, asked: &size,
-		conditions: r.with(expansion.Without(claim, ours...), claim, corev1.PersistentVolumeClaimResizing, "")})
+	return r.write(ctx, claim, statusChange{stage: stage, allocated: &size,
+		conditions: r.withCondition(expansion.Without(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
 }
 
-// noteFailure says in the claim what a failed call left behind, where that is known.
-func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *callError) error {
+// markFailed says in the claim what a failed call left behind, where that is known.
+func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *callError) error {
 	if !failed.outcome.isFinal() {
 		return nil
 	}
@@ -62,19 +62,19 @@ func (r *Resizer) noteFailure(ctx context.Context, claim *corev1.PersistentVolum
 	if err != nil {
 		return fmt.Errorf("note the failed expansion of a claim: %w", err)
 	}
-	next := change{keep: true, conditions: r.with(
+	next := statusChange{keep: true, conditions: r.withCondition(
 		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
 		corev1.PersistentVolumeClaimControllerResizeError, failed.Error())}
-	if failed.outcome == infeasible {
+	if failed.outcome == outcomeInfeasible {
 		next.keep, next.stage = false, corev1.PersistentVolumeClaimControllerResizeInfeasible
 	}
 	_, err = r.write(ctx, claim, next)
 	return err
 }
 
-// tellNodes says in the claim of a volume that several nodes share whether they have a part in making it larger. It comes
+// annotateNodesIdle says in the claim of a volume that several nodes share whether they have a part in making it larger. It comes
 // before the claim has its new size, which is when the others look. It returns the claim as it is then.
-func (r *Resizer) tellNodes(ctx context.Context, claim *corev1.PersistentVolumeClaim, needed bool,
+func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.PersistentVolumeClaim, needed bool,
 ) (*corev1.PersistentVolumeClaim, error) {
 	if !expansion.IsShared(claim) || expansion.ConcernsEachNode(claim) == needed {
 		return claim, nil
@@ -94,7 +94,7 @@ func (r *Resizer) tellNodes(ctx context.Context, claim *corev1.PersistentVolumeC
 
 // markPending says in the claim that the node is to do its part.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	_, err := r.write(ctx, claim, change{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.with(
+	_, err := r.write(ctx, claim, statusChange{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.withCondition(
 		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
 		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
 		"Waiting for a Pod that uses the claim: the node that it is on makes the file system larger.")})
@@ -103,12 +103,12 @@ func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolum
 
 // markDone says in the claim that it has its new size.
 func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
-	_, err := r.write(ctx, claim, change{capacity: &size, conditions: expansion.Without(claim, ours...)})
+	_, err := r.write(ctx, claim, statusChange{capacity: &size, conditions: expansion.Without(claim, expansionConditions...)})
 	return err
 }
 
-// raise gives the PersistentVolume its new capacity, and returns what it has then. It never makes it less.
-func (r *Resizer) raise(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
+// raiseCapacity gives the PersistentVolume its new capacity, and returns what it has then. It never makes it less.
+func (r *Resizer) raiseCapacity(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	size resource.Quantity, nodeNeeded bool,
 ) (resource.Quantity, error) {
 	patch := map[string]any{}
@@ -119,7 +119,7 @@ func (r *Resizer) raise(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		size = has
 	}
 	metadata := map[string]any{"uid": pv.UID}
-	if before := known(claim); nodeNeeded && pv.Annotations[annPreResize] == "" {
+	if before := currentSize(claim); nodeNeeded && pv.Annotations[annPreResize] == "" {
 		metadata["annotations"] = map[string]any{annPreResize: before.String()}
 	} else if len(patch) == 0 {
 		return size, nil
@@ -140,28 +140,28 @@ func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string
 	return nil
 }
 
-// isTidy reports whether the claim has what it asks for, and nothing tells of an expansion any more.
-func (r *Resizer) isTidy(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
-	want, have := requested(claim), known(claim)
+// isComplete reports whether the claim has what it asks for, and nothing tells of an expansion any more.
+func (r *Resizer) isComplete(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
+	want, have := requestedSize(claim), currentSize(claim)
 	if want.Cmp(have) > 0 || expansion.Stage(claim) != "" {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.tidied[key] == tidyMark(claim)
+	return r.cleaned[key] == cleanedMark(claim)
 }
 
-func tidyMark(claim *corev1.PersistentVolumeClaim) string {
-	have := known(claim)
+func cleanedMark(claim *corev1.PersistentVolumeClaim) string {
+	have := currentSize(claim)
 	return string(claim.UID) + " " + have.String()
 }
 
-// tidy takes away what tells of an expansion that is over.
-func (r *Resizer) tidy(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
+// cleanup takes away what tells of an expansion that is over.
+func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume,
 ) error {
-	if left := expansion.Without(claim, ours...); expansion.Stage(claim) != "" || len(left) < len(claim.Status.Conditions) {
-		if _, err := r.write(ctx, claim, change{conditions: left}); errors.Is(err, errStale) {
+	if left := expansion.Without(claim, expansionConditions...); expansion.Stage(claim) != "" || len(left) < len(claim.Status.Conditions) {
+		if _, err := r.write(ctx, claim, statusChange{conditions: left}); errors.Is(err, errStale) {
 			return nil
 		} else if err != nil {
 			return err
@@ -177,12 +177,12 @@ func (r *Resizer) tidy(ctx context.Context, key reconcile.Request, claim *corev1
 	r.succeeded(key, pv.Name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tidied[key] = tidyMark(claim)
+	r.cleaned[key] = cleanedMark(claim)
 	return nil
 }
 
 // write patches the claim's status, if nobody else has changed the claim since it was read. Otherwise it returns errStale.
-func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next change,
+func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next statusChange,
 ) (*corev1.PersistentVolumeClaim, error) {
 	status := map[string]any{"conditions": next.conditions}
 	switch {
@@ -192,8 +192,8 @@ func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	default:
 		status["allocatedResourceStatuses"] = map[string]any{"storage": next.stage}
 	}
-	if next.asked != nil {
-		status["allocatedResources"] = map[string]any{"storage": next.asked.String()}
+	if next.allocated != nil {
+		status["allocatedResources"] = map[string]any{"storage": next.allocated.String()}
 	}
 	if next.capacity != nil {
 		status["capacity"] = map[string]any{"storage": next.capacity.String()}
@@ -226,8 +226,8 @@ func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return written, nil
 }
 
-// with adds a condition that is true, and since when.
-func (r *Resizer) with(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
+// withCondition adds a condition that is true, and since when.
+func (r *Resizer) withCondition(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
 	kind corev1.PersistentVolumeClaimConditionType, message string,
 ) []corev1.PersistentVolumeClaimCondition {
 	since := metav1.NewTime(r.deps.Clock.Now())

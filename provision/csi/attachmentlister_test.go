@@ -17,24 +17,24 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// asking is an API where pv-7 alone is attached and which answers nothing before it may.
-type asking struct {
-	*lookUps
-	broken    atomic.Bool
-	questions atomic.Int32
-	answer    chan struct{}
+// fakeList is an API where pv-7 alone is attached and which answers nothing before it may.
+type fakeList struct {
+	*attachmentLister
+	broken atomic.Bool
+	lists  atomic.Int32
+	result chan struct{}
 }
 
-func newAsking() *asking {
+func newFakeList() *fakeList {
 	client := fake.NewClientset(&storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
 		Spec: storagev1.VolumeAttachmentSpec{Attacher: "disk.example.com", NodeName: "node-1",
 			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv-7")}},
 	})
-	a := &asking{lookUps: newLookUps(client, "disk.example.com"), answer: make(chan struct{})}
+	a := &fakeList{attachmentLister: newAttachmentLister(client, "disk.example.com"), result: make(chan struct{})}
 	client.PrependReactor("list", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		a.questions.Add(1)
-		<-a.answer
+		a.lists.Add(1)
+		<-a.result
 		if a.broken.Load() {
 			return true, nil, errors.New("away")
 		}
@@ -43,8 +43,8 @@ func newAsking() *asking {
 	return a
 }
 
-// ask begins to look a volume up and returns when that waits for something.
-func (a *asking) ask(ctx context.Context, volume string) <-chan string {
+// lookup begins to look a volume up and returns when that waits for something.
+func (a *fakeList) lookup(ctx context.Context, volume string) <-chan string {
 	found := make(chan string, 1)
 	go func() {
 		node, attached, err := a.node(ctx, volume)
@@ -54,73 +54,73 @@ func (a *asking) ask(ctx context.Context, volume string) <-chan string {
 	return found
 }
 
-const detached = "false <nil>"
+const notAttached = "false <nil>"
 
 // TestACrowdOfDeletionsAsksOnce holds the first question until all others are there: one more answers them all.
 func TestACrowdOfDeletionsAsksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking()
-		first := a.ask(t.Context(), "pv-0")
-		require.EqualValues(t, 1, a.questions.Load())
+		a := newFakeList()
+		first := a.lookup(t.Context(), "pv-0")
+		require.EqualValues(t, 1, a.lists.Load())
 		var others []<-chan string
 		for i := range 50 {
-			others = append(others, a.ask(t.Context(), fmt.Sprint("pv-", i)))
+			others = append(others, a.lookup(t.Context(), fmt.Sprint("pv-", i)))
 		}
-		require.EqualValues(t, 1, a.questions.Load())
-		a.answer <- struct{}{}
-		require.Equal(t, detached, <-first)
+		require.EqualValues(t, 1, a.lists.Load())
+		a.result <- struct{}{}
+		require.Equal(t, notAttached, <-first)
 		synctest.Wait()
-		require.EqualValues(t, 2, a.questions.Load(), "an answer that was on its way may be older than who asks")
-		close(a.answer)
+		require.EqualValues(t, 2, a.lists.Load(), "an answer that was on its way may be older than who asks")
+		close(a.result)
 		for i, found := range others {
-			want := detached
+			want := notAttached
 			if i == 7 {
 				want = "node-1true <nil>"
 			}
 			require.Equal(t, want, <-found)
 		}
-		require.EqualValues(t, 2, a.questions.Load())
+		require.EqualValues(t, 2, a.lists.Load())
 	})
 }
 
 // TestOnesTimeThatIsUpIsNotTheOthers has the one who would put the question go, before it is put and while it is.
 func TestOnesTimeThatIsUpIsNotTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking()
-		first := a.ask(t.Context(), "pv-1")
+		a := newFakeList()
+		first := a.lookup(t.Context(), "pv-1")
 		ctx, cancel := context.WithCancel(t.Context())
-		second, third := a.ask(ctx, "pv-2"), a.ask(t.Context(), "pv-3")
+		second, third := a.lookup(ctx, "pv-2"), a.lookup(t.Context(), "pv-3")
 		cancel()
 		require.Contains(t, <-second, context.Canceled.Error())
-		close(a.answer)
-		require.Equal(t, detached, <-first)
-		require.Equal(t, detached, <-third)
-		require.Equal(t, detached, <-a.ask(t.Context(), "pv-4"), "the turn came back")
+		close(a.result)
+		require.Equal(t, notAttached, <-first)
+		require.Equal(t, notAttached, <-third)
+		require.Equal(t, notAttached, <-a.lookup(t.Context(), "pv-4"), "the turn came back")
 	})
 }
 
 // TestAnAPIThatIsAwayIsNotAskedByEach: its error is everybody's answer.
 func TestAnAPIThatIsAwayIsNotAskedByEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsking()
+		a := newFakeList()
 		a.broken.Store(true)
 		var all []<-chan string
 		for range 10 {
-			all = append(all, a.ask(t.Context(), "pv-1"))
+			all = append(all, a.lookup(t.Context(), "pv-1"))
 		}
-		close(a.answer)
+		close(a.result)
 		for _, found := range all {
 			require.Contains(t, <-found, "away")
 		}
-		require.EqualValues(t, 2, a.questions.Load())
+		require.EqualValues(t, 2, a.lists.Load())
 	})
 }
 
 // TestAVolumeMayBeAttachedTwice counts a volume as attached until the last of its attachments is gone.
 func TestAVolumeMayBeAttachedTwice(t *testing.T) {
 	known := newAttachments()
-	known.add("a", place{"pv", "node-1"})
-	known.add("b", place{"pv", "node-2"})
+	known.add("a", attachment{"pv", "node-1"})
+	known.add("b", attachment{"pv", "node-2"})
 	volume, ok := known.remove("a")
 	require.True(t, ok)
 	require.Equal(t, "pv", volume)

@@ -28,11 +28,11 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-const driver = "example.com/disk"
+const driverName = "example.com/disk"
 
-// world is an API server in memory, with what client-go's fake lacks and this package depends on: UIDs,
+// fakeAPI is an API server in memory, with what client-go's fake lacks and this package depends on: UIDs,
 // finalizers, UID preconditions. step plays the part of Kubernetes' own volume controller.
-type world struct {
+type fakeAPI struct {
 	mu      sync.Mutex
 	tracker k8stesting.ObjectTracker
 	react   k8stesting.ReactionFunc
@@ -75,11 +75,11 @@ func (v *versioned) Patch(
 	return v.ObjectTracker.Patch(gvr, v.stamp(obj), ns, opts...)
 }
 
-func newWorld(objects ...runtime.Object) *world {
+func newFakeAPI(objects ...runtime.Object) *fakeAPI {
 	tracker := &versioned{
 		ObjectTracker: k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
 	}
-	w := &world{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
+	w := &fakeAPI{tracker: tracker, react: k8stesting.ObjectReaction(tracker), writes: map[string]int{}}
 	for _, obj := range objects {
 		if err := tracker.Add(obj); err != nil {
 			panic(err)
@@ -88,11 +88,11 @@ func newWorld(objects ...runtime.Object) *world {
 	return w
 }
 
-// verdict is what befalls one request.
-type verdict int
+// fault is what befalls one request.
+type fault int
 
 const (
-	pass verdict = iota
+	noFault fault = iota
 	failBefore
 	failAfter // the request is carried out and the answer lost
 	killBefore
@@ -104,8 +104,8 @@ type process struct {
 	mu   sync.Mutex
 	dead bool
 	kill context.CancelFunc
-	// fault is asked before each API request and each backend call, if it is set.
-	fault func(what string) verdict
+	// nextFault is asked before each API request and each backend call, if it is set.
+	nextFault func(what string) fault
 }
 
 var errDead = errors.New("connection refused")
@@ -117,9 +117,9 @@ func (p *process) enter(what string) (after func() error, err error) {
 	if p.dead {
 		return nil, errDead
 	}
-	v := pass
-	if p.fault != nil {
-		v = p.fault(what)
+	v := noFault
+	if p.nextFault != nil {
+		v = p.nextFault(what)
 	}
 	switch v {
 	case failBefore:
@@ -148,17 +148,17 @@ func (p *process) die() {
 }
 
 // client returns a client of the world whose requests pass through the process. A nil process lets all pass.
-func (w *world) client(p *process) *fake.Clientset {
+func (w *fakeAPI) client(p *process) *fake.Clientset {
 	cs := &fake.Clientset{}
 	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if p == nil {
-			return w.do(action)
+			return w.handle(action)
 		}
 		after, err := p.enter(action.GetVerb() + " " + action.GetResource().Resource)
 		if err != nil {
 			return true, nil, err
 		}
-		handled, obj, err := w.do(action)
+		handled, obj, err := w.handle(action)
 		if lost := after(); lost != nil {
 			return true, nil, lost
 		}
@@ -175,7 +175,7 @@ func (w *world) client(p *process) *fake.Clientset {
 	return cs
 }
 
-func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
+func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch action.GetVerb() {
@@ -211,7 +211,7 @@ func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
 	return w.react(action)
 }
 
-func (w *world) delete(a k8stesting.DeleteActionImpl) error {
+func (w *fakeAPI) delete(a k8stesting.DeleteActionImpl) error {
 	gvr, ns := a.GetResource(), a.GetNamespace()
 	found, err := w.tracker.Get(gvr, ns, a.Name)
 	if err != nil {
@@ -237,7 +237,7 @@ func (w *world) delete(a k8stesting.DeleteActionImpl) error {
 }
 
 // patched undoes a patch that an API server would not have taken, and ends objects without finalizers.
-func (w *world) patched(a k8stesting.PatchActionImpl, before, after runtime.Object) error {
+func (w *fakeAPI) patched(a k8stesting.PatchActionImpl, before, after runtime.Object) error {
 	gvr, ns := a.GetResource(), a.GetNamespace()
 	was, err := meta.Accessor(before)
 	if err != nil {
@@ -266,19 +266,19 @@ func (w *world) patched(a k8stesting.PatchActionImpl, before, after runtime.Obje
 	return nil
 }
 
-// watched is how many changes are made before what follows from them has to happen.
-const watched = 40
+// maxChangesPerStep is how many changes are made before what follows from them has to happen.
+const maxChangesPerStep = 40
 
-// step binds claims to their volumes and releases the volumes of deleted claims.
-func (w *world) step(t testing.TB) {
+// bindAndRelease binds claims to their volumes and releases the volumes of deleted claims.
+func (w *fakeAPI) bindAndRelease(t testing.TB) {
 	t.Helper()
-	for w.stepSome(t) {
+	for w.bindAndReleaseSome(t) {
 		synctest.Wait()
 	}
 }
 
-// stepSome returns whether more may be left to do.
-func (w *world) stepSome(t testing.TB) bool {
+// bindAndReleaseSome returns whether more may be left to do.
+func (w *fakeAPI) bindAndReleaseSome(t testing.TB) bool {
 	t.Helper()
 	changes := 0
 	ctx, client := t.Context(), w.client(nil)
@@ -287,7 +287,7 @@ func (w *world) stepSome(t testing.TB) bool {
 		byUID[claim.UID] = &claim
 	}
 	for _, pv := range w.volumes(t) {
-		if changes >= watched {
+		if changes >= maxChangesPerStep {
 			return true
 		}
 		claim := byUID[pv.Spec.ClaimRef.UID]
@@ -313,35 +313,35 @@ func (w *world) stepSome(t testing.TB) bool {
 	return false
 }
 
-func (w *world) claims(t testing.TB) []corev1.PersistentVolumeClaim {
+func (w *fakeAPI) claims(t testing.TB) []corev1.PersistentVolumeClaim {
 	t.Helper()
 	list, err := w.client(nil).CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return list.Items
 }
 
-func (w *world) claim(t testing.TB, name string) *corev1.PersistentVolumeClaim {
+func (w *fakeAPI) claim(t testing.TB, name string) *corev1.PersistentVolumeClaim {
 	t.Helper()
 	claim, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	return claim
 }
 
-func (w *world) volumes(t testing.TB) []corev1.PersistentVolume {
+func (w *fakeAPI) volumes(t testing.TB) []corev1.PersistentVolume {
 	t.Helper()
 	list, err := w.client(nil).CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return list.Items
 }
 
-func (w *world) createClaim(t testing.TB, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func (w *fakeAPI) createClaim(t testing.TB, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	t.Helper()
 	made, err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), claim, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return made
 }
 
-func (w *world) deleteClaim(t testing.TB, name string) {
+func (w *fakeAPI) deleteClaim(t testing.TB, name string) {
 	t.Helper()
 	err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), name, metav1.DeleteOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -349,7 +349,7 @@ func (w *world) deleteClaim(t testing.TB, name string) {
 	}
 }
 
-func (w *world) changeClaim(t testing.TB, name string, change func(*corev1.PersistentVolumeClaim)) {
+func (w *fakeAPI) updateClaim(t testing.TB, name string, change func(*corev1.PersistentVolumeClaim)) {
 	t.Helper()
 	claim := w.claim(t, name)
 	change(claim)
@@ -360,7 +360,7 @@ func (w *world) changeClaim(t testing.TB, name string, change func(*corev1.Persi
 func newClass(name string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, UID: types.UID("class-" + name)},
-		Provisioner: driver,
+		Provisioner: driverName,
 	}
 }
 
@@ -368,7 +368,7 @@ func newClaim(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: "ns",
-			Annotations: map[string]string{"volume.kubernetes.io/storage-provisioner": driver},
+			Annotations: map[string]string{"volume.kubernetes.io/storage-provisioner": driverName},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
@@ -378,8 +378,8 @@ func newClaim(name, class string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// volumeOf is what a simple provisioner returns.
-func volumeOf(o provision.VolumeOptions) *corev1.PersistentVolume {
+// newVolume is what a simple provisioner returns.
+func newVolume(o provision.VolumeOptions) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: o.PVName},
 		Spec: corev1.PersistentVolumeSpec{

@@ -141,8 +141,8 @@ func allBound(count int) func([]corev1.PersistentVolume) bool {
 	}
 }
 
-// control runs the controller with the provisioner until the test's end. What fails is tried again after first, at first.
-func control(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner, first time.Duration) {
+// newController runs the controller with the provisioner until the test's end. What fails is tried again after first, at first.
+func newController(t *testing.T, client kubernetes.Interface, place string, p *csi.Provisioner, first time.Duration) {
 	t.Helper()
 	ctrl, err := provision.New(client, place+".example.com", p,
 		provision.LeaderElectionNamespace("kube-system"), provision.RateLimiter(
@@ -162,7 +162,7 @@ func TestRealClaimsByARealDriver(t *testing.T) {
 	client, own, place := realClient(t)
 	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	control(t, own, place, p, 10*time.Millisecond)
+	newController(t, own, place, p, 10*time.Millisecond)
 	const count = 50
 	began := time.Now()
 	claims(t, client, place, count)
@@ -183,14 +183,14 @@ func TestRealClaimsByARealDriver(t *testing.T) {
 	require.Empty(t, list.GetEntries())
 }
 
-// moody keeps volumes, and errs, hangs or answers late, at random, whatever it has done by then.
-type moody struct {
+// flakyDriver keeps volumes, and errs, hangs or answers late, at random, whatever it has done by then.
+type flakyDriver struct {
 	mu      sync.Mutex
 	dice    *rand.Rand
 	volumes map[string]bool
 }
 
-func (m *moody) mood(ctx context.Context, act func()) error {
+func (m *flakyDriver) nextFault(ctx context.Context, act func()) error {
 	m.mu.Lock()
 	roll := m.dice.IntN(10)
 	if roll < 7 {
@@ -219,12 +219,12 @@ func (m *moody) mood(ctx context.Context, act func()) error {
 
 func TestRealClaimsByAMoodyDriver(t *testing.T) {
 	client, own, place := realClient(t)
-	backend := &moody{dice: rand.New(rand.NewPCG(1, 2)), volumes: map[string]bool{}}
-	f := newFaulty()
+	backend := &flakyDriver{dice: rand.New(rand.NewPCG(1, 2)), volumes: map[string]bool{}}
+	f := newFakeDriver()
 	f.name = place + ".example.com"
 	f.create = func(ctx context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		id := "id-of-" + req.GetName()
-		err := backend.mood(ctx, func() { backend.volumes[id] = true })
+		err := backend.nextFault(ctx, func() { backend.volumes[id] = true })
 		if code := status.Code(err); code == codes.Internal || code == codes.ResourceExhausted {
 			backend.mu.Lock() // it keeps CSI's word: a final error leaves no volume
 			delete(backend.volumes, id)
@@ -244,7 +244,7 @@ func TestRealClaimsByAMoodyDriver(t *testing.T) {
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: f.name, Socket: socket, Timeout: 200 * time.Millisecond})
-	control(t, own, place, p, 10*time.Millisecond)
+	newController(t, own, place, p, 10*time.Millisecond)
 	const count = 20
 	claims(t, client, place, count)
 	handles := until(t, client, place, allBound(count))

@@ -187,7 +187,7 @@ func TestRefusedSnapshotsNameTheReason(t *testing.T) {
 		}, "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			socket := socketPath(t)
 			f.serve(t, socket)
 			objects := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(),

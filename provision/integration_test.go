@@ -87,8 +87,8 @@ func connect(t *testing.T, path string, change ...func(*rest.Config)) kubernetes
 	return client
 }
 
-// realPlace makes a class and a namespace and returns their common name.
-func realPlace(t *testing.T, client kubernetes.Interface) string {
+// newTestClass makes a class and a namespace and returns their common name.
+func newTestClass(t *testing.T, client kubernetes.Interface) string {
 	t.Helper()
 	name := "provision-" + utilrand.String(6)
 	ctx := context.WithoutCancel(t.Context())
@@ -202,27 +202,27 @@ func untilVolumes(t *testing.T, client kubernetes.Interface, place string, count
 	}
 }
 
-// directories is a backend that outlives the process, for TestRealKill.
-type directories struct{ root string }
+// dirProvisioner is a backend that outlives the process, for TestRealKill.
+type dirProvisioner struct{ root string }
 
-func pause() { time.Sleep(upTo(30)) }
+func randomSleep() { time.Sleep(randomPause(30)) }
 
-func upTo(milliseconds int) time.Duration {
+func randomPause(milliseconds int) time.Duration {
 	return time.Duration(mathrand.IntN(milliseconds)) * time.Millisecond
 }
 
-func (d directories) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
-	pause()
+func (d dirProvisioner) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, error) {
+	randomSleep()
 	if err := os.MkdirAll(filepath.Join(d.root, o.PVName), 0o700); err != nil {
 		return nil, err
 	}
-	pause()
-	return volumeOf(o), nil
+	randomSleep()
+	return newVolume(o), nil
 }
 
-func (d directories) Delete(pv *corev1.PersistentVolume) error {
-	pause()
-	defer pause()
+func (d dirProvisioner) Delete(pv *corev1.PersistentVolume) error {
+	randomSleep()
+	defer randomSleep()
 	return os.RemoveAll(filepath.Join(d.root, pv.Name))
 }
 
@@ -232,7 +232,7 @@ func TestHelperProvisioner(t *testing.T) {
 	if root == "" {
 		t.Skip("only a helper of TestRealKill")
 	}
-	ctrl, err := provision.New(ownClient(t), os.Getenv(envDriver), directories{root}, provision.LeaderElection(false))
+	ctrl, err := provision.New(ownClient(t), os.Getenv(envDriver), dirProvisioner{root}, provision.LeaderElection(false))
 	require.NoError(t, err)
 	require.NoError(t, ctrl.RunContext(t.Context()))
 }
@@ -240,7 +240,7 @@ func TestHelperProvisioner(t *testing.T) {
 // TestRealKill kills a real process again and again with SIGKILL while claims come and go.
 func TestRealKill(t *testing.T) {
 	client := realClient(t)
-	place, backend := realPlace(t, client), t.TempDir()
+	place, backend := newTestClass(t, client), t.TempDir()
 	var helper *exec.Cmd
 	start := func() {
 		helper = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProvisioner$")
@@ -258,7 +258,7 @@ func TestRealKill(t *testing.T) {
 		for i := range each {
 			realClaim(t, client, place, fmt.Sprintf("claim-%d-%d", round, i))
 		}
-		time.Sleep(200*time.Millisecond + upTo(400)) // when it is killed is the test's input
+		time.Sleep(200*time.Millisecond + randomPause(400)) // when it is killed is the test's input
 		kill()
 		for i := range each {
 			if mathrand.IntN(2) == 0 {

@@ -20,7 +20,7 @@ func TestBothWatchesLookAtOnce(t *testing.T) {
 	const driver, label, rounds = "disk.example.com", "node", 5000
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	csiNodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	p := newPlaces(driver, storagelisters.NewCSINodeLister(csiNodes), corelisters.NewNodeLister(nodes))
+	p := newTopologies(driver, storagelisters.NewCSINodeLister(csiNodes), corelisters.NewNodeLister(nodes))
 	for i := range rounds {
 		name := fmt.Sprint("node-", i)
 		meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{label: name}}
@@ -28,12 +28,12 @@ func TestBothWatchesLookAtOnce(t *testing.T) {
 			Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name, TopologyKeys: []string{label}}}}}
 		var watches sync.WaitGroup
 		var errs [2]error
-		watches.Go(func() { errs[0] = nodes.Add(&corev1.Node{ObjectMeta: meta}); p.look(name) })
-		watches.Go(func() { errs[1] = csiNodes.Add(csiNode); p.look(name) })
+		watches.Go(func() { errs[0] = nodes.Add(&corev1.Node{ObjectMeta: meta}); p.refresh(name) })
+		watches.Go(func() { errs[1] = csiNodes.Add(csiNode); p.refresh(name) })
 		watches.Wait()
 		require.Equal(t, [2]error{}, errs)
 		segments := map[string]string{label: name}
-		_, known := p.segments(textOf(segments))
+		_, known := p.segments(topologyKey(segments))
 		require.True(t, known, "round %d", i)
 	}
 }

@@ -59,15 +59,15 @@ func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { ret
 // Lease are throttled.
 func TestRealManyClaimsAtOnce(t *testing.T) {
 	client := realClient(t)
-	place := realPlace(t, client)
+	place := newTestClass(t, client)
 	const count = 25 * provision.DefaultThreadiness
 	for i := range count {
 		realClaim(t, client, place, fmt.Sprint("claim", i))
 	}
 	written := &requests{counts: map[string]int{}}
 	own := ownClient(t, written.count, func(config *rest.Config) { config.QPS, config.Burst = 0.001, 1 })
-	p := &simple{}
-	p.answers(together(provision.DefaultThreadiness))
+	p := &fakeProvisioner{}
+	p.setProvisionErr(blockUntilCalls(provision.DefaultThreadiness))
 	ctrl, err := provision.New(own, "example.com/"+place, p, provision.LeaderElectionNamespace("kube-system"))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -75,7 +75,7 @@ func TestRealManyClaimsAtOnce(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- ctrl.RunContext(ctx) }()
 	untilClaims(t, client, place, func(_, bound int) bool { return bound == count })
-	require.Equal(t, count, p.count())
+	require.Equal(t, count, p.callCount())
 
 	require.NoError(t, client.CoreV1().PersistentVolumeClaims(place).DeleteCollection(t.Context(),
 		metav1.DeleteOptions{}, metav1.ListOptions{}))
@@ -90,8 +90,8 @@ func TestRealManyClaimsAtOnce(t *testing.T) {
 	require.Positive(t, written.of("PUT leases")+written.of("POST leases"))
 }
 
-// together is an answer that is given when so many calls are under way at once; with fewer it never is.
-func together(many int) func(provision.VolumeOptions) error {
+// blockUntilCalls is an answer that is given when so many calls are under way at once; with fewer it never is.
+func blockUntilCalls(many int) func(provision.VolumeOptions) error {
 	var mu sync.Mutex
 	here, all := 0, make(chan struct{})
 	return func(provision.VolumeOptions) error {

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// batch is how many names are read at once.
-	batch = 512
-	// deepest bounds the open descriptors: what lies deeper is first moved up to the top, so that no Pod can
+	// readBatch is how many names are read at once.
+	readBatch = 512
+	// maxDepth bounds the open descriptors: what lies deeper is first moved up to the top, so that no Pod can
 	// make a volume that cannot be removed.
-	deepest = 64
+	maxDepth = 64
 )
 
-// emptying removes all that is in one directory.
-type emptying struct {
-	cut   func() error
-	top   *os.File
-	moved int
+// remover removes all that is in one directory.
+type remover struct {
+	interrupted func() error
+	top         *os.File
+	moved       int
 }
 
-// empty removes all that is in dir, but not dir.
-func empty(cut func() error, dir *os.File) error {
-	e := &emptying{cut: cut, top: dir}
+// removeContents removes all that is in dir, but not dir.
+func removeContents(interrupted func() error, dir *os.File) error {
+	e := &remover{interrupted: interrupted, top: dir}
 	for {
 		before := e.moved
 		if err := e.run(dir, 1); err != nil {
@@ -40,16 +40,16 @@ func empty(cut func() error, dir *os.File) error {
 	}
 }
 
-func (e *emptying) run(dir *os.File, depth int) error {
+func (e *remover) run(dir *os.File, depth int) error {
 	for {
-		if err := e.cut(); err != nil {
+		if err := e.interrupted(); err != nil {
 			return fmt.Errorf("stopped halfway: %w", err)
 		}
 		// Removing while reading may skip names on some filesystems: read from the start until it is empty.
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-		names, err := dir.Readdirnames(batch)
+		names, err := dir.Readdirnames(readBatch)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
@@ -62,14 +62,14 @@ func (e *emptying) run(dir *os.File, depth int) error {
 				return err
 			}
 		}
-		if dir == e.top && e.moved != before && len(names) < batch {
+		if dir == e.top && e.moved != before && len(names) < readBatch {
 			return nil // the rest is what was moved up just now: a new round
 		}
 	}
 }
 
 // removeOne removes one name, whatever it is.
-func (e *emptying) removeOne(dir *os.File, name string, depth int) error {
+func (e *remover) removeOne(dir *os.File, name string, depth int) error {
 	fd := int(dir.Fd())
 	path := filepath.Join(dir.Name(), name)
 	err := unix.Unlinkat(fd, name, 0)
@@ -90,8 +90,8 @@ func (e *emptying) removeOne(dir *os.File, name string, depth int) error {
 	case !errors.Is(rmErr, unix.ENOTEMPTY) && !errors.Is(rmErr, unix.EEXIST):
 		return &os.PathError{Op: "rmdir", Path: path, Err: rmErr}
 	}
-	if depth >= deepest {
-		return e.moveUp(dir, name)
+	if depth >= maxDepth {
+		return e.moveToTop(dir, name)
 	}
 	sub, err := openDir(dir, name)
 	switch {
@@ -113,8 +113,8 @@ func (e *emptying) removeOne(dir *os.File, name string, depth int) error {
 	return nil
 }
 
-// moveUp moves a directory that lies too deep to the top, under a name that is free there.
-func (e *emptying) moveUp(dir *os.File, name string) error {
+// moveToTop moves a directory that lies too deep to the top, under a name that is free there.
+func (e *remover) moveToTop(dir *os.File, name string) error {
 	for {
 		e.moved++
 		free := "moved-" + strconv.Itoa(e.moved)

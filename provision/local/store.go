@@ -19,15 +19,15 @@ const (
 	volumeMode = 0o777
 )
 
-// tree is the directory of volumes.
-type tree struct {
+// volumeStore is the directory of volumes.
+type volumeStore struct {
 	root string
 	// mu makes the choice of a project ID and its use one step.
 	mu sync.Mutex
 }
 
-// made says what make did.
-type made struct {
+// createResult says what make did.
+type createResult struct {
 	// exists is set once the directory is there, created if this call made it.
 	exists, created bool
 	// limited is set if a quota enforces the size; otherwise reason says why not.
@@ -35,7 +35,7 @@ type made struct {
 	reason  error
 }
 
-func (t *tree) path(name string) string { return filepath.Join(t.root, name) }
+func (t *volumeStore) path(name string) string { return filepath.Join(t.root, name) }
 
 // checkName refuses names that are not one plain path element.
 func checkName(name string) error {
@@ -46,7 +46,7 @@ func checkName(name string) error {
 }
 
 // openRoot opens the root. The path is the administrator's, so symbolic links in it are followed.
-func (t *tree) openRoot() (*os.File, error) {
+func (t *volumeStore) openRoot() (*os.File, error) {
 	fd, err := unix.Open(t.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: t.root, Err: err}
@@ -73,9 +73,9 @@ func openDir(dir *os.File, name string) (*os.File, error) {
 	}
 }
 
-// make makes the directory of a volume, or completes it if it is there already.
-func (t *tree) make(name string, size int64) (made, error) {
-	var m made
+// create makes the directory of a volume, or completes it if it is there already.
+func (t *volumeStore) create(name string, size int64) (createResult, error) {
+	var m createResult
 	if err := checkName(name); err != nil {
 		return m, err
 	}
@@ -121,7 +121,7 @@ func (t *tree) make(name string, size int64) (made, error) {
 }
 
 // remove removes the directory of a volume and all that is in it. cut is asked now and then whether to stop.
-func (t *tree) remove(cut func() error, name string) error {
+func (t *volumeStore) remove(interrupted func() error, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -143,11 +143,11 @@ func (t *tree) remove(cut func() error, name string) error {
 		return fmt.Errorf("remove volume %q: %w", name, err)
 	}
 	defer dir.Close()
-	if err := unused(dir); err != nil {
+	if err := checkNotMounted(dir); err != nil {
 		return fmt.Errorf("remove volume %q: %w", name, err)
 	}
 	project := projectOf(dir)
-	if err := empty(cut, dir); err != nil {
+	if err := removeContents(interrupted, dir); err != nil {
 		return fmt.Errorf("remove volume %q: %w", name, err)
 	}
 	if err := unix.Unlinkat(int(root.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -161,9 +161,9 @@ func (t *tree) remove(cut func() error, name string) error {
 	return nil
 }
 
-// unused returns an error if something is mounted below the directory, or if the directory is mounted
+// checkNotMounted returns an error if something is mounted below the directory, or if the directory is mounted
 // somewhere else: then a Pod still has it.
-func unused(dir *os.File) error {
+func checkNotMounted(dir *os.File) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
 	if err != nil {
 		return err
@@ -175,10 +175,10 @@ func unused(dir *os.File) error {
 	// own is the mount that the directory is on: the last one with the longest mount point above it.
 	var own *mountinfo.Info
 	for _, m := range mounts {
-		if m.Mountpoint != path && below(m.Mountpoint, path) {
+		if m.Mountpoint != path && isWithin(m.Mountpoint, path) {
 			return fmt.Errorf("something is mounted on %q; unmount it", m.Mountpoint)
 		}
-		if below(path, m.Mountpoint) && (own == nil || len(m.Mountpoint) >= len(own.Mountpoint)) {
+		if isWithin(path, m.Mountpoint) && (own == nil || len(m.Mountpoint) >= len(own.Mountpoint)) {
 			own = m
 		}
 	}
@@ -187,14 +187,14 @@ func unused(dir *os.File) error {
 	}
 	inside := filepath.Join(own.Root, strings.TrimPrefix(path, own.Mountpoint))
 	for _, m := range mounts {
-		if m.ID != own.ID && m.Major == own.Major && m.Minor == own.Minor && below(m.Root, inside) {
+		if m.ID != own.ID && m.Major == own.Major && m.Minor == own.Minor && isWithin(m.Root, inside) {
 			return fmt.Errorf("the directory is still mounted on %q", m.Mountpoint)
 		}
 	}
 	return nil
 }
 
-// below returns whether path is dir or in it.
-func below(path, dir string) bool {
+// isWithin returns whether path is dir or in it.
+func isWithin(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

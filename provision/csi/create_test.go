@@ -35,7 +35,7 @@ func TestWhatACodeLeavesBehind(t *testing.T) {
 			want, wantImmediate = provision.ProvisioningNoChange, provision.ProvisioningNoChange
 		}
 		t.Run(code.String(), func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			f.failWith(code)
 			p := withDriver(t, f, csi.Config{})
 			_, state, err := p.ProvisionContext(t.Context(), options())
@@ -53,7 +53,7 @@ func TestWhatACodeLeavesBehind(t *testing.T) {
 }
 
 func TestALateAnswerIsAskedForAgainInTheSameWords(t *testing.T) {
-	f := newFaulty()
+	f := newFakeDriver()
 	ctx, lose := context.WithCancel(t.Context())
 	hung := make(chan struct{})
 	f.create = func(ctx context.Context, _ *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
@@ -107,7 +107,7 @@ func TestAnswersThatDoNotKeepTheirWord(t *testing.T) {
 		"nothing": {nil, nil, provision.ProvisioningInBackground, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFaulty()
+			f := newFakeDriver()
 			f.create = func(context.Context, *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) { return test.answer, nil }
 			f.remove = func(*csiapi.DeleteVolumeRequest) error { return test.removeErr }
 			source := &corev1.PersistentVolumeClaim{
@@ -142,7 +142,7 @@ func TestDelete(t *testing.T) {
 		change(pv)
 		return pv
 	}
-	f := newFaulty()
+	f := newFakeDriver()
 	p := withDriver(t, f, csi.Config{}, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
 		Spec: storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "node-1",
@@ -173,7 +173,7 @@ func TestDeleteWithoutItsSecret(t *testing.T) {
 		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 			CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}}},
 	}
-	f, client := newFaulty(), cluster()
+	f, client := newFakeDriver(), cluster()
 	socket := socketPath(t)
 	f.serve(t, socket)
 	p := started(t, csi.Deps{Client: client}, csi.Config{Socket: socket})

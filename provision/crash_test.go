@@ -117,7 +117,7 @@ func (c *storageClient) ProvisionExt(
 	if err := after(); err != nil {
 		return nil, provision.ProvisioningInBackground, err
 	}
-	return volumeOf(o), provision.ProvisioningFinished, nil
+	return newVolume(o), provision.ProvisioningFinished, nil
 }
 
 func (c *storageClient) Delete(pv *corev1.PersistentVolume) error {
@@ -141,28 +141,28 @@ func (c *storageClient) Delete(pv *corev1.PersistentVolume) error {
 	return nil
 }
 
-// life is a controller that can be killed and started again.
-type life struct {
-	t       testing.TB
-	world   *world
-	backend *backend
-	fault   func(string) verdict
-	options []func(*provision.ProvisionController) error
+// restartable is a controller that can be killed and started again.
+type restartable struct {
+	t         testing.TB
+	api       *fakeAPI
+	backend   *backend
+	nextFault func(string) fault
+	options   []func(*provision.ProvisionController) error
 
 	process *process
 	ended   chan struct{}
 }
 
-func (l *life) start() {
+func (l *restartable) start() {
 	ctx, cancel := context.WithCancel(l.t.Context())
-	l.process = &process{kill: cancel, fault: l.fault}
+	l.process = &process{kill: cancel, nextFault: l.nextFault}
 	options := append([]func(*provision.ProvisionController) error{
 		provision.LeaderElection(false),
 		provision.FailedProvisionThreshold(0), provision.FailedDeleteThreshold(0),
 		provision.EventRecorder(&record.FakeRecorder{}),
 		provision.RateLimiter(workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Second, time.Minute)),
 	}, l.options...)
-	c, err := provision.New(l.world.client(l.process), driver,
+	c, err := provision.New(l.api.client(l.process), driverName,
 		&storageClient{backend: l.backend, process: l.process}, options...)
 	require.NoError(l.t, err)
 	l.ended = make(chan struct{})
@@ -174,55 +174,55 @@ func (l *life) start() {
 	}()
 }
 
-func (l *life) kill() {
+func (l *restartable) kill() {
 	l.process.mu.Lock()
 	l.process.die()
 	l.process.mu.Unlock()
 	<-l.ended
 }
 
-func (l *life) dead() bool {
+func (l *restartable) dead() bool {
 	l.process.mu.Lock()
 	defer l.process.mu.Unlock()
 	return l.process.dead
 }
 
-// waits returns whether the claim is there and not bound.
-func (w *world) waits(t *testing.T, name string) bool {
+// isPending returns whether the claim is there and not bound.
+func (w *fakeAPI) isPending(t *testing.T, name string) bool {
 	t.Helper()
 	return slices.ContainsFunc(w.claims(t), func(c corev1.PersistentVolumeClaim) bool {
 		return c.Name == name && c.Spec.VolumeName == "" && c.DeletionTimestamp == nil
 	})
 }
 
-// calm takes all faults away and lets the world come to rest.
-func (l *life) calm() {
+// quiesce takes all faults away and lets the world come to rest.
+func (l *restartable) quiesce() {
 	l.backend.mu.Lock()
 	l.backend.roll = func(n int) int { return n - 1 }
 	l.backend.mu.Unlock()
-	l.fault = nil
+	l.nextFault = nil
 	l.kill()
 	l.start()
 	for range 40 {
 		time.Sleep(time.Minute) // the bubble's time
 		l.backend.tick()
-		l.world.step(l.t)
+		l.api.bindAndRelease(l.t)
 	}
 	synctest.Wait()
 }
 
 // check holds the world against what must be true when all is at rest.
-func (l *life) check(alive []string) {
+func (l *restartable) check(alive []string) {
 	l.t.Helper()
 	var names, bound []string
-	for _, pv := range l.world.volumes(l.t) {
-		if !strings.HasPrefix(pv.Name, static) {
+	for _, pv := range l.api.volumes(l.t) {
+		if !strings.HasPrefix(pv.Name, staticPrefix) {
 			names = append(names, pv.Name)
 		}
 	}
 	slices.Sort(names)
 	require.Equal(l.t, names, l.backend.names(), "PersistentVolumes and what the backend holds")
-	for _, claim := range l.world.claims(l.t) {
+	for _, claim := range l.api.claims(l.t) {
 		require.Nil(l.t, claim.DeletionTimestamp, "claim %s hangs in deletion", claim.Name)
 		require.Empty(l.t, claim.Finalizers, "claim %s", claim.Name)
 		require.Equal(l.t, corev1.ClaimBound, claim.Status.Phase, "claim %s", claim.Name)
@@ -260,7 +260,7 @@ func faultRound(t *testing.T, seed uint64) {
 		defer mu.Unlock()
 		return random.IntN(n)
 	}
-	l := &life{t: t, world: newWorld(newClass("fast")), backend: newBackend(roll)}
+	l := &restartable{t: t, api: newFakeAPI(newClass("fast")), backend: newBackend(roll)}
 	if roll(2) == 0 {
 		l.options = append(l.options, provision.CreateProvisionedPVLimiter(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Second, time.Minute)))
@@ -269,9 +269,9 @@ func faultRound(t *testing.T, seed uint64) {
 			wait.Backoff{Duration: time.Second, Factor: 2, Steps: 2}))
 	}
 	worst := 1 + roll(30)
-	l.fault = func(what string) verdict {
+	l.nextFault = func(what string) fault {
 		if what == "list persistentvolumes" || what == "list persistentvolumeclaims" || what == "list storageclasses" {
-			return pass
+			return noFault
 		}
 		switch n := roll(100); {
 		case n < worst:
@@ -283,21 +283,21 @@ func faultRound(t *testing.T, seed uint64) {
 		case n < 2*worst+4:
 			return killAfter
 		}
-		return pass
+		return noFault
 	}
 	l.start()
 	defer func() { l.kill() }()
 	claims := 2 + roll(4)
 	gone := map[string]bool{}
 	for i := range claims {
-		l.world.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
+		l.api.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
 	}
 	for range 25 {
 		time.Sleep(time.Duration(roll(3000)) * time.Millisecond) // the bubble's time
 		switch roll(6) {
 		case 0:
 			name := fmt.Sprint("claim", roll(claims))
-			l.world.deleteClaim(t, name)
+			l.api.deleteClaim(t, name)
 			gone[name] = true
 		case 1:
 			l.backend.tick()
@@ -305,18 +305,18 @@ func faultRound(t *testing.T, seed uint64) {
 			l.kill()
 		case 3:
 			name := fmt.Sprint("claim", roll(claims))
-			if waits := l.world.waits(t, name); waits && roll(3) == 0 {
-				l.world.bindElsewhere(t, name)
+			if waits := l.api.isPending(t, name); waits && roll(3) == 0 {
+				l.api.bindElsewhere(t, name)
 			}
 		default:
-			l.world.step(t)
+			l.api.bindAndRelease(t)
 		}
 		if l.dead() {
 			<-l.ended
 			l.start()
 		}
 	}
-	l.calm()
+	l.quiesce()
 	var alive []string
 	for i := range claims {
 		if name := fmt.Sprint("claim", i); !gone[name] {
@@ -330,7 +330,7 @@ func faultRound(t *testing.T, seed uint64) {
 // the claim deleted meanwhile and not.
 func TestKilledAtEveryStep(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
-		for _, v := range []verdict{killBefore, killAfter, failBefore, failAfter} {
+		for _, v := range []fault{killBefore, killAfter, failBefore, failAfter} {
 			for at := 0; ; at++ {
 				reached := false
 				t.Run(fmt.Sprintf("deleted=%v/verdict%d/request%d", deleted, v, at), func(t *testing.T) {
@@ -344,44 +344,44 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-func killAt(t *testing.T, at int, v verdict, deleted bool) (reached bool) {
-	l := &life{t: t, world: newWorld(newClass("fast")), backend: newBackend(func(n int) int { return n - 1 })}
+func killAt(t *testing.T, at int, v fault, deleted bool) (reached bool) {
+	l := &restartable{t: t, api: newFakeAPI(newClass("fast")), backend: newBackend(func(n int) int { return n - 1 })}
 	var seen []string
-	l.fault = func(what string) verdict {
+	l.nextFault = func(what string) fault {
 		if slices.Contains([]string{
 			"list persistentvolumes", "list persistentvolumeclaims", "list storageclasses"}, what) {
-			return pass
+			return noFault
 		}
 		if seen = append(seen, what); len(seen)-1 == at {
 			reached = true
 			return v
 		}
-		return pass
+		return noFault
 	}
 	l.start()
 	defer func() { l.kill() }()
-	l.world.createClaim(t, newClaim("claim", "fast"))
+	l.api.createClaim(t, newClaim("claim", "fast"))
 	synctest.Wait()
 	alive := []string{"claim"}
 	if deleted && l.dead() {
-		l.world.deleteClaim(t, "claim")
+		l.api.deleteClaim(t, "claim")
 		alive = nil
 	}
-	l.calm0()
+	l.runWithFaults()
 	if !deleted || !reached {
 		// the second half of its life
-		l.world.deleteClaim(t, "claim")
+		l.api.deleteClaim(t, "claim")
 		alive = nil
-		l.calm0()
+		l.runWithFaults()
 	}
-	l.fault = nil
-	l.calm()
+	l.nextFault = nil
+	l.quiesce()
 	l.check(alive)
 	return reached
 }
 
-// calm0 lets time pass with the faults left as they are.
-func (l *life) calm0() {
+// runWithFaults lets time pass with the faults left as they are.
+func (l *restartable) runWithFaults() {
 	for range 20 {
 		if l.dead() {
 			<-l.ended
@@ -389,7 +389,7 @@ func (l *life) calm0() {
 		}
 		time.Sleep(10 * time.Second) // the bubble's time
 		l.backend.tick()
-		l.world.step(l.t)
+		l.api.bindAndRelease(l.t)
 	}
 	synctest.Wait()
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// scripted answers ProvisionExt with its states in turn, and then with success.
-type scripted struct {
-	simple
-	script []provision.ProvisioningState
+// scriptedProvisioner answers ProvisionExt with its states in turn, and then with success.
+type scriptedProvisioner struct {
+	fakeProvisioner
+	states []provision.ProvisioningState
 }
 
-func (s *scripted) ProvisionExt(
+func (s *scriptedProvisioner) ProvisionExt(
 	o provision.VolumeOptions,
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, o)
-	if n := len(s.calls); n <= len(s.script) {
-		return nil, s.script[n-1], errors.New("not yet")
+	if n := len(s.calls); n <= len(s.states) {
+		return nil, s.states[n-1], errors.New("not yet")
 	}
-	return volumeOf(o), provision.ProvisioningFinished, nil
+	return newVolume(o), provision.ProvisioningFinished, nil
 }
 
 // What a failed call left behind decides whether a claim that is deleted then is let go.
@@ -50,40 +50,40 @@ func TestStateDecidesWhetherADeletedClaimIsFinished(t *testing.T) {
 		"background":            {[]provision.ProvisioningState{background, background, background}, true},
 		"background, no change": {[]provision.ProvisioningState{background, noChange, background}, true},
 	} {
-		bubble(name, t, func(t *testing.T) {
-			p := &scripted{script: test.script}
-			s := run(t, newWorld(newClass("fast")), p)
-			s.world.createClaim(t, newClaim("claim", "fast"))
-			s.after(20 * time.Second)
+		runSynctest(name, t, func(t *testing.T) {
+			p := &scriptedProvisioner{states: test.script}
+			s := run(t, newFakeAPI(newClass("fast")), p)
+			s.api.createClaim(t, newClaim("claim", "fast"))
+			s.advance(20 * time.Second)
 			if !test.held {
-				require.Equal(t, 2, p.count())
+				require.Equal(t, 2, p.callCount())
 				return // succeeded by now; the deletion is below
 			}
-			s.world.deleteClaim(t, "claim")
+			s.api.deleteClaim(t, "claim")
 			synctest.Wait()
-			require.Len(t, s.world.claims(t), 1, "kept until its outcome is known")
-			s.after(time.Hour)
-			require.Empty(t, s.world.claims(t))
-			require.Len(t, s.world.volumes(t), 1)
+			require.Len(t, s.api.claims(t), 1, "kept until its outcome is known")
+			s.advance(time.Hour)
+			require.Empty(t, s.api.claims(t))
+			require.Len(t, s.api.volumes(t), 1)
 			require.Equal(t, p.calls[0].PVName, p.calls[len(p.calls)-1].PVName)
-			s.world.step(t)
+			s.api.bindAndRelease(t)
 			synctest.Wait()
-			require.Empty(t, s.world.volumes(t))
+			require.Empty(t, s.api.volumes(t))
 			require.Len(t, p.deleted(), 1)
 		})
 		if test.held {
 			continue
 		}
-		bubble(name+", deleted", t, func(t *testing.T) {
-			p := &scripted{script: test.script}
-			s := run(t, newWorld(newClass("fast")), p)
-			s.world.createClaim(t, newClaim("claim", "fast"))
+		runSynctest(name+", deleted", t, func(t *testing.T) {
+			p := &scriptedProvisioner{states: test.script}
+			s := run(t, newFakeAPI(newClass("fast")), p)
+			s.api.createClaim(t, newClaim("claim", "fast"))
 			synctest.Wait()
-			s.world.deleteClaim(t, "claim")
-			s.after(time.Hour)
-			require.Empty(t, s.world.claims(t))
-			require.Equal(t, 1, p.count(), "not called again")
-			require.Empty(t, s.world.volumes(t))
+			s.api.deleteClaim(t, "claim")
+			s.advance(time.Hour)
+			require.Empty(t, s.api.claims(t))
+			require.Equal(t, 1, p.callCount(), "not called again")
+			require.Empty(t, s.api.volumes(t))
 		})
 	}
 }
@@ -105,24 +105,24 @@ func TestReschedule(t *testing.T) {
 			[]string{"one", "two"}, []provision.ProvisioningState{provision.ProvisioningReschedule}},
 		"the node is gone": {[]string{"two"}, nil},
 	} {
-		bubble(name, t, func(t *testing.T) {
+		runSynctest(name, t, func(t *testing.T) {
 			class, claim := scheduled("one")
-			w := newWorld(class)
+			w := newFakeAPI(class)
 			for _, node := range test.nodes {
 				_, err := w.client(nil).CoreV1().Nodes().Create(t.Context(),
 					&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 				require.NoError(t, err)
 			}
-			p := &scripted{script: test.script}
+			p := &scriptedProvisioner{states: test.script}
 			s := run(t, w, p)
 			w.createClaim(t, claim)
-			s.after(time.Hour)
+			s.advance(time.Hour)
 			left := w.claim(t, "claim")
 			require.Empty(t, left.Annotations["volume.kubernetes.io/selected-node"])
 			require.Empty(t, left.Finalizers)
 			require.Empty(t, w.volumes(t))
-			require.Len(t, only(s.eventsSoFar(), "Warning ProvisioningFailed"), 1)
-			w.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
+			require.Len(t, withReason(s.drainEvents(), "Warning ProvisioningFailed"), 1)
+			w.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
 				c.Annotations["volume.kubernetes.io/selected-node"] = "two"
 			})
 			synctest.Wait()
@@ -136,58 +136,58 @@ func TestReschedule(t *testing.T) {
 func TestNodeGoesWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		class, claim := scheduled("one")
-		w := newWorld(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-		p := &scripted{script: []provision.ProvisioningState{provision.ProvisioningInBackground}}
+		w := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		p := &scriptedProvisioner{states: []provision.ProvisioningState{provision.ProvisioningInBackground}}
 		s := run(t, w, p)
 		w.createClaim(t, claim)
 		synctest.Wait()
 		require.NoError(t, w.client(nil).CoreV1().Nodes().Delete(t.Context(), "one", metav1.DeleteOptions{}))
-		s.after(time.Minute)
+		s.advance(time.Minute)
 		require.Len(t, w.volumes(t), 1)
 		require.Equal(t, "one", p.calls[1].SelectedNode.Name)
 	})
 }
 
-// patient blocks until its context ends.
-type patient struct{ simple }
+// blockingProvisioner blocks until its context ends.
+type blockingProvisioner struct{ fakeProvisioner }
 
-func (p *patient) ProvisionContext(
+func (p *blockingProvisioner) ProvisionContext(
 	ctx context.Context, o provision.VolumeOptions,
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	<-ctx.Done()
 	return nil, provision.ProvisioningFinished, ctx.Err()
 }
 
-func (p *patient) DeleteContext(ctx context.Context, _ *corev1.PersistentVolume) error {
+func (p *blockingProvisioner) DeleteContext(ctx context.Context, _ *corev1.PersistentVolume) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 func TestContextEndsWithTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast"), released("volume")), &patient{})
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(time.Hour)
+		s := run(t, newFakeAPI(newClass("fast"), released("volume")), &blockingProvisioner{})
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(time.Hour)
 		s.stop()
-		require.NotEmpty(t, s.world.claim(t, "claim").Finalizers, "a call that was cut short is never final")
-		require.Len(t, s.world.volumes(t), 1)
+		require.NotEmpty(t, s.api.claim(t, "claim").Finalizers, "a call that was cut short is never final")
+		require.Len(t, s.api.volumes(t), 1)
 	})
 }
 
 // A claim that turns away from us while a volume may exist is finished all the same (its volume would leak).
 func TestClaimTurnsAwayWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &scripted{script: []provision.ProvisioningState{provision.ProvisioningInBackground}}
-		s := run(t, newWorld(newClass("fast")), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		p := &scriptedProvisioner{states: []provision.ProvisioningState{provision.ProvisioningInBackground}}
+		s := run(t, newFakeAPI(newClass("fast")), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
+		s.api.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = nil
 			c.Spec.VolumeName = "another"
 		})
-		s.after(time.Minute)
-		require.Len(t, s.world.volumes(t), 1)
-		require.Empty(t, s.world.claim(t, "claim").Finalizers)
+		s.advance(time.Minute)
+		require.Len(t, s.api.volumes(t), 1)
+		require.Empty(t, s.api.claim(t, "claim").Finalizers)
 	})
 }
 
@@ -196,9 +196,9 @@ func TestOptionsAreCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		class := newClass("fast")
 		class.Parameters = map[string]string{"a": "b"}
-		p := &simple{}
+		p := &fakeProvisioner{}
 		fails := true
-		p.answers(func(o provision.VolumeOptions) error {
+		p.setProvisionErr(func(o provision.VolumeOptions) error {
 			o.Parameters["a"], o.PVC.Annotations["volume.kubernetes.io/storage-provisioner"] = "spoilt", "spoilt"
 			if fails {
 				fails = false
@@ -206,43 +206,43 @@ func TestOptionsAreCopies(t *testing.T) {
 			}
 			return nil
 		})
-		s := run(t, newWorld(class), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(time.Minute)
-		require.Equal(t, 2, p.count())
-		require.Len(t, s.world.volumes(t), 1)
+		s := run(t, newFakeAPI(class), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(time.Minute)
+		require.Equal(t, 2, p.callCount())
+		require.Len(t, s.api.volumes(t), 1)
 	})
 }
 
-type nothing struct{ simple }
+type nilProvisioner struct{ fakeProvisioner }
 
-func (*nothing) ProvisionExt(provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+func (*nilProvisioner) ProvisionExt(provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	return nil, provision.ProvisioningFinished, nil
 }
 
 func TestNeitherVolumeNorErrorIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast")), &nothing{})
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		s := run(t, newFakeAPI(newClass("fast")), &nilProvisioner{})
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Len(t, only(s.eventsSoFar(), "neither a volume nor an error"), 1)
+		require.Len(t, withReason(s.drainEvents(), "neither a volume nor an error"), 1)
 	})
 }
 
-// calm is done whatever state it names.
-type calm struct{ simple }
+// stateOnlyProvisioner is done whatever state it names.
+type stateOnlyProvisioner struct{ fakeProvisioner }
 
-func (*calm) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
-	return volumeOf(o), provision.ProvisioningInBackground, nil
+func (*stateOnlyProvisioner) ProvisionExt(o provision.VolumeOptions) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
+	return newVolume(o), provision.ProvisioningInBackground, nil
 }
 
 func TestNoErrorIsSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &calm{}
-		s := run(t, newWorld(newClass("fast")), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
+		p := &stateOnlyProvisioner{}
+		s := run(t, newFakeAPI(newClass("fast")), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		require.Len(t, s.world.volumes(t), 1)
-		require.Zero(t, p.count(), "Provision is never called beside ProvisionExt")
+		require.Len(t, s.api.volumes(t), 1)
+		require.Zero(t, p.callCount(), "Provision is never called beside ProvisionExt")
 	})
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/berth-dev/berth/provision"
 )
 
-// static begins the names of volumes that somebody makes by hand.
-const static = "static-"
+// staticPrefix begins the names of volumes that somebody makes by hand.
+const staticPrefix = "static-"
 
 // bindElsewhere does what Kubernetes does when somebody makes a volume that suits a claim that still waits: the volume
 // names the claim first, then the claim the volume.
-func (w *world) bindElsewhere(t *testing.T, claim string) {
+func (w *fakeAPI) bindElsewhere(t *testing.T, claim string) {
 	t.Helper()
 	waiting := w.claim(t, claim)
 	pv := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: static + claim},
+		ObjectMeta: metav1.ObjectMeta{Name: staticPrefix + claim},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			ClaimRef:                      &corev1.ObjectReference{Namespace: "ns", Name: claim, UID: waiting.UID},
@@ -32,7 +32,7 @@ func (w *world) bindElsewhere(t *testing.T, claim string) {
 	_, err := w.client(nil).CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
 	require.NoError(t, err)
 	synctest.Wait()
-	w.changeClaim(t, claim, func(c *corev1.PersistentVolumeClaim) {
+	w.updateClaim(t, claim, func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Status.Phase = pv.Name, corev1.ClaimBound
 	})
 	synctest.Wait()
@@ -41,46 +41,46 @@ func (w *world) bindElsewhere(t *testing.T, claim string) {
 // A claim that is bound to a volume of somebody else's while one is being made for it is finished all the same: what is
 // made is saved, for Kubernetes to release, and nothing is left that no PersistentVolume names.
 func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
-	requireNothingLeft := func(t *testing.T, s *setup, p *simple) {
+	requireNothingLeft := func(t *testing.T, s *fixture, p *fakeProvisioner) {
 		t.Helper()
-		s.after(time.Minute)
-		require.Len(t, s.world.volumes(t), 2, "the static one and the one that was made")
-		require.Empty(t, s.world.claim(t, "claim").Finalizers)
-		s.world.step(t)
-		s.after(time.Minute)
-		left := s.world.volumes(t)
+		s.advance(time.Minute)
+		require.Len(t, s.api.volumes(t), 2, "the static one and the one that was made")
+		require.Empty(t, s.api.claim(t, "claim").Finalizers)
+		s.api.bindAndRelease(t)
+		s.advance(time.Minute)
+		left := s.api.volumes(t)
 		require.Len(t, left, 1)
-		require.Equal(t, static+"claim", left[0].Name)
+		require.Equal(t, staticPrefix+"claim", left[0].Name)
 		require.Len(t, p.deleted(), 1)
 	}
-	bubble("in the background", t, func(t *testing.T) {
-		p := &scripted{script: []provision.ProvisioningState{provision.ProvisioningInBackground}}
-		s := run(t, newWorld(newClass("fast")), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
+	runSynctest("in the background", t, func(t *testing.T) {
+		p := &scriptedProvisioner{states: []provision.ProvisioningState{provision.ProvisioningInBackground}}
+		s := run(t, newFakeAPI(newClass("fast")), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.bindElsewhere(t, "claim")
-		requireNothingLeft(t, s, &p.simple)
+		s.api.bindElsewhere(t, "claim")
+		requireNothingLeft(t, s, &p.fakeProvisioner)
 	})
-	bubble("during the call", t, func(t *testing.T) {
-		p, answer := &simple{}, make(chan error)
-		p.answers(func(provision.VolumeOptions) error { return <-answer })
-		s := run(t, newWorld(newClass("fast")), p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
+	runSynctest("during the call", t, func(t *testing.T) {
+		p, answer := &fakeProvisioner{}, make(chan error)
+		p.setProvisionErr(func(provision.VolumeOptions) error { return <-answer })
+		s := run(t, newFakeAPI(newClass("fast")), p)
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.bindElsewhere(t, "claim")
+		s.api.bindElsewhere(t, "claim")
 		answer <- nil
 		requireNothingLeft(t, s, p)
 	})
-	bubble("before it is saved", t, func(t *testing.T) {
-		p, refused := &simple{}, true
-		w := newWorld(newClass("fast"))
-		api := &process{fault: func(what string) verdict {
+	runSynctest("before it is saved", t, func(t *testing.T) {
+		p, refused := &fakeProvisioner{}, true
+		w := newFakeAPI(newClass("fast"))
+		api := &process{nextFault: func(what string) fault {
 			if what == "create persistentvolumes" && refused {
 				return failBefore
 			}
-			return pass
+			return noFault
 		}}
-		s := runIn(t, w, api, p)
+		s := runWithProcess(t, w, api, p)
 		w.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
 		w.bindElsewhere(t, "claim")
@@ -89,8 +89,8 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 		api.mu.Unlock()
 		requireNothingLeft(t, s, p)
 	})
-	bubble("by an earlier process", t, func(t *testing.T) {
-		p, w := &simple{}, newWorld(newClass("fast"))
+	runSynctest("by an earlier process", t, func(t *testing.T) {
+		p, w := &fakeProvisioner{}, newFakeAPI(newClass("fast"))
 		claim := withUID(newClaim("claim", "fast"), "u")
 		claim.Finalizers = []string{"example.com/intent"}
 		w.createClaim(t, claim)
@@ -98,16 +98,16 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 		s := run(t, w, p, provision.IntentFinalizer("example.com/intent"))
 		requireNothingLeft(t, s, p)
 	})
-	bubble("not begun", t, func(t *testing.T) {
-		p := &simple{}
-		s := run(t, newWorld(), p) // without its class
-		s.world.createClaim(t, newClaim("claim", "fast"))
+	runSynctest("not begun", t, func(t *testing.T) {
+		p := &fakeProvisioner{}
+		s := run(t, newFakeAPI(), p) // without its class
+		s.api.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		s.world.bindElsewhere(t, "claim")
-		_, err := s.world.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
+		s.api.bindElsewhere(t, "claim")
+		_, err := s.api.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
 		require.NoError(t, err)
-		s.after(time.Hour)
-		require.Zero(t, p.count(), "it has what it needs")
+		s.advance(time.Hour)
+		require.Zero(t, p.callCount(), "it has what it needs")
 	})
 }
 
@@ -117,23 +117,23 @@ func TestClaimIsTakenAwayByHandBeforeItsClassIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := withUID(newClaim("claim", "fast"), "u")
 		claim.Finalizers = []string{"example.com/intent"}
-		p, w := &simple{}, newWorld(claim)
+		p, w := &fakeProvisioner{}, newFakeAPI(claim)
 		s := run(t, w, p, provision.IntentFinalizer("example.com/intent"))
 		w.deleteClaim(t, "claim")
-		s.after(time.Minute)
-		require.NotEmpty(t, only(s.eventsSoFar(), `storage class "fast" is not there; create it: a volume may exist`))
-		w.changeClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
+		s.advance(time.Minute)
+		require.NotEmpty(t, withReason(s.drainEvents(), `storage class "fast" is not there; create it: a volume may exist`))
+		w.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
 		err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "claim", metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
 		}
-		s.after(time.Hour)
+		s.advance(time.Hour)
 		require.Empty(t, w.claims(t))
 		_, err = w.client(nil).StorageV1().StorageClasses().Create(t.Context(), newClass("fast"), metav1.CreateOptions{})
 		require.NoError(t, err)
-		s.after(time.Minute)
-		w.step(t)
-		s.after(time.Minute)
+		s.advance(time.Minute)
+		w.bindAndRelease(t)
+		s.advance(time.Minute)
 		require.Len(t, p.deleted(), 1, "what may have been there was found and removed")
 		require.Empty(t, w.volumes(t))
 	})

@@ -23,7 +23,7 @@ import (
 )
 
 // bind does what Kubernetes does for a claim whose volume is saved.
-func (w *world) bind(t testing.TB, name string) {
+func (w *fakeAPI) bind(t testing.TB, name string) {
 	t.Helper()
 	claim := w.claim(t, name)
 	claim.Spec.VolumeName, claim.Status.Phase = "pvc-"+string(claim.UID), corev1.ClaimBound
@@ -33,7 +33,7 @@ func (w *world) bind(t testing.TB, name string) {
 
 // writtenEvents are the reasons of the events in the API. An event's name has its time, which stands still here, so only
 // the first of each claim is taken.
-func (w *world) writtenEvents(t testing.TB) string {
+func (w *fakeAPI) writtenEvents(t testing.TB) string {
 	t.Helper()
 	list, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -44,17 +44,17 @@ func (w *world) writtenEvents(t testing.TB) string {
 	return strings.Join(reasons, " ")
 }
 
-// rushed has two claims provisioned, of which the first is bound and the second waits to be. The second one comes from an
+// newContendedFixture has two claims provisioned, of which the first is bound and the second waits to be. The second one comes from an
 // earlier run, so that somebody waits already when the first is provisioned: a call is no rush, and what is told of it may be
 // written while it is under way.
-func rushed(t *testing.T, p provision.Provisioner) (w *world, stop func()) {
+func newContendedFixture(t *testing.T, p provision.Provisioner) (w *fakeAPI, stop func()) {
 	t.Helper()
-	w = newWorld(newClass("fast"))
-	earlier := run(t, w, &simple{})
+	w = newFakeAPI(newClass("fast"))
+	earlier := run(t, w, &fakeProvisioner{})
 	w.createClaim(t, newClaim("claim1", "fast"))
 	synctest.Wait()
 	earlier.stop()
-	ctrl, err := provision.New(w.client(nil), driver, p, provision.LeaderElection(false), provision.ResyncPeriod(0))
+	ctrl, err := provision.New(w.client(nil), driverName, p, provision.LeaderElection(false), provision.ResyncPeriod(0))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -78,24 +78,24 @@ func rushed(t *testing.T, p provision.Provisioner) (w *world, stop func()) {
 }
 
 func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
-	bubble("until nobody waits", t, func(t *testing.T) {
-		w, _ := rushed(t, &simple{})
+	runSynctest("until nobody waits", t, func(t *testing.T) {
+		w, _ := newContendedFixture(t, &fakeProvisioner{})
 		w.bind(t, "claim1")
 		synctest.Wait()
 		require.Empty(t, w.claim(t, "claim0").Finalizers)
 		require.Empty(t, w.claim(t, "claim1").Finalizers)
 		require.Equal(t, "Provisioning", w.writtenEvents(t))
 	})
-	bubble("for no more than half a minute", t, func(t *testing.T) {
-		w, _ := rushed(t, &simple{})
+	runSynctest("for no more than half a minute", t, func(t *testing.T) {
+		w, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		require.Empty(t, w.claim(t, "claim0").Finalizers)
 		require.Len(t, w.claim(t, "claim1").Finalizers, 1)
 		require.Equal(t, "Provisioning", w.writtenEvents(t))
 	})
-	bubble("and not to who is stuck", t, func(t *testing.T) {
-		w, _ := rushed(t, &simple{})
+	runSynctest("and not to who is stuck", t, func(t *testing.T) {
+		w, _ := newContendedFixture(t, &fakeProvisioner{})
 		time.Sleep(time.Minute)
 		w.createClaim(t, newClaim("claim2", "fast"))
 		time.Sleep(29 * time.Second)
@@ -106,14 +106,14 @@ func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, w.claim(t, "claim2").Finalizers)
 	})
-	bubble("but a deleted claim is waited for", t, func(t *testing.T) {
-		w, _ := rushed(t, &simple{})
+	runSynctest("but a deleted claim is waited for", t, func(t *testing.T) {
+		w, _ := newContendedFixture(t, &fakeProvisioner{})
 		w.deleteClaim(t, "claim0")
 		synctest.Wait()
 		require.Len(t, w.claims(t), 1)
 	})
-	bubble("nor does it outlast the controller", t, func(t *testing.T) {
-		w, stop := rushed(t, &simple{})
+	runSynctest("nor does it outlast the controller", t, func(t *testing.T) {
+		w, stop := newContendedFixture(t, &fakeProvisioner{})
 		stop()
 		require.Empty(t, w.claim(t, "claim0").Finalizers)
 		require.Equal(t, "Provisioning", w.writtenEvents(t))
@@ -123,9 +123,9 @@ func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
 // A Warning is written although claims wait: somebody has to act on it.
 func TestWarningsDoNotGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		w, _ := rushed(t, p)
-		p.answers(func(provision.VolumeOptions) error { return errors.New("no") })
+		p := &fakeProvisioner{}
+		w, _ := newContendedFixture(t, p)
+		p.setProvisionErr(func(provision.VolumeOptions) error { return errors.New("no") })
 		w.createClaim(t, newClaim("failing", "fast"))
 		synctest.Wait()
 		require.Equal(t, "ProvisioningFailed", w.writtenEvents(t))
@@ -135,9 +135,9 @@ func TestWarningsDoNotGiveWay(t *testing.T) {
 // A call that takes long is no rush: what is told of it, and what others left, is written meanwhile.
 func TestSlowCallIsNoRush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &simple{}
-		w, _ := rushed(t, p)
-		p.answers(func(provision.VolumeOptions) error {
+		p := &fakeProvisioner{}
+		w, _ := newContendedFixture(t, p)
+		p.setProvisionErr(func(provision.VolumeOptions) error {
 			time.Sleep(time.Minute) // the bubble's time
 			return nil
 		})
@@ -151,8 +151,8 @@ func TestSlowCallIsNoRush(t *testing.T) {
 	})
 }
 
-// slowIntents is a client whose intents, from the second on, are not written before a volume is saved.
-type slowIntents struct {
+// slowIntentClient is a client whose intents, from the second on, are not written before a volume is saved.
+type slowIntentClient struct {
 	kubernetes.Interface
 	intents atomic.Int32
 	saved   chan struct{}
@@ -160,18 +160,18 @@ type slowIntents struct {
 }
 
 // IsWatchListSemanticsUnSupported passes on what client-go's informers ask a client that is no real one.
-func (*slowIntents) IsWatchListSemanticsUnSupported() bool { return true }
+func (*slowIntentClient) IsWatchListSemanticsUnSupported() bool { return true }
 
-// begun lets the intents be written.
-func (s *slowIntents) begun() { s.save.Do(func() { close(s.saved) }) }
+// allowIntents lets the intents be written.
+func (s *slowIntentClient) allowIntents() { s.save.Do(func() { close(s.saved) }) }
 
-func (s *slowIntents) CoreV1() typedcorev1.CoreV1Interface {
+func (s *slowIntentClient) CoreV1() typedcorev1.CoreV1Interface {
 	return slowCore{CoreV1Interface: s.Interface.CoreV1(), slow: s}
 }
 
 type slowCore struct {
 	typedcorev1.CoreV1Interface
-	slow *slowIntents
+	slow *slowIntentClient
 }
 
 func (c slowCore) PersistentVolumeClaims(namespace string) typedcorev1.PersistentVolumeClaimInterface {
@@ -184,7 +184,7 @@ func (c slowCore) PersistentVolumes() typedcorev1.PersistentVolumeInterface {
 
 type slowClaims struct {
 	typedcorev1.PersistentVolumeClaimInterface
-	slow *slowIntents
+	slow *slowIntentClient
 }
 
 func (c slowClaims) Patch(
@@ -198,13 +198,13 @@ func (c slowClaims) Patch(
 
 type savedVolumes struct {
 	typedcorev1.PersistentVolumeInterface
-	slow *slowIntents
+	slow *slowIntentClient
 }
 
 func (v savedVolumes) Create(
 	ctx context.Context, pv *corev1.PersistentVolume, options metav1.CreateOptions,
 ) (*corev1.PersistentVolume, error) {
-	defer v.slow.begun()
+	defer v.slow.allowIntents()
 	return v.PersistentVolumeInterface.Create(ctx, pv, options)
 }
 
@@ -212,20 +212,20 @@ func (v savedVolumes) Create(
 // something to bind from the beginning. Else the intents here wait for ever, for they wait for a volume.
 func TestVolumesDoNotQueueUpBehindIntents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
+		w := newFakeAPI(newClass("fast"))
 		const count = 300
 		for i := range count {
 			w.createClaim(t, newClaim(fmt.Sprint("claim", i), "fast"))
 		}
-		slow := &slowIntents{Interface: w.client(nil), saved: make(chan struct{})}
-		ctrl, err := provision.New(slow, driver, &simple{}, provision.LeaderElection(false),
+		slow := &slowIntentClient{Interface: w.client(nil), saved: make(chan struct{})}
+		ctrl, err := provision.New(slow, driverName, &fakeProvisioner{}, provision.LeaderElection(false),
 			provision.EventRecorder(record.NewFakeRecorder(5000)))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- ctrl.RunContext(ctx) }()
 		defer func() {
-			slow.begun() // a test that has failed ends, too
+			slow.allowIntents() // a test that has failed ends, too
 			cancel()
 			require.NoError(t, <-done)
 		}()

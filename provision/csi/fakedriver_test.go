@@ -18,8 +18,8 @@ import (
 
 const driverName = "disk.example.com"
 
-// faulty is a driver that does as it is told, wrong things above all.
-type faulty struct {
+// fakeDriver is a driver that does as it is told, wrong things above all.
+type fakeDriver struct {
 	csiapi.UnimplementedIdentityServer
 	csiapi.UnimplementedControllerServer
 
@@ -28,18 +28,18 @@ type faulty struct {
 	noTopology bool
 	rpcs       []csiapi.ControllerServiceCapability_RPC_Type
 
-	mu      sync.Mutex
-	create  func(ctx context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error)
-	remove  func(req *csiapi.DeleteVolumeRequest) error
-	created []*csiapi.CreateVolumeRequest
-	deleted []*csiapi.DeleteVolumeRequest
-	asked   int
-	room    []*csiapi.GetCapacityRequest
+	mu               sync.Mutex
+	create           func(ctx context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error)
+	remove           func(req *csiapi.DeleteVolumeRequest) error
+	created          []*csiapi.CreateVolumeRequest
+	deleted          []*csiapi.DeleteVolumeRequest
+	infoCalls        int
+	capacityRequests []*csiapi.GetCapacityRequest
 }
 
-// newFaulty returns a driver that can do everything and does it right.
-func newFaulty() *faulty {
-	return &faulty{name: driverName, rpcs: []csiapi.ControllerServiceCapability_RPC_Type{
+// newFakeDriver returns a driver that can do everything and does it right.
+func newFakeDriver() *fakeDriver {
+	return &fakeDriver{name: driverName, rpcs: []csiapi.ControllerServiceCapability_RPC_Type{
 		csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csiapi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csiapi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
@@ -48,13 +48,13 @@ func newFaulty() *faulty {
 	}}
 }
 
-func (f *faulty) serve(t *testing.T, socket string) (stop func()) {
+func (f *fakeDriver) serve(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	return f.serveAs(t, socket, f, nil)
 }
 
 // serveAs serves another controller service beside the driver's identity, and a node service, if there is one.
-func (f *faulty) serveAs(
+func (f *fakeDriver) serveAs(
 	t *testing.T, socket string, controller csiapi.ControllerServer, node csiapi.NodeServer,
 ) (stop func()) {
 	t.Helper()
@@ -87,27 +87,27 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "csi.sock")
 }
 
-func (f *faulty) GetPluginInfo(
+func (f *fakeDriver) GetPluginInfo(
 	context.Context, *csiapi.GetPluginInfoRequest,
 ) (*csiapi.GetPluginInfoResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked++
+	f.infoCalls++
 	return &csiapi.GetPluginInfoResponse{Name: f.name, VendorVersion: "1"}, nil
 }
 
-// timesAsked is how often a client has asked who the driver is.
-func (f *faulty) timesAsked() int {
+// infoCallCount is how often a client has asked who the driver is.
+func (f *fakeDriver) infoCallCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.asked
+	return f.infoCalls
 }
 
-func (f *faulty) Probe(context.Context, *csiapi.ProbeRequest) (*csiapi.ProbeResponse, error) {
+func (f *fakeDriver) Probe(context.Context, *csiapi.ProbeRequest) (*csiapi.ProbeResponse, error) {
 	return &csiapi.ProbeResponse{Ready: wrapperspb.Bool(!f.unready)}, nil
 }
 
-func (f *faulty) GetPluginCapabilities(
+func (f *fakeDriver) GetPluginCapabilities(
 	context.Context, *csiapi.GetPluginCapabilitiesRequest,
 ) (*csiapi.GetPluginCapabilitiesResponse, error) {
 	service := func(kind csiapi.PluginCapability_Service_Type) *csiapi.PluginCapability {
@@ -124,7 +124,7 @@ func (f *faulty) GetPluginCapabilities(
 	return resp, nil
 }
 
-func (f *faulty) ControllerGetCapabilities(
+func (f *fakeDriver) ControllerGetCapabilities(
 	context.Context, *csiapi.ControllerGetCapabilitiesRequest,
 ) (*csiapi.ControllerGetCapabilitiesResponse, error) {
 	resp := &csiapi.ControllerGetCapabilitiesResponse{}
@@ -135,7 +135,7 @@ func (f *faulty) ControllerGetCapabilities(
 	return resp, nil
 }
 
-func (f *faulty) CreateVolume(
+func (f *fakeDriver) CreateVolume(
 	ctx context.Context, req *csiapi.CreateVolumeRequest,
 ) (*csiapi.CreateVolumeResponse, error) {
 	f.mu.Lock()
@@ -155,7 +155,7 @@ func (f *faulty) CreateVolume(
 	return &csiapi.CreateVolumeResponse{Volume: volume}, nil
 }
 
-func (f *faulty) DeleteVolume(
+func (f *fakeDriver) DeleteVolume(
 	_ context.Context, req *csiapi.DeleteVolumeRequest,
 ) (*csiapi.DeleteVolumeResponse, error) {
 	f.mu.Lock()
@@ -170,7 +170,7 @@ func (f *faulty) DeleteVolume(
 }
 
 // failWith has CreateVolume fail with that code, or work again with codes.OK.
-func (f *faulty) failWith(code codes.Code) {
+func (f *fakeDriver) failWith(code codes.Code) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.create = nil
@@ -181,7 +181,7 @@ func (f *faulty) failWith(code codes.Code) {
 	}
 }
 
-func (f *faulty) last() *csiapi.CreateVolumeRequest {
+func (f *fakeDriver) last() *csiapi.CreateVolumeRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.created) == 0 {

@@ -35,17 +35,17 @@ func TestWhatIsLeftAloneIsNotCounted(t *testing.T) {
 		"made by hand": {"fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "mine" }},
 		"there before": {"fast", func(c *corev1.PersistentVolumeClaim) { c.UID = "there" }},
 	} {
-		bubble(name, t, func(t *testing.T) {
+		runSynctest(name, t, func(t *testing.T) {
 			there := released("pvc-there")
 			there.Spec.ClaimRef.UID, there.Status.Phase = "there", corev1.VolumeBound
 			claim := newClaim("claim", test.class)
 			test.change(claim)
-			p := &simple{answer: ignore}
-			s := run(t, newWorld(newClass("fast"), foreign, there), p, provision.ResyncPeriod(0))
-			s.world.createClaim(t, claim)
-			s.after(time.Hour)
+			p := &fakeProvisioner{provisionErr: ignore}
+			s := run(t, newFakeAPI(newClass("fast"), foreign, there), p, provision.ResyncPeriod(0))
+			s.api.createClaim(t, claim)
+			s.advance(time.Hour)
 			requireCounts(t, s.ctrl, counts{})
-			require.Equal(t, name == "ignored", p.count() == 1)
+			require.Equal(t, name == "ignored", p.callCount() == 1)
 		})
 	}
 }
@@ -54,16 +54,16 @@ func TestWhatIsLeftAloneIsNotCounted(t *testing.T) {
 // object cannot be deleted.
 func TestDeletionIsCountedWhenItIsDone(t *testing.T) {
 	for _, what := range []string{"get persistentvolumes", "delete persistentvolumes"} {
-		bubble(what, t, func(t *testing.T) {
-			p := &simple{}
-			s := runIn(t, newWorld(released("volume")), failing(what, 3, failBefore), p)
+		runSynctest(what, t, func(t *testing.T) {
+			p := &fakeProvisioner{}
+			s := runWithProcess(t, newFakeAPI(released("volume")), failRequests(what, 3, failBefore), p)
 			if what == "get persistentvolumes" {
 				require.Empty(t, p.deleted(), "an error of the API is not the volume's absence")
 				requireCounts(t, s.ctrl, counts{})
 			}
-			s.after(time.Minute)
+			s.advance(time.Minute)
 			require.Equal(t, []string{"volume"}, p.deleted(), "the storage is deleted once")
-			require.Empty(t, s.world.volumes(t))
+			require.Empty(t, s.api.volumes(t))
 			requireCounts(t, s.ctrl, counts{
 				`persistentvolume_delete_total{class="fast"}`: 1, `persistentvolume_delete_duration_seconds{class="fast"}`: 1})
 		})
@@ -73,17 +73,17 @@ func TestDeletionIsCountedWhenItIsDone(t *testing.T) {
 // A volume that went between the watch and the call is not counted as deleted, nor is one that was taken back.
 func TestVolumeThatWentIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(released("volume"))
-		p := &simple{}
-		process := &process{kill: func() {}, fault: func(what string) verdict {
+		w := newFakeAPI(released("volume"))
+		p := &fakeProvisioner{}
+		process := &process{kill: func() {}, nextFault: func(what string) fault {
 			if what == "get persistentvolumes" {
 				err := w.tracker.Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", "volume")
 				require.NoError(t, err)
 			}
-			return pass
+			return noFault
 		}}
-		s := runIn(t, w, process, p)
-		s.after(time.Minute)
+		s := runWithProcess(t, w, process, p)
+		s.advance(time.Minute)
 		require.Empty(t, p.deleted())
 		requireCounts(t, s.ctrl, counts{})
 	})
@@ -92,10 +92,10 @@ func TestVolumeThatWentIsNotCounted(t *testing.T) {
 // The class that counts is the one in use: the old annotation comes before the field.
 func TestMetricsNameTheClassInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, newWorld(newClass("fast")), &simple{})
+		s := run(t, newFakeAPI(newClass("fast")), &fakeProvisioner{})
 		claim := newClaim("claim", "missing")
 		claim.Annotations["volume.beta.kubernetes.io/storage-class"] = "fast"
-		s.world.createClaim(t, claim)
+		s.api.createClaim(t, claim)
 		synctest.Wait()
 		require.Equal(t, 1.0, gather(t, s.ctrl.MetricsGatherer())[`persistentvolumeclaim_provision_total{class="fast",source=""}`])
 	})
@@ -105,13 +105,13 @@ func TestMetricsNameTheClassInUse(t *testing.T) {
 func TestBackoffDoublesToItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Time
-		p := &simple{answer: func(provision.VolumeOptions) error {
+		p := &fakeProvisioner{provisionErr: func(provision.VolumeOptions) error {
 			at = append(at, time.Now())
 			return errors.New("no")
 		}}
-		s := run(t, newWorld(newClass("fast")), p, provision.ResyncPeriod(0))
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(24 * time.Hour)
+		s := run(t, newFakeAPI(newClass("fast")), p, provision.ResyncPeriod(0))
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(24 * time.Hour)
 		require.Len(t, at, 16, "one call and fifteen retries")
 		want := 15 * time.Second
 		for i := range at[1:] {
@@ -124,21 +124,21 @@ func TestBackoffDoublesToItsLimit(t *testing.T) {
 // Who has given up, succeeded or gone leaves no count of failures behind.
 func TestFailuresAreForgotten(t *testing.T) {
 	for _, end := range []string{"given up", "succeeded", "gone"} {
-		bubble(end, t, func(t *testing.T) {
+		runSynctest(end, t, func(t *testing.T) {
 			limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Second, time.Minute)
-			p := &simple{answer: func(provision.VolumeOptions) error { return errors.New("no") }}
-			s := run(t, newWorld(newClass("fast")), p, provision.RateLimiter(limiter),
+			p := &fakeProvisioner{provisionErr: func(provision.VolumeOptions) error { return errors.New("no") }}
+			s := run(t, newFakeAPI(newClass("fast")), p, provision.RateLimiter(limiter),
 				provision.FailedProvisionThreshold(3), provision.ResyncPeriod(0))
-			claim := s.world.createClaim(t, newClaim("claim", "fast"))
-			s.after(1500 * time.Millisecond)
+			claim := s.api.createClaim(t, newClaim("claim", "fast"))
+			s.advance(1500 * time.Millisecond)
 			require.Equal(t, 2, limiter.NumRequeues(string(claim.UID)))
 			switch end {
 			case "succeeded":
-				p.answers(nil)
+				p.setProvisionErr(nil)
 			case "gone":
-				s.world.deleteClaim(t, "claim")
+				s.api.deleteClaim(t, "claim")
 			}
-			s.after(time.Hour)
+			s.advance(time.Hour)
 			require.Zero(t, limiter.NumRequeues(string(claim.UID)))
 		})
 	}
@@ -147,20 +147,20 @@ func TestFailuresAreForgotten(t *testing.T) {
 // Volumes that cannot be deleted do not use up what lets claims be tried again.
 func TestDeletionsDoNotDelayClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
+		w := newFakeAPI(newClass("fast"))
 		for i := range 1000 {
 			pv := released(fmt.Sprint("volume", i))
 			require.NoError(t, w.tracker.Add(pv))
 		}
-		p := &simple{delete: func(*corev1.PersistentVolume) error { return errors.New("busy") }}
-		p.answers(func(provision.VolumeOptions) error {
-			p.answers(nil)
+		p := &fakeProvisioner{deleteErr: func(*corev1.PersistentVolume) error { return errors.New("busy") }}
+		p.setProvisionErr(func(provision.VolumeOptions) error {
+			p.setProvisionErr(nil)
 			return errors.New("once")
 		})
 		s := run(t, w, p)
-		s.world.createClaim(t, newClaim("claim", "fast"))
-		s.after(16 * time.Second)
-		require.Equal(t, 2, p.count())
+		s.api.createClaim(t, newClaim("claim", "fast"))
+		s.advance(16 * time.Second)
+		require.Equal(t, 2, p.callCount())
 	})
 }
 
@@ -170,23 +170,23 @@ func TestNamesOfTheProcess(t *testing.T) {
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(newClass("fast"))
-		ctrl, err := provision.New(w.client(nil), driver, &simple{})
+		w := newFakeAPI(newClass("fast"))
+		ctrl, err := provision.New(w.client(nil), driverName, &fakeProvisioner{})
 		require.NoError(t, err)
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() { defer close(done); ctrl.Run(stop) }()
 		synctest.Wait()
-		lease, err := w.client(nil).CoordinationV1().Leases("mine").Get(t.Context(), strings.ReplaceAll(driver, "/", "-"), metav1.GetOptions{})
+		lease, err := w.client(nil).CoordinationV1().Leases("mine").Get(t.Context(), strings.ReplaceAll(driverName, "/", "-"), metav1.GetOptions{})
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(*lease.Spec.HolderIdentity, host+"_"), *lease.Spec.HolderIdentity)
 		w.createClaim(t, newClaim("claim", "fast"))
 		synctest.Wait()
-		w.step(t)
+		w.bindAndRelease(t)
 		synctest.Wait()
 		events, err := w.client(nil).CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, events.Items)
-		require.Equal(t, driver+"_"+*lease.Spec.HolderIdentity, events.Items[0].Source.Component)
+		require.Equal(t, driverName+"_"+*lease.Spec.HolderIdentity, events.Items[0].Source.Component)
 		close(stop)
 		<-done
 	})

@@ -26,7 +26,7 @@ func TestRealDeletionFollowsTheDetachment(t *testing.T) {
 	client, own, place := realClient(t)
 	config, driver := loopDriver(t, csidriver.Config{Name: place + ".example.com"})
 	p := started(t, csi.Deps{Client: own}, csi.Config{Name: place + ".example.com", Socket: config.Endpoint})
-	control(t, own, place, p, time.Hour)
+	newController(t, own, place, p, time.Hour)
 	claims(t, client, place, 1)
 	var pv corev1.PersistentVolume
 	until(t, client, place, func(volumes []corev1.PersistentVolume) bool {

@@ -39,9 +39,9 @@ var (
 	volumesGVR = corev1.SchemeGroupVersion.WithResource("persistentvolumes")
 )
 
-// world is an API server in memory, with the versions and the preconditions that client-go's fake lacks, and with a
+// fakeAPI is an API server in memory, with the versions and the preconditions that client-go's fake lacks, and with a
 // watch that lags behind. It outlives the resizers that run on it.
-type world struct {
+type fakeAPI struct {
 	t       testing.TB
 	mu      sync.Mutex // guards all below
 	tracker k8stesting.ObjectTracker
@@ -51,58 +51,58 @@ type world struct {
 	patches int
 	forbid  bool // whether claims may be patched in their status alone
 
-	pool *pool
+	driver *fakeDriver
 }
 
-func newWorld(t testing.TB) *world {
+func newFakeAPI(t testing.TB) *fakeAPI {
 	tracker := k8stesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
-	w := &world{t: t, tracker: tracker, version: map[schema.GroupVersionResource]int64{},
-		lag: func() time.Duration { return 0 }, pool: newPool()}
-	w.react = k8stesting.ObjectReaction(&stamping{tracker, w})
+	w := &fakeAPI{t: t, tracker: tracker, version: map[schema.GroupVersionResource]int64{},
+		lag: func() time.Duration { return 0 }, driver: newFakeDriver()}
+	w.react = k8stesting.ObjectReaction(&versionedTracker{tracker, w})
 	return w
 }
 
-// stamping gives every written object the resourceVersion by which the tracker counts it. Its caller holds the world's mu.
-type stamping struct {
+// versionedTracker gives every written object the resourceVersion by which the tracker counts it. Its caller holds the world's mu.
+type versionedTracker struct {
 	k8stesting.ObjectTracker
-	w *world
+	api *fakeAPI
 }
 
-func (s *stamping) write(gvr schema.GroupVersionResource, obj runtime.Object, store func(runtime.Object) error) error {
+func (s *versionedTracker) write(gvr schema.GroupVersionResource, obj runtime.Object, store func(runtime.Object) error) error {
 	obj = obj.DeepCopyObject()
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
 	}
-	next := max(s.w.version[gvr], 1) + 1
+	next := max(s.api.version[gvr], 1) + 1
 	m.SetResourceVersion(strconv.FormatInt(next, 10))
 	if err := store(obj); err != nil {
 		return err
 	}
-	s.w.version[gvr] = next
+	s.api.version[gvr] = next
 	return nil
 }
 
-func (s *stamping) Create(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.CreateOptions) error {
+func (s *versionedTracker) Create(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.CreateOptions) error {
 	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Create(gvr, obj, ns, opts...) })
 }
 
-func (s *stamping) Update(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.UpdateOptions) error {
+func (s *versionedTracker) Update(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.UpdateOptions) error {
 	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Update(gvr, obj, ns, opts...) })
 }
 
-func (s *stamping) Patch(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.PatchOptions) error {
+func (s *versionedTracker) Patch(gvr schema.GroupVersionResource, obj runtime.Object, ns string, opts ...metav1.PatchOptions) error {
 	return s.write(gvr, obj, func(obj runtime.Object) error { return s.ObjectTracker.Patch(gvr, obj, ns, opts...) })
 }
 
 // process is one life of a resizer. What it asks of the world when it is dead does not come through.
 type process struct {
-	mu    sync.Mutex
-	dead  bool
-	kill  context.CancelFunc
-	fault func() verdict // asked before each request, if set
-	// answered hears of each answer of the driver that arrived, or that is taken for one.
-	answered func(name string, err error)
+	mu        sync.Mutex
+	dead      bool
+	kill      context.CancelFunc
+	nextFault func() fault // asked before each request, if set
+	// onResponse hears of each answer of the driver that arrived, or that is taken for one.
+	onResponse func(name string, err error)
 }
 
 func (p *process) isDead() bool {
@@ -111,10 +111,10 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-type verdict int
+type fault int
 
 const (
-	pass verdict = iota
+	noFault fault = iota
 	failBefore
 	failAfter // the request is carried out and the answer lost
 	killBefore
@@ -129,9 +129,9 @@ func (p *process) enter() (after func() error, err error) {
 	if p.dead {
 		return nil, errDead
 	}
-	v := pass
-	if p.fault != nil {
-		v = p.fault()
+	v := noFault
+	if p.nextFault != nil {
+		v = p.nextFault()
 	}
 	die := func() error {
 		p.dead = true
@@ -157,17 +157,17 @@ func (p *process) enter() (after func() error, err error) {
 	}, nil
 }
 
-func (w *world) client(p *process) *fake.Clientset {
+func (w *fakeAPI) client(p *process) *fake.Clientset {
 	cs := &fake.Clientset{}
 	cs.AddReactor("*", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if p == nil {
-			return w.do(action)
+			return w.handle(action)
 		}
 		after, err := p.enter()
 		if err != nil {
 			return true, nil, err
 		}
-		handled, obj, err := w.do(action)
+		handled, obj, err := w.handle(action)
 		if lost := after(); lost != nil {
 			return true, nil, lost
 		}
@@ -188,7 +188,7 @@ func (w *world) client(p *process) *fake.Clientset {
 }
 
 // delayed gives the events of source as late as the world's lag says.
-func (w *world) delayed(source watch.Interface) watch.Interface {
+func (w *fakeAPI) delayed(source watch.Interface) watch.Interface {
 	events := make(chan watch.Event)
 	proxy := watch.NewProxyWatcher(events)
 	go func() {
@@ -215,7 +215,7 @@ func (w *world) delayed(source watch.Interface) watch.Interface {
 	return proxy
 }
 
-func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
+func (w *fakeAPI) handle(action k8stesting.Action) (bool, runtime.Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a, ok := action.(k8stesting.PatchActionImpl)
@@ -250,10 +250,10 @@ func (w *world) do(action k8stesting.Action) (bool, runtime.Object, error) {
 }
 
 // start runs a resizer as a process of its own; stop ends it in order.
-func (w *world) start(p *process, deps resize.Deps) (stop func()) {
+func (w *fakeAPI) start(p *process, deps resize.Deps) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	p.kill = cancel
-	deps.Client, deps.Driver = w.client(p), &connection{w.pool, p}
+	deps.Client, deps.Driver = w.client(p), &driverConn{w.driver, p}
 	if deps.Logger == nil {
 		deps.Logger = testlog.New(w.t, slog.DiscardHandler)
 	}
@@ -273,8 +273,8 @@ func (w *world) start(p *process, deps resize.Deps) (stop func()) {
 
 func gib(n int) resource.Quantity { return resource.MustParse(fmt.Sprintf("%dGi", n)) }
 
-// add makes a claim of 1Gi that is bound to its volume.
-func (w *world) add(name string, change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
+// addClaim makes a claim of 1Gi that is bound to its volume.
+func (w *fakeAPI) addClaim(name string, change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) {
 	one := corev1.ResourceList{corev1.ResourceStorage: gib(1)}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)},
@@ -294,45 +294,45 @@ func (w *world) add(name string, change ...func(*corev1.PersistentVolumeClaim, *
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := &stamping{w.tracker, w}
+	s := &versionedTracker{w.tracker, w}
 	require.NoError(w.t, s.Create(claimsGVR, claim, "ns"))
 	require.NoError(w.t, s.Create(volumesGVR, pv, ""))
-	w.pool.sizes[name] = 1 << 30
+	w.driver.sizes[name] = 1 << 30
 }
 
-func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
+func (w *fakeAPI) claim(name string) *corev1.PersistentVolumeClaim {
 	obj, err := w.tracker.Get(claimsGVR, "ns", name)
 	require.NoError(w.t, err)
 	return obj.DeepCopyObject().(*corev1.PersistentVolumeClaim)
 }
 
-func (w *world) volume(name string) *corev1.PersistentVolume {
+func (w *fakeAPI) volume(name string) *corev1.PersistentVolume {
 	obj, err := w.tracker.Get(volumesGVR, "", "pv-"+name)
 	require.NoError(w.t, err)
 	return obj.DeepCopyObject().(*corev1.PersistentVolume)
 }
 
-// edit changes a claim as somebody else would.
-func (w *world) edit(name string, change func(*corev1.PersistentVolumeClaim)) {
+// updateClaim changes a claim as somebody else would.
+func (w *fakeAPI) updateClaim(name string, change func(*corev1.PersistentVolumeClaim)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	claim := w.claim(name)
 	change(claim)
-	require.NoError(w.t, (&stamping{w.tracker, w}).Update(claimsGVR, claim, "ns"))
+	require.NoError(w.t, (&versionedTracker{w.tracker, w}).Update(claimsGVR, claim, "ns"))
 }
 
-func (w *world) ask(name string, size resource.Quantity) {
-	w.edit(name, func(claim *corev1.PersistentVolumeClaim) {
+func (w *fakeAPI) request(name string, size resource.Quantity) {
+	w.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = size
 	})
 }
 
-// node does the part of a node agent that has a Pod with the claim, if it is its turn.
-func (w *world) node(name string) {
+// expandOnNode does the part of a node agent that has a Pod with the claim, if it is its turn.
+func (w *fakeAPI) expandOnNode(name string) {
 	if w.claim(name).Status.AllocatedResourceStatuses["storage"] != corev1.PersistentVolumeClaimNodeResizePending {
 		return
 	}
-	w.edit(name, func(claim *corev1.PersistentVolumeClaim) {
+	w.updateClaim(name, func(claim *corev1.PersistentVolumeClaim) {
 		claim.Status.Capacity = w.volume(name).Spec.Capacity.DeepCopy()
 		claim.Status.AllocatedResourceStatuses, claim.Status.Conditions = nil, nil
 	})
@@ -347,10 +347,10 @@ func conditions(claim *corev1.PersistentVolumeClaim) map[corev1.PersistentVolume
 }
 
 // run runs a test in a bubble, with a resizer.
-func run(t *testing.T, test func(w *world, events <-chan string, stages *timeline.Recorder)) {
+func run(t *testing.T, test func(w *fakeAPI, events <-chan string, stages *timeline.Recorder)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.add("c")
+		w := newFakeAPI(t)
+		w.addClaim("c")
 		recorder, stages := record.NewFakeRecorder(1000), timeline.New(clockNow{}, 100)
 		stop := w.start(&process{}, resize.Deps{Recorder: recorder, Timeline: stages})
 		test(w, recorder.Events, stages)

@@ -25,8 +25,8 @@ import (
 	"github.com/berth-dev/berth/provision/csi"
 )
 
-// unprovisioned is a claim that waits for the driver.
-func unprovisioned(name string) *corev1.PersistentVolumeClaim {
+// newUnprovisionedClaim is a claim that waits for the driver.
+func newUnprovisionedClaim(name string) *corev1.PersistentVolumeClaim {
 	claim := options().PVC
 	claim.Name, claim.UID, claim.Spec.StorageClassName = name, types.UID("uid-"+name), ptr.To("fast")
 	claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": driverName}
@@ -37,7 +37,7 @@ func unprovisioned(name string) *corev1.PersistentVolumeClaim {
 // once. After each step of the clock another claim's volume shows that the controller is at work.
 func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
 	const wrong = "wrong"
-	f := newFaulty()
+	f := newFakeDriver()
 	asked := make(chan string, 10)
 	f.create = func(_ context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		asked <- req.GetName()
@@ -98,7 +98,7 @@ func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
 
 func createClaim(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
-	_, err := client.CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), unprovisioned(name), metav1.CreateOptions{})
+	_, err := client.CoreV1().PersistentVolumeClaims("ns").Create(t.Context(), newUnprovisionedClaim(name), metav1.CreateOptions{})
 	require.NoError(t, err)
 }
 

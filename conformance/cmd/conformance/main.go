@@ -24,8 +24,8 @@ type options struct {
 	podCIDR, serviceCIDR   string
 	timeout                time.Duration
 
-	// hurry is closed when the suite, being ended, is to be killed; no flag.
-	hurry <-chan struct{}
+	// kill is closed when the suite, being ended, is to be killed; no flag.
+	kill <-chan struct{}
 }
 
 func parse(args []string) (options, error) {
@@ -67,8 +67,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// asked are the signals that end a run: Ctrl-C, SIGTERM, and the end of the terminal, unless nohup keeps that away.
-func asked() []os.Signal {
+// stopSignals are the signals that end a run: Ctrl-C, SIGTERM, and the end of the terminal, unless nohup keeps that away.
+func stopSignals() []os.Signal {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signals = append(signals, syscall.SIGHUP)
@@ -76,14 +76,14 @@ func asked() []os.Signal {
 	return signals
 }
 
-// ending is the signal that ended a run.
-type ending struct{ syscall.Signal }
+// signalCause is the signal that ended a run.
+type signalCause struct{ syscall.Signal }
 
-func (e ending) Error() string { return e.String() }
+func (e signalCause) Error() string { return e.String() }
 
 // exitCode is that of a run with this error: of one that a signal ended, 128 and the signal's number, as of any program.
 func exitCode(ctx context.Context, err error) int {
-	by := ending{}
+	by := signalCause{}
 	switch {
 	case err == nil:
 		return 0
@@ -93,22 +93,22 @@ func exitCode(ctx context.Context, err error) int {
 	return 1
 }
 
-// interrupted is a context that ends with the first of the signals that come, and a channel that is closed by the second,
+// stopContext is a context that ends with the first of the signals that come, and a channel that is closed by the second,
 // but not by SIGHUP, of which one closed terminal makes several. Further ones change nothing: a program that ended at once
 // would leave its cluster running. So would one that died of a write without a reader: of `make conformance | tee`, Ctrl-C
 // ends tee first.
-func interrupted(came <-chan os.Signal) (context.Context, <-chan struct{}) {
+func stopContext(came <-chan os.Signal) (context.Context, <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	hurry := make(chan struct{})
 	go func() {
 		first := <-came
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		say("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
-		cancel(ending{first.(syscall.Signal)})
+		logf("%s: ending the suite, which cleans up, and then the cluster; once more has the suite killed", first)
+		cancel(signalCause{first.(syscall.Signal)})
 		for <-came == syscall.SIGHUP {
 			continue
 		}
-		say("killing the suite, ending the cluster")
+		logf("killing the suite, ending the cluster")
 		close(hurry)
 	}()
 	return ctx, hurry
@@ -124,9 +124,9 @@ func main() {
 		os.Exit(2)
 	}
 	came := make(chan os.Signal, 8) // a few at once, from the terminal and from make
-	signal.Notify(came, asked()...)
-	ctx, hurry := interrupted(came)
-	o.hurry = hurry
+	signal.Notify(came, stopSignals()...)
+	ctx, hurry := stopContext(came)
+	o.kill = hurry
 	err = run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)

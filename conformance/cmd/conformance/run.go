@@ -20,12 +20,12 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/cluster"
 	"github.com/berth-dev/berth/conformance/internal/mirror"
 	"github.com/berth-dev/berth/conformance/internal/oci"
-	"github.com/berth-dev/berth/conformance/internal/standin"
+	"github.com/berth-dev/berth/conformance/internal/stubimages"
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
-// patience bounds the cluster's start and its end.
-const patience = 3 * time.Minute
+// clusterTimeout bounds the cluster's start and its end.
+const clusterTimeout = 3 * time.Minute
 
 // run is one whole run; its error is what makes the command fail.
 func run(ctx context.Context, o options) (err error) {
@@ -44,10 +44,10 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	say("starting a cluster in %s", o.dataDir)
+	logf("starting a cluster in %s", o.dataDir)
 	running, err := cluster.Start(ctx, cluster.Config{
 		Bin: bin, DataDir: o.dataDir, APIPort: o.apiPort, PodCIDR: o.podCIDR, ServiceCIDR: o.serviceCIDR,
-		Log: filepath.Join(out, "berth.log"), Patience: patience,
+		Log: filepath.Join(out, "berth.log"), Timeout: clusterTimeout,
 	})
 	if err != nil {
 		return err
@@ -63,22 +63,22 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeMirror()) }()
-	say("importing images")
+	logf("importing images")
 	if err := running.Import(ctx, layout.Dir()); err != nil {
 		return err
 	}
-	return judge(ctx, o, running, bin, out, expected)
+	return runAndReport(ctx, o, running, bin, out, expected)
 }
 
-// judge runs the suite on a cluster and writes the report.
-func judge(ctx context.Context, o options, running *cluster.Cluster, bin, out string, expected []string) error {
+// runAndReport runs the suite on a cluster and writes the report.
+func runAndReport(ctx context.Context, o options, running *cluster.Cluster, bin, out string, expected []string) error {
 	focus, complete := o.focus, false
 	if focus == "" {
 		focus, complete = suite.Exactly(expected), o.skip == ""
 	}
 	result, err := runSuite(ctx, o, running, focus, bin, out, expected)
 	if cause := context.Cause(ctx); cause != nil {
-		o = o.cutShort(cause, out)
+		o = o.interrupted(cause, out)
 	}
 	if err != nil {
 		return err
@@ -89,14 +89,14 @@ func judge(ctx context.Context, o options, running *cluster.Cluster, bin, out st
 	return result.Verdict(complete)
 }
 
-// partReport is the file of the output directory that takes the report of a run that was interrupted.
-const partReport = "interrupted.md"
+// interruptedReport is the file of the output directory that takes the report of a run that was interrupted.
+const interruptedReport = "interrupted.md"
 
-// cutShort are the options of a run whose suite was interrupted: a part of the specs must not take the place of what a
+// interrupted are the options of a run whose suite was interrupted: a part of the specs must not take the place of what a
 // whole run said.
-func (o options) cutShort(cause error, out string) options {
-	say("interrupted (%s): %s stays as it is", cause, o.report)
-	o.report = filepath.Join(out, partReport)
+func (o options) interrupted(cause error, out string) options {
+	logf("interrupted (%s): %s stays as it is", cause, o.report)
+	o.report = filepath.Join(out, interruptedReport)
 	return o
 }
 
@@ -110,7 +110,7 @@ func linkKubelet(dir string) (func() error, error) {
 		return unlinkKubelet, nil
 	}
 	if _, err := os.Lstat(kubeletDir); err == nil {
-		say("%s belongs to somebody else: specs that look there will fail", kubeletDir)
+		logf("%s belongs to somebody else: specs that look there will fail", kubeletDir)
 		return func() error { return nil }, nil
 	}
 	if err := os.Symlink(dir, kubeletDir); err != nil {
@@ -127,7 +127,7 @@ func unlinkKubelet() error {
 	return nil
 }
 
-func say(format string, args ...any) {
+func logf(format string, args ...any) {
 	fmt.Printf("%s conformance: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
@@ -155,7 +155,7 @@ func assemble(bin, out string) (oci.Layout, error) {
 	if err != nil {
 		return oci.Layout{}, fmt.Errorf("find upstream's images: %w: run build.sh first", err)
 	}
-	images, err := standin.Sources{
+	images, err := stubimages.Sources{
 		Debian: filepath.Join(own, "debian"), Programs: filepath.Join(own, "programs"),
 		Upstream: strings.TrimSpace(string(data)), Pause: filepath.Join(bin, "images", "pause"),
 	}.Images()
@@ -166,7 +166,7 @@ func assemble(bin, out string) (oci.Layout, error) {
 	if err := oci.Write(dir, images); err != nil {
 		return oci.Layout{}, err
 	}
-	say("assembled %d images", len(images))
+	logf("assembled %d images", len(images))
 	return oci.Open(dir), nil
 }
 
@@ -219,16 +219,16 @@ func runSuite(
 		case <-ctx.Done():
 		}
 	}()
-	say("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
+	logf("running the suite, %d specs at once; its log is %s", o.parallel, log.Name())
 	report, err := suite.Run(ctx, suite.Config{
 		Bin: filepath.Join(bin, "conformance"), Kubeconfig: running.Kubeconfig(), Kubectl: kubectl, OutDir: out,
 		Focus: focus, Skip: o.skip, Drivers: o.drivers, Parallel: o.parallel, Attempts: o.attempts, Timeout: o.timeout,
-		Progress: log, Hurry: o.hurry,
+		Progress: log, Kill: o.kill,
 	})
 	if err != nil {
 		return suite.Result{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 	}
-	result := suite.Judge(report, expected)
+	result := suite.Evaluate(report, expected)
 	if cause := context.Cause(ctx); cause != nil && result.Broken == "" {
 		result.Broken = cause.Error()
 	}
@@ -237,12 +237,12 @@ func runSuite(
 
 func writeReport(o options, result suite.Result, bin string, expected int) error {
 	header := suite.Header{
-		Command: "make conformance", Suite: firstWords(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
-		Berth:   strings.TrimPrefix(firstWords(filepath.Join(bin, "berth"), "version"), "berth "),
+		Command: "make conformance", Suite: versionLine(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
+		Berth:   strings.TrimPrefix(versionLine(filepath.Join(bin, "berth"), "version"), "berth "),
 		Machine: machine(), Expected: expected, List: filepath.Base(o.expected),
-		Notes: []string{"No image stands in for " + strings.Join(standin.Missing(), ", ") + ": specs that use one fail."},
+		Notes: []string{"No image stands in for " + strings.Join(stubimages.Missing(), ", ") + ": specs that use one fail."},
 	}
-	for _, host := range standin.Registries() {
+	for _, host := range stubimages.Registries() {
 		header.Hide = append(header.Hide, host+"/")
 	}
 	for name, value := range map[string]string{"FOCUS": o.focus, "SKIP": o.skip, "LIST": o.list} {
@@ -250,7 +250,7 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 			header.Command += fmt.Sprintf(" %s='%s'", name, value)
 		}
 	}
-	if err := replace(o.report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
+	if err := replaceFile(o.report, func(w io.Writer) error { return result.WriteReport(w, header) }); err != nil {
 		return fmt.Errorf("write report %s: %w", o.report, err)
 	}
 	failed := 0
@@ -263,15 +263,15 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 			fmt.Printf("FLAKY %s: passed at attempt %d, before that\n      %s\n", spec.Name, spec.Attempts, spec.Reason)
 		}
 	}
-	say("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",
+	logf("%d specs ran, %d failed, %d of them must pass; %d that must pass did not run; report: %s",
 		result.Ran, failed, len(result.Regressed), len(result.Missing), o.report)
 	return nil
 }
 
-// replace writes a file anew. Until all of it is written, the one that was there stays. Unlike Berth's internal/atomicfile it
+// replaceFile writes a file anew. Until all of it is written, the one that was there stays. Unlike Berth's internal/atomicfile it
 // takes what is written piece by piece, and leaves the file readable for all, as a report is to be; and the judge, a module
 // of its own, has none of Berth's code in it.
-func replace(path string, write func(io.Writer) error) (err error) {
+func replaceFile(path string, write func(io.Writer) error) (err error) {
 	file, err := os.Create(path + ".new")
 	if err != nil {
 		return err
@@ -282,8 +282,8 @@ func replace(path string, write func(io.Writer) error) (err error) {
 	return os.Rename(file.Name(), path)
 }
 
-// firstWords is the first line that a program prints about itself.
-func firstWords(program string, args ...string) string {
+// versionLine is the first line that a program prints about itself.
+func versionLine(program string, args ...string) string {
 	out, err := exec.Command(program, args...).Output()
 	if err != nil {
 		return "of unknown version"

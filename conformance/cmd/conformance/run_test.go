@@ -20,12 +20,12 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/cluster"
 )
 
-// theSpec is the one that the stand-in for the suite has.
-const theSpec = "[sig-node] Pods run"
+// specName is the one that the stand-in for the suite has.
+const specName = "[sig-node] Pods run"
 
-// suiteOf are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all. They wait
+// newSuiteFixture are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all. They wait
 // for a process that the signal's trap kills: a signal that comes just before a read lets that block for ever.
-func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
+func newSuiteFixture(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 	t.Helper()
 	bin := t.TempDir()
 	state := types.SpecStatePassed
@@ -42,13 +42,13 @@ func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 	report, err := json.Marshal([]types.Report{{SpecReports: types.SpecReports{{
 		LeafNodeType: types.NodeTypeIt, ContainerHierarchyTexts: []string{"[sig-node] Pods"}, LeafNodeText: "run", State: state,
 	}}}})
-	put(t, filepath.Join(bin, "report.json"), string(report))
+	writeFile(t, filepath.Join(bin, "report.json"), string(report))
 	own := filepath.Join(bin, "conformance")
 	if err := errors.Join(err, os.Mkdir(own, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(own, "ginkgo"), "#!/bin/sh\n"+wait+"cp '"+bin+"/report.json' '"+bin+"/out/report.json'\n")
-	put(t, filepath.Join(bin, "berth"), "#!/bin/sh\n[ \"$1\" = up ] || exit 0\ncat <'"+bin+"/never' &\n"+
+	writeFile(t, filepath.Join(own, "ginkgo"), "#!/bin/sh\n"+wait+"cp '"+bin+"/report.json' '"+bin+"/out/report.json'\n")
+	writeFile(t, filepath.Join(bin, "berth"), "#!/bin/sh\n[ \"$1\" = up ] || exit 0\ncat <'"+bin+"/never' &\n"+
 		"trap 'kill $!; exit 0' INT\necho Kubernetes is ready after 1 s\nwait $!\n")
 	o = options{bin: bin, out: filepath.Join(bin, "out"), report: filepath.Join(bin, "report.md"), parallel: 1, attempts: 1,
 		timeout: time.Hour}
@@ -56,7 +56,7 @@ func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	running, err = cluster.Start(t.Context(), cluster.Config{Bin: bin, DataDir: bin, APIPort: 1, PodCIDR: "10.1.0.0/16",
-		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Patience: time.Minute})
+		ServiceCIDR: "10.2.0.0/16", Log: filepath.Join(bin, "berth.log"), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,14 +68,14 @@ func suiteOf(t *testing.T, whole bool) (o options, running *cluster.Cluster) {
 	return o, running
 }
 
-func put(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func has(t *testing.T, path, text string) {
+func requireContent(t *testing.T, path, text string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(data), text) {
@@ -84,13 +84,13 @@ func has(t *testing.T, path, text string) {
 }
 
 func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
-	o, running := suiteOf(t, false)
+	o, running := newSuiteFixture(t, false)
 	const before = "what a whole run said"
-	put(t, o.report, before)
+	writeFile(t, o.report, before)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	ended := make(chan error, 1)
-	go func() { ended <- judge(ctx, o, running, o.bin, o.out, []string{theSpec}) }()
+	go func() { ended <- runAndReport(ctx, o, running, o.bin, o.out, []string{specName}) }()
 	if _, err := os.ReadFile(filepath.Join(o.bin, "began")); err != nil { // which waits until it has
 		t.Fatal(err)
 	}
@@ -101,16 +101,16 @@ func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 	if data, err := os.ReadFile(o.report); err != nil || string(data) != before {
 		t.Errorf("the report is another (%v):\n%s", err, data)
 	}
-	has(t, filepath.Join(o.out, partReport), "hangup")
+	requireContent(t, filepath.Join(o.out, interruptedReport), "hangup")
 }
 
 func TestAWholeRunReplacesTheReport(t *testing.T) {
-	o, running := suiteOf(t, true)
-	put(t, o.report, "what an earlier run said")
-	if err := judge(t.Context(), o, running, o.bin, o.out, []string{theSpec}); err != nil {
+	o, running := newSuiteFixture(t, true)
+	writeFile(t, o.report, "what an earlier run said")
+	if err := runAndReport(t.Context(), o, running, o.bin, o.out, []string{specName}); err != nil {
 		t.Error(err)
 	}
-	has(t, o.report, "**1 passed, 0 failed, 0 not run.**")
+	requireContent(t, o.report, "**1 passed, 0 failed, 0 not run.**")
 	if found, _ := filepath.Glob(o.bin + "/*.new"); len(found) > 0 {
 		t.Errorf("left: %v", found)
 	}
@@ -119,12 +119,12 @@ func TestAWholeRunReplacesTheReport(t *testing.T) {
 // TestAReportThatCannotBeWrittenLeavesTheOldOne has the writing fail halfway.
 func TestAReportThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.md")
-	put(t, path, "old")
+	writeFile(t, path, "old")
 	broken := errors.New("disk full")
-	if err := replace(path, func(w io.Writer) error { _, err := w.Write([]byte("ne")); return errors.Join(err, broken) }); !errors.Is(err, broken) {
+	if err := replaceFile(path, func(w io.Writer) error { _, err := w.Write([]byte("ne")); return errors.Join(err, broken) }); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	has(t, path, "old")
+	requireContent(t, path, "old")
 	if found, _ := filepath.Glob(path + ".*"); len(found) > 0 {
 		t.Errorf("left: %v", found)
 	}
@@ -133,7 +133,7 @@ func TestAReportThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 // TestASecondHangupIsNoHurry sends what one closed terminal sends, and then what a person in a hurry does.
 func TestASecondHangupIsNoHurry(t *testing.T) {
 	came := make(chan os.Signal) // what is sent has been dealt with when the next is taken
-	ctx, hurry := interrupted(came)
+	ctx, hurry := stopContext(came)
 	came <- syscall.SIGHUP
 	<-ctx.Done()
 	if cause := context.Cause(ctx); cause.Error() != "hangup" {
@@ -153,21 +153,21 @@ func TestASecondHangupIsNoHurry(t *testing.T) {
 	<-hurry
 }
 
-// endsVariable makes TestEnds the run that TestTheReaderMayEndFirst interrupts.
-const endsVariable = "CONFORMANCE_TEST_ENDS"
+// helperProcessEnv makes TestEnds the run that TestTheReaderMayEndFirst interrupts.
+const helperProcessEnv = "CONFORMANCE_TEST_ENDS"
 
 func TestEnds(t *testing.T) {
-	if os.Getenv(endsVariable) == "" {
+	if os.Getenv(helperProcessEnv) == "" {
 		t.Skip("TestTheReaderMayEndFirst runs it")
 	}
 	came := make(chan os.Signal, 1)
 	signal.Notify(came, syscall.SIGINT)
-	ctx, _ := interrupted(came)
+	ctx, _ := stopContext(came)
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
 	<-ctx.Done()
-	say("ending the cluster")
+	logf("ending the cluster")
 }
 
 // TestTheReaderMayEndFirst is Ctrl-C on `make conformance | tee`.
@@ -177,7 +177,7 @@ func TestTheReaderMayEndFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestEnds$")
-	cmd.Env, cmd.Stdout = append(os.Environ(), endsVariable+"=yes"), write
+	cmd.Env, cmd.Stdout = append(os.Environ(), helperProcessEnv+"=yes"), write
 	if err := errors.Join(read.Close(), cmd.Run(), write.Close()); err != nil {
 		t.Errorf("it ended by %v", err)
 	}

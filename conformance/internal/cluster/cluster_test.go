@@ -26,7 +26,7 @@ func fake(t *testing.T, script string) cluster.Config {
 	}
 	return cluster.Config{
 		Bin: bin, DataDir: "/data", APIPort: 1234, PodCIDR: "10.1.0.0/16", ServiceCIDR: "10.2.0.0/16",
-		Log: filepath.Join(bin, "log"), Patience: time.Minute,
+		Log: filepath.Join(bin, "log"), Timeout: time.Minute,
 	}
 }
 
@@ -43,8 +43,8 @@ wait $!
 `
 
 func TestStartWaitsUntilReadyAndStopInterrupts(t *testing.T) {
-	cfg := fake(t, serving)
-	running, err := cluster.Start(t.Context(), cfg)
+	config := fake(t, serving)
+	running, err := cluster.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestStartWaitsUntilReadyAndStopInterrupts(t *testing.T) {
 	if err := running.Stop(); err != nil {
 		t.Error(err)
 	}
-	args, err := os.ReadFile(filepath.Join(cfg.Bin, "args.txt"))
+	args, err := os.ReadFile(filepath.Join(config.Bin, "args.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type Spec struct {
 // Flaked says whether the spec passed, but not at once.
 func (s Spec) Flaked() bool { return s.Passed && s.Attempts > 1 }
 
-// Result is what came out of a run. Build it with [Judge].
+// Result is what came out of a run. Build it with [Evaluate].
 type Result struct {
 	// Specs are all that the focus selected, by name.
 	Specs []Spec
@@ -51,8 +51,8 @@ type Result struct {
 	Took  time.Duration
 }
 
-// Judge reads ginkgo's report against the list of specs that must pass.
-func Judge(report types.Report, expected []string) Result {
+// Evaluate reads ginkgo's report against the list of specs that must pass.
+func Evaluate(report types.Report, expected []string) Result {
 	result := Result{Began: report.StartTime, Took: report.RunTime}
 	known := make(map[string]*Spec)
 	for _, entry := range report.SpecReports {
@@ -62,7 +62,7 @@ func Judge(report types.Report, expected []string) Result {
 			}
 			continue
 		}
-		spec := specOf(entry)
+		spec := newSpec(entry)
 		known[spec.Name] = &spec
 		if spec.Passed || spec.Failed {
 			result.Ran++
@@ -87,7 +87,7 @@ func Judge(report types.Report, expected []string) Result {
 	return result
 }
 
-func specOf(entry types.SpecReport) Spec {
+func newSpec(entry types.SpecReport) Spec {
 	spec := Spec{Name: entry.FullText(), Took: entry.RunTime, Area: areaOf(entry), Attempts: entry.NumAttempts}
 	switch {
 	case entry.State.Is(types.SpecStatePassed):
@@ -130,8 +130,8 @@ func areaOf(entry types.SpecReport) string {
 // longestReason keeps a failure on one line of a table.
 const longestReason = 300
 
-// goesOn matches a line that says nothing without a later one: it opens a dump, or only tells that time was up.
-var goesOn = regexp.MustCompile(`([{\[:]|Timed out after [0-9.]+m?s\.)$`)
+// needsNextLine matches a line that says nothing without a later one: it opens a dump, or only tells that time was up.
+var needsNextLine = regexp.MustCompile(`([{\[:]|Timed out after [0-9.]+m?s\.)$`)
 
 // firstLine is the first line that tells something. What a line opens is left out down to the next line that is not
 // indented and has words.
@@ -147,7 +147,7 @@ func firstLine(message string) string {
 			continue
 		}
 		parts = append(parts, text)
-		if !goesOn.MatchString(text) {
+		if !needsNextLine.MatchString(text) {
 			break
 		}
 	}

@@ -55,7 +55,7 @@ func TestVerdict(t *testing.T) {
 		"the suite failed, and nothing else": {broken, []string{podsPass}, true, "the suite is broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := suite.Judge(test.report, test.expected).Verdict(test.complete)
+			err := suite.Evaluate(test.report, test.expected).Verdict(test.complete)
 			switch {
 			case test.want == "" && err != nil:
 				t.Errorf("unexpected: %v", err)
@@ -73,7 +73,7 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 	ran.SpecReports[1].AdditionalFailures = []types.AdditionalFailure{
 		{Failure: types.Failure{Message: "Failure recorded during attempt 1:\nwas not there yet\nmore"}},
 	}
-	result := suite.Judge(ran, []string{podsPass, podsFail, secretSkip})
+	result := suite.Evaluate(ran, []string{podsPass, podsFail, secretSkip})
 	if err := result.WriteReport(&b, suite.Header{
 		Command: "run", Expected: 3, List: "expected.txt", Notes: []string{"A note."}, Hide: []string{"expected "},
 	}); err != nil {
@@ -109,7 +109,7 @@ func TestReasonTellsMoreThanTheBeginningOfADump(t *testing.T) {
 	} {
 		failed := report()
 		failed.SpecReports[2].Failure.Message = message
-		result := suite.Judge(failed, []string{podsFail})
+		result := suite.Evaluate(failed, []string{podsFail})
 		if got := result.Regressed[0].Reason; got != want {
 			t.Errorf("reason of %q is %q, want %q", message, got, want)
 		}

@@ -39,12 +39,12 @@ type Config struct {
 	Timeout time.Duration
 	// Progress takes the suite's output.
 	Progress io.Writer
-	// Hurry, if not nil, is closed when a suite that was interrupted is to be killed.
-	Hurry <-chan struct{}
+	// Kill, if not nil, is closed when a suite that was interrupted is to be killed.
+	Kill <-chan struct{}
 }
 
-// cleanUp is what an interrupted suite gets to delete its namespaces and write its report.
-const cleanUp = 2 * time.Minute
+// cleanupTime is what an interrupted suite gets to delete its namespaces and write its report.
+const cleanupTime = 2 * time.Minute
 
 // reportFile is the name of ginkgo's own report in the output directory.
 const reportFile = "report.json"
@@ -60,40 +60,40 @@ func Exactly(names []string) string {
 }
 
 // Run runs the suite and returns ginkgo's report. Specs that fail are no error; a run without a report is one.
-func Run(ctx context.Context, cfg Config) (types.Report, error) {
-	report := filepath.Join(cfg.OutDir, reportFile)
+func Run(ctx context.Context, config Config) (types.Report, error) {
+	report := filepath.Join(config.OutDir, reportFile)
 	if err := os.Remove(report); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return types.Report{}, fmt.Errorf("run suite: %w", err)
 	}
 	args := []string{
-		"--procs=" + strconv.Itoa(cfg.Parallel), "--flake-attempts=" + strconv.Itoa(cfg.Attempts), "--timeout=" + cfg.Timeout.String(), "--no-color", "--silence-skips",
-		"--output-dir=" + cfg.OutDir, "--json-report=" + reportFile, "--poll-progress-after=10m",
+		"--procs=" + strconv.Itoa(config.Parallel), "--flake-attempts=" + strconv.Itoa(config.Attempts), "--timeout=" + config.Timeout.String(), "--no-color", "--silence-skips",
+		"--output-dir=" + config.OutDir, "--json-report=" + reportFile, "--poll-progress-after=10m",
 	}
-	if cfg.Focus != "" {
-		args = append(args, "--focus="+cfg.Focus)
+	if config.Focus != "" {
+		args = append(args, "--focus="+config.Focus)
 	}
-	if cfg.Skip != "" {
-		args = append(args, "--skip="+cfg.Skip)
+	if config.Skip != "" {
+		args = append(args, "--skip="+config.Skip)
 	}
-	args = append(args, filepath.Join(cfg.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+cfg.Kubeconfig,
-		"--kubectl-path="+cfg.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
-	for _, driver := range cfg.Drivers {
+	args = append(args, filepath.Join(config.Bin, "e2e.test"), "--", "--provider=skeleton", "--kubeconfig="+config.Kubeconfig,
+		"--kubectl-path="+config.Kubectl, "--disable-log-dump", "--num-nodes=1", "--allowed-not-ready-nodes=-1")
+	for _, driver := range config.Drivers {
 		args = append(args, "--storage.testdriver="+driver)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(cfg.Bin, "ginkgo"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(config.Bin, "ginkgo"), args...)
 	// ginkgo leaves it to the terminal to interrupt its test processes, so all of them are a group of their own, and
 	// what is left of the group when ginkgo has ended or was killed is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
-	cmd.WaitDelay = cleanUp
-	cmd.Stdout, cmd.Stderr = cfg.Progress, cfg.Progress
+	cmd.WaitDelay = cleanupTime
+	cmd.Stdout, cmd.Stderr = config.Progress, config.Progress
 	runErr := cmd.Start()
 	if runErr == nil {
 		ended := make(chan struct{})
 		var hurrying sync.WaitGroup
 		hurrying.Go(func() {
 			select {
-			case <-cfg.Hurry:
+			case <-config.Kill:
 				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			case <-ended:
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
-// TestHurryKillsASuiteThatIsEnding has a ginkgo that only says that it was interrupted.
-func TestHurryKillsASuiteThatIsEnding(t *testing.T) {
+// TestKillEndsInterruptedSuite has a ginkgo that only says that it was interrupted.
+func TestKillEndsInterruptedSuite(t *testing.T) {
 	bin := t.TempDir()
 	script := "#!/bin/sh\ntrap 'echo interrupted' INT\necho running\nwhile :; do sleep 1000 & wait; done\n"
 	if err := os.WriteFile(filepath.Join(bin, "ginkgo"), []byte(script), 0o755); err != nil {
@@ -23,7 +23,7 @@ func TestHurryKillsASuiteThatIsEnding(t *testing.T) {
 	said, progress := io.Pipe()
 	hurry, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := suite.Run(ctx, suite.Config{Bin: bin, OutDir: bin, Parallel: 1, Progress: progress, Hurry: hurry})
+		_, err := suite.Run(ctx, suite.Config{Bin: bin, OutDir: bin, Parallel: 1, Progress: progress, Kill: hurry})
 		_ = progress.Close()
 		ended <- err
 	}()

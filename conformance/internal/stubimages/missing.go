@@ -1,4 +1,4 @@
-package standin
+package stubimages
 
 import (
 	"maps"

@@ -1,4 +1,4 @@
-package standin_test
+package stubimages_test
 
 import (
 	"slices"
@@ -7,11 +7,11 @@ import (
 
 	imageutils "k8s.io/kubernetes/test/utils/image"
 
-	"github.com/berth-dev/berth/conformance/internal/standin"
+	"github.com/berth-dev/berth/conformance/internal/stubimages"
 )
 
 func TestMissingNamesWhatNothingStandsInFor(t *testing.T) {
-	missing := standin.Missing()
+	missing := stubimages.Missing()
 	has := func(name string) bool {
 		return slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, name+":") })
 	}
@@ -25,7 +25,7 @@ func TestMissingNamesWhatNothingStandsInFor(t *testing.T) {
 
 func TestRegistriesCoverTheListOfImages(t *testing.T) {
 	host, _, _ := strings.Cut(imageutils.GetE2EImage(imageutils.Agnhost), "/")
-	if got := standin.Registries(); !slices.Contains(got, host) {
+	if got := stubimages.Registries(); !slices.Contains(got, host) {
 		t.Errorf("%v lacks %s", got, host)
 	}
 }

@@ -1,4 +1,4 @@
-package standin
+package stubimages
 
 import (
 	"fmt"
@@ -25,8 +25,8 @@ type recipe struct {
 	built map[string]string
 	// files are upstream's data: name in the image to name below test/images.
 	files map[string]string
-	// more adds what is neither.
-	more   func(*oci.Tree)
+	// extra adds what is neither.
+	extra  func(*oci.Tree)
 	config ocispec.ImageConfig
 }
 
@@ -46,7 +46,7 @@ func recipes() map[string]recipe {
 			files: map[string]string{
 				"/localhost.crt": "agnhost/porter/localhost.crt", "/localhost.key": "agnhost/porter/localhost.key",
 			},
-			more: func(t *oci.Tree) {
+			extra: func(t *oci.Tree) {
 				t.Symlink("/agnhost-2", "agnhost")
 				t.Dir("/uploads", 0o755)
 				t.Dir("/home/user-defined-in-image", 0o755)
@@ -87,7 +87,7 @@ func recipes() map[string]recipe {
 		},
 		"nginx": {
 			ids: ids(imageutils.Nginx, imageutils.NginxNew), on: "base",
-			programs: map[string]string{"/usr/sbin/nginx": "/usr/sbin/nginx"}, more: addNginx,
+			programs: map[string]string{"/usr/sbin/nginx": "/usr/sbin/nginx"}, extra: addNginx,
 			config: ocispec.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}, StopSignal: "SIGQUIT"},
 		},
 		"perl": {
@@ -200,8 +200,8 @@ func (s Sources) layer(r recipe) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if r.more != nil {
-		r.more(tree)
+	if r.extra != nil {
+		r.extra(tree)
 	}
 	return tree.Layer()
 }

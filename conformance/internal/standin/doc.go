@@ -1,3 +1,0 @@
-// Package standin makes the images that upstream's suite asks for, under exactly those names: upstream's own test
-// programs, built from its module, on Debian's busybox and tools.
-package standin

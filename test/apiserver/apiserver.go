@@ -27,8 +27,8 @@ import (
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
-// patience bounds the start. A loaded machine is slow, and a test that fails for want of time tells nothing.
-const patience = 3 * time.Minute
+// startTimeout bounds the start. A loaded machine is slow, and a test that fails for want of time tells nothing.
+const startTimeout = 3 * time.Minute
 
 // Admin is the identity that may do everything.
 const Admin = "admin"
@@ -67,14 +67,14 @@ func Start(t testing.TB) *Server {
 			t.Logf("control plane: %v\n%s", err, log.String())
 		}
 	})
-	waiting, stop := context.WithTimeout(t.Context(), patience)
+	waiting, stop := context.WithTimeout(t.Context(), startTimeout)
 	defer stop()
 	select {
 	case <-ready:
 	case <-ended:
 		require.FailNow(t, "the control plane ended before it was ready")
 	case <-waiting.Done():
-		require.FailNow(t, "the control plane is not ready", "after %v", patience)
+		require.FailNow(t, "the control plane is not ready", "after %v", startTimeout)
 	}
 	return s
 }

@@ -37,7 +37,7 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 	// signed are the addresses that the serving certificate is for, as who comes to the node sees it.
 	signed := func(address string) string {
 		dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		connection, err := dialer.DialContext(ctx, "tcp", address+":10250")
 		if err != nil {
@@ -77,7 +77,7 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 		"nobody has approved another certificate yet: %s", signed(moved))
 	c.approve(m.name)
 	require.NoError(t, c.poll(func(context.Context) bool { return signed(moved) == "["+moved+"]" }), "%s", signed(moved))
-	c.logged("stays", "hello\n") // the node's server is where the Node says
+	c.waitLog("stays", "hello\n") // the node's server is where the Node says
 	require.NoError(t, c.poll(func(ctx context.Context) bool {
 		node, err := c.client().CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
 		return err == nil && nodeReady(node)

@@ -39,16 +39,16 @@ func (c *cluster) audit() nodeAudit {
 	}
 }
 
-// clean waits until nothing is left on the node beyond the Pods given, and fails the test if something stays.
-func (a nodeAudit) clean(t testing.TB, pods []corev1.Pod) {
+// requireClean waits until nothing is left on the node beyond the Pods given, and fails the test if something stays.
+func (a nodeAudit) requireClean(t testing.TB, pods []corev1.Pod) {
 	t.Helper()
 	client, err := cri.New(cri.Config{Endpoint: a.endpoint})
 	require.NoError(t, err)
 	defer client.Close()
 	var found []string
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for time.Now().Before(deadline) {
-		if found = a.strays(t.Context(), client, pods); len(found) == 0 {
+		if found = a.orphans(t.Context(), client, pods); len(found) == 0 {
 			return
 		}
 		time.Sleep(200 * time.Millisecond) // the kernel and the runtime have no event for "nothing is left"
@@ -58,13 +58,13 @@ func (a nodeAudit) clean(t testing.TB, pods []corev1.Pod) {
 
 var uidPattern = regexp.MustCompile(`[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}`)
 
-// strays lists what belongs to none of the Pods.
-func (a nodeAudit) strays(ctx context.Context, client *cri.Client, pods []corev1.Pod) []string {
+// orphans lists what belongs to none of the Pods.
+func (a nodeAudit) orphans(ctx context.Context, client *cri.Client, pods []corev1.Pod) []string {
 	wanted := map[string]bool{}
 	for i := range pods {
 		wanted[string(pods[i].UID)] = true
 	}
-	known, networked, found := a.held(ctx, client, wanted)
+	known, networked, found := a.runtimeObjects(ctx, client, wanted)
 	foreign := func(kind, path string) {
 		uid := strings.ReplaceAll(uidPattern.FindString(path), "_", "-")
 		if uid != "" && !wanted[uid] {
@@ -89,8 +89,8 @@ func (a nodeAudit) strays(ctx context.Context, client *cri.Client, pods []corev1
 			return nil
 		})
 	}
-	found = append(found, a.strayMounts(known, wanted)...)
-	found = append(found, a.strayShims(known)...)
+	found = append(found, a.orphanMounts(known, wanted)...)
+	found = append(found, a.orphanShims(known)...)
 	for _, dir := range glob(filepath.Join(a.runDir, "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*")) {
 		if !known[filepath.Base(dir)] {
 			found = append(found, "bundle of no container "+dir)
@@ -110,9 +110,9 @@ func (a nodeAudit) strays(ctx context.Context, client *cri.Client, pods []corev1
 	return found
 }
 
-// held lists what the runtime has: known are the ids of its sandboxes and containers, networked how many sandboxes hold
+// runtimeObjects lists what the runtime has: known are the ids of its sandboxes and containers, networked how many sandboxes hold
 // a network.
-func (a nodeAudit) held(ctx context.Context, client *cri.Client, wanted map[string]bool,
+func (a nodeAudit) runtimeObjects(ctx context.Context, client *cri.Client, wanted map[string]bool,
 ) (known map[string]bool, networked int, found []string) {
 	known = map[string]bool{}
 	boxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -154,7 +154,7 @@ func (a nodeAudit) held(ctx context.Context, client *cri.Client, wanted map[stri
 
 var idPattern = regexp.MustCompile(`/([0-9a-f]{64})(/|$)`)
 
-func (a nodeAudit) strayMounts(known, wanted map[string]bool) (found []string) {
+func (a nodeAudit) orphanMounts(known, wanted map[string]bool) (found []string) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return []string{err.Error()}
@@ -177,8 +177,8 @@ func (a nodeAudit) strayMounts(known, wanted map[string]bool) (found []string) {
 	return found
 }
 
-// strayShims are the shims, and first processes of containers, that the runtime does not know.
-func (a nodeAudit) strayShims(known map[string]bool) (found []string) {
+// orphanShims are the shims, and first processes of containers, that the runtime does not know.
+func (a nodeAudit) orphanShims(known map[string]bool) (found []string) {
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil {
@@ -198,8 +198,8 @@ func (a nodeAudit) strayShims(known map[string]bool) (found []string) {
 	return found
 }
 
-// twins are the lives on the node with more than one first process: two containers do the work of one.
-func twins(node string) (found []string) {
+// duplicateContainers are the lives on the node with more than one first process: two containers do the work of one.
+func duplicateContainers(node string) (found []string) {
 	first := map[string]int{}
 	marker := regexp.MustCompile(`life-on-` + node + `-of-([a-z0-9]+);`)
 	for _, dir := range glob("/proc/[0-9]*") {

@@ -40,7 +40,7 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	client := c.client()
-	a := newAgent(t, t.TempDir())
+	a := newTestNode(t, t.TempDir())
 	allowJoining(t, client)
 	bootstrap, kubeconfig := filepath.Join(a.dir, "bootstrap.kubeconfig"), filepath.Join(a.dir, "node.kubeconfig")
 	c.writeToken(bootstrap, tokenID+"."+tokenSecret)
@@ -107,7 +107,7 @@ func (c *cluster) writeToken(path, token string) {
 }
 
 // join runs `berth node` until the returned function is called.
-func (a *agent) join(c *cluster, kubeconfig, bootstrap string, port int) (stop func()) {
+func (a *testNode) join(c *cluster, kubeconfig, bootstrap string, port int) (stop func()) {
 	a.t.Helper()
 	cmd := exec.Command(c.berth, "node", "--kubeconfig", kubeconfig, "--bootstrap-kubeconfig", bootstrap,
 		"--rotate-server-certificates", "--node-name", a.name, "--node-ip", "127.0.0.1", "--port", strconv.Itoa(port),
@@ -134,7 +134,7 @@ func (a *agent) join(c *cluster, kubeconfig, bootstrap string, port int) (stop f
 func approveServing(t testing.TB, client kubernetes.Interface, node string) (name string) {
 	t.Helper()
 	api := client.CertificatesV1().CertificateSigningRequests()
-	require.NoError(t, insist(t.Context(), func() error {
+	require.NoError(t, retryUntil(t.Context(), func() error {
 		list, err := api.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -164,7 +164,7 @@ func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(ca))
 	var served *x509.Certificate
-	require.NoError(t, insist(t.Context(), func() error {
+	require.NoError(t, retryUntil(t.Context(), func() error {
 		dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -191,7 +191,7 @@ func scrape(t testing.TB, c *cluster, port int) string {
 }
 
 // runOn runs a Pod on the node and reads its log through the API server, which asks the node's server.
-func runOn(t testing.TB, c *cluster, a *agent, name string) {
+func runOn(t testing.TB, c *cluster, a *testNode, name string) {
 	t.Helper()
 	c.apply(podManifest(name, shell("echo hello from "+name, ""),
 		fmt.Sprintf(`"nodeName": %q, "restartPolicy": "Never"`, a.name)))

@@ -36,9 +36,9 @@ import (
 	"github.com/berth-dev/berth/internal/testnet"
 )
 
-// patience bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
+// waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
 // fails for want of time tells nothing.
-const patience = 3 * time.Minute
+const waitTimeout = 3 * time.Minute
 
 // berthBinary is the program under test.
 func berthBinary(t testing.TB) string {
@@ -87,7 +87,7 @@ func newCluster(t testing.TB) *cluster {
 	guardNode(t, "berth-"+c.id(), "berth"+c.id(), filepath.Dir(c.dataDir), c.runDir())
 	t.Cleanup(func() {
 		if t.Failed() {
-			c.wipe()
+			c.cleanup()
 		}
 	})
 	t.Cleanup(func() {
@@ -132,7 +132,7 @@ func (c *cluster) stop() {
 	select {
 	case err := <-c.ended:
 		require.NoError(c.t, err, "berth up must end with 0 after Ctrl-C; it printed:\n%s", c.out)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		c.t.Fatalf("berth up does not stop; it printed:\n%s", c.out)
 	}
 	c.cmd = nil
@@ -149,7 +149,7 @@ func (c *cluster) killAll() {
 	}
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		c.t.Fatal("berth up survived SIGKILL")
 	}
 	c.cmd = nil
@@ -161,7 +161,7 @@ func (c *cluster) killBerth() {
 	require.NoError(c.t, c.cmd.Process.Kill())
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		c.t.Fatal("berth up survived SIGKILL")
 	}
 	c.cmd = nil
@@ -239,7 +239,7 @@ func (c *cluster) noteLinks() {
 
 // run calls berth with the words given and returns what it printed.
 func (c *cluster) run(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.berth, append([]string{"--data-dir", c.dataDir}, args...)...)
 	out, err := cmd.CombinedOutput()
@@ -286,7 +286,7 @@ func (c *cluster) waitPod(selector, what string, satisfied func(*corev1.Pod) boo
 			return client.CoreV1().Pods("default").Watch(ctx, options)
 		},
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)
 	defer cancel()
 	var found *corev1.Pod
 	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Pod{}, nil, func(event watch.Event) (bool, error) {
@@ -332,7 +332,7 @@ func visit(t testing.TB, ip string) int {
 
 func get(t testing.TB, url string) string {
 	t.Helper()
-	return getBy(t, &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: patience}, url)
+	return getBy(t, &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: waitTimeout}, url)
 }
 
 // getBy reads what a server answers to a client, which must be a success.
@@ -349,9 +349,9 @@ func getBy(t testing.TB, client *http.Client, url string) string {
 	return string(body)
 }
 
-// shownOfLog is how many bytes of each log a failed test shows: with more of them, what failed is lost where only the end
+// logTailBytes is how many bytes of each log a failed test shows: with more of them, what failed is lost where only the end
 // of the output is kept.
-const shownOfLog = 2000
+const logTailBytes = 2000
 
 // keepLogs is where the whole logs of a failed test are put: a long one fails for what its logs told long before.
 var keepLogs = flag.String("keep-logs", "", "directory for the whole logs of the clusters of failed tests")
@@ -370,7 +370,7 @@ func (c *cluster) dumpLogs() {
 				c.t.Logf("keep %s: %v", path, err)
 			}
 		}
-		c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-shownOfLog):])
+		c.t.Logf("end of %s:\n%s", filepath.Base(path), data[max(0, len(data)-logTailBytes):])
 	}
 }
 

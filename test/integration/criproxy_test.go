@@ -59,7 +59,7 @@ func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 	listener, err := net.Listen("unix", p.socket)
 	require.NoError(t, err)
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = p.server.Serve(noted{listener, p}) }) // it ends with Stop
+	serving.Go(func() { _ = p.server.Serve(trackingListener{listener, p}) }) // it ends with Stop
 	t.Cleanup(func() {
 		p.server.Stop()
 		serving.Wait()
@@ -179,13 +179,13 @@ func (p *criProxy) events(to grpc.ServerStream, method string, request *rawgrpc.
 	}
 }
 
-// noted is a listener whose connections the proxy can cut.
-type noted struct {
+// trackingListener is a listener whose connections the proxy can cut.
+type trackingListener struct {
 	net.Listener
 	proxy *criProxy
 }
 
-func (n noted) Accept() (net.Conn, error) {
+func (n trackingListener) Accept() (net.Conn, error) {
 	conn, err := n.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -193,15 +193,15 @@ func (n noted) Accept() (net.Conn, error) {
 	n.proxy.mu.Lock()
 	defer n.proxy.mu.Unlock()
 	n.proxy.conns[conn] = struct{}{}
-	return forgetting{conn, n.proxy}, nil
+	return trackedConn{conn, n.proxy}, nil
 }
 
-type forgetting struct {
+type trackedConn struct {
 	net.Conn
 	proxy *criProxy
 }
 
-func (f forgetting) Close() error {
+func (f trackedConn) Close() error {
 	f.proxy.mu.Lock()
 	delete(f.proxy.conns, f.Conn)
 	f.proxy.mu.Unlock()

@@ -82,7 +82,7 @@ func (d *daemon) stop() {
 	d.mu.Unlock()
 	select {
 	case <-d.ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		d.kill()
 		<-d.ended
 	}

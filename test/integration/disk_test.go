@@ -49,7 +49,7 @@ func TestDisks(t *testing.T) {
 	run("writer", "grep ' /disk ext4 ' /proc/mounts && echo precious > /disk/file")
 	require.Contains(t, run("full", "dd if=/dev/zero of=/disk/big bs=1M count=64 2>&1; rm /disk/big"), "No space left")
 
-	checkRoom(t, c)
+	checkDiskSize(t, c)
 
 	c.stop()
 	require.Empty(t, c.leftovers())
@@ -69,8 +69,8 @@ func TestDisks(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// checkRoom has the scheduler refuse a disk that is larger than what csi.berth.dev says to have room for.
-func checkRoom(t *testing.T, c *cluster) {
+// checkDiskSize has the scheduler refuse a disk that is larger than what csi.berth.dev says to have room for.
+func checkDiskSize(t *testing.T, c *cluster) {
 	t.Helper()
 	list, err := c.client().StorageV1().CSIStorageCapacities("kube-system").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/testnet"
 )
 
-const doctorsPatients = `
+const doctorManifest = `
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: disk}
@@ -35,24 +35,24 @@ spec:
   - {name: disk, persistentVolumeClaim: {claimName: disk}}
 `
 
-// TestDoctorMendsAKilledCluster kills all of a cluster, and has the doctor take away what is left of it, and of nothing
+// TestDoctorRepairsKilledCluster kills all of a cluster, and has the doctor take away what is left of it, and of nothing
 // else.
-func TestDoctorMendsAKilledCluster(t *testing.T) {
+func TestDoctorRepairsKilledCluster(t *testing.T) {
 	c := newCluster(t)
 	c.up()
-	c.apply(doctorsPatients)
+	c.apply(doctorManifest)
 	c.waitPod("app=patient", "ready", isReady)
-	require.NotContains(t, c.doctor(), c.id(), "a cluster that runs is left alone")
+	require.NotContains(t, c.fixWithDoctor(), c.id(), "a cluster that runs is left alone")
 
 	c.killAll()
 	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to mend")
-	require.NotEmpty(t, c.beyond(), "or there is nothing to mend")
+	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to mend")
 	refusal := newCluster(t).refused("--pod-cidr", testnet.Prefix(c.network).String())
 	require.Contains(t, refusal, "the dead cluster "+c.id()+" in "+c.dataDir+" left: remove it with berth doctor --fix")
-	require.Contains(t, c.doctor(), "cluster "+c.id(), "it tells what it mends")
+	require.Contains(t, c.fixWithDoctor(), "cluster "+c.id(), "it tells what it mends")
 	require.Empty(t, c.leftovers())
-	require.Empty(t, c.beyond())
-	require.NotContains(t, c.doctor(), c.id(), "nothing is left to mend")
+	require.Empty(t, c.hostLeftovers())
+	require.NotContains(t, c.fixWithDoctor(), c.id(), "nothing is left to mend")
 
 	c.up()
 	c.waitPod("app=patient", "ready again on its old disk", isReady)
@@ -77,14 +77,14 @@ func TestAStopThatNobodyReads(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, cmd.Wait())
 	require.Empty(t, c.leftovers())
-	require.Empty(t, c.beyond())
+	require.Empty(t, c.hostLeftovers())
 }
 
-// doctor runs `berth doctor --fix`, agrees to what it asks about this cluster and to nothing else, and returns that
+// fixWithDoctor runs `berth doctor --fix`, agrees to what it asks about this cluster and to nothing else, and returns that
 // question; empty if it asks nothing about this cluster.
-func (c *cluster) doctor() string {
+func (c *cluster) fixWithDoctor() string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.berth, "doctor", "--fix")
 	stdin, err := cmd.StdinPipe()
@@ -116,8 +116,8 @@ func (c *cluster) doctor() string {
 	return ours.String()
 }
 
-// beyond lists what of the cluster is left where leftovers does not look: loop devices and firewall rules.
-func (c *cluster) beyond() []string {
+// hostLeftovers lists what of the cluster is left where leftovers does not look: loop devices and firewall rules.
+func (c *cluster) hostLeftovers() []string {
 	c.t.Helper()
 	rules, err := exec.CommandContext(c.t.Context(), "iptables", "-w", "5", "-t", "nat", "-S").Output()
 	require.NoError(c.t, err)

@@ -48,24 +48,24 @@ func TestExpansion(t *testing.T) {
 	require.Empty(t, c.loopDevices())
 }
 
-// growing is a Pod that uses a claim of its name.
-type growing struct {
+// expansion is a Pod that uses a claim of its name.
+type expansion struct {
 	t    *testing.T
 	c    *cluster
 	name string
 }
 
-// newGrowing makes the claim, and a Pod that uses it, and waits until it runs.
-func newGrowing(t *testing.T, c *cluster, name, class, size, mode string) *growing {
+// newExpansion makes the claim, and a Pod that uses it, and waits until it runs.
+func newExpansion(t *testing.T, c *cluster, name, class, size, mode string) *expansion {
 	t.Helper()
-	g := &growing{t, c, name}
+	g := &expansion{t, c, name}
 	c.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {"storageClassName": %q,
 		"volumeMode": %q, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": %q}}}}`, name, class, mode, size))
 	g.run(mode)
 	return g
 }
 
-func (g *growing) run(mode string) *corev1.Pod {
+func (g *expansion) run(mode string) *corev1.Pod {
 	g.t.Helper()
 	use := `"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`
 	if mode == "Block" {
@@ -76,14 +76,14 @@ func (g *growing) run(mode string) *corev1.Pod {
 	return g.c.waitPod("name="+g.name, "running", isReady)
 }
 
-func (g *growing) exec(command ...string) string {
+func (g *expansion) exec(command ...string) string {
 	g.t.Helper()
 	args := append([]string{"kubectl", "exec", g.name, "--", "/bin/busybox"}, command...)
 	return strings.TrimSpace(g.c.mustRun(args...))
 }
 
-// room is how large the Pod's file system is, in bytes, as statfs(2) says in the Pod.
-func (g *growing) room() int {
+// filesystemSize is how large the Pod's file system is, in bytes, as statfs(2) says in the Pod.
+func (g *expansion) filesystemSize() int {
 	g.t.Helper()
 	lines := strings.Split(g.exec("df", "-k", "/disk"), "\n")
 	size, err := strconv.Atoi(strings.Fields(lines[len(lines)-1])[1])
@@ -91,15 +91,15 @@ func (g *growing) room() int {
 	return size << 10
 }
 
-func (g *growing) ask(size string) {
+func (g *expansion) request(size string) {
 	g.t.Helper()
 	g.c.mustRun("kubectl", "patch", "pvc", g.name, "-p", `{"spec": {"resources": {"requests": {"storage": "`+size+`"}}}}`)
 }
 
 // wait waits until the claim is as wanted, and returns it.
-func (g *growing) wait(what string, satisfied func(*corev1.PersistentVolumeClaim) bool) *corev1.PersistentVolumeClaim {
+func (g *expansion) wait(what string, satisfied func(*corev1.PersistentVolumeClaim) bool) *corev1.PersistentVolumeClaim {
 	g.t.Helper()
-	claim, err := awaitClaim(g.t.Context(), g.c, g.name, satisfied)
+	claim, err := waitClaim(g.t.Context(), g.c, g.name, satisfied)
 	if err != nil {
 		out, _ := g.c.run("kubectl", "describe", "pvc", g.name)
 		require.NoError(g.t, err, "wait for claim %s to be %s; it is:\n%s", g.name, what, out)
@@ -107,7 +107,7 @@ func (g *growing) wait(what string, satisfied func(*corev1.PersistentVolumeClaim
 	return claim
 }
 
-func awaitClaim(ctx context.Context, c *cluster, name string, satisfied func(*corev1.PersistentVolumeClaim) bool,
+func waitClaim(ctx context.Context, c *cluster, name string, satisfied func(*corev1.PersistentVolumeClaim) bool,
 ) (*corev1.PersistentVolumeClaim, error) {
 	api := c.client().CoreV1().PersistentVolumeClaims("default")
 	only := fields.OneTermEqualSelector("metadata.name", name).String()
@@ -121,7 +121,7 @@ func awaitClaim(ctx context.Context, c *cluster, name string, satisfied func(*co
 			return api.Watch(ctx, options)
 		},
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	var found *corev1.PersistentVolumeClaim
 	_, err := watchtools.UntilWithSync(ctx, source, &corev1.PersistentVolumeClaim{}, nil, func(event watch.Event) (bool, error) {
@@ -141,8 +141,8 @@ func has(size string) func(*corev1.PersistentVolumeClaim) bool {
 	}
 }
 
-// done waits until the claim has its size, and nothing tells of an expansion any more.
-func (g *growing) done(size string) {
+// checkExpanded waits until the claim has its size, and nothing tells of an expansion any more.
+func (g *expansion) checkExpanded(size string) {
 	g.t.Helper()
 	claim := g.wait("of "+size, func(claim *corev1.PersistentVolumeClaim) bool {
 		return has(size)(claim) && len(claim.Status.Conditions) == 0 && len(claim.Status.AllocatedResourceStatuses) == 0
@@ -153,53 +153,53 @@ func (g *growing) done(size string) {
 	require.Equal(g.t, size, pv.Spec.Capacity.Storage().String())
 }
 
-func (g *growing) explain() string {
+func (g *expansion) explain() string {
 	g.t.Helper()
 	out, _ := g.c.run("explain", "pvc/"+g.name) // it ends with 1 for what waits
 	return out
 }
 
-func (g *growing) remove() {
+func (g *expansion) remove() {
 	g.t.Helper()
 	g.c.mustRun("kubectl", "delete", "pod", g.name, "--timeout=2m", "--ignore-not-found")
 	g.c.mustRun("kubectl", "delete", "pvc", g.name, "--timeout=2m")
 }
 
 func growInUse(t *testing.T, c *cluster) {
-	g := newGrowing(t, c, "in-use", "xfs", "320Mi", "Filesystem")
-	before := g.room()
+	g := newExpansion(t, c, "in-use", "xfs", "320Mi", "Filesystem")
+	before := g.filesystemSize()
 	began := time.Now()
-	g.ask("640Mi")
-	g.done("640Mi")
+	g.request("640Mi")
+	g.checkExpanded("640Mi")
 	t.Logf("it took %s from the request to the claim's new capacity", time.Since(began).Round(time.Millisecond))
-	require.Greater(t, g.room(), before+300<<20)
+	require.Greater(t, g.filesystemSize(), before+300<<20)
 	pod := c.waitPod("name=in-use", "running", isReady)
 	require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
 	told := g.explain()
 	require.Contains(t, told, "bound to volume")
 	require.Contains(t, told, "ExpandingVolume")
 	require.Contains(t, told, "GrowingOnNode")
-	c.told("default", g.name, "Resizing: ", "FileSystemResizeRequired: ", "FileSystemResizeSuccessful: ")
+	c.waitEvents("default", g.name, "Resizing: ", "FileSystemResizeRequired: ", "FileSystemResizeSuccessful: ")
 	g.remove()
 }
 
 // growExt4 is about the default: the kernel lets a mounted ext4 grow only for who has CAP_SYS_RESOURCE, which containers
 // often have not. Then it grows when the next Pod has it staged, and berth says so.
 func growExt4(t *testing.T, c *cluster) {
-	g := newGrowing(t, c, "ext4", "berth-loop", "64Mi", "Filesystem")
-	before := g.room()
-	g.ask("128Mi")
+	g := newExpansion(t, c, "ext4", "berth-loop", "64Mi", "Filesystem")
+	before := g.filesystemSize()
+	g.request("128Mi")
 	if !mayGrowMounted(t) {
 		g.wait("told why it does not grow", func(claim *corev1.PersistentVolumeClaim) bool {
 			return strings.Contains(fmt.Sprint(claim.Status.Conditions), "CAP_SYS_RESOURCE")
 		})
 		require.Contains(t, g.explain(), "the filesystem grows when the volume is next staged")
-		require.Equal(t, before, g.room())
+		require.Equal(t, before, g.filesystemSize())
 		c.mustRun("kubectl", "delete", "pod", g.name, "--timeout=2m")
 		g.run("Filesystem")
 	}
-	g.done("128Mi")
-	require.Greater(t, g.room(), before+50<<20)
+	g.checkExpanded("128Mi")
+	require.Greater(t, g.filesystemSize(), before+50<<20)
 	g.remove()
 }
 
@@ -211,48 +211,48 @@ func mayGrowMounted(t *testing.T) bool {
 }
 
 func growUnused(t *testing.T, c *cluster) {
-	g := newGrowing(t, c, "unused", "berth-loop", "64Mi", "Filesystem")
-	before := g.room()
+	g := newExpansion(t, c, "unused", "berth-loop", "64Mi", "Filesystem")
+	before := g.filesystemSize()
 	c.mustRun("kubectl", "delete", "pod", g.name, "--timeout=2m")
-	g.ask("128Mi")
+	g.request("128Mi")
 	claim := g.wait("waiting for a Pod", func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.AllocatedResourceStatuses["storage"] == corev1.PersistentVolumeClaimNodeResizePending
 	})
 	require.Contains(t, fmt.Sprint(claim.Status.Conditions), corev1.PersistentVolumeClaimFileSystemResizePending)
 	require.Contains(t, g.explain(), "the file system follows when a pod uses it")
 	g.run("Filesystem")
-	g.done("128Mi")
-	require.Greater(t, g.room(), before+50<<20)
+	g.checkExpanded("128Mi")
+	require.Greater(t, g.filesystemSize(), before+50<<20)
 	g.remove()
 }
 
 func growBlock(t *testing.T, c *cluster) {
-	g := newGrowing(t, c, "block", "berth-loop", "64Mi", "Block")
+	g := newExpansion(t, c, "block", "berth-loop", "64Mi", "Block")
 	size := func() string { return g.exec("blockdev", "--getsize64", "/dev/disk") }
 	require.Equal(t, strconv.Itoa(64<<20), size())
-	g.ask("128Mi")
-	g.done("128Mi")
+	g.request("128Mi")
+	g.checkExpanded("128Mi")
 	require.Equal(t, strconv.Itoa(128<<20), size())
 	g.remove()
 }
 
 func growTooFar(t *testing.T, c *cluster) {
-	g := newGrowing(t, c, "too-far", "berth-loop", "64Mi", "Filesystem")
+	g := newExpansion(t, c, "too-far", "berth-loop", "64Mi", "Filesystem")
 	c.mustRun("kubectl", "delete", "pod", g.name, "--timeout=2m")
-	g.ask("1000Ti")
+	g.request("1000Ti")
 	g.wait("told that there is no room", func(claim *corev1.PersistentVolumeClaim) bool {
 		return strings.Contains(fmt.Sprint(claim.Status.Conditions), string(corev1.PersistentVolumeClaimControllerResizeError))
 	})
 	require.Contains(t, g.explain(), "waiting: it has 64Mi and asks for 1000Ti; ")
-	c.told("default", g.name, "VolumeResizeFailed: ")
+	c.waitEvents("default", g.name, "VolumeResizeFailed: ")
 	out, err := c.run("kubectl", "patch", "pvc", g.name, "-p", `{"spec": {"resources": {"requests": {"storage": "64Mi"}}}}`)
 	require.Error(t, err, "the API server takes only what is more than it has: %s", out)
-	g.ask("96Mi")
+	g.request("96Mi")
 	g.wait("waiting for a Pod", func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.AllocatedResourceStatuses["storage"] == corev1.PersistentVolumeClaimNodeResizePending
 	})
 	g.run("Filesystem")
-	g.done("96Mi")
+	g.checkExpanded("96Mi")
 	g.remove()
 }
 
@@ -261,15 +261,15 @@ func growKilled(t *testing.T, c *cluster) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var all []*growing
+	var all []*expansion
 	before := map[string]int{}
 	for i := range 3 {
-		g := newGrowing(t, c, fmt.Sprintf("killed-%d", i), "xfs", "320Mi", "Filesystem")
-		all, before[g.name] = append(all, g), g.room()
+		g := newExpansion(t, c, fmt.Sprintf("killed-%d", i), "xfs", "320Mi", "Filesystem")
+		all, before[g.name] = append(all, g), g.filesystemSize()
 	}
 	for round, size := range []string{"400Mi", "480Mi", "560Mi", "640Mi"} {
 		events := random.IntN(6)
-		watching, stop := context.WithTimeout(t.Context(), patience)
+		watching, stop := context.WithTimeout(t.Context(), waitTimeout)
 		changes, err := c.client().CoreV1().PersistentVolumeClaims("default").Watch(watching, metav1.ListOptions{})
 		require.NoError(t, err)
 		for _, g := range all {
@@ -295,8 +295,8 @@ func growKilled(t *testing.T, c *cluster) {
 		c.up("--unsafe-no-fsync")
 	}
 	for _, g := range all {
-		g.done("640Mi")
-		require.Greater(t, g.room(), before[g.name]+300<<20)
+		g.checkExpanded("640Mi")
+		require.Greater(t, g.filesystemSize(), before[g.name]+300<<20)
 		pod := c.waitPod("name="+g.name, "running", isReady)
 		require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
 		g.remove()

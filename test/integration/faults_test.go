@@ -26,23 +26,23 @@ import (
 func TestRuntimeFaults(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
-	number := seed(t)
-	a := newAgent(t, t.TempDir())
+	number := randomSeed(t)
+	a := newTestNode(t, t.TempDir())
 	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
 	const audit, witnesses = 3 * time.Second, 3
-	a.keepClear(audit)
+	a.runOrphanCleanup(audit)
 	a.start(c.admin(), func(cfg *kubelet.Config) {
 		cfg.RuntimeEndpoint, cfg.RuntimeAudit = "unix://"+proxy.socket, audit
 	})
 	a.nodeReady(c.client())
-	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
 	l.noExec = true
-	check := l.healthy(t.Context(), witnesses)
+	check := l.startHealthy(t.Context(), witnesses)
 
 	proxy.set(faults{refuse: 0.05, forget: 0.05, slow: 0.2, drop: 0.3, double: 0.2, late: 0.5})
 	random := rand.New(rand.NewPCG(number, 4))
 	done := make(chan error, 1)
-	go func() { done <- l.run(t.Context(), number, *manyLives/2, *atOnce) }()
+	go func() { done <- l.run(t.Context(), number, *podCount/2, *concurrency) }()
 	var err error
 	for over := false; !over; {
 		select {
@@ -51,13 +51,13 @@ func TestRuntimeFaults(t *testing.T) {
 		case <-time.After(time.Duration(random.IntN(6000)) * time.Millisecond): // a random moment is what this is about
 			proxy.cut()
 		}
-		require.Empty(t, twins(l.node))
+		require.Empty(t, duplicateContainers(l.node))
 	}
 	t.Logf("done to the runtime's calls and events: %v; drift: %d", proxy.counts(), a.kubelet.Drift())
 	for _, what := range []string{"refused", "forgotten", "slow", "dropped", "doubled", "late", "cut"} {
 		require.Positive(t, proxy.counts()[what], what)
 	}
-	require.NoError(t, allow(t, err, proxy.counts()["cut"]))
+	require.NoError(t, ignoreInterruptedStarts(t, err, proxy.counts()["cut"]))
 	require.NoError(t, check())
 
 	// The counter tells: with all events lost, only the audit can find the end of a container. A connection cut shortly
@@ -66,8 +66,8 @@ func TestRuntimeFaults(t *testing.T) {
 	before := a.kubelet.Drift()
 	for i := 0; i < witnesses && a.kubelet.Drift() == before; i++ {
 		name := fmt.Sprintf("healthy%d", i)
-		l.kill(name)
-		_, err = l.await(t.Context(), name, "restarted", func(pod *corev1.Pod) bool {
+		l.killContainer(name)
+		_, err = l.waitPod(t.Context(), name, "restarted", func(pod *corev1.Pod) bool {
 			return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount == 1
 		})
 		require.NoError(t, err)
@@ -77,11 +77,11 @@ func TestRuntimeFaults(t *testing.T) {
 	proxy.set(faults{})
 	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	a.audit().clean(t, pods.Items)
+	a.audit().requireClean(t, pods.Items)
 }
 
-// kill ends the first process of a life's container from outside.
-func (l *lives) kill(name string) {
+// killContainer ends the first process of a life's container from outside.
+func (l *lifecycleRunner) killContainer(name string) {
 	t := l.t
 	t.Helper()
 	for _, dir := range glob("/proc/[0-9]*") {

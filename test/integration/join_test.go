@@ -58,6 +58,6 @@ func (c *cluster) approve(node string) {
 
 // poll asks until f says yes or patience ends.
 func (c *cluster) poll(f func(ctx context.Context) bool) error {
-	return wait.PollUntilContextTimeout(c.t.Context(), 100*time.Millisecond, patience, true,
+	return wait.PollUntilContextTimeout(c.t.Context(), 100*time.Millisecond, waitTimeout, true,
 		func(ctx context.Context) (bool, error) { return f(ctx), nil })
 }

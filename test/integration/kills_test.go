@@ -16,13 +16,13 @@ import (
 )
 
 var (
-	manyLives = flag.Int("lives", 24, "how many Pods' lives TestKills goes through, and TestRuntimeFaults half as many")
-	atOnce    = flag.Int("at-once", 8, "how many lives go on at the same time")
-	killPause = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
-	seedFlag  = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
+	podCount    = flag.Int("lives", 24, "how many Pods' lives TestKills goes through, and TestRuntimeFaults half as many")
+	concurrency = flag.Int("at-once", 8, "how many lives go on at the same time")
+	killPause   = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
+	seedFlag    = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )
 
-func seed(t testing.TB) uint64 {
+func randomSeed(t testing.TB) uint64 {
 	number := *seedFlag
 	if number == 0 {
 		number = rand.Uint64()
@@ -38,13 +38,13 @@ func TestKills(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	l := newLives(t, c.dataDir+"/admin.kubeconfig", homeNode)
-	check := l.healthy(t.Context(), 3)
+	l := newLifecycleRunner(t, c.dataDir+"/admin.kubeconfig", homeNode)
+	check := l.startHealthy(t.Context(), 3)
 
-	number := seed(t)
+	number := randomSeed(t)
 	random := rand.New(rand.NewPCG(number, 2))
 	done := make(chan error, 1)
-	go func() { done <- l.run(t.Context(), number, *manyLives, *atOnce) }()
+	go func() { done <- l.run(t.Context(), number, *podCount, *concurrency) }()
 	kills := map[string]int{}
 	var err error
 	for over := false; !over; {
@@ -53,30 +53,30 @@ func TestKills(t *testing.T) {
 		case err = <-done:
 			over = true
 		case <-time.After(pause): // a random moment is what this is about
-			kills[killSome(c, random)]++
+			kills[killRandom(c, random)]++
 		}
-		require.Empty(t, twins(l.node))
+		require.Empty(t, duplicateContainers(l.node))
 	}
 	t.Logf("killed: %v", kills)
-	require.NoError(t, allow(t, err, kills["containerd"]+kills["berth"]))
+	require.NoError(t, ignoreInterruptedStarts(t, err, kills["containerd"]+kills["berth"]))
 	require.NoError(t, check())
 	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	c.audit().clean(t, pods.Items)
+	c.audit().requireClean(t, pods.Items)
 	c.stop()
 	require.Empty(t, c.leftovers())
 }
 
-// allow takes from err at most as many containers that were started once more as starts can have been cut off: one that
+// ignoreInterruptedStarts takes from err at most as many containers that were started once more as starts can have been cut off: one that
 // containerd was just starting has run for a moment, but when the call is cut off, or containerd dies before it has noted
 // the start, it kills the container and says that it never ran.
-func allow(t testing.TB, err error, cuts int) error {
+func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 	if err == nil {
 		return nil
 	}
 	var left []error
 	for _, line := range strings.Split(err.Error(), "\n") {
-		if strings.Contains(line, errStarts.Error()) && cuts > 0 {
+		if strings.Contains(line, errTooManyStarts.Error()) && cuts > 0 {
 			cuts--
 			t.Logf("cut off in its start: %s", line)
 			continue
@@ -86,8 +86,8 @@ func allow(t testing.TB, err error, cuts int) error {
 	return errors.Join(left...)
 }
 
-// killSome ends one of the cluster's processes with SIGKILL, and brings berth back if it was that.
-func killSome(c *cluster, random *rand.Rand) string {
+// killRandom ends one of the cluster's processes with SIGKILL, and brings berth back if it was that.
+func killRandom(c *cluster, random *rand.Rand) string {
 	c.t.Helper()
 	name := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane"}[random.IntN(6)]
 	if name == "berth" {

@@ -108,10 +108,10 @@ func (m *machine) boot() {
 	m.t.Helper()
 	argv, env := m.runtime.Command()
 	m.launch("containerd", env, argv...)
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(m.t, m.runtime.WaitReady(ctx, clock.RealClock{}), "containerd of %s", m.name)
-	m.images(ctx)
+	m.importImages(ctx)
 }
 
 // join makes the machine a node of its cluster.
@@ -128,8 +128,8 @@ func (m *machine) kubelet() string  { return filepath.Join(m.dir, "kubelet") }
 func (m *machine) records() string  { return filepath.Join(m.run, "berth.sock") }
 func (m *machine) registry() string { return filepath.Join(m.kubelet(), "plugins_registry") }
 
-// images brings in what the tests' Pods run.
-func (m *machine) images(ctx context.Context) {
+// importImages brings in what the tests' Pods run.
+func (m *machine) importImages(ctx context.Context) {
 	m.t.Helper()
 	store, err := imagestore.Open(ctx, m.runtime.Socket())
 	require.NoError(m.t, err)
@@ -186,7 +186,7 @@ func (m *machine) processes() []int {
 // kill ends all that runs on the machine at once, as the loss of its power does.
 func (m *machine) kill() {
 	m.t.Helper()
-	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, patience, true,
+	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, waitTimeout, true,
 		func(context.Context) (bool, error) {
 			pids := m.processes()
 			for _, pid := range pids {
@@ -201,9 +201,9 @@ func (m *machine) kill() {
 	}
 }
 
-// cut and mend take the machine's link down and up.
-func (m *machine) cut()  { m.ip("link set " + m.link + " down") }
-func (m *machine) mend() { m.ip("link set " + m.link + " up"); m.reroute() }
+// cutLink and mend take the machine's link down and up.
+func (m *machine) cutLink()     { m.ip("link set " + m.link + " down") }
+func (m *machine) restoreLink() { m.ip("link set " + m.link + " up"); m.reroute() }
 
 // reroute brings back the route that went with the link.
 func (m *machine) reroute() {

@@ -34,9 +34,9 @@ func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	run := runDir(t, "berth-d")
 	s := &sharedDisks{c: c, root: filepath.Join(t.TempDir(), "disks"), run: run, logs: t.TempDir()}
 	t.Cleanup(func() { freeDisks(s.root) })
-	c.beside(s.log("driver"), s.driver(homeNode, filepath.Join(run, "csi.sock"),
+	c.startBeside(s.log("driver"), s.driver(homeNode, filepath.Join(run, "csi.sock"),
 		filepath.Join(c.dataDir, "kubelet", "plugins_registry"))...)
-	c.beside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
+	c.startBeside(s.log("controllers"), c.berth, "controllers", "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"),
 		"--leader-election=false", "--csi-driver", sharedDriver+"="+filepath.Join(run, "csi.sock"), "--socket", s.records())
 	c.class("shared", sharedDriver)
 	return s
@@ -56,13 +56,13 @@ func (s *sharedDisks) driver(node, socket, registry string, more ...string) []st
 		"--endpoint", socket, "--plugins-registry", registry}, more...)
 }
 
-// on is the driver of a machine.
-func (s *sharedDisks) on(m *machine) []string {
+// nodeDriver is the driver of a machine.
+func (s *sharedDisks) nodeDriver(m *machine) []string {
 	return s.driver(m.name, filepath.Join(m.run, "csi.sock"), m.registry(), "--node-only")
 }
 
-// beside runs a program beside the cluster until the test ends; what it prints goes into the file.
-func (c *cluster) beside(output string, argv ...string) {
+// startBeside runs a program beside the cluster until the test ends; what it prints goes into the file.
+func (c *cluster) startBeside(output string, argv ...string) {
 	c.t.Helper()
 	log, err := os.Create(output)
 	require.NoError(c.t, err)
@@ -75,7 +75,7 @@ func (c *cluster) beside(output string, argv ...string) {
 		_ = cmd.Wait()
 		if c.t.Failed() {
 			data, _ := os.ReadFile(output)
-			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-shownOfLog):])
+			c.t.Logf("end of %s:\n%s", filepath.Base(output), data[max(0, len(data)-logTailBytes):])
 		}
 	})
 }
@@ -97,9 +97,9 @@ func freeDisks(root string) {
 
 var publicationLine = regexp.MustCompile(`msg="(published|unpublished|refused to publish) volume" volume=(\S+) node=(\S+)`)
 
-// history judges what the driver was asked: no volume on two nodes at once, not even wished for. It returns the nodes
+// publicationHistory judges what the driver was asked: no volume on two nodes at once, not even wished for. It returns the nodes
 // of each volume in their order. That a volume is published again to the node that lost it is no move.
-func (s *sharedDisks) history() map[string][]string {
+func (s *sharedDisks) publicationHistory() map[string][]string {
 	s.c.t.Helper()
 	data, err := os.ReadFile(s.log("driver"))
 	require.NoError(s.c.t, err)
@@ -123,8 +123,8 @@ func (s *sharedDisks) history() map[string][]string {
 	return history
 }
 
-// follower is a Pod, kept by a Deployment, that prefers a node, with a disk to which it adds the names of its nodes.
-const follower = `{"apiVersion": "v1", "kind": "List", "items": [
+// followerManifest is a Pod, kept by a Deployment, that prefers a node, with a disk to which it adds the names of its nodes.
+const followerManifest = `{"apiVersion": "v1", "kind": "List", "items": [
 {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "NAME"}, "spec": {"storageClassName": "shared",
 	"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}},
 {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "NAME"}, "spec": {"replicas": 1,
@@ -136,16 +136,16 @@ const follower = `{"apiVersion": "v1", "kind": "List", "items": [
 		"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["NODE"]}]}}]}},
 	"containers": [CONTAINER]}}}}]}`
 
-func (c *cluster) follow(name, node string) {
+func (c *cluster) deployFollower(name, node string) {
 	c.t.Helper()
 	container := shell("echo $NODE >> /disk/trail && sync && exec sleep 100000", `"name": "main",
 		"env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
 		"volumeMounts": [{"name": "v", "mountPath": "/disk"}]`)
-	c.apply(strings.NewReplacer("NAME", name, "NODE\"]", node+"\"]", "CONTAINER", container).Replace(follower))
+	c.apply(strings.NewReplacer("NAME", name, "NODE\"]", node+"\"]", "CONTAINER", container).Replace(followerManifest))
 }
 
-// settled waits until the follower runs on a node that satisfies, and returns its Pod.
-func (c *cluster) settled(name, what string, satisfies func(node string) bool) *corev1.Pod {
+// waitFollower waits until the follower runs on a node that satisfies, and returns its Pod.
+func (c *cluster) waitFollower(name, what string, satisfies func(node string) bool) *corev1.Pod {
 	c.t.Helper()
 	return c.waitPod("name="+name, what, func(pod *corev1.Pod) bool { return isReady(pod) && satisfies(pod.Spec.NodeName) })
 }
@@ -183,7 +183,7 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	machines := make([]*machine, 3)
 	for i := range machines {
 		machines[i] = newMachine(t, c, i+1)
-		machines[i].start(disks.on)
+		machines[i].start(disks.nodeDriver)
 	}
 	for _, m := range machines {
 		c.approve(m.name)
@@ -191,27 +191,27 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 		c.waitRegistered(m.name, sharedDriver)
 	}
 	c.waitRegistered(homeNode, sharedDriver)
-	t.Run("drained", func(t *testing.T) { disks.drained(t, machines[0]) })
+	t.Run("drained", func(t *testing.T) { disks.checkDrain(t, machines[0]) })
 
 	// The storage loses a publication behind everybody's back. The attacher's next look, within a minute, mends that.
-	c.follow("betrayed", homeNode)
-	c.settled("betrayed", "on "+homeNode, is(homeNode))
+	c.deployFollower("betrayed", homeNode)
+	c.waitFollower("betrayed", "on "+homeNode, is(homeNode))
 	publication := filepath.Join(disks.root, "volumes", c.volumeOf("betrayed"), "published.json")
 	require.NoError(t, os.Remove(publication))
-	disks.lose(machines[0], machines[1], machines[2])
+	disks.loseMachines(machines[0], machines[1], machines[2])
 	require.NoError(t, c.poll(func(context.Context) bool {
 		_, err := os.Stat(publication)
 		return err == nil
 	}), "what was unpublished behind our back must be published again")
-	disks.nothingStays()
+	disks.checkNothingLeft()
 }
 
-// drained has a Pod's volume leave a machine that is drained. Before that, the machine and the controllers tell on their
+// checkDrain has a Pod's volume leave a machine that is drained. Before that, the machine and the controllers tell on their
 // own sockets what they did, with what only the API saw.
-func (s *sharedDisks) drained(t *testing.T, m *machine) {
+func (s *sharedDisks) checkDrain(t *testing.T, m *machine) {
 	c := s.c
-	c.follow("drained", m.name)
-	first := c.settled("drained", "on "+m.name, is(m.name))
+	c.deployFollower("drained", m.name)
+	first := c.waitFollower("drained", "on "+m.name, is(m.name))
 	node := c.mustRun("explain", "pod", first.Name, "--socket", m.records())
 	for _, stage := range []string{"Accepted", "Scheduled", "SeenByKubelet", "StartContainer", "Ready"} {
 		require.Contains(t, node, "\n  "+stage, "what %s has recorded", m.name)
@@ -222,25 +222,25 @@ func (s *sharedDisks) drained(t *testing.T, m *machine) {
 	}
 
 	c.mustRun("kubectl", "drain", m.name, "--force", "--timeout=2m")
-	pod := c.settled("drained", "elsewhere", not(m.name))
+	pod := c.waitFollower("drained", "elsewhere", not(m.name))
 	require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
-	require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.history()[c.volumeOf("drained")])
+	require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.publicationHistory()[c.volumeOf("drained")])
 	require.Empty(t, forcedDetaches(t, c), "a drain needs no force")
 	c.mustRun("kubectl", "delete", "deployment,pvc", "drained", "--timeout=2m")
 	c.mustRun("kubectl", "uncordon", m.name)
 }
 
-// lose takes the power of one machine, deletes the Node of another, and cuts the third off. They take the control plane's
+// loseMachines takes the power of one machine, deletes the Node of another, and cuts the third off. They take the control plane's
 // patience (a node is lost after 50 s), and take it together.
-func (s *sharedDisks) lose(powerless, deleted, cut *machine) {
+func (s *sharedDisks) loseMachines(powerless, deleted, cut *machine) {
 	c, t := s.c, s.c.t
 	lost := []*machine{powerless, deleted, cut}
 	for _, m := range lost {
-		c.follow("of-"+m.name, m.name)
+		c.deployFollower("of-"+m.name, m.name)
 	}
 	before := make(map[string]types.UID)
 	for _, m := range lost {
-		before[m.name] = c.settled("of-"+m.name, "on "+m.name, is(m.name)).UID
+		before[m.name] = c.waitFollower("of-"+m.name, "on "+m.name, is(m.name)).UID
 		c.mustRun("kubectl", "cordon", m.name)
 	}
 	powerless.kill()
@@ -249,25 +249,25 @@ func (s *sharedDisks) lose(powerless, deleted, cut *machine) {
 	deleted.kill()
 	deleted.unmount()
 	c.mustRun("kubectl", "delete", "node", deleted.name)
-	cut.cut()
-	s.holds(cut, before[cut.name])
+	cut.cutLink()
+	s.checkVolumeHeld(cut, before[cut.name])
 	c.mustRun("kubectl", "taint", "node", cut.name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
 
 	for _, m := range lost {
-		pod := c.settled("of-"+m.name, "away from "+m.name, not(m.name))
+		pod := c.waitFollower("of-"+m.name, "away from "+m.name, not(m.name))
 		require.Equal(t, []string{m.name, pod.Spec.NodeName}, c.trail(pod))
-		require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.history()[c.volumeOf("of-"+m.name)])
+		require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.publicationHistory()[c.volumeOf("of-"+m.name)])
 	}
 	for _, m := range []*machine{powerless, cut} {
-		c.told(metav1.NamespaceAll, m.name, "ForcedDetachVolume: ") // what was assumed must be said on the node
+		c.waitEvents(metav1.NamespaceAll, m.name, "ForcedDetachVolume: ") // what was assumed must be said on the node
 	}
 	require.NotContains(t, forcedDetaches(t, c), "Node "+deleted.name, "a node that is gone has nothing mounted")
-	cut.comesBack()
+	cut.rejoin()
 }
 
-// holds waits until a machine that is cut off is lost. Whether it still works is for people to know: the volume stays
+// checkVolumeHeld waits until a machine that is cut off is lost. Whether it still works is for people to know: the volume stays
 // until one says that it does not.
-func (s *sharedDisks) holds(cut *machine, before types.UID) {
+func (s *sharedDisks) checkVolumeHeld(cut *machine, before types.UID) {
 	c, t := s.c, s.c.t
 	c.waitNode(cut.name, "lost", func(node *corev1.Node) bool { return !nodeReady(node) })
 	waiting := c.waitPod("name=of-"+cut.name, "waiting for its volume", func(pod *corev1.Pod) bool {
@@ -279,12 +279,12 @@ func (s *sharedDisks) holds(cut *machine, before types.UID) {
 			strings.Contains(out, "it is released when")
 	}), "explain must say who holds the volume, since when, and what it waits for")
 	require.NotEqual(t, cut.name, waiting.Spec.NodeName)
-	require.Equal(t, []string{cut.name}, s.history()[c.volumeOf("of-"+cut.name)])
+	require.Equal(t, []string{cut.name}, s.publicationHistory()[c.volumeOf("of-"+cut.name)])
 }
 
-// comesBack mends the link of the machine, which lets go of what it must not have any more.
-func (m *machine) comesBack() {
-	m.mend()
+// rejoin mends the link of the machine, which lets go of what it must not have any more.
+func (m *machine) rejoin() {
+	m.restoreLink()
 	m.c.waitNode(m.name, "back", nodeReady)
 	require.NoError(m.t, m.c.poll(func(context.Context) bool {
 		for _, point := range mountsBelow(m.t, m.kubelet()) {
@@ -296,15 +296,15 @@ func (m *machine) comesBack() {
 	}), "%s must unmount the volume that was taken from it: %v", m.name, mountsBelow(m.t, m.kubelet()))
 }
 
-// nothingStays deletes all Pods and claims, and looks that their attachments and disks go with them.
-func (s *sharedDisks) nothingStays() {
+// checkNothingLeft deletes all Pods and claims, and looks that their attachments and disks go with them.
+func (s *sharedDisks) checkNothingLeft() {
 	c, t := s.c, s.c.t
 	c.mustRun("kubectl", "delete", "deployments", "--all", "--cascade=foreground", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=2m")
 	c.mustRun("kubectl", "delete", "pvc", "--all", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	require.Contains(t, c.mustRun("kubectl", "get", "volumeattachments"), "No resources found")
-	s.history()
+	s.publicationHistory()
 	left, err := filepath.Glob(filepath.Join(s.root, "volumes", "*"))
 	require.NoError(t, err)
 	require.Empty(t, left, "the disks go with their claims")

@@ -27,7 +27,7 @@ func TestNodeAPI(t *testing.T) {
 	}
 
 	var summary statsapi.Summary
-	require.NoError(t, insist(t.Context(), func() error {
+	require.NoError(t, retryUntil(t.Context(), func() error {
 		summary = statsapi.Summary{} // the runtime measures by and by
 		if err := json.Unmarshal(raw("/stats/summary"), &summary); err != nil {
 			return err

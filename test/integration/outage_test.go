@@ -27,8 +27,8 @@ import (
 
 var away = flag.Duration("away", 5*time.Second, "how long TestAPIServerAway keeps the API server away, each of two times")
 
-// gate stands between a node and its API server, and can shut.
-type gate struct {
+// apiGate stands between a node and its API server, and can shut.
+type apiGate struct {
 	listener net.Listener
 	target   string
 	running  sync.WaitGroup
@@ -39,12 +39,12 @@ type gate struct {
 	conns map[net.Conn]struct{}
 }
 
-// newGate leads to the target, a host and port.
-func newGate(t testing.TB, target string) *gate {
+// newAPIGate leads to the target, a host and port.
+func newAPIGate(t testing.TB, target string) *apiGate {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	g := &gate{listener: listener, target: target, conns: map[net.Conn]struct{}{}}
+	g := &apiGate{listener: listener, target: target, conns: map[net.Conn]struct{}{}}
 	g.running.Go(g.serve)
 	t.Cleanup(func() {
 		_ = listener.Close()
@@ -55,7 +55,7 @@ func newGate(t testing.TB, target string) *gate {
 	return g
 }
 
-func (g *gate) serve() {
+func (g *apiGate) serve() {
 	for {
 		from, err := g.listener.Accept()
 		if err != nil {
@@ -65,7 +65,7 @@ func (g *gate) serve() {
 	}
 }
 
-func (g *gate) pass(from net.Conn) {
+func (g *apiGate) pass(from net.Conn) {
 	defer from.Close()
 	to, err := net.Dial("tcp", g.target)
 	if err != nil {
@@ -82,7 +82,7 @@ func (g *gate) pass(from net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 		both.Go(func() {
-			_, _ = io.Copy(way[1], muted{way[0], g}) // it ends with either side
+			_, _ = io.Copy(way[1], muteConn{way[0], g}) // it ends with either side
 			_ = way[0].Close()
 			_ = way[1].Close()
 		})
@@ -94,13 +94,13 @@ func (g *gate) pass(from net.Conn) {
 	delete(g.conns, to)
 }
 
-// muted is a connection from which nothing comes on while the gate is mute.
-type muted struct {
+// muteConn is a connection from which nothing comes on while the gate is mute.
+type muteConn struct {
 	net.Conn
-	gate *gate
+	gate *apiGate
 }
 
-func (m muted) Read(data []byte) (int, error) {
+func (m muteConn) Read(data []byte) (int, error) {
 	n, err := m.Conn.Read(data)
 	m.gate.mu.Lock()
 	mute := m.gate.mute
@@ -112,7 +112,7 @@ func (m muted) Read(data []byte) (int, error) {
 }
 
 // cut ends all connections.
-func (g *gate) cut() {
+func (g *apiGate) cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for conn := range g.conns {
@@ -121,20 +121,20 @@ func (g *gate) cut() {
 }
 
 // close refuses connections from now on; silence lets them be, but nothing comes through.
-func (g *gate) close() {
+func (g *apiGate) close() {
 	g.mu.Lock()
 	g.shut = true
 	g.mu.Unlock()
 	g.cut()
 }
 
-func (g *gate) silence() {
+func (g *apiGate) silence() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mute = make(chan struct{})
 }
 
-func (g *gate) open() {
+func (g *apiGate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shut = false
@@ -145,34 +145,34 @@ func (g *gate) open() {
 }
 
 const (
-	// untilTold waits for a file in the journal.
-	untilTold = `while [ ! -e /journal/go ]; do sleep 0.1; done; `
-	// onceTold ends by itself when it is told to, and stays at its next start.
-	onceTold = `if [ $(grep -c exit /journal/log) -lt 1 ]; then ` + untilTold + `echo exit >> /journal/log; exit 3; fi; ` + stay
+	// waitReleased waits for a file in the journal.
+	waitReleased = `while [ ! -e /journal/go ]; do sleep 0.1; done; `
+	// exitOnceWhenReleased ends by itself when it is told to, and stays at its next start.
+	exitOnceWhenReleased = `if [ $(grep -c exit /journal/log) -lt 1 ]; then ` + waitReleased + `echo exit >> /journal/log; exit 3; fi; ` + sleepScript
 )
 
-// tell makes the file that a container waits for.
-func (l *lives) tell(names ...string) {
+// release makes the file that a container waits for.
+func (l *lifecycleRunner) release(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
 		require.NoError(l.t, os.WriteFile(filepath.Join(l.journal, name, "go"), nil, 0o600))
 	}
 }
 
-// begin creates a Pod and waits until its container is ready.
-func (l *lives) begin(life *life) {
+// startReady creates a Pod and waits until its container is ready.
+func (l *lifecycleRunner) startReady(life *scenario) {
 	l.t.Helper()
 	_, err := l.client.CoreV1().Pods("default").Create(l.t.Context(), l.pod(life), metav1.CreateOptions{})
 	require.NoError(l.t, err)
-	_, err = l.await(l.t.Context(), life.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+	_, err = l.waitPod(l.t.Context(), life.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
 	require.NoError(l.t, err)
 }
 
-// journalled waits until a life's journal has so many starts.
-func (l *lives) journalled(name string, starts int) {
+// waitStarts waits until a life's journal has so many starts.
+func (l *lifecycleRunner) waitStarts(name string, starts int) {
 	l.t.Helper()
-	require.NoError(l.t, insist(l.t.Context(), func() error {
-		got, _, err := l.read(name)
+	require.NoError(l.t, retryUntil(l.t.Context(), func() error {
+		got, _, err := l.readJournal(name)
 		if err == nil && got < starts {
 			err = fmt.Errorf("%d starts", got)
 		}
@@ -187,45 +187,45 @@ func TestAPIServerAway(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	config := c.admin()
-	g := newGate(t, strings.TrimPrefix(config.Host, "https://"))
+	g := newAPIGate(t, strings.TrimPrefix(config.Host, "https://"))
 	through := rest.CopyConfig(config)
 	through.Host = "https://" + g.listener.Addr().String()
-	a := newAgent(t, t.TempDir())
+	a := newTestNode(t, t.TempDir())
 	a.start(through, func(*kubelet.Config) {})
 	client := c.client()
 	a.nodeReady(client)
-	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
-	check := l.healthy(t.Context(), 2)
+	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	check := l.startHealthy(t.Context(), 2)
 
 	for round, shut := range []func(){g.close, g.silence} {
-		ends := life{name: fmt.Sprint("ends", round), script: untilTold + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
-		crashes := life{name: fmt.Sprint("crashes", round), script: onceTold, policy: corev1.RestartPolicyAlways, exits: 1}
-		l.begin(&ends)
-		l.begin(&crashes)
+		ends := scenario{name: fmt.Sprint("ends", round), script: waitReleased + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
+		crashes := scenario{name: fmt.Sprint("crashes", round), script: exitOnceWhenReleased, policy: corev1.RestartPolicyAlways, exits: 1}
+		l.startReady(&ends)
+		l.startReady(&crashes)
 		shut()
-		l.tell(ends.name, crashes.name)
-		l.journalled(crashes.name, 2) // restarted without the API server
+		l.release(ends.name, crashes.name)
+		l.waitStarts(crashes.name, 2) // restarted without the API server
 		time.Sleep(*away)             // that long it is away
 		if round == 0 {
 			a.stop()
 			a.start(through, func(*kubelet.Config) {})
 		}
 		g.open()
-		pod, err := l.await(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+		pod, err := l.waitPod(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
 		require.NoError(t, err)
 		require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
-		pod, err = l.await(t.Context(), crashes.name, "told to be restarted", func(pod *corev1.Pod) bool {
+		pod, err = l.waitPod(t.Context(), crashes.name, "told to be restarted", func(pod *corev1.Pod) bool {
 			return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount > 0
 		})
 		require.NoError(t, err)
-		require.NoError(t, l.check(&crashes, pod))
+		require.NoError(t, l.checkJournal(&crashes, pod))
 		a.nodeReady(client)
 		require.NoError(t, check())
-		require.NoError(t, errors.Join(l.end(t.Context(), &ends), l.end(t.Context(), &crashes)))
+		require.NoError(t, errors.Join(l.deletePod(t.Context(), &ends), l.deletePod(t.Context(), &crashes)))
 	}
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	a.audit().clean(t, pods.Items)
+	a.audit().requireClean(t, pods.Items)
 }
 
 // TestDiskFull fills the disk of a node. Pods run on and their status is told; a Pod that needs the disk waits and says
@@ -236,26 +236,26 @@ func TestDiskFull(t *testing.T) {
 	disk := t.TempDir()
 	require.NoError(t, unix.Mount("small", disk, "tmpfs", 0, "size=16m"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) })
-	a := newAgent(t, disk)
+	a := newTestNode(t, disk)
 	a.start(c.admin(), func(*kubelet.Config) {})
 	client := c.client()
 	a.nodeReady(client)
-	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
-	check := l.healthy(t.Context(), 1)
-	ends := life{name: "ends", script: untilTold + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
-	l.begin(&ends)
+	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	check := l.startHealthy(t.Context(), 1)
+	ends := scenario{name: "ends", script: waitReleased + "echo exit >> /journal/log; exit 0", policy: corev1.RestartPolicyNever}
+	l.startReady(&ends)
 
 	filler := filepath.Join(disk, "filler")
-	fill(t, filler)
-	late := life{name: "late", script: stay, policy: corev1.RestartPolicyAlways}
+	fillDisk(t, filler)
+	late := scenario{name: "late", script: sleepScript, policy: corev1.RestartPolicyAlways}
 	_, err := client.CoreV1().Pods("default").Create(t.Context(), l.pod(&late), metav1.CreateOptions{})
 	require.NoError(t, err)
-	l.tell(ends.name)
-	pod, err := l.await(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+	l.release(ends.name)
+	pod, err := l.waitPod(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
 	require.NoError(t, err)
 	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
-	require.NoError(t, insist(t.Context(), func() error { return saysNoSpace(t.Context(), l, late.name) }, nil))
-	require.NoError(t, insist(t.Context(), func() error {
+	require.NoError(t, retryUntil(t.Context(), func() error { return checkNoSpaceReported(t.Context(), l, late.name) }, nil))
+	require.NoError(t, retryUntil(t.Context(), func() error {
 		node, err := client.CoreV1().Nodes().Get(t.Context(), a.name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -270,16 +270,16 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, check())
 
 	require.NoError(t, os.Remove(filler))
-	_, err = l.await(t.Context(), late.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+	_, err = l.waitPod(t.Context(), late.name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(check(), l.end(t.Context(), &late), l.end(t.Context(), &ends)))
+	require.NoError(t, errors.Join(check(), l.deletePod(t.Context(), &late), l.deletePod(t.Context(), &ends)))
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	a.audit().clean(t, pods.Items)
+	a.audit().requireClean(t, pods.Items)
 }
 
-// fill writes until nothing fits any more.
-func fill(t testing.TB, path string) {
+// fillDisk writes until nothing fits any more.
+func fillDisk(t testing.TB, path string) {
 	t.Helper()
 	file, err := os.Create(path)
 	require.NoError(t, err)
@@ -292,8 +292,8 @@ func fill(t testing.TB, path string) {
 	}
 }
 
-// saysNoSpace looks for a Pod that waits, in its status or its events, because the disk is full.
-func saysNoSpace(ctx context.Context, l *lives, name string) error {
+// checkNoSpaceReported looks for a Pod that waits, in its status or its events, because the disk is full.
+func checkNoSpaceReported(ctx context.Context, l *lifecycleRunner, name string) error {
 	events, err := l.client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 	if err != nil {
 		return err

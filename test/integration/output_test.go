@@ -61,7 +61,7 @@ func (o *output) waitForTimes(t testing.TB, text string, times int, ended <-chan
 	case <-found:
 	case err := <-ended:
 		t.Fatalf("berth up ended (%v) before it printed %q; it printed:\n%s", err, text, o)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("berth up did not print %q; it printed:\n%s", text, o)
 	}
 }

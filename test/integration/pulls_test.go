@@ -23,23 +23,23 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-// pulls makes Pods that want images of a registry.
-type pulls struct {
+// pullFixture makes Pods that want images of a registry.
+type pullFixture struct {
 	t      *testing.T
 	client *kubernetes.Clientset
 	node   string
 	next   int
 }
 
-// wish is a Pod.
-type wish struct {
+// pullCase is a Pod.
+type pullCase struct {
 	namespace, image, secret, account string
 	policy                            corev1.PullPolicy
 }
 
-// pod makes the Pod, waits until it runs or its container waits for a reason of images, and returns that reason. The Pod
+// podOutcome makes the Pod, waits until it runs or its container waits for a reason of images, and returns that reason. The Pod
 // is taken away again.
-func (p *pulls) pod(w wish) (reason string, events []string) {
+func (p *pullFixture) podOutcome(w pullCase) (reason string, events []string) {
 	p.t.Helper()
 	p.next++
 	if w.namespace == "" {
@@ -57,10 +57,10 @@ func (p *pulls) pod(w wish) (reason string, events []string) {
 	if w.secret != "" {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: w.secret}}
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), waitTimeout)
 	defer cancel()
 	var made *corev1.Pod
-	require.NoError(p.t, insist(ctx, func() (err error) { // the service account may come after its namespace
+	require.NoError(p.t, retryUntil(ctx, func() (err error) { // the service account may come after its namespace
 		made, err = p.client.CoreV1().Pods(w.namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	}, nil))
@@ -73,7 +73,7 @@ func (p *pulls) pod(w wish) (reason string, events []string) {
 		select {
 		case event := <-watcher.ResultChan():
 			if seen, ok := event.Object.(*corev1.Pod); ok {
-				reason = verdictOn(seen)
+				reason = pullOutcome(seen)
 			}
 		case <-ctx.Done():
 			require.NoError(p.t, ctx.Err(), "pod %+v neither runs nor fails", w)
@@ -88,8 +88,8 @@ func (p *pulls) pod(w wish) (reason string, events []string) {
 	return reason, events
 }
 
-// verdictOn is what became of the Pod: "" if it runs, "?" if that is not known yet.
-func verdictOn(pod *corev1.Pod) string {
+// pullOutcome is what became of the Pod: "" if it runs, "?" if that is not known yet.
+func pullOutcome(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Running != nil {
 			return ""
@@ -106,13 +106,13 @@ func verdictOn(pod *corev1.Pod) string {
 	return "?"
 }
 
-func (p *pulls) expect(want string, w wish) {
+func (p *pullFixture) expect(want string, w pullCase) {
 	p.t.Helper()
-	reason, events := p.pod(w)
+	reason, events := p.podOutcome(w)
 	require.Equal(p.t, want, reason, "%+v: %v", w, events)
 }
 
-func (p *pulls) secret(namespace, name, content string) {
+func (p *pullFixture) secret(namespace, name, content string) {
 	p.t.Helper()
 	_, err := p.client.CoreV1().Secrets(namespace).Create(p.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson,
@@ -150,13 +150,13 @@ func TestPrivateImages(t *testing.T) {
 	c.up("--unsafe-no-fsync")
 	r, programs := newRegistry(t), t.TempDir()
 	app, tool := r.push("team/app"), r.push("tools/tool")
-	a := newAgent(t, t.TempDir())
+	a := newTestNode(t, t.TempDir())
 	configure := func(cfg *kubelet.Config) {
 		cfg.CredentialProviders, cfg.CredentialProvidersDir = provider(t, r, programs), programs
 	}
 	a.start(c.admin(), configure)
 	a.nodeReady(c.client())
-	p := &pulls{t: t, client: c.client(), node: a.name}
+	p := &pullFixture{t: t, client: c.client(), node: a.name}
 	_, err := p.client.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -164,23 +164,23 @@ func TestPrivateImages(t *testing.T) {
 	p.secret("other", "copy", r.login(registryUser, registryPassword))
 	p.secret("other", "wrong", r.login(registryUser, "guessed"))
 
-	p.expect("ErrImageNeverPull", wish{image: app, policy: corev1.PullNever, secret: "right"})
-	p.expect("ErrImagePull", wish{image: app, policy: corev1.PullIfNotPresent})
-	p.expect("ErrImagePull", wish{image: app, policy: corev1.PullIfNotPresent, secret: "gone"})
-	c.told("default", fmt.Sprintf("pull-%d", p.next), "FailedToRetrieveImagePullSecret: Unable to use some image pull secrets")
-	p.expect("", wish{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
+	p.expect("ErrImageNeverPull", pullCase{image: app, policy: corev1.PullNever, secret: "right"})
+	p.expect("ErrImagePull", pullCase{image: app, policy: corev1.PullIfNotPresent})
+	p.expect("ErrImagePull", pullCase{image: app, policy: corev1.PullIfNotPresent, secret: "gone"})
+	c.waitEvents("default", fmt.Sprintf("pull-%d", p.next), "FailedToRetrieveImagePullSecret: Unable to use some image pull secrets")
+	p.expect("", pullCase{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
 	others := func() {
 		t.Helper()
-		p.expect("ErrImagePull", wish{namespace: "other", image: app, policy: corev1.PullIfNotPresent})
-		p.expect("ErrImagePull", wish{namespace: "other", image: app, policy: corev1.PullIfNotPresent, secret: "wrong"})
-		p.expect("ErrImageNeverPull", wish{namespace: "other", image: app, policy: corev1.PullNever})
-		p.expect("ErrImageNeverPull", wish{namespace: "other", image: app, policy: corev1.PullNever, secret: "wrong"})
-		p.expect("", wish{namespace: "other", image: app, policy: corev1.PullNever, secret: "copy"})
+		p.expect("ErrImagePull", pullCase{namespace: "other", image: app, policy: corev1.PullIfNotPresent})
+		p.expect("ErrImagePull", pullCase{namespace: "other", image: app, policy: corev1.PullIfNotPresent, secret: "wrong"})
+		p.expect("ErrImageNeverPull", pullCase{namespace: "other", image: app, policy: corev1.PullNever})
+		p.expect("ErrImageNeverPull", pullCase{namespace: "other", image: app, policy: corev1.PullNever, secret: "wrong"})
+		p.expect("", pullCase{namespace: "other", image: app, policy: corev1.PullNever, secret: "copy"})
 	}
 	others()
 
 	t.Run("program", func(t *testing.T) {
-		p := &pulls{t: t, client: p.client, node: p.node, next: 100}
+		p := &pullFixture{t: t, client: p.client, node: p.node, next: 100}
 		for _, account := range []string{"puller", "bare"} {
 			made := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}
 			if account == "puller" {
@@ -189,10 +189,10 @@ func TestPrivateImages(t *testing.T) {
 			_, err := p.client.CoreV1().ServiceAccounts("default").Create(t.Context(), made, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
-		p.expect("ErrImagePull", wish{image: tool, policy: corev1.PullIfNotPresent, account: "bare"})
-		p.expect("", wish{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
-		p.expect("", wish{image: tool, policy: corev1.PullNever, account: "puller"})
-		p.expect("ErrImageNeverPull", wish{image: tool, policy: corev1.PullNever, account: "bare"})
+		p.expect("ErrImagePull", pullCase{image: tool, policy: corev1.PullIfNotPresent, account: "bare"})
+		p.expect("", pullCase{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
+		p.expect("", pullCase{image: tool, policy: corev1.PullNever, account: "puller"})
+		p.expect("ErrImageNeverPull", pullCase{image: tool, policy: corev1.PullNever, account: "bare"})
 		data, err := os.ReadFile(filepath.Join(programs, "asked"))
 		require.NoError(t, err)
 		var asked credentialproviderv1.CredentialProviderRequest
@@ -221,9 +221,9 @@ func TestPrivateImages(t *testing.T) {
 	r.setAway(true)
 	a.start(c.admin(), configure)
 	others()
-	p.expect("", wish{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
-	p.expect("", wish{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
-	p.expect("", wish{image: shellImage, policy: corev1.PullIfNotPresent}) // which was imported
+	p.expect("", pullCase{image: app, policy: corev1.PullIfNotPresent, secret: "right"})
+	p.expect("", pullCase{image: tool, policy: corev1.PullIfNotPresent, account: "puller"})
+	p.expect("", pullCase{image: shellImage, policy: corev1.PullIfNotPresent}) // which was imported
 	r.setAway(false)
 
 	// A node that is killed in the middle of a pull knows that the image is not anybody's.
@@ -243,7 +243,7 @@ func TestPrivateImages(t *testing.T) {
 	r.release()
 	c.up("--unsafe-no-fsync")
 	p.client = c.client()
-	require.NoError(t, insist(t.Context(), func() error {
+	require.NoError(t, retryUntil(t.Context(), func() error {
 		seen, err := p.client.CoreV1().Pods("default").Get(t.Context(), "cut", metav1.GetOptions{})
 		if err == nil && !isReady(seen) {
 			err = fmt.Errorf("pod cut: %+v", seen.Status)

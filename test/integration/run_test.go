@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-const talker = `
+const printerManifest = `
 apiVersion: v1
 kind: Pod
 metadata: {name: talker}
@@ -42,14 +42,14 @@ type foreground struct {
 func startForeground(t testing.TB, root string) *foreground {
 	t.Helper()
 	manifest := filepath.Join(root, "pod.yaml")
-	require.NoError(t, os.WriteFile(manifest, []byte(talker), 0o600))
+	require.NoError(t, os.WriteFile(manifest, []byte(printerManifest), 0o600))
 	f := &foreground{t: t, root: root, cmd: exec.Command(berthBinary(t), "run", "-f", manifest,
 		"--root-dir", root, "--pod-cidr", testnet.Prefix(testnet.Claim(t)).String())}
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	f.cmd.Stdout, f.cmd.Stderr = write, write
 	f.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // it cleans up when the tests are ended
-	defer heedHangups()()
+	defer catchHangups()()
 	require.NoError(t, f.cmd.Start())
 	require.NoError(t, write.Close())
 	f.out, f.lines = read, bufio.NewScanner(read)
@@ -63,7 +63,7 @@ func startForeground(t testing.TB, root string) *foreground {
 // stopped checks that it ended as one whom that signal ends, and took all away but its images.
 func (f *foreground) stopped(by syscall.Signal) {
 	f.t.Helper()
-	defer time.AfterFunc(patience, func() { _ = f.cmd.Process.Kill() }).Stop()
+	defer time.AfterFunc(waitTimeout, func() { _ = f.cmd.Process.Kill() }).Stop()
 	var exit *exec.ExitError
 	require.ErrorAs(f.t, f.cmd.Wait(), &exit)
 	require.Equal(f.t, 128+int(by), exit.ExitCode(), "it was interrupted: %v", exit)

@@ -24,18 +24,18 @@ const sidecarDriver = "sidecar.berth.dev"
 // is, a larger clone, and both disks' end.
 func TestSidecar(t *testing.T) {
 	t.Parallel()
-	attacher := judge(t, "csi-attacher")
+	attacher := thirdPartyBinary(t, "csi-attacher")
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	root, logs, socket := c.ownDisks(sidecarDriver)
+	root, logs, socket := c.startDiskDriver(sidecarDriver)
 	c.mustRun("kubectl", "apply", "-f", "../../examples/csi-provisioner.yaml")
 	own := filepath.Join(logs, "kubeconfig")
 	c.writeToken(own, strings.TrimSpace(c.mustRun("kubectl", "create", "token", "csi-provisioner", "-n", "kube-system")))
 	log := filepath.Join(logs, "provisioner")
-	c.beside(log, c.berth, "csi-provisioner", "--kubeconfig", own, "--csi-address", socket, "--enable-capacity", "--enable-resizer",
+	c.startBeside(log, c.berth, "csi-provisioner", "--kubeconfig", own, "--csi-address", socket, "--enable-capacity", "--enable-resizer",
 		"--leader-election", "--leader-election-namespace", "kube-system", "--extra-create-metadata", "-v", "4")
-	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--csi-address", socket)
+	c.startBeside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", filepath.Join(c.dataDir, "admin.kubeconfig"), "--csi-address", socket)
 	c.class("sidecar", sidecarDriver)
 
 	use := func(name, claim, source, script string) {
@@ -51,7 +51,7 @@ func TestSidecar(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, *lease.Spec.HolderIdentity)
 	use("reader", "copy", `"dataSource": {"kind": "PersistentVolumeClaim", "name": "disk"},`, "cat /disk/file")
-	c.logged("reader", "precious\n")
+	c.waitLog("reader", "precious\n")
 	var capacities *storagev1.CSIStorageCapacityList // berth up's own driver has one there too
 	require.NoError(t, c.poll(func(ctx context.Context) bool {
 		capacities, err = c.client().StorageV1().CSIStorageCapacities("kube-system").List(ctx, metav1.ListOptions{})
@@ -61,7 +61,7 @@ func TestSidecar(t *testing.T) {
 	}), "%v %v", capacities, err)
 
 	c.mustRun("kubectl", "patch", "pvc", "copy", "-p", `{"spec": {"resources": {"requests": {"storage": "32Mi"}}}}`)
-	_, err = awaitClaim(t.Context(), c, "copy", func(claim *corev1.PersistentVolumeClaim) bool {
+	_, err = waitClaim(t.Context(), c, "copy", func(claim *corev1.PersistentVolumeClaim) bool {
 		stage := claim.Status.AllocatedResourceStatuses["storage"]
 		return has("32Mi")(claim) || strings.HasPrefix(string(stage), "NodeResize") // an ext4 in use may have to wait
 	})

@@ -46,7 +46,7 @@ func claimOf(name, source string) string {
 // TestSnapshots makes a volume from a snapshot and one from another volume. The snapshot is taken by Kubernetes' own
 // controller and sidecar; the volumes are made by berth up, with the rights that it has.
 func TestSnapshots(t *testing.T) {
-	controller, sidecar := judge(t, "snapshot-controller"), judge(t, "csi-snapshotter")
+	controller, sidecar := thirdPartyBinary(t, "snapshot-controller"), thirdPartyBinary(t, "csi-snapshotter")
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)

@@ -18,9 +18,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// schedulerLook is how long after it has chosen a node for a claim upstream's scheduler first looks whether the claim is
+// schedulerPollPeriod is how long after it has chosen a node for a claim upstream's scheduler first looks whether the claim is
 // bound, and how long after that once more.
-const schedulerLook = time.Second
+const schedulerPollPeriod = time.Second
 
 // TestClaimsAreNotWaitedForBySeconds shows that no poll stands between a new claim being bound and its Pod being
 // given to a node. A single Pod that is bound sooner than a poll would allow proves it; of several one is enough, because
@@ -29,7 +29,7 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	client := c.client()
-	var times []waits
+	var times []bindingWaits
 	for i := range 8 {
 		times = append(times, scheduleStateful(t, client, fmt.Sprintf("stateful-%d", i)))
 		if times[i].unpolled() {
@@ -37,29 +37,29 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 		}
 	}
 	t.Logf("each waited %v", times)
-	require.True(t, slices.ContainsFunc(times, waits.unpolled), "the scheduler waits for a look")
+	require.True(t, slices.ContainsFunc(times, bindingWaits.unpolled), "the scheduler waits for a look")
 	c.stop()
 	require.Empty(t, c.leftovers())
 }
 
-// waits is how long a Pod's claim waited for its volume since the scheduler had chosen a node for it, and how long the Pod
+// bindingWaits is how long a Pod's claim waited for its volume since the scheduler had chosen a node for it, and how long the Pod
 // waited then for its node.
-type waits struct{ forVolume, forNode time.Duration }
+type bindingWaits struct{ forVolume, forNode time.Duration }
 
-func (w waits) String() string {
+func (w bindingWaits) String() string {
 	return fmt.Sprintf("%v for its volume, %v for its node", w.forVolume, w.forNode)
 }
 
-// unpolled says that no look after schedulerLook can have come between. On a machine so slow that a volume takes longer
+// unpolled says that no look after schedulerPollPeriod can have come between. On a machine so slow that a volume takes longer
 // than that, a look would still let a Pod wait much longer than what it waits for took.
-func (w waits) unpolled() bool {
-	return w.forVolume+w.forNode < schedulerLook || w.forNode < w.forVolume/2
+func (w bindingWaits) unpolled() bool {
+	return w.forVolume+w.forNode < schedulerPollPeriod || w.forNode < w.forVolume/2
 }
 
 // scheduleStateful creates a Pod with a claim of its own and returns when it was given to a node.
-func scheduleStateful(t *testing.T, client kubernetes.Interface, name string) waits {
+func scheduleStateful(t *testing.T, client kubernetes.Interface, name string) bindingWaits {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	pods, claims := client.CoreV1().Pods("default"), client.CoreV1().PersistentVolumeClaims("default")
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
@@ -111,5 +111,5 @@ func scheduleStateful(t *testing.T, client kubernetes.Interface, name string) wa
 		}
 	}
 	require.False(t, chosen.IsZero(), "claim %s was not given a node", name)
-	return waits{forVolume: bound.Sub(chosen), forNode: given.Sub(bound)}
+	return bindingWaits{forVolume: bound.Sub(chosen), forNode: given.Sub(bound)}
 }

@@ -21,7 +21,7 @@ import (
 
 // staticManifest is a static Pod that runs until it is told to end.
 func staticManifest(name, mark string) string {
-	return podManifest(name, shell(stay, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
+	return podManifest(name, shell(sleepScript, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
 }
 
 // TestStaticPods has a node run static Pods among files that are broken, huge, hostile, half-written and random, shows
@@ -29,21 +29,21 @@ func staticManifest(name, mark string) string {
 func TestStaticPods(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
-	a := newAgent(t, t.TempDir())
+	a := newTestNode(t, t.TempDir())
 	dir := t.TempDir()
 	write := func(name, content string) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	write("one.yaml", staticManifest("one", "first"))
-	hostile(t, dir)
+	maliciousManifests(t, dir)
 	a.start(c.admin(), func(cfg *kubelet.Config) { cfg.Static.Path = dir })
 	client := c.client()
 	a.nodeReady(client)
-	l := newLives(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
+	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
 	mirror := "one-" + a.name
 	ready := func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) }
-	first, err := l.await(t.Context(), mirror, "shown as ready", ready)
+	first, err := l.waitPod(t.Context(), mirror, "shown as ready", ready)
 	require.NoError(t, err)
 	require.NotEmpty(t, first.Annotations[corev1.MirrorPodAnnotationKey])
 	require.Equal(t, "Node", first.OwnerReferences[0].Kind)
@@ -51,24 +51,24 @@ func TestStaticPods(t *testing.T) {
 	// Its mirror is deleted: another one comes, and the container lives on.
 	now := int64(0)
 	require.NoError(t, client.CoreV1().Pods("default").Delete(t.Context(), mirror, metav1.DeleteOptions{GracePeriodSeconds: &now}))
-	second, err := l.await(t.Context(), mirror, "shown again", func(pod *corev1.Pod) bool {
+	second, err := l.waitPod(t.Context(), mirror, "shown again", func(pod *corev1.Pod) bool {
 		return ready(pod) && pod.UID != first.UID
 	})
 	require.NoError(t, err)
 	require.Equal(t, first.Status.ContainerStatuses[0].ContainerID, second.Status.ContainerStatuses[0].ContainerID)
 
 	// More comes in while files are thrown at the directory.
-	random := rand.New(rand.NewPCG(seed(t), 5))
+	random := rand.New(rand.NewPCG(randomSeed(t), 5))
 	for i := range 200 {
 		noise(t, dir, i, random)
 	}
 	write("two.yaml", staticManifest("two", "first"))
-	_, err = l.await(t.Context(), "two-"+a.name, "shown as ready", ready)
+	_, err = l.waitPod(t.Context(), "two-"+a.name, "shown as ready", ready)
 	require.NoError(t, err)
 
 	// A changed manifest is another Pod; a half-written one is none, and ends nobody.
 	write("one.yaml", staticManifest("one", "second"))
-	third, err := l.await(t.Context(), mirror, "replaced", func(pod *corev1.Pod) bool {
+	third, err := l.waitPod(t.Context(), mirror, "replaced", func(pod *corev1.Pod) bool {
 		return ready(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] != first.Annotations[corev1.MirrorPodAnnotationKey]
 	})
 	require.NoError(t, err)
@@ -76,23 +76,23 @@ func TestStaticPods(t *testing.T) {
 	whole := staticManifest("two", "second")
 	write("two.yaml", whole[:len(whole)/2])
 	write("three.yaml", staticManifest("three", "first"))
-	_, err = l.await(t.Context(), "three-"+a.name, "shown as ready", ready)
+	_, err = l.waitPod(t.Context(), "three-"+a.name, "shown as ready", ready)
 	require.NoError(t, err)
-	_, err = l.await(t.Context(), "two-"+a.name, "still there", ready)
+	_, err = l.waitPod(t.Context(), "two-"+a.name, "still there", ready)
 	require.NoError(t, err)
 
 	for _, name := range []string{"one", "two", "three"} {
 		require.NoError(t, os.Remove(filepath.Join(dir, name+".yaml")))
-		_, err = l.await(t.Context(), name+"-"+a.name, "gone with its file", func(pod *corev1.Pod) bool { return pod == nil })
+		_, err = l.waitPod(t.Context(), name+"-"+a.name, "gone with its file", func(pod *corev1.Pod) bool { return pod == nil })
 		require.NoError(t, err)
 	}
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	a.audit().clean(t, pods.Items)
+	a.audit().requireClean(t, pods.Items)
 }
 
-// hostile fills a directory with what no manifest should be.
-func hostile(t testing.TB, dir string) {
+// maliciousManifests fills a directory with what no manifest should be.
+func maliciousManifests(t testing.TB, dir string) {
 	t.Helper()
 	for name, content := range map[string]string{
 		"empty.yaml": "", "broken.yaml": "{{{", "binary.yaml": "\x00\xff\xfe\x01", "list.yaml": "[1, 2, 3]",

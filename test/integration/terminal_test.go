@@ -30,9 +30,9 @@ func terminal(t testing.TB) (own, programs *os.File) {
 	return own, programs
 }
 
-// heedHangups has programs that are started until end is called heed SIGHUP: what is caught here is not ignored there, and
+// catchHangups has programs that are started until end is called heed SIGHUP: what is caught here is not ignored there, and
 // these tests may run under nohup.
-func heedHangups() (end func()) {
+func catchHangups() (end func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)
 	return func() { signal.Stop(caught) }
@@ -45,7 +45,7 @@ func TestAClosedTerminalStopsTheCluster(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, programs, programs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	defer heedHangups()()
+	defer catchHangups()()
 	require.NoError(t, cmd.Start())
 	require.NoError(t, programs.Close())
 	lines := bufio.NewScanner(own)
@@ -57,5 +57,5 @@ func TestAClosedTerminalStopsTheCluster(t *testing.T) {
 	require.NoError(t, own.Close())
 	require.NoError(t, cmd.Wait())
 	require.Empty(t, c.leftovers())
-	require.Empty(t, c.beyond())
+	require.Empty(t, c.hostLeftovers())
 }

@@ -46,16 +46,16 @@ func checkSizeLimit(t *testing.T, c *cluster) {
 	modest := c.waitPod("name=modest", "running", isReady)
 	require.Equal(t, corev1.PodRunning, modest.Status.Phase, "the other is left alone")
 	volumes := filepath.Join(c.dataDir, "kubelet", "pods", string(pod.UID), "volumes")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	require.True(t, await(ctx, func() bool { return !exists(volumes) }), "what it wrote goes, although its object stays")
+	require.True(t, waitUntil(ctx, func() bool { return !exists(volumes) }), "what it wrote goes, although its object stays")
 	c.mustRun("kubectl", "delete", "pod", "modest", "greedy", "--timeout=2m")
 }
 
 // checkGrowth does what a resizer does, and looks whether the Pod has the room. No minute may pass: in one process the
 // controllers tell the kubelet.
 func checkGrowth(t *testing.T, c *cluster) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	// An ext4 that is mounted grows only for who has CAP_SYS_RESOURCE, which containers often have not.
 	class := csidriver.StorageClass()

@@ -57,14 +57,14 @@ func serveDriver(t *testing.T, c *cluster, name string) *csifake.Driver {
 	select {
 	case answer := <-driver.Notified():
 		require.True(t, answer.PluginRegistered, answer.Error)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("the kubelet has not registered driver " + name)
 	}
 	return driver
 }
 
 // driverCauses are those of CSI drivers on the node.
-func driverCauses(t *testing.T, c *cluster) []why {
+func driverCauses(t *testing.T, c *cluster) []causeCase {
 	driver := serveDriver(t, c, plannedDriver)
 	c.apply(driverObject(plannedDriver, "false"))
 	c.apply(driverObject(absentDriver, "false"))
@@ -77,19 +77,19 @@ func driverCauses(t *testing.T, c *cluster) []why {
 		}
 		return csifake.Fault{}
 	})
-	heal := func(t *testing.T, c *cluster, _ *asker) {
+	heal := func(t *testing.T, c *cluster, _ *explainLoop) {
 		driver.Plan(nil)
 		c.mustRun("kubectl", "delete", "pods", "--all", "--grace-period=1", "--wait=false")
 	}
-	return []why{
-		{name: "driver not registered", reason: "DriverNotRegistered", object: "no-driver", says: absentDriver,
-			bring: manifest(csiVolume(absentDriver, "no-driver"), onNode("no-driver", homeNode))},
-		{name: "driver call failing", reason: "DriverCallFailed", object: "call-fails", says: "planned failure of NodePublishVolume",
-			bring: manifest(csiVolume(plannedDriver, "call-fails"), onNode("call-fails", homeNode))},
-		{name: "driver call hanging", reason: "DriverCall", object: "call-hangs", says: "csi driver planned.example was asked for NodePublishVolume",
-			bring: manifest(csiVolume(plannedDriver, "call-hangs"), onNode("call-hangs", homeNode))},
-		{name: "unmount hanging", reason: "DriverCall", object: "stuck", says: "csi driver planned.example was asked for NodeUnpublishVolume",
-			bring: inOrder(manifest(csiVolume(plannedDriver, "stuck"), onNode("stuck", homeNode)), func(_ *testing.T, c *cluster, _ *asker) {
+	return []causeCase{
+		{name: "driver not registered", reason: "DriverNotRegistered", object: "no-driver", wantText: absentDriver,
+			setUp: manifest(csiVolume(absentDriver, "no-driver"), onNode("no-driver", homeNode))},
+		{name: "driver call failing", reason: "DriverCallFailed", object: "call-fails", wantText: "planned failure of NodePublishVolume",
+			setUp: manifest(csiVolume(plannedDriver, "call-fails"), onNode("call-fails", homeNode))},
+		{name: "driver call hanging", reason: "DriverCall", object: "call-hangs", wantText: "csi driver planned.example was asked for NodePublishVolume",
+			setUp: manifest(csiVolume(plannedDriver, "call-hangs"), onNode("call-hangs", homeNode))},
+		{name: "unmount hanging", reason: "DriverCall", object: "stuck", wantText: "csi driver planned.example was asked for NodeUnpublishVolume",
+			setUp: inOrder(manifest(csiVolume(plannedDriver, "stuck"), onNode("stuck", homeNode)), func(_ *testing.T, c *cluster, _ *explainLoop) {
 				c.waitPod("name=stuck", "ready", isReady)
 			}, command("delete", "pod", "stuck", "--grace-period=1", "--wait=false")), undo: heal},
 	}
@@ -104,7 +104,7 @@ const deadNode = `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dea
 	{"name": "` + attachedDriver + `", "nodeID": "dead", "topologyKeys": null}]}}`
 
 // attached is what the attacher of a driver writes when its volume is there.
-func attached(t *testing.T, a *asker, volume string) {
+func attached(t *testing.T, a *explainLoop, volume string) {
 	t.Helper()
 	attachments := a.client.StorageV1().VolumeAttachments()
 	find := func() *storagev1.VolumeAttachment {
@@ -117,47 +117,49 @@ func attached(t *testing.T, a *asker, volume string) {
 		}
 		return nil
 	}
-	require.Eventually(t, func() bool { return find() != nil }, patience, 20*time.Millisecond, "nobody attaches volume "+volume)
+	require.Eventually(t, func() bool { return find() != nil }, waitTimeout, 20*time.Millisecond, "nobody attaches volume "+volume)
 	_, err := attachments.Patch(t.Context(), find().Name, types.MergePatchType, []byte(`{"status": {"attached": true}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
 
 // attachCauses are those of volumes that have to be attached. The second node is one that died with its volume.
-func attachCauses(t *testing.T, c *cluster) []why {
+func attachCauses(t *testing.T, c *cluster) []causeCase {
 	serveDriver(t, c, attachedDriver)
 	c.apply(driverObject(attachedDriver, "true"))
 	second := strings.Replace(onNode("held", homeNode), `"name": "held"`, `"name": "wants-held"`, 1)
-	return []why{
-		{name: "node not ready", reason: "NodeNotReady", object: "held", says: "node dead is not ready",
-			bring: manifest(deadNode, csiVolume(attachedDriver, "held"), onNode("held", "dead"))},
-		{name: "volume held by another node", reason: "VolumeHeld", object: "wants-held", says: "volume held is attached to node dead for ",
-			bring: inOrder(func(t *testing.T, _ *cluster, a *asker) { attached(t, a, "held") }, manifest(second))},
-		{name: "node gone", reason: "NodeMissing", object: "held", says: "node dead is not in the cluster any more",
-			bring: command("delete", "node", "dead")},
-		{name: "nobody attaches", reason: "AttachVolume", object: "unattached", says: "the attacher of driver attached.example was asked",
-			bring: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", homeNode))},
-		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", says: "cannot be attached to node " + homeNode,
-			bring: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", homeNode))},
+	return []causeCase{
+		{name: "node not ready", reason: "NodeNotReady", object: "held", wantText: "node dead is not ready",
+			setUp: manifest(deadNode, csiVolume(attachedDriver, "held"), onNode("held", "dead"))},
+		{name: "volume held by another node", reason: "VolumeHeld", object: "wants-held", wantText: "volume held is attached to node dead for ",
+			setUp: inOrder(func(t *testing.T, _ *cluster, a *explainLoop) { attached(t, a, "held") }, manifest(second))},
+		{name: "node gone", reason: "NodeMissing", object: "held", wantText: "node dead is not in the cluster any more",
+			setUp: command("delete", "node", "dead")},
+		{name: "nobody attaches", reason: "AttachVolume", object: "unattached", wantText: "the attacher of driver attached.example was asked",
+			setUp: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", homeNode))},
+		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", wantText: "cannot be attached to node " + homeNode,
+			setUp: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", homeNode))},
 	}
 }
 
 // volumeEndCauses are those of volumes whose claim or data goes.
-func volumeEndCauses() []why {
+func volumeEndCauses() []causeCase {
 	hostPathVolume := func(name string) string {
 		return strings.Replace(csiVolume("x", name), `"csi": {"driver": "x", "volumeHandle": "`+name+`"}`, `"hostPath": {"path": "/tmp"}`, 1)
 	}
-	bound := func(name string) func(*testing.T, *cluster, *asker) {
-		return func(t *testing.T, _ *cluster, a *asker) { a.until(t, explain.KindClaim, "default", name, "Bound") }
+	bound := func(name string) func(*testing.T, *cluster, *explainLoop) {
+		return func(t *testing.T, _ *cluster, a *explainLoop) {
+			a.waitReason(t, explain.KindClaim, "default", name, "Bound")
+		}
 	}
 	var volume, held string
-	return []why{
-		{name: "claim lost", reason: "ClaimLost", object: "lost", kind: explain.KindClaim, says: "has lost its volume lost",
-			bring: inOrder(manifest(hostPathVolume("lost")), bound("lost"),
+	return []causeCase{
+		{name: "claim lost", reason: "ClaimLost", object: "lost", kind: explain.KindClaim, wantText: "has lost its volume lost",
+			setUp: inOrder(manifest(hostPathVolume("lost")), bound("lost"),
 				command("delete", "pv", "lost", "--wait=false"), command("patch", "pv", "lost", "-p", `{"metadata": {"finalizers": null}}`))},
-		{name: "volume released", reason: "Released", object: "released", kind: explain.KindVolume, says: "kept with its data",
-			bring: inOrder(manifest(hostPathVolume("released")), bound("released"), command("delete", "pvc", "released"))},
-		{name: "data cannot be deleted", reason: "DeleteFailed", object: "undeletable", kind: explain.KindVolume, says: "something is mounted on",
-			bring: func(t *testing.T, c *cluster, a *asker) {
+		{name: "volume released", reason: "Released", object: "released", kind: explain.KindVolume, wantText: "kept with its data",
+			setUp: inOrder(manifest(hostPathVolume("released")), bound("released"), command("delete", "pvc", "released"))},
+		{name: "data cannot be deleted", reason: "DeleteFailed", object: "undeletable", kind: explain.KindVolume, wantText: "something is mounted on",
+			setUp: func(t *testing.T, c *cluster, a *explainLoop) {
 				c.apply(claimManifest("undeletable", ""))
 				c.apply(onVolume("undeletable", `"persistentVolumeClaim": {"claimName": "undeletable"}`))
 				c.waitPod("name=undeletable", "ready", isReady)
@@ -170,20 +172,22 @@ func volumeEndCauses() []why {
 				require.NoError(t, unix.Mount("tmpfs", held, "tmpfs", 0, "size=1m"))
 				c.mustRun("kubectl", "delete", "pvc", "undeletable", "--timeout=2m")
 			},
-			named: func() string { return volume },
-			undo:  func(t *testing.T, _ *cluster, _ *asker) { require.NoError(t, unix.Unmount(held, unix.MNT_DETACH)) }},
+			resolveName: func() string { return volume },
+			undo: func(t *testing.T, _ *cluster, _ *explainLoop) {
+				require.NoError(t, unix.Unmount(held, unix.MNT_DETACH))
+			}},
 	}
 }
 
 const slowAPI = "API server slow"
 
 // apiCauses slow the API server down: most of the time its process stands still.
-func apiCauses() []why {
+func apiCauses() []causeCase {
 	const still, goes = 800 * time.Millisecond, 150 * time.Millisecond
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	return []why{
-		{name: slowAPI, reason: "APIServerSlow", object: "unseen", says: "scheduler has not looked at it yet",
-			bring: func(t *testing.T, c *cluster, _ *asker) {
+	return []causeCase{
+		{name: slowAPI, reason: "APIServerSlow", object: "unseen", wantText: "scheduler has not looked at it yet",
+			setUp: func(t *testing.T, c *cluster, _ *explainLoop) {
 				c.apply(podManifest("unseen", shell("sleep 1000", ""), `"schedulerName": "nobody"`))
 				pid := 0
 				for id, command := range c.processes() {
@@ -207,6 +211,6 @@ func apiCauses() []why {
 					}
 				}()
 			},
-			undo: func(*testing.T, *cluster, *asker) { close(stop); <-stopped }},
+			undo: func(*testing.T, *cluster, *explainLoop) { close(stop); <-stopped }},
 	}
 }

@@ -25,38 +25,38 @@ import (
 	"github.com/berth-dev/berth/timeline/remote"
 )
 
-// knowable is how long after a cause can be known the verdict may name it. Where answering takes long, a change may have
-// to wait for the answer to the one before it, and then for its own; knowableAnswers of them are allowed then.
+// maxVerdictDelay is how long after a cause can be known the verdict may name it. Where answering takes long, a change may have
+// to wait for the answer to the one before it, and then for its own; maxVerdictRuns of them are allowed then.
 const (
-	knowable        = 100 * time.Millisecond
-	knowableAnswers = 4
+	maxVerdictDelay = 100 * time.Millisecond
+	maxVerdictRuns  = 4
 )
 
-// asker answers "why" over and over, woken by what the cluster tells, as `berth explain -w` is.
-type asker struct {
+// explainLoop answers "why" over and over, woken by what the cluster tells, as `berth explain -w` is.
+type explainLoop struct {
 	c      *cluster
 	client kubernetes.Interface
 	source explain.Source
-	// late is how long after the change that made it possible each right verdict came.
-	late []lateness
-	// took is how long each answer took, right or wrong.
-	took []time.Duration
+	// delays is how long after the change that made it possible each right verdict came.
+	delays []verdictDelay
+	// durations is how long each answer took, right or wrong.
+	durations []time.Duration
 
-	mu   sync.Mutex // guards the two below
-	wake chan struct{}
-	at   time.Time // of the first change that is not answered yet
+	mu        sync.Mutex // guards the two below
+	wake      chan struct{}
+	changedAt time.Time // of the first change that is not answered yet
 }
 
-// lateness is how late the verdict on a cause came. Without a cause it was only asked on the way.
-type lateness struct {
+// verdictDelay is how late the verdict on a cause came. Without a cause it was only asked on the way.
+type verdictDelay struct {
 	cause string
-	by    time.Duration
+	delay time.Duration
 }
 
-func newAsker(t *testing.T, c *cluster) *asker {
+func newExplainLoop(t *testing.T, c *cluster) *explainLoop {
 	t.Helper()
 	records := remote.NewClient(filepath.Join(c.runDir(), "berth.sock"))
-	a := &asker{c: c, client: c.client(), wake: make(chan struct{}, 1)}
+	a := &explainLoop{c: c, client: c.client(), wake: make(chan struct{}, 1)}
 	a.source = explain.Source{Client: a.client, Records: records}
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := informers.NewSharedInformerFactory(a.client, 0)
@@ -83,11 +83,11 @@ func newAsker(t *testing.T, c *cluster) *asker {
 	return a
 }
 
-func (a *asker) changed() {
+func (a *explainLoop) changed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.at.IsZero() {
-		a.at = time.Now()
+	if a.changedAt.IsZero() {
+		a.changedAt = time.Now()
 	}
 	select {
 	case a.wake <- struct{}{}:
@@ -95,29 +95,29 @@ func (a *asker) changed() {
 	}
 }
 
-// until asks at every change until the answer gives the reason.
-func (a *asker) until(t *testing.T, kind, namespace, name, reason string) *explain.Answer {
+// waitReason asks at every change until the answer gives the reason.
+func (a *explainLoop) waitReason(t *testing.T, kind, namespace, name, reason string) *explain.Answer {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	var last *explain.Answer
 	a.mu.Lock()
-	a.at = time.Now() // what happened before the question does not count
+	a.changedAt = time.Now() // what happened before the question does not count
 	a.mu.Unlock()
 	for {
 		a.mu.Lock()
-		changed := a.at
-		a.at = time.Time{}
+		changed := a.changedAt
+		a.changedAt = time.Time{}
 		a.mu.Unlock()
 		asked := time.Now()
 		answer, err := explain.Explain(t.Context(), a.source, kind, namespace, name)
-		a.took = append(a.took, time.Since(asked))
+		a.durations = append(a.durations, time.Since(asked))
 		if err == nil && answer.Reason == reason {
 			by := time.Duration(0)
 			if !changed.IsZero() {
 				by = time.Since(changed)
 			}
-			a.late = append(a.late, lateness{by: by})
+			a.delays = append(a.delays, verdictDelay{delay: by})
 			return answer
 		}
 		if err == nil {
@@ -131,15 +131,15 @@ func (a *asker) until(t *testing.T, kind, namespace, name, reason string) *expla
 	}
 }
 
-// why is one cause: how it is brought about, on what object, and what the answer must say.
-type why struct {
-	name, reason, says string
-	kind, object       string // the kind is Pod if empty
-	namespace          string
-	// named gives the object's name once the cause was brought about, where it is not known before.
-	named func() string
-	bring func(t *testing.T, c *cluster, a *asker)
-	undo  func(t *testing.T, c *cluster, a *asker)
+// causeCase is one cause: how it is brought about, on what object, and what the answer must say.
+type causeCase struct {
+	name, reason, wantText string
+	kind, object           string // the kind is Pod if empty
+	namespace              string
+	// resolveName gives the object's name once the cause was brought about, where it is not known before.
+	resolveName func() string
+	setUp       func(t *testing.T, c *cluster, a *explainLoop)
+	undo        func(t *testing.T, c *cluster, a *explainLoop)
 }
 
 // TestWhy brings about every cause of docs/why.md that one node can show, for real, and asks for it.
@@ -147,7 +147,7 @@ func TestWhy(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	a := newAsker(t, c)
+	a := newExplainLoop(t, c)
 	catalogue, err := os.ReadFile("../../docs/why.md")
 	require.NoError(t, err)
 	for _, cause := range slices.Concat(driverCauses(t, c), attachCauses(t, c), volumeEndCauses(), claimCauses(), nodeCauses(), volumeCauses(),
@@ -159,16 +159,16 @@ func TestWhy(t *testing.T) {
 			if cause.namespace == "" {
 				cause.namespace = "default"
 			}
-			cause.bring(t, c, a)
+			cause.setUp(t, c, a)
 			if cause.undo != nil {
 				defer cause.undo(t, c, a)
 			}
-			if cause.named != nil {
-				cause.object = cause.named()
+			if cause.resolveName != nil {
+				cause.object = cause.resolveName()
 			}
-			answer := a.until(t, cause.kind, cause.namespace, cause.object, cause.reason)
-			a.late[len(a.late)-1].cause = cause.name
-			require.Contains(t, answer.Verdict+"\n"+evidence(answer), cause.says)
+			answer := a.waitReason(t, cause.kind, cause.namespace, cause.object, cause.reason)
+			a.delays[len(a.delays)-1].cause = cause.name
+			require.Contains(t, answer.Verdict+"\n"+evidence(answer), cause.wantText)
 			require.True(t, answer.Stuck())
 			if answer.State != explain.Failed {
 				require.NotEmpty(t, answer.Next, "a person is told what to do")
@@ -178,7 +178,7 @@ func TestWhy(t *testing.T) {
 			word := explain.Words(cause.kind)[0]
 			out, err := c.run("explain", word+"/"+cause.object, "-n", cause.namespace, "--exit-code")
 			require.Error(t, err, "the exit code tells")
-			require.Contains(t, out, cause.says)
+			require.Contains(t, out, cause.wantText)
 			if dir := os.Getenv("WHY_OUTPUT"); dir != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, cause.reason+"--"+cause.object), []byte(out), 0o600))
 			}
@@ -191,11 +191,11 @@ func TestWhy(t *testing.T) {
 	})
 	t.Run("stages are counted", func(t *testing.T) { checkStageMetrics(t, c) })
 	t.Run("in time", func(t *testing.T) { a.checkInTime(t) })
-	t.Run("a start is accounted for", func(t *testing.T) { checkAccount(t, c, a) })
+	t.Run("a start is accounted for", func(t *testing.T) { checkBreakdown(t, c, a) })
 }
 
 // checkWithoutRecords asks as if the cluster's kubelet were not Berth's: from the API alone, and it must say so.
-func checkWithoutRecords(t *testing.T, a *asker, cause why) {
+func checkWithoutRecords(t *testing.T, a *explainLoop, cause causeCase) {
 	t.Helper()
 	answer, err := explain.Explain(t.Context(), explain.Source{Client: a.client}, cause.kind, cause.namespace, cause.object)
 	require.NoError(t, err)
@@ -236,23 +236,23 @@ func checkStageMetrics(t *testing.T, c *cluster) {
 // checkInTime requires that verdicts come soon after the change that made them possible. The median is judged, for a
 // single verdict may have to wait for its turn on a busy machine. The log says how late each was: on a quiet machine none
 // is later than knowable.
-func (a *asker) checkInTime(t *testing.T) {
+func (a *explainLoop) checkInTime(t *testing.T) {
 	t.Helper()
-	late := slices.DeleteFunc(a.late, func(l lateness) bool { return l.cause == "" || l.cause == slowAPI }) // which takes its time by itself
+	late := slices.DeleteFunc(a.delays, func(l verdictDelay) bool { return l.cause == "" || l.cause == slowAPI }) // which takes its time by itself
 	require.NotEmpty(t, late)
-	slices.SortFunc(late, func(x, y lateness) int { return int(x.by - y.by) })
+	slices.SortFunc(late, func(x, y verdictDelay) int { return int(x.delay - y.delay) })
 	for _, l := range late {
-		t.Logf("%8.1f ms  %s", l.by.Seconds()*1000, l.cause)
+		t.Logf("%8.1f ms  %s", l.delay.Seconds()*1000, l.cause)
 	}
-	slices.Sort(a.took)
-	answering := a.took[len(a.took)/2]
-	t.Logf("%d answers took %v in the median", len(a.took), answering)
+	slices.Sort(a.durations)
+	answering := a.durations[len(a.durations)/2]
+	t.Logf("%d answers took %v in the median", len(a.durations), answering)
 	median := late[len(late)/2]
-	require.Less(t, median.by, max(knowable, knowableAnswers*answering), median.cause)
+	require.Less(t, median.delay, max(maxVerdictDelay, maxVerdictRuns*answering), median.cause)
 }
 
-// checkAccount starts Pods and requires that the parts of each start sum to its whole.
-func checkAccount(t *testing.T, c *cluster, a *asker) {
+// checkBreakdown starts Pods and requires that the parts of each start sum to its whole.
+func checkBreakdown(t *testing.T, c *cluster, a *explainLoop) {
 	manifests := map[string]string{
 		"plain": podManifest("plain", shell("sleep 1000", ""), ""),
 		"full": podManifest("full", shell("sleep 1000", `"readinessProbe": {"exec": {"command": ["/bin/busybox", "true"]}},
@@ -263,10 +263,10 @@ func checkAccount(t *testing.T, c *cluster, a *asker) {
 	for name, manifest := range manifests {
 		c.apply(manifest)
 		c.waitPod("name="+name, "ready", isReady)
-		answer := a.until(t, explain.KindPod, "default", name, "Ready")
+		answer := a.waitReason(t, explain.KindPod, "default", name, "Ready")
 		for answer.Account == nil {
 			<-a.wake
-			answer = a.until(t, explain.KindPod, "default", name, "Ready")
+			answer = a.waitReason(t, explain.KindPod, "default", name, "Ready")
 		}
 		sum, sandbox := 0.0, 0.0
 		for _, part := range answer.Account.Parts {

@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const judgedDriver = "judged.berth.dev"
+const externalAttacherDriver = "judged.berth.dev"
 
-// judge is the path of a program of other people's that `make judges` builds.
-func judge(t *testing.T, name string) string {
+// thirdPartyBinary is the path of a program of other people's that `make judges` builds.
+func thirdPartyBinary(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../bin/judges", name))
 	require.NoError(t, err)
@@ -29,16 +29,16 @@ func judge(t *testing.T, name string) string {
 // Pod gets its disk and gives it up. It was written against the contract, not against us.
 func TestExternalAttacher(t *testing.T) {
 	t.Parallel()
-	attacher := judge(t, "csi-attacher")
+	attacher := thirdPartyBinary(t, "csi-attacher")
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	root, logs, socket := c.ownDisks(judgedDriver)
+	root, logs, socket := c.startDiskDriver(externalAttacherDriver)
 	admin := filepath.Join(c.dataDir, "admin.kubeconfig")
-	c.beside(filepath.Join(logs, "controllers"), c.berth, "controllers", "--kubeconfig", admin, "--leader-election=false",
-		"--csi-driver", judgedDriver+"="+socket, "--csi-attacher=false")
-	c.beside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", admin, "--csi-address", socket, "--v=3")
-	c.class("judged", judgedDriver)
+	c.startBeside(filepath.Join(logs, "controllers"), c.berth, "controllers", "--kubeconfig", admin, "--leader-election=false",
+		"--csi-driver", externalAttacherDriver+"="+socket, "--csi-attacher=false")
+	c.startBeside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", admin, "--csi-address", socket, "--v=3")
+	c.class("judged", externalAttacherDriver)
 
 	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "judged",
 		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`)
@@ -50,7 +50,7 @@ func TestExternalAttacher(t *testing.T) {
 	}
 	run1("writer", "echo precious > /disk/file && sync && exec sleep 100000")
 	va := c.onlyAttachment(t)
-	require.Equal(t, judgedDriver, va.Spec.Attacher)
+	require.Equal(t, externalAttacherDriver, va.Spec.Attacher)
 	require.True(t, va.Status.Attached)
 	require.Equal(t, []string{"external-attacher/judged-berth-dev"}, va.Finalizers)
 	require.True(t, slices.ContainsFunc(va.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
@@ -60,7 +60,7 @@ func TestExternalAttacher(t *testing.T) {
 	c.mustRun("kubectl", "delete", "pod", "writer", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachment", va.Name, "--timeout=2m")
 	run1("reader", "cat /disk/file && exec sleep 100000")
-	c.logged("reader", "precious\n")
+	c.waitLog("reader", "precious\n")
 	require.NotEqual(t, va.UID, c.onlyAttachment(t).UID, "the Pod has an attachment of its own")
 	c.mustRun("kubectl", "delete", "pod", "reader", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachments", "--all", "--timeout=2m")
@@ -71,14 +71,14 @@ func TestExternalAttacher(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// ownDisks runs a driver of disks beside the cluster, known to its node, and tells where its disks are, where programs may
+// startDiskDriver runs a driver of disks beside the cluster, known to its node, and tells where its disks are, where programs may
 // log to, and its socket.
-func (c *cluster) ownDisks(driver string) (root, logs, socket string) {
+func (c *cluster) startDiskDriver(driver string) (root, logs, socket string) {
 	c.t.Helper()
 	run := runDir(c.t, "berth-j")
 	root, logs, socket = filepath.Join(c.t.TempDir(), "disks"), c.t.TempDir(), filepath.Join(run, "csi.sock")
 	c.t.Cleanup(func() { freeDisks(root) })
-	c.beside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", homeNode,
+	c.startBeside(filepath.Join(logs, "driver"), c.berth, "csi-driver", "--name", driver, "--root", root, "--node-id", homeNode,
 		"--endpoint", socket, "--plugins-registry", filepath.Join(c.dataDir, "kubelet", "plugins_registry"))
 	c.waitRegistered(homeNode, driver)
 	return root, logs, socket

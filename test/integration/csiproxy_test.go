@@ -27,9 +27,9 @@ import (
 // longestHang bounds how long the proxy keeps a caller waiting.
 const longestHang = 4 * time.Second
 
-// proxy stands before a CSI driver's socket. While it is set to it has calls that change something fail before they
+// csiProxy stands before a CSI driver's socket. While it is set to it has calls that change something fail before they
 // reach the driver, hang, or succeed with the answer lost.
-type proxy struct {
+type csiProxy struct {
 	socket string
 	driver *grpc.ClientConn
 
@@ -39,13 +39,13 @@ type proxy struct {
 	faults map[string]int
 }
 
-func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
+func newCSIProxy(t testing.TB, socket, driver string, random *rand.Rand) *csiProxy {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+driver, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	p := &proxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
+	p := &csiProxy{socket: socket, driver: conn, random: random, faults: make(map[string]int)}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.ForceServerCodec(rawgrpc.Codec{}))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -57,15 +57,15 @@ func newProxy(t testing.TB, socket, driver string, random *rand.Rand) *proxy {
 	return p
 }
 
-// disturb sets which share of the calls meets a fault from now on.
-func (p *proxy) disturb(share float64) {
+// setFaultShare sets which share of the calls meets a fault from now on.
+func (p *csiProxy) setFaultShare(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.share = share
 }
 
-// counted is what the proxy has done so far.
-func (p *proxy) counted() string {
+// faultSummary is what the proxy has done so far.
+func (p *csiProxy) faultSummary() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var words []string
@@ -84,7 +84,7 @@ type fault struct {
 
 // choose says what becomes of a call. A caller may take what fails with a code such as Internal for not done, so only
 // what has not reached the driver may fail so.
-func (p *proxy) choose(method string) fault {
+func (p *csiProxy) choose(method string) fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	name := path.Base(method)
@@ -110,7 +110,7 @@ func (p *proxy) choose(method string) fault {
 	return f
 }
 
-func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
+func (p *csiProxy) handle(_ any, stream grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(stream)
 	if !ok {
 		return status.Error(codes.Internal, "a call without a method")
@@ -122,7 +122,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	f := p.choose(method)
 	if f.code == codes.OK || f.reaches {
 		// What was begun goes on when its caller has died, as in a driver.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), waitTimeout)
 		defer cancel()
 		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{})); err != nil {
 			return err

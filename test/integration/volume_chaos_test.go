@@ -46,7 +46,7 @@ func TestVolumesSurviveWhateverDies(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", seed)
-	w := newRounds(t, seed)
+	w := newVolumeChaos(t, seed)
 	began := time.Now()
 	for round := range *volumeRounds {
 		w.round(round)
@@ -56,41 +56,41 @@ func TestVolumesSurviveWhateverDies(t *testing.T) {
 	}
 	w.requireAllWritten()
 	t.Logf("%d rounds in %s, %d Pods, %d of them wrote; killed: %s; calls: %s", *volumeRounds,
-		time.Since(began).Round(time.Second), w.pods, len(w.acknowledged()), w.killed(), w.proxy.counted())
-	w.end()
+		time.Since(began).Round(time.Second), w.pods, len(w.acknowledgedPods()), w.killSummary(), w.proxy.faultSummary())
+	w.shutdown()
 }
 
-// rounds is the world of the test.
-type rounds struct {
+// volumeChaos is the world of the test.
+type volumeChaos struct {
 	*cluster
 	t      *testing.T
 	client *kubernetes.Clientset
-	proxy  *proxy
+	proxy  *csiProxy
 	// daemons are the parts of berth that are processes of their own.
-	daemons map[string]*daemon
-	victims []string
+	daemons  map[string]*daemon
+	killable []string
 	// acks is a directory in which each Pod leaves a file when it has written to all of its volumes.
 	acks string
 	pods int
-	// wrote says, by Pod, to which lasting claims it writes.
-	wrote map[string][]string
+	// writtenClaims says, by Pod, to which lasting claims it writes.
+	writtenClaims map[string][]string
 
-	mu     sync.Mutex // guards random, which goroutines share, and the registrar
-	random *rand.Rand
-	known  func() // ends the registrar
-	deaths map[string]int
+	mu            sync.Mutex // guards random, which goroutines share, and the registrar
+	random        *rand.Rand
+	stopRegistrar func() // ends the registrar
+	kills         map[string]int
 }
 
 const driverSocket, proxySocket = "driver.sock", "proxy.sock"
 
-func newRounds(t *testing.T, seed uint64) *rounds {
-	w := &rounds{
+func newVolumeChaos(t *testing.T, seed uint64) *volumeChaos {
+	w := &volumeChaos{
 		cluster: newCluster(t), t: t, random: rand.New(rand.NewPCG(seed, 1)), acks: t.TempDir(),
-		daemons: make(map[string]*daemon), deaths: make(map[string]int), wrote: make(map[string][]string),
+		daemons: make(map[string]*daemon), kills: make(map[string]int), writtenClaims: make(map[string][]string),
 	}
 	require.NoError(t, os.Chmod(w.acks, 0o777))
 	sockets := shortDir(t)
-	w.proxy = newProxy(t, filepath.Join(sockets, proxySocket), filepath.Join(sockets, driverSocket),
+	w.proxy = newCSIProxy(t, filepath.Join(sockets, proxySocket), filepath.Join(sockets, driverSocket),
 		rand.New(rand.NewPCG(seed, 2)))
 	w.launch("--unsafe-no-fsync", "--without", "kubelet,csi-driver,csi-provisioner,csi-attacher,attachdetach")
 	w.out.waitFor(t, "kube-controller-manager    ready", w.ended)
@@ -103,7 +103,7 @@ func newRounds(t *testing.T, seed uint64) *rounds {
 	return w
 }
 
-func (w *rounds) startDaemons(driver string) {
+func (w *volumeChaos) startDaemons(driver string) {
 	kubeconfig := func(part string) string { return filepath.Join(w.dataDir, "kubeconfigs", part+".kubeconfig") }
 	pki := func(name string) string { return filepath.Join(w.dataDir, "pki", name) }
 	logs := filepath.Join(w.dataDir, "log")
@@ -120,16 +120,16 @@ func (w *rounds) startDaemons(driver string) {
 			"--leader-election=false", "--csi-capacity", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
 	} {
 		w.daemons[name] = startDaemon(w.t, name, logs, append([]string{w.berth}, args...)...)
-		w.victims = append(w.victims, name)
+		w.killable = append(w.killable, name)
 	}
-	w.victims = append(w.victims, "containerd", "registrar")
-	slices.Sort(w.victims)
+	w.killable = append(w.killable, "containerd", "registrar")
+	slices.Sort(w.killable)
 }
 
-func (w *rounds) kubeletDir() string { return filepath.Join(w.dataDir, "kubelet") }
+func (w *volumeChaos) kubeletDir() string { return filepath.Join(w.dataDir, "kubelet") }
 
 // register starts the driver's registrar, which names the proxy as the driver's socket.
-func (w *rounds) register() {
+func (w *volumeChaos) register() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
 	go func() {
@@ -143,26 +143,26 @@ func (w *rounds) register() {
 			w.t.Errorf("registrar: %v", err)
 		}
 	})
-	w.known = end
+	w.stopRegistrar = end
 	w.t.Cleanup(end)
 }
 
 // chance draws a number below n.
-func (w *rounds) chance(n int) int {
+func (w *volumeChaos) chance(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.random.IntN(n)
 }
 
 // killOne ends somebody with SIGKILL.
-func (w *rounds) killOne() {
-	name := w.victims[w.chance(len(w.victims))]
+func (w *volumeChaos) killOne() {
+	name := w.killable[w.chance(len(w.killable))]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.deaths[name]++
+	w.kills[name]++
 	switch name {
 	case "registrar":
-		w.known()
+		w.stopRegistrar()
 		w.register()
 	case "containerd":
 		for pid, command := range w.processes() {
@@ -175,17 +175,17 @@ func (w *rounds) killOne() {
 	}
 }
 
-func (w *rounds) killed() string {
+func (w *volumeChaos) killSummary() string {
 	var words []string
-	for _, name := range w.victims {
-		words = append(words, fmt.Sprintf("%s %d", name, w.deaths[name]))
+	for _, name := range w.killable {
+		words = append(words, fmt.Sprintf("%s %d", name, w.kills[name]))
 	}
 	return strings.Join(words, ", ")
 }
 
 // round makes some Pods, disturbs their lives, and returns when they are gone.
-func (w *rounds) round(number int) {
-	w.proxy.disturb(0.2)
+func (w *volumeChaos) round(number int) {
+	w.proxy.setFaultShare(0.2)
 	stop := make(chan struct{})
 	var chaos, pods sync.WaitGroup
 	chaos.Go(func() {
@@ -197,26 +197,26 @@ func (w *rounds) round(number int) {
 				w.killOne()
 			}
 		}
-		w.proxy.disturb(0) // so that the round ends
+		w.proxy.setFaultShare(0) // so that the round ends
 	})
 	for i := range 2 + w.chance(3) {
 		w.pods++
 		pod := w.randomPod(fmt.Sprintf("r%d-%d", number, i))
 		early := w.chance(4) == 0
 		after := time.Duration(w.chance(3000)) * time.Millisecond
-		pods.Go(func() { w.life(pod, early, after) })
+		pods.Go(func() { w.runPod(pod, early, after) })
 	}
 	pods.Wait()
 	close(stop)
 	chaos.Wait()
-	w.proxy.disturb(0)
+	w.proxy.setFaultShare(0)
 	require.False(w.t, w.t.Failed(), "round %d", number)
 }
 
-// life is that of one Pod: made, left alone until it has written (or not so long), deleted.
-func (w *rounds) life(pod *corev1.Pod, early bool, after time.Duration) {
+// runPod is that of one Pod: made, left alone until it has written (or not so long), deleted.
+func (w *volumeChaos) runPod(pod *corev1.Pod, early bool, after time.Duration) {
 	pods := w.client.CoreV1().Pods(pod.Namespace)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*waitTimeout)
 	defer cancel()
 	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		w.t.Errorf("create Pod %s: %v", pod.Name, err)
@@ -224,23 +224,23 @@ func (w *rounds) life(pod *corev1.Pod, early bool, after time.Duration) {
 	}
 	if early {
 		time.Sleep(after) // deleted at any moment of its start
-	} else if !await(ctx, func() bool { return exists(filepath.Join(w.acks, pod.Name)) }) {
-		w.tell(pod.Name, "did not write")
+	} else if !waitUntil(ctx, func() bool { return exists(filepath.Join(w.acks, pod.Name)) }) {
+		w.failPod(pod.Name, "did not write")
 	}
 	if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
 		w.t.Errorf("delete Pod %s: %v", pod.Name, err)
 	}
-	gone := await(ctx, func() bool {
+	gone := waitUntil(ctx, func() bool {
 		_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	if !gone {
-		w.tell(pod.Name, "is not gone")
+		w.failPod(pod.Name, "is not gone")
 	}
 }
 
-// tell fails the test with what is known of the Pod.
-func (w *rounds) tell(pod, what string) {
+// failPod fails the test with what is known of the Pod.
+func (w *volumeChaos) failPod(pod, what string) {
 	out, _ := w.run("kubectl", "describe", "pod", pod)
 	w.t.Errorf("Pod %s %s:\n%s", pod, what, out)
 }
@@ -250,8 +250,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// await asks until the answer is yes, or ctx ends.
-func await(ctx context.Context, satisfied func() bool) bool {
+// waitUntil asks until the answer is yes, or ctx ends.
+func waitUntil(ctx context.Context, satisfied func() bool) bool {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -266,8 +266,8 @@ func await(ctx context.Context, satisfied func() bool) bool {
 	}
 }
 
-// acknowledged lists the Pods that have written.
-func (w *rounds) acknowledged() []string {
+// acknowledgedPods lists the Pods that have written.
+func (w *volumeChaos) acknowledgedPods() []string {
 	entries, err := os.ReadDir(w.acks)
 	require.NoError(w.t, err)
 	var names []string
@@ -278,13 +278,13 @@ func (w *rounds) acknowledged() []string {
 }
 
 // requireNothingLeft waits until nothing is left of the Pods that are gone.
-func (w *rounds) requireNothingLeft(when string) {
+func (w *volumeChaos) requireNothingLeft(when string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
 	defer cancel()
 	var left []string
-	clean := await(ctx, func() bool {
-		if found := w.left(ctx); ctx.Err() == nil {
+	clean := waitUntil(ctx, func() bool {
+		if found := w.podLeftovers(ctx); ctx.Err() == nil {
 			left = found // the last look may have been cut off, and would name the wrong things
 		}
 		return len(left) == 0
@@ -292,8 +292,8 @@ func (w *rounds) requireNothingLeft(when string) {
 	require.True(w.t, clean, "%s, with all faults at rest, there is left:\n%s", when, strings.Join(left, "\n"))
 }
 
-// left lists what there is of Pods that are gone: everything, because there are no others.
-func (w *rounds) left(ctx context.Context) []string {
+// podLeftovers lists what there is of Pods that are gone: everything, because there are no others.
+func (w *volumeChaos) podLeftovers(ctx context.Context) []string {
 	var left []string
 	table, err := os.ReadFile("/proc/self/mounts")
 	require.NoError(w.t, err)
@@ -307,7 +307,7 @@ func (w *rounds) left(ctx context.Context) []string {
 	}
 	left = append(left, filesBelow(filepath.Join(w.kubeletDir(), "pods"))...)
 	for _, path := range filesBelow(filepath.Join(w.kubeletDir(), "plugins")) {
-		if info, err := os.Lstat(path); err == nil && !(info.IsDir() && standing(path)) {
+		if info, err := os.Lstat(path); err == nil && !(info.IsDir() && isSharedDir(path)) {
 			left = append(left, path)
 		}
 	}
@@ -331,8 +331,8 @@ func (w *rounds) left(ctx context.Context) []string {
 	return append(left, w.extraVolumes(ctx)...)
 }
 
-// standing reports whether a directory below plugins is one that no volume has to itself.
-func standing(path string) bool {
+// isSharedDir reports whether a directory below plugins is one that no volume has to itself.
+func isSharedDir(path string) bool {
 	switch filepath.Base(path) {
 	case "kubernetes.io", "csi", csidriver.Name, "volumeDevices", "publish", "staging":
 		return true
@@ -341,7 +341,7 @@ func standing(path string) bool {
 }
 
 // extraVolumes lists disks, directories and objects of volumes that should have gone with their Pods.
-func (w *rounds) extraVolumes(ctx context.Context) []string {
+func (w *volumeChaos) extraVolumes(ctx context.Context) []string {
 	var extra []string
 	volumes, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -374,10 +374,10 @@ func filesBelow(root string) []string {
 	return files
 }
 
-// end stops all in order.
-func (w *rounds) end() {
+// shutdown stops all in order.
+func (w *volumeChaos) shutdown() {
 	w.mu.Lock()
-	w.known()
+	w.stopRegistrar()
 	w.mu.Unlock()
 	for _, d := range w.daemons {
 		d.stop()

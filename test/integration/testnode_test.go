@@ -32,9 +32,9 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-// agent is a second node of a cluster: a containerd of its own, and a kubelet that runs in this process, so that a test
+// testNode is a second node of a cluster: a containerd of its own, and a kubelet that runs in this process, so that a test
 // can put itself between it and what it leans on.
-type agent struct {
+type testNode struct {
 	t       testing.TB
 	name    string
 	dir     string // of all that the node keeps on disk
@@ -46,14 +46,14 @@ type agent struct {
 	stop    func()
 }
 
-// newAgent starts the containerd of a node whose Pods have addresses of its own network. dir is where it keeps things.
-func newAgent(t testing.TB, dir string) *agent {
+// newTestNode starts the containerd of a node whose Pods have addresses of its own network. dir is where it keeps things.
+func newTestNode(t testing.TB, dir string) *testNode {
 	t.Helper()
 	network := testnet.Claim(t)
 	bin := filepath.Dir(berthBinary(t))
 	run := runDir(t, "berth-a")
 	pods := testnet.Prefix(network)
-	a := &agent{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
+	a := &testNode{t: t, name: fmt.Sprintf("agent-%d", network), dir: dir, stop: func() {}, runtime: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(t.TempDir(), "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(run, "net.d"), SandboxImage: imagestore.PauseName("v1"),
 		Bridge: fmt.Sprintf("bagent%d", network), PodCIDR: pods, Gateway: pods.Addr().Next(), ClusterMasquerade: true,
@@ -73,15 +73,15 @@ func newAgent(t testing.TB, dir string) *agent {
 	a.daemon = exec.Command(argv[0], argv[1:]...)
 	a.daemon.Env, a.daemon.Stdout, a.daemon.Stderr = append(os.Environ(), env...), a.log, a.log
 	require.NoError(t, a.daemon.Start())
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(t, a.runtime.WaitReady(ctx, clock.RealClock{}))
-	a.images(ctx)
+	a.importImages(ctx)
 	return a
 }
 
-// keepClear ends stray shims each period while the test runs, as `berth up` does.
-func (a *agent) keepClear(period time.Duration) {
+// runOrphanCleanup ends stray shims each period while the test runs, as `berth up` does.
+func (a *testNode) runOrphanCleanup(period time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -90,8 +90,8 @@ func (a *agent) keepClear(period time.Duration) {
 	a.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// images brings in what the tests' Pods run.
-func (a *agent) images(ctx context.Context) {
+// importImages brings in what the tests' Pods run.
+func (a *testNode) importImages(ctx context.Context) {
 	a.t.Helper()
 	store, err := imagestore.Open(ctx, a.runtime.Socket())
 	require.NoError(a.t, err)
@@ -109,14 +109,14 @@ func (a *agent) images(ctx context.Context) {
 	}
 }
 
-func (a *agent) root() string { return filepath.Join(a.dir, "kubelet") }
-func (a *agent) logs() string { return filepath.Join(a.dir, "logs") }
+func (a *testNode) root() string { return filepath.Join(a.dir, "kubelet") }
+func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }
 
 // cgroup is the name of the group that holds the node's Pods.
-func (a *agent) cgroup() string { return filepath.Base(a.runtime.RunDir) }
+func (a *testNode) cgroup() string { return filepath.Base(a.runtime.RunDir) }
 
 // start runs the kubelet, with the API server of config, until stop.
-func (a *agent) start(config *rest.Config, change func(*kubelet.Config)) {
+func (a *testNode) start(config *rest.Config, change func(*kubelet.Config)) {
 	a.t.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(a.t, err)
@@ -159,7 +159,7 @@ func (c *cluster) admin() *rest.Config {
 	return config
 }
 
-func (a *agent) audit() nodeAudit {
+func (a *testNode) audit() nodeAudit {
 	return nodeAudit{
 		root: a.root(), logs: a.logs(), runDir: a.runtime.RunDir, endpoint: a.runtime.Socket(), bridge: a.runtime.Bridge,
 		cgroup: a.cgroup(),
@@ -167,14 +167,14 @@ func (a *agent) audit() nodeAudit {
 }
 
 // remove ends the node and takes everything of it away.
-func (a *agent) remove() {
+func (a *testNode) remove() {
 	a.stop()
 	if a.t.Failed() {
 		if data, err := os.ReadFile(a.log.Name()); err == nil {
-			a.t.Logf("end of the log of %s:\n%s", a.name, data[max(0, len(data)-shownOfLog):])
+			a.t.Logf("end of the log of %s:\n%s", a.name, data[max(0, len(data)-logTailBytes):])
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	last, err := kubelet.New(kubelet.Config{
 		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, RootDir: a.root(), PodLogsDir: a.logs(),
@@ -195,9 +195,9 @@ func (a *agent) remove() {
 }
 
 // nodeReady waits until the API server says that the node is ready.
-func (a *agent) nodeReady(client kubernetes.Interface) {
+func (a *testNode) nodeReady(client kubernetes.Interface) {
 	a.t.Helper()
-	require.NoError(a.t, insist(a.t.Context(), func() error {
+	require.NoError(a.t, retryUntil(a.t.Context(), func() error {
 		node, err := client.CoreV1().Nodes().Get(a.t.Context(), a.name, metav1.GetOptions{})
 		if err != nil {
 			return err

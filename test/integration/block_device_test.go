@@ -19,21 +19,21 @@ import (
 )
 
 // blockPod is a Pod that tells the number of the device of claim block-1, writes to it, and stays.
-func (w *rounds) blockPod(name string) *corev1.Pod {
-	m := newPodMaker(name, w.acks)
+func (w *volumeChaos) blockPod(name string) *corev1.Pod {
+	m := newPodBuilder(name, w.acks)
 	m.Spec.Volumes = append(m.Spec.Volumes, corev1.Volume{Name: "block-1", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "block-1"}}})
 	m.main.VolumeDevices = []corev1.VolumeDevice{{Name: "block-1", DevicePath: "/dev/block-1"}}
 	fmt.Fprintf(&m.script, "echo %[1]s | dd of=/dev/block-1 bs=%[2]d conv=notrunc 2>/dev/null\n"+
 		"ls -l /dev/block-1 > /acks/%[1]s.tmp; mv /acks/%[1]s.tmp /acks/%[1]s\n"+
-		"trap 'exit 0' TERM; while :; do sleep 0.2; done\n", name, slot)
-	return m.done()
+		"trap 'exit 0' TERM; while :; do sleep 0.2; done\n", name, bytesPerPod)
+	return m.build()
 }
 
 // TestBlockDeviceIsHeldWhoeverDies has a Pod use a block device while the kubelet is killed again and again: the device
 // that the Pod has in its hands must be held all the time by the one loop device, and by none when it is gone.
 func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
-	w := newRounds(t, 1)
+	w := newVolumeChaos(t, 1)
 	holder := hold.New(hold.Deps{})
 	held := func() []string {
 		paths, err := holder.Below(w.kubeletDir())
@@ -44,7 +44,7 @@ func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 	create := func(pod *corev1.Pod) *corev1.Pod {
 		made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 		require.NoError(t, err)
-		require.True(t, await(t.Context(), func() bool { return exists(filepath.Join(w.acks, pod.Name)) }))
+		require.True(t, waitUntil(t.Context(), func() bool { return exists(filepath.Join(w.acks, pod.Name)) }))
 		return made
 	}
 	pod := create(w.blockPod("first"))
@@ -78,7 +78,7 @@ func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			w.life(w.blockPod(fmt.Sprintf("short-%d", i)), i%2 == 0, time.Duration(w.chance(1500))*time.Millisecond)
+			w.runPod(w.blockPod(fmt.Sprintf("short-%d", i)), i%2 == 0, time.Duration(w.chance(1500))*time.Millisecond)
 		}()
 		for range 2 {
 			select {
@@ -91,12 +91,12 @@ func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 		require.False(t, t.Failed())
 	}
 	w.requireNothingLeft("after all Pods")
-	w.end()
+	w.shutdown()
 }
 
 // plainPod is a Pod without volumes of its own that only says that it runs.
 func plainPod(name, acks string) *corev1.Pod {
-	m := newPodMaker(name, acks)
+	m := newPodBuilder(name, acks)
 	fmt.Fprintf(&m.script, "touch /acks/%s\n", name)
-	return m.done()
+	return m.build()
 }

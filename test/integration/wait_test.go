@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// logged waits until a Pod's log is as wanted. A container runs a moment before it has said anything, and has said it a
+// waitLog waits until a Pod's log is as wanted. A container runs a moment before it has said anything, and has said it a
 // moment before that is in its log.
-func (c *cluster) logged(pod, want string) {
+func (c *cluster) waitLog(pod, want string) {
 	c.t.Helper()
 	var got string
 	var err error
@@ -22,9 +22,9 @@ func (c *cluster) logged(pod, want string) {
 	}
 }
 
-// told waits until there are events on an object, one with each of the texts in its reason or message. They come by
+// waitEvents waits until there are events on an object, one with each of the texts in its reason or message. They come by
 // themselves, and often after what they tell of.
-func (c *cluster) told(namespace, object string, texts ...string) {
+func (c *cluster) waitEvents(namespace, object string, texts ...string) {
 	c.t.Helper()
 	api := c.client().CoreV1().Events(namespace)
 	var all, missing string

@@ -31,9 +31,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lives runs Pods through whole lives while something goes wrong around them. Each container keeps a journal on the
+// lifecycleRunner runs Pods through whole lives while something goes wrong around them. Each container keeps a journal on the
 // host, which tells the truth about its starts and its own ends, whatever the node agent believes.
-type lives struct {
+type lifecycleRunner struct {
 	t       testing.TB
 	config  *rest.Config
 	client  kubernetes.Interface
@@ -41,27 +41,27 @@ type lives struct {
 	journal string // a directory of the host, with one for each Pod
 	noExec  bool   // the node has no server
 
-	mu   sync.Mutex
-	cond *sync.Cond
-	pods map[string]*corev1.Pod // as the API server shows them
-	told map[string][]string    // what the API server has shown of each Pod's container, one after the other
+	mu       sync.Mutex
+	cond     *sync.Cond
+	pods     map[string]*corev1.Pod // as the API server shows them
+	observed map[string][]string    // what the API server has shown of each Pod's container, one after the other
 }
 
-func newLives(t testing.TB, kubeconfig, node string) *lives {
+func newLifecycleRunner(t testing.TB, kubeconfig, node string) *lifecycleRunner {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(t, err)
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	l := &lives{t: t, config: config, client: client, node: node, journal: t.TempDir(), pods: map[string]*corev1.Pod{},
-		told: map[string][]string{}}
+	l := &lifecycleRunner{t: t, config: config, client: client, node: node, journal: t.TempDir(), pods: map[string]*corev1.Pod{},
+		observed: map[string][]string{}}
 	l.cond = sync.NewCond(&l.mu)
 	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "default", fields.Everything())
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: source, ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(o any) { l.see(o, false) }, UpdateFunc: func(_, o any) { l.see(o, false) },
-			DeleteFunc: func(o any) { l.see(o, true) },
+			AddFunc: func(o any) { l.onPod(o, false) }, UpdateFunc: func(_, o any) { l.onPod(o, false) },
+			DeleteFunc: func(o any) { l.onPod(o, true) },
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,7 +71,7 @@ func newLives(t testing.TB, kubeconfig, node string) *lives {
 	return l
 }
 
-func (l *lives) see(object any, gone bool) {
+func (l *lifecycleRunner) onPod(object any, gone bool) {
 	if late, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = late.Obj
 	}
@@ -85,32 +85,32 @@ func (l *lives) see(object any, gone bool) {
 		delete(l.pods, pod.Name)
 	} else {
 		l.pods[pod.Name] = pod
-		l.note(pod)
+		l.recordStatus(pod)
 	}
 	l.cond.Broadcast()
 }
 
-// note keeps what is told of the Pod's container, if it is news. The caller holds mu.
-func (l *lives) note(pod *corev1.Pod) {
+// recordStatus keeps what is told of the Pod's container, if it is news. The caller holds mu.
+func (l *lifecycleRunner) recordStatus(pod *corev1.Pod) {
 	for _, c := range pod.Status.ContainerStatuses {
 		told := fmt.Sprintf("restarts %d, %s, now %s, before %s", c.RestartCount, c.ContainerID, &c.State, &c.LastTerminationState)
-		if all := l.told[pod.Name]; len(all) == 0 || all[len(all)-1] != told {
-			l.told[pod.Name] = append(all, told)
+		if all := l.observed[pod.Name]; len(all) == 0 || all[len(all)-1] != told {
+			l.observed[pod.Name] = append(all, told)
 		}
 	}
 }
 
-// wrong is an error about a Pod, with all that was told of its container.
-func (l *lives) wrong(pod *corev1.Pod, format string, args ...any) error {
+// podError is an error about a Pod, with all that was told of its container.
+func (l *lifecycleRunner) podError(pod *corev1.Pod, format string, args ...any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return fmt.Errorf("pod %s (uid %s): %w; told of it: %s", pod.Name, pod.UID, fmt.Errorf(format, args...),
-		strings.Join(l.told[pod.Name], " | "))
+		strings.Join(l.observed[pod.Name], " | "))
 }
 
-// await waits until the Pod, nil if there is none, satisfies the condition.
-func (l *lives) await(ctx context.Context, name, what string, satisfied func(*corev1.Pod) bool) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitPod waits until the Pod, nil if there is none, satisfies the condition.
+func (l *lifecycleRunner) waitPod(ctx context.Context, name, what string, satisfied func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, l.cond.Broadcast)()
 	l.mu.Lock()
@@ -128,10 +128,10 @@ func (l *lives) await(ctx context.Context, name, what string, satisfied func(*co
 	return l.pods[name], nil
 }
 
-// insist repeats a call until it succeeds, because the API server may be away; done tells which errors count as success.
-func insist(ctx context.Context, call func() error, done func(error) bool) error {
+// retryUntil repeats a call until it succeeds, because the API server may be away; done tells which errors count as success.
+func retryUntil(ctx context.Context, call func() error, done func(error) bool) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, waitTimeout, true, func(context.Context) (bool, error) {
 		last = call()
 		return last == nil || done != nil && done(last), nil
 	})
@@ -141,30 +141,30 @@ func insist(ctx context.Context, call func() error, done func(error) bool) error
 	return nil
 }
 
-// life is what one Pod goes through.
-type life struct {
+// scenario is what one Pod goes through.
+type scenario struct {
 	name string
 	// script is what its container does after it has written into its journal that it starts.
 	script string
 	policy corev1.RestartPolicy
 	// exits is how often the container ends by itself and is started again, before it stays.
 	exits int
-	// over is the phase in which the Pod ends by itself; empty if it runs until it is deleted.
-	over corev1.PodPhase
+	// finalPhase is the phase in which the Pod ends by itself; empty if it runs until it is deleted.
+	finalPhase corev1.PodPhase
 	// exec asks for a command in the container.
 	exec bool
-	// early deletes the Pod after that time, whatever has become of it.
-	early time.Duration
+	// deleteAfter deletes the Pod after that time, whatever has become of it.
+	deleteAfter time.Duration
 	// grace is given to the deletion; nil is the Pod's own.
 	grace *int64
 }
 
-// stay is a container that runs until it is told to end.
-const stay = `trap 'exit 0' TERM; while :; do sleep 1000 & wait; done`
+// sleepScript is a container that runs until it is told to end.
+const sleepScript = `trap 'exit 0' TERM; while :; do sleep 1000 & wait; done`
 
-// aLife draws the next life.
-func aLife(random *rand.Rand, name string) life {
-	l := life{name: name, script: stay, policy: corev1.RestartPolicyAlways}
+// randomScenario draws the next life.
+func randomScenario(random *rand.Rand, name string) scenario {
+	l := scenario{name: name, script: sleepScript, policy: corev1.RestartPolicyAlways}
 	switch random.IntN(6) {
 	case 0: // runs
 	case 1:
@@ -173,13 +173,13 @@ func aLife(random *rand.Rand, name string) life {
 		l.exits = 1
 		// It ends after a while: of a container whose start is cut off the runtime knows nothing, so that it must not
 		// come to its end within the start.
-		l.script = `if [ $(grep -c exit /journal/log) -lt 1 ]; then sleep 5; echo exit >> /journal/log; exit 3; fi; ` + stay
+		l.script = `if [ $(grep -c exit /journal/log) -lt 1 ]; then sleep 5; echo exit >> /journal/log; exit 3; fi; ` + sleepScript
 	case 3:
-		l.policy, l.over, l.script = corev1.RestartPolicyNever, corev1.PodSucceeded, `echo exit >> /journal/log; exit 0`
+		l.policy, l.finalPhase, l.script = corev1.RestartPolicyNever, corev1.PodSucceeded, `echo exit >> /journal/log; exit 0`
 	case 4:
-		l.policy, l.over, l.script = corev1.RestartPolicyNever, corev1.PodFailed, `echo exit >> /journal/log; exit 4`
+		l.policy, l.finalPhase, l.script = corev1.RestartPolicyNever, corev1.PodFailed, `echo exit >> /journal/log; exit 4`
 	case 5:
-		l.early = time.Duration(random.IntN(2000)+1) * time.Millisecond
+		l.deleteAfter = time.Duration(random.IntN(2000)+1) * time.Millisecond
 	}
 	if random.IntN(5) == 0 {
 		l.grace = new(int64)
@@ -189,9 +189,11 @@ func aLife(random *rand.Rand, name string) life {
 
 // marker is in the command line of the first process of a Pod's container. Several tests may run at the same time, on
 // nodes of different names.
-func (l *lives) marker(name string) string { return "life-on-" + l.node + "-of-" + name + ";" }
+func (l *lifecycleRunner) marker(name string) string {
+	return "life-on-" + l.node + "-of-" + name + ";"
+}
 
-func (l *lives) pod(life *life) *corev1.Pod {
+func (l *lifecycleRunner) pod(life *scenario) *corev1.Pod {
 	script := ": " + l.marker(life.name) + " echo start >> /journal/log; " + life.script
 	grace, kind := int64(2), corev1.HostPathDirectoryOrCreate
 	return &corev1.Pod{
@@ -215,23 +217,23 @@ func (l *lives) pod(life *life) *corev1.Pod {
 	}
 }
 
-// live runs one life from creation to the end of its object, and returns what was wrong with it.
-func (l *lives) live(ctx context.Context, life life) error {
-	if err := insist(ctx, func() error {
+// runOne runs one life from creation to the end of its object, and returns what was wrong with it.
+func (l *lifecycleRunner) runOne(ctx context.Context, life scenario) error {
+	if err := retryUntil(ctx, func() error {
 		_, err := l.client.CoreV1().Pods("default").Create(ctx, l.pod(&life), metav1.CreateOptions{})
 		return err
 	}, apierrors.IsAlreadyExists); err != nil {
 		return fmt.Errorf("create pod %s: %w", life.name, err)
 	}
-	err := l.reach(ctx, &life)
-	return errors.Join(err, l.end(ctx, &life))
+	err := l.waitOutcome(ctx, &life)
+	return errors.Join(err, l.deletePod(ctx, &life))
 }
 
-// reach brings a life to where it is to be deleted, and checks it there.
-func (l *lives) reach(ctx context.Context, life *life) error {
-	if life.early > 0 {
+// waitOutcome brings a life to where it is to be deleted, and checks it there.
+func (l *lifecycleRunner) waitOutcome(ctx context.Context, life *scenario) error {
+	if life.deleteAfter > 0 {
 		select {
-		case <-time.After(life.early): // a moment drawn at random is what this is about
+		case <-time.After(life.deleteAfter): // a moment drawn at random is what this is about
 		case <-ctx.Done():
 		}
 		return ctx.Err()
@@ -239,30 +241,30 @@ func (l *lives) reach(ctx context.Context, life *life) error {
 	satisfied := func(pod *corev1.Pod) bool {
 		return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount >= int32(life.exits)
 	}
-	if life.over != "" {
+	if life.finalPhase != "" {
 		satisfied = func(pod *corev1.Pod) bool { return pod != nil && finished(pod) }
 	}
-	pod, err := l.await(ctx, life.name, "where it should", satisfied)
+	pod, err := l.waitPod(ctx, life.name, "where it should", satisfied)
 	if err != nil {
 		return err
 	}
-	if life.over != "" && pod.Status.Phase != life.over {
-		return l.wrong(pod, "ended as %s, not as %s", pod.Status.Phase, life.over)
+	if life.finalPhase != "" && pod.Status.Phase != life.finalPhase {
+		return l.podError(pod, "ended as %s, not as %s", pod.Status.Phase, life.finalPhase)
 	}
 	if life.exec {
-		if err := insist(ctx, func() error { return l.execute(ctx, life.name) }, nil); err != nil {
+		if err := retryUntil(ctx, func() error { return l.exec(ctx, life.name) }, nil); err != nil {
 			return fmt.Errorf("exec in pod %s: %w", life.name, err)
 		}
 	}
-	return l.check(life, pod)
+	return l.checkJournal(life, pod)
 }
 
-// check compares the status of a Pod with its journal.
-func (l *lives) check(life *life, pod *corev1.Pod) error {
+// checkJournal compares the status of a Pod with its journal.
+func (l *lifecycleRunner) checkJournal(life *scenario, pod *corev1.Pod) error {
 	var starts, exits int
 	// A container counts as running a moment before it has written its first line.
-	if err := insist(l.t.Context(), func() (err error) {
-		if starts, exits, err = l.read(life.name); err == nil && starts < life.exits+1 {
+	if err := retryUntil(l.t.Context(), func() (err error) {
+		if starts, exits, err = l.readJournal(life.name); err == nil && starts < life.exits+1 {
 			err = fmt.Errorf("the journal of pod %s has %d starts", life.name, starts)
 		}
 		return err
@@ -271,20 +273,20 @@ func (l *lives) check(life *life, pod *corev1.Pod) error {
 	}
 	restarts := int(pod.Status.ContainerStatuses[0].RestartCount)
 	if restarts != life.exits {
-		return l.wrong(pod, "restart count %d, but its container ended %d times by itself (%d starts, %d exits)",
+		return l.podError(pod, "restart count %d, but its container ended %d times by itself (%d starts, %d exits)",
 			restarts, life.exits, starts, exits)
 	}
 	if starts != life.exits+1 {
-		return l.wrong(pod, "%w: %d starts with %d restarts (%d exits)", errStarts, starts, restarts, exits)
+		return l.podError(pod, "%w: %d starts with %d restarts (%d exits)", errTooManyStarts, starts, restarts, exits)
 	}
 	return nil
 }
 
-// errStarts is a container that was started more often than its Pod tells.
-var errStarts = errors.New("started too often")
+// errTooManyStarts is a container that was started more often than its Pod tells.
+var errTooManyStarts = errors.New("started too often")
 
-// read counts the lines of a life's journal.
-func (l *lives) read(name string) (starts, exits int, err error) {
+// readJournal counts the lines of a life's journal.
+func (l *lifecycleRunner) readJournal(name string) (starts, exits int, err error) {
 	data, err := os.ReadFile(filepath.Join(l.journal, name, "log"))
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the journal of pod %s: %w", name, err)
@@ -292,8 +294,8 @@ func (l *lives) read(name string) (starts, exits int, err error) {
 	return strings.Count(string(data), "start\n"), strings.Count(string(data), "exit\n"), nil
 }
 
-// execute runs a command in the Pod's container.
-func (l *lives) execute(ctx context.Context, name string) error {
+// exec runs a command in the Pod's container.
+func (l *lifecycleRunner) exec(ctx context.Context, name string) error {
 	request := l.client.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name(name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Command: []string{"/bin/busybox", "echo", name}, Stdout: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(l.config, "GET", request.URL().String())
@@ -312,23 +314,23 @@ func (l *lives) execute(ctx context.Context, name string) error {
 	return nil
 }
 
-// end deletes a life's Pod and waits until its object is gone.
-func (l *lives) end(ctx context.Context, life *life) error {
-	if err := insist(ctx, func() error {
+// deletePod deletes a life's Pod and waits until its object is gone.
+func (l *lifecycleRunner) deletePod(ctx context.Context, life *scenario) error {
+	if err := retryUntil(ctx, func() error {
 		return l.client.CoreV1().Pods("default").Delete(ctx, life.name, metav1.DeleteOptions{GracePeriodSeconds: life.grace})
 	}, apierrors.IsNotFound); err != nil {
 		return fmt.Errorf("delete pod %s: %w", life.name, err)
 	}
-	_, err := l.await(ctx, life.name, "gone", func(pod *corev1.Pod) bool { return pod == nil })
+	_, err := l.waitPod(ctx, life.name, "gone", func(pod *corev1.Pod) bool { return pod == nil })
 	return err
 }
 
 // run goes through count lives, some at a time, and returns what was wrong when all are over.
-func (l *lives) run(ctx context.Context, seed uint64, count, atOnce int) error {
+func (l *lifecycleRunner) run(ctx context.Context, seed uint64, count, atOnce int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
-	queue := make(chan life, count)
+	queue := make(chan scenario, count)
 	for i := range count {
-		next := aLife(random, fmt.Sprintf("life%d", i))
+		next := randomScenario(random, fmt.Sprintf("life%d", i))
 		next.exec = next.exec && !l.noExec
 		queue <- next
 	}
@@ -338,7 +340,7 @@ func (l *lives) run(ctx context.Context, seed uint64, count, atOnce int) error {
 	for i := range atOnce {
 		group.Go(func() {
 			for next := range queue {
-				errs[i] = errors.Join(errs[i], l.live(ctx, next))
+				errs[i] = errors.Join(errs[i], l.runOne(ctx, next))
 			}
 		})
 	}
@@ -346,21 +348,21 @@ func (l *lives) run(ctx context.Context, seed uint64, count, atOnce int) error {
 	return errors.Join(errs...)
 }
 
-// healthy starts Pods that nothing may touch, and returns a check that nothing has.
-func (l *lives) healthy(ctx context.Context, count int) (check func() error) {
+// startHealthy starts Pods that nothing may touch, and returns a check that nothing has.
+func (l *lifecycleRunner) startHealthy(ctx context.Context, count int) (check func() error) {
 	before := make([]*corev1.Pod, count)
-	named := make([]life, count)
+	named := make([]scenario, count)
 	for i := range count {
-		named[i] = life{name: fmt.Sprintf("healthy%d", i), script: stay, policy: corev1.RestartPolicyAlways}
+		named[i] = scenario{name: fmt.Sprintf("healthy%d", i), script: sleepScript, policy: corev1.RestartPolicyAlways}
 		_, err := l.client.CoreV1().Pods("default").Create(ctx, l.pod(&named[i]), metav1.CreateOptions{})
 		require.NoError(l.t, err)
-		before[i], err = l.await(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+		before[i], err = l.waitPod(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
 		require.NoError(l.t, err)
 	}
 	return func() error {
 		var errs []error
 		for i := range named {
-			pod, err := l.await(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
+			pod, err := l.waitPod(ctx, named[i].name, "ready", func(pod *corev1.Pod) bool { return pod != nil && isReady(pod) })
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -368,7 +370,7 @@ func (l *lives) healthy(ctx context.Context, count int) (check func() error) {
 			if id := pod.Status.ContainerStatuses[0].ContainerID; id != before[i].Status.ContainerStatuses[0].ContainerID {
 				errs = append(errs, fmt.Errorf("pod %s: a healthy container was replaced: %s", pod.Name, id))
 			}
-			errs = append(errs, l.check(&named[i], pod))
+			errs = append(errs, l.checkJournal(&named[i], pod))
 		}
 		return errors.Join(errs...)
 	}

@@ -20,12 +20,12 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// wipe takes away what is left of the cluster of a test that failed, as `berth doctor --fix` does: it is in the way of the
+// cleanup takes away what is left of the cluster of a test that failed, as `berth doctor --fix` does: it is in the way of the
 // next test on the same network.
-func (c *cluster) wipe() {
+func (c *cluster) cleanup() {
 	ctx := context.WithoutCancel(c.t.Context()) // which is over when a test cleans up
 	for pid := range c.processes() {
-		testproc.KillAndWait(c.t, pid, patience)
+		testproc.KillAndWait(c.t, pid, waitTimeout)
 	}
 	dead, err := up.Leftovers(ctx)
 	require.NoError(c.t, err)
@@ -47,21 +47,21 @@ func TestThatFails(t *testing.T) {
 	}
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
-	c.apply(doctorsPatients)
+	c.apply(doctorManifest)
 	c.waitPod("app=patient", "ready", isReady)
 	c.noteLinks()
 	fmt.Println("runs in", c.dataDir)
 	if how == "wait" {
-		time.Sleep(patience) // it does not come to its end
+		time.Sleep(waitTimeout) // it does not come to its end
 	}
 	c.killBerth()
 	require.NotEmpty(t, c.leftovers(), "or there is nothing to wipe")
-	require.NotEmpty(t, c.beyond(), "or there is nothing to wipe")
+	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to wipe")
 	t.Fatal("as it should")
 }
 
 func TestAFailedTestLeavesNoCluster(t *testing.T) {
-	command := failing(t, "yes")
+	command := failingTestCommand(t, "yes")
 	out, err := command.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "as it should")
@@ -70,7 +70,7 @@ func TestAFailedTestLeavesNoCluster(t *testing.T) {
 
 // TestAnEndedTestLeavesNoCluster ends a test as whoever runs it may: it cannot clean up.
 func TestAnEndedTestLeavesNoCluster(t *testing.T) {
-	command := failing(t, "wait")
+	command := failingTestCommand(t, "wait")
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	command.Stderr = command.Stdout // which the guard holds until it has done its work
@@ -87,8 +87,8 @@ func TestAnEndedTestLeavesNoCluster(t *testing.T) {
 	requireNoCluster(t, said.String())
 }
 
-// failing is a run of TestThatFails.
-func failing(t *testing.T, how string) *exec.Cmd {
+// failingTestCommand is a run of TestThatFails.
+func failingTestCommand(t *testing.T, how string) *exec.Cmd {
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$", "-test.v")
 	command.Env = append(os.Environ(), failsVariable+"="+how, "TMPDIR="+shortDir(t))
 	return command
@@ -99,8 +99,8 @@ func requireNoCluster(t *testing.T, out string) {
 	match := regexp.MustCompile(`(?m)^runs in (/\S+)$`).FindStringSubmatch(out)
 	require.NotNil(t, match, "%s", out)
 	theirs := &cluster{t: t, dataDir: match[1]}
-	t.Cleanup(theirs.wipe)
+	t.Cleanup(theirs.cleanup)
 	require.Empty(t, theirs.leftovers())
-	require.Empty(t, theirs.beyond())
+	require.Empty(t, theirs.hostLeftovers())
 	require.NoDirExists(t, theirs.dataDir)
 }

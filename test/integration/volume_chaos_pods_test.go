@@ -17,8 +17,8 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-// lasting are the claims whose volumes outlive everything. What Pods write to them is looked for at the end.
-var lasting = []struct {
+// retainedClaims are the claims whose volumes outlive everything. What Pods write to them is looked for at the end.
+var retainedClaims = []struct {
 	name, class string
 	block       bool
 }{
@@ -26,11 +26,11 @@ var lasting = []struct {
 	{"disk-1", "keep-loop", false}, {"disk-2", "keep-loop", false}, {"block-1", "keep-loop", true},
 }
 
-// slot is how many bytes of a block device each Pod writes.
-const slot = 512
+// bytesPerPod is how many bytes of a block device each Pod writes.
+const bytesPerPod = 512
 
 // makeObjects makes what Pods refer to.
-func (w *rounds) makeObjects() {
+func (w *volumeChaos) makeObjects() {
 	w.t.Helper()
 	ctx := w.t.Context()
 	for _, class := range []*storagev1.StorageClass{local.StorageClass(), csidriver.StorageClass()} {
@@ -40,7 +40,7 @@ func (w *rounds) makeObjects() {
 		_, err := w.client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
 		require.NoError(w.t, err)
 	}
-	for _, claim := range lasting {
+	for _, claim := range retainedClaims {
 		object := &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: claim.name}, Spec: claimSpec(claim.class, "24Mi"),
 		}
@@ -63,22 +63,22 @@ func claimSpec(class, size string) corev1.PersistentVolumeClaimSpec {
 	}
 }
 
-// podMaker puts one Pod together.
-type podMaker struct {
+// podBuilder puts one Pod together.
+type podBuilder struct {
 	*corev1.Pod
 	main   *corev1.Container
 	script strings.Builder
 }
 
 // add gives the Pod a volume, mounted at /NAME.
-func (m *podMaker) add(name, subPath string, source corev1.VolumeSource) {
+func (m *podBuilder) add(name, subPath string, source corev1.VolumeSource) {
 	m.Spec.Volumes = append(m.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
 	m.main.VolumeMounts = append(m.main.VolumeMounts,
 		corev1.VolumeMount{Name: name, MountPath: "/" + name, SubPath: subPath})
 }
 
-func newPodMaker(name, acks string) *podMaker {
-	m := &podMaker{Pod: &corev1.Pod{
+func newPodBuilder(name, acks string) *podBuilder {
+	m := &podBuilder{Pod: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -92,15 +92,15 @@ func newPodMaker(name, acks string) *podMaker {
 	return m
 }
 
-// done is the Pod, whose container runs the script.
-func (m *podMaker) done() *corev1.Pod {
+// build is the Pod, whose container runs the script.
+func (m *podBuilder) build() *corev1.Pod {
 	m.main.Command = []string{"/bin/busybox", "sh", "-c", m.script.String()}
 	return m.Pod
 }
 
 // randomPod has a random set of volumes, and writes its name into each that it can write to.
-func (w *rounds) randomPod(name string) *corev1.Pod {
-	m := newPodMaker(name, w.acks)
+func (w *volumeChaos) randomPod(name string) *corev1.Pod {
+	m := newPodBuilder(name, w.acks)
 	if w.chance(2) == 0 {
 		m.add("scratch", "", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 		m.script.WriteString("echo x > /scratch/x\n")
@@ -120,16 +120,16 @@ func (w *rounds) randomPod(name string) *corev1.Pod {
 		m.add("own", "", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: claim}})
 		m.script.WriteString("echo x > /own/x\n")
 	}
-	for _, claim := range lasting {
+	for _, claim := range retainedClaims {
 		if w.chance(3) > 0 {
 			continue
 		}
-		w.wrote[name] = append(w.wrote[name], claim.name)
+		w.writtenClaims[name] = append(w.writtenClaims[name], claim.name)
 		source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.name}}
 		if claim.block {
 			m.Spec.Volumes = append(m.Spec.Volumes, corev1.Volume{Name: claim.name, VolumeSource: source})
 			m.main.VolumeDevices = []corev1.VolumeDevice{{Name: claim.name, DevicePath: "/dev/block-1"}}
-			fmt.Fprintf(&m.script, "echo %s | dd of=/dev/block-1 bs=%d seek=%d conv=notrunc 2>/dev/null\n", name, slot, w.pods)
+			fmt.Fprintf(&m.script, "echo %s | dd of=/dev/block-1 bs=%d seek=%d conv=notrunc 2>/dev/null\n", name, bytesPerPod, w.pods)
 			continue
 		}
 		part := []string{"", "a/b", "c"}[w.chance(3)]
@@ -140,16 +140,16 @@ func (w *rounds) randomPod(name string) *corev1.Pod {
 	if w.chance(2) == 0 {
 		m.script.WriteString("trap 'exit 0' TERM; while :; do sleep 0.2; done\n")
 	}
-	return m.done()
+	return m.build()
 }
 
 // requireAllWritten reads all lasting volumes and looks for what Pods have written there.
-func (w *rounds) requireAllWritten() {
+func (w *volumeChaos) requireAllWritten() {
 	w.t.Helper()
-	for _, claim := range lasting {
-		content := w.read(claim.name, claim.block)
-		for _, name := range w.acknowledged() {
-			for _, wrote := range w.wrote[name] {
+	for _, claim := range retainedClaims {
+		content := w.readVolume(claim.name, claim.block)
+		for _, name := range w.acknowledgedPods() {
+			for _, wrote := range w.writtenClaims[name] {
 				if wrote == claim.name && !strings.Contains(content, "\n"+name+"\n") {
 					w.t.Errorf("what Pod %s has written to %s is lost", name, claim.name)
 				}
@@ -158,22 +158,22 @@ func (w *rounds) requireAllWritten() {
 	}
 }
 
-// read is all that is in a volume, line by line.
-func (w *rounds) read(claim string, block bool) string {
+// readVolume is all that is in a volume, line by line.
+func (w *volumeChaos) readVolume(claim string, block bool) string {
 	w.t.Helper()
 	name := "read-" + claim
-	m := newPodMaker(name, w.acks)
+	m := newPodBuilder(name, w.acks)
 	source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
 	if block {
 		m.Spec.Volumes = append(m.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: source})
 		m.main.VolumeDevices = []corev1.VolumeDevice{{Name: claim, DevicePath: "/dev/block-1"}}
-		fmt.Fprintf(&m.script, "echo; dd if=/dev/block-1 bs=%d count=%d 2>/dev/null | tr -d '\\0'\n", slot, w.pods+1)
+		fmt.Fprintf(&m.script, "echo; dd if=/dev/block-1 bs=%d count=%d 2>/dev/null | tr -d '\\0'\n", bytesPerPod, w.pods+1)
 	} else {
 		m.add(claim, "", source)
 		fmt.Fprintf(&m.script, "echo; cat /%[1]s/written /%[1]s/*/written /%[1]s/*/*/written 2>/dev/null || true\n", claim)
 	}
 	m.Labels = map[string]string{"name": name}
-	_, err := w.client.CoreV1().Pods("default").Create(w.t.Context(), m.done(), metav1.CreateOptions{})
+	_, err := w.client.CoreV1().Pods("default").Create(w.t.Context(), m.build(), metav1.CreateOptions{})
 	require.NoError(w.t, err)
 	pod := w.waitPod("name="+name, "finished", finished)
 	log := w.mustRun("kubectl", "logs", name)

@@ -13,12 +13,12 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 
 	"github.com/berth-dev/berth/controlplane/config"
-	"github.com/berth-dev/berth/controlplane/firstwatch"
 	"github.com/berth-dev/berth/controlplane/pki"
+	"github.com/berth-dev/berth/controlplane/watchprobe"
 )
 
-// Part is the controller manager's name among the kubeconfigs.
-const Part = "controller-manager"
+// Name is the controller manager's name among the kubeconfigs.
+const Name = "controller-manager"
 
 // Manager is the controller manager. Use it once: it keeps process-wide state.
 type Manager struct{ config *config.Config }
@@ -48,7 +48,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("validate options: %w", err)
 	}
-	c.Kubeconfig.Wrap(firstwatch.Wrap(ready))
+	c.Kubeconfig.Wrap(watchprobe.Wrap(ready))
 	if err := app.Run(ctx, c.Complete()); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 func Args(c *config.Config) []string {
 	file := func(name string) string { return filepath.Join(c.PKIDir(), name) }
 	return []string{
-		"--kubeconfig=" + c.Kubeconfig(Part),
+		"--kubeconfig=" + c.Kubeconfig(Name),
 		"--secure-port=0", // nothing else may listen
 		"--leader-elect=false",
 		"--profiling=false",

@@ -83,7 +83,7 @@ func CheckVersion(dir string, own Versions) error {
 		if have == own {
 			return nil
 		}
-		if err := own.mayOpen(have); err != nil {
+		if err := own.canOpen(have); err != nil {
 			return fmt.Errorf("data directory %q was written by a newer version: %w: use that version, or another --data-dir",
 				dir, err)
 		}
@@ -95,7 +95,7 @@ func CheckVersion(dir string, own Versions) error {
 	return atomicfile.Write(path, append(data, '\n'))
 }
 
-func (v Versions) mayOpen(have Versions) error {
+func (v Versions) canOpen(have Versions) error {
 	if have.Format > v.Format {
 		return fmt.Errorf("it has format %d, this program knows up to %d", have.Format, v.Format)
 	}

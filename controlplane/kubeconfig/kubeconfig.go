@@ -37,7 +37,7 @@ func Prepare(dirs ...string) error {
 // already does, and not near its end, is left untouched; anything else there,
 // readable or not, is replaced.
 func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) error {
-	if fits(path, server, authority, id, now) {
+	if isCurrent(path, server, authority, id, now) {
 		return nil
 	}
 	cert, key, err := authority.Issue(id, now)
@@ -61,7 +61,7 @@ func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now 
 	return atomicfile.Write(path, data)
 }
 
-func fits(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) bool {
+func isCurrent(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) bool {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return false
@@ -70,7 +70,7 @@ func fits(path, server string, authority *pki.Authority, id pki.Identity, now ti
 	if err != nil {
 		return false
 	}
-	cluster, user, err := current(config)
+	cluster, user, err := currentContext(config)
 	if err != nil {
 		return false
 	}
@@ -79,7 +79,7 @@ func fits(path, server string, authority *pki.Authority, id pki.Identity, now ti
 		authority.Check(user.ClientCertificateData, user.ClientKeyData, id, now) == nil
 }
 
-func current(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	context, ok := config.Contexts[config.CurrentContext]
 	if !ok {
 		return nil, nil, errors.New("no current context")

@@ -24,7 +24,7 @@ type store[T any] interface {
 // differ. It may run at every start: what is right already is only read.
 func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	api := client.RbacV1()
-	for _, part := range parts() {
+	for _, part := range components() {
 		role := &rbacv1.ClusterRole{ObjectMeta: meta(part.name, ""), Rules: part.rules}
 		if err := ensure(ctx, api.ClusterRoles(), role, changeClusterRole); err != nil {
 			return fmt.Errorf("ensure cluster role %q: %w", part.name, err)

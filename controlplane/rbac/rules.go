@@ -15,7 +15,7 @@ const (
 	KubeletProxyRole = "berth:apiserver-kubelet-proxy"
 )
 
-type part struct {
+type component struct {
 	name  string
 	rules []rbacv1.PolicyRule
 }
@@ -25,8 +25,8 @@ var (
 	write = []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 )
 
-func parts() []part {
-	return []part{
+func components() []component {
+	return []component{
 		{ProvisionUser, []rbacv1.PolicyRule{
 			rule("", write, "persistentvolumes"),
 			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-dev/berth/controlplane/scheduler/volumebinding"
 )
 
-// Part is the scheduler's name among the kubeconfigs.
-const Part = "scheduler"
+// Name is the scheduler's name among the kubeconfigs.
+const Name = "scheduler"
 
 // Scheduler is the scheduler. Use it once: it keeps process-wide state.
 type Scheduler struct{ config *config.Config }
@@ -27,7 +27,7 @@ func New(config *config.Config) *Scheduler { return &Scheduler{config: config} }
 // Run schedules until ctx ends; ready is called once, when its caches have been
 // filled. The API server must be ready before.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
-	file, err := configuration(s.config.Kubeconfig(Part))
+	file, err := configuration(s.config.Kubeconfig(Name))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/berth-dev/berth/controlplane/config"
-	"github.com/berth-dev/berth/controlplane/notify"
+	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
 const (
@@ -42,25 +42,25 @@ func start(args []string) int {
 	// A supervisor that has gone away, and with it the reader of standard output,
 	// must not take the cluster with it.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, cancel := untilAsked()
+	ctx, cancel := stopContext()
 	defer cancel()
 
-	events := notify.New(os.Stdout, nil)
+	events := statuspipe.New(os.Stdout, nil)
 	setUpLogging(c.LogLevel, events)
 	if err := run(ctx, c, events); err != nil {
-		_ = events.Report(notify.ControlPlane, notify.Failed, err)
+		_ = events.Report(statuspipe.ControlPlane, statuspipe.Failed, err)
 		fmt.Fprintf(os.Stderr, "berth-controlplane: %v\n", err)
 		return exitFailure
 	}
-	_ = events.Report(notify.ControlPlane, notify.Stopped, nil)
+	_ = events.Report(statuspipe.ControlPlane, statuspipe.Stopped, nil)
 	return 0
 }
 
-// untilAsked is a context that ends when the process is asked to stop. After that
+// stopContext is a context that ends when the process is asked to stop. After that
 // the next SIGTERM or SIGINT has its default effect, an end at once. SIGHUP stays
 // caught: one terminal that is closed sends several. Whoever has it ignored, as
 // nohup has, wants the process to outlive the terminal.
-func untilAsked() (context.Context, context.CancelFunc) {
+func stopContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, cancel)
 	if !signal.Ignored(syscall.SIGHUP) { // to be notified would end that

@@ -12,15 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// askedVariable makes TestAsked the process that the other test sends signals to.
-const askedVariable = "BERTH_CONTROLPLANE_TEST_ASKED"
+// helperProcessEnv makes TestHelperProcess the process that the other test sends signals to.
+const helperProcessEnv = "BERTH_CONTROLPLANE_TEST_ASKED"
 
-// TestAsked stops as main does, which takes as long as its standard input is open.
-func TestAsked(t *testing.T) {
-	if os.Getenv(askedVariable) == "" {
+// TestHelperProcess stops as main does, which takes as long as its standard input is open.
+func TestHelperProcess(t *testing.T) {
+	if os.Getenv(helperProcessEnv) == "" {
 		t.Skip("TestAClosedTerminalStopsInOrder runs it")
 	}
-	ctx, cancel := untilAsked()
+	ctx, cancel := stopContext()
 	defer cancel()
 	fmt.Println("running")
 	<-ctx.Done()
@@ -32,7 +32,7 @@ func TestAsked(t *testing.T) {
 func TestAClosedTerminalStopsInOrder(t *testing.T) {
 	for first, after := range map[string]syscall.Signal{"": syscall.SIGHUP, "trap '' HUP; ": syscall.SIGTERM} {
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", first+`exec "$0" -test.run='^TestAsked$'`, os.Args[0])
-		cmd.Env = append(os.Environ(), askedVariable+"=yes")
+		cmd.Env = append(os.Environ(), helperProcessEnv+"=yes")
 		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		stdin, err := cmd.StdinPipe()

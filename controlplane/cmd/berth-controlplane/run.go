@@ -20,14 +20,14 @@ import (
 	"github.com/berth-dev/berth/controlplane/controllermanager"
 	"github.com/berth-dev/berth/controlplane/datadir"
 	"github.com/berth-dev/berth/controlplane/etcd"
-	"github.com/berth-dev/berth/controlplane/gcpace"
+	"github.com/berth-dev/berth/controlplane/gctuner"
 	"github.com/berth-dev/berth/controlplane/kubeconfig"
 	"github.com/berth-dev/berth/controlplane/listen"
-	"github.com/berth-dev/berth/controlplane/notify"
 	"github.com/berth-dev/berth/controlplane/pki"
 	"github.com/berth-dev/berth/controlplane/rbac"
 	"github.com/berth-dev/berth/controlplane/scheduler"
-	"github.com/berth-dev/berth/controlplane/stack"
+	"github.com/berth-dev/berth/controlplane/statuspipe"
+	"github.com/berth-dev/berth/controlplane/supervisor"
 )
 
 const (
@@ -39,7 +39,7 @@ const (
 )
 
 // run is the life of the process: lock, files, listeners, components.
-func run(ctx context.Context, c *config.Config, events *notify.Writer) (err error) {
+func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err error) {
 	lock, err := datadir.Acquire(c.DataDir)
 	if err != nil {
 		return err
@@ -67,22 +67,22 @@ func run(ctx context.Context, c *config.Config, events *notify.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
-	defer pace(ctx)()
+	defer startGCTuner(ctx)()
 	// Its warnings are about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	components := stack.New(stack.Deps{Reporter: events}, stack.Config{
+	components := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
 		Phases: phases(c, listener, admin), StopTimeout: stopTimeout,
 	})
-	return components.Run(ctx, func() { _ = events.Report(notify.ControlPlane, notify.Ready, nil) })
+	return components.Run(ctx, func() { _ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil) })
 }
 
-// pace has the garbage collector follow what there is to do, until the function that it returns is called.
-func pace(ctx context.Context) (end func()) {
+// startGCTuner has the garbage collector follow what there is to do, until the function that it returns is called.
+func startGCTuner(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := gcpace.Run(ctx); err != nil {
+		if err := gctuner.Run(ctx); err != nil {
 			klog.ErrorS(err, "The garbage collector keeps Go's own pace")
 		}
 	}()
@@ -92,19 +92,19 @@ func pace(ctx context.Context) (end func()) {
 	}
 }
 
-func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interface) [][]stack.Component {
+func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interface) [][]supervisor.Component {
 	store := etcd.New(etcd.Config{
 		DataDir: c.EtcdDataDir(), Socket: c.EtcdSocket(), LogLevel: c.LogLevel, UnsafeNoFsync: c.UnsafeNoFsync,
 	})
 	server := apiserver.New(apiserver.Deps{Listener: listener, Admin: admin}, c)
 	ensureRBAC := func(ctx context.Context, _ func()) error { return rbac.Ensure(ctx, admin) }
-	return [][]stack.Component{
-		{{Name: notify.Etcd, Run: store.Run}},
-		{{Name: notify.APIServer, Run: server.Run}},
+	return [][]supervisor.Component{
+		{{Name: statuspipe.Etcd, Run: store.Run}},
+		{{Name: statuspipe.APIServer, Run: server.Run}},
 		{
-			{Name: notify.RBAC, Run: ensureRBAC, OneShot: true},
-			{Name: notify.ControllerManager, Run: controllermanager.New(c).Run},
-			{Name: notify.Scheduler, Run: scheduler.New(c).Run},
+			{Name: statuspipe.RBAC, Run: ensureRBAC, OneShot: true},
+			{Name: statuspipe.ControllerManager, Run: controllermanager.New(c).Run},
+			{Name: statuspipe.Scheduler, Run: scheduler.New(c).Run},
 		},
 	}
 }
@@ -126,8 +126,8 @@ func ensureIdentities(c *config.Config, now time.Time) error {
 		{c.Kubeconfig("node"), pki.Identity{
 			CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"},
 		}},
-		{c.Kubeconfig(controllermanager.Part), pki.Identity{CommonName: "system:kube-controller-manager"}},
-		{c.Kubeconfig(scheduler.Part), pki.Identity{CommonName: "system:kube-scheduler"}},
+		{c.Kubeconfig(controllermanager.Name), pki.Identity{CommonName: "system:kube-controller-manager"}},
+		{c.Kubeconfig(scheduler.Name), pki.Identity{CommonName: "system:kube-scheduler"}},
 		{c.Kubeconfig("provision"), pki.Identity{CommonName: rbac.ProvisionUser}},
 		{c.Kubeconfig("attachdetach"), pki.Identity{CommonName: rbac.AttachDetachUser}},
 		{c.Kubeconfig("attacher"), pki.Identity{CommonName: rbac.AttacherUser}},
@@ -159,7 +159,7 @@ func adminClient(c *config.Config) (kubernetes.Interface, error) {
 
 // setUpLogging sends everything the components log to standard error as
 // structured text. Their warnings count as info, as klog hands them on.
-func setUpLogging(level string, events *notify.Writer) {
+func setUpLogging(level string, events *statuspipe.Writer) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 	}
@@ -171,7 +171,7 @@ func setUpLogging(level string, events *notify.Writer) {
 	// A component that gives up ends the process from inside klog: without this
 	// the supervisor would read nothing.
 	klog.OsExit = func(code int) {
-		_ = events.Report(notify.ControlPlane, notify.Failed,
+		_ = events.Report(statuspipe.ControlPlane, statuspipe.Failed,
 			fmt.Errorf("a component ended the process with code %d: its last words are on standard error", code))
 		os.Exit(code)
 	}

@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// patience is how long a test waits for what must come at once.
-const patience = time.Minute
+// waitTimeout is how long a test waits for what must come at once.
+const waitTimeout = time.Minute
 
 func testPod() *corev1.Pod {
 	return &corev1.Pod{
@@ -112,7 +112,7 @@ func bind(t *testing.T, ctx context.Context, timeout time.Duration) *binding {
 	require.Eventually(t, func() bool {
 		claim, err := b.client.CoreV1().PersistentVolumeClaims("space").Get(t.Context(), "claim", metav1.GetOptions{})
 		return err == nil && claim.Annotations[storage.AnnSelectedNode] == "node"
-	}, patience, time.Millisecond, "the chosen node was not written")
+	}, waitTimeout, time.Millisecond, "the chosen node was not written")
 	return b
 }
 
@@ -129,7 +129,7 @@ func (b *binding) end(t *testing.T) error {
 		assert.Empty(t, b.binder.waiters.byTopic, "somebody still waits")
 		assert.False(t, b.inner.BindCalled, "upstream's wait was used")
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("the wait did not end")
 		return nil
 	}

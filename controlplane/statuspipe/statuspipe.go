@@ -1,6 +1,6 @@
-// Package notify tells the supervisor what state each component has reached,
+// Package statuspipe tells the supervisor what state each component has reached,
 // as one JSON object a line.
-package notify
+package statuspipe
 
 import (
 	"encoding/json"

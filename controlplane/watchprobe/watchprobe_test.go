@@ -1,4 +1,4 @@
-package firstwatch_test
+package watchprobe_test
 
 import (
 	"errors"
@@ -7,16 +7,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/controlplane/firstwatch"
+	"github.com/berth-dev/berth/controlplane/watchprobe"
 )
 
-// answer is a transport with one answer.
-type answer struct {
+// stubTransport is a transport with one answer.
+type stubTransport struct {
 	status int
 	err    error
 }
 
-func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+func (a stubTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
@@ -26,18 +26,18 @@ func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
 func TestOnlyAnAnsweredWatchIsSeen(t *testing.T) {
 	tests := []struct {
 		name, query string
-		answer      answer
+		answer      stubTransport
 		want        int
 	}{
-		{"watch", "?watch=true", answer{status: 200}, 1},
-		{"list", "?limit=500", answer{status: 200}, 0},
-		{"forbidden watch", "?watch=true", answer{status: 403}, 0},
-		{"no server", "?watch=true", answer{err: errors.New("refused")}, 0},
+		{"watch", "?watch=true", stubTransport{status: 200}, 1},
+		{"list", "?limit=500", stubTransport{status: 200}, 0},
+		{"forbidden watch", "?watch=true", stubTransport{status: 403}, 0},
+		{"no server", "?watch=true", stubTransport{err: errors.New("refused")}, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			seen := 0
-			wrap := firstwatch.Wrap(func() { seen++ })
+			wrap := watchprobe.Wrap(func() { seen++ })
 			for range 2 { // two clients, two requests: still once
 				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods"+tt.query, nil)
 				require.NoError(t, err)

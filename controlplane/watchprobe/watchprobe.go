@@ -1,7 +1,7 @@
-// Package firstwatch notices the first watch that an API server answers. It is
+// Package watchprobe notices the first watch that an API server answers. It is
 // the only sign of "my informers have started" that kube-controller-manager
 // gives while it serves no port of its own.
-package firstwatch
+package watchprobe
 
 import (
 	"net/http"

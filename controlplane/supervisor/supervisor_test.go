@@ -1,4 +1,4 @@
-package stack_test
+package supervisor_test
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-dev/berth/controlplane/notify"
-	"github.com/berth-dev/berth/controlplane/stack"
+	"github.com/berth-dev/berth/controlplane/statuspipe"
+	"github.com/berth-dev/berth/controlplane/supervisor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// diary remembers reports in order.
-type diary struct {
+// recordingReporter remembers reports in order.
+type recordingReporter struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (d *diary) Report(component string, state notify.State, cause error) error {
+func (d *recordingReporter) Report(component string, state statuspipe.State, cause error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	line := component + " " + string(state)
@@ -35,24 +35,24 @@ func (d *diary) Report(component string, state notify.State, cause error) error 
 	return errors.New("a report that fails changes nothing")
 }
 
-func (d *diary) String() string {
+func (d *recordingReporter) String() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Join(d.lines, "\n")
 }
 
-// steady is ready at once and works until it is stopped.
-func steady(ctx context.Context, ready func()) error {
+// runUntilStopped is ready at once and works until it is stopped.
+func runUntilStopped(ctx context.Context, ready func()) error {
 	ready()
 	ready() // once too often does no harm
 	<-ctx.Done()
 	return nil
 }
 
-func run(t *testing.T, ctx context.Context, ready func(), phases ...[]stack.Component) (string, error) {
+func run(t *testing.T, ctx context.Context, ready func(), phases ...[]supervisor.Component) (string, error) {
 	t.Helper()
-	var d diary
-	s := stack.New(stack.Deps{Reporter: &d}, stack.Config{Phases: phases, StopTimeout: time.Minute})
+	var d recordingReporter
+	s := supervisor.New(supervisor.Deps{Reporter: &d}, supervisor.Config{Phases: phases, StopTimeout: time.Minute})
 	err := s.Run(ctx, ready)
 	return d.String(), err
 }
@@ -62,10 +62,10 @@ func TestStartsInOrderAndStopsInReverse(t *testing.T) {
 	defer cancel()
 	once := func(context.Context, func()) error { return nil }
 	got, err := run(t, ctx, cancel,
-		[]stack.Component{{Name: "store", Run: steady}},
-		[]stack.Component{{Name: "server", Run: steady}},
-		[]stack.Component{{Name: "rights", Run: once, OneShot: true}},
-		[]stack.Component{{Name: "worker", Run: steady}},
+		[]supervisor.Component{{Name: "store", Run: runUntilStopped}},
+		[]supervisor.Component{{Name: "server", Run: runUntilStopped}},
+		[]supervisor.Component{{Name: "rights", Run: once, OneShot: true}},
+		[]supervisor.Component{{Name: "worker", Run: runUntilStopped}},
 	)
 	require.NoError(t, err)
 	require.Equal(t, `store starting
@@ -87,15 +87,15 @@ func TestPhaseWaitsForTheOneBefore(t *testing.T) {
 	var storeReady bool
 	slow := func(ctx context.Context, ready func()) error {
 		storeReady = true // the ready that follows orders this before the next phase
-		return steady(ctx, ready)
+		return runUntilStopped(ctx, ready)
 	}
 	check := func(ctx context.Context, ready func()) error {
 		if !storeReady {
 			return errors.New("started too early")
 		}
-		return steady(ctx, ready)
+		return runUntilStopped(ctx, ready)
 	}
-	_, err := run(t, ctx, cancel, []stack.Component{{Name: "a", Run: slow}}, []stack.Component{{Name: "b", Run: check}})
+	_, err := run(t, ctx, cancel, []supervisor.Component{{Name: "a", Run: slow}}, []supervisor.Component{{Name: "b", Run: check}})
 	require.NoError(t, err)
 }
 
@@ -103,9 +103,9 @@ func TestFailureStopsTheRestAndIsNamed(t *testing.T) {
 	never := func() { t.Error("must not become ready") }
 	fails := func(context.Context, func()) error { return errors.New("no disk") }
 	got, err := run(t, t.Context(), never,
-		[]stack.Component{{Name: "store", Run: steady}},
-		[]stack.Component{{Name: "server", Run: fails}},
-		[]stack.Component{{Name: "worker", Run: steady}},
+		[]supervisor.Component{{Name: "store", Run: runUntilStopped}},
+		[]supervisor.Component{{Name: "server", Run: fails}},
+		[]supervisor.Component{{Name: "worker", Run: runUntilStopped}},
 	)
 	require.EqualError(t, err, "server: no disk")
 	require.Contains(t, got, "server failed: server: no disk")
@@ -120,14 +120,14 @@ func TestEndAfterReadyIsAFailure(t *testing.T) {
 		<-isReady
 		return nil
 	}
-	got, err := run(t, t.Context(), func() { close(isReady) }, []stack.Component{{Name: "server", Run: dies}})
+	got, err := run(t, t.Context(), func() { close(isReady) }, []supervisor.Component{{Name: "server", Run: dies}})
 	require.EqualError(t, err, "server: ended by itself")
 	require.Contains(t, got, "server ready\nserver failed")
 }
 
 func TestFailedOneShotEndsTheStack(t *testing.T) {
 	fails := func(context.Context, func()) error { return errors.New("forbidden") }
-	_, err := run(t, t.Context(), func() {}, []stack.Component{{Name: "rights", Run: fails, OneShot: true}})
+	_, err := run(t, t.Context(), func() {}, []supervisor.Component{{Name: "rights", Run: fails, OneShot: true}})
 	require.EqualError(t, err, "rights: forbidden")
 }
 
@@ -140,7 +140,7 @@ func TestStopDuringStart(t *testing.T) {
 		return nil
 	}
 	got, err := run(t, ctx, func() { t.Error("must not become ready") },
-		[]stack.Component{{Name: "store", Run: never}}, []stack.Component{{Name: "server", Run: steady}})
+		[]supervisor.Component{{Name: "store", Run: never}}, []supervisor.Component{{Name: "server", Run: runUntilStopped}})
 	require.NoError(t, err)
 	require.Equal(t, "store starting\nstore stopped", got)
 }
@@ -157,9 +157,9 @@ func TestMemberThatDoesNotStopIsAbandonedAndNamed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var d diary
-	s := stack.New(stack.Deps{Reporter: &d, Clock: clk}, stack.Config{
-		Phases: [][]stack.Component{{{Name: "server", Run: stuck}}}, StopTimeout: 10 * time.Second,
+	var d recordingReporter
+	s := supervisor.New(supervisor.Deps{Reporter: &d, Clock: clk}, supervisor.Config{
+		Phases: [][]supervisor.Component{{{Name: "server", Run: stuck}}}, StopTimeout: 10 * time.Second,
 	})
 	err := s.Run(ctx, cancel)
 	close(release)

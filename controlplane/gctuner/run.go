@@ -1,4 +1,4 @@
-package gcpace
+package gctuner
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// restAfter is how long little must have been allocated before what the garbage took is given back.
-const restAfter = 5 * time.Second
+// quietPeriod is how long little must have been allocated before what the garbage took is given back.
+const quietPeriod = 5 * time.Second
 
 // Run has the collector's pace follow what the process does, until ctx ends. It changes the whole process: run it once.
 // The environment variable GOGC overrules it: then it does nothing. GOMEMLIMIT holds as ever.
@@ -21,16 +21,16 @@ func Run(ctx context.Context) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
-	memory, err := available()
+	memory, err := availableMemory()
 	if err != nil {
 		return fmt.Errorf("pace the garbage collector: %w", err)
 	}
-	run(ctx, garbageFor(memory), restAfter)
+	run(ctx, maxGarbageFor(memory), quietPeriod)
 	return nil
 }
 
-// available is the machine's memory, in bytes, or what of it the process's control groups allow.
-func available() (uint64, error) {
+// availableMemory is the machine's memory, in bytes, or what of it the process's control groups allow.
+func availableMemory() (uint64, error) {
 	machine, err := memlimit.FromSystem()
 	if err != nil {
 		return 0, fmt.Errorf("read the machine's memory: %w", err)
@@ -42,9 +42,9 @@ func available() (uint64, error) {
 }
 
 func run(ctx context.Context, garbage uint64, rest time.Duration) {
-	p := &pacer{garbage: garbage, collected: read()}
+	p := &tuner{garbage: garbage, collected: readSample()}
 	collected := make(chan struct{}, 1)
-	tellCollections(ctx, collected)
+	notifyCollections(ctx, collected)
 	ticks := time.NewTicker(rest)
 	ticks.Stop() // there is nothing to look at before it is busy
 	defer ticks.Stop()
@@ -54,9 +54,9 @@ func run(ctx context.Context, garbage uint64, rest time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-collected:
-			p.collection(read())
+			p.onCollection(readSample())
 		case <-ticks.C:
-			p.tick(read())
+			p.onTick(readSample())
 		}
 		if p.percent() != percent {
 			debug.SetGCPercent(p.percent())
@@ -71,19 +71,19 @@ func run(ctx context.Context, garbage uint64, rest time.Duration) {
 	}
 }
 
-func read() sample {
+func readSample() sample {
 	values := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(values)
 	return sample{at: time.Now(), allocated: values[0].Value.Uint64(), live: values[1].Value.Uint64()}
 }
 
-// beacon is an object that nothing holds, so that each collection finds it.
-type beacon struct{ _ [16]byte }
+// collectionMarker is an object that nothing holds, so that each collection finds it.
+type collectionMarker struct{ _ [16]byte }
 
-// tellCollections tells of each collection, some time after it, until ctx ends. One that was not heard of yet stands for
+// notifyCollections tells of each collection, some time after it, until ctx ends. One that was not heard of yet stands for
 // those after it.
-func tellCollections(ctx context.Context, collected chan<- struct{}) {
-	runtime.SetFinalizer(&beacon{}, func(*beacon) {
+func notifyCollections(ctx context.Context, collected chan<- struct{}) {
+	runtime.SetFinalizer(&collectionMarker{}, func(*collectionMarker) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -91,6 +91,6 @@ func tellCollections(ctx context.Context, collected chan<- struct{}) {
 		case collected <- struct{}{}:
 		default:
 		}
-		tellCollections(ctx, collected)
+		notifyCollections(ctx, collected)
 	})
 }

@@ -1,4 +1,4 @@
-package notify_test
+package statuspipe_test
 
 import (
 	"bytes"
@@ -12,17 +12,17 @@ import (
 	"github.com/stretchr/testify/require"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-dev/berth/controlplane/notify"
+	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
 func TestReportWritesTheDocumentedLine(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	var out bytes.Buffer
-	w := notify.New(&out, clk)
+	w := statuspipe.New(&out, clk)
 
 	clk.SetTime(time.Unix(1001, 500_000_000))
-	require.NoError(t, w.Report(notify.Etcd, notify.Ready, nil))
-	require.NoError(t, w.Report(notify.APIServer, notify.Failed, errors.New("no \"port\"\nleft")))
+	require.NoError(t, w.Report(statuspipe.Etcd, statuspipe.Ready, nil))
+	require.NoError(t, w.Report(statuspipe.APIServer, statuspipe.Failed, errors.New("no \"port\"\nleft")))
 
 	require.Equal(t, `{"component":"etcd","state":"ready","elapsedMs":1500}
 {"component":"kube-apiserver","state":"failed","elapsedMs":1500,"error":"no \"port\"\nleft"}
@@ -31,18 +31,18 @@ func TestReportWritesTheDocumentedLine(t *testing.T) {
 
 func TestConcurrentReportsStayWholeLines(t *testing.T) {
 	var out bytes.Buffer
-	w := notify.New(&out, nil)
+	w := statuspipe.New(&out, nil)
 	var wg sync.WaitGroup
 	for range 50 {
-		wg.Go(func() { _ = w.Report(notify.RBAC, notify.Starting, nil) })
+		wg.Go(func() { _ = w.Report(statuspipe.RBAC, statuspipe.Starting, nil) })
 	}
 	wg.Wait()
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.Len(t, lines, 50)
 	for _, line := range lines {
-		var event notify.Event
+		var event statuspipe.Event
 		require.NoError(t, json.Unmarshal([]byte(line), &event))
-		require.Equal(t, notify.RBAC, event.Component)
+		require.Equal(t, statuspipe.RBAC, event.Component)
 	}
 }
 
@@ -51,7 +51,7 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
 func TestReportNamesTheComponentItCouldNotReport(t *testing.T) {
-	err := notify.New(brokenPipe{}, nil).Report(notify.Etcd, notify.Ready, nil)
+	err := statuspipe.New(brokenPipe{}, nil).Report(statuspipe.Etcd, statuspipe.Ready, nil)
 	require.ErrorContains(t, err, `"etcd"`)
 	require.ErrorContains(t, err, "broken pipe")
 }

@@ -1,6 +1,6 @@
-// Package stack starts components in order, notices when one ends by itself, and
+// Package supervisor starts components in order, notices when one ends by itself, and
 // stops what runs in the reverse order.
-package stack
+package supervisor
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/controlplane/notify"
+	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
 // Component is one member of the stack.
@@ -28,7 +28,7 @@ type Component struct {
 
 // Reporter is told what state each component reaches.
 type Reporter interface {
-	Report(component string, state notify.State, cause error) error
+	Report(component string, state statuspipe.State, cause error) error
 }
 
 // Deps is what a Stack works with. A nil Clock is the real one.
@@ -46,14 +46,14 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
-// Stack runs components. Use it once.
-type Stack struct {
+// Supervisor runs components. Use it once.
+type Supervisor struct {
 	deps   Deps
 	config Config
-	ended  chan result // every member's end; wide enough that none blocks
+	exits  chan exit // every member's end; wide enough that none blocks
 }
 
-type result struct {
+type exit struct {
 	member *member
 	err    error
 }
@@ -67,7 +67,7 @@ type member struct {
 }
 
 // New returns a stack that Run starts.
-func New(deps Deps, config Config) *Stack {
+func New(deps Deps, config Config) *Supervisor {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
@@ -75,30 +75,30 @@ func New(deps Deps, config Config) *Stack {
 	for _, phase := range config.Phases {
 		count += len(phase)
 	}
-	return &Stack{deps: deps, config: config, ended: make(chan result, count)}
+	return &Supervisor{deps: deps, config: config, exits: make(chan exit, count)}
 }
 
 // Run starts all phases, calls ready when all are, and works until ctx ends or a
 // member fails. It stops what it started and returns nil, or the reason why it
 // had to stop, which names the member.
-func (s *Stack) Run(ctx context.Context, ready func()) error {
+func (s *Supervisor) Run(ctx context.Context, ready func()) error {
 	var started []*member
 	cause := s.start(ctx, &started)
 	if cause == nil && ctx.Err() == nil {
 		ready()
-		cause = s.watch(ctx)
+		cause = s.waitExit(ctx)
 	}
 	return errors.Join(cause, s.stop(started))
 }
 
-func (s *Stack) start(ctx context.Context, started *[]*member) error {
+func (s *Supervisor) start(ctx context.Context, started *[]*member) error {
 	for _, phase := range s.config.Phases {
 		first := len(*started)
 		for _, component := range phase {
-			*started = append(*started, s.launch(ctx, component))
+			*started = append(*started, s.startMember(ctx, component))
 		}
 		for _, m := range (*started)[first:] {
-			if err := s.awaitReady(ctx, m); err != nil || ctx.Err() != nil {
+			if err := s.waitReady(ctx, m); err != nil || ctx.Err() != nil {
 				return err
 			}
 		}
@@ -106,16 +106,16 @@ func (s *Stack) start(ctx context.Context, started *[]*member) error {
 	return nil
 }
 
-// launch gives the member a context that ctx's end does not end: members stop in
+// startMember gives the member a context that ctx's end does not end: members stop in
 // order, not all at once.
-func (s *Stack) launch(ctx context.Context, component Component) *member {
+func (s *Supervisor) startMember(ctx context.Context, component Component) *member {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m := &member{component: component, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
-	s.report(component.Name, notify.Starting, nil)
+	s.report(component.Name, statuspipe.Starting, nil)
 	var once sync.Once
 	ready := func() {
 		once.Do(func() {
-			s.report(component.Name, notify.Ready, nil)
+			s.report(component.Name, statuspipe.Ready, nil)
 			close(m.ready)
 		})
 	}
@@ -132,39 +132,39 @@ func (s *Stack) launch(ctx context.Context, component Component) *member {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", component.Name, err)
 		}
-		s.ended <- result{m, err}
+		s.exits <- exit{m, err}
 		close(m.done)
 	}()
 	return m
 }
 
-func (s *Stack) awaitReady(ctx context.Context, m *member) error {
+func (s *Supervisor) waitReady(ctx context.Context, m *member) error {
 	select {
 	case <-m.ready:
 		return nil
-	case end := <-s.ended:
-		return s.failed(end)
+	case end := <-s.exits:
+		return s.reportFailure(end)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-func (s *Stack) watch(ctx context.Context) error {
+func (s *Supervisor) waitExit(ctx context.Context) error {
 	select {
-	case end := <-s.ended:
-		return s.failed(end)
+	case end := <-s.exits:
+		return s.reportFailure(end)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-func (s *Stack) failed(end result) error {
-	s.report(end.member.component.Name, notify.Failed, end.err)
+func (s *Supervisor) reportFailure(end exit) error {
+	s.report(end.member.component.Name, statuspipe.Failed, end.err)
 	return end.err
 }
 
 // stop ends the members in the reverse order of their start.
-func (s *Stack) stop(started []*member) error {
+func (s *Supervisor) stop(started []*member) error {
 	timeout := s.deps.Clock.NewTimer(s.config.StopTimeout)
 	defer timeout.Stop()
 	for i := len(started) - 1; i >= 0; i-- {
@@ -173,7 +173,7 @@ func (s *Stack) stop(started []*member) error {
 		select {
 		case <-m.done:
 			if !m.component.OneShot {
-				s.report(m.component.Name, notify.Stopped, nil)
+				s.report(m.component.Name, statuspipe.Stopped, nil)
 			}
 		case <-timeout.C():
 			return fmt.Errorf("%s did not stop within %s", m.component.Name, s.config.StopTimeout)
@@ -182,7 +182,7 @@ func (s *Stack) stop(started []*member) error {
 	return nil
 }
 
-func (s *Stack) report(name string, state notify.State, cause error) {
+func (s *Supervisor) report(name string, state statuspipe.State, cause error) {
 	// A supervisor that has gone away must not take the cluster with it.
 	_ = s.deps.Reporter.Report(name, state, cause)
 }

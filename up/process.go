@@ -153,7 +153,7 @@ func writePID(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start))
+	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o600)
 }
 
 // startTime is when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).

@@ -130,7 +130,7 @@ func (l Layout) remember() error {
 	if err != nil {
 		return fmt.Errorf("encode the cluster's state: %w", err)
 	}
-	return atomicfile.Write(l.statePath(), append(data, '\n'))
+	return atomicfile.Write(l.statePath(), append(data, '\n'), 0o600)
 }
 
 // foreignContent names an entry of the data directory that berth did not make before its state, if there is one.

@@ -10,21 +10,46 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-func TestWritesReplaceAndLeaveNoTrace(t *testing.T) {
+func TestWriteReplacesTheFileAndItsMode(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	require.NoError(t, atomicfile.Write(path, []byte("one")))
-	require.NoError(t, atomicfile.WriteVolatile(path, []byte("two")))
+	require.NoError(t, atomicfile.Write(path, []byte("a longer first content"), 0o600))
+	require.NoError(t, atomicfile.WriteVolatile(path, []byte("second"), 0o644))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, "two", string(data))
+	require.Equal(t, "second", string(data))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "taken"), 0o700))
-	require.ErrorContains(t, atomicfile.Write(filepath.Join(dir, "taken"), nil), "write ")
-	require.ErrorContains(t, atomicfile.Write(filepath.Join(dir, "no", "such"), nil), "write ")
+	require.Equal(t, os.FileMode(0o644), info.Mode().Perm())
+	requireEntries(t, dir, "file")
+}
+
+func TestFailedWriteLeavesNothingAndNamesTheFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "taken")
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "child"), 0o700)) // a file cannot replace a directory
+	require.ErrorContains(t, atomicfile.Write(path, nil, 0o600), "write "+path)
+	absent := filepath.Join(dir, "no", "such")
+	require.ErrorContains(t, atomicfile.Write(absent, nil, 0o600), "write "+absent)
+	requireEntries(t, dir, "taken")
+}
+
+func TestCleanRemovesPartlyWrittenFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".ca.key.berth-tmp-123"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.key"), nil, 0o600))
+	require.NoError(t, atomicfile.Clean(dir))
+	requireEntries(t, dir, "ca.key")
+	require.Error(t, atomicfile.Clean(filepath.Join(dir, "absent")))
+}
+
+func requireEntries(t *testing.T, dir string, names ...string) {
+	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 2, "the file and the directory, and nothing beside them")
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	require.Equal(t, names, got)
 }

@@ -115,7 +115,7 @@ func WriteKubeconfig(path string, server *rest.Config, keeper *Keeper) error {
 	if err != nil {
 		return fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
-	if err := atomicfile.Write(path, data); err != nil {
+	if err := atomicfile.Write(path, data, 0o600); err != nil {
 		return fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
 	return nil

@@ -94,7 +94,7 @@ func (e *Exits) note(id string, code uint32, finished time.Time) {
 	}
 	data, err := json.Marshal(exit{Code: int32(code), Finished: finished.UnixNano()})
 	if err == nil {
-		err = atomicfile.WriteVolatile(filepath.Join(e.dir(), filepath.Base(id)), data)
+		err = atomicfile.WriteVolatile(filepath.Join(e.dir(), filepath.Base(id)), data, 0o600)
 	}
 	if err != nil {
 		e.logger.Warn("keeping how a container ended failed", "container", id, "error", err)

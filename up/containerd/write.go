@@ -42,8 +42,8 @@ func (c Config) Write() error {
 		return fmt.Errorf("write the pod network's configuration: %w", err)
 	}
 	return errors.Join(
-		atomicfile.WriteVolatile(c.File(), main.Bytes()),
-		atomicfile.WriteVolatile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network),
+		atomicfile.WriteVolatile(c.File(), main.Bytes(), 0o600),
+		atomicfile.WriteVolatile(filepath.Join(c.CNIConfDir, "10-berth.conflist"), network, 0o600),
 	)
 }
 

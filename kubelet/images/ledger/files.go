@@ -145,7 +145,7 @@ func (l *Ledger) write(kind, key string, content any) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of notes of images: %w", err)
 	}
-	if err := atomicfile.Write(filepath.Join(dir, key), data); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, key), data, 0o600); err != nil {
 		return fmt.Errorf("note an image: %w", err)
 	}
 	return nil

@@ -45,7 +45,7 @@ func controlPlane(t *testing.T) (dataDir string) {
 	runDir, err := os.MkdirTemp("/tmp", "ad")
 	require.NoError(t, err)
 	dataDir = t.TempDir()
-	testproc.Guard(t, testproc.Leavings{Dirs: []string{runDir, dataDir}})
+	testproc.CleanupOnCrash(t, testproc.Resources{Dirs: []string{runDir, dataDir}})
 	var out bytes.Buffer
 	cmd := exec.Command(binary, "--data-dir", dataDir, "--run-dir", runDir,
 		"--api-port", strconv.Itoa(number), "--unsafe-no-fsync")

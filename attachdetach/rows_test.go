@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/testnames"
+	"github.com/berth-dev/berth/internal/testfuncs"
 )
 
 // rows is every row of the behaviour catalogue for attach and detach (R: behaviour, B: defects of others that must be
@@ -151,7 +151,7 @@ func TestEveryRowHasItsTests(t *testing.T) {
 		".": "", "reconciler": "reconciler", "cache": "cache", "statusupdater": "statusupdater", "csi": "csi",
 		"metrics": "metrics", "../volume/operationexecutor": "operationexecutor",
 	} {
-		tests, err := testnames.In(dir, "Test", "Benchmark")
+		tests, err := testfuncs.List(dir, "Test", "Benchmark")
 		require.NoError(t, err)
 		for test := range tests {
 			known[name+"."+test] = true

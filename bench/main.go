@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/bench/suite/provision"
 	"github.com/berth-dev/berth/bench/suite/runtime"
 	"github.com/berth-dev/berth/bench/suite/volumes"
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 )
 
 // benchmarks are all there are, in the order of the report.
@@ -33,13 +33,13 @@ func benchmarks() []harness.Benchmark {
 }
 
 func main() {
-	ctx := stopping.Context()
+	ctx := signals.Context()
 	if sample := len(os.Args) > 1 && os.Args[1] == harness.ChildFlag; sample {
 		// It gets two of one Ctrl-C: the terminal's, and that of the process that started it, with which it ends at the latest.
-		stopping.Patient()
+		signals.IgnoreSecondSignal()
 	} else {
 		// A run whose reader has gone goes on: what it finds is in files, and one that died would leave what it has started.
-		stopping.OutliveReaders()
+		signals.IgnoreSIGPIPE()
 		context.AfterFunc(ctx, func() {
 			fmt.Fprintln(os.Stderr, "bench: clearing away what was started; once more ends at once and leaves it")
 		})
@@ -53,7 +53,7 @@ func main() {
 // exitCode is that of a run that failed: of one that a signal ended, what tells the signal.
 func exitCode(ctx context.Context) int {
 	if ctx.Err() != nil {
-		return stopping.ExitCode(ctx)
+		return signals.ExitCode(ctx)
 	}
 	return 1
 }

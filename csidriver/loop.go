@@ -70,7 +70,7 @@ func (l *loops) findAny(image string) (*loop, error) {
 
 // check returns the device if its image is that of stat.
 func (l *loops) check(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
-	device, err := l.devices.Hold(candidate)
+	device, err := l.devices.OpenPinned(candidate)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // being detached right now, or another's by now
 	}
@@ -125,7 +125,7 @@ func (l *loops) published(number int) (bool, error) {
 // revive takes back that a device is being detached: its image must not get a second device while a filesystem that
 // is still mounted somewhere writes through the first. It reports false if the device is gone by now.
 func (l *loops) revive(device *loop) (bool, error) {
-	file, err := l.devices.Hold(device.attached())
+	file, err := l.devices.OpenPinned(device.attached())
 	if errors.Is(err, unix.ENXIO) {
 		return false, nil
 	}
@@ -154,7 +154,7 @@ func (l *loops) detach(device *loop) error {
 
 // resize has the device take the size that its image has now.
 func (l *loops) resize(device *loop) error {
-	file, err := l.devices.Hold(device.attached())
+	file, err := l.devices.OpenPinned(device.attached())
 	if err != nil {
 		return fmt.Errorf("resize %q: %w", device.path, err)
 	}

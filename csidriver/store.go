@@ -100,7 +100,7 @@ func (s *store) open() (unlock func(), err error) {
 			return nil, fmt.Errorf("make root: %w", err)
 		}
 	}
-	root, err := filelock.TakeDir(s.root)
+	root, err := filelock.AcquireDir(s.root)
 	var held *filelock.HeldError
 	if errors.As(err, &held) {
 		return nil, fmt.Errorf("another driver runs on root %q (%s): stop it, or choose another root", s.root, held.Holder())

@@ -25,7 +25,7 @@ func (f *claimFacts) expanding(object string) *finding {
 		verdict:  fmt.Sprintf("waiting: it has %s and asks for %s", &have, &want),
 		evidence: []Evidence{{object, "status.capacity[storage]", have.String()}, {object, "spec.resources.requests[storage]", want.String()}},
 		next:     kubectl(f.claim.Namespace, "describe pvc", f.claim.Name)}
-	if stage := expansion.Stage(f.claim); stage != "" {
+	if stage := expansion.ResizeStatus(f.claim); stage != "" {
 		found.evidence = append(found.evidence, Evidence{object, "status.allocatedResourceStatuses[storage]", string(stage)})
 	}
 	if f.volume == nil || f.volume.Spec.CSI == nil {
@@ -45,7 +45,7 @@ func (f *claimFacts) expandingVolume(object string, found *finding) {
 	driver := f.volume.Spec.CSI.Driver
 	found.heldBy = "driver " + driver
 	failed, open := lastTry(f.record, timeline.StageExpanding)
-	stage := expansion.Stage(f.claim)
+	stage := expansion.ResizeStatus(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimControllerResizeError)
 	switch {
 	case stage == corev1.PersistentVolumeClaimControllerResizeInfeasible:
@@ -88,7 +88,7 @@ func (f *claimFacts) noResizer(driver string, found *finding) {
 func (f *claimFacts) growing(object string, found *finding) {
 	found.heldBy = "kubelet"
 	failed, open := lastTry(f.record, timeline.StageGrowing)
-	stage := expansion.Stage(f.claim)
+	stage := expansion.ResizeStatus(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimNodeResizeError)
 	if said == "" && failed != nil {
 		said, found.remedy = failed.Error, failed.Remedy
@@ -117,7 +117,7 @@ func (f *claimFacts) growing(object string, found *finding) {
 
 // conditionMessage is what a condition that is true says; "" if there is none.
 func conditionMessage(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType) string {
-	if condition := expansion.Condition(claim, kind); condition != nil {
+	if condition := expansion.TrueCondition(claim, kind); condition != nil {
 		return condition.Message
 	}
 	return ""

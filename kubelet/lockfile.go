@@ -60,7 +60,7 @@ func takeLock(ctx context.Context, clk clock.WithTicker, file *os.File) error {
 	ticker := clk.NewTicker(lockRetry)
 	defer ticker.Stop()
 	for {
-		err := filelock.Try(file)
+		err := filelock.TryLock(file)
 		if !errors.As(err, new(*filelock.HeldError)) {
 			return err
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/testnames"
+	"github.com/berth-dev/berth/internal/testfuncs"
 )
 
 // families are how many rows the catalogue has of each kind, and which of them are not looked for here: they are of the
@@ -69,7 +69,7 @@ func testsIn(t *testing.T, room string) map[string]bool {
 	if !ok {
 		dir = room
 	}
-	names, err := testnames.In(dir, "Test")
+	names, err := testfuncs.List(dir, "Test")
 	require.NoError(t, err)
 	return names
 }

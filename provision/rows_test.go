@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/testnames"
+	"github.com/berth-dev/berth/internal/testfuncs"
 )
 
 // rows is every row of the behaviour catalogue for provisioning (P: behaviour, B: defects of others that must be absent,
@@ -111,7 +111,7 @@ var catalogue = []struct {
 func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for dir, name := range map[string]string{".": "", "csi": "csi"} {
-		tests, err := testnames.In(dir, "Test", "Benchmark")
+		tests, err := testfuncs.List(dir, "Test", "Benchmark")
 		require.NoError(t, err)
 		for test := range tests {
 			known[name+"."+test] = true

@@ -152,7 +152,7 @@ const lockName = "lock"
 
 // lock takes the data directory for this process. The kernel lets it go when the process ends, however it ends.
 func (l Layout) lock() (*os.File, error) {
-	file, err := filelock.Take(filepath.Join(l.DataDir, lockName))
+	file, err := filelock.Acquire(filepath.Join(l.DataDir, lockName))
 	var held *filelock.HeldError
 	if errors.As(err, &held) {
 		return nil, fmt.Errorf("a berth is already running on %s (%s): stop it first, or choose another --data-dir",

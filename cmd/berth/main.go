@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/up"
 	"github.com/berth-dev/berth/version"
 )
@@ -25,7 +25,7 @@ const (
 type usageError struct{ error }
 
 func main() {
-	os.Exit(run(stopping.Context(), pluginArgs(os.Args)))
+	os.Exit(run(signals.Context(), pluginArgs(os.Args)))
 }
 
 func run(ctx context.Context, args []string) int {

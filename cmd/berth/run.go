@@ -18,7 +18,7 @@ import (
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/filelock"
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podrun"
@@ -81,7 +81,7 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	}
 	defer unlock()
 
-	stopping.OutliveReaders() // a Pod would stay that nobody knows of
+	signals.IgnoreSIGPIPE() // a Pod would stay that nobody knows of
 	if f.wait {
 		cmd.SetContext(untilUnheard(cmd))
 	}
@@ -260,7 +260,7 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 		return nil, fmt.Errorf("make directory %q: %w", dir, err)
 	}
 	path := dir + ".lock"
-	file, err := filelock.Take(path)
+	file, err := filelock.Acquire(path)
 	if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
 		return nil, fmt.Errorf("%s by another berth run (%s, which holds %s)", busy, held.Holder(), path)
 	}

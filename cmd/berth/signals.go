@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 )
 
 // endOf is the exit code of a command that ended before its work was done, because ctx did.
-func endOf(ctx context.Context) exitCode { return exitCode(stopping.ExitCode(ctx)) }
+func endOf(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
 // cutOff tells whether an error says no more than that the work was to stop.
 func cutOff(err error) bool {
@@ -34,7 +34,7 @@ func service(cmd *cobra.Command) *cobra.Command {
 // exitAsked is the exit code of a command that ended with that error when berth had been asked to stop, if the error is
 // no other than that.
 func exitAsked(ctx context.Context, cmd *cobra.Command, err error) (code int, ok bool) {
-	if by := (stopping.Signal{}); !errors.As(context.Cause(ctx), &by) || !cutOff(err) {
+	if by := (signals.Signal{}); !errors.As(context.Cause(ctx), &by) || !cutOff(err) {
 		return 0, false
 	}
 	if cmd.Annotations[serviceMark] != "" {

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 )
 
 // TestTheExitCodeTellsTheSignal ends commands that work, and one that serves, by each signal.
 func TestTheExitCodeTellsTheSignal(t *testing.T) {
 	for signal, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(stopping.Signal{Signal: signal})
+		cancel(signals.Signal{Signal: signal})
 		work, serve := &cobra.Command{}, service(&cobra.Command{})
 		for _, err := range []error{
 			fmt.Errorf("list: %w", context.Canceled), fmt.Errorf("call: %w", status.Error(codes.Canceled, "as it was")),

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/up"
 )
@@ -60,7 +60,7 @@ func newUp() *cobra.Command {
 					return err
 				}
 			}
-			stopping.OutliveReaders() // the cluster is not for them alone
+			signals.IgnoreSIGPIPE() // the cluster is not for them alone
 			footprint.Thrift(false)
 			progress := up.NewProgress(os.Stdout, liveWidth(), clock.RealClock{})
 			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())

@@ -8,30 +8,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodesIdle is an annotation of claims whose volumes several nodes may write to: when such a volume grows, nothing is to do
+// AnnotationNodeExpansionNotRequired is an annotation of claims whose volumes several nodes may write to: when such a volume grows, nothing is to do
 // on nodes. A resizer sets it because the driver says so, and node agents heed it (Kubernetes 1.34).
-const NodesIdle = "volume.kubernetes.io/node-expansion-not-required"
+const AnnotationNodeExpansionNotRequired = "volume.kubernetes.io/node-expansion-not-required"
 
 // IsShared reports whether several nodes may write to the claim's volume.
 func IsShared(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
-// ConcernsEachNode reports whether each node that has the claim's volume has a part in making it larger, so that it is not
+// RequiredOnEveryNode reports whether each node that has the claim's volume has a part in making it larger, so that it is not
 // enough that one of them tells the claim's new size.
-func ConcernsEachNode(claim *corev1.PersistentVolumeClaim) bool {
-	_, idle := claim.Annotations[NodesIdle]
+func RequiredOnEveryNode(claim *corev1.PersistentVolumeClaim) bool {
+	_, idle := claim.Annotations[AnnotationNodeExpansionNotRequired]
 	return IsShared(claim) && !idle
 }
 
-// Stage is how far the claim's volume has come; "" if nobody says. It is status.allocatedResourceStatuses of KEP-1790.
-func Stage(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
+// ResizeStatus is how far the claim's volume has come; "" if nobody says. It is status.allocatedResourceStatuses of KEP-1790.
+func ResizeStatus(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
-// Without are the claim's conditions but those of the kinds, in a slice of its own. It is never nil, so that a patch with
+// ConditionsExcept are the claim's conditions but those of the kinds, in a slice of its own. It is never nil, so that a patch with
 // it empties the list.
-func Without(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
+func ConditionsExcept(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
 ) []corev1.PersistentVolumeClaimCondition {
 	rest := []corev1.PersistentVolumeClaimCondition{}
 	for _, c := range claim.Status.Conditions {
@@ -42,8 +42,8 @@ func Without(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolu
 	return rest
 }
 
-// Condition is the claim's condition of that kind if it is true, else nil. It is the claim's own.
-func Condition(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType,
+// TrueCondition is the claim's condition of that kind if it is true, else nil. It is the claim's own.
+func TrueCondition(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType,
 ) *corev1.PersistentVolumeClaimCondition {
 	for i := range claim.Status.Conditions {
 		if c := &claim.Status.Conditions[i]; c.Type == kind {

@@ -30,34 +30,34 @@ func (e *HeldError) Holder() string {
 	return "process " + strconv.Itoa(e.PID)
 }
 
-// Take opens the file, makes it if it is missing, and locks it until the caller closes it. It does not wait: an error is
+// Acquire opens the file, makes it if it is missing, and locks it until the caller closes it. It does not wait: an error is
 // a *HeldError if another process has the lock.
-func Take(path string) (*os.File, error) {
+func Acquire(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	return locked(file)
+	return lockOrClose(file)
 }
 
-// TakeDir is Take for a directory, which must be there.
-func TakeDir(path string) (*os.File, error) {
+// AcquireDir is Take for a directory, which must be there.
+func AcquireDir(path string) (*os.File, error) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	return locked(dir)
+	return lockOrClose(dir)
 }
 
-func locked(file *os.File) (*os.File, error) {
-	if err := Try(file); err != nil {
+func lockOrClose(file *os.File) (*os.File, error) {
+	if err := TryLock(file); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
-// Try locks an open file or directory, without waiting: an error is a *HeldError if another process has the lock.
-func Try(file *os.File) error {
+// TryLock locks an open file or directory, without waiting: an error is a *HeldError if another process has the lock.
+func TryLock(file *os.File) error {
 	err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return &HeldError{Path: file.Name(), PID: holder(file)}

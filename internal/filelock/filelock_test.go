@@ -10,53 +10,53 @@ import (
 
 func TestOneProcessAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	first, err := Take(path)
+	first, err := Acquire(path)
 	require.NoError(t, err)
 	info, err := first.Stat()
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 
-	_, err = Take(path)
+	_, err = Acquire(path)
 	var held *HeldError
 	require.ErrorAs(t, err, &held)
 	require.Equal(t, HeldError{Path: path, PID: os.Getpid()}, *held)
 	require.Equal(t, path+" is locked by another process", (&HeldError{Path: path}).Error())
 
 	require.NoError(t, first.Close())
-	second, err := Take(path)
+	second, err := Acquire(path)
 	require.NoError(t, err, "the one before let it go")
 	require.NoError(t, second.Close())
 }
 
 func TestADirectoryCanBeKept(t *testing.T) {
 	dir := t.TempDir()
-	first, err := TakeDir(dir)
+	first, err := AcquireDir(dir)
 	require.NoError(t, err)
-	_, err = TakeDir(dir)
+	_, err = AcquireDir(dir)
 	require.ErrorAs(t, err, new(*HeldError))
 	require.NoError(t, first.Close())
 
-	_, err = TakeDir(filepath.Join(dir, "absent"))
+	_, err = AcquireDir(filepath.Join(dir, "absent"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = Take(filepath.Join(dir, "absent", "lock"))
+	_, err = Acquire(filepath.Join(dir, "absent", "lock"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestTryAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	first, err := Take(path)
+	first, err := Acquire(path)
 	require.NoError(t, err)
 	waiting, err := os.Open(path)
 	require.NoError(t, err)
-	require.ErrorAs(t, Try(waiting), new(*HeldError))
+	require.ErrorAs(t, TryLock(waiting), new(*HeldError))
 	require.NoError(t, first.Close())
-	require.NoError(t, Try(waiting), "the same descriptor gets it later")
-	require.ErrorAs(t, Try(func() *os.File {
+	require.NoError(t, TryLock(waiting), "the same descriptor gets it later")
+	require.ErrorAs(t, TryLock(func() *os.File {
 		third, err := os.Open(path)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = third.Close() })
 		return third
 	}()), new(*HeldError))
 	require.NoError(t, waiting.Close())
-	require.Error(t, Try(waiting), "closed")
+	require.Error(t, TryLock(waiting), "closed")
 }

@@ -10,7 +10,7 @@ import (
 
 // TestNoConnectionTakesAFreePort compares with the ports that the kernel says it gives to outgoing connections.
 func TestNoConnectionTakesAFreePort(t *testing.T) {
-	low, high := taken()
+	low, high := ephemeralPorts()
 	if low <= first && last <= high {
 		t.Skip("this machine gives all ports to outgoing connections")
 	}
@@ -27,6 +27,6 @@ func TestAPortThatIsListenedOnIsNotFree(t *testing.T) {
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	require.NoError(t, err, "it is free")
 	defer listener.Close()
-	_, err = try(port)
+	_, err = listenOn(port)
 	require.Error(t, err)
 }

@@ -16,8 +16,8 @@ import (
 const (
 	// Major is the major number of all loop devices.
 	Major = 7
-	// attachTries is how often a free device may be lost to somebody else who attaches at the same time.
-	attachTries = 64
+	// maxAttachAttempts is how often a free device may be lost to somebody else who attaches at the same time.
+	maxAttachAttempts = 64
 	// deleted is what the kernel puts behind the path of a backing file whose last name is gone.
 	deleted = " (deleted)"
 )
@@ -63,7 +63,7 @@ func (d Devices) List(match func(backing string) bool) ([]Device, error) {
 		if err != nil {
 			return nil, fmt.Errorf("list loop devices: number of %s: %w", name, err)
 		}
-		device, err := d.read(number)
+		device, err := d.readDevice(number)
 		if err != nil || !match(device.Backing) {
 			continue // detached meanwhile
 		}
@@ -78,11 +78,11 @@ func backing(name string) (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(path), "\n"), deleted), err
 }
 
-// read reads what the kernel tells of a device that something is attached to. The sequence comes first: should something
+// readDevice reads what the kernel tells of a device that something is attached to. The sequence comes first: should something
 // else be attached by the end, Detach leaves that alone.
-func (d Devices) read(number int) (device Device, err error) {
+func (d Devices) readDevice(number int) (device Device, err error) {
 	device.Number = number
-	if device.Sequence, err = d.sequence(number); err != nil {
+	if device.Sequence, err = d.diskSequence(number); err != nil {
 		return device, err
 	}
 	dir := filepath.Join(d.sys, "loop"+strconv.Itoa(number), "loop")
@@ -101,8 +101,8 @@ func (d Devices) read(number int) (device Device, err error) {
 	return device, err
 }
 
-// sequence is the Sequence of what is attached to the device now.
-func (d Devices) sequence(number int) (uint64, error) {
+// diskSequence is the Sequence of what is attached to the device now.
+func (d Devices) diskSequence(number int) (uint64, error) {
 	text, err := os.ReadFile(filepath.Join(d.sys, "loop"+strconv.Itoa(number), "diskseq"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -142,7 +142,7 @@ func (d Devices) Attach(file *os.File, options Options) (Device, error) {
 		Info: unix.LoopInfo64{Flags: flags, Offset: options.Offset}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], file.Name())
 	next := 0
-	for range attachTries {
+	for range maxAttachAttempts {
 		number, err := freeNumber(control, next)
 		if err != nil {
 			return Device{}, err
@@ -168,7 +168,7 @@ func (d Devices) Attach(file *os.File, options Options) (Device, error) {
 			next = number + 1
 		}
 	}
-	return Device{}, fmt.Errorf("attach %q: %d free loop devices were in use after all", file.Name(), attachTries)
+	return Device{}, fmt.Errorf("attach %q: %d free loop devices were in use after all", file.Name(), maxAttachAttempts)
 }
 
 // freeNumber returns the number of a device that is free, or that at least the caller has not tried: the first of all,
@@ -205,7 +205,7 @@ func (d Devices) configure(number, mode int, config *unix.LoopConfig) (*Device, 
 	if err != nil {
 		return nil, err
 	}
-	device, err := d.read(number)
+	device, err := d.readDevice(number)
 	if err != nil { // the caller could not detach it
 		return nil, errors.Join(err, unix.IoctlSetInt(int(file.Fd()), unix.LOOP_CLR_FD, 0))
 	}
@@ -230,14 +230,14 @@ func (d Devices) Open(number, mode int) (*os.File, error) {
 	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 }
 
-// Hold opens a device for reading. What is attached stays the same until the caller closes it. It gives ENXIO if nothing is
+// OpenPinned opens a device for reading. What is attached stays the same until the caller closes it. It gives ENXIO if nothing is
 // attached any more, or something else.
-func (d Devices) Hold(device Device) (*os.File, error) {
+func (d Devices) OpenPinned(device Device) (*os.File, error) {
 	file, err := d.Open(device.Number, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
-	sequence, err := d.sequence(device.Number)
+	sequence, err := d.diskSequence(device.Number)
 	if err == nil && sequence != device.Sequence {
 		err = &os.PathError{Op: "hold", Path: file.Name(), Err: unix.ENXIO}
 	}
@@ -250,7 +250,7 @@ func (d Devices) Hold(device Device) (*os.File, error) {
 // Detach frees the device, at once or when its last user closes it. One that is free is fine, and so is one that
 // something else is attached to by now: that stays.
 func (d Devices) Detach(device Device) error {
-	file, err := d.Hold(device)
+	file, err := d.OpenPinned(device)
 	if errors.Is(err, unix.ENXIO) {
 		return nil
 	}

@@ -80,9 +80,9 @@ func TestNumberOfADeviceIsTakenAgain(t *testing.T) {
 	require.NotZero(t, attached.Sequence)
 	earlier := attached
 	earlier.Sequence--
-	_, err = devices.Hold(earlier)
+	_, err = devices.OpenPinned(earlier)
 	require.ErrorIs(t, err, unix.ENXIO)
-	held, err := devices.Hold(attached)
+	held, err := devices.OpenPinned(attached)
 	require.NoError(t, err)
 	require.NoError(t, held.Close())
 	require.NoError(t, devices.Detach(earlier))

@@ -20,16 +20,16 @@ type Test interface {
 // New makes a logger that hands lines of all levels to next, and fails the test for those with a name twice. What is logged
 // after the test's end is not looked at.
 func New(t Test, next slog.Handler) *slog.Logger {
-	h := &handler{next: next, test: t, over: &atomic.Bool{}}
-	t.Cleanup(func() { h.over.Store(true) })
+	h := &handler{next: next, test: t, testEnded: &atomic.Bool{}}
+	t.Cleanup(func() { h.testEnded.Store(true) })
 	return slog.New(h)
 }
 
 // handler implements slog.Handler. It is never changed: With makes another.
 type handler struct {
-	next slog.Handler
-	test Test
-	over *atomic.Bool
+	next      slog.Handler
+	test      Test
+	testEnded *atomic.Bool
 	// group begins the names of attributes to come, names has those that each line has.
 	group string
 	names []string
@@ -44,12 +44,12 @@ func (*handler) Enabled(context.Context, slog.Level) bool { return true }
 func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	names := slices.Clone(h.names)
 	record.Attrs(func(a slog.Attr) bool {
-		names = collect(names, h.group, a)
+		names = appendNames(names, h.group, a)
 		return true
 	})
 	slices.Sort(names)
 	for i := range names {
-		if i > 0 && names[i] == names[i-1] && !h.over.Load() {
+		if i > 0 && names[i] == names[i-1] && !h.testEnded.Load() {
 			h.test.Errorf("the line %q has the attribute %q twice", record.Message, names[i])
 		}
 	}
@@ -67,7 +67,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	with.next, with.names = h.next.WithAttrs(attrs), slices.Clone(h.names)
 	for _, a := range attrs {
-		with.names = collect(with.names, h.group, a)
+		with.names = appendNames(with.names, h.group, a)
 	}
 	return &with
 }
@@ -82,8 +82,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// collect adds the name of an attribute, or those in it if it is a group.
-func collect(names []string, group string, a slog.Attr) []string {
+// appendNames adds the name of an attribute, or those in it if it is a group.
+func appendNames(names []string, group string, a slog.Attr) []string {
 	value := a.Value.Resolve()
 	if value.Kind() != slog.KindGroup {
 		return append(names, group+a.Key)
@@ -92,7 +92,7 @@ func collect(names []string, group string, a slog.Attr) []string {
 		group += a.Key + "."
 	}
 	for _, inner := range value.Group() {
-		names = collect(names, group, inner)
+		names = appendNames(names, group, inner)
 	}
 	return names
 }

@@ -24,7 +24,7 @@ const first, count = 100, (256 - first) / Size
 // Claim returns the second byte N of Size networks 10.N.0.0/16 to 10.N+Size-1.0.0/16 that are the test's until it ends.
 func Claim(t testing.TB) int {
 	t.Helper()
-	claim, release, err := take("@berth-test-network-", rand.IntN(count), taken)
+	claim, release, err := claimFrom("@berth-test-network-", rand.IntN(count), networksInUse)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +41,10 @@ func Prefix(second int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), 0, 0}), 16)
 }
 
-// take claims the first networks from the start'th on that nobody has. Tests start anywhere, so that what the kernel still
+// claimFrom claims the first networks from the start'th on that nobody has. Tests start anywhere, so that what the kernel still
 // knows of connections of one is not in the way of the next. locks begins the names of the sockets that are the claims,
 // inUse lists the networks of the machine's interfaces.
-func take(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim int, release func() error, err error) {
+func claimFrom(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim int, release func() error, err error) {
 	for i := range count {
 		claim := first + (start+i)%count*Size
 		// The name goes with the process, however that ends. Whoever has it looks at the interfaces then: what a test
@@ -57,7 +57,7 @@ func take(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim 
 			return 0, nil, fmt.Errorf("claim the networks from %s for a test: %w", Prefix(claim), err)
 		}
 		networks, err := inUse()
-		if err == nil && free(claim, networks) {
+		if err == nil && isFree(claim, networks) {
 			return claim, lock.Close, nil
 		}
 		if err = errors.Join(err, lock.Close()); err != nil {
@@ -68,13 +68,13 @@ func take(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim 
 		Size, Prefix(first), Prefix(first+count*Size-1))
 }
 
-func free(claim int, networks []netip.Prefix) bool {
+func isFree(claim int, networks []netip.Prefix) bool {
 	all := netip.PrefixFrom(Prefix(claim).Addr(), 14) // the Size networks from one whose number Size divides
 	return !slices.ContainsFunc(networks, all.Overlaps)
 }
 
-// taken are the IPv4 networks of this machine's interfaces.
-func taken() ([]netip.Prefix, error) {
+// networksInUse are the IPv4 networks of this machine's interfaces.
+func networksInUse() ([]netip.Prefix, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of network interfaces: %w", err)

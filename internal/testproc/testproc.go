@@ -14,12 +14,12 @@ import (
 
 // KillAndWait kills a process, which need not be a child, and returns when it has ended. One that has ended already is
 // fine; one that does not end within patience fails the test.
-func KillAndWait(t testing.TB, pid int, patience time.Duration) {
+func KillAndWait(t testing.TB, pid int, timeout time.Duration) {
 	t.Helper()
-	require.NoError(t, killAndWait(pid, patience))
+	require.NoError(t, killAndWait(pid, timeout))
 }
 
-func killAndWait(pid int, patience time.Duration) error {
+func killAndWait(pid int, timeout time.Duration) error {
 	process, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -33,7 +33,7 @@ func killAndWait(pid int, patience time.Duration) error {
 	}
 	ended := 0
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		ended, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+		ended, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(timeout.Milliseconds()))
 	}
 	if err != nil {
 		return fmt.Errorf("wait for the end of process %d: %w", pid, err)

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how long a path may be in an address: sun_path has 108 bytes, of which one ends it.
-const most = 107
+// maxPath is how long a path may be in an address: sun_path has 108 bytes, of which one ends it.
+const maxPath = 107
 
 // Listen listens on a socket at this path. Like net.Listen, it fails where a file is already, and takes the socket away when
 // it is closed.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	var listener *net.UnixListener
-	err := reach(path, func(short string) error {
+	err := withShortPath(path, func(short string) error {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", short)
 		if err == nil {
 			listener = l.(*net.UnixListener)
@@ -30,7 +30,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if len(path) <= most {
+	if len(path) <= maxPath {
 		return listener, nil
 	}
 	listener.SetUnlinkOnClose(false) // by a path that is no more
@@ -51,7 +51,7 @@ func (l *longListener) Close() error {
 
 // Dial connects to the socket at this path.
 func Dial(ctx context.Context, path string) (connection net.Conn, err error) {
-	err = reach(path, func(short string) error {
+	err = withShortPath(path, func(short string) error {
 		connection, err = (&net.Dialer{}).DialContext(ctx, "unix", short)
 		return err
 	})
@@ -61,10 +61,10 @@ func Dial(ctx context.Context, path string) (connection net.Conn, err error) {
 	return connection, nil
 }
 
-// reach calls use with a path that fits an address, of the same file, and valid until use returns: a long one goes by way of
+// withShortPath calls use with a path that fits an address, of the same file, and valid until use returns: a long one goes by way of
 // its directory, held open.
-func reach(path string, use func(short string) error) error {
-	if len(path) <= most {
+func withShortPath(path string, use func(short string) error) error {
+	if len(path) <= maxPath {
 		return use(path)
 	}
 	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -73,9 +73,9 @@ func reach(path string, use func(short string) error) error {
 	}
 	defer func() { _ = unix.Close(dir) }()
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(path))
-	if len(short) > most {
+	if len(short) > maxPath {
 		return fmt.Errorf("the socket's name %q is too long: at most %d bytes fit", filepath.Base(path),
-			most-(len(short)-len(filepath.Base(path))))
+			maxPath-(len(short)-len(filepath.Base(path))))
 	}
 	return use(short)
 }

@@ -5,13 +5,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/internal/downward"
+	"github.com/berth-dev/berth/internal/downwardapi"
 )
 
 // FieldValue returns the value of a field of the Pod's metadata or spec that a fieldRef may name. The fields of
 // status are not in here: only the caller of Build knows them before they are written.
 func FieldValue(pod *corev1.Pod, path string) (string, error) {
-	if value, ok, err := downward.Metadata(pod, path); ok {
+	if value, ok, err := downwardapi.MetadataField(pod, path); ok {
 		return value, err
 	}
 	switch path {
@@ -29,9 +29,9 @@ func FieldValue(pod *corev1.Pod, path string) (string, error) {
 func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector,
 	allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
-		if c = downward.Container(pod, ref.ContainerName); c == nil {
+		if c = downwardapi.Container(pod, ref.ContainerName); c == nil {
 			return "", fmt.Errorf("read resourceFieldRef %q: pod has no container %q", ref.Resource, ref.ContainerName)
 		}
 	}
-	return downward.Amount(pod, c, ref, allocatable)
+	return downwardapi.ResourceField(pod, c, ref, allocatable)
 }

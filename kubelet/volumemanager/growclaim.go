@@ -103,7 +103,7 @@ func isHeeded(mounted *mountedVolume) bool {
 // isBehind reports whether this node has still to do its part, and another node has told the claim.
 func isBehind(mounted *mountedVolume) bool {
 	size, known := mounted.Spec.PV.Spec.Capacity.Storage(), mounted.Spec.PVC.Status.Capacity.Storage()
-	return known.Cmp(*size) >= 0 && !isHeeded(mounted) && expansion.ConcernsEachNode(mounted.Spec.PVC)
+	return known.Cmp(*size) >= 0 && !isHeeded(mounted) && expansion.RequiredOnEveryNode(mounted.Spec.PVC)
 }
 
 // heed notes that this node has done its part for a volume, for all of its Pods.
@@ -123,11 +123,11 @@ func (m *Manager) heed(mounted *mountedVolume) {
 
 // tellBegin writes into the claim's status that the node does its part now.
 func (m *Manager) tellBegin(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	if expansion.Stage(claim) != corev1.PersistentVolumeClaimNodeResizePending {
+	if expansion.ResizeStatus(claim) != corev1.PersistentVolumeClaimNodeResizePending {
 		return nil
 	}
 	err := m.patchClaim(ctx, claim, func(now *corev1.PersistentVolumeClaim) map[string]any {
-		if expansion.Stage(now) != corev1.PersistentVolumeClaimNodeResizePending {
+		if expansion.ResizeStatus(now) != corev1.PersistentVolumeClaimNodeResizePending {
 			return nil
 		}
 		return map[string]any{"allocatedResourceStatuses": map[string]any{
@@ -146,7 +146,7 @@ func isNodesTurn(spec volume.Spec) bool {
 	if !ok || size.Cmp(known) <= 0 {
 		return false
 	}
-	switch expansion.Stage(spec.PVC) {
+	switch expansion.ResizeStatus(spec.PVC) {
 	case corev1.PersistentVolumeClaimControllerResizeInProgress:
 		return false // whose resizer is about to say whether anything is left to do here
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
@@ -182,7 +182,7 @@ func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) (told bool, e
 			gone = append(gone, corev1.PersistentVolumeClaimResizing)
 			status["allocatedResourceStatuses"] = map[string]any{"storage": nil}
 		}
-		status["conditions"] = expansion.Without(claim, gone...)
+		status["conditions"] = expansion.ConditionsExcept(claim, gone...)
 		return status
 	})
 	if err != nil {
@@ -193,7 +193,7 @@ func (m *Manager) tellClaim(ctx context.Context, spec volume.Spec) (told bool, e
 
 // isResizers reports whether the claim's status is for the resizer to change.
 func isResizers(claim *corev1.PersistentVolumeClaim) bool {
-	return strings.HasPrefix(string(expansion.Stage(claim)), "Controller")
+	return strings.HasPrefix(string(expansion.ResizeStatus(claim)), "Controller")
 }
 
 // tellFailure writes into the claim's status what became of an attempt that has failed for good.
@@ -211,7 +211,7 @@ func (m *Manager) tellFailure(ctx context.Context, claim *corev1.PersistentVolum
 				since = c.LastTransitionTime
 			}
 		}
-		status := map[string]any{"conditions": append(expansion.Without(claim, corev1.PersistentVolumeClaimNodeResizeError),
+		status := map[string]any{"conditions": append(expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimNodeResizeError),
 			corev1.PersistentVolumeClaimCondition{
 				Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue,
 				LastTransitionTime: since, Message: failed.Error()})}

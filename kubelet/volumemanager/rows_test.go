@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/testnames"
+	"github.com/berth-dev/berth/internal/testfuncs"
 )
 
 // rows is every row of the behaviour catalogue that is about volumes (VOL: volumes, PLG: drivers' registration, poll: where
@@ -141,7 +141,7 @@ var testRooms = map[string]string{
 func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for name, dir := range testRooms {
-		tests, err := testnames.In(dir, "Test")
+		tests, err := testfuncs.List(dir, "Test")
 		require.NoError(t, err)
 		for test := range tests {
 			known[name+"."+test] = true

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/internal/csianswer"
+	"github.com/berth-dev/berth/internal/csierr"
 	"github.com/berth-dev/berth/provision/resize"
 )
 
@@ -49,7 +49,7 @@ func (p *Provisioner) ExpandVolume(ctx context.Context, pv *corev1.PersistentVol
 		return resize.ExpandResult{}, err
 	}
 	resp, err := client.ControllerExpandVolume(ctx, request)
-	if err := csianswer.InTime(ctx, err); err != nil {
+	if err := csierr.Classify(ctx, err); err != nil {
 		return resize.ExpandResult{}, err
 	}
 	return resize.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeExpansionRequired: resp.GetNodeExpansionRequired()}, nil

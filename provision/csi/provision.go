@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/berth-dev/berth/internal/csianswer"
+	"github.com/berth-dev/berth/internal/csierr"
 	"github.com/berth-dev/berth/provision"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -70,7 +70,7 @@ func (p *Provisioner) create(
 ) (*corev1.PersistentVolume, provision.ProvisioningState, error) {
 	name := plan.options.PVName
 	resp, err := client.CreateVolume(ctx, plan.request)
-	if err := csianswer.InTime(ctx, err); err != nil {
+	if err := csierr.Classify(ctx, err); err != nil {
 		err = fmt.Errorf("create volume %q by driver %q: %w", name, p.config.Name, err)
 		state := provisioningState(status.Code(err), mayReschedule)
 		if status.Code(err) == codes.InvalidArgument {

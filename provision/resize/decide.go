@@ -41,10 +41,10 @@ func needsWork(claim *corev1.PersistentVolumeClaim) bool {
 func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (step, resource.Quantity) {
 	want, have := requestedSize(claim), currentSize(claim)
 	asked, began := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	stage := expansion.Stage(claim)
+	stage := expansion.ResizeStatus(claim)
 	// What may still be under way comes first: nobody knows how large the volume is.
 	if stage == corev1.PersistentVolumeClaimControllerResizeInProgress && began && asked.Cmp(have) > 0 &&
-		expansion.Condition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
+		expansion.TrueCondition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
 		return stepExpand, asked
 	}
 	if want.Cmp(have) <= 0 {

@@ -218,7 +218,7 @@ func (c *randomTest) quiesce() {
 		require.NotContains(c.t, slices.Collect(maps.Keys(c.volume(name).Annotations)), preResize, name)
 		require.GreaterOrEqual(c.t, c.driver.sizes[name], want.Value(), name)
 		if expansion.IsShared(claim) && have.Cmp(gib(1)) > 0 {
-			require.Equal(c.t, c.driver.node, expansion.ConcernsEachNode(claim), name)
+			require.Equal(c.t, c.driver.node, expansion.RequiredOnEveryNode(claim), name)
 		}
 	}
 	time.Sleep(24 * time.Hour)

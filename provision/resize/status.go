@@ -44,13 +44,13 @@ func (r *Resizer) markInProgress(ctx context.Context, claim *corev1.PersistentVo
 ) (*corev1.PersistentVolumeClaim, error) {
 	const stage = corev1.PersistentVolumeClaimControllerResizeInProgress
 	asked := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	if expansion.Stage(claim) == stage && asked.Cmp(size) == 0 &&
-		expansion.Condition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
+	if expansion.ResizeStatus(claim) == stage && asked.Cmp(size) == 0 &&
+		expansion.TrueCondition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
 		return claim, nil
 	}
 	// An error that is still there would say that the call which follows has ended.
 	return r.write(ctx, claim, statusChange{stage: stage, allocated: &size,
-		conditions: r.withCondition(expansion.Without(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
+		conditions: r.withCondition(expansion.ConditionsExcept(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
 }
 
 // markFailed says in the claim what a failed call left behind, where that is known.
@@ -63,7 +63,7 @@ func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolume
 		return fmt.Errorf("note the failed expansion of a claim: %w", err)
 	}
 	next := statusChange{keep: true, conditions: r.withCondition(
-		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
+		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
 		corev1.PersistentVolumeClaimControllerResizeError, failed.Error())}
 	if failed.outcome == outcomeInfeasible {
 		next.keep, next.stage = false, corev1.PersistentVolumeClaimControllerResizeInfeasible
@@ -76,14 +76,14 @@ func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolume
 // before the claim has its new size, which is when the others look. It returns the claim as it is then.
 func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.PersistentVolumeClaim, needed bool,
 ) (*corev1.PersistentVolumeClaim, error) {
-	if !expansion.IsShared(claim) || expansion.ConcernsEachNode(claim) == needed {
+	if !expansion.IsShared(claim) || expansion.RequiredOnEveryNode(claim) == needed {
 		return claim, nil
 	}
 	var idle any = "true"
 	if needed {
 		idle = nil
 	}
-	written, err := r.patch(ctx, claim, map[string]any{"annotations": map[string]any{expansion.NodesIdle: idle}}, nil)
+	written, err := r.patch(ctx, claim, map[string]any{"annotations": map[string]any{expansion.AnnotationNodeExpansionNotRequired: idle}}, nil)
 	if apierrors.IsForbidden(err) { // external-resizer is not allowed to either: then nodes just do what they need not
 		r.deps.Logger.Warn("cannot tell nodes whether they have a part in making a volume larger: allow to patch persistentvolumeclaims",
 			"claim", claim.Namespace+"/"+claim.Name, "error", err)
@@ -95,7 +95,7 @@ func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.Persisten
 // markPending says in the claim that the node is to do its part.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := r.write(ctx, claim, statusChange{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.withCondition(
-		expansion.Without(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
+		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
 		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
 		"Waiting for a Pod that uses the claim: the node that it is on makes the file system larger.")})
 	return err
@@ -103,7 +103,7 @@ func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolum
 
 // markDone says in the claim that it has its new size.
 func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
-	_, err := r.write(ctx, claim, statusChange{capacity: &size, conditions: expansion.Without(claim, expansionConditions...)})
+	_, err := r.write(ctx, claim, statusChange{capacity: &size, conditions: expansion.ConditionsExcept(claim, expansionConditions...)})
 	return err
 }
 
@@ -143,7 +143,7 @@ func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string
 // isComplete reports whether the claim has what it asks for, and nothing tells of an expansion any more.
 func (r *Resizer) isComplete(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
 	want, have := requestedSize(claim), currentSize(claim)
-	if want.Cmp(have) > 0 || expansion.Stage(claim) != "" {
+	if want.Cmp(have) > 0 || expansion.ResizeStatus(claim) != "" {
 		return false
 	}
 	r.mu.Lock()
@@ -160,7 +160,7 @@ func cleanedMark(claim *corev1.PersistentVolumeClaim) string {
 func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume,
 ) error {
-	if left := expansion.Without(claim, expansionConditions...); expansion.Stage(claim) != "" || len(left) < len(claim.Status.Conditions) {
+	if left := expansion.ConditionsExcept(claim, expansionConditions...); expansion.ResizeStatus(claim) != "" || len(left) < len(claim.Status.Conditions) {
 		if _, err := r.write(ctx, claim, statusChange{conditions: left}); errors.Is(err, errStale) {
 			return nil
 		} else if err != nil {
@@ -231,7 +231,7 @@ func (r *Resizer) withCondition(conditions []corev1.PersistentVolumeClaimConditi
 	kind corev1.PersistentVolumeClaimConditionType, message string,
 ) []corev1.PersistentVolumeClaimCondition {
 	since := metav1.NewTime(r.deps.Clock.Now())
-	if before := expansion.Condition(claim, kind); before != nil {
+	if before := expansion.TrueCondition(claim, kind); before != nil {
 		since = before.LastTransitionTime
 	}
 	return append(conditions, corev1.PersistentVolumeClaimCondition{

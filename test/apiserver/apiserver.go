@@ -47,7 +47,7 @@ func Start(t testing.TB) *Server {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(runDir)) })
 	s := &Server{dataDir: t.TempDir()}
-	testproc.Guard(t, testproc.Leavings{Dirs: []string{runDir, s.dataDir}})
+	testproc.CleanupOnCrash(t, testproc.Resources{Dirs: []string{runDir, s.dataDir}})
 	var log bytes.Buffer
 	cmd := exec.Command(binary, "--data-dir", s.dataDir, "--run-dir", runDir, "--api-port", freePort(t),
 		"--unsafe-no-fsync", "--log-level", "error")

@@ -17,7 +17,7 @@ import (
 // its control group, and its Pods' network.
 func guardNode(t testing.TB, cgroup, bridge string, dirs ...string) {
 	t.Helper()
-	testproc.Guard(t, testproc.Leavings{
+	testproc.CleanupOnCrash(t, testproc.Resources{
 		Dirs: append(dirs, filepath.Dir(t.TempDir())), Cgroups: []string{cgroup}, Links: []string{bridge},
 		Files: []string{"/var/lib/cni/results/" + bridge + "-*"},
 	})
@@ -28,7 +28,7 @@ func runDir(t testing.TB, prefix string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", prefix)
 	require.NoError(t, err)
-	testproc.Guard(t, testproc.Leavings{Dirs: []string{dir}})
+	testproc.CleanupOnCrash(t, testproc.Resources{Dirs: []string{dir}})
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }
@@ -46,7 +46,7 @@ func shortDir(t testing.TB) string {
 	}
 	dir, err := os.MkdirTemp(parent, "berth")
 	require.NoError(t, err)
-	testproc.Guard(t, testproc.Leavings{Dirs: []string{dir}})
+	testproc.CleanupOnCrash(t, testproc.Resources{Dirs: []string{dir}})
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
 }

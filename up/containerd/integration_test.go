@@ -84,7 +84,7 @@ func newNodeOn(t testing.TB, network int) *node {
 		Bridge:  fmt.Sprintf("brtest%d", network),
 		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,
 	}}
-	testproc.Guard(t, n.leavings()) // like the next, before anything that it takes away can be there
+	testproc.CleanupOnCrash(t, n.leavings()) // like the next, before anything that it takes away can be there
 	t.Cleanup(func() { n.wipe(t) })
 	require.NoError(t, n.Write())
 	n.log, err = os.Create(filepath.Join(data, "containerd.log"))

@@ -23,8 +23,8 @@ import (
 )
 
 // leavings are what a node makes outside of the test's process, however far its test comes.
-func (n *node) leavings() testproc.Leavings {
-	return testproc.Leavings{
+func (n *node) leavings() testproc.Resources {
+	return testproc.Resources{
 		Dirs: []string{n.RunDir, filepath.Dir(filepath.Dir(n.Root))}, Cgroups: []string{strings.TrimPrefix(n.cgroup, "/")}, Links: []string{n.Bridge},
 		Files: []string{n.NetworkCache()}, // or the next run takes it for its own
 	}
@@ -32,7 +32,7 @@ func (n *node) leavings() testproc.Leavings {
 
 // wipe takes away whatever is left of the node. After a test that passed there is nothing.
 func (n *node) wipe(t testing.TB) {
-	require.NoError(t, n.leavings().Wipe(context.WithoutCancel(t.Context()), patience))
+	require.NoError(t, n.leavings().Cleanup(context.WithoutCancel(t.Context()), patience))
 }
 
 // rules are those of the firewall's table of addresses that name the node's bridge.
@@ -40,7 +40,7 @@ func (n *node) rules(t testing.TB) []string {
 	if n.Machine.Firewall != "iptables" {
 		return nil
 	}
-	rules, err := n.leavings().Rules(context.WithoutCancel(t.Context()))
+	rules, err := n.leavings().FirewallRules(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
 	return rules
 }

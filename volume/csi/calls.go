@@ -17,7 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/internal/csianswer"
+	"github.com/berth-dev/berth/internal/csierr"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
@@ -61,7 +61,7 @@ func called(ctx context.Context, driver, call, volume string, f func(context.Con
 	span := timeline.Current(ctx).Begin("csi driver "+driver, timeline.StageDriver, call+" "+volume)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := csianswer.InTime(ctx, f(ctx))
+	err := csierr.Classify(ctx, f(ctx))
 	if err != nil {
 		err = timeline.WithReason(fmt.Errorf("csi driver %s: %s of volume %q: %w", driver, call, volume, driverError{err}),
 			"DriverCallFailed", "look into the log of the node part of driver "+driver+" on this node")

@@ -5,12 +5,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/internal/downward"
+	"github.com/berth-dev/berth/internal/downwardapi"
 )
 
 // podField is the value of a field that a downwardAPI volume may name.
 func podField(pod *corev1.Pod, path string) (string, error) {
-	value, ok, err := downward.Metadata(pod, path)
+	value, ok, err := downwardapi.MetadataField(pod, path)
 	if !ok {
 		err = fmt.Errorf("fieldRef.fieldPath %q is not supported in a volume", path)
 	}
@@ -21,9 +21,9 @@ func podField(pod *corev1.Pod, path string) (string, error) {
 func containerResource(
 	pod *corev1.Pod, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList,
 ) (string, error) {
-	container := downward.Container(pod, ref.ContainerName)
+	container := downwardapi.Container(pod, ref.ContainerName)
 	if container == nil {
 		return "", fmt.Errorf("resourceFieldRef.containerName %q names no container of the pod", ref.ContainerName)
 	}
-	return downward.Amount(pod, container, ref, allocatable)
+	return downwardapi.ResourceField(pod, container, ref, allocatable)
 }

@@ -1,4 +1,4 @@
-package downward
+package downwardapi
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestMetadata(t *testing.T) {
 		"spec.x['y']":                     {"", true, "only metadata.labels"},
 		"spec.nodeName":                   {"", false, ""},
 	} {
-		got, ok, err := Metadata(pod, path)
+		got, ok, err := MetadataField(pod, path)
 		require.Equal(t, c.want, got, path)
 		require.Equal(t, c.ok, ok, path)
 		if c.fault != "" {
@@ -39,12 +39,12 @@ func TestMetadata(t *testing.T) {
 func TestAmountIsExact(t *testing.T) {
 	c := &corev1.Container{Name: "c"}
 	c.Resources.Requests = corev1.ResourceList{"memory": *resource.NewQuantity(1<<53+1, resource.BinarySI)}
-	got, err := Amount(&corev1.Pod{}, c, &corev1.ResourceFieldSelector{Resource: "requests.memory"}, nil)
+	got, err := ResourceField(&corev1.Pod{}, c, &corev1.ResourceFieldSelector{Resource: "requests.memory"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "9007199254740993", got)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Resources: &corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{"cpu": resource.MustParse("1500m")}}}}
-	got, err = Amount(pod, c, &corev1.ResourceFieldSelector{Resource: "limits.cpu"}, corev1.ResourceList{"cpu": resource.MustParse("8")})
+	got, err = ResourceField(pod, c, &corev1.ResourceFieldSelector{Resource: "limits.cpu"}, corev1.ResourceList{"cpu": resource.MustParse("8")})
 	require.NoError(t, err)
 	require.Equal(t, "2", got, "the Pod's own limit comes before the node's, in files as in the environment")
 }

@@ -1,5 +1,5 @@
-// Package testnames reads from test files which tests there are, for the tests that keep lists of tests true.
-package testnames
+// Package testfuncs reads from test files which tests there are, for the tests that keep lists of tests true.
+package testfuncs
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// In are the names of the functions in the test files of a directory that begin with one of the prefixes, whatever the
+// List are the names of the functions in the test files of a directory that begin with one of the prefixes, whatever the
 // files are built for. It is an error if there are no test files.
-func In(dir string, prefixes ...string) (map[string]bool, error) {
+func List(dir string, prefixes ...string) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		return nil, fmt.Errorf("find tests: %w", err)

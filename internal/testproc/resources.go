@@ -21,8 +21,8 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Leavings name what a test makes outside of its own process. The names must be such that nobody else's are among them.
-type Leavings struct {
+// Resources name what a test makes outside of its own process. The names must be such that nobody else's are among them.
+type Resources struct {
 	// Dirs are absolute. With them go the processes whose command lines name one, the mounts below, and the loop devices
 	// that hold files in them.
 	Dirs []string
@@ -35,23 +35,23 @@ type Leavings struct {
 	Files []string
 }
 
-// Wipe takes all away that is there, and returns what it could not. Processes may take as long as patience to end.
-func (l Leavings) Wipe(ctx context.Context, patience time.Duration) error {
-	if err := l.kill(patience); err != nil {
+// Cleanup takes all away that is there, and returns what it could not. Processes may take as long as patience to end.
+func (l Resources) Cleanup(ctx context.Context, timeout time.Duration) error {
+	if err := l.killProcesses(timeout); err != nil {
 		return err
 	}
 	var errs []error
 	for _, dir := range l.Dirs {
-		errs = append(errs, wipeDir(dir))
+		errs = append(errs, removeDir(dir))
 	}
 	for _, name := range l.Cgroups {
-		for _, group := range groupsOf(name) {
-			errs = append(errs, removeGroup(group))
+		for _, group := range cgroupDirs(name) {
+			errs = append(errs, removeCgroup(group))
 		}
 	}
-	errs = append(errs, l.wipeRules(ctx))
+	errs = append(errs, l.removeFirewallRules(ctx))
 	for _, name := range l.Links {
-		errs = append(errs, wipeLink(ctx, name))
+		errs = append(errs, removeLink(ctx, name))
 	}
 	for _, pattern := range l.Files {
 		found, err := filepath.Glob(pattern)
@@ -63,11 +63,11 @@ func (l Leavings) Wipe(ctx context.Context, patience time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// kill kills the processes until there are none: some start others again.
-func (l Leavings) kill(patience time.Duration) error {
+// killProcesses kills the processes until there are none: some start others again.
+func (l Resources) killProcesses(timeout time.Duration) error {
 	for pids := l.Processes(); len(pids) > 0; pids = l.Processes() {
 		for _, pid := range pids {
-			if err := killAndWait(pid, patience); err != nil {
+			if err := killAndWait(pid, timeout); err != nil {
 				return err
 			}
 		}
@@ -76,7 +76,7 @@ func (l Leavings) kill(patience time.Duration) error {
 }
 
 // Processes are those that go with what is named, but not this one.
-func (l Leavings) Processes() []int {
+func (l Resources) Processes() []int {
 	var found []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	for _, dir := range dirs {
@@ -90,20 +90,20 @@ func (l Leavings) Processes() []int {
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end meanwhile
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if slices.ContainsFunc(l.Dirs, func(dir string) bool { return bytes.Contains(command, []byte(dir)) }) ||
-			slices.ContainsFunc(l.Cgroups, func(name string) bool { return inGroup(groups, name) }) {
+			slices.ContainsFunc(l.Cgroups, func(name string) bool { return inCgroup(groups, name) }) {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// inGroup looks for a group's name in what the kernel tells of the groups of a process.
-func inGroup(groups []byte, name string) bool {
+// inCgroup looks for a group's name in what the kernel tells of the groups of a process.
+func inCgroup(groups []byte, name string) bool {
 	return bytes.Contains(groups, []byte("/"+name+"/")) || bytes.Contains(groups, []byte("/"+name+"\n"))
 }
 
-// wipeDir removes a directory. While something stays mounted in it, what is behind that is not the test's to delete.
-func wipeDir(dir string) error {
+// removeDir removes a directory. While something stays mounted in it, what is behind that is not the test's to delete.
+func removeDir(dir string) error {
 	left, err := mounts.Under(dir)
 	if err != nil {
 		return err
@@ -116,14 +116,14 @@ func wipeDir(dir string) error {
 	return errors.Join(loopdev.New().DetachBelow(dir), os.RemoveAll(dir))
 }
 
-// groupsOf are the control groups of a name at the top of all hierarchies.
-func groupsOf(name string) []string {
+// cgroupDirs are the control groups of a name at the top of all hierarchies.
+func cgroupDirs(name string) []string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/*/" + name) // the pattern is right
 	return append(found, "/sys/fs/cgroup/"+name)
 }
 
-// removeGroup removes a control group with those in it.
-func removeGroup(dir string) error {
+// removeCgroup removes a control group with those in it.
+func removeCgroup(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -131,13 +131,13 @@ func removeGroup(dir string) error {
 	errs := []error{err}
 	for _, entry := range entries {
 		if entry.IsDir() {
-			errs = append(errs, removeGroup(filepath.Join(dir, entry.Name())))
+			errs = append(errs, removeCgroup(filepath.Join(dir, entry.Name())))
 		}
 	}
 	return errors.Join(append(errs, os.Remove(dir))...)
 }
 
-func wipeLink(ctx context.Context, name string) error {
+func removeLink(ctx context.Context, name string) error {
 	var errs []error
 	if _, err := os.Stat("/sys/class/net/" + name); err == nil {
 		errs = append(errs, run(ctx, "ip", "link", "delete", name))
@@ -148,16 +148,16 @@ func wipeLink(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-func run(ctx context.Context, program string, words ...string) error {
-	if out, err := exec.CommandContext(ctx, program, words...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, out)
+func run(ctx context.Context, program string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, program, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, out)
 	}
 	return nil
 }
 
-// Rules are those of the firewall's table of addresses that name one of the links, as iptables lists them: with the words
+// FirewallRules are those of the firewall's table of addresses that name one of the links, as iptables lists them: with the words
 // of a command that adds them. There are none where there is no iptables.
-func (l Leavings) Rules(ctx context.Context) ([]string, error) {
+func (l Resources) FirewallRules(ctx context.Context) ([]string, error) {
 	if _, err := exec.LookPath("iptables"); err != nil || len(l.Links) == 0 {
 		return nil, nil //nolint:nilerr // no iptables, no rules of it
 	}
@@ -178,21 +178,21 @@ func (l Leavings) Rules(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// ownChain is a chain that the network plugins make for one Pod; they share those whose names say HOSTPORT.
-var ownChain = regexp.MustCompile(`\bCNI-(?:DN-|SN-)?[0-9a-f]{20,}\b`)
+// podChain is a chain that the network plugins make for one Pod; they share those whose names say HOSTPORT.
+var podChain = regexp.MustCompile(`\bCNI-(?:DN-|SN-)?[0-9a-f]{20,}\b`)
 
-// wipeRules removes the rules, and the chains of Pods that they stand in or lead to.
-func (l Leavings) wipeRules(ctx context.Context) error {
-	rules, err := l.Rules(ctx)
+// removeFirewallRules removes the rules, and the chains of Pods that they stand in or lead to.
+func (l Resources) removeFirewallRules(ctx context.Context) error {
+	rules, err := l.FirewallRules(ctx)
 	errs := []error{err}
 	chains := make(map[string]bool)
 	// A shell takes the words apart, since some are quoted.
-	iptables := func(words string) error { return run(ctx, "/bin/sh", "-c", "iptables -w 60 -t nat "+words) }
+	iptables := func(args string) error { return run(ctx, "/bin/sh", "-c", "iptables -w 60 -t nat "+args) }
 	for _, rule := range rules {
-		for _, chain := range ownChain.FindAllString(rule, -1) {
+		for _, chain := range podChain.FindAllString(rule, -1) {
 			chains[chain] = true
 		}
-		if words := strings.Fields(rule); !ownChain.MatchString(words[1]) {
+		if args := strings.Fields(rule); !podChain.MatchString(args[1]) {
 			errs = append(errs, iptables("-D"+strings.TrimPrefix(rule, "-A")))
 		}
 	}

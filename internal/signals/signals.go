@@ -1,6 +1,6 @@
-// Package stopping is how a program hears that it is to stop, outlives the readers of its output while it does, and tells
+// Package signals is how a program hears that it is to stop, outlives the readers of its output while it does, and tells
 // by its exit code what ended it.
-package stopping
+package signals
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func Context() context.Context {
 		signal.Notify(hangups, syscall.SIGHUP) // it stays caught
 	}
 	stop := func(came os.Signal) {
-		OutliveReaders()
+		IgnoreSIGPIPE()
 		cancel(Signal{came.(syscall.Signal)})
 	}
 	go func() {
@@ -49,13 +49,13 @@ func Context() context.Context {
 	return ctx
 }
 
-// Patient has a second SIGINT or SIGTERM end the program as little as the first: for one that gets two of a single Ctrl-C,
+// IgnoreSecondSignal has a second SIGINT or SIGTERM end the program as little as the first: for one that gets two of a single Ctrl-C,
 // the terminal's and that of the program which started it.
-func Patient() { signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM) }
+func IgnoreSecondSignal() { signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM) }
 
-// OutliveReaders has a write to standard output or standard error that nobody reads any more fail, where it would end the
+// IgnoreSIGPIPE has a write to standard output or standard error that nobody reads any more fail, where it would end the
 // program.
-func OutliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+func IgnoreSIGPIPE() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // ExitCode is that of a program which ended before its work was done because ctx did: 128 and the number of the signal, as
 // for any program on Unix. A reader who goes away is SIGPIPE, a terminal that does is SIGHUP. ctx must have ended.

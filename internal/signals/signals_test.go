@@ -1,4 +1,4 @@
-package stopping_test
+package signals_test
 
 import (
 	"bufio"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/berth-dev/berth/internal/stopping"
+	"github.com/berth-dev/berth/internal/signals"
 )
 
 // signalledVariable makes TestSignalled the program that the other tests send signals to.
@@ -24,9 +24,9 @@ func TestSignalled(t *testing.T) {
 	if os.Getenv(signalledVariable) == "" {
 		t.Skip("the other tests run it")
 	}
-	ctx := stopping.Context()
+	ctx := signals.Context()
 	if os.Getenv(signalledVariable) == "patient" {
-		stopping.Patient()
+		signals.IgnoreSecondSignal()
 	}
 	fmt.Println("running")
 	<-ctx.Done()
@@ -59,11 +59,11 @@ func startSignalled(t *testing.T, first string) *signalled {
 	defer signal.Stop(caught)
 	require.NoError(t, s.cmd.Start())
 	s.out, s.lines = stdout, bufio.NewScanner(stdout)
-	s.says("running")
+	s.requireLine("running")
 	return s
 }
 
-func (s *signalled) says(line string) {
+func (s *signalled) requireLine(line string) {
 	s.t.Helper()
 	require.True(s.t, s.lines.Scan(), "it ended and did not say %q", line)
 	require.Equal(s.t, line, s.lines.Text())
@@ -74,8 +74,8 @@ func (s *signalled) send(signal syscall.Signal) {
 	require.NoError(s.t, s.cmd.Process.Signal(signal))
 }
 
-// end lets it come to its end, and returns how it ended.
-func (s *signalled) end() error {
+// wait lets it come to its end, and returns how it ended.
+func (s *signalled) wait() error {
 	s.t.Helper()
 	require.NoError(s.t, s.stdin.Close())
 	for s.lines.Scan() {
@@ -91,25 +91,25 @@ func (s *signalled) end() error {
 func TestAClosedTerminalStopsInOrder(t *testing.T) {
 	s := startSignalled(t, "")
 	s.send(syscall.SIGHUP)
-	s.says("hangup signal received")
+	s.requireLine("hangup signal received")
 	s.send(syscall.SIGHUP)
 	s.send(syscall.SIGTERM)
-	require.NoError(t, s.end())
+	require.NoError(t, s.wait())
 }
 
 func TestNohupOutlivesItsTerminal(t *testing.T) {
 	s := startSignalled(t, "trap '' HUP; ")
 	s.send(syscall.SIGHUP)
 	s.send(syscall.SIGTERM)
-	s.says("terminated signal received")
+	s.requireLine("terminated signal received")
 	s.send(syscall.SIGHUP)
-	require.NoError(t, s.end())
+	require.NoError(t, s.wait())
 }
 
 func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 	s := startSignalled(t, "")
 	s.send(syscall.SIGINT)
-	s.says("interrupt signal received")
+	s.requireLine("interrupt signal received")
 	var exit *exec.ExitError
 	s.send(syscall.SIGINT)
 	require.ErrorAs(t, s.cmd.Wait(), &exit)
@@ -131,20 +131,20 @@ func TestAReaderThatEndsFirst(t *testing.T) {
 func TestAPatientProgramGetsTwoSignalsOfOneCtrlC(t *testing.T) {
 	s := startSignalled(t, signalledVariable+"=patient; export "+signalledVariable+"; ")
 	s.send(syscall.SIGINT)
-	s.says("interrupt signal received")
+	s.requireLine("interrupt signal received")
 	s.send(syscall.SIGTERM)
 	s.send(syscall.SIGINT)
-	require.NoError(t, s.end())
+	require.NoError(t, s.wait())
 }
 
 func TestTheExitCodeTellsTheSignal(t *testing.T) {
 	for cause, code := range map[error]int{
-		stopping.Signal{Signal: syscall.SIGHUP}: 129, stopping.Signal{Signal: syscall.SIGINT}: 130,
-		stopping.Signal{Signal: syscall.SIGTERM}:      143,
+		signals.Signal{Signal: syscall.SIGHUP}: 129, signals.Signal{Signal: syscall.SIGINT}: 130,
+		signals.Signal{Signal: syscall.SIGTERM}:       143,
 		fmt.Errorf("nobody reads: %w", syscall.EPIPE): 141, fmt.Errorf("nobody reads: %w", syscall.EIO): 129,
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		require.Equal(t, code, stopping.ExitCode(ctx), "%v", cause)
+		require.Equal(t, code, signals.ExitCode(ctx), "%v", cause)
 	}
 }

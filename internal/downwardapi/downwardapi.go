@@ -1,6 +1,6 @@
-// Package downward reads what a Pod may be told of itself, as environment and as files: fields of its metadata, and the
+// Package downwardapi reads what a Pod may be told of itself, as environment and as files: fields of its metadata, and the
 // resources of its containers. Contract: fieldRef and resourceFieldRef of the Pod API.
-package downward
+package downwardapi
 
 import (
 	"fmt"
@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Metadata returns the value of a field of the Pod's metadata. ok is false if the path is none.
-func Metadata(pod *corev1.Pod, path string) (value string, ok bool, err error) {
-	if name, key, ok := subscript(path); ok {
+// MetadataField returns the value of a field of the Pod's metadata. ok is false if the path is none.
+func MetadataField(pod *corev1.Pod, path string) (value string, ok bool, err error) {
+	if name, key, ok := splitSubscript(path); ok {
 		switch name {
 		case "metadata.annotations":
-			return keyed(path, pod.Annotations, key, strings.ToLower(key))
+			return mapEntry(path, pod.Annotations, key, strings.ToLower(key))
 		case "metadata.labels":
-			return keyed(path, pod.Labels, key, key)
+			return mapEntry(path, pod.Labels, key, key)
 		}
 		return "", true, fmt.Errorf("read fieldPath %q: only metadata.labels and metadata.annotations have keys", path)
 	}
@@ -33,23 +33,23 @@ func Metadata(pod *corev1.Pod, path string) (value string, ok bool, err error) {
 	case "metadata.uid":
 		return string(pod.UID), true, nil
 	case "metadata.labels":
-		return lines(pod.Labels), true, nil
+		return formatMap(pod.Labels), true, nil
 	case "metadata.annotations":
-		return lines(pod.Annotations), true, nil
+		return formatMap(pod.Annotations), true, nil
 	}
 	return "", false, nil
 }
 
-// keyed is the entry of a key that has to be a qualified name, in the spelling that is judged.
-func keyed(path string, entries map[string]string, key, judged string) (string, bool, error) {
+// mapEntry is the entry of a key that has to be a qualified name, in the spelling that is judged.
+func mapEntry(path string, entries map[string]string, key, judged string) (string, bool, error) {
 	if faults := validation.IsQualifiedName(judged); len(faults) > 0 {
 		return "", true, fmt.Errorf("read fieldPath %q: invalid key: %s", path, strings.Join(faults, "; "))
 	}
 	return entries[key], true, nil
 }
 
-// subscript takes a path like metadata.labels['key'] apart.
-func subscript(path string) (name, key string, ok bool) {
+// splitSubscript takes a path like metadata.labels['key'] apart.
+func splitSubscript(path string) (name, key string, ok bool) {
 	inner, ok := strings.CutSuffix(path, "']")
 	if !ok {
 		return "", "", false
@@ -58,8 +58,8 @@ func subscript(path string) (name, key string, ok bool) {
 	return name, key, ok && name != ""
 }
 
-// lines words labels or annotations as one line key="value" each, in order of the keys.
-func lines(entries map[string]string) string {
+// formatMap words labels or annotations as one line key="value" each, in order of the keys.
+func formatMap(entries map[string]string) string {
 	out := make([]string, 0, len(entries))
 	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		out = append(out, key+"="+strconv.Quote(entries[key]))
@@ -67,9 +67,9 @@ func lines(entries map[string]string) string {
 	return strings.Join(out, "\n")
 }
 
-// Amount returns what a resourceFieldRef says of the container: an amount in units of its divisor, rounded up. A limit of
+// ResourceField returns what a resourceFieldRef says of the container: an amount in units of its divisor, rounded up. A limit of
 // CPU, memory or ephemeral storage that is not set is the Pod's, or else what the node can give.
-func Amount(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+func ResourceField(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	kind, rest, _ := strings.Cut(ref.Resource, ".")
 	name := corev1.ResourceName(rest)
 	known := name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage
@@ -83,7 +83,7 @@ func Amount(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelec
 	case "limits":
 		amount = c.Resources.Limits[name]
 		if amount.IsZero() && known {
-			amount = unset(pod, name, allocatable)
+			amount = defaultLimit(pod, name, allocatable)
 		}
 	default:
 		return "", fmt.Errorf("read resourceFieldRef %q: begins with neither requests nor limits", ref.Resource)
@@ -98,8 +98,8 @@ func Amount(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelec
 	return roundUp(amount.Value(), divisor.Value()), nil
 }
 
-// unset is the limit of a container that has none of its own.
-func unset(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) resource.Quantity {
+// defaultLimit is the limit of a container that has none of its own.
+func defaultLimit(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) resource.Quantity {
 	if own := pod.Spec.Resources; own != nil && name != corev1.ResourceEphemeralStorage {
 		if limit, ok := own.Limits[name]; ok && !limit.IsZero() {
 			return limit

@@ -125,7 +125,7 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 			return c.deps.Client.CoreV1().Nodes().Get(ctx, string(name), metav1.GetOptions{})
 		},
 		Observe: collector.Observe,
-	}, operationexecutor.ExecutorConfig{AttachLane: c.config.Parallel, DetachLane: c.config.Parallel})
+	}, operationexecutor.ExecutorConfig{AttachConcurrency: c.config.Parallel, DetachConcurrency: c.config.Parallel})
 	foreign := &nodeSet{}
 	engine, err := reconciler.New(reconciler.Options{
 		Manages:    func(node types.NodeName) bool { return !foreign.has(node) },

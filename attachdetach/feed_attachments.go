@@ -62,7 +62,7 @@ func (f *feeder) attachmentGone(name string) {
 
 // retry ends the pause after failures, because what has happened makes success likely.
 func (f *feeder) retry(pair cache.Pair, spec *volume.Spec) {
-	f.executor.ForgetFailures(pair.Volume, operationexecutor.NodeOfKey(spec, pair.Node))
+	f.executor.ForgetFailures(pair.Volume, operationexecutor.OperationNode(spec, pair.Node))
 	f.engine.Recheck(pair)
 }
 

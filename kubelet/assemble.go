@@ -106,7 +106,7 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	cfg, d := &k.cfg, &k.deps
 	k.drivers = csi.NewDrivers()
 	k.csi = csi.New(csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName}, csi.Deps{
-		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, Full: func(driver string) { k.csiNode.AskLimit(driver) },
+		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, OnLimitExceeded: func(driver string) { k.csiNode.AskLimit(driver) },
 		Logger: d.Logger.With("room", "csi"),
 	})
 	registry, err := plugins.New(plugins.Deps{
@@ -115,7 +115,7 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	if err != nil {
 		return err
 	}
-	durations, calls := operationexecutor.NewDurations(), csi.NewCalls(d.Clock)
+	durations, calls := operationexecutor.NewDurations(), csi.NewCallMetrics(d.Clock)
 	k.metrics.MustRegister(durations, calls)
 	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
 		volumemanager.Deps{
@@ -126,7 +126,7 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	k.drivers.Subscribe(k.volumes.Retry)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,
-		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.LimitPeriod,
+		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.AllocatableUpdatePeriod,
 		Clock: d.Clock, Logger: d.Logger.With("room", "csi"),
 	})
 	if err != nil {

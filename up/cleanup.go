@@ -14,7 +14,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 )
 
 // sweep removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
@@ -27,7 +27,7 @@ func (l Layout) sweep(ctx context.Context) error {
 // Pods come first, for the loop device that holds one is found by where it is mounted.
 func (l Layout) letGo(ctx context.Context) error {
 	return errors.Join(
-		hold.New(hold.Deps{}).ReleaseBelow(ctx, l.KubeletDir()),
+		blockpin.New(blockpin.Deps{}).UnpinBelow(ctx, l.KubeletDir()),
 		unmountBelow(l.RunDir),
 		l.unmountData(),
 		l.detachDisks(),

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/berth-dev/berth/internal/loopdev"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
@@ -35,10 +35,10 @@ func TestKilledClusterLetsItsDisksGo(t *testing.T) {
 	require.NoError(t, os.WriteFile(published, nil, 0o600))
 	require.NoError(t, mounts.Syscalls{}.Mount(loops.Path(device.Number), published, "", []string{"bind"}))
 	at := filepath.Join(l.KubeletDir(), "plugins/kubernetes.io/csi/volumeDevices/pv/dev/uid")
-	require.NoError(t, hold.New(hold.Deps{}).Hold(t.Context(), published, at))
+	require.NoError(t, blockpin.New(blockpin.Deps{}).Pin(t.Context(), published, at))
 
 	require.NoError(t, l.letGo(t.Context()))
-	left, err := mounts.Under(root)
+	left, err := mounts.ListBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	attached, err := loops.List(func(backing string) bool { return strings.HasPrefix(backing, root) })
@@ -69,7 +69,7 @@ func linkedCluster(t *testing.T) (l Layout, real, at string) {
 func TestResetOfAClusterBehindALink(t *testing.T) {
 	l, real, _ := linkedCluster(t)
 	require.NoError(t, l.Reset(t.Context()))
-	left, err := mounts.Under(filepath.Dir(real))
+	left, err := mounts.ListBelow(filepath.Dir(real))
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.NoDirExists(t, real)
@@ -97,7 +97,7 @@ func TestTheDoctorMendsAClusterBehindALink(t *testing.T) {
 	require.Equal(t, real, found.DataDir)
 	require.Equal(t, []string{at}, found.Mounts)
 	require.NoError(t, found.Remove(t.Context()))
-	left, err := mounts.Under(real)
+	left, err := mounts.ListBelow(real)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.Nil(t, ours())

@@ -49,35 +49,35 @@ func mark[kind any](err error) error {
 	return &marked[kind]{err: err}
 }
 
-// is reports whether err is, or wraps, an error of that kind.
-func is[kind any](err error) bool {
+// isMarked reports whether err is, or wraps, an error of that kind.
+func isMarked[kind any](err error) bool {
 	var found *marked[kind]
 	return errors.As(err, &found)
 }
 
 // The kinds of marked errors.
 type (
-	noRoom     struct{}
-	infeasible struct{}
-	uncertain  struct{}
+	attachLimitExceeded struct{}
+	infeasible          struct{}
+	uncertain           struct{}
 )
 
-// NoRoom marks err as one that says that the node cannot have one more volume of the driver. The Pod should be refused,
-// so that it finds another node. NoRoom(nil) is nil.
-func NoRoom(err error) error { return mark[noRoom](err) }
+// AttachLimitExceeded marks err as one that says that the node cannot have one more volume of the driver. The Pod should be refused,
+// so that it finds another node. AttachLimitExceeded(nil) is nil.
+func AttachLimitExceeded(err error) error { return mark[attachLimitExceeded](err) }
 
-// IsNoRoom reports whether err is, or wraps, an error marked by NoRoom.
-func IsNoRoom(err error) bool { return is[noRoom](err) }
+// IsAttachLimitExceeded reports whether err is, or wraps, an error marked by AttachLimitExceeded.
+func IsAttachLimitExceeded(err error) bool { return isMarked[attachLimitExceeded](err) }
 
 // Infeasible marks err as one after which the same request makes no sense any more. Infeasible(nil) is nil.
 func Infeasible(err error) error { return mark[infeasible](err) }
 
 // IsInfeasible reports whether err is, or wraps, an error marked by Infeasible.
-func IsInfeasible(err error) bool { return is[infeasible](err) }
+func IsInfeasible(err error) bool { return isMarked[infeasible](err) }
 
 // Uncertain marks err as one that leaves open whether the step took effect: a call that timed out, or whose answer
 // was lost. Uncertain(nil) is nil.
 func Uncertain(err error) error { return mark[uncertain](err) }
 
 // IsUncertain reports whether err is, or wraps, an error marked by Uncertain.
-func IsUncertain(err error) bool { return is[uncertain](err) }
+func IsUncertain(err error) bool { return isMarked[uncertain](err) }

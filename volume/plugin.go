@@ -65,11 +65,11 @@ type Refresher interface {
 	Refresh(ctx context.Context, req Request) error
 }
 
-// Repeater is a Refresher some of whose volumes want Refresh now and then even if nothing is known to have changed.
-type Repeater interface {
+// Remounter is a Refresher some of whose volumes want Refresh now and then even if nothing is known to have changed.
+type Remounter interface {
 	Refresher
-	// Repeats reports whether this volume does.
-	Repeats(ctx context.Context, spec Spec) bool
+	// RequiresRemount reports whether this volume does.
+	RequiresRemount(ctx context.Context, spec Spec) bool
 }
 
 // Attachable is a Plugin whose volumes may be devices of the node: attached to it and made usable on it once, however
@@ -113,11 +113,11 @@ type Device struct {
 	Block  bool
 }
 
-// AttachExplainer is an Attachable that can find out why a volume is not attached yet.
-type AttachExplainer interface {
+// AttachErrorReader is an Attachable that can find out why a volume is not attached yet.
+type AttachErrorReader interface {
 	Attachable
 	// AttachError returns why the last try to attach the volume to this node failed, nil if none has as far as is known.
-	// It is IsNoRoom if the node cannot have the volume and its driver wants Pods to be refused then.
+	// It is IsAttachLimitExceeded if the node cannot have the volume and its driver wants Pods to be refused then.
 	AttachError(ctx context.Context, spec Spec) error
 }
 
@@ -136,8 +136,8 @@ type ExpandRequest struct {
 	Dir, Path string
 }
 
-// Stater is a Plugin that knows better than statfs(2) how full its volumes are.
-type Stater interface {
+// StatsProvider is a Plugin that knows better than statfs(2) how full its volumes are.
+type StatsProvider interface {
 	Plugin
 	// Stats returns nil if statfs has to do.
 	Stats(ctx context.Context, spec Spec, path string) (*Stats, error)
@@ -182,19 +182,19 @@ func (s Spec) DirName() string {
 	return s.Name
 }
 
-// FullName is the name of the volume's plugin as metrics have it: for volumes of CSI with that of the driver.
-func (s Spec) FullName(plugin string) string {
+// QualifiedPluginName is the name of the volume's plugin as metrics have it: for volumes of CSI with that of the driver.
+func (s Spec) QualifiedPluginName(plugin string) string {
 	switch {
 	case s.PV != nil && s.PV.Spec.CSI != nil:
-		return DriverName(plugin, s.PV.Spec.CSI.Driver)
+		return QualifiedPluginName(plugin, s.PV.Spec.CSI.Driver)
 	case s.PV == nil && s.Volume != nil && s.Volume.CSI != nil:
-		return DriverName(plugin, s.Volume.CSI.Driver)
+		return QualifiedPluginName(plugin, s.Volume.CSI.Driver)
 	}
 	return plugin
 }
 
-// DriverName is the same where the volume is not known: the plugin's name, with that of the driver if there is one.
-func DriverName(plugin, driver string) string {
+// QualifiedPluginName is the same where the volume is not known: the plugin's name, with that of the driver if there is one.
+func QualifiedPluginName(plugin, driver string) string {
 	if driver == "" {
 		return plugin
 	}
@@ -217,12 +217,12 @@ type Request struct {
 	// FSGroup, if not nil, is the group that is to own the volume; FSGroupChangePolicy says when.
 	FSGroup             *int64
 	FSGroupChangePolicy corev1.PodFSGroupChangePolicy
-	// Slow, if not nil, is to be called now and then, with how many files are done, while giving the volume to FSGroup
+	// OnOwnershipProgress, if not nil, is to be called now and then, with how many files are done, while giving the volume to FSGroup
 	// takes long. It must not be called after SetUp has returned.
-	Slow func(files int64)
-	// Regrouped, if not nil, is to be called when the files of the volume were given to FSGroup, or could not be, with how
+	OnOwnershipProgress func(files int64)
+	// OnOwnershipChanged, if not nil, is to be called when the files of the volume were given to FSGroup, or could not be, with how
 	// long it took.
-	Regrouped func(took time.Duration, err error)
+	OnOwnershipChanged func(took time.Duration, err error)
 }
 
 // StageRequest asks an Attachable to make a volume usable on the node.

@@ -13,24 +13,24 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// named is a plugin for emptyDir that does nothing.
-type named string
+// fakePlugin is a plugin for emptyDir that does nothing.
+type fakePlugin string
 
-var _ volume.Plugin = named("")
+var _ volume.Plugin = fakePlugin("")
 
-func (n named) Name() string { return string(n) }
-func (n named) CanSupport(spec volume.Spec) bool {
+func (n fakePlugin) Name() string { return string(n) }
+func (n fakePlugin) CanSupport(spec volume.Spec) bool {
 	return spec.PV == nil && spec.Volume != nil && spec.Volume.EmptyDir != nil
 }
-func (n named) SetUp(context.Context, volume.Request) (volume.Mount, error) {
+func (n fakePlugin) SetUp(context.Context, volume.Request) (volume.Mount, error) {
 	return volume.Mount{}, nil
 }
-func (n named) TearDown(context.Context, string) error { return nil }
+func (n fakePlugin) TearDown(context.Context, string) error { return nil }
 
 func TestRegistry(t *testing.T) {
-	_, err := volume.NewRegistry(named("a/b"), named("a/b"))
+	_, err := volume.NewRegistry(fakePlugin("a/b"), fakePlugin("a/b"))
 	require.ErrorContains(t, err, "the name is taken")
-	registry, err := volume.NewRegistry(named("kubernetes.io/empty-dir"))
+	registry, err := volume.NewRegistry(fakePlugin("kubernetes.io/empty-dir"))
 	require.NoError(t, err)
 	plugin, ok := registry.ByDirName("kubernetes.io~empty-dir")
 	require.True(t, ok)

@@ -51,7 +51,7 @@ func (e *Engine) passOverChanges(ctx context.Context) {
 		for node := range mail.nodes {
 			for _, attached := range e.o.Actual.GetAttachedVolumesForNode(node) {
 				if e.pacer != nil { // what failed so far may have failed because of what the node was
-					e.pacer.ForgetFailures(attached.VolumeName, operationexecutor.NodeOfKey(attached.VolumeSpec, node))
+					e.pacer.ForgetFailures(attached.VolumeName, operationexecutor.OperationNode(attached.VolumeSpec, node))
 				}
 				add(&mail.pairs, cache.Pair{Volume: attached.VolumeName, Node: node})
 			}
@@ -156,7 +156,7 @@ func (e *Engine) considerDetach(pair cache.Pair, attached cache.AttachedVolume) 
 	if _, ok := e.leaving[pair]; ok || !e.manages(pair.Node) {
 		return // what comes of it, or of another controller's work, comes back
 	}
-	keyNode := operationexecutor.NodeOfKey(attached.VolumeSpec, pair.Node)
+	keyNode := operationexecutor.OperationNode(attached.VolumeSpec, pair.Node)
 	if e.blocked(pair, keyNode, operationexecutor.OperationDetach) {
 		return
 	}
@@ -251,7 +251,7 @@ func (e *Engine) considerAttach(pair cache.Pair, want cache.VolumeToAttach) {
 		return // startDetach sees that it is wanted
 	}
 	shareable := operationexecutor.IsMultiAttachAllowed(want.VolumeSpec)
-	keyNode := operationexecutor.NodeOfKey(want.VolumeSpec, pair.Node)
+	keyNode := operationexecutor.OperationNode(want.VolumeSpec, pair.Node)
 	if e.o.Executor.IsOperationPending(pair.Volume, keyNode) {
 		e.await(pair)
 		return

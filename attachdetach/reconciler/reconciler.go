@@ -84,7 +84,7 @@ type Engine struct {
 	limits  limits
 	log     *slog.Logger
 	clock   clock.Clock
-	pacer   operationexecutor.Pacer // nil if the executor is none
+	pacer   operationexecutor.BackoffTracker // nil if the executor is none
 	inbox   *inbox
 	flusher *flusher
 	made    time.Time
@@ -177,7 +177,7 @@ func newEngine(o Options) *Engine {
 		gone:    make(map[types.NodeName]time.Time),
 	}
 	e.flusher = newFlusher(o.Updater, o.StatusWriters, e.inbox)
-	e.pacer, _ = o.Executor.(operationexecutor.Pacer)
+	e.pacer, _ = o.Executor.(operationexecutor.BackoffTracker)
 	for _, store := range []any{o.Desired, o.Actual} {
 		if notifier, ok := store.(cache.Notifier); ok {
 			notifier.Subscribe(e.inbox.pair)

@@ -104,7 +104,7 @@ func inCgroup(groups []byte, name string) bool {
 
 // removeDir removes a directory. While something stays mounted in it, what is behind that is not the test's to delete.
 func removeDir(dir string) error {
-	left, err := mounts.Under(dir)
+	left, err := mounts.ListBelow(dir)
 	if err != nil {
 		return err
 	}

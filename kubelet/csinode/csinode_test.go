@@ -37,7 +37,7 @@ type world struct {
 	t        *testing.T
 	client   *kubefake.Clientset
 	drivers  *csi.Drivers
-	calls    *csi.Calls
+	calls    *csi.CallMetrics
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
 	notReady error
@@ -50,7 +50,7 @@ const soon = time.Minute
 
 func newWorld(t *testing.T) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
-	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCalls(nil),
+	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCallMetrics(nil),
 		clock: testclock.NewFakeClock(time.Now()), current: node}
 	registered := make(chan struct{})
 	close(registered)

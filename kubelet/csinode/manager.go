@@ -48,7 +48,7 @@ type Deps struct {
 	// Drivers gets the drivers that are registered.
 	Drivers *csi.Drivers
 	// Calls measures what the drivers are called for; nil for no one.
-	Calls *csi.Calls
+	Calls *csi.CallMetrics
 	// Registered is closed when the Node object exists, and Node is its newest state.
 	Registered <-chan struct{}
 	Node       func() *corev1.Node
@@ -249,7 +249,7 @@ func (m *Manager) Register(ctx context.Context, plugin pluginmanager.Plugin) err
 	}
 	var measured []grpc.DialOption
 	if m.deps.Calls != nil {
-		measured = append(measured, m.deps.Calls.Of(plugin.Name))
+		measured = append(measured, m.deps.Calls.DialOption(plugin.Name))
 	}
 	driver, err := csi.Dial(ctx, plugin.Name, plugin.Endpoint, measured...)
 	if err != nil {

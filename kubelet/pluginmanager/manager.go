@@ -164,7 +164,7 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 	m.mu.Unlock()
 	pause := walkEvery
 	for _, path := range paths {
-		key := operationexecutor.Key{Volume: path}
+		key := operationexecutor.Key{Object: path}
 		// Failures of one socket are no reason to wait with another that takes its place, or with its end.
 		kind := "leave"
 		if socket, ok := found[path]; ok {
@@ -235,7 +235,7 @@ func (m *Manager) leave(ctx context.Context, path string, have *registration) er
 
 // pluginKey is the key under which a plugin comes by one socket and goes with another.
 func pluginKey(plugin Plugin) operationexecutor.Key {
-	return operationexecutor.Key{Volume: plugin.Type + " " + plugin.Name}
+	return operationexecutor.Key{Object: plugin.Type + " " + plugin.Name}
 }
 
 // isElsewhere reports whether the plugin has come back under another socket already.

@@ -79,7 +79,7 @@ func (w *worker) mount(ctx context.Context) {
 			case volume.IsUnsupported(err) && w.failure == nil:
 				// What a claim turned out to be cannot be had here: no retry will help.
 				w.failure = &status.Failure{Reason: "UnsupportedField", Message: err.Error()}
-			case volume.IsNoRoom(err) && w.failure == nil:
+			case volume.IsAttachLimitExceeded(err) && w.failure == nil:
 				// The scheduler did not know: whoever owns the Pod makes another, for which there may be room elsewhere.
 				w.failure = &status.Failure{Reason: "VolumeAttachmentLimitExceeded", Message: err.Error()}
 			default:

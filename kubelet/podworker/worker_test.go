@@ -263,7 +263,7 @@ func TestOrphanIsEnded(t *testing.T) {
 
 func TestPodForWhoseVolumeThereIsNoRoomFails(t *testing.T) {
 	w := newWorld(t)
-	w.volumes.refuse = volume.NoRoom(errors.New("25 volumes are attached already"))
+	w.volumes.refuse = volume.AttachLimitExceeded(errors.New("25 volumes are attached already"))
 	p := pod("a")
 	w.add(p)
 	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })

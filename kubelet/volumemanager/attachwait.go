@@ -54,7 +54,7 @@ func (d *devices) awaitAttached(ctx context.Context, wait attachWait) (path stri
 		case <-wait.cured:
 			return "", errAskAgain
 		case <-asking.due():
-			if err := asking.ask(ctx); volume.IsNoRoom(err) {
+			if err := asking.ask(ctx); volume.IsAttachLimitExceeded(err) {
 				return "", err
 			}
 		case <-ctx.Done():

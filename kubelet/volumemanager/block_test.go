@@ -17,9 +17,9 @@ import (
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/csi"
 	csifake "github.com/berth-dev/berth/volume/csi/fake"
-	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
@@ -27,7 +27,7 @@ import (
 // held lists the block devices that are held on the node.
 func (w *world) held() []string {
 	w.t.Helper()
-	paths, err := hold.New(hold.Deps{}).Below(w.root)
+	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(w.root)
 	require.NoError(w.t, err)
 	return paths
 }
@@ -139,7 +139,7 @@ func TestCleanStopLetsDevicesGo(t *testing.T) {
 	defer cancel()
 	require.NoError(t, w.UnmountAll(ctx))
 	require.Empty(t, w.held())
-	left, err := mounts.Under(w.root)
+	left, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	w.driver.FailText = ""

@@ -87,7 +87,7 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 	// On a slow machine it takes longer until there is something to find.
 	for round := 0; round < 15 || found == 0 || held == 0; round++ {
 		kill(t, w.root, device, time.Duration(1+round/15)*80*time.Millisecond)
-		leftovers, err := mounts.Under(volume.PodsDir(w.root))
+		leftovers, err := mounts.ListBelow(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		found += len(leftovers)
 		held += len(w.held())
@@ -104,7 +104,7 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 		require.Len(t, w.held(), 1)
 		require.NoError(t, w.Unmount(t.Context(), "0-0"))
 		require.NoError(t, w.RemovePodDir("0-0"))
-		left, err := mounts.Under(volume.PodsDir(w.root))
+		left, err := mounts.ListBelow(volume.PodsDir(w.root))
 		require.NoError(t, err)
 		require.Empty(t, left)
 		require.Empty(t, w.held())

@@ -16,7 +16,7 @@ import (
 )
 
 func TestErrorsOfDrivers(t *testing.T) {
-	final, open := csifake.Fault{Code: codes.Internal}, csifake.Fault{Code: codes.DeadlineExceeded, Lost: true}
+	final, open := csifake.Fault{Code: codes.Internal}, csifake.Fault{Code: codes.DeadlineExceeded, TakesEffect: true}
 	for name, test := range map[string]struct {
 		call   string
 		fault  csifake.Fault
@@ -26,10 +26,10 @@ func TestErrorsOfDrivers(t *testing.T) {
 		"stage, open":      {"NodeStageVolume", open, []string{"NodeUnstageVolume v"}},
 		"publish, final":   {"NodePublishVolume", final, []string{"NodeUnstageVolume v"}},
 		"publish, open":    {"NodePublishVolume", open, []string{"NodeUnpublishVolume v", "NodeUnstageVolume v"}},
-		"publish, lost":    {"NodePublishVolume", csifake.Fault{Code: codes.Internal, Lost: true}, []string{"NodeUnpublishVolume v", "NodeUnstageVolume v"}},
-		"stage, hangs":     {"NodeStageVolume", csifake.Fault{Hang: true, Lost: true}, []string{"NodeUnstageVolume v"}},
+		"publish, lost":    {"NodePublishVolume", csifake.Fault{Code: codes.Internal, TakesEffect: true}, []string{"NodeUnpublishVolume v", "NodeUnstageVolume v"}},
+		"stage, hangs":     {"NodeStageVolume", csifake.Fault{Hang: true, TakesEffect: true}, []string{"NodeUnstageVolume v"}},
 		"publish, hangs":   {"NodePublishVolume", csifake.Fault{Hang: true}, []string{"NodeUnpublishVolume v", "NodeUnstageVolume v"}},
-		"stage, too large": {"NodeStageVolume", csifake.Fault{Code: codes.ResourceExhausted, Lost: true}, []string{"NodeUnstageVolume v"}},
+		"stage, too large": {"NodeStageVolume", csifake.Fault{Code: codes.ResourceExhausted, TakesEffect: true}, []string{"NodeUnstageVolume v"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := deviceWorld(t)

@@ -60,8 +60,8 @@ func devicesSurvive(t *testing.T, random *rand.Rand) {
 		lock.Lock()
 		defer lock.Unlock()
 		faults := []csifake.Fault{
-			{Code: codes.Internal}, {Code: codes.Unavailable, Lost: true}, {Code: codes.Unavailable},
-			{Code: codes.DeadlineExceeded, Lost: true}, {Code: codes.Aborted}, {Hang: true}, {Hang: true, Lost: true},
+			{Code: codes.Internal}, {Code: codes.Unavailable, TakesEffect: true}, {Code: codes.Unavailable},
+			{Code: codes.DeadlineExceeded, TakesEffect: true}, {Code: codes.Aborted}, {Hang: true}, {Hang: true, TakesEffect: true},
 		}
 		if random.IntN(3) > 0 {
 			return csifake.Fault{}
@@ -91,7 +91,7 @@ func devicesSurvive(t *testing.T, random *rand.Rand) {
 	w.attach(handles...)
 	require.NoError(t, w.CleanupOrphans(t.Context(), func(types.UID) bool { return false }))
 	w.allGone()
-	left, err := mounts.Under(filepath.Join(w.root, "pods"))
+	left, err := mounts.ListBelow(filepath.Join(w.root, "pods"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for handle := range written {

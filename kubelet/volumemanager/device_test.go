@@ -102,7 +102,7 @@ func TestNewProcessTakesDevicesOver(t *testing.T) {
 	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "keep"))))
 	require.NoError(t, w.Mount(t.Context(), pod("b", claimVolume("data", "drop"))))
 	require.NoError(t, os.WriteFile(filepath.Join(w.Volumes("a")["data"].Path, "f"), []byte("x"), 0o644))
-	before, err := mounts.Under(w.root)
+	before, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 
 	w.restart()
@@ -110,7 +110,7 @@ func TestNewProcessTakesDevicesOver(t *testing.T) {
 	w.attach("keep", "drop")
 	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "keep"))))
 	require.Equal(t, "x", w.read("a", "data", "f"))
-	again, err := mounts.Under(w.root)
+	again, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 	require.Equal(t, before, again)
 	require.Equal(t, 2, w.driver.Staged(), "nothing is undone before it is known who is wanted")

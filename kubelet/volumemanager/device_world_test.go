@@ -171,7 +171,7 @@ func (w *world) allGone() {
 		entries, _ := os.ReadDir(filepath.Join(w.root, "plugins/kubernetes.io/csi", driverName))
 		return len(entries) == 0
 	})
-	left, err := mounts.Under(filepath.Join(w.root, "plugins"))
+	left, err := mounts.ListBelow(filepath.Join(w.root, "plugins"))
 	require.NoError(w.t, err)
 	require.Empty(w.t, left)
 }

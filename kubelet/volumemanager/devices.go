@@ -86,7 +86,7 @@ func newDevices(
 
 // deviceKey is the key under which operations on a device exclude each other, whichever Pods they are for.
 func deviceKey(name string) operationexecutor.Key {
-	return operationexecutor.Key{Volume: "device " + name}
+	return operationexecutor.Key{Object: "device " + name}
 }
 
 // acquire notes that the volume of a Pod is going to use the device. It is fine to do so again.
@@ -316,7 +316,7 @@ func (d *devices) unstage(ctx context.Context, known *device) {
 			return
 		}
 		d.log.Warn("cannot unstage volume, trying again", "volume", known.Name, "error", err)
-		timer := d.clock.NewTimer(max(d.exec.Pause(key, opUnstage), time.Millisecond))
+		timer := d.clock.NewTimer(max(d.exec.RetryAfter(key, opUnstage), time.Millisecond))
 		select {
 		case <-timer.C():
 		case <-cured:
@@ -361,7 +361,7 @@ func (d *devices) tryUnstage(ctx context.Context, known *device) error {
 
 // unstageOnce calls the plugin.
 func (d *devices) unstageOnce(ctx context.Context, plugin volume.Attachable, device volume.Device) error {
-	return d.meter.run(ctx, volume.DriverName(plugin.Name(), device.Driver), measuredUnstage, device.Block,
+	return d.meter.run(ctx, volume.QualifiedPluginName(plugin.Name(), device.Driver), measuredUnstage, device.Block,
 		func(ctx context.Context) error { return plugin.Unstage(ctx, device.Name) })
 }
 

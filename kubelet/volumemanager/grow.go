@@ -24,8 +24,8 @@ const (
 
 // needsLook reports whether a volume is to be looked after now and then, for want of an event.
 func (m *Manager) needsLook(ctx context.Context, mounted *mountedVolume) bool {
-	repeater, ok := mounted.plugin.(volume.Repeater)
-	return m.deps.Claims == nil && canGrow(mounted) || ok && repeater.Repeats(ctx, mounted.Spec)
+	repeater, ok := mounted.plugin.(volume.Remounter)
+	return m.deps.Claims == nil && canGrow(mounted) || ok && repeater.RequiresRemount(ctx, mounted.Spec)
 }
 
 // lookAt has the Pod's volumes looked after at the next time. The caller holds mu.

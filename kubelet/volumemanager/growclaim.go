@@ -162,7 +162,7 @@ func (m *Manager) callExpander(ctx context.Context, mounted *mountedVolume) (don
 		})
 		return err
 	}
-	err = m.meter.run(ctx, mounted.Spec.FullName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
+	err = m.meter.run(ctx, mounted.Spec.QualifiedPluginName(mounted.plugin.Name()), measuredGrowth, mounted.Block, expand)
 	return done, err
 }
 

@@ -14,7 +14,7 @@ import (
 // releaseLost releases block devices that are held for Pods that are gone and of which nothing is on disk any more. No
 // process leaves such, wherever it is killed, but somebody who removes the directory of a Pod by hand does.
 func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) error {
-	held, err := m.holder.Below(m.config.RootDir)
+	held, err := m.holder.ListBelow(m.config.RootDir)
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) er
 			continue
 		}
 		m.log.Warn("a block device is still held for a pod whose directory is gone, releasing it", "uid", uid, "path", path)
-		errs = append(errs, m.holder.Release(ctx, path))
+		errs = append(errs, m.holder.Unpin(ctx, path))
 	}
 	return errors.Join(errs...)
 }

@@ -70,7 +70,7 @@ func TestNewProcessTakesOverWhatIsMounted(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(w.Volumes("a")[name].Path, "f"), []byte(name), 0o644))
 	}
 	volumes := w.Volumes("a")
-	mounted, err := mounts.Under(w.root)
+	mounted, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 
 	w.restart()
@@ -84,7 +84,7 @@ func TestNewProcessTakesOverWhatIsMounted(t *testing.T) {
 	for name, v := range volumes {
 		require.Equal(t, v.Path, w.Volumes("a")[name].Path)
 	}
-	again, err := mounts.Under(w.root)
+	again, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 	require.Equal(t, mounted, again, "nothing may be mounted twice")
 	for _, name := range []string{"disk", "mem", "data"} {
@@ -108,7 +108,7 @@ func TestCleanStopKeepsDataAsARebootDoes(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(w.Volumes("a")[name].Path, "f"), []byte(name), 0o644))
 	}
 	require.NoError(t, w.UnmountAll(t.Context()))
-	left, err := mounts.Under(w.root)
+	left, err := mounts.ListBelow(w.root)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.Error(t, w.Mount(t.Context(), p), "nothing is mounted after the end")

@@ -39,7 +39,7 @@ func TestPodThatOutgrowsItsEmptyDirIsTold(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "sparse"), nil, 0o600))
 	require.NoError(t, os.Truncate(filepath.Join(path, "sparse"), 1<<30))
 	require.NoError(t, os.Mkdir(filepath.Join(path, "below"), 0o700))
-	require.NoError(t, mounts.Tmpfs(mounts.Syscalls{}, filepath.Join(path, "below")))
+	require.NoError(t, mounts.MountTmpfs(mounts.Syscalls{}, filepath.Join(path, "below")))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "below", "file"), make([]byte, 4<<20), 0o600))
 	for range 2 {
 		w.step(10 * time.Second)

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/subpath"
@@ -114,7 +114,7 @@ type Manager struct {
 	log      *slog.Logger
 	exec     *operationexecutor.Keyed
 	subpaths *subpath.SubPaths
-	holder   *hold.Holder
+	holder   *blockpin.Pinner
 	devices  *devices
 	meter    meter
 	ready    chan struct{} // closed when RootDir is prepared
@@ -187,7 +187,7 @@ func New(config Config, deps Deps) *Manager {
 	return &Manager{
 		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec, meter: meter,
 		subpaths:  subpath.New(deps.Mounter),
-		holder:    hold.New(hold.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
+		holder:    blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
 		devices:   newDevices(deps.Node, exec, meter, deps.Clock, deps.Logger),
 		again:     make(map[types.UID]struct{}),
 		lookAgain: make(chan struct{}, 1),

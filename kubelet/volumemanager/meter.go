@@ -59,14 +59,14 @@ func (m meter) tell(plugin string, kind operation, block bool, took time.Duratio
 // because another process has set it up, is left out of it.
 func (m *Manager) of(state *podState, plugin volume.Plugin, dir, device string) string {
 	if device != "" {
-		return volume.DriverName(plugin.Name(), m.devices.driverOf(device))
+		return volume.QualifiedPluginName(plugin.Name(), m.devices.driverOf(device))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if state != nil {
 		for _, mounted := range state.ending {
 			if mounted.request.Dir == dir {
-				return mounted.Spec.FullName(plugin.Name())
+				return mounted.Spec.QualifiedPluginName(plugin.Name())
 			}
 		}
 	}

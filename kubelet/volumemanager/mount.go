@@ -112,7 +112,7 @@ func (m *Manager) remind(ctx context.Context, state *podState, done <-chan struc
 
 // volumeKey is the key under which operations on a volume exclude each other.
 func volumeKey(uid types.UID, name string) operationexecutor.Key {
-	return operationexecutor.Key{Volume: string(uid) + "/" + name}
+	return operationexecutor.Key{Object: string(uid) + "/" + name}
 }
 
 // mountVolume tries to set one volume up until it is.
@@ -144,7 +144,7 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			"volume", v.Name, "error", err)
 		reason, step := failedStep(pod, v, err)
 		m.report(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
-		if volume.IsUnsupported(err) || volume.IsNoRoom(err) {
+		if volume.IsUnsupported(err) || volume.IsAttachLimitExceeded(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		if err := wait.forCure(ctx, changed, v.Name, err); err != nil {
@@ -240,13 +240,13 @@ func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	}
 	if security := pod.Spec.SecurityContext; security != nil && security.FSGroup != nil {
 		request.FSGroup = security.FSGroup
-		request.Slow = func(files int64) {
+		request.OnOwnershipProgress = func(files int64) {
 			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, slowGroup, fmt.Sprintf("Giving volume %q to group %d takes "+
 				"long, %d files are done; with fsGroupChangePolicy OnRootMismatch a volume that has the group is left alone",
 				v.Name, *security.FSGroup, files))
 		}
-		request.Regrouped = func(took time.Duration, err error) {
-			m.meter.tell(spec.FullName(plugin.Name()), measuredGroup, false, took, err)
+		request.OnOwnershipChanged = func(took time.Duration, err error) {
+			m.meter.tell(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
 		}
 		if security.FSGroupChangePolicy != nil {
 			request.FSGroupChangePolicy = *security.FSGroupChangePolicy

@@ -69,7 +69,7 @@ func (m *Manager) makeReady(ctx context.Context, plugin volume.Plugin, request v
 func (m *Manager) measureMount(ctx context.Context, plugin volume.Plugin, request volume.Request,
 	op func(context.Context) error,
 ) error {
-	return m.meter.run(ctx, request.Spec.FullName(plugin.Name()), measuredMount, request.Spec.IsBlock(), op)
+	return m.meter.run(ctx, request.Spec.QualifiedPluginName(plugin.Name()), measuredMount, request.Spec.IsBlock(), op)
 }
 
 // setUpOrMap calls the plugin.
@@ -104,7 +104,7 @@ func (m *Manager) obtain(
 	}
 	end := func(error) {}
 	wait := attachWait{name: device.Name, cured: cured}
-	if explainer, ok := plugin.(volume.AttachExplainer); ok {
+	if explainer, ok := plugin.(volume.AttachErrorReader); ok {
 		wait.explain = func(ctx context.Context) error { return explainer.AttachError(ctx, request.Spec) }
 	}
 	wait.began = func() {

@@ -68,7 +68,7 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 		}
 		m.log.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
 		m.report(state, name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
-		if wait := m.exec.Pause(key, opRefresh); pause == 0 || wait < pause {
+		if wait := m.exec.RetryAfter(key, opRefresh); pause == 0 || wait < pause {
 			pause = wait
 		}
 	}
@@ -145,7 +145,7 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 func (m *Manager) refreshVolume(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
 	refresh := func(ctx context.Context) error { return mounted.plugin.(volume.Refresher).Refresh(ctx, request) }
 	measured := refresh
-	if repeater, ok := mounted.plugin.(volume.Repeater); !ok || repeater.Repeats(ctx, mounted.Spec) {
+	if repeater, ok := mounted.plugin.(volume.Remounter); !ok || repeater.RequiresRemount(ctx, mounted.Spec) {
 		measured = func(ctx context.Context) error { return m.measureMount(ctx, mounted.plugin, request, refresh) }
 	}
 	return m.onDevice(ctx, mounted, opRefresh, measured)

@@ -47,7 +47,7 @@ func TestNodeWithoutRoomRefusesThePod(t *testing.T) {
 	w.failAttach("v", codes.ResourceExhausted, "25 volumes are attached already")
 	w.stepUntil(time.Second, "asked again", func() bool { return len(done) == 1 })
 	err := w.result(done)
-	require.True(t, volume.IsNoRoom(err), "%v", err)
+	require.True(t, volume.IsAttachLimitExceeded(err), "%v", err)
 	require.ErrorContains(t, err, `attach volume "pv-v": csi driver fake.csi.test: 25 volumes are attached already`)
 	require.Equal(t, driverName, <-w.full, "the driver's limit is out of date")
 	require.Contains(t, w.nextEvent(), "25 volumes are attached already")

@@ -130,7 +130,7 @@ var testRooms = map[string]string{
 	"volumemanager": ".", "csinode": "../csinode", "kuberuntime": "../kuberuntime", "node": "../node", "objects": "../objects",
 	"pluginmanager": "../pluginmanager", "podworker": "../podworker", "stats": "../stats", "token": "../token",
 	"volume": "../../volume", "atomicwriter": "../../volume/atomicwriter", "csi": "../../volume/csi",
-	"emptydir": "../../volume/emptydir", "hold": "../../volume/hold", "kubelet": "..", "fsgroup": "../../volume/fsgroup", "hostpath": "../../volume/hostpath",
+	"emptydir": "../../volume/emptydir", "hold": "../../volume/blockpin", "kubelet": "..", "fsgroup": "../../volume/fsgroup", "hostpath": "../../volume/hostpath",
 	"local": "../../volume/local", "mounts": "../../volume/mounts", "nfs": "../../volume/nfs",
 	"operationexecutor": "../../volume/operationexecutor", "projected": "../../volume/projected",
 	"subpath": "../../volume/subpath", "csidriver": "../../csidriver", "registrar": "../../csidriver/registrar",

@@ -41,7 +41,7 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 
 // statsOf measures one volume. Nil means that there is nothing to measure.
 func statsOf(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
-	if stater, ok := mounted.plugin.(volume.Stater); ok {
+	if stater, ok := mounted.plugin.(volume.StatsProvider); ok {
 		stats, err := stater.Stats(ctx, mounted.Spec, mounted.Path)
 		if stats != nil || err != nil {
 			return stats, err

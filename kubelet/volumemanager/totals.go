@@ -30,7 +30,7 @@ func (m *Manager) totals() map[total]int {
 	for _, state := range m.pods {
 		for _, held := range []map[string]*mountedVolume{state.mounted, state.ending} {
 			for _, mounted := range held {
-				counts[total{mounted.Spec.FullName(mounted.plugin.Name()), actual}]++
+				counts[total{mounted.Spec.QualifiedPluginName(mounted.plugin.Name()), actual}]++
 			}
 		}
 		select {
@@ -51,12 +51,12 @@ func (m *Manager) totals() map[total]int {
 // pluginOf is the plugin of a volume that is wanted. The caller holds mu.
 func (m *Manager) pluginOf(state *podState, v *corev1.Volume) string {
 	if mounted := state.mounted[v.Name]; mounted != nil {
-		return mounted.Spec.FullName(mounted.plugin.Name())
+		return mounted.Spec.QualifiedPluginName(mounted.plugin.Name())
 	}
 	spec := volume.Spec{Name: v.Name, Volume: v}
 	plugin, err := m.deps.Plugins.Find(spec)
 	if err != nil {
 		return pluginUnknown
 	}
-	return spec.FullName(plugin.Name())
+	return spec.QualifiedPluginName(plugin.Name())
 }

@@ -50,7 +50,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		}
 		m.log.Warn("cannot unmount volumes, trying again", "uid", uid, "error", err)
 		m.report(state, "", failedUnmount, "UnmountVolume.TearDown failed : "+err.Error()+remedy(err))
-		timer := m.clock.NewTimer(max(m.exec.Pause(podKey(uid), opUnmount), time.Millisecond))
+		timer := m.clock.NewTimer(max(m.exec.RetryAfter(podKey(uid), opUnmount), time.Millisecond))
 		select {
 		case <-timer.C():
 		case <-cured:
@@ -63,7 +63,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 }
 
 // podKey is the key of operations on all volumes of a Pod.
-func podKey(uid types.UID) operationexecutor.Key { return operationexecutor.Key{Volume: string(uid)} }
+func podKey(uid types.UID) operationexecutor.Key { return operationexecutor.Key{Object: string(uid)} }
 
 // close makes Mount and refreshes of the Pod end, and returns the Pod's state.
 func (m *Manager) close(uid types.UID) *podState {
@@ -94,7 +94,7 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 	delete(m.grown, uid)
 	if state.pod != nil {
 		for i := range state.pod.Spec.Volumes {
-			m.exec.Forget(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
+			m.exec.ForgetFailures(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
 		}
 	}
 	m.mu.Unlock()
@@ -177,7 +177,7 @@ func (m *Manager) takeDownUnknown(ctx context.Context, name, dir string) error {
 	if err := mounts.UnmountAll(ctx, m.deps.Mounter, dir); err != nil {
 		return fmt.Errorf("take down volume of unknown plugin %q: %w", name, err)
 	}
-	return mounts.Detach(ctx, m.deps.Mounter, dir)
+	return mounts.UnmountAndRemoveDir(ctx, m.deps.Mounter, dir)
 }
 
 // RemovePodDir removes the Pod's whole directory, without passing through a mount point. Unmount must have succeeded
@@ -286,8 +286,8 @@ func (m *Manager) unmountBelowRoot(ctx context.Context) error {
 		return err
 	}
 	// What is held cannot be unmounted. What the plugins know of it stays on disk, as after a reboot.
-	errs := []error{m.holder.ReleaseBelow(ctx, root)}
-	paths, err := mounts.Under(root)
+	errs := []error{m.holder.UnpinBelow(ctx, root)}
+	paths, err := mounts.ListBelow(root)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

@@ -44,7 +44,7 @@ func (w *waiter) claimEvents(ctx context.Context, claim *claimError, pause time.
 
 // forCure returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
 func (w *waiter) forCure(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
-	pause := w.m.exec.Pause(volumeKey(w.state.uid, name), opMount)
+	pause := w.m.exec.RetryAfter(volumeKey(w.state.uid, name), opMount)
 	var claim *claimError
 	var events <-chan watch.Event
 	var used *inUseError

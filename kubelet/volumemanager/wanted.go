@@ -91,7 +91,7 @@ func (m *Manager) supported(v *corev1.Volume) error {
 	if _, err := m.deps.Plugins.Find(spec); err != nil {
 		return err
 	}
-	if v.EmptyDir != nil && !emptydir.Supports(v.EmptyDir.Medium) {
+	if v.EmptyDir != nil && !emptydir.SupportsMedium(v.EmptyDir.Medium) {
 		return volume.Unsupported(spec, "emptyDir.medium",
 			fmt.Sprintf("medium %q is not supported; use \"\", \"Memory\" or \"HugePages\"", v.EmptyDir.Medium))
 	}

@@ -125,7 +125,7 @@ func (w *world) start() {
 	w.tokens = token.New(token.Deps{Client: w.client, Clock: w.clock})
 	w.drivers = csi.NewDrivers()
 	driverPlugin := csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
-		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens, Full: func(driver string) { w.full <- driver }})
+		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens, OnLimitExceeded: func(driver string) { w.full <- driver }})
 	registry, err := plugins.New(plugins.Deps{Objects: w.objects, Tokens: w.tokens, CSI: driverPlugin})
 	require.NoError(w.t, err)
 	w.Manager = volumemanager.New(

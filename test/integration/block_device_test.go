@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 )
 
 // blockPod is a Pod that tells the number of the device of claim block-1, writes to it, and stays.
@@ -34,9 +34,9 @@ func (w *volumeChaos) blockPod(name string) *corev1.Pod {
 // that the Pod has in its hands must be held all the time by the one loop device, and by none when it is gone.
 func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 	w := newVolumeChaos(t, 1)
-	holder := hold.New(hold.Deps{})
+	holder := blockpin.New(blockpin.Deps{})
 	held := func() []string {
-		paths, err := holder.Below(w.kubeletDir())
+		paths, err := holder.ListBelow(w.kubeletDir())
 		require.NoError(t, err)
 		return paths
 	}

@@ -67,7 +67,7 @@ func (f *foreground) stopped(by syscall.Signal) {
 	var exit *exec.ExitError
 	require.ErrorAs(f.t, f.cmd.Wait(), &exit)
 	require.Equal(f.t, 128+int(by), exit.ExitCode(), "it was interrupted: %v", exit)
-	left, err := mounts.Under(f.root)
+	left, err := mounts.ListBelow(f.root)
 	require.NoError(f.t, err)
 	require.Empty(f.t, left)
 	require.Empty(f.t, glob(filepath.Join(f.root, "pods", "*")))

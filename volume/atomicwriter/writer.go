@@ -52,17 +52,17 @@ func Write(dir string, files map[string]File, options Options) (changed bool, er
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, fmt.Errorf("read link to current files: %w", err)
 	}
-	if current != "" && same(filepath.Join(dir, current), clean, options) {
-		return false, tidy(dir, current, clean)
+	if current != "" && isUnchanged(filepath.Join(dir, current), clean, options) {
+		return false, cleanup(dir, current, clean)
 	}
 	next, err := writeGeneration(dir, clean, options)
 	if err != nil {
 		return false, err
 	}
-	if err := swap(dir, next); err != nil {
+	if err := switchTo(dir, next); err != nil {
 		return false, errors.Join(err, mounts.RemoveTree(filepath.Join(dir, next)))
 	}
-	return true, tidy(dir, next, clean)
+	return true, cleanup(dir, next, clean)
 }
 
 // checkPaths refuses paths that would leave the directory or hide behind the writer's own names.
@@ -110,8 +110,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// same reports whether the generation in dir is just these files.
-func same(dir string, files map[string]File, options Options) bool {
+// isUnchanged reports whether the generation in dir is just these files.
+func isUnchanged(dir string, files map[string]File, options Options) bool {
 	found := 0
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -167,7 +167,7 @@ func writeGeneration(dir string, files map[string]File, options Options) (string
 		return "", fmt.Errorf("make directory for files: %w", err)
 	}
 	fill := func() error {
-		if err := setDir(next, options); err != nil {
+		if err := setDirMode(next, options); err != nil {
 			return err
 		}
 		for path, file := range files {
@@ -198,15 +198,15 @@ func makeParents(root, path string, options Options) error {
 		if err != nil {
 			return fmt.Errorf("make directory for %q: %w", path, err)
 		}
-		if err := setDir(dir, options); err != nil {
+		if err := setDirMode(dir, options); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setDir gives a directory its mode and group, whatever the process's umask is.
-func setDir(dir string, options Options) error {
+// setDirMode gives a directory its mode and group, whatever the process's umask is.
+func setDirMode(dir string, options Options) error {
 	mode := os.FileMode(0o755)
 	if options.GID != nil {
 		if err := os.Lchown(dir, -1, int(*options.GID)); err != nil {
@@ -245,8 +245,8 @@ func writeFile(path string, file File, options Options) error {
 	return nil
 }
 
-// swap makes the generation of this name the current one.
-func swap(dir, next string) error {
+// switchTo makes the generation of this name the current one.
+func switchTo(dir, next string) error {
 	temporary := filepath.Join(dir, newDataLink)
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old link: %w", err)
@@ -260,8 +260,8 @@ func swap(dir, next string) error {
 	return nil
 }
 
-// tidy makes the links that the files need, and removes those that lead nowhere now and all other generations.
-func tidy(dir, current string, files map[string]File) error {
+// cleanup makes the links that the files need, and removes those that lead nowhere now and all other generations.
+func cleanup(dir, current string, files map[string]File) error {
 	wanted := make(map[string]bool, len(files))
 	for path := range files {
 		first, _, _ := strings.Cut(path, "/")

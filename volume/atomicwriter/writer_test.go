@@ -115,7 +115,7 @@ func TestBadPathsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be a directory")
 }
 
-func TestWhatACrashLeftIsTakenOver(t *testing.T) {
+func TestWriteAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a": "1", "b": "1"})
 	// Killed while writing the next generation, after making the temporary link, and before linking a new file.

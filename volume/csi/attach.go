@@ -33,19 +33,19 @@ func (p *Plugin) AttachError(ctx context.Context, spec volume.Spec) error {
 		return nil
 	}
 	err = fmt.Errorf("attach volume %q: csi driver %s: %s", s.name, s.driver, failed.Message)
-	if failed.ErrorCode == nil || codes.Code(*failed.ErrorCode) != codes.ResourceExhausted || p.LimitPeriod(s.driver) == 0 {
+	if failed.ErrorCode == nil || codes.Code(*failed.ErrorCode) != codes.ResourceExhausted || p.AllocatableUpdatePeriod(s.driver) == 0 {
 		return err
 	}
-	if p.deps.Full != nil {
-		p.deps.Full(s.driver)
+	if p.deps.OnLimitExceeded != nil {
+		p.deps.OnLimitExceeded(s.driver)
 	}
-	return volume.NoRoom(err)
+	return volume.AttachLimitExceeded(err)
 }
 
-// LimitPeriod is how often the driver wants to be asked how many volumes this node can have; 0 is once, when it is
+// AllocatableUpdatePeriod is how often the driver wants to be asked how many volumes this node can have; 0 is once, when it is
 // registered. It does not wait for the CSIDriver objects to be known: their changes are told to subscribers of Drivers.
-func (p *Plugin) LimitPeriod(driver string) time.Duration {
-	stored, ok, err := p.info.GetByKey(driver)
+func (p *Plugin) AllocatableUpdatePeriod(driver string) time.Duration {
+	stored, ok, err := p.csiDrivers.GetByKey(driver)
 	if err != nil || !ok {
 		return 0
 	}

@@ -16,157 +16,157 @@ import (
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/csi/fake"
-	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
 // blockVolume is a block volume of the driver, staged.
-func (w *world) blockVolume() volume.Spec {
-	w.t.Helper()
+func (f *fixture) blockVolume() volume.Spec {
+	f.t.Helper()
 	spec := persistent("pv")
 	spec.PV.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-	device, err := w.Device(w.t.Context(), spec)
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.Stage(w.t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec}))
+	device, err := f.Device(f.t.Context(), spec)
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.Stage(f.t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec}))
 	return spec
 }
 
-// unstaged unstages it, and fails if anything is left of it.
-func (w *world) unstaged() {
-	w.t.Helper()
-	require.NoError(w.t, w.Unstage(w.t.Context(), "kubernetes.io/csi/fake.csi.test^handle-pv"))
-	require.Empty(w.t, w.held())
-	require.NoDirExists(w.t, filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/pv"))
+// requireUnstaged unstages it, and fails if anything is left of it.
+func (f *fixture) requireUnstaged() {
+	f.t.Helper()
+	require.NoError(f.t, f.Unstage(f.t.Context(), "kubernetes.io/csi/fake.csi.test^handle-pv"))
+	require.Empty(f.t, f.pinnedPods())
+	require.NoDirExists(f.t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv"))
 }
 
-// held lists the holds of the volume, by their Pods.
-func (w *world) held() []string {
-	w.t.Helper()
-	paths, err := hold.New(hold.Deps{}).Below(w.root)
-	require.NoError(w.t, err)
+// pinnedPods lists the holds of the volume, by their Pods.
+func (f *fixture) pinnedPods() []string {
+	f.t.Helper()
+	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(f.root)
+	require.NoError(f.t, err)
 	var uids []string
 	for _, path := range paths {
-		uid, ok := strings.CutPrefix(path, filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev")+"/")
-		require.True(w.t, ok, path)
+		uid, ok := strings.CutPrefix(path, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev")+"/")
+		require.True(f.t, ok, path)
 		uids = append(uids, uid)
 	}
 	slices.Sort(uids)
 	return uids
 }
 
-func (w *world) isMapped(request volume.Request) {
-	w.t.Helper()
-	mount, err := w.Map(w.t.Context(), request)
-	require.NoError(w.t, err)
-	require.Equal(w.t, filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv", string(request.Pod.UID)),
+func (f *fixture) requireMapped(request volume.Request) {
+	f.t.Helper()
+	mount, err := f.Map(f.t.Context(), request)
+	require.NoError(f.t, err)
+	require.Equal(f.t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv", string(request.Pod.UID)),
 		mount.Path, "the container gets the device itself")
 	link, err := os.Readlink(request.Dir)
-	require.NoError(w.t, err)
-	require.Equal(w.t, mount.Path, link)
+	require.NoError(f.t, err)
+	require.Equal(f.t, mount.Path, link)
 }
 
-func TestBlockDeviceIsHeldForEachPodUntilUnmap(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	spec := w.blockVolume()
-	a, b := w.request("a", spec), w.request("b", spec)
-	w.isMapped(a)
-	w.isMapped(b)
-	require.Equal(t, []string{"a", "b"}, w.held())
-	w.start() // a new process
-	w.isMapped(a)
-	require.Equal(t, []string{"a", "b"}, w.held(), "nothing is held twice, nothing let go")
+func TestBlockDeviceIsPinnedForEachPodUntilUnmap(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	spec := f.blockVolume()
+	a, b := f.request("a", spec), f.request("b", spec)
+	f.requireMapped(a)
+	f.requireMapped(b)
+	require.Equal(t, []string{"a", "b"}, f.pinnedPods())
+	f.start() // a new process
+	f.requireMapped(a)
+	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "nothing is held twice, nothing let go")
 
-	w.driver.FailNext("NodePublishVolume", fake.Fault{Code: codes.Internal})
-	_, err := w.Map(t.Context(), a)
+	f.driver.FailNext("NodePublishVolume", fake.Fault{Code: codes.Internal})
+	_, err := f.Map(t.Context(), a)
 	require.True(t, volume.IsUncertain(err), "%v", err)
-	require.Equal(t, []string{"a", "b"}, w.held(), "the container may run on: a failure lets nothing go")
+	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "the container may run on: a failure lets nothing go")
 
 	var whenUnpublished []string
-	w.driver.Plan(func(call, _ string) fake.Fault {
+	f.driver.Plan(func(call, _ string) fake.Fault {
 		if call == "NodeUnpublishVolume" {
-			whenUnpublished = append(whenUnpublished, strings.Join(w.held(), " "))
+			whenUnpublished = append(whenUnpublished, strings.Join(f.pinnedPods(), " "))
 		}
 		return fake.Fault{}
 	})
 	for range 2 {
-		require.NoError(t, w.Unmap(t.Context(), a.Dir))
-		require.Equal(t, []string{"b"}, w.held())
+		require.NoError(t, f.Unmap(t.Context(), a.Dir))
+		require.Equal(t, []string{"b"}, f.pinnedPods())
 	}
-	require.NoError(t, w.Unmap(t.Context(), b.Dir))
+	require.NoError(t, f.Unmap(t.Context(), b.Dir))
 	require.Equal(t, []string{"b", ""}, whenUnpublished, "the driver must find the device let go")
-	require.NoDirExists(t, filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev"))
-	w.unstaged()
+	require.NoDirExists(t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev"))
+	f.requireUnstaged()
 }
 
-func TestDeviceThatIsNoLongerPublishedIsLetGoBeforeItIsPublishedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	request := w.request("a", w.blockVolume())
-	w.isMapped(request)
-	require.NoError(t, mounts.Syscalls{}.Unmount(filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")))
+func TestDeviceThatIsNoLongerPublishedIsUnpinnedBeforeItIsPublishedAgain(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	request := f.request("a", f.blockVolume())
+	f.requireMapped(request)
+	require.NoError(t, mounts.Syscalls{}.Unmount(filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")))
 	held := -1
-	w.driver.Plan(func(string, string) fake.Fault {
-		held = len(w.held())
+	f.driver.Plan(func(string, string) fake.Fault {
+		held = len(f.pinnedPods())
 		return fake.Fault{}
 	})
-	w.isMapped(request)
+	f.requireMapped(request)
 	require.Zero(t, held, "what is held may be in the driver's way")
-	require.Equal(t, []string{"a"}, w.held())
-	require.NoError(t, w.Unmap(t.Context(), request.Dir))
-	w.unstaged()
+	require.Equal(t, []string{"a"}, f.pinnedPods())
+	require.NoError(t, f.Unmap(t.Context(), request.Dir))
+	f.requireUnstaged()
 }
 
-func TestDeviceThatCannotBeHeld(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	nobody := filepath.Join(filepath.Dir(w.root), "nobody") // the node of a device that nobody has
+func TestDeviceThatCannotBePinned(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	nobody := filepath.Join(filepath.Dir(f.root), "nobody") // the node of a device that nobody has
 	require.NoError(t, unix.Mknod(nobody, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
-	w.driver.Config.Device = nobody
-	request := w.request("a", w.blockVolume())
-	_, err := w.Map(t.Context(), request)
+	f.driver.Config.Device = nobody
+	request := f.request("a", f.blockVolume())
+	_, err := f.Map(t.Context(), request)
 	require.ErrorContains(t, err, `map volume "pv": hold device`)
 	require.True(t, volume.IsUncertain(err), "the driver has published it: %v", err)
-	require.NoError(t, w.Unmap(t.Context(), request.Dir))
-	require.Zero(t, w.driver.Published())
-	w.unstaged()
+	require.NoError(t, f.Unmap(t.Context(), request.Dir))
+	require.Zero(t, f.driver.Published())
+	f.requireUnstaged()
 }
 
 // TestLinksOfAnOlderVersion takes over what was mapped before devices were held: links in the place of the hold and in
 // the Pod's directory.
 func TestLinksOfAnOlderVersion(t *testing.T) {
 	for _, unmap := range []bool{false, true} {
-		w := newWorld(t)
-		w.start()
-		request := w.request("a", w.blockVolume())
-		w.isMapped(request)
-		at := filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev/a")
-		require.NoError(t, hold.New(hold.Deps{}).Release(t.Context(), at))
+		f := newFixture(t)
+		f.start()
+		request := f.request("a", f.blockVolume())
+		f.requireMapped(request)
+		at := filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev/a")
+		require.NoError(t, blockpin.New(blockpin.Deps{}).Unpin(t.Context(), at))
 		require.NoError(t, os.Mkdir(filepath.Dir(at), 0o750))
-		require.NoError(t, os.Symlink(filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a"), at))
+		require.NoError(t, os.Symlink(filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a"), at))
 		require.NoError(t, os.Remove(request.Dir))
 		require.NoError(t, os.Symlink(at, request.Dir))
 		if !unmap {
-			w.isMapped(request)
-			require.Equal(t, []string{"a"}, w.held())
+			f.requireMapped(request)
+			require.Equal(t, []string{"a"}, f.pinnedPods())
 		}
-		require.NoError(t, w.Unmap(t.Context(), request.Dir))
+		require.NoError(t, f.Unmap(t.Context(), request.Dir))
 		require.NoFileExists(t, at)
-		require.Zero(t, w.driver.Published())
-		w.unstaged()
+		require.Zero(t, f.driver.Published())
+		f.requireUnstaged()
 	}
 }
 
-func TestHoldOfAPodWhoseDirectoryWasRemovedByHand(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	request := w.request("a", w.blockVolume())
-	w.isMapped(request)
-	require.NoError(t, os.RemoveAll(volume.PodDir(w.root, types.UID("a"))))
+func TestPinOfAPodWhoseDirectoryWasRemovedByHand(t *testing.T) {
+	f := newFixture(t)
+	f.start()
+	request := f.request("a", f.blockVolume())
+	f.requireMapped(request)
+	require.NoError(t, os.RemoveAll(volume.PodDir(f.root, types.UID("a"))))
 	// Nothing tells of the publication any more: somebody has to end it by hand too.
-	target := filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")
+	target := filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")
 	require.NoError(t, mounts.Syscalls{}.Unmount(target))
 	require.NoError(t, os.RemoveAll(filepath.Dir(target)))
-	w.unstaged()
+	f.requireUnstaged()
 }

@@ -25,9 +25,9 @@ import (
 // tokensKey is the key under which a driver finds the tokens that it asked for.
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// leavesOpen reports whether a failed call may have taken effect, now or later. ResourceExhausted is among these
+// isUncertainStatus reports whether a failed call may have taken effect, now or later. ResourceExhausted is among these
 // because it is also how a client says that an answer was too large to read.
-func leavesOpen(err error) bool {
+func isUncertainStatus(err error) bool {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted:
 		return true
@@ -38,8 +38,8 @@ func leavesOpen(err error) bool {
 	return false
 }
 
-// longestWords is how much of a driver's own words is kept: an event holds a kilobyte in all.
-const longestWords = 600
+// maxErrorLength is how much of a driver's own words is kept: an event holds a kilobyte in all.
+const maxErrorLength = 600
 
 // driverError is what a driver said, cut short.
 type driverError struct{ err error }
@@ -47,17 +47,17 @@ type driverError struct{ err error }
 // Error implements error.
 func (e driverError) Error() string {
 	text := e.err.Error()
-	if len(text) > longestWords {
-		text = strings.ToValidUTF8(text[:longestWords], "") + "…"
+	if len(text) > maxErrorLength {
+		text = strings.ToValidUTF8(text[:maxErrorLength], "") + "…"
 	}
 	return text
 }
 
 func (e driverError) Unwrap() error { return e.err }
 
-// called makes one call of a driver: it bounds it in time, notes it as a stage of the object that ctx works for, and
+// callDriver makes one call of a driver: it bounds it in time, notes it as a stage of the object that ctx works for, and
 // says whose call failed. The driver's own words are kept, as far as an event has room.
-func called(ctx context.Context, driver, call, volume string, f func(context.Context) error) error {
+func callDriver(ctx context.Context, driver, call, volume string, f func(context.Context) error) error {
 	span := timeline.Current(ctx).Begin("csi driver "+driver, timeline.StageDriver, call+" "+volume)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -88,18 +88,18 @@ func (s *source) capability(driver *Driver, fsGroup *int64) *csipb.VolumeCapabil
 }
 
 // accessMode translates the mode. Drivers that know how tell one writer from many on one node.
-func accessMode(mode corev1.PersistentVolumeAccessMode, tells bool) csipb.VolumeCapability_AccessMode_Mode {
+func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) csipb.VolumeCapability_AccessMode_Mode {
 	switch mode {
 	case corev1.ReadOnlyMany:
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	case corev1.ReadWriteMany:
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	case corev1.ReadWriteOncePod:
-		if tells {
+		if singleNodeModes {
 			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 		}
 	case corev1.ReadWriteOnce:
-		if tells {
+		if singleNodeModes {
 			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 		}
 	}
@@ -127,11 +127,11 @@ func (p *Plugin) secrets(
 	return values, nil
 }
 
-// attachment is what the attacher told of the device. It is asked for once, until the device is unstaged.
-func (p *Plugin) attachment(ctx context.Context, s *source) (map[string]string, error) {
+// publishContext is what the attacher told of the device. It is asked for once, until the device is unstaged.
+func (p *Plugin) publishContext(ctx context.Context, s *source) (map[string]string, error) {
 	device := deviceName(s.driver, s.handle)
 	p.mu.Lock()
-	metadata, ok := p.attachments[device]
+	metadata, ok := p.publishContexts[device]
 	p.mu.Unlock()
 	if ok {
 		return metadata, nil
@@ -152,16 +152,16 @@ func (p *Plugin) attachment(ctx context.Context, s *source) (map[string]string, 
 	}
 	metadata = object.Status.AttachmentMetadata
 	p.mu.Lock()
-	p.attachments[device] = metadata
+	p.publishContexts[device] = metadata
 	p.mu.Unlock()
 	return metadata, nil
 }
 
-// forgetAttachment has the attachment read anew.
-func (p *Plugin) forgetAttachment(device string) {
+// forgetPublishContext has the attachment read anew.
+func (p *Plugin) forgetPublishContext(device string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.attachments, device)
+	delete(p.publishContexts, device)
 }
 
 // volumeContext is the volume's attributes and what else the driver wants to know. The second map is for the secrets.
@@ -172,7 +172,7 @@ func (p *Plugin) volumeContext(
 	if attributes == nil {
 		attributes = make(map[string]string)
 	}
-	if wantsPodInfo(object) {
+	if podInfoOnMount(object) {
 		attributes["csi.storage.k8s.io/pod.name"] = pod.Name
 		attributes["csi.storage.k8s.io/pod.namespace"] = pod.Namespace
 		attributes["csi.storage.k8s.io/pod.uid"] = string(pod.UID)
@@ -186,7 +186,7 @@ func (p *Plugin) volumeContext(
 	if err != nil {
 		return nil, nil, err
 	}
-	if wantsTokensInSecrets(object) {
+	if tokensInSecrets(object) {
 		return attributes, map[string]string{tokensKey: tokens}, nil
 	}
 	attributes[tokensKey] = tokens
@@ -195,7 +195,7 @@ func (p *Plugin) volumeContext(
 
 // tokens is a JSON object with a token for each audience.
 func (p *Plugin) tokens(ctx context.Context, pod *corev1.Pod, requests []storagev1.TokenRequest) (string, error) {
-	answers := make(map[string]authenticationv1.TokenRequestStatus, len(requests))
+	statuses := make(map[string]authenticationv1.TokenRequestStatus, len(requests))
 	for _, request := range requests {
 		token, err := p.deps.Tokens.Token(ctx, pod, &corev1.ServiceAccountTokenProjection{
 			Audience: request.Audience, ExpirationSeconds: request.ExpirationSeconds,
@@ -207,9 +207,9 @@ func (p *Plugin) tokens(ctx context.Context, pod *corev1.Pod, requests []storage
 		if err != nil {
 			return "", fmt.Errorf("read token with audience %q for the csi driver: %w", request.Audience, err)
 		}
-		answers[request.Audience] = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: expires}
+		statuses[request.Audience] = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: expires}
 	}
-	raw, err := json.Marshal(answers)
+	raw, err := json.Marshal(statuses)
 	if err != nil {
 		return "", fmt.Errorf("encode tokens for the csi driver: %w", err)
 	}
@@ -235,10 +235,10 @@ func tokenExpiry(token string) (metav1.Time, error) {
 	return metav1.NewTime(time.Unix(claims.Expires, 0).UTC()), nil
 }
 
-// outcome tells what a failed call means. Unless it is certain that nothing was done, and nothing had been done
+// classifyError tells what a failed call means. Unless it is certain that nothing was done, and nothing had been done
 // before, the volume may be set up.
-func outcome(err error, before, mounted bool) error {
-	if before || mounted || leavesOpen(err) {
+func classifyError(err error, before, mounted bool) error {
+	if before || mounted || isUncertainStatus(err) {
 		return volume.Uncertain(err)
 	}
 	return err

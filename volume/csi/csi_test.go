@@ -41,8 +41,8 @@ func (tokens) Token(_ context.Context, pod *corev1.Pod, want *corev1.ServiceAcco
 	return "head." + claims + ".signature-" + string(pod.UID), nil
 }
 
-// world is a plugin with one driver.
-type world struct {
+// fixture is a plugin with one driver.
+type fixture struct {
 	*csi.Plugin
 	t      testing.TB
 	root   string
@@ -51,15 +51,15 @@ type world struct {
 	client *kubefake.Clientset
 }
 
-func newWorld(t testing.TB, capabilities ...csipb.NodeServiceCapability_RPC_Type) *world {
+func newFixture(t testing.TB, capabilities ...csipb.NodeServiceCapability_RPC_Type) *fixture {
 	t.Helper()
 	base := testsuite.Root(t)
-	w := &world{t: t, root: filepath.Join(base, "kubelet"), driver: fake.New(fake.Config{
+	f := &fixture{t: t, root: filepath.Join(base, "kubelet"), driver: fake.New(fake.Config{
 		Name: driverName, NodeID: "id", Dir: filepath.Join(base, "d"), Capabilities: capabilities, Device: testsuite.BlockDevice(t),
 	})}
-	require.NoError(t, w.driver.Serve(""))
-	t.Cleanup(w.driver.Stop)
-	w.object = &storagev1.CSIDriver{
+	require.NoError(t, f.driver.Serve(""))
+	t.Cleanup(f.driver.Stop)
+	f.object = &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired: ptr.To(false),
@@ -67,33 +67,33 @@ func newWorld(t testing.TB, capabilities ...csipb.NodeServiceCapability_RPC_Type
 				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
 		},
 	}
-	return w
+	return f
 }
 
 // start makes the plugin, when the objects are as the test wants them.
-func (w *world) start(objects ...runtime.Object) *csi.Plugin {
-	w.t.Helper()
+func (f *fixture) start(objects ...runtime.Object) *csi.Plugin {
+	f.t.Helper()
 	drivers := csi.NewDrivers()
-	driver, err := csi.Dial(w.t.Context(), driverName, "unix://"+w.driver.Endpoint())
-	require.NoError(w.t, err)
+	driver, err := csi.Dial(f.t.Context(), driverName, "unix://"+f.driver.Endpoint())
+	require.NoError(f.t, err)
 	drivers.Add(driver)
-	w.t.Cleanup(drivers.Close)
-	return w.startWith(kubefake.NewClientset(append(objects, w.object)...), drivers)
+	f.t.Cleanup(drivers.Close)
+	return f.startWith(kubefake.NewClientset(append(objects, f.object)...), drivers)
 }
 
 // startWith makes the plugin with drivers of the test's own.
-func (w *world) startWith(client *kubefake.Clientset, drivers *csi.Drivers) *csi.Plugin {
-	w.t.Helper()
-	w.client = client
-	w.Plugin = csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
-		csi.Deps{Client: w.client, Drivers: drivers, Tokens: tokens{}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+func (f *fixture) startWith(client *kubefake.Clientset, drivers *csi.Drivers) *csi.Plugin {
+	f.t.Helper()
+	f.client = client
+	f.Plugin = csi.New(csi.Config{RootDir: f.root, NodeName: "here"},
+		csi.Deps{Client: f.client, Drivers: drivers, Tokens: tokens{}})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)
-	plugin := w.Plugin
+	plugin := f.Plugin
 	go func() { done <- plugin.Start(ctx) }()
-	w.t.Cleanup(func() {
+	f.t.Cleanup(func() {
 		cancel()
-		require.NoError(w.t, <-done)
+		require.NoError(f.t, <-done)
 	})
 	return plugin
 }
@@ -110,12 +110,12 @@ func inline(source *corev1.CSIVolumeSource) volume.Spec {
 		Name: "data", VolumeSource: corev1.VolumeSource{CSI: source}}}
 }
 
-func (w *world) request(uid types.UID, spec volume.Spec) volume.Request {
+func (f *fixture) request(uid types.UID, spec volume.Spec) volume.Request {
 	pod := testsuite.Pod(uid, spec)
 	pod.Spec.ServiceAccountName = "account"
-	dir := volume.Dir(w.root, uid, csi.Name, spec.DirName())
+	dir := volume.Dir(f.root, uid, csi.Name, spec.DirName())
 	if spec.IsBlock() {
-		dir = volume.DeviceDir(w.root, uid, csi.Name, spec.DirName())
+		dir = volume.DeviceDir(f.root, uid, csi.Name, spec.DirName())
 	}
 	return volume.Request{Pod: pod, Spec: spec, Dir: dir}
 }
@@ -125,11 +125,11 @@ func TestSuite(t *testing.T) {
 		"persistent": persistent("pv"), "inline": inline(&corev1.CSIVolumeSource{Driver: driverName}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			var w *world
+			var f *fixture
 			testsuite.Run(t, testsuite.Subject{
-				New: func(t *testing.T) volume.Plugin { return w.start() },
+				New: func(t *testing.T) volume.Plugin { return f.start() },
 				Spec: func(t *testing.T, scratch string) volume.Spec {
-					w = newWorld(t)
+					f = newFixture(t)
 					return spec
 				},
 				Writable: true, Persistent: true, // the fake keeps the data of inline volumes too
@@ -138,49 +138,49 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-func TestWhatDriversAreTold(t *testing.T) {
-	w := newWorld(t, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+func TestRequestsCarryWhatTheDriverNeeds(t *testing.T) {
+	f := newFixture(t, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER, csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
-	w.object.Spec.PodInfoOnMount = ptr.To(true)
-	w.object.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}}
+	f.object.Spec.PodInfoOnMount = ptr.To(true)
+	f.object.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}}
 	secret := func(namespace, name string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 			Data: map[string][]byte{"for": []byte(name)}}
 	}
-	w.start(secret("x", "stage"), secret("x", "publish"), secret("default", "own"))
+	f.start(secret("x", "stage"), secret("x", "publish"), secret("default", "own"))
 	spec := persistent("pv")
 	spec.PV.Spec.MountOptions = []string{"noatime"}
 	spec.PV.Spec.CSI.FSType = "xfs"
 	spec.PV.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
 	spec.PV.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "x", Name: "stage"}
 	spec.PV.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "x", Name: "publish"}
-	device, err := w.Device(t.Context(), spec)
+	device, err := f.Device(t.Context(), spec)
 	require.NoError(t, err)
 	require.Equal(t, volume.Device{Name: "kubernetes.io/csi/fake.csi.test^handle-pv", Driver: "fake.csi.test"}, device)
 	group := ptr.To(int64(77))
-	require.NoError(t, w.Stage(t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec, FSGroup: group}))
-	stage := fake.Last[*csipb.NodeStageVolumeRequest](w.driver)
+	require.NoError(t, f.Stage(t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec, FSGroup: group}))
+	stage := fake.Last[*csipb.NodeStageVolumeRequest](f.driver)
 	require.Equal(t, map[string]string{"for": "stage"}, stage.Secrets)
 	require.Equal(t, map[string]string{"a": "b"}, stage.VolumeContext)
-	require.Regexp(t, w.root+`/plugins/kubernetes.io/csi/fake.csi.test/[0-9a-f]{64}/globalmount`, stage.StagingTargetPath)
+	require.Regexp(t, f.root+`/plugins/kubernetes.io/csi/fake.csi.test/[0-9a-f]{64}/globalmount`, stage.StagingTargetPath)
 	require.Equal(t, "77", stage.VolumeCapability.GetMount().VolumeMountGroup)
 
-	request := w.request("uid", spec)
+	request := f.request("uid", spec)
 	request.FSGroup, request.ReadOnly = group, true
-	mount, err := w.SetUp(t.Context(), request)
+	mount, err := f.SetUp(t.Context(), request)
 	require.NoError(t, err)
 	require.True(t, mount.ReadOnly)
-	publish := fake.Last[*csipb.NodePublishVolumeRequest](w.driver)
+	publish := fake.Last[*csipb.NodePublishVolumeRequest](f.driver)
 	require.True(t, publish.Readonly)
 	require.Equal(t, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, publish.VolumeCapability.AccessMode.Mode)
 	require.Equal(t, "xfs", publish.VolumeCapability.GetMount().FsType)
 	require.Equal(t, []string{"noatime"}, publish.VolumeCapability.GetMount().MountFlags)
 	require.Equal(t, map[string]string{"for": "publish"}, publish.Secrets)
 	told := publish.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]
-	var answers map[string]struct{ Token, ExpirationTimestamp string }
-	require.NoError(t, json.Unmarshal([]byte(told), &answers))
-	require.True(t, strings.HasSuffix(answers["vault"].Token, "signature-uid"))
-	require.Equal(t, "2023-11-14T22:13:20Z", answers["vault"].ExpirationTimestamp)
+	var statuses map[string]struct{ Token, ExpirationTimestamp string }
+	require.NoError(t, json.Unmarshal([]byte(told), &statuses))
+	require.True(t, strings.HasSuffix(statuses["vault"].Token, "signature-uid"))
+	require.Equal(t, "2023-11-14T22:13:20Z", statuses["vault"].ExpirationTimestamp)
 	delete(publish.VolumeContext, "csi.storage.k8s.io/serviceAccount.tokens")
 	require.Equal(t, map[string]string{
 		"a": "b", "csi.storage.k8s.io/pod.name": "pod-uid", "csi.storage.k8s.io/pod.namespace": "default",
@@ -191,22 +191,22 @@ func TestWhatDriversAreTold(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"specVolID":"pv","volumeHandle":"handle-pv","driverName":"fake.csi.test","nodeName":"here",
 		"volumeLifecycleMode":"Persistent"}`, string(raw))
-	name, err := w.DeviceOf(request.Dir)
+	name, err := f.DeviceOf(request.Dir)
 	require.NoError(t, err)
 	require.Equal(t, device.Name, name)
-	require.NoError(t, w.TearDown(t.Context(), request.Dir))
-	require.NoError(t, w.Unstage(t.Context(), device.Name))
-	require.NoError(t, w.Unstage(t.Context(), device.Name), "twice is fine")
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
+	require.NoError(t, f.Unstage(t.Context(), device.Name))
+	require.NoError(t, f.Unstage(t.Context(), device.Name), "twice is fine")
 
 	own := inline(&corev1.CSIVolumeSource{Driver: driverName, NodePublishSecretRef: &corev1.LocalObjectReference{Name: "own"}})
-	request = w.request("uid", own)
-	_, err = w.SetUp(t.Context(), request)
+	request = f.request("uid", own)
+	_, err = f.SetUp(t.Context(), request)
 	require.NoError(t, err)
-	publish = fake.Last[*csipb.NodePublishVolumeRequest](w.driver)
+	publish = fake.Last[*csipb.NodePublishVolumeRequest](f.driver)
 	require.Equal(t, map[string]string{"for": "own"}, publish.Secrets)
 	require.Regexp(t, `^csi-[0-9a-f]{64}$`, publish.VolumeId)
 	require.Empty(t, publish.StagingTargetPath)
-	require.NoError(t, w.TearDown(t.Context(), request.Dir))
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
 }
 
 func TestAttachmentsAreChecked(t *testing.T) {
@@ -221,30 +221,30 @@ func TestAttachmentsAreChecked(t *testing.T) {
 		"missing":  {func(a *storagev1.VolumeAttachment) { a.Name = "other" }, "not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
-			w.object.Spec.AttachRequired = nil
+			f := newFixture(t, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+			f.object.Spec.AttachRequired = nil
 			attachment := &storagev1.VolumeAttachment{
 				Spec:   storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "here"},
 				Status: storagev1.VolumeAttachmentStatus{Attached: true},
 			}
 			attachment.Name = csi.AttachmentName("handle-pv", driverName, "here")
 			test.change(attachment)
-			w.start(attachment)
+			f.start(attachment)
 			spec := persistent("pv")
-			device, err := w.Device(t.Context(), spec)
+			device, err := f.Device(t.Context(), spec)
 			require.NoError(t, err)
 			require.True(t, device.Attach)
-			err = w.Stage(t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec})
+			err = f.Stage(t.Context(), volume.StageRequest{DeviceName: device.Name, Spec: spec})
 			if test.err != "" {
 				require.ErrorContains(t, err, test.err)
-				require.Empty(t, w.driver.Calls())
+				require.Empty(t, f.driver.Calls())
 				return
 			}
 			require.NoError(t, err)
-			staged, err := w.Staged()
+			staged, err := f.Staged()
 			require.NoError(t, err)
 			require.Equal(t, []volume.Device{device}, staged)
-			require.NoError(t, w.Unstage(t.Context(), device.Name))
+			require.NoError(t, f.Unstage(t.Context(), device.Name))
 		})
 	}
 }
@@ -265,22 +265,22 @@ func TestGroupOfThePod(t *testing.T) {
 		"default, spelled out": {storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy, "ext4", corev1.ReadWriteOnce, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			f := newFixture(t)
 			if test.policy != "" {
-				w.object.Spec.FSGroupPolicy = &test.policy
+				f.object.Spec.FSGroupPolicy = &test.policy
 			}
-			w.start()
+			f.start()
 			spec := persistent("pv")
 			spec.PV.Spec.CSI.FSType = test.fsType
 			spec.PV.Spec.AccessModes[0] = test.mode
-			request := w.request("uid", spec)
+			request := f.request("uid", spec)
 			request.FSGroup = ptr.To(int64(4321))
-			mount, err := w.SetUp(t.Context(), request)
+			mount, err := f.SetUp(t.Context(), request)
 			require.NoError(t, err)
 			info, err := os.Stat(mount.Path)
 			require.NoError(t, err)
 			require.Equal(t, test.given, info.Sys().(*syscall.Stat_t).Gid == 4321)
-			require.NoError(t, w.TearDown(t.Context(), request.Dir))
+			require.NoError(t, f.TearDown(t.Context(), request.Dir))
 		})
 	}
 }
@@ -292,16 +292,16 @@ func TestOutcomesOfFailures(t *testing.T) {
 			codes.Aborted: true, codes.Unavailable: true, codes.DeadlineExceeded: true, codes.ResourceExhausted: true,
 		} {
 			t.Run(fmt.Sprintf("%s, block %t", code, block), func(t *testing.T) {
-				w := newWorld(t)
-				w.start()
+				f := newFixture(t)
+				f.start()
 				spec := persistent("pv")
-				setUp, tearDown := w.SetUp, w.TearDown
+				setUp, tearDown := f.SetUp, f.TearDown
 				if block {
 					spec.PV.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-					setUp, tearDown = w.Map, w.Unmap
+					setUp, tearDown = f.Map, f.Unmap
 				}
-				request := w.request("uid", spec)
-				w.driver.FailNext("NodePublishVolume", fake.Fault{Code: code})
+				request := f.request("uid", spec)
+				f.driver.FailNext("NodePublishVolume", fake.Fault{Code: code})
 				_, err := setUp(t.Context(), request)
 				require.ErrorContains(t, err, "code = "+code.String())
 				require.Equal(t, uncertain, volume.IsUncertain(err))
@@ -311,43 +311,43 @@ func TestOutcomesOfFailures(t *testing.T) {
 
 				_, err = setUp(t.Context(), request)
 				require.NoError(t, err)
-				w.driver.FailNext("NodePublishVolume", fake.Fault{Code: code})
+				f.driver.FailNext("NodePublishVolume", fake.Fault{Code: code})
 				_, err = setUp(t.Context(), request)
 				require.True(t, volume.IsUncertain(err), "what was set up once has to be taken down: %v", err)
-				w.driver.FailNext("NodeUnpublishVolume", fake.Fault{Code: code}, fake.Fault{Code: code, Lost: true})
+				f.driver.FailNext("NodeUnpublishVolume", fake.Fault{Code: code}, fake.Fault{Code: code, TakesEffect: true})
 				require.Error(t, tearDown(t.Context(), request.Dir))
 				require.Error(t, tearDown(t.Context(), request.Dir))
 				require.NoError(t, tearDown(t.Context(), request.Dir))
 				require.NoFileExists(t, request.Dir)
-				require.Zero(t, w.driver.Published())
+				require.Zero(t, f.driver.Published())
 			})
 		}
 	}
 }
 
-func TestDriverThatOnlySaysThatItPublished(t *testing.T) {
-	w := newWorld(t)
-	w.start()
+func TestDriverThatPublishesNoDevice(t *testing.T) {
+	f := newFixture(t)
+	f.start()
 	spec := persistent("pv")
 	spec.PV.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-	w.driver.Config.Device = filepath.Join(w.driver.Config.Dir, "file")
-	require.NoError(t, os.WriteFile(w.driver.Config.Device, nil, 0o600))
-	request := w.request("uid", spec)
-	_, err := w.Map(t.Context(), request)
+	f.driver.Config.Device = filepath.Join(f.driver.Config.Dir, "file")
+	require.NoError(t, os.WriteFile(f.driver.Config.Device, nil, 0o600))
+	request := f.request("uid", spec)
+	_, err := f.Map(t.Context(), request)
 	require.ErrorContains(t, err, "it succeeded but the target is no block device")
-	require.NoError(t, w.Unmap(t.Context(), request.Dir))
+	require.NoError(t, f.Unmap(t.Context(), request.Dir))
 }
 
 func TestDataThatCannotBeRead(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	request := w.request("uid", persistent("pv"))
-	_, err := w.SetUp(t.Context(), request)
+	f := newFixture(t)
+	f.start()
+	request := f.request("uid", persistent("pv"))
+	_, err := f.SetUp(t.Context(), request)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(request.Dir, "vol_data.json"), []byte("{"), 0o600))
-	data := filepath.Join(w.driver.Config.Dir, "data", "handle-pv", "f")
+	data := filepath.Join(f.driver.Config.Dir, "data", "handle-pv", "f")
 	require.NoError(t, os.WriteFile(data, nil, 0o600))
-	require.NoError(t, w.TearDown(t.Context(), request.Dir))
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
 	require.NoDirExists(t, request.Dir)
 	require.FileExists(t, data, "nothing is removed through a mount")
 }

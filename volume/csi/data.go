@@ -49,11 +49,11 @@ func (p *Plugin) dataOf(s *source, attach bool) *volumeData {
 	return data
 }
 
-// save writes the data file into dir, which must be there. It reports whether there was a readable one before. A
+// saveData writes the data file into dir, which must be there. It reports whether there was a readable one before. A
 // process that dies leaves the old file or the new one; after the machine died there may be neither, but then no
 // mount is left either.
-func save(dir string, data *volumeData) (before bool, err error) {
-	switch _, err := load(dir); {
+func saveData(dir string, data *volumeData) (before bool, err error) {
+	switch _, err := loadData(dir); {
 	case err == nil:
 		before = true
 	case !errors.Is(err, errNoData):
@@ -73,8 +73,8 @@ func save(dir string, data *volumeData) (before bool, err error) {
 	return before, nil
 }
 
-// load reads the data file in dir. A missing or unreadable one gives an error that wraps errNoData.
-func load(dir string) (*volumeData, error) {
+// loadData reads the data file in dir. A missing or unreadable one gives an error that wraps errNoData.
+func loadData(dir string) (*volumeData, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, dataFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errNoData
@@ -92,8 +92,8 @@ func load(dir string) (*volumeData, error) {
 	return data, nil
 }
 
-// forget removes the data file. A missing one is fine.
-func forget(dir string) error {
+// removeData removes the data file. A missing one is fine.
+func removeData(dir string) error {
 	for _, name := range []string{dataFile + ".new", dataFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove volume data: %w", err)

@@ -51,19 +51,19 @@ type Driver struct {
 	caps map[csipb.NodeServiceCapability_RPC_Type]bool
 }
 
-// Dial connects to a driver and asks it what it can do; more may have its calls measured (Calls.Of). The caller owns the Driver until it is given to Drivers.
-func Dial(ctx context.Context, name, endpoint string, more ...grpc.DialOption) (*Driver, error) {
+// Dial connects to a driver and asks it what it can do; more may have its calls measured (Calls.DialOption). The caller owns the Driver until it is given to Drivers.
+func Dial(ctx context.Context, name, endpoint string, extra ...grpc.DialOption) (*Driver, error) {
 	if err := CheckDriverName(name); err != nil {
 		return nil, err
 	}
 	endpoint = strings.TrimPrefix(endpoint, "unix://")
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, endpoint) }
-	again := backoff.DefaultConfig
-	again.BaseDelay, again.MaxDelay = redialMin, redialMax
+	backoffConfig := backoff.DefaultConfig
+	backoffConfig.BaseDelay, backoffConfig.MaxDelay = redialMin, redialMax
 	conn, err := grpc.NewClient("passthrough:///"+name, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
-		grpc.WithIdleTimeout(0), grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}),
-	}, more...)...)
+		grpc.WithIdleTimeout(0), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoffConfig, MinConnectTimeout: time.Second}),
+	}, extra...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to csi driver %q at %q: %w", name, endpoint, err)
 	}
@@ -71,13 +71,13 @@ func Dial(ctx context.Context, name, endpoint string, more ...grpc.DialOption) (
 	// It may have registered a moment before it listens.
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{}, grpc.WaitForReady(true))
+	response, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, driverError{err})
 	}
 	d.caps = make(map[csipb.NodeServiceCapability_RPC_Type]bool)
-	for _, capability := range answer.GetCapabilities() {
+	for _, capability := range response.GetCapabilities() {
 		d.caps[capability.GetRpc().GetType()] = true
 	}
 	return d, nil
@@ -85,14 +85,14 @@ func Dial(ctx context.Context, name, endpoint string, more ...grpc.DialOption) (
 
 // NodeInfo asks the driver how it calls this node.
 func (d *Driver) NodeInfo(ctx context.Context) (*csipb.NodeGetInfoResponse, error) {
-	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
+	response, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("ask csi driver %q for its name of this node: %w", d.Name, driverError{err})
 	}
-	if answer.GetNodeId() == "" {
+	if response.GetNodeId() == "" {
 		return nil, fmt.Errorf("ask csi driver %q for its name of this node: it gave none", d.Name)
 	}
-	return answer, nil
+	return response, nil
 }
 
 // Close ends the connection. Calls that run fail.
@@ -113,15 +113,15 @@ func (e *NotRegisteredError) Error() string {
 
 // Drivers is the drivers that are registered on this node. It is safe for concurrent use, and owns its Drivers.
 type Drivers struct {
-	mu      sync.Mutex // guards all below
-	byName  map[string]*Driver
-	readers map[int]func()
-	next    int
+	mu          sync.Mutex // guards all below
+	byName      map[string]*Driver
+	subscribers map[int]func()
+	next        int
 }
 
 // NewDrivers makes an empty list.
 func NewDrivers() *Drivers {
-	return &Drivers{byName: make(map[string]*Driver), readers: make(map[int]func())}
+	return &Drivers{byName: make(map[string]*Driver), subscribers: make(map[int]func())}
 }
 
 // Get returns the driver of this name, or a *NotRegisteredError.
@@ -144,19 +144,19 @@ func (d *Drivers) Add(driver *Driver) {
 	if before != nil && before != driver {
 		_ = before.Close()
 	}
-	d.tell()
+	d.notify()
 }
 
-// tell tells subscribers that something changed.
-func (d *Drivers) tell() {
+// notify tells subscribers that something changed.
+func (d *Drivers) notify() {
 	d.mu.Lock()
-	readers := make([]func(), 0, len(d.readers))
-	for _, reader := range d.readers {
-		readers = append(readers, reader)
+	subscribers := make([]func(), 0, len(d.subscribers))
+	for _, subscriber := range d.subscribers {
+		subscribers = append(subscribers, subscriber)
 	}
 	d.mu.Unlock()
-	for _, reader := range readers {
-		reader()
+	for _, subscriber := range subscribers {
+		subscriber()
 	}
 }
 
@@ -183,11 +183,11 @@ func (d *Drivers) Subscribe(changed func()) (cancel func()) {
 	defer d.mu.Unlock()
 	id := d.next
 	d.next++
-	d.readers[id] = changed
+	d.subscribers[id] = changed
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.readers, id)
+		delete(d.subscribers, id)
 	}
 }
 

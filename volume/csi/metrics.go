@@ -10,27 +10,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Calls is the metric of calls of drivers, under upstream's name. It is safe for concurrent use.
-type Calls struct {
+// CallMetrics is the metric of calls of drivers, under upstream's name. It is safe for concurrent use.
+type CallMetrics struct {
 	*prometheus.HistogramVec
 	clock clock.PassiveClock
 }
 
-var _ prometheus.Collector = (*Calls)(nil)
+var _ prometheus.Collector = (*CallMetrics)(nil)
 
-// NewCalls makes a Calls that has seen none; a nil clock is the real one.
-func NewCalls(clk clock.PassiveClock) *Calls {
+// NewCallMetrics makes a Calls that has seen none; a nil clock is the real one.
+func NewCallMetrics(clk clock.PassiveClock) *CallMetrics {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	return &Calls{clock: clk, HistogramVec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	return &CallMetrics{clock: clk, HistogramVec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "csi_operations_seconds", Help: "Length of calls of CSI drivers, by method and by what came of them.",
 		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})}
 }
 
-// Of has the calls of a driver measured, when it is given to Dial.
-func (c *Calls) Of(driver string) grpc.DialOption {
+// DialOption has the calls of a driver measured, when it is given to Dial.
+func (c *CallMetrics) DialOption(driver string) grpc.DialOption {
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn,
 		call grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
@@ -43,6 +43,6 @@ func (c *Calls) Of(driver string) grpc.DialOption {
 
 // observe notes one call. Volumes of the plugins that Kubernetes once had in its own tree are not used here, so none is
 // migrated.
-func (c *Calls) observe(driver, method string, took time.Duration, err error) {
+func (c *CallMetrics) observe(driver, method string, took time.Duration, err error) {
 	c.WithLabelValues(driver, method, status.Code(err).String(), "false").Observe(took.Seconds())
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -37,31 +37,31 @@ type Deps struct {
 	Client  kubernetes.Interface
 	Drivers *Drivers
 	Tokens  Tokens
-	// Full is told of a driver that has no room on this node for one more volume, so that it is asked for its limit
+	// OnLimitExceeded is told of a driver that has no room on this node for one more volume, so that it is asked for its limit
 	// again. It must return soon. Nil tells nobody.
-	Full    func(driver string)
-	Mounter mounts.Mounter
-	Logger  *slog.Logger
+	OnLimitExceeded func(driver string)
+	Mounter         mounts.Mounter
+	Logger          *slog.Logger
 }
 
 // Plugin is the volume plugin. It is safe for concurrent use. Start must run for its calls to go on.
 type Plugin struct {
-	config Config
-	deps   Deps
-	info   *driverObjects
-	holder *hold.Holder
+	config     Config
+	deps       Deps
+	csiDrivers *csiDriverStore
+	pinner     *blockpin.Pinner
 
-	mu          sync.Mutex                   // guards attachments
-	attachments map[string]map[string]string // by device, what its attacher told of it
+	mu              sync.Mutex                   // guards attachments
+	publishContexts map[string]map[string]string // by device, what its attacher told of it
 }
 
 var (
-	_ volume.Attachable      = (*Plugin)(nil)
-	_ volume.AttachExplainer = (*Plugin)(nil)
-	_ volume.BlockMapper     = (*Plugin)(nil)
-	_ volume.Repeater        = (*Plugin)(nil)
-	_ volume.Expander        = (*Plugin)(nil)
-	_ volume.Stater          = (*Plugin)(nil)
+	_ volume.Attachable        = (*Plugin)(nil)
+	_ volume.AttachErrorReader = (*Plugin)(nil)
+	_ volume.BlockMapper       = (*Plugin)(nil)
+	_ volume.Remounter         = (*Plugin)(nil)
+	_ volume.Expander          = (*Plugin)(nil)
+	_ volume.StatsProvider     = (*Plugin)(nil)
 )
 
 // New makes the plugin.
@@ -73,13 +73,13 @@ func New(config Config, deps Deps) *Plugin {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Plugin{
-		config: config, deps: deps, info: newDriverObjects(deps.Client, deps.Drivers.tell),
-		holder: hold.New(hold.Deps{Mounter: deps.Mounter}), attachments: make(map[string]map[string]string),
+		config: config, deps: deps, csiDrivers: newCSIDriverStore(deps.Client, deps.Drivers.notify),
+		pinner: blockpin.New(blockpin.Deps{Mounter: deps.Mounter}), publishContexts: make(map[string]map[string]string),
 	}
 }
 
 // Start follows the CSIDriver objects until ctx ends. Subscribers of Drivers are told of their changes too.
-func (p *Plugin) Start(ctx context.Context) error { return p.info.start(ctx) }
+func (p *Plugin) Start(ctx context.Context) error { return p.csiDrivers.start(ctx) }
 
 // Name implements volume.Plugin.
 func (p *Plugin) Name() string { return Name }
@@ -93,13 +93,13 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 }
 
 // Repeats implements volume.Repeater: a volume whose driver wants to be called again and again does.
-func (p *Plugin) Repeats(ctx context.Context, spec volume.Spec) bool {
+func (p *Plugin) RequiresRemount(ctx context.Context, spec volume.Spec) bool {
 	source, err := sourceOf(spec, "")
 	if err != nil {
 		return false
 	}
-	object, err := p.info.get(ctx, source.driver)
-	return err == nil && wantsRepublish(object)
+	object, err := p.csiDrivers.get(ctx, source.driver)
+	return err == nil && requiresRepublish(object)
 }
 
 // dir is where the plugin keeps what belongs to devices.

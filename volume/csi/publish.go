@@ -27,15 +27,15 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
 		return volume.Mount{}, fmt.Errorf("make directory of volume %q: %w", b.source.name, err)
 	}
-	before, err := save(req.Dir, p.dataOf(b.source, b.attached))
+	before, err := saveData(req.Dir, p.dataOf(b.source, b.attached))
 	if err != nil {
 		return volume.Mount{}, err
 	}
 	if err := b.publish(ctx); err != nil {
 		mounted, _ := p.deps.Mounter.IsMountPoint(target)
-		err = outcome(err, before, mounted)
+		err = classifyError(err, before, mounted)
 		if !volume.IsUncertain(err) {
-			err = errors.Join(err, p.removePublication(req.Dir))
+			err = errors.Join(err, p.removeVolumeDir(req.Dir))
 		}
 		return volume.Mount{}, err
 	}
@@ -43,8 +43,8 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("csi driver %s: NodePublishVolume of volume %q: "+
 			"it succeeded but the target is not there: %w", b.source.driver, b.source.name, err))
 	}
-	mount := volume.Mount{Path: target, ReadOnly: b.call.Readonly}
-	if err := b.giveToGroup(ctx, req, target); err != nil {
+	mount := volume.Mount{Path: target, ReadOnly: b.request.Readonly}
+	if err := b.applyFSGroup(ctx, req, target); err != nil {
 		return volume.Mount{}, volume.Uncertain(err)
 	}
 	return mount, nil
@@ -53,7 +53,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 // Refresh implements volume.Refresher: a driver that asked for it is called again, so that it can renew what it made
 // of tokens. A failure leaves the mount as it is.
 func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
-	if !p.Repeats(ctx, req.Spec) || req.Spec.IsBlock() {
+	if !p.RequiresRemount(ctx, req.Spec) || req.Spec.IsBlock() {
 		return nil
 	}
 	b, err := p.prepare(ctx, req, filepath.Join(req.Dir, "mount"))
@@ -63,70 +63,70 @@ func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
 	return b.publish(ctx)
 }
 
-// publication is one call of NodePublishVolume with all that it needs.
-type publication struct {
+// publishCall is one call of NodePublishVolume with all that it needs.
+type publishCall struct {
 	source   *source
 	driver   *Driver
 	object   *storagev1.CSIDriver
 	attached bool
-	call     *csipb.NodePublishVolumeRequest
+	request  *csipb.NodePublishVolumeRequest
 }
 
 // prepare gathers what the call needs. Nothing is on disk yet.
-func (p *Plugin) prepare(ctx context.Context, req volume.Request, target string) (*publication, error) {
+func (p *Plugin) prepare(ctx context.Context, req volume.Request, target string) (*publishCall, error) {
 	s, err := sourceOf(req.Spec, string(req.Pod.UID))
 	if err != nil {
 		return nil, err
 	}
-	b := &publication{source: s}
+	b := &publishCall{source: s}
 	if b.driver, err = p.deps.Drivers.Get(s.driver); err != nil {
 		return nil, err
 	}
-	if b.object, err = p.info.get(ctx, s.driver); err != nil {
+	if b.object, err = p.csiDrivers.get(ctx, s.driver); err != nil {
 		return nil, err
 	}
-	if err := checkMode(b.object, s); err != nil {
+	if err := checkLifecycleMode(b.object, s); err != nil {
 		return nil, err
 	}
-	b.attached = !s.ephemeral && needsAttach(b.object)
-	b.call = &csipb.NodePublishVolumeRequest{
+	b.attached = !s.ephemeral && attachRequired(b.object)
+	b.request = &csipb.NodePublishVolumeRequest{
 		VolumeId: s.handle, TargetPath: target, Readonly: req.ReadOnly || s.readOnly,
 		VolumeCapability: s.capability(b.driver, req.FSGroup),
 	}
 	if b.attached {
-		if b.call.PublishContext, err = p.attachment(ctx, s); err != nil {
+		if b.request.PublishContext, err = p.publishContext(ctx, s); err != nil {
 			return nil, err
 		}
 	}
 	if !s.ephemeral && b.driver.stages() {
-		b.call.StagingTargetPath = p.stagingPath(p.dataOf(s, b.attached))
+		b.request.StagingTargetPath = p.stagingPath(p.dataOf(s, b.attached))
 	}
-	if b.call.Secrets, err = p.secrets(ctx, s.publishSecret, req.Pod.Namespace); err != nil {
+	if b.request.Secrets, err = p.secrets(ctx, s.publishSecret, req.Pod.Namespace); err != nil {
 		return nil, err
 	}
-	var more map[string]string
-	if b.call.VolumeContext, more, err = p.volumeContext(ctx, req.Pod, s, b.object); err != nil {
+	var extra map[string]string
+	if b.request.VolumeContext, extra, err = p.volumeContext(ctx, req.Pod, s, b.object); err != nil {
 		return nil, err
 	}
-	if more != nil {
-		if b.call.Secrets == nil {
-			b.call.Secrets = make(map[string]string)
+	if extra != nil {
+		if b.request.Secrets == nil {
+			b.request.Secrets = make(map[string]string)
 		}
-		maps.Copy(b.call.Secrets, more)
+		maps.Copy(b.request.Secrets, extra)
 	}
 	return b, nil
 }
 
-func (b *publication) publish(ctx context.Context) error {
-	return called(ctx, b.source.driver, "NodePublishVolume", b.source.name, func(ctx context.Context) error {
-		_, err := b.driver.node.NodePublishVolume(ctx, b.call)
+func (b *publishCall) publish(ctx context.Context) error {
+	return callDriver(ctx, b.source.driver, "NodePublishVolume", b.source.name, func(ctx context.Context) error {
+		_, err := b.driver.node.NodePublishVolume(ctx, b.request)
 		return err
 	})
 }
 
-// giveToGroup gives the volume to the Pod's group where the driver's policy wants that and the driver has not done it.
-func (b *publication) giveToGroup(ctx context.Context, req volume.Request, path string) error {
-	if req.FSGroup == nil || b.call.Readonly || b.driver.can(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+// applyFSGroup gives the volume to the Pod's group where the driver's policy wants that and the driver has not done it.
+func (b *publishCall) applyFSGroup(ctx context.Context, req volume.Request, path string) error {
+	if req.FSGroup == nil || b.request.Readonly || b.driver.can(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		return nil
 	}
 	switch fsGroupPolicy(b.object) {
@@ -139,7 +139,7 @@ func (b *publication) giveToGroup(ctx context.Context, req volume.Request, path 
 		}
 	}
 	_, err := fsgroup.Apply(ctx, path, fsgroup.Options{
-		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow, Done: req.Regrouped,
+		GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
 	})
 	if err != nil {
 		return fmt.Errorf("set up volume %q: %w", b.source.name, err)
@@ -152,13 +152,13 @@ func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	data, err := load(dir)
+	data, err := loadData(dir)
 	if errors.Is(err, errNoData) {
 		// SetUp died before it called anybody, or TearDown after it had; else what the driver has to undo is lost.
 		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
 			return err
 		}
-		return p.removePublication(dir)
+		return p.removeVolumeDir(dir)
 	}
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	if err := p.unpublish(ctx, data, filepath.Join(dir, "mount")); err != nil {
 		return err
 	}
-	return p.removePublication(dir)
+	return p.removeVolumeDir(dir)
 }
 
 func (p *Plugin) unpublish(ctx context.Context, data *volumeData, target string) error {
@@ -174,7 +174,7 @@ func (p *Plugin) unpublish(ctx context.Context, data *volumeData, target string)
 	if err != nil {
 		return fmt.Errorf("unpublish volume %q: %w", data.SpecVolID, err)
 	}
-	return called(ctx, driver.Name, "NodeUnpublishVolume", data.SpecVolID, func(ctx context.Context) error {
+	return callDriver(ctx, driver.Name, "NodeUnpublishVolume", data.SpecVolID, func(ctx context.Context) error {
 		_, err := driver.node.NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{
 			VolumeId: data.VolumeHandle, TargetPath: target,
 		})
@@ -185,16 +185,16 @@ func (p *Plugin) unpublish(ctx context.Context, data *volumeData, target string)
 	})
 }
 
-// removePublication removes a volume's directory: the empty target, the data file, and itself.
-func (p *Plugin) removePublication(dir string) error {
+// removeVolumeDir removes a volume's directory: the empty target, the data file, and itself.
+func (p *Plugin) removeVolumeDir(dir string) error {
 	target := filepath.Join(dir, "mount")
-	if err := p.refuseMountPoint(target); err != nil {
+	if err := p.checkNotMounted(target); err != nil {
 		return err
 	}
 	if err := removeEmpty(target); err != nil {
 		return fmt.Errorf("remove target that the csi driver left: %w", err)
 	}
-	if err := forget(dir); err != nil {
+	if err := removeData(dir); err != nil {
 		return err
 	}
 	if err := removeEmpty(dir); err != nil {

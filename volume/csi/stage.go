@@ -25,15 +25,15 @@ func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, e
 	if err != nil {
 		return volume.Device{}, err
 	}
-	object, err := p.info.get(ctx, s.driver)
+	object, err := p.csiDrivers.get(ctx, s.driver)
 	if err != nil {
 		return volume.Device{}, err
 	}
-	if err := checkMode(object, s); err != nil {
+	if err := checkLifecycleMode(object, s); err != nil {
 		return volume.Device{}, err
 	}
 	return volume.Device{
-		Name: deviceName(s.driver, s.handle), Attach: needsAttach(object), Driver: s.driver, Block: s.block,
+		Name: deviceName(s.driver, s.handle), Attach: attachRequired(object), Driver: s.driver, Block: s.block,
 	}, nil
 }
 
@@ -47,28 +47,28 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 	if err != nil {
 		return err
 	}
-	object, err := p.info.get(ctx, s.driver)
+	object, err := p.csiDrivers.get(ctx, s.driver)
 	if err != nil {
 		return err
 	}
 	call := &csipb.NodeStageVolumeRequest{
 		VolumeId: s.handle, VolumeContext: s.attributes, VolumeCapability: s.capability(driver, req.FSGroup),
 	}
-	if needsAttach(object) {
-		p.forgetAttachment(req.DeviceName)
-		if call.PublishContext, err = p.attachment(ctx, s); err != nil {
+	if attachRequired(object) {
+		p.forgetPublishContext(req.DeviceName)
+		if call.PublishContext, err = p.publishContext(ctx, s); err != nil {
 			return err
 		}
 	}
 	if call.Secrets, err = p.secrets(ctx, s.stageSecret, ""); err != nil {
 		return err
 	}
-	dir, data := p.deviceDir(s.driver, s.handle), p.dataOf(s, needsAttach(object))
+	dir, data := p.deviceDir(s.driver, s.handle), p.dataOf(s, attachRequired(object))
 	call.StagingTargetPath = p.stagingPath(data)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
 	}
-	before, err := save(dir, data)
+	before, err := saveData(dir, data)
 	if err != nil || !driver.stages() {
 		return err
 	}
@@ -77,11 +77,11 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 		return nil
 	}
 	mounted, _ := p.deps.Mounter.IsMountPoint(call.StagingTargetPath)
-	err = outcome(err, before, mounted)
+	err = classifyError(err, before, mounted)
 	if volume.IsUncertain(err) {
 		return err
 	}
-	if cleanErr := p.removeStage(data); cleanErr != nil {
+	if cleanErr := p.removeStageDirs(data); cleanErr != nil {
 		return volume.Uncertain(errors.Join(err, cleanErr))
 	}
 	return err
@@ -91,7 +91,7 @@ func (p *Plugin) stage(ctx context.Context, driver *Driver, call *csipb.NodeStag
 	if err := os.MkdirAll(call.StagingTargetPath, 0o750); err != nil {
 		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
 	}
-	return called(ctx, s.driver, "NodeStageVolume", s.name, func(ctx context.Context) error {
+	return callDriver(ctx, s.driver, "NodeStageVolume", s.name, func(ctx context.Context) error {
 		_, err := driver.node.NodeStageVolume(ctx, call)
 		return err
 	})
@@ -104,13 +104,13 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 		return err
 	}
 	dir := p.deviceDir(name, handle)
-	data, err := load(dir)
+	data, err := loadData(dir)
 	if errors.Is(err, errNoData) {
 		// Nothing was begun, or what is known of it is lost: what can be seen is taken away.
 		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
 			return err
 		}
-		return p.removeStage(&volumeData{DriverName: name, VolumeHandle: handle})
+		return p.removeStageDirs(&volumeData{DriverName: name, VolumeHandle: handle})
 	}
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 		return fmt.Errorf("unstage volume %q: %w", data.SpecVolID, err)
 	}
 	if data.VolumeMode != "" {
-		if err := p.releaseAll(ctx, data.SpecVolID); err != nil {
+		if err := p.unpinAll(ctx, data.SpecVolID); err != nil {
 			return err
 		}
 	}
@@ -129,13 +129,13 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 			return err
 		}
 	}
-	p.forgetAttachment(device)
-	return p.removeStage(data)
+	p.forgetPublishContext(device)
+	return p.removeStageDirs(data)
 }
 
 func (p *Plugin) unstage(ctx context.Context, driver *Driver, data *volumeData) error {
 	path := p.stagingPath(data)
-	return called(ctx, driver.Name, "NodeUnstageVolume", data.SpecVolID, func(ctx context.Context) error {
+	return callDriver(ctx, driver.Name, "NodeUnstageVolume", data.SpecVolID, func(ctx context.Context) error {
 		_, err := driver.node.NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{
 			VolumeId: data.VolumeHandle, StagingTargetPath: path,
 		})
@@ -155,11 +155,11 @@ func (p *Plugin) isGone(err error, path string) bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && !mounted
 }
 
-// removeStage removes the directories of a device. Directories only, and only empty ones: whatever a driver left
+// removeStageDirs removes the directories of a device. Directories only, and only empty ones: whatever a driver left
 // there may be precious.
-func (p *Plugin) removeStage(data *volumeData) error {
+func (p *Plugin) removeStageDirs(data *volumeData) error {
 	path := p.stagingPath(data)
-	if err := p.refuseMountPoint(path); err != nil {
+	if err := p.checkNotMounted(path); err != nil {
 		return err
 	}
 	if data.VolumeMode != "" {
@@ -174,7 +174,7 @@ func (p *Plugin) removeStage(data *volumeData) error {
 		return fmt.Errorf("remove staging directory of volume %q: %w", data.SpecVolID, err)
 	}
 	dir := p.deviceDir(data.DriverName, data.VolumeHandle)
-	if err := forget(dir); err != nil {
+	if err := removeData(dir); err != nil {
 		return err
 	}
 	if err := removeEmpty(dir); err != nil {
@@ -183,8 +183,8 @@ func (p *Plugin) removeStage(data *volumeData) error {
 	return nil
 }
 
-// refuseMountPoint returns an error if something is mounted on path.
-func (p *Plugin) refuseMountPoint(path string) error {
+// checkNotMounted returns an error if something is mounted on path.
+func (p *Plugin) checkNotMounted(path string) error {
 	mounted, err := p.deps.Mounter.IsMountPoint(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -213,7 +213,7 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 	}
 	var devices []volume.Device
 	for _, file := range files {
-		data, err := load(filepath.Dir(file))
+		data, err := loadData(filepath.Dir(file))
 		if errors.Is(err, errNoData) {
 			p.deps.Logger.Warn("what was staged here is not known", "file", file, "error", err)
 			continue
@@ -244,7 +244,7 @@ func (p *Plugin) DeviceOf(dir string) (string, error) {
 	if info.Mode()&os.ModeSymlink != 0 {
 		dir = p.blockDataDir(filepath.Base(dir))
 	}
-	data, err := load(dir)
+	data, err := loadData(dir)
 	if errors.Is(err, errNoData) {
 		return "", nil
 	}

@@ -53,11 +53,11 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	var err error
 	switch {
 	case source.Medium == corev1.StorageMediumDefault:
-		err = onDisk(req)
+		err = setUpDir(req)
 	case source.Medium == corev1.StorageMediumMemory:
-		err = p.inMemory(req, source.SizeLimit)
+		err = p.setUpTmpfs(req, source.SizeLimit)
 	case isHugePages(source.Medium):
-		err = p.inHugePages(req, source.Medium)
+		err = p.setUpHugePages(req, source.Medium)
 	default:
 		return volume.Mount{}, volume.Unsupported(req.Spec, "emptyDir.medium",
 			fmt.Sprintf("medium %q is not supported; use \"\", \"Memory\" or \"HugePages\"", source.Medium))
@@ -68,9 +68,9 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
 }
 
-// onDisk makes the directory. It is born with no permission at all and gets its own last: so a directory that a
+// setUpDir makes the directory. It is born with no permission at all and gets its own last: so a directory that a
 // crash left unfinished is known, and one that the Pod has changed the mode of is left as it is.
-func onDisk(req volume.Request) error {
+func setUpDir(req volume.Request) error {
 	if err := os.Mkdir(req.Dir, 0); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -94,8 +94,8 @@ func onDisk(req volume.Request) error {
 	return os.Chmod(req.Dir, mode)
 }
 
-// inMemory mounts a tmpfs, with its mode and owner at once.
-func (p *Plugin) inMemory(req volume.Request, limit *resource.Quantity) error {
+// setUpTmpfs mounts a tmpfs, with its mode and owner at once.
+func (p *Plugin) setUpTmpfs(req volume.Request, limit *resource.Quantity) error {
 	if err := os.Mkdir(req.Dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -115,7 +115,7 @@ func (p *Plugin) inMemory(req volume.Request, limit *resource.Quantity) error {
 	if size := memorySize(req.Pod, limit, allocatable); size > 0 {
 		options = append(options, "size="+strconv.FormatInt(size, 10))
 	}
-	return mounts.Tmpfs(p.deps.Mounter, req.Dir, options...)
+	return mounts.MountTmpfs(p.deps.Mounter, req.Dir, options...)
 }
 
 // memorySize is the smallest of the volume's own limit, the memory that the Pod may use, and the memory that all
@@ -172,5 +172,5 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 
 // TearDown implements volume.Plugin.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.Remove(ctx, p.deps.Mounter, dir)
+	return mounts.UnmountAndRemoveAll(ctx, p.deps.Mounter, dir)
 }

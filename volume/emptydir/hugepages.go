@@ -14,8 +14,8 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// Supports reports whether volumes of this medium can be made.
-func Supports(medium corev1.StorageMedium) bool {
+// SupportsMedium reports whether volumes of this medium can be made.
+func SupportsMedium(medium corev1.StorageMedium) bool {
 	return medium == corev1.StorageMediumDefault || medium == corev1.StorageMediumMemory || isHugePages(medium)
 }
 
@@ -26,8 +26,8 @@ func isHugePages(medium corev1.StorageMedium) bool {
 		strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 }
 
-// inHugePages mounts a hugetlbfs of the page size that is asked for.
-func (p *Plugin) inHugePages(req volume.Request, medium corev1.StorageMedium) error {
+// setUpHugePages mounts a hugetlbfs of the page size that is asked for.
+func (p *Plugin) setUpHugePages(req volume.Request, medium corev1.StorageMedium) error {
 	size, err := pageSize(req.Pod, medium)
 	if err != nil {
 		return err
@@ -51,27 +51,27 @@ func (p *Plugin) inHugePages(req volume.Request, medium corev1.StorageMedium) er
 
 // pageSize is the size of the pages. The Pod must have asked for pages of this size, for its cgroup allows no others.
 func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, error) {
-	asked := pagesAskedFor(pod)
+	requested := requestedPageSizes(pod)
 	if medium == corev1.StorageMediumHugePages {
-		if len(asked) != 1 {
+		if len(requested) != 1 {
 			return resource.Quantity{}, fmt.Errorf("medium %q needs a Pod that requests huge pages of exactly one size, "+
-				"this one requests %d: name the size in the medium", medium, len(asked))
+				"this one requests %d: name the size in the medium", medium, len(requested))
 		}
-		return asked[0], nil
+		return requested[0], nil
 	}
 	text := strings.TrimPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 	size, err := resource.ParseQuantity(text)
 	if err != nil || size.Sign() <= 0 {
 		return size, fmt.Errorf("medium %q: %q is no size of a page", medium, text)
 	}
-	if !slices.ContainsFunc(asked, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
+	if !slices.ContainsFunc(requested, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
 		return size, fmt.Errorf("medium %q: no container of the Pod requests hugepages-%s", medium, text)
 	}
 	return size, nil
 }
 
-// pagesAskedFor lists the sizes of the huge pages that the Pod's containers request.
-func pagesAskedFor(pod *corev1.Pod) []resource.Quantity {
+// requestedPageSizes lists the sizes of the huge pages that the Pod's containers request.
+func requestedPageSizes(pod *corev1.Pod) []resource.Quantity {
 	var sizes []resource.Quantity
 	add := func(list corev1.ResourceList) {
 		for name := range list {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// asking is a Pod that requests huge pages of these sizes.
-func asking(sizes ...string) *corev1.Pod {
+// podRequesting is a Pod that requests huge pages of these sizes.
+func podRequesting(sizes ...string) *corev1.Pod {
 	requests := corev1.ResourceList{}
 	for _, size := range sizes {
 		requests[corev1.ResourceName(corev1.ResourceHugePagesPrefix+size)] = resource.MustParse("1Gi")
@@ -31,7 +31,7 @@ func TestHugePages(t *testing.T) {
 	const hugetlbfs = 0x958458f6
 	for _, medium := range []corev1.StorageMedium{corev1.StorageMediumHugePages, "HugePages-2Mi"} {
 		t.Run(string(medium), func(t *testing.T) {
-			path, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), asking("2Mi"), nil)
+			path, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), podRequesting("2Mi"), nil)
 			require.NoError(t, err)
 			var fs unix.Statfs_t
 			require.NoError(t, unix.Statfs(path, &fs))
@@ -56,15 +56,15 @@ func TestHugePagesThatCannotBe(t *testing.T) {
 		pod *corev1.Pod
 		err string
 	}{
-		"HugePages":      {asking(), "exactly one size"},
-		"HugePages-2Mi":  {asking("1Gi"), "no container of the Pod requests hugepages-2Mi"},
-		"HugePages-huge": {asking("2Mi"), "no size of a page"},
-		"HugePages-3Mi":  {asking("3Mi"), "has the node's kernel pages of this size?"},
+		"HugePages":      {podRequesting(), "exactly one size"},
+		"HugePages-2Mi":  {podRequesting("1Gi"), "no container of the Pod requests hugepages-2Mi"},
+		"HugePages-huge": {podRequesting("2Mi"), "no size of a page"},
+		"HugePages-3Mi":  {podRequesting("3Mi"), "has the node's kernel pages of this size?"},
 	} {
 		_, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), test.pod, nil)
 		require.ErrorContains(t, err, test.err)
 		require.ErrorContains(t, err, `emptyDir "data"`)
 	}
-	require.True(t, emptydir.Supports("HugePages-1Gi"))
-	require.False(t, emptydir.Supports("Tape"))
+	require.True(t, emptydir.SupportsMedium("HugePages-1Gi"))
+	require.False(t, emptydir.SupportsMedium("Tape"))
 }

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	readWrite = 0o660
-	readOnly  = 0o440
-	enterDir  = 0o110 | unix.S_ISGID
-	permBits  = 0o7777
-	batch     = 1024
-	maxDepth  = 512 // directories that are open at once
-	firstWord = 30 * time.Second
-	nextWord  = time.Minute
+	readWrite        = 0o660
+	readOnly         = 0o440
+	dirBits          = 0o110 | unix.S_ISGID
+	permBits         = 0o7777
+	readBatch        = 1024
+	maxDepth         = 512 // directories that are open at once
+	firstProgress    = 30 * time.Second
+	progressInterval = time.Minute
 )
 
 // Options say how Apply works.
@@ -35,12 +35,12 @@ type Options struct {
 	// Policy OnRootMismatch leaves the volume alone if its root directory is already as wanted. Anything else
 	// is Always.
 	Policy corev1.PodFSGroupChangePolicy
-	// Slow, if set, is called after half a minute and then each minute with how many files were seen so far. It must
+	// OnProgress, if set, is called after half a minute and then each minute with how many files were seen so far. It must
 	// return soon.
-	Slow func(files int64)
-	// Done, if set, is called at the end of a walk over the files with how long it took and what came of it; not if the
+	OnProgress func(files int64)
+	// OnDone, if set, is called at the end of a walk over the files with how long it took and what came of it; not if the
 	// volume was left alone or the walk broken off by its context.
-	Done func(took time.Duration, err error)
+	OnDone func(took time.Duration, err error)
 	// Clock times Slow and Done. Nil is the real one.
 	Clock clock.WithTicker
 }
@@ -59,8 +59,8 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 		options.Clock = clock.RealClock{}
 	}
 	w := &walker{ctx: ctx, gid: int(options.GID), mask: readWrite}
-	if options.Slow != nil {
-		defer options.watch(&w.seen)()
+	if options.OnProgress != nil {
+		defer options.reportProgress(&w.seen)()
 	}
 	if options.ReadOnly {
 		w.mask = readOnly
@@ -73,22 +73,22 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 		return 0, nil
 	}
 	began := options.Clock.Now()
-	err = w.all(fd, &root, dir)
-	if options.Done != nil && (err == nil || ctx.Err() == nil) {
-		options.Done(options.Clock.Since(began), err)
+	err = w.walk(fd, &root, dir)
+	if options.OnDone != nil && (err == nil || ctx.Err() == nil) {
+		options.OnDone(options.Clock.Since(began), err)
 	}
 	return w.changed, err
 }
 
-// all does the whole tree whose root fd, opened with O_PATH, stands for.
-func (w *walker) all(fd int, root *unix.Stat_t, dir string) error {
+// walk does the whole tree whose root fd, opened with O_PATH, stands for.
+func (w *walker) walk(fd int, root *unix.Stat_t, dir string) error {
 	// The root comes last: if the walk is cut short, OnRootMismatch must not take it for complete.
 	if root.Mode&unix.S_IFMT == unix.S_IFDIR {
-		if err := w.children(fd, 0); err != nil {
+		if err := w.walkDir(fd, 0); err != nil {
 			return fmt.Errorf("set group of volume %q: %w", dir, err)
 		}
 	}
-	if err := w.set(fd, root); err != nil {
+	if err := w.apply(fd, root); err != nil {
 		return fmt.Errorf("set group of volume %q: %w", dir, err)
 	}
 	return nil
@@ -102,10 +102,10 @@ type walker struct {
 	seen    atomic.Int64
 }
 
-// watch calls Slow when it is time, until the function that it returns is called.
-func (o Options) watch(seen *atomic.Int64) (stop func()) {
+// reportProgress calls Slow when it is time, until the function that it returns is called.
+func (o Options) reportProgress(seen *atomic.Int64) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
-	timer := o.Clock.NewTimer(firstWord)
+	timer := o.Clock.NewTimer(firstProgress)
 	go func() {
 		defer close(done)
 		defer timer.Stop()
@@ -114,8 +114,8 @@ func (o Options) watch(seen *atomic.Int64) (stop func()) {
 			case <-ended:
 				return
 			case <-timer.C():
-				o.Slow(seen.Load())
-				timer.Reset(nextWord)
+				o.OnProgress(seen.Load())
+				timer.Reset(progressInterval)
 			}
 		}
 	}()
@@ -125,23 +125,23 @@ func (o Options) watch(seen *atomic.Int64) (stop func()) {
 	}
 }
 
-// wanted is the mode that a file of this mode is to get.
-func (w *walker) wanted(mode uint32) uint32 {
+// wantedMode is the mode that a file of this mode is to get.
+func (w *walker) wantedMode(mode uint32) uint32 {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		return mode & permBits
 	case unix.S_IFDIR:
-		return mode&permBits | w.mask | enterDir
+		return mode&permBits | w.mask | dirBits
 	}
 	return mode&permBits | w.mask
 }
 
 func (w *walker) matches(stat *unix.Stat_t) bool {
-	return int64(stat.Gid) == int64(w.gid) && w.wanted(stat.Mode) == stat.Mode&permBits
+	return int64(stat.Gid) == int64(w.gid) && w.wantedMode(stat.Mode) == stat.Mode&permBits
 }
 
-// set changes group and mode of the file that fd, opened with O_PATH, stands for.
-func (w *walker) set(fd int, stat *unix.Stat_t) error {
+// apply changes group and mode of the file that fd, opened with O_PATH, stands for.
+func (w *walker) apply(fd int, stat *unix.Stat_t) error {
 	if w.matches(stat) {
 		return nil
 	}
@@ -153,14 +153,14 @@ func (w *walker) set(fd int, stat *unix.Stat_t) error {
 		return nil
 	}
 	// fchmod refuses an O_PATH descriptor; its entry in /proc leads to the same file, not through a name.
-	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), w.wanted(stat.Mode)); err != nil {
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), w.wantedMode(stat.Mode)); err != nil {
 		return fmt.Errorf("change mode: %w", err)
 	}
 	return nil
 }
 
-// children does all that is in an opened directory.
-func (w *walker) children(dir, depth int) error {
+// walkDir does all that is in an opened directory.
+func (w *walker) walkDir(dir, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("directories are nested deeper than %d", maxDepth)
 	}
@@ -174,9 +174,9 @@ func (w *walker) children(dir, depth int) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		names, err := file.Readdirnames(batch)
+		names, err := file.Readdirnames(readBatch)
 		for _, name := range names {
-			if err := w.child(fd, name, depth); err != nil {
+			if err := w.walkEntry(fd, name, depth); err != nil {
 				return err
 			}
 		}
@@ -189,8 +189,8 @@ func (w *walker) children(dir, depth int) error {
 	}
 }
 
-// child does one entry, and what is below it.
-func (w *walker) child(dir int, name string, depth int) error {
+// walkEntry does one entry, and what is below it.
+func (w *walker) walkEntry(dir int, name string, depth int) error {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH,
@@ -200,7 +200,7 @@ func (w *walker) child(dir int, name string, depth int) error {
 	case unix.ENOENT, unix.EXDEV: // gone meanwhile; another mount
 		return nil
 	case unix.EAGAIN, unix.EINTR:
-		return w.child(dir, name, depth)
+		return w.walkEntry(dir, name, depth)
 	default:
 		return fmt.Errorf("open %q: %w", name, err)
 	}
@@ -211,11 +211,11 @@ func (w *walker) child(dir int, name string, depth int) error {
 		return fmt.Errorf("stat %q: %w", name, err)
 	}
 	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
-		if err := w.children(fd, depth+1); err != nil {
+		if err := w.walkDir(fd, depth+1); err != nil {
 			return fmt.Errorf("in %q: %w", name, err)
 		}
 	}
-	if err := w.set(fd, &stat); err != nil {
+	if err := w.apply(fd, &stat); err != nil {
 		return fmt.Errorf("%q: %w", name, err)
 	}
 	return nil

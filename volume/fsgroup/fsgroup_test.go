@@ -88,16 +88,16 @@ func TestOnRootMismatch(t *testing.T) {
 	require.Equal(t, 1, changed)
 }
 
-func TestSlowIsToldHowFarItIs(t *testing.T) {
+func TestProgressIsReported(t *testing.T) {
 	dir := tree(t)
 	clk := testclock.NewFakeClock(time.Now())
 	told := make(chan int64, 10)
 	// Nothing can hold a walk of this size up but what it calls: the first word lets it go on.
 	release := make(chan struct{})
-	ctx := holdUp{Context: t.Context(), release: release}
+	ctx := blockingContext{Context: t.Context(), release: release}
 	done := make(chan error, 1)
 	go func() {
-		_, err := fsgroup.Apply(ctx, dir, fsgroup.Options{GID: 1234, Clock: clk, Slow: func(files int64) { told <- files }})
+		_, err := fsgroup.Apply(ctx, dir, fsgroup.Options{GID: 1234, Clock: clk, OnProgress: func(files int64) { told <- files }})
 		done <- err
 	}()
 	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
@@ -113,13 +113,13 @@ func TestSlowIsToldHowFarItIs(t *testing.T) {
 	require.False(t, clk.HasWaiters(), "its timer ends with it")
 }
 
-// holdUp is a context that makes who asks for its error wait.
-type holdUp struct {
+// blockingContext is a context that makes who asks for its error wait.
+type blockingContext struct {
 	context.Context
 	release <-chan struct{}
 }
 
-func (h holdUp) Err() error {
+func (h blockingContext) Err() error {
 	<-h.release
 	return h.Context.Err()
 }

@@ -54,7 +54,7 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	if source.Type != nil {
 		kind = *source.Type
 	}
-	if err := check(source.Path, kind); err != nil {
+	if err := checkType(source.Path, kind); err != nil {
 		return volume.Mount{}, err
 	}
 	return volume.Mount{Path: source.Path, ReadOnly: req.ReadOnly}, nil
@@ -72,17 +72,17 @@ var hostPathKinds = map[corev1.HostPathType]struct {
 	corev1.HostPathBlockDev:  {os.ModeDevice, "block device"},
 }
 
-func check(path string, kind corev1.HostPathType) error {
+func checkType(path string, kind corev1.HostPathType) error {
 	switch kind {
 	case corev1.HostPathUnset:
 		return nil
 	case corev1.HostPathDirectoryOrCreate:
-		if err := makeDir(path); err != nil {
+		if err := createDir(path); err != nil {
 			return err
 		}
 		kind = corev1.HostPathDirectory
 	case corev1.HostPathFileOrCreate:
-		if err := makeFile(path); err != nil {
+		if err := createFile(path); err != nil {
 			return err
 		}
 		kind = corev1.HostPathFile
@@ -99,7 +99,7 @@ func check(path string, kind corev1.HostPathType) error {
 	return nil
 }
 
-func makeDir(path string) error {
+func createDir(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
@@ -112,8 +112,8 @@ func makeDir(path string) error {
 	return nil
 }
 
-// makeFile makes an empty file if there is nothing. The directory that it is to be in must exist.
-func makeFile(path string) error {
+// createFile makes an empty file if there is nothing. The directory that it is to be in must exist.
+func createFile(path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, os.ErrExist) {
 		return nil
@@ -130,5 +130,5 @@ func makeFile(path string) error {
 // TearDown implements volume.Plugin. The host's path is not ours: only a directory that somebody made by hand in the
 // place where volumes are is taken away, if it is empty.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.Detach(ctx, p.mounter, dir)
+	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 )
 
 // Map implements volume.BlockMapper. The volume's path must be a block device. It is held (see package hold) until
@@ -29,10 +29,10 @@ func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, err
 		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is no block device",
 			pv.Name, path)
 	}
-	if _, err := hold.Link(path, req.Dir); err != nil {
+	if _, err := blockpin.Symlink(path, req.Dir); err != nil {
 		return volume.Mount{}, fmt.Errorf("map local volume %q: %w", pv.Name, err)
 	}
-	if err := p.holder.Hold(ctx, path, holdPath(req.Dir)); err != nil {
+	if err := p.pinner.Pin(ctx, path, pinPath(req.Dir)); err != nil {
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("map local volume %q: %w", pv.Name, err))
 	}
 	return volume.Mount{Path: path, ReadOnly: req.ReadOnly}, nil
@@ -43,7 +43,7 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err := p.holder.Release(ctx, holdPath(dir)); err != nil {
+	if err := p.pinner.Unpin(ctx, pinPath(dir)); err != nil {
 		return fmt.Errorf("unmap local volume %q: %w", filepath.Base(dir), err)
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -52,9 +52,9 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	return nil
 }
 
-// holdPath is where a volume is held whose link in the Pod's directory, ROOT/pods/UID/volumeDevices/PLUGIN/PV, this is:
+// pinPath is where a volume is held whose link in the Pod's directory, ROOT/pods/UID/volumeDevices/PLUGIN/PV, this is:
 // ROOT/plugins/PLUGIN/volumeDevices/PV/UID. Both are upstream's.
-func holdPath(link string) string {
+func pinPath(link string) string {
 	pluginDir := filepath.Dir(link)
 	base := filepath.Dir(pluginDir)
 	podDir := filepath.Dir(base)

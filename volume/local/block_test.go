@@ -13,7 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/local"
 	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/testsuite"
@@ -30,7 +30,7 @@ func TestBlockDevice(t *testing.T) {
 	}
 	require.NoError(t, plugin.Unmap(t.Context(), request.Dir), "what is not there is fine")
 	held := filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-1/u")
-	holder := hold.New(hold.Deps{})
+	holder := blockpin.New(blockpin.Deps{})
 	for range 2 {
 		mount, err := plugin.Map(t.Context(), request)
 		require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestBlockDevice(t *testing.T) {
 		link, err := os.Readlink(request.Dir)
 		require.NoError(t, err)
 		require.Equal(t, device, link)
-		holds, err := holder.Below(root)
+		holds, err := holder.ListBelow(root)
 		require.NoError(t, err)
 		require.Equal(t, []string{held}, holds)
 		plugin = local.New(mounts.Syscalls{}) // a new process

@@ -19,8 +19,8 @@ import (
 // defaultFSType is the file system of a device for which the volume names none.
 const defaultFSType = "ext4"
 
-// disks mounts the file systems of block devices. It is safe for concurrent use.
-type disks struct {
+// diskMounter mounts the file systems of block devices. It is safe for concurrent use.
+type diskMounter struct {
 	mounter mounts.Mounter
 	mu      sync.Mutex // held while a file system is looked at, made or mounted
 }
@@ -28,23 +28,23 @@ type disks struct {
 // mount mounts the file system of a device on req.Dir, and makes one if the device is blank. A device whose file
 // system is of another kind than the volume says is refused, and never formatted. Several Pods of the node may use it:
 // the kernel gives all of them the same file system.
-func (d *disks) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
+func (d *diskMounter) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	shown := func(have *unix.Stat_t) bool { return have.Dev == number }
-	return mountOnce(ctx, d.mounter, req, shown, func() error { return d.mountNow(req, device, number) })
+	matches := func(have *unix.Stat_t) bool { return have.Dev == number }
+	return mountOnce(ctx, d.mounter, req, matches, func() error { return d.mountLocked(req, device, number) })
 }
 
-func (d *disks) mountNow(req volume.Request, device string, number uint64) error {
+func (d *diskMounter) mountLocked(req volume.Request, device string, number uint64) error {
 	pv := req.Spec.PV
 	fsType := defaultFSType
 	if pv.Spec.Local.FSType != nil && *pv.Spec.Local.FSType != "" {
 		fsType = *pv.Spec.Local.FSType
 	}
-	used, err := inUse(number)
+	used, err := isMounted(number)
 	if err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func (d *disks) mountNow(req volume.Request, device string, number uint64) error
 	return nil
 }
 
-// inUse reports whether a file system of the device is mounted somewhere.
-func inUse(number uint64) (bool, error) {
+// isMounted reports whether a file system of the device is mounted somewhere.
+func isMounted(number uint64) (bool, error) {
 	major, minor := int(unix.Major(number)), int(unix.Minor(number))
 	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
 		found := info.Major == major && info.Minor == minor && !strings.HasPrefix(info.FSType, "nfs")

@@ -13,8 +13,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/fsgroup"
-	"github.com/berth-dev/berth/volume/hold"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -24,8 +24,8 @@ const Name = "kubernetes.io/local-volume"
 // Plugin is the volume plugin.
 type Plugin struct {
 	mounter mounts.Mounter
-	disks   disks
-	holder  *hold.Holder
+	disks   diskMounter
+	pinner  *blockpin.Pinner
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 
 // New makes the plugin.
 func New(mounter mounts.Mounter) *Plugin {
-	return &Plugin{mounter: mounter, disks: disks{mounter: mounter}, holder: hold.New(hold.Deps{Mounter: mounter})}
+	return &Plugin{mounter: mounter, disks: diskMounter{mounter: mounter}, pinner: blockpin.New(blockpin.Deps{Mounter: mounter})}
 }
 
 // Name implements volume.Plugin.
@@ -77,7 +77,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	if req.FSGroup != nil && !req.ReadOnly {
 		_, err := fsgroup.Apply(ctx, req.Dir, fsgroup.Options{
-			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, Slow: req.Slow, Done: req.Regrouped,
+			GID: *req.FSGroup, Policy: req.FSGroupChangePolicy, OnProgress: req.OnOwnershipProgress, OnDone: req.OnOwnershipChanged,
 		})
 		if err != nil {
 			return volume.Mount{}, fmt.Errorf("set up local volume %q: %w", pv.Name, err)
@@ -108,8 +108,8 @@ func checkNode(req volume.Request) error {
 
 // bind mounts the opened directory on req.Dir, unless it is there already.
 func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
-	shown := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
-	return mountOnce(ctx, p.mounter, req, shown, func() error {
+	matches := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
+	return mountOnce(ctx, p.mounter, req, matches, func() error {
 		options := append([]string{"bind"}, req.Spec.PV.Spec.MountOptions...)
 		if req.ReadOnly {
 			options = append(options, "ro")
@@ -121,7 +121,7 @@ func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *uni
 // mountOnce calls mount for req.Dir, unless what is wanted is mounted there: shown knows it by the mount's root. Anything
 // else that is there, or there with another right to write, is unmounted first; a mount that failed leaves nothing.
 func mountOnce(
-	ctx context.Context, mounter mounts.Mounter, req volume.Request, shown func(*unix.Stat_t) bool, mount func() error,
+	ctx context.Context, mounter mounts.Mounter, req volume.Request, matches func(*unix.Stat_t) bool, mount func() error,
 ) error {
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
 		return err
@@ -131,7 +131,7 @@ func mountOnce(
 		return err
 	}
 	if mounted {
-		fits, err := isMountedAs(req.Dir, req.ReadOnly, shown)
+		fits, err := isMountedAs(req.Dir, req.ReadOnly, matches)
 		if err != nil || fits {
 			return err
 		}
@@ -140,13 +140,13 @@ func mountOnce(
 		}
 	}
 	if err := mount(); err != nil {
-		return errors.Join(err, mounts.Detach(context.WithoutCancel(ctx), mounter, req.Dir))
+		return errors.Join(err, mounts.UnmountAndRemoveDir(context.WithoutCancel(ctx), mounter, req.Dir))
 	}
 	return nil
 }
 
 // isMountedAs reports whether dir shows what is wanted, with the wanted right to write.
-func isMountedAs(dir string, readOnly bool, shown func(*unix.Stat_t) bool) (bool, error) {
+func isMountedAs(dir string, readOnly bool, matches func(*unix.Stat_t) bool) (bool, error) {
 	var have unix.Stat_t
 	if err := unix.Stat(dir, &have); err != nil {
 		return false, err
@@ -155,10 +155,10 @@ func isMountedAs(dir string, readOnly bool, shown func(*unix.Stat_t) bool) (bool
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return false, err
 	}
-	return shown(&have) && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
+	return matches(&have) && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
 }
 
 // TearDown implements volume.Plugin. The data stays: the directory is unmounted and removed only when it is empty.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.Detach(ctx, p.mounter, dir)
+	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
 }

@@ -39,8 +39,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// place is a volume's directory and a request for it.
-func place(t *testing.T) (string, volume.Request, *local.Plugin) {
+// newRequest is a volume's directory and a request for it.
+func newRequest(t *testing.T) (string, volume.Request, *local.Plugin) {
 	t.Helper()
 	root := testsuite.Root(t)
 	data := filepath.Join(root, "data")
@@ -52,7 +52,7 @@ func place(t *testing.T) (string, volume.Request, *local.Plugin) {
 }
 
 func TestReadOnly(t *testing.T) {
-	_, request, plugin := place(t)
+	_, request, plugin := newRequest(t)
 	request.ReadOnly = true
 	mount, err := plugin.SetUp(t.Context(), request)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestGroup(t *testing.T) {
-	data, request, plugin := place(t)
+	data, request, plugin := newRequest(t)
 	require.NoError(t, os.WriteFile(filepath.Join(data, "f"), nil, 0o600))
 	gid := int64(4711)
 	request.FSGroup = &gid
@@ -74,7 +74,7 @@ func TestGroup(t *testing.T) {
 }
 
 func TestReplacedDirectoryIsMountedAnew(t *testing.T) {
-	data, request, plugin := place(t)
+	data, request, plugin := newRequest(t)
 	_, err := plugin.SetUp(t.Context(), request)
 	require.NoError(t, err)
 	require.NoError(t, os.Rename(data, data+".old"))
@@ -86,7 +86,7 @@ func TestReplacedDirectoryIsMountedAnew(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	data, request, plugin := place(t)
+	data, request, plugin := newRequest(t)
 	file := filepath.Join(filepath.Dir(data), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	elsewhere := here.DeepCopy()

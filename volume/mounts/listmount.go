@@ -22,8 +22,8 @@ const (
 	mountBatch       = 512  // how many mounts are listed at once
 )
 
-// errNoList says that the kernel, or what guards it, has no listmount.
-var errNoList = errors.New("listmount is not there")
+// errNoListmount says that the kernel, or what guards it, has no listmount.
+var errNoListmount = errors.New("listmount is not there")
 
 // mountRequest is struct mnt_id_req.
 type mountRequest struct {
@@ -31,11 +31,11 @@ type mountRequest struct {
 	id, param   uint64
 }
 
-// listed is Under by listmount: it looks only at mounts that lie below the one that dir's parent is on, and never
-// formats or parses the whole table. The error wraps errNoList where that is not possible.
-func listed(dir string) ([]string, error) {
+// listByListmount is Under by listmount: it looks only at mounts that lie below the one that dir's parent is on, and never
+// formats or parses the whole table. The error wraps errNoListmount where that is not possible.
+func listByListmount(dir string) ([]string, error) {
 	if dir == "/" {
-		return nil, errNoList // it has no parent
+		return nil, errNoListmount // it has no parent
 	}
 	var stat unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, filepath.Dir(dir), unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID_UNIQUE, &stat)
@@ -43,7 +43,7 @@ func listed(dir string) ([]string, error) {
 		return nil, &os.PathError{Op: "stat", Path: filepath.Dir(dir), Err: err}
 	}
 	if stat.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
-		return nil, errNoList
+		return nil, errNoListmount
 	}
 	var paths []string
 	ids, buffer := make([]uint64, mountBatch), make([]byte, statMountStrings+unix.PathMax)
@@ -77,7 +77,7 @@ func listMounts(below, after uint64, ids []uint64) (int, error) {
 	case 0:
 		return int(n), nil
 	case unix.ENOSYS, unix.EPERM, unix.EINVAL:
-		return 0, errNoList
+		return 0, errNoListmount
 	}
 	return 0, fmt.Errorf("list mounts: %w", errno)
 }
@@ -102,7 +102,7 @@ func mountPoint(id uint64, buffer *[]byte) (string, error) {
 		case unix.ENOENT:
 			return "", nil
 		case unix.ENOSYS, unix.EPERM, unix.EINVAL:
-			return "", errNoList
+			return "", errNoListmount
 		default:
 			return "", fmt.Errorf("ask for mount %d: %w", id, errno)
 		}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forest mounts a few things at and below a directory, one on top of another among them, and beside it.
-func forest(t testing.TB, n int) string {
+// makeMounts mounts a few things at and below a directory, one on top of another among them, and beside it.
+func makeMounts(t testing.TB, n int) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root: run the tests as root")
@@ -36,13 +36,13 @@ func forest(t testing.TB, n int) string {
 }
 
 func TestBothWaysOfListingAgree(t *testing.T) {
-	dir := forest(t, 600) // more than one answer of the kernel holds
+	dir := makeMounts(t, 600) // more than one answer of the kernel holds
 	for _, below := range []string{dir, filepath.Join(dir, "a"), filepath.Join(dir, "a", "b"), filepath.Join(dir, "many")} {
-		want, err := parsed(below)
+		want, err := listByMountinfo(below)
 		require.NoError(t, err)
 		require.NotEmpty(t, want)
-		got, err := listed(below)
-		if errors.Is(err, errNoList) {
+		got, err := listByListmount(below)
+		if errors.Is(err, errNoListmount) {
 			t.Skip("this kernel has no listmount")
 		}
 		require.NoError(t, err)
@@ -50,17 +50,17 @@ func TestBothWaysOfListingAgree(t *testing.T) {
 		slices.Sort(want)
 		require.Equal(t, want, got)
 	}
-	got, err := listed(filepath.Join(dir, "missing"))
+	got, err := listByListmount(filepath.Join(dir, "missing"))
 	require.NoError(t, err)
 	require.Empty(t, got)
-	root, err := Under("/")
+	root, err := ListBelow("/")
 	require.NoError(t, err)
 	require.Contains(t, root, "/")
 }
 
-func BenchmarkUnder(b *testing.B) {
-	dir := forest(b, 1000)
-	for name, list := range map[string]func(string) ([]string, error){"listmount": listed, "mountinfo": parsed} {
+func BenchmarkListBelow(b *testing.B) {
+	dir := makeMounts(b, 1000)
+	for name, list := range map[string]func(string) ([]string, error){"listmount": listByListmount, "mountinfo": listByMountinfo} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if _, err := list(filepath.Join(dir, "a")); err != nil {

@@ -74,19 +74,19 @@ func (Syscalls) Mount(source, target, fstype string, options []string) error {
 	}
 	if again {
 		if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|rest, ""); err != nil {
-			return undo(target, &os.PathError{Op: "remount", Path: target, Err: err})
+			return rollback(target, &os.PathError{Op: "remount", Path: target, Err: err})
 		}
 	}
 	if propagation != 0 {
 		if err := unix.Mount("", target, "", propagation, ""); err != nil {
-			return undo(target, &os.PathError{Op: "set propagation of", Path: target, Err: err})
+			return rollback(target, &os.PathError{Op: "set propagation of", Path: target, Err: err})
 		}
 	}
 	return nil
 }
 
-// undo unmounts a mount that could not be completed, and returns why.
-func undo(target string, cause error) error {
+// rollback unmounts a mount that could not be completed, and returns why.
+func rollback(target string, cause error) error {
 	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
 		return errors.Join(cause, &os.PathError{Op: "unmount", Path: target, Err: err})
 	}
@@ -123,10 +123,10 @@ func (Syscalls) IsMountPoint(path string) (bool, error) {
 	return len(infos) > 0, err
 }
 
-// Under lists the mount points at or below dir, the deepest first, so that unmounting in this order works. A path
+// ListBelow lists the mount points at or below dir, the deepest first, so that unmounting in this order works. A path
 // that has several mounts on top of each other is listed as often. Where the kernel has listmount (Linux 6.8 and later)
 // it asks for the mounts near dir alone, and otherwise reads the whole mount table.
-func Under(dir string) ([]string, error) {
+func ListBelow(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -134,9 +134,9 @@ func Under(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
 	}
-	paths, err := listed(resolved)
-	if errors.Is(err, errNoList) {
-		paths, err = parsed(resolved)
+	paths, err := listByListmount(resolved)
+	if errors.Is(err, errNoListmount) {
+		paths, err = listByMountinfo(resolved)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list mounts under %q: %w", dir, err)
@@ -145,8 +145,8 @@ func Under(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// parsed is Under by reading the whole mount table.
-func parsed(dir string) ([]string, error) {
+// listByMountinfo is Under by reading the whole mount table.
+func listByMountinfo(dir string) ([]string, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func parsed(dir string) ([]string, error) {
 
 // UnmountAll unmounts everything at or below dir. It goes on after an error and returns all of them.
 func UnmountAll(ctx context.Context, mounter Mounter, dir string) error {
-	paths, err := Under(dir)
+	paths, err := ListBelow(dir)
 	if err != nil {
 		return err
 	}
@@ -207,9 +207,9 @@ func UnmountPoint(ctx context.Context, mounter Mounter, path string) error {
 	}
 }
 
-// Remove takes a volume's directory away whose data dies with it: it unmounts what is mounted on or below dir, then
+// UnmountAndRemoveAll takes a volume's directory away whose data dies with it: it unmounts what is mounted on or below dir, then
 // removes the tree. A missing dir is fine.
-func Remove(ctx context.Context, mounter Mounter, dir string) error {
+func UnmountAndRemoveAll(ctx context.Context, mounter Mounter, dir string) error {
 	if err := UnmountPoint(ctx, mounter, dir); err != nil {
 		return err
 	}
@@ -224,9 +224,9 @@ func Remove(ctx context.Context, mounter Mounter, dir string) error {
 	return err
 }
 
-// Detach takes a volume's directory away whose data must stay: it unmounts what is on dir and removes the empty
+// UnmountAndRemoveDir takes a volume's directory away whose data must stay: it unmounts what is on dir and removes the empty
 // directory. If the directory is not empty it is left alone, and the error says so.
-func Detach(ctx context.Context, mounter Mounter, dir string) error {
+func UnmountAndRemoveDir(ctx context.Context, mounter Mounter, dir string) error {
 	if err := UnmountPoint(ctx, mounter, dir); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func realDir(t *testing.T) string {
 	}
 	dir := t.TempDir()
 	t.Cleanup(func() {
-		left, err := mounts.Under(dir)
+		left, err := mounts.ListBelow(dir)
 		require.NoError(t, err)
 		if !t.Failed() {
 			require.Empty(t, left, "mounts left behind")
@@ -87,7 +87,7 @@ func TestRemoveTreeStopsAtMounts(t *testing.T) {
 			require.NoError(t, m.Mount(source, target, "", []string{"bind"}))
 			require.ErrorIs(t, mounts.RemoveTree(tree), mounts.ErrMountPoint)
 			require.FileExists(t, filepath.Join(outside, "data"))
-			require.NoError(t, mounts.Remove(t.Context(), m, tree))
+			require.NoError(t, mounts.UnmountAndRemoveAll(t.Context(), m, tree))
 			require.NoDirExists(t, tree)
 			require.FileExists(t, filepath.Join(outside, "data"))
 		})
@@ -130,18 +130,18 @@ func TestRemoveTreeOfAnyDepthAndWidth(t *testing.T) {
 	require.Empty(t, entries)
 }
 
-func TestDetachKeepsData(t *testing.T) {
+func TestUnmountAndRemoveDirKeepsData(t *testing.T) {
 	dir := realDir(t)
 	m := mounts.Syscalls{}
 	data, target := mkdir(t, dir, "data"), mkdir(t, dir, "target")
 	touch(t, filepath.Join(data, "f"))
 	require.NoError(t, m.Mount(data, target, "", []string{"bind"}))
-	require.NoError(t, mounts.Detach(t.Context(), m, target))
+	require.NoError(t, mounts.UnmountAndRemoveDir(t.Context(), m, target))
 	require.NoDirExists(t, target)
 	require.FileExists(t, filepath.Join(data, "f"))
-	require.NoError(t, mounts.Detach(t.Context(), m, target), "again")
+	require.NoError(t, mounts.UnmountAndRemoveDir(t.Context(), m, target), "again")
 	touch(t, filepath.Join(mkdir(t, dir, "target"), "f"))
-	require.ErrorContains(t, mounts.Detach(t.Context(), m, target), "holds files")
+	require.ErrorContains(t, mounts.UnmountAndRemoveDir(t.Context(), m, target), "holds files")
 	require.FileExists(t, filepath.Join(target, "f"))
 }
 
@@ -158,12 +158,12 @@ func TestMakeSharedTouchesOnlyTheDirectory(t *testing.T) {
 	own, err = mounts.MakeShared(m, root)
 	require.NoError(t, err)
 	require.True(t, own, "again, as after a crash")
-	left, err := mounts.Under(root)
+	left, err := mounts.ListBelow(root)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "the second time must not mount again")
 	_, err = mounts.MakeShared(m, mkdir(t, root, "below"))
 	require.NoError(t, err)
-	left, err = mounts.Under(root)
+	left, err = mounts.ListBelow(root)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "a directory on a shared mount needs nothing")
 	require.NoError(t, mounts.ReleaseShared(m, root))
@@ -191,7 +191,7 @@ func TestReleaseSharedOfADirectoryWithASocket(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, m.Unmount(root), unix.EBUSY, "a socket keeps its mount busy")
 	require.NoError(t, mounts.ReleaseShared(m, root))
-	left, err := mounts.Under(root)
+	left, err := mounts.ListBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	conn, err := net.Dial("unix", path)

@@ -81,7 +81,7 @@ func (r *remover) remove(dir int, name string, depth int) error {
 		r.moved++
 		return nil
 	}
-	if err := r.empty(dir, name, depth); err != nil {
+	if err := r.removeEntries(dir, name, depth); err != nil {
 		return err
 	}
 	err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
@@ -94,8 +94,8 @@ func (r *remover) remove(dir int, name string, depth int) error {
 	return &os.PathError{Op: "rmdir", Path: name, Err: err}
 }
 
-// empty removes all that is in the directory of this name.
-func (r *remover) empty(dir int, name string, depth int) error {
+// removeEntries removes all that is in the directory of this name.
+func (r *remover) removeEntries(dir int, name string, depth int) error {
 	fd, err := openat2(dir, name, beneath)
 	switch {
 	case err == nil:

@@ -20,7 +20,7 @@ func MakeShared(mounter Mounter, dir string) (own bool, err error) {
 		return false, fmt.Errorf("make %q shared: %w", dir, err)
 	}
 	if !is {
-		shared, err := onShared(dir)
+		shared, err := isOnSharedMount(dir)
 		if err != nil {
 			return false, fmt.Errorf("make %q shared: %w", dir, err)
 		}
@@ -62,8 +62,8 @@ func ReleaseShared(mounter Mounter, dir string) error {
 	return nil
 }
 
-// onShared reports whether the mount that dir lies on is shared.
-func onShared(dir string) (bool, error) {
+// isOnSharedMount reports whether the mount that dir lies on is shared.
+func isOnSharedMount(dir string) (bool, error) {
 	infos, err := mountsAbove(dir)
 	if err != nil {
 		return false, err

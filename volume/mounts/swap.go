@@ -25,12 +25,12 @@ func TmpfsMaySwap(swaps string) (bool, error) {
 	if strings.Count(strings.TrimSpace(string(list)), "\n") == 0 { // the first line is the table's head
 		return false, nil
 	}
-	can, err := canNoswap()
+	can, err := supportsNoswap()
 	return !can && err == nil, err
 }
 
-// canNoswap asks the kernel whether a tmpfs can be kept out of swap. It mounts nothing.
-func canNoswap() (bool, error) {
+// supportsNoswap asks the kernel whether a tmpfs can be kept out of swap. It mounts nothing.
+func supportsNoswap() (bool, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) {
 		return false, nil // older than both

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a new tmpfs on dir that is never swapped to disk, where the kernel can promise that (Linux 6.4 and
+// MountTmpfs mounts a new tmpfs on dir that is never swapped to disk, where the kernel can promise that (Linux 6.4 and
 // later), and otherwise an ordinary one.
-func Tmpfs(mounter Mounter, dir string, options ...string) error {
+func MountTmpfs(mounter Mounter, dir string, options ...string) error {
 	err := mounter.Mount("tmpfs", dir, "tmpfs", append(slices.Clone(options), "noswap"))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
 		err = mounter.Mount("tmpfs", dir, "tmpfs", options)

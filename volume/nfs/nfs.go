@@ -23,8 +23,8 @@ const (
 	Name = "kubernetes.io/nfs"
 	// Helper is the program that finds the server and speaks with it before the kernel mounts.
 	Helper = "mount.nfs"
-	// mountTime bounds one call of the helper: by itself it asks a server that does not answer for minutes.
-	mountTime = 2 * time.Minute
+	// mountTimeout bounds one call of the helper: by itself it asks a server that does not answer for minutes.
+	mountTimeout = 2 * time.Minute
 )
 
 // Deps is what the plugin needs.
@@ -67,7 +67,7 @@ func source(spec volume.Spec) *corev1.NFSVolumeSource {
 // SetUp implements volume.Plugin. The group of a share is never changed: it is not this node's alone.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	nfs := source(req.Spec)
-	if err := check(nfs); err != nil {
+	if err := validate(nfs); err != nil {
 		return volume.Mount{}, fmt.Errorf("set up nfs volume %q: %w", req.Spec.DirName(), err)
 	}
 	readOnly := req.ReadOnly || nfs.ReadOnly
@@ -87,15 +87,15 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
 		return volume.Mount{}, fmt.Errorf("make directory of nfs volume %q: %w", req.Spec.DirName(), err)
 	}
-	if err := call(ctx, helper, arguments(nfs, req, readOnly)); err != nil {
+	if err := runHelper(ctx, helper, arguments(nfs, req, readOnly)); err != nil {
 		err = fmt.Errorf("mount nfs volume %q from %s:%s: %w", req.Spec.DirName(), nfs.Server, nfs.Path, err)
-		return volume.Mount{}, errors.Join(err, mounts.Detach(context.WithoutCancel(ctx), p.deps.Mounter, req.Dir))
+		return volume.Mount{}, errors.Join(err, mounts.UnmountAndRemoveDir(context.WithoutCancel(ctx), p.deps.Mounter, req.Dir))
 	}
 	return mount, nil
 }
 
-// check refuses what the helper would take for something else.
-func check(nfs *corev1.NFSVolumeSource) error {
+// validate refuses what the helper would take for something else.
+func validate(nfs *corev1.NFSVolumeSource) error {
 	switch {
 	case nfs.Server == "" || strings.HasPrefix(nfs.Server, "-") || strings.ContainsAny(nfs.Server, "/ \x00"):
 		return fmt.Errorf("nfs.server %q is no name or address of a server", nfs.Server)
@@ -124,8 +124,8 @@ func arguments(nfs *corev1.NFSVolumeSource, req volume.Request, readOnly bool) [
 	return arguments
 }
 
-func call(ctx context.Context, helper string, arguments []string) error {
-	ctx, cancel := context.WithTimeout(ctx, mountTime)
+func runHelper(ctx context.Context, helper string, arguments []string) error {
+	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, helper, arguments...).CombinedOutput()
 	switch {
@@ -139,5 +139,5 @@ func call(ctx context.Context, helper string, arguments []string) error {
 
 // TearDown implements volume.Plugin. What is on the share stays.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.Detach(ctx, p.deps.Mounter, dir)
+	return mounts.UnmountAndRemoveDir(ctx, p.deps.Mounter, dir)
 }

@@ -39,7 +39,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func TestWhatTheHelperIsTold(t *testing.T) {
+func TestArgumentsOfTheHelper(t *testing.T) {
 	root := testsuite.Root(t)
 	program := helper(t, binds)
 	plugin := nfs.New(nfs.Deps{Mounter: mounts.Syscalls{}, Helper: program})

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// DefaultLane is how many attaches, and how many detaches, run at once unless told otherwise.
-const DefaultLane = 512
+// DefaultConcurrency is how many attaches, and how many detaches, run at once unless told otherwise.
+const DefaultConcurrency = 512
 
 // The reasons of the events that attaching writes.
 const (
@@ -47,9 +47,9 @@ type ExecutorDeps struct {
 
 // ExecutorConfig is the values that an Executor runs with. Zero fields mean the defaults.
 type ExecutorConfig struct {
-	// AttachLane and DetachLane bound how many attaches and how many detaches run at once, so that neither can
-	// starve the other. Default DefaultLane.
-	AttachLane, DetachLane int
+	// AttachConcurrency and DetachConcurrency bound how many attaches and how many detaches run at once, so that neither can
+	// starve the other. Default DefaultConcurrency.
+	AttachConcurrency, DetachConcurrency int
 	// InitialBackoff and MaxBackoff bound the pause after failures; see Config.
 	InitialBackoff, MaxBackoff time.Duration
 }
@@ -57,19 +57,19 @@ type ExecutorConfig struct {
 // Executor is the OperationExecutor of controllers. It owns the goroutines of its operations: who made it ends their
 // contexts and calls Wait.
 type Executor struct {
-	deps      ExecutorDeps
-	log       *slog.Logger
-	clock     clock.PassiveClock
-	ops       *Keyed
-	attaches  chan struct{}
-	detaches  chan struct{}
-	verifying atomic.Bool
-	onDone    []func(corev1.UniqueVolumeName, types.NodeName) // written before the first operation only
+	deps            ExecutorDeps
+	logger          *slog.Logger
+	clock           clock.PassiveClock
+	ops             *Keyed
+	attaches        chan struct{}
+	detaches        chan struct{}
+	verifying       atomic.Bool
+	completionFuncs []func(corev1.UniqueVolumeName, types.NodeName) // written before the first operation only
 }
 
 var (
 	_ OperationExecutor  = (*Executor)(nil)
-	_ Pacer              = (*Executor)(nil)
+	_ BackoffTracker     = (*Executor)(nil)
 	_ CompletionNotifier = (*Executor)(nil)
 )
 
@@ -84,24 +84,24 @@ func NewOperationExecutor(deps ExecutorDeps, config ExecutorConfig) *Executor {
 	if deps.Observe == nil {
 		deps.Observe = func(string, string, time.Duration, error) {}
 	}
-	if config.AttachLane <= 0 {
-		config.AttachLane = DefaultLane
+	if config.AttachConcurrency <= 0 {
+		config.AttachConcurrency = DefaultConcurrency
 	}
-	if config.DetachLane <= 0 {
-		config.DetachLane = DefaultLane
+	if config.DetachConcurrency <= 0 {
+		config.DetachConcurrency = DefaultConcurrency
 	}
 	return &Executor{
-		deps: deps, log: deps.Logger, clock: deps.Clock,
+		deps: deps, logger: deps.Logger, clock: deps.Clock,
 		ops: NewKeyed(Config{InitialBackoff: config.InitialBackoff, MaxBackoff: config.MaxBackoff},
 			Deps{Clock: deps.Clock, Logger: deps.Logger}),
-		attaches: make(chan struct{}, config.AttachLane),
-		detaches: make(chan struct{}, config.DetachLane),
+		attaches: make(chan struct{}, config.AttachConcurrency),
+		detaches: make(chan struct{}, config.DetachConcurrency),
 	}
 }
 
-// NodeOfKey is the node that an operation on the volume is pending on: the node itself for volumes that several nodes
+// OperationNode is the node that an operation on the volume is pending on: the node itself for volumes that several nodes
 // may have, and none for exclusive ones, so that only one node at a time is worked on.
-func NodeOfKey(spec *volume.Spec, node types.NodeName) types.NodeName {
+func OperationNode(spec *volume.Spec, node types.NodeName) types.NodeName {
 	if IsMultiAttachAllowed(spec) {
 		return node
 	}
@@ -109,12 +109,12 @@ func NodeOfKey(spec *volume.Spec, node types.NodeName) types.NodeName {
 }
 
 func key(name corev1.UniqueVolumeName, node types.NodeName) Key {
-	return Key{Volume: string(name), Node: string(node)}
+	return Key{Object: string(name), Node: string(node)}
 }
 
 // OnCompletion implements CompletionNotifier.
 func (e *Executor) OnCompletion(f func(corev1.UniqueVolumeName, types.NodeName)) {
-	e.onDone = append(e.onDone, f)
+	e.completionFuncs = append(e.completionFuncs, f)
 }
 
 // IsOperationPending implements OperationExecutor.
@@ -129,12 +129,12 @@ func (e *Executor) IsOperationSafeToRetry(name corev1.UniqueVolumeName, node typ
 
 // RetryAfter implements Pacer.
 func (e *Executor) RetryAfter(name corev1.UniqueVolumeName, node types.NodeName, operation string) time.Duration {
-	return e.ops.Pause(key(name, node), operation)
+	return e.ops.RetryAfter(key(name, node), operation)
 }
 
 // ForgetFailures implements Pacer.
 func (e *Executor) ForgetFailures(name corev1.UniqueVolumeName, node types.NodeName) {
-	e.ops.Forget(key(name, node))
+	e.ops.ForgetFailures(key(name, node))
 }
 
 // Wait returns when no operation runs any more.
@@ -142,34 +142,34 @@ func (e *Executor) Wait() { e.ops.Wait() }
 
 // start runs op under the key of the volume, in a lane. op is told when it was asked for.
 func (e *Executor) start(
-	ctx context.Context, on Key, node types.NodeName, kind string, op func(ctx context.Context, asked time.Time) error,
+	ctx context.Context, on Key, node types.NodeName, kind string, op func(ctx context.Context, requestedAt time.Time) error,
 ) error {
-	asked := e.clock.Now()
-	lane := e.attaches
+	requestedAt := e.clock.Now()
+	slots := e.attaches
 	if kind == OperationDetach {
-		lane = e.detaches
+		slots = e.detaches
 	}
 	return e.ops.Start(ctx, on, kind, func(ctx context.Context) error {
 		select {
-		case lane <- struct{}{}:
-			defer func() { <-lane }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return op(ctx, asked)
+		return op(ctx, requestedAt)
 	}, func(error) {
-		for _, f := range e.onDone {
-			f(corev1.UniqueVolumeName(on.Volume), node)
+		for _, f := range e.completionFuncs {
+			f(corev1.UniqueVolumeName(on.Object), node)
 		}
 	})
 }
 
-// call runs a call to the plugin, measures it, and turns a panic into an error: the state must be written either way.
-func (e *Executor) call(plugin, kind string, f func() error) (err error) {
+// callPlugin runs a call to the plugin, measures it, and turns a panic into an error: the state must be written either way.
+func (e *Executor) callPlugin(plugin, kind string, f func() error) (err error) {
 	began := e.clock.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			e.log.Error("volume plugin panicked", "plugin", plugin, "operation", kind, "panic", p,
+			e.logger.Error("volume plugin panicked", "plugin", plugin, "operation", kind, "panic", p,
 				"stack", string(debug.Stack()))
 			err = fmt.Errorf("plugin %q panicked: %v", plugin, p)
 		}
@@ -182,24 +182,24 @@ func (e *Executor) call(plugin, kind string, f func() error) (err error) {
 func (e *Executor) AttachVolume(
 	ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater,
 ) error {
-	on := key(want.VolumeName, NodeOfKey(want.VolumeSpec, want.NodeName))
-	return e.start(ctx, on, want.NodeName, OperationAttach, func(ctx context.Context, asked time.Time) error {
-		spans := e.begin(want, asked)
+	on := key(want.VolumeName, OperationNode(want.VolumeSpec, want.NodeName))
+	return e.start(ctx, on, want.NodeName, OperationAttach, func(ctx context.Context, requestedAt time.Time) error {
+		spans := e.beginSpans(want, requestedAt)
 		err := e.attach(ctx, want, actual)
 		for _, span := range spans {
 			span.End(err)
 		}
-		e.tell(want, err)
+		e.recordAttach(want, err)
 		return err
 	})
 }
 
-// begin notes the attach with each of the Pods that wait for it.
-func (e *Executor) begin(want VolumeToAttach, asked time.Time) []*timeline.Span {
+// beginSpans notes the attach with each of the Pods that wait for it.
+func (e *Executor) beginSpans(want VolumeToAttach, requestedAt time.Time) []*timeline.Span {
 	spans := make([]*timeline.Span, 0, len(want.ScheduledPods))
 	for _, pod := range want.ScheduledPods {
 		span := e.deps.Timeline.BeginQueued(timeline.PodRef(pod), "attachdetach", timeline.StageAttach,
-			want.VolumeSpec.DirName(), asked)
+			want.VolumeSpec.DirName(), requestedAt)
 		if want.VolumeSpec.PV != nil {
 			span.Because(timeline.RefOf("PersistentVolume", want.VolumeSpec.PV))
 		}
@@ -211,7 +211,7 @@ func (e *Executor) begin(want VolumeToAttach, asked time.Time) []*timeline.Span 
 // attach calls the plugin and writes the state.
 func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater) error {
 	var plugin AttachablePlugin
-	err := e.call("", OperationAttach+"_lookup", func() (err error) {
+	err := e.callPlugin("", OperationAttach+"_lookup", func() (err error) {
 		plugin, err = e.deps.Plugins.FindAttachablePluginBySpec(want.VolumeSpec)
 		return err
 	})
@@ -219,7 +219,7 @@ func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual Actua
 		return err // nothing was begun, so there is nothing to be uncertain of
 	}
 	var devicePath string
-	err = e.call(want.VolumeSpec.FullName(plugin.Name()), OperationAttach, func() (err error) {
+	err = e.callPlugin(want.VolumeSpec.QualifiedPluginName(plugin.Name()), OperationAttach, func() (err error) {
 		devicePath, err = plugin.Attach(ctx, want.VolumeSpec, want.NodeName)
 		return err
 	})
@@ -235,13 +235,13 @@ func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual Actua
 	return err
 }
 
-// tell writes the events and the log.
-func (e *Executor) tell(want VolumeToAttach, err error) {
+// recordAttach writes the events and the log.
+func (e *Executor) recordAttach(want VolumeToAttach, err error) {
 	name := want.VolumeSpec.DirName()
 	if err != nil {
-		e.log.Warn("cannot attach volume", "volume", want.VolumeName, "node", want.NodeName, "error", err)
+		e.logger.Warn("cannot attach volume", "volume", want.VolumeName, "node", want.NodeName, "error", err)
 	} else {
-		e.log.Info("attached volume", "volume", want.VolumeName, "node", want.NodeName)
+		e.logger.Info("attached volume", "volume", want.VolumeName, "node", want.NodeName)
 	}
 	if e.deps.Recorder == nil {
 		return
@@ -269,15 +269,15 @@ func (e *Executor) DetachVolume(ctx context.Context, from AttachedVolume, verify
 	if err != nil {
 		return fmt.Errorf("detach volume %q from node %q: %w", from.VolumeName, from.NodeName, err)
 	}
-	on := key(from.VolumeName, NodeOfKey(from.VolumeSpec, from.NodeName))
+	on := key(from.VolumeName, OperationNode(from.VolumeSpec, from.NodeName))
 	return e.start(ctx, on, from.NodeName, OperationDetach, func(ctx context.Context, _ time.Time) error {
 		err := e.detach(ctx, plugin, volumeName, from, verifySafeToDetach)
 		if err == nil {
 			actual.MarkVolumeAsDetached(from.VolumeName, from.NodeName)
-			e.log.Info("detached volume", "volume", from.VolumeName, "node", from.NodeName)
+			e.logger.Info("detached volume", "volume", from.VolumeName, "node", from.NodeName)
 			return nil
 		}
-		e.log.Warn("cannot detach volume", "volume", from.VolumeName, "node", from.NodeName, "error", err)
+		e.logger.Warn("cannot detach volume", "volume", from.VolumeName, "node", from.NodeName, "error", err)
 		// Nothing is certain now. Only an attach that succeeds may put it back on the node's list.
 		return errors.Join(err, actual.MarkVolumeAsUncertain(from.VolumeName, from.VolumeSpec, from.NodeName))
 	})
@@ -293,9 +293,9 @@ func (e *Executor) detach(
 	}
 	name := plugin.Name()
 	if from.VolumeSpec != nil {
-		name = from.VolumeSpec.FullName(name)
+		name = from.VolumeSpec.QualifiedPluginName(name)
 	}
-	return e.call(name, OperationDetach, func() error {
+	return e.callPlugin(name, OperationDetach, func() error {
 		return plugin.Detach(ctx, volumeName, from.NodeName)
 	})
 }

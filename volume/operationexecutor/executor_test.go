@@ -20,25 +20,25 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// disks is a plugin whose calls do what the test says.
-type disks struct {
+// fakePlugin is a plugin whose calls do what the test says.
+type fakePlugin struct {
 	attach func() error
 	detach func(name string) error
 	verify func() (operationexecutor.Verdict, error)
 }
 
-func (d *disks) Name() string                                 { return "test/disk" }
-func (d *disks) CanAttach(spec *volume.Spec) (bool, error)    { return spec.PV != nil, nil }
-func (d *disks) VolumeName(spec *volume.Spec) (string, error) { return spec.PV.Name, nil }
-func (d *disks) Detach(_ context.Context, name string, _ types.NodeName) error {
+func (d *fakePlugin) Name() string                                 { return "test/disk" }
+func (d *fakePlugin) CanAttach(spec *volume.Spec) (bool, error)    { return spec.PV != nil, nil }
+func (d *fakePlugin) VolumeName(spec *volume.Spec) (string, error) { return spec.PV.Name, nil }
+func (d *fakePlugin) Detach(_ context.Context, name string, _ types.NodeName) error {
 	return d.detach(name)
 }
 
-func (d *disks) Attach(context.Context, *volume.Spec, types.NodeName) (string, error) {
+func (d *fakePlugin) Attach(context.Context, *volume.Spec, types.NodeName) (string, error) {
 	return "/dev/d", d.attach()
 }
 
-func (d *disks) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, _ types.NodeName,
+func (d *fakePlugin) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, _ types.NodeName,
 ) (map[corev1.UniqueVolumeName]operationexecutor.Verdict, error) {
 	verdict, err := d.verify()
 	all := make(map[corev1.UniqueVolumeName]operationexecutor.Verdict)
@@ -48,38 +48,38 @@ func (d *disks) Verify(_ context.Context, volumes []operationexecutor.AttachedVo
 	return all, err
 }
 
-// notes is an actual state of the world that writes down what it is told.
-type notes struct {
-	mu   sync.Mutex
-	told []string
+// recordingState is an actual state of the world that writes down what it is told.
+type recordingState struct {
+	mu      sync.Mutex
+	updates []string
 }
 
-func (n *notes) add(what string) {
+func (n *recordingState) add(what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.told = append(n.told, what)
+	n.updates = append(n.updates, what)
 }
 
-func (n *notes) MarkVolumeAsAttached(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName, path string) error {
+func (n *recordingState) MarkVolumeAsAttached(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName, path string) error {
 	n.add("attached " + string(name) + " " + string(node) + " " + path)
 	return nil
 }
 
-func (n *notes) MarkVolumeAsUncertain(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName) error {
+func (n *recordingState) MarkVolumeAsUncertain(name corev1.UniqueVolumeName, _ *volume.Spec, node types.NodeName) error {
 	n.add("uncertain " + string(name) + " " + string(node))
 	return nil
 }
 
-func (n *notes) MarkVolumeAsDetached(name corev1.UniqueVolumeName, node types.NodeName) {
+func (n *recordingState) MarkVolumeAsDetached(name corev1.UniqueVolumeName, node types.NodeName) {
 	n.add("detached " + string(name) + " " + string(node))
 }
 
-func (n *notes) RemoveVolumeFromReportAsAttached(corev1.UniqueVolumeName, types.NodeName) error {
+func (n *recordingState) RemoveVolumeFromReportAsAttached(corev1.UniqueVolumeName, types.NodeName) error {
 	return nil
 }
-func (n *notes) AddVolumeToReportAsAttached(corev1.UniqueVolumeName, types.NodeName) {}
+func (n *recordingState) AddVolumeToReportAsAttached(corev1.UniqueVolumeName, types.NodeName) {}
 
-func (n *notes) ApplyVerdict(name corev1.UniqueVolumeName, _ types.NodeName, _ uint64, v operationexecutor.Verdict) bool {
+func (n *recordingState) ApplyVerdict(name corev1.UniqueVolumeName, _ types.NodeName, _ uint64, v operationexecutor.Verdict) bool {
 	n.add("verdict " + string(name) + " " + v.String())
 	return true
 }
@@ -156,10 +156,10 @@ func TestAttach(t *testing.T) {
 			event: failed + `find plugin of volume "d": volume is not attachable`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			events, state := record.NewFakeRecorder(10), &notes{}
-			clk := testclock.NewFakeClock(time.Now())
+			events, state := record.NewFakeRecorder(10), &recordingState{}
+			clock := testclock.NewFakeClock(time.Now())
 			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
-				Plugins: operationexecutor.Plugins{&disks{attach: test.attach}}, Recorder: events, Clock: clk,
+				Plugins: operationexecutor.Plugins{&fakePlugin{attach: test.attach}}, Recorder: events, Clock: clock,
 			}, operationexecutor.ExecutorConfig{})
 			var ended []corev1.UniqueVolumeName
 			e.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
@@ -172,10 +172,10 @@ func TestAttach(t *testing.T) {
 			}
 			require.NoError(t, e.AttachVolume(t.Context(), w, state))
 			e.Wait()
-			require.Equal(t, test.told, state.told)
+			require.Equal(t, test.told, state.updates)
 			require.Equal(t, test.event, <-events.Events)
 			require.Equal(t, []corev1.UniqueVolumeName{"test/disk/d"}, ended)
-			node := operationexecutor.NodeOfKey(w.VolumeSpec, "a")
+			node := operationexecutor.OperationNode(w.VolumeSpec, "a")
 			ok := test.name == "success"
 			require.Equal(t, ok, e.IsOperationSafeToRetry("test/disk/d", node, operationexecutor.OperationAttach))
 			require.True(t, e.IsOperationSafeToRetry("test/disk/d", node, operationexecutor.OperationDetach))
@@ -211,9 +211,9 @@ func TestDetach(t *testing.T) {
 		{name: "failure", detach: errors.New("stuck"), called: true, told: "uncertain test/disk/d a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			state, called := &notes{}, false
+			state, called := &recordingState{}, false
 			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
-				Plugins: operationexecutor.Plugins{&disks{detach: func(name string) error {
+				Plugins: operationexecutor.Plugins{&fakePlugin{detach: func(name string) error {
 					called = true
 					require.Equal(t, "d", name)
 					return test.detach
@@ -224,24 +224,24 @@ func TestDetach(t *testing.T) {
 			require.NoError(t, e.DetachVolume(t.Context(), from, test.verify, state))
 			e.Wait()
 			require.Equal(t, test.called, called)
-			require.Equal(t, []string{test.told}, state.told)
+			require.Equal(t, []string{test.told}, state.updates)
 		})
 	}
 	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{}},
 		operationexecutor.ExecutorConfig{})
-	require.ErrorContains(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "x"}, true, &notes{}), "three parts")
-	require.ErrorIs(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "a/b/c"}, true, &notes{}),
+	require.ErrorContains(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "x"}, true, &recordingState{}), "three parts")
+	require.ErrorIs(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "a/b/c"}, true, &recordingState{}),
 		operationexecutor.ErrNotAttachable)
 }
 
 // Attaches that hang do not keep detaches from running.
-func TestLanes(t *testing.T) {
-	gate, state := make(chan struct{}), &notes{}
+func TestAttachesAndDetachesHaveTheirOwnConcurrency(t *testing.T) {
+	gate, state := make(chan struct{}), &recordingState{}
 	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
-		Plugins: operationexecutor.Plugins{&disks{
+		Plugins: operationexecutor.Plugins{&fakePlugin{
 			attach: func() error { <-gate; return nil }, detach: func(string) error { return nil },
 		}},
-	}, operationexecutor.ExecutorConfig{AttachLane: 1, DetachLane: 1})
+	}, operationexecutor.ExecutorConfig{AttachConcurrency: 1, DetachConcurrency: 1})
 	detached := make(chan struct{})
 	e.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		if name == "test/disk/z" {
@@ -258,12 +258,12 @@ func TestLanes(t *testing.T) {
 	<-detached
 	close(gate)
 	e.Wait()
-	require.Len(t, state.told, 3)
+	require.Len(t, state.updates, 3)
 }
 
 // B-12: that nobody answers says nothing of the volumes.
 func TestVerify(t *testing.T) {
-	state, plugin := &notes{}, &disks{}
+	state, plugin := &recordingState{}, &fakePlugin{}
 	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{plugin}},
 		operationexecutor.ExecutorConfig{})
 	volumes := []operationexecutor.AttachedVolume{{VolumeName: "test/disk/d", NodeName: "a", Generation: 3}}
@@ -275,9 +275,9 @@ func TestVerify(t *testing.T) {
 	plugin.verify = func() (operationexecutor.Verdict, error) { return operationexecutor.VerdictAttached, nil }
 	e.VerifyVolumesAreAttached(t.Context(), all, state)
 	e.Wait()
-	require.Empty(t, state.told)
+	require.Empty(t, state.updates)
 	plugin.verify = func() (operationexecutor.Verdict, error) { return operationexecutor.VerdictDetached, nil }
 	e.VerifyVolumesAreAttached(t.Context(), all, state)
 	e.Wait()
-	require.Equal(t, []string{"verdict test/disk/d detached"}, state.told)
+	require.Equal(t, []string{"verdict test/disk/d detached"}, state.updates)
 }

@@ -45,8 +45,8 @@ func (e *BackoffError) Unwrap() error { return e.Last }
 // Key says what an operation works on. Two keys conflict if they have the same volume and either the same node or at
 // least one of them no node. An empty volume conflicts with nothing and has no backoff.
 type Key struct {
-	// Volume is the volume's unique name.
-	Volume string
+	// Object is the volume's unique name.
+	Object string
 	// Node is set if operations on this volume on other nodes may run at the same time.
 	Node string
 }
@@ -54,9 +54,9 @@ type Key struct {
 // String is the key as it appears in logs and errors.
 func (k Key) String() string {
 	if k.Node == "" {
-		return k.Volume
+		return k.Object
 	}
-	return k.Volume + " on " + k.Node
+	return k.Object + " on " + k.Node
 }
 
 // Config is the values that a Keyed runs with. Zero fields mean the defaults.
@@ -76,11 +76,11 @@ type Deps struct {
 // Keyed runs operations, one at a time for each volume. It is safe for concurrent use. It owns the goroutines of
 // Start; who owns the Keyed must end their contexts and call Wait.
 type Keyed struct {
-	initial, max time.Duration
-	clock        clock.PassiveClock
-	log          *slog.Logger
-	slots        chan struct{} // nil without a limit
-	running      sync.WaitGroup
+	initialBackoff, maxBackoff time.Duration
+	clock                      clock.PassiveClock
+	logger                     *slog.Logger
+	slots                      chan struct{} // nil without a limit
+	running                    sync.WaitGroup
 
 	mu       sync.Mutex // guards the two below
 	busy     map[string]*volumeOps
@@ -102,21 +102,21 @@ type operation struct {
 // NewKeyed makes a Keyed.
 func NewKeyed(config Config, deps Deps) *Keyed {
 	k := &Keyed{
-		initial: config.InitialBackoff, max: config.MaxBackoff,
-		clock: deps.Clock, log: deps.Logger,
+		initialBackoff: config.InitialBackoff, maxBackoff: config.MaxBackoff,
+		clock: deps.Clock, logger: deps.Logger,
 		busy: make(map[string]*volumeOps),
 	}
-	if k.initial <= 0 {
-		k.initial = DefaultInitialBackoff
+	if k.initialBackoff <= 0 {
+		k.initialBackoff = DefaultInitialBackoff
 	}
-	if k.max <= 0 {
-		k.max = DefaultMaxBackoff
+	if k.maxBackoff <= 0 {
+		k.maxBackoff = DefaultMaxBackoff
 	}
 	if k.clock == nil {
 		k.clock = clock.RealClock{}
 	}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
+	if k.logger == nil {
+		k.logger = slog.New(slog.DiscardHandler)
 	}
 	if config.Limit > 0 {
 		k.slots = make(chan struct{}, config.Limit)
@@ -138,11 +138,11 @@ func (k *Keyed) Start(
 		k.mu.Unlock()
 		return fmt.Errorf("start %s of %s: %w", kind, key, ErrAlreadyExists)
 	}
-	if err := k.pause(key, kind); err != nil {
+	if err := k.backoff(key, kind); err != nil {
 		k.mu.Unlock()
 		return fmt.Errorf("start %s of %s: %w", kind, key, err)
 	}
-	operation := k.claim(key, kind)
+	operation := k.markPending(key, kind)
 	k.running.Add(1)
 	k.mu.Unlock()
 	go func() {
@@ -159,19 +159,19 @@ func (k *Keyed) Start(
 // but not for a pause after failures: the caller asks Pause when to come back. If ctx ends first it returns ctx's
 // error and op does not run.
 func (k *Keyed) Do(ctx context.Context, key Key, kind string, op func(context.Context) error) error {
-	asked := time.Time{} // of the first conflict
+	requestedAt := time.Time{} // of the first conflict
 	for {
 		k.mu.Lock()
 		other := k.conflict(key)
 		if other == nil {
-			operation := k.claim(key, kind)
+			operation := k.markPending(key, kind)
 			k.mu.Unlock()
-			k.noteWait(ctx, asked)
+			k.recordWait(ctx, requestedAt)
 			return k.run(ctx, key, operation, op)
 		}
 		k.mu.Unlock()
-		if asked.IsZero() {
-			asked = k.clock.Now()
+		if requestedAt.IsZero() {
+			requestedAt = k.clock.Now()
 		}
 		select {
 		case <-other.done:
@@ -188,18 +188,18 @@ func (k *Keyed) IsOperationPending(key Key) bool {
 	return k.conflict(key) != nil
 }
 
-// Pause is how long an operation of this kind on this key has yet to wait after its failures. Zero means not at all.
-func (k *Keyed) Pause(key Key, kind string) time.Duration {
+// RetryAfter is how long an operation of this kind on this key has yet to wait after its failures. Zero means not at all.
+func (k *Keyed) RetryAfter(key Key, kind string) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.pause(key, kind); err != nil {
+	if err := k.backoff(key, kind); err != nil {
 		return err.RetryAfter
 	}
 	return 0
 }
 
-// Forget drops what is remembered of failures of the key, so that the next operation begins afresh.
-func (k *Keyed) Forget(key Key) {
+// ForgetFailures drops what is remembered of failures of the key, so that the next operation begins afresh.
+func (k *Keyed) ForgetFailures(key Key) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.failures.drop(key)
@@ -213,45 +213,45 @@ func (k *Keyed) run(ctx context.Context, key Key, operation *operation, op func(
 	began := false
 	err := func() error {
 		if k.slots != nil {
-			asked := k.clock.Now()
+			requestedAt := k.clock.Now()
 			select {
 			case k.slots <- struct{}{}:
 				defer func() { <-k.slots }()
 			case <-ctx.Done():
 			}
-			k.noteWait(ctx, asked)
+			k.recordWait(ctx, requestedAt)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		began = true
-		return k.protect(ctx, key, operation.kind, op)
+		return k.recoverPanic(ctx, key, operation.kind, op)
 	}()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.free(key, operation)
+	k.clearPending(key, operation)
 	switch {
-	case key.Volume == "" || !began:
+	case key.Object == "" || !began:
 	case err == nil:
 		k.failures.drop(key)
 	default:
-		k.failures.add(key, operation.kind, err, k.clock.Now(), k.initial, k.max)
+		k.failures.add(key, operation.kind, err, k.clock.Now(), k.initialBackoff, k.maxBackoff)
 	}
 	return err
 }
 
-// noteWait notes in the stage that ctx works for how long the operation waited for its turn.
-func (k *Keyed) noteWait(ctx context.Context, asked time.Time) {
-	if !asked.IsZero() {
-		timeline.Current(ctx).Waited(k.clock.Since(asked))
+// recordWait notes in the stage that ctx works for how long the operation waited for its turn.
+func (k *Keyed) recordWait(ctx context.Context, requestedAt time.Time) {
+	if !requestedAt.IsZero() {
+		timeline.Current(ctx).Waited(k.clock.Since(requestedAt))
 	}
 }
 
-// protect turns a panic of op into an error.
-func (k *Keyed) protect(ctx context.Context, key Key, kind string, op func(context.Context) error) (err error) {
+// recoverPanic turns a panic of op into an error.
+func (k *Keyed) recoverPanic(ctx context.Context, key Key, kind string, op func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			k.log.Error("operation panicked", "volume", key.String(), "operation", kind, "panic", p,
+			k.logger.Error("operation panicked", "volume", key.String(), "operation", kind, "panic", p,
 				"stack", string(debug.Stack()))
 			err = fmt.Errorf("%s of %s panicked: %v", kind, key, p)
 		}
@@ -259,10 +259,10 @@ func (k *Keyed) protect(ctx context.Context, key Key, kind string, op func(conte
 	return op(ctx)
 }
 
-// pause is the error that keeps the operation from starting now, or nil. The caller holds mu.
-func (k *Keyed) pause(key Key, kind string) *BackoffError {
+// backoff is the error that keeps the operation from starting now, or nil. The caller holds mu.
+func (k *Keyed) backoff(key Key, kind string) *BackoffError {
 	now := k.clock.Now()
-	k.failures.expire(now, 2*k.max)
+	k.failures.expire(now, 2*k.maxBackoff)
 	failure := k.failures.get(key)
 	if failure == nil || failure.kind != kind {
 		return nil
@@ -275,8 +275,8 @@ func (k *Keyed) pause(key Key, kind string) *BackoffError {
 
 // conflict is a pending operation that the key has to wait for, or nil. The caller holds mu.
 func (k *Keyed) conflict(key Key) *operation {
-	ops := k.busy[key.Volume]
-	if key.Volume == "" || ops == nil {
+	ops := k.busy[key.Object]
+	if key.Object == "" || ops == nil {
 		return nil
 	}
 	if ops.whole != nil {
@@ -291,16 +291,16 @@ func (k *Keyed) conflict(key Key) *operation {
 	return nil
 }
 
-// claim makes an operation pending. The caller holds mu and has seen that there is no conflict.
-func (k *Keyed) claim(key Key, kind string) *operation {
+// markPending makes an operation pending. The caller holds mu and has seen that there is no conflict.
+func (k *Keyed) markPending(key Key, kind string) *operation {
 	claimed := &operation{kind: kind, done: make(chan struct{})}
-	if key.Volume == "" {
+	if key.Object == "" {
 		return claimed
 	}
-	ops := k.busy[key.Volume]
+	ops := k.busy[key.Object]
 	if ops == nil {
 		ops = &volumeOps{}
-		k.busy[key.Volume] = ops
+		k.busy[key.Object] = ops
 	}
 	if key.Node == "" {
 		ops.whole = claimed
@@ -313,19 +313,19 @@ func (k *Keyed) claim(key Key, kind string) *operation {
 	return claimed
 }
 
-// free ends what claim began. The caller holds mu.
-func (k *Keyed) free(key Key, operation *operation) {
+// clearPending ends what claim began. The caller holds mu.
+func (k *Keyed) clearPending(key Key, operation *operation) {
 	close(operation.done)
-	if key.Volume == "" {
+	if key.Object == "" {
 		return
 	}
-	ops := k.busy[key.Volume]
+	ops := k.busy[key.Object]
 	if key.Node == "" {
 		ops.whole = nil
 	} else {
 		delete(ops.byNode, key.Node)
 	}
 	if ops.whole == nil && len(ops.byNode) == 0 {
-		delete(k.busy, key.Volume)
+		delete(k.busy, key.Object)
 	}
 }

@@ -94,8 +94,8 @@ type OperationExecutor interface {
 	IsOperationSafeToRetry(name corev1.UniqueVolumeName, node types.NodeName, operation string) bool
 }
 
-// Pacer is an OperationExecutor that can say how long a pause lasts, and end it.
-type Pacer interface {
+// BackoffTracker is an OperationExecutor that can say how long a pause lasts, and end it.
+type BackoffTracker interface {
 	// RetryAfter is how long the operation has yet to wait after its last failure; 0 if not at all.
 	RetryAfter(name corev1.UniqueVolumeName, node types.NodeName, operation string) time.Duration
 	// ForgetFailures ends the pause, because something happened that makes success likely.

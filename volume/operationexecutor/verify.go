@@ -29,12 +29,12 @@ func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumes map[typ
 	}, func(err error) {
 		e.verifying.Store(false)
 		if err != nil {
-			e.log.Warn("cannot verify all attachments", "error", err)
+			e.logger.Warn("cannot verify all attachments", "error", err)
 		}
 	})
 	if err != nil {
 		e.verifying.Store(false)
-		e.log.Warn("cannot start to verify attachments", "error", err)
+		e.logger.Warn("cannot start to verify attachments", "error", err)
 	}
 }
 
@@ -58,7 +58,7 @@ func (e *Executor) VerifyVolumesAreAttachedPerNode(ctx context.Context, volumes 
 			continue
 		}
 		var verdicts map[corev1.UniqueVolumeName]Verdict
-		err = e.call(name, OperationVerify, func() (err error) {
+		err = e.callPlugin(name, OperationVerify, func() (err error) {
 			verdicts, err = plugin.Verify(ctx, group, node)
 			return err
 		})
@@ -72,7 +72,7 @@ func (e *Executor) VerifyVolumesAreAttachedPerNode(ctx context.Context, volumes 
 				continue
 			}
 			if actual.ApplyVerdict(attached.VolumeName, node, attached.Generation, verdict) {
-				e.log.Warn("volume is not attached as expected", "volume", attached.VolumeName, "node", node,
+				e.logger.Warn("volume is not attached as expected", "volume", attached.VolumeName, "node", node,
 					"found", verdict.String())
 			}
 		}

@@ -60,7 +60,7 @@ func (c *collector) secret(source *corev1.SecretProjection) error {
 		if optional && apierrors.IsNotFound(err) {
 			return nil
 		}
-		return c.notRead("secret", source.Name, err)
+		return c.readError("secret", source.Name, err)
 	}
 	get := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
 	if len(source.Items) == 0 {
@@ -79,7 +79,7 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 		if optional && apierrors.IsNotFound(err) {
 			return nil
 		}
-		return c.notRead("configmap", source.Name, err)
+		return c.readError("configmap", source.Name, err)
 	}
 	if len(source.Items) == 0 {
 		for key, data := range object.Data {
@@ -100,8 +100,8 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 	return c.items("configmap", source.Name, source.Items, optional, get)
 }
 
-// notRead words why a Secret or ConfigMap is not used. One that is missing, only the user can help with.
-func (c *collector) notRead(kind, name string, err error) error {
+// readError words why a Secret or ConfigMap is not used. One that is missing, only the user can help with.
+func (c *collector) readError(kind, name string, err error) error {
 	object := c.req.Pod.Namespace + "/" + name
 	wrapped := fmt.Errorf("get %s %s: %w", kind, object, err)
 	if !apierrors.IsNotFound(err) {
@@ -164,7 +164,7 @@ func (c *collector) token(source *corev1.ServiceAccountTokenProjection) error {
 		return fmt.Errorf("get token of service account %s/%s: %w", c.req.Pod.Namespace,
 			c.req.Pod.Spec.ServiceAccountName, err)
 	}
-	user := onlyUser(c.req.Pod)
+	user := commonUser(c.req.Pod)
 	file := atomicwriter.File{Data: []byte(token), Mode: os.FileMode(c.mode), UID: user}
 	if user != nil || c.req.FSGroup != nil {
 		file.Mode = 0o600
@@ -180,8 +180,8 @@ func (c *collector) add(path string, data []byte, mode *int32) {
 	c.files[path] = atomicwriter.File{Data: data, Mode: os.FileMode(*mode)}
 }
 
-// onlyUser is the user that all containers of the Pod run as, nil if there is no such user or it is not named.
-func onlyUser(pod *corev1.Pod) *int64 {
+// commonUser is the user that all containers of the Pod run as, nil if there is no such user or it is not named.
+func commonUser(pod *corev1.Pod) *int64 {
 	var user *int64
 	same := func(securityContext *corev1.SecurityContext) bool {
 		var own *int64

@@ -63,25 +63,25 @@ var _ volume.Refresher = (*Plugin)(nil)
 
 // NewConfigMap makes the plugin for configMap volumes.
 func NewConfigMap(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ConfigMapName, sources: ofConfigMap}
+	return &Plugin{deps: deps, name: ConfigMapName, sources: configMapSources}
 }
 
 // NewSecret makes the plugin for secret volumes.
 func NewSecret(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: SecretName, inMemory: true, sources: ofSecret}
+	return &Plugin{deps: deps, name: SecretName, inMemory: true, sources: secretSources}
 }
 
 // NewDownwardAPI makes the plugin for downwardAPI volumes.
 func NewDownwardAPI(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: DownwardAPIName, inMemory: true, sources: ofDownwardAPI}
+	return &Plugin{deps: deps, name: DownwardAPIName, inMemory: true, sources: downwardAPISources}
 }
 
 // NewProjected makes the plugin for projected volumes.
 func NewProjected(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ProjectedName, inMemory: true, sources: ofProjected}
+	return &Plugin{deps: deps, name: ProjectedName, inMemory: true, sources: projectedSources}
 }
 
-func ofConfigMap(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+func configMapSources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
 	if source.ConfigMap == nil {
 		return nil, nil
 	}
@@ -92,7 +92,7 @@ func ofConfigMap(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32
 	}}}, source.ConfigMap.DefaultMode
 }
 
-func ofSecret(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+func secretSources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
 	if source.Secret == nil {
 		return nil, nil
 	}
@@ -103,7 +103,7 @@ func ofSecret(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
 	}}}, source.Secret.DefaultMode
 }
 
-func ofDownwardAPI(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+func downwardAPISources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
 	if source.DownwardAPI == nil {
 		return nil, nil
 	}
@@ -112,7 +112,7 @@ func ofDownwardAPI(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int
 	}}}, source.DownwardAPI.DefaultMode
 }
 
-func ofProjected(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
+func projectedSources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
 	if source.Projected == nil {
 		return nil, nil
 	}
@@ -144,7 +144,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	if err := collector.collect(sources); err != nil {
 		return volume.Mount{}, err
 	}
-	if err := p.prepare(req); err != nil {
+	if err := p.prepareDir(req); err != nil {
 		return volume.Mount{}, fmt.Errorf("make directory for volume %q: %w", req.Spec.Name, err)
 	}
 	now := clock.PassiveClock(clock.RealClock{})
@@ -166,11 +166,11 @@ func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
 
 // TearDown implements volume.Plugin.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.Remove(ctx, p.deps.Mounter, dir)
+	return mounts.UnmountAndRemoveAll(ctx, p.deps.Mounter, dir)
 }
 
-// prepare makes the directory, and mounts memory on it if the volume is to be there.
-func (p *Plugin) prepare(req volume.Request) error {
+// prepareDir makes the directory, and mounts memory on it if the volume is to be there.
+func (p *Plugin) prepareDir(req volume.Request) error {
 	if err := os.MkdirAll(filepath.Dir(req.Dir), 0o750); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (p *Plugin) prepare(req volume.Request) error {
 		if req.FSGroup != nil {
 			options = []string{"nosuid", "nodev", "mode=2755", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
 		}
-		return mounts.Tmpfs(p.deps.Mounter, req.Dir, options...)
+		return mounts.MountTmpfs(p.deps.Mounter, req.Dir, options...)
 	}
 	if req.FSGroup != nil {
 		if err := os.Lchown(req.Dir, -1, int(*req.FSGroup)); err != nil {

@@ -23,8 +23,8 @@ import (
 // dirName is the directory below the Pod's in which the parts are bound.
 const dirName = "volume-subpaths"
 
-// tries is how often a lookup is repeated while renames elsewhere disturb it.
-const tries = 128
+// maxLookups is how often a lookup is repeated while renames elsewhere disturb it.
+const maxLookups = 128
 
 // Request asks for a part of a volume.
 type Request struct {
@@ -69,7 +69,7 @@ func hidePath(err error) error {
 }
 
 func (s *SubPaths) prepare(ctx context.Context, req Request, target string) error {
-	if err := check(req); err != nil {
+	if err := validate(req); err != nil {
 		return err
 	}
 	root, err := unix.Open(req.VolumePath, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -80,7 +80,7 @@ func (s *SubPaths) prepare(ctx context.Context, req Request, target string) erro
 		return fmt.Errorf("open volume: %w", err)
 	}
 	defer func() { _ = unix.Close(root) }()
-	part, err := open(root, req)
+	part, err := openPart(root, req)
 	if err != nil {
 		return err
 	}
@@ -88,8 +88,8 @@ func (s *SubPaths) prepare(ctx context.Context, req Request, target string) erro
 	return s.bind(ctx, part, target)
 }
 
-// check refuses what can be refused by looking at the request.
-func check(req Request) error {
+// validate refuses what can be refused by looking at the request.
+func validate(req Request) error {
 	if filepath.IsAbs(req.SubPath) {
 		return errors.New("must be a relative path")
 	}
@@ -106,12 +106,12 @@ func check(req Request) error {
 	return nil
 }
 
-// open opens the part, making directories that are missing.
-func open(root int, req Request) (int, error) {
+// openPart opens the part, making directories that are missing.
+func openPart(root int, req Request) (int, error) {
 	path := filepath.Clean(req.SubPath)
-	fd, err := lookUp(root, path, 0)
+	fd, err := lookup(root, path, 0)
 	if !errors.Is(err, unix.ENOENT) {
-		return fd, explain(err)
+		return fd, describeError(err)
 	}
 	if req.ReadOnly {
 		return -1, errors.New("it does not exist and the volume is read-only")
@@ -120,21 +120,21 @@ func open(root int, req Request) (int, error) {
 	if err := unix.Fstatat(root, "", &volume, unix.AT_EMPTY_PATH); err != nil {
 		return -1, fmt.Errorf("stat volume: %w", err)
 	}
-	dir, err := lookUp(root, ".", unix.O_DIRECTORY)
+	dir, err := lookup(root, ".", unix.O_DIRECTORY)
 	if err != nil {
-		return -1, explain(err)
+		return -1, describeError(err)
 	}
 	// Links that exist are followed from the root, as far as they stay below it; what is missing is made in the
 	// directory that was opened last.
 	parts := strings.Split(path, "/")
 	for i := range parts {
-		next, err := lookUp(root, filepath.Join(parts[:i+1]...), unix.O_DIRECTORY)
+		next, err := lookup(root, filepath.Join(parts[:i+1]...), unix.O_DIRECTORY)
 		if errors.Is(err, unix.ENOENT) {
 			next, err = makeDir(dir, parts[i], &volume)
 		}
 		_ = unix.Close(dir)
 		if err != nil {
-			return -1, explain(err)
+			return -1, describeError(err)
 		}
 		dir = next
 	}
@@ -168,21 +168,21 @@ func makeDir(dir int, name string, like *unix.Stat_t) (int, error) {
 	return fd, nil
 }
 
-// lookUp opens a path below root. The kernel refuses whatever leads out of root.
-func lookUp(root int, path string, flags uint64) (int, error) {
+// lookup opens a path below root. The kernel refuses whatever leads out of root.
+func lookup(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	fd, err := -1, error(unix.EAGAIN)
-	for i := 0; i < tries && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); i++ {
+	for i := 0; i < maxLookups && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)); i++ {
 		fd, err = unix.Openat2(root, path, how)
 	}
 	return fd, err
 }
 
-// explain says what the errors of lookUp and makeDir mean for the user.
-func explain(err error) error {
+// describeError says what the errors of lookup and makeDir mean for the user.
+func describeError(err error) error {
 	switch {
 	case errors.Is(err, unix.EXDEV):
 		return errors.New("it leads out of the volume")

@@ -16,25 +16,25 @@ import (
 	"github.com/berth-dev/berth/volume/subpath"
 )
 
-// place is a Pod's directory, a volume, and a file that is not the volume's.
-type place struct {
+// fixture is a Pod's directory, a volume, and a file that is not the volume's.
+type fixture struct {
 	*subpath.SubPaths
 	podDir, volume, secret string
 }
 
-func newPlace(t *testing.T) place {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root: run the tests as root")
 	}
 	dir := t.TempDir()
-	p := place{subpath.New(mounts.Syscalls{}), filepath.Join(dir, "pod"), filepath.Join(dir, "volume"), filepath.Join(dir, "secret")}
+	p := fixture{subpath.New(mounts.Syscalls{}), filepath.Join(dir, "pod"), filepath.Join(dir, "volume"), filepath.Join(dir, "secret")}
 	require.NoError(t, os.MkdirAll(p.volume, 0o755))
 	require.NoError(t, os.MkdirAll(p.secret, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(p.secret, "file"), []byte("secret"), 0o600))
 	t.Cleanup(func() {
 		require.NoError(t, p.Cleanup(context.WithoutCancel(t.Context()), p.podDir))
-		left, err := mounts.Under(dir)
+		left, err := mounts.ListBelow(dir)
 		require.NoError(t, err)
 		require.Empty(t, left)
 		require.NoDirExists(t, filepath.Join(p.podDir, "volume-subpaths"))
@@ -43,12 +43,12 @@ func newPlace(t *testing.T) place {
 	return p
 }
 
-func (p place) request(path string) subpath.Request {
+func (p fixture) request(path string) subpath.Request {
 	return subpath.Request{PodDir: p.podDir, VolumeName: "data", VolumePath: p.volume, SubPath: path, Container: "main"}
 }
 
 func TestPrepare(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	require.NoError(t, os.Chown(p.volume, 0, 4321))
 	require.NoError(t, os.Chmod(p.volume, 0o770|os.ModeSetgid))
 	got, err := p.Prepare(t.Context(), p.request("a/b/c"))
@@ -65,7 +65,7 @@ func TestPrepare(t *testing.T) {
 	again, err := p.Prepare(t.Context(), p.request("a/b/c"))
 	require.NoError(t, err)
 	require.Equal(t, got, again)
-	left, err := mounts.Under(got)
+	left, err := mounts.ListBelow(got)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "the second time must not mount again")
 	// A container that starts anew with another value of its variable gets another part; a file this time.
@@ -80,7 +80,7 @@ func TestPrepare(t *testing.T) {
 }
 
 func TestLinksInsideTheVolumeWork(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.volume, "real/deep"), 0o755))
 	require.NoError(t, os.Symlink("real", filepath.Join(p.volume, "link")))
 	got, err := p.Prepare(t.Context(), p.request("link/deep"))
@@ -93,7 +93,7 @@ func TestLinksInsideTheVolumeWork(t *testing.T) {
 }
 
 func TestNothingLeadsOutOfTheVolume(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	for name, target := range map[string]string{
 		"absolute": p.secret, "relative": "../secret", "file": "../secret/file", "new": "../secret/new",
 		"proc": "/proc/self/root", "chain": "relative", "up": "..",
@@ -156,7 +156,7 @@ func attack(t *testing.T, target string) (end func()) {
 }
 
 func TestSwappingAttackerGetsNothing(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.volume, "d"), 0o755))
 	require.NoError(t, os.Symlink("../secret", filepath.Join(p.volume, "evil")))
 	end := attack(t, p.volume)

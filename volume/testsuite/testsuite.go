@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/loopdev"
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/hold"
+	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
@@ -49,13 +49,13 @@ func Root(t testing.TB) string {
 	}
 	root := t.TempDir()
 	t.Cleanup(func() {
-		holder := hold.New(hold.Deps{})
-		held, err := holder.Below(root)
+		holder := blockpin.New(blockpin.Deps{})
+		held, err := holder.ListBelow(root)
 		require.NoError(t, err)
 		for _, path := range held {
-			_ = holder.Release(context.WithoutCancel(t.Context()), path)
+			_ = holder.Unpin(context.WithoutCancel(t.Context()), path)
 		}
-		left, err := mounts.Under(root)
+		left, err := mounts.ListBelow(root)
 		require.NoError(t, err)
 		for _, path := range left {
 			_ = unix.Unmount(path, unix.MNT_DETACH)
@@ -102,76 +102,76 @@ func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
 	return pod
 }
 
-// world is what one test works with.
-type world struct {
+// fixture is what one test works with.
+type fixture struct {
 	Subject
 	root   string
 	spec   volume.Spec
 	plugin volume.Plugin
 }
 
-func (s Subject) world(t *testing.T) *world {
+func (s Subject) newFixture(t *testing.T) *fixture {
 	t.Helper()
 	root := Root(t)
 	scratch := filepath.Join(root, "scratch")
 	require.NoError(t, os.Mkdir(scratch, 0o755))
-	w := &world{Subject: s, root: root, spec: s.Spec(t, scratch), plugin: s.New(t)}
+	f := &fixture{Subject: s, root: root, spec: s.Spec(t, scratch), plugin: s.New(t)}
 	t.Cleanup(func() {
-		require.NoDirExists(t, w.request("a").Dir, "a volume was left behind")
+		require.NoDirExists(t, f.request("a").Dir, "a volume was left behind")
 	})
-	return w
+	return f
 }
 
-func (w *world) request(uid types.UID) volume.Request {
-	pod := Pod(uid, w.spec)
-	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: w.Resources}}
+func (f *fixture) request(uid types.UID) volume.Request {
+	pod := Pod(uid, f.spec)
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: f.Resources}}
 	return volume.Request{
-		Pod: pod, Node: w.Node, Spec: w.spec,
-		Dir: volume.Dir(w.root, uid, w.plugin.Name(), w.spec.DirName()),
+		Pod: pod, Node: f.Node, Spec: f.spec,
+		Dir: volume.Dir(f.root, uid, f.plugin.Name(), f.spec.DirName()),
 	}
 }
 
-func (w *world) setUp(t *testing.T, request volume.Request) volume.Mount {
+func (f *fixture) setUp(t *testing.T, request volume.Request) volume.Mount {
 	t.Helper()
-	mount, err := w.plugin.SetUp(t.Context(), request)
+	mount, err := f.plugin.SetUp(t.Context(), request)
 	require.NoError(t, err)
 	return mount
 }
 
-func (w *world) tearDown(t *testing.T, request volume.Request) {
+func (f *fixture) tearDown(t *testing.T, request volume.Request) {
 	t.Helper()
-	require.NoError(t, w.plugin.TearDown(t.Context(), request.Dir))
+	require.NoError(t, f.plugin.TearDown(t.Context(), request.Dir))
 	_, err := os.Lstat(request.Dir)
 	require.ErrorIs(t, err, os.ErrNotExist, "TearDown must leave nothing")
 }
 
 // Run runs the suite.
 func Run(t *testing.T, subject Subject) {
-	t.Run("NamesItself", subject.namesItself)
-	t.Run("SetsUpAndTearsDown", subject.setsUpAndTearsDown)
-	t.Run("RepeatsItself", subject.repeatsItself)
-	t.Run("TearsDownWhatIsNotThere", subject.tearsDownWhatIsNotThere)
-	t.Run("TakesOverAfterACrash", subject.takesOverAfterACrash)
-	t.Run("KeepsWhatLasts", subject.keepsWhatLasts)
-	t.Run("StopsAtMountsBelow", subject.stopsAtMountsBelow)
-	t.Run("WorksForManyPodsAtOnce", subject.worksForManyPodsAtOnce)
-	t.Run("EndsWithItsContext", subject.endsWithItsContext)
+	t.Run("NamesItself", subject.testName)
+	t.Run("SetsUpAndTearsDown", subject.testSetUpAndTearDown)
+	t.Run("RepeatsItself", subject.testIdempotence)
+	t.Run("TearsDownWhatIsNotThere", subject.testTearDownMissing)
+	t.Run("TakesOverAfterACrash", subject.testCrashRecovery)
+	t.Run("KeepsWhatLasts", subject.testDataLifetime)
+	t.Run("StopsAtMountsBelow", subject.testStopsAtMounts)
+	t.Run("WorksForManyPodsAtOnce", subject.testManyPods)
+	t.Run("EndsWithItsContext", subject.testCancelledContext)
 }
 
-func (s Subject) namesItself(t *testing.T) {
-	w := s.world(t)
-	require.Regexp(t, `^[a-z0-9.-]+/[a-z0-9-]+$`, w.plugin.Name())
-	require.Equal(t, w.plugin.Name(), s.New(t).Name(), "the name is part of the format on disk")
-	require.True(t, w.plugin.CanSupport(w.spec))
-	require.False(t, w.plugin.CanSupport(volume.Spec{}))
-	require.False(t, w.plugin.CanSupport(volume.Spec{Name: "x", Volume: &corev1.Volume{Name: "x"}}))
-	require.False(t, w.plugin.CanSupport(volume.Spec{Name: "x", PV: &corev1.PersistentVolume{}}))
+func (s Subject) testName(t *testing.T) {
+	f := s.newFixture(t)
+	require.Regexp(t, `^[a-z0-9.-]+/[a-z0-9-]+$`, f.plugin.Name())
+	require.Equal(t, f.plugin.Name(), s.New(t).Name(), "the name is part of the format on disk")
+	require.True(t, f.plugin.CanSupport(f.spec))
+	require.False(t, f.plugin.CanSupport(volume.Spec{}))
+	require.False(t, f.plugin.CanSupport(volume.Spec{Name: "x", Volume: &corev1.Volume{Name: "x"}}))
+	require.False(t, f.plugin.CanSupport(volume.Spec{Name: "x", PV: &corev1.PersistentVolume{}}))
 }
 
-func (s Subject) setsUpAndTearsDown(t *testing.T) {
-	w := s.world(t)
-	request := w.request("a")
-	mount := w.setUp(t, request)
+func (s Subject) testSetUpAndTearDown(t *testing.T) {
+	f := s.newFixture(t)
+	request := f.request("a")
+	mount := f.setUp(t, request)
 	require.True(t, filepath.IsAbs(mount.Path))
 	_, err := os.Stat(mount.Path)
 	require.NoError(t, err, "the path must exist")
@@ -181,21 +181,21 @@ func (s Subject) setsUpAndTearsDown(t *testing.T) {
 		below := mount.Path == request.Dir || filepath.Dir(mount.Path) == request.Dir
 		require.True(t, below, "%s must be the volume's directory or in it", mount.Path)
 	}
-	w.tearDown(t, request)
+	f.tearDown(t, request)
 }
 
-func (s Subject) repeatsItself(t *testing.T) {
-	w := s.world(t)
-	request := w.request("a")
-	first := w.setUp(t, request)
+func (s Subject) testIdempotence(t *testing.T) {
+	f := s.newFixture(t)
+	request := f.request("a")
+	first := f.setUp(t, request)
 	if s.Writable {
 		require.NoError(t, os.WriteFile(filepath.Join(first.Path, "written"), []byte("by the pod"), 0o644))
 	}
-	mountedOnce, err := mounts.Under(w.root)
+	mountedOnce, err := mounts.ListBelow(f.root)
 	require.NoError(t, err)
-	second := w.setUp(t, request)
+	second := f.setUp(t, request)
 	require.Equal(t, first, second)
-	mountedTwice, err := mounts.Under(w.root)
+	mountedTwice, err := mounts.ListBelow(f.root)
 	require.NoError(t, err)
 	require.Equal(t, mountedOnce, mountedTwice, "the second SetUp must not mount again")
 	if s.Writable {
@@ -203,90 +203,90 @@ func (s Subject) repeatsItself(t *testing.T) {
 		require.NoError(t, err, "SetUp must keep what the Pod has written")
 		require.Equal(t, "by the pod", string(data))
 	}
-	w.tearDown(t, request)
-	w.tearDown(t, request)
-	w.setUp(t, request)
-	w.tearDown(t, request)
+	f.tearDown(t, request)
+	f.tearDown(t, request)
+	f.setUp(t, request)
+	f.tearDown(t, request)
 }
 
-func (s Subject) tearsDownWhatIsNotThere(t *testing.T) {
-	w := s.world(t)
-	request := w.request("a")
-	w.tearDown(t, request)
+func (s Subject) testTearDownMissing(t *testing.T) {
+	f := s.newFixture(t)
+	request := f.request("a")
+	f.tearDown(t, request)
 	require.NoError(t, os.MkdirAll(request.Dir, 0o750))
-	w.tearDown(t, request) // made by a SetUp that died right after
+	f.tearDown(t, request) // made by a SetUp that died right after
 }
 
-func (s Subject) takesOverAfterACrash(t *testing.T) {
-	w := s.world(t)
-	request := w.request("a")
+func (s Subject) testCrashRecovery(t *testing.T) {
+	f := s.newFixture(t)
+	request := f.request("a")
 	if !s.NoDir {
 		require.NoError(t, os.MkdirAll(filepath.Dir(request.Dir), 0o750))
 	}
-	mount := w.setUp(t, request)
-	w.plugin = s.New(t)
-	require.Equal(t, mount, w.setUp(t, request), "a new process must find the volume as it is")
-	w.plugin = s.New(t)
-	w.tearDown(t, request)
+	mount := f.setUp(t, request)
+	f.plugin = s.New(t)
+	require.Equal(t, mount, f.setUp(t, request), "a new process must find the volume as it is")
+	f.plugin = s.New(t)
+	f.tearDown(t, request)
 	// As after a reboot: the directory is there, the mounts are not.
-	w.setUp(t, request)
-	require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, w.root))
-	w.plugin = s.New(t)
-	w.setUp(t, request)
-	w.tearDown(t, request)
+	f.setUp(t, request)
+	require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, f.root))
+	f.plugin = s.New(t)
+	f.setUp(t, request)
+	f.tearDown(t, request)
 }
 
-func (s Subject) keepsWhatLasts(t *testing.T) {
+func (s Subject) testDataLifetime(t *testing.T) {
 	if !s.Writable {
 		t.Skip("containers cannot write to this volume")
 	}
-	w := s.world(t)
-	request := w.request("a")
-	mount := w.setUp(t, request)
+	f := s.newFixture(t)
+	request := f.request("a")
+	mount := f.setUp(t, request)
 	require.NoError(t, os.WriteFile(filepath.Join(mount.Path, "written"), nil, 0o644))
-	w.tearDown(t, request)
-	mount = w.setUp(t, request)
+	f.tearDown(t, request)
+	mount = f.setUp(t, request)
 	_, err := os.Stat(filepath.Join(mount.Path, "written"))
 	if s.Persistent {
 		require.NoError(t, err, "what was written must last")
 	} else {
 		require.ErrorIs(t, err, os.ErrNotExist, "what was written must go with the Pod")
 	}
-	w.tearDown(t, request)
+	f.tearDown(t, request)
 }
 
-func (s Subject) stopsAtMountsBelow(t *testing.T) {
+func (s Subject) testStopsAtMounts(t *testing.T) {
 	if !s.Writable || s.NoDir {
 		t.Skip("nobody can mount below this volume")
 	}
-	w := s.world(t)
-	request := w.request("a")
-	outside := filepath.Join(w.root, "outside")
+	f := s.newFixture(t)
+	request := f.request("a")
+	outside := filepath.Join(f.root, "outside")
 	require.NoError(t, os.Mkdir(outside, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(outside, "precious"), nil, 0o644))
-	mount := w.setUp(t, request)
+	mount := f.setUp(t, request)
 	below := filepath.Join(mount.Path, "below")
 	require.NoError(t, os.Mkdir(below, 0o755))
 	require.NoError(t, mounts.Syscalls{}.Mount(outside, below, "", []string{"bind"}))
-	err := w.plugin.TearDown(t.Context(), request.Dir)
+	err := f.plugin.TearDown(t.Context(), request.Dir)
 	require.FileExists(t, filepath.Join(outside, "precious"), "nothing may be removed through a mount point")
 	if err != nil { // it may refuse, then it must succeed once the mount is gone
 		require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, request.Dir))
 	}
-	w.tearDown(t, request)
+	f.tearDown(t, request)
 }
 
-func (s Subject) worksForManyPodsAtOnce(t *testing.T) {
-	w := s.world(t)
+func (s Subject) testManyPods(t *testing.T) {
+	f := s.newFixture(t)
 	var wg sync.WaitGroup
 	for _, uid := range []types.UID{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		wg.Go(func() {
-			request := w.request(uid)
+			request := f.request(uid)
 			for range 5 {
-				if _, err := w.plugin.SetUp(t.Context(), request); err != nil {
+				if _, err := f.plugin.SetUp(t.Context(), request); err != nil {
 					t.Errorf("set up for %s: %v", uid, err)
 				}
-				if err := w.plugin.TearDown(t.Context(), request.Dir); err != nil {
+				if err := f.plugin.TearDown(t.Context(), request.Dir); err != nil {
 					t.Errorf("tear down for %s: %v", uid, err)
 				}
 			}
@@ -295,11 +295,11 @@ func (s Subject) worksForManyPodsAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func (s Subject) endsWithItsContext(t *testing.T) {
-	w := s.world(t)
-	request := w.request("a")
+func (s Subject) testCancelledContext(t *testing.T) {
+	f := s.newFixture(t)
+	request := f.request("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _ = w.plugin.SetUp(ctx, request) // it may succeed or fail, but what it leaves must be removable
-	w.tearDown(t, request)
+	_, _ = f.plugin.SetUp(ctx, request) // it may succeed or fail, but what it leaves must be removable
+	f.tearDown(t, request)
 }

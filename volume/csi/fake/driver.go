@@ -24,8 +24,8 @@ import (
 type Fault struct {
 	// Code is what the call fails with. codes.OK is no failure.
 	Code codes.Code
-	// Lost has the call take effect before it fails.
-	Lost bool
+	// TakesEffect has the call take effect before it fails.
+	TakesEffect bool
 	// Hang has the call take effect, if Lost, and then answer only when its caller has given up.
 	Hang bool
 }
@@ -229,7 +229,7 @@ func (d *Driver) call(ctx context.Context, name, volume string, request any, eff
 		return status.Error(codes.Internal, d.FailText)
 	}
 	fault := plan(name, volume)
-	if fault.Code == codes.OK && !fault.Hang || fault.Lost {
+	if fault.Code == codes.OK && !fault.Hang || fault.TakesEffect {
 		d.mu.Lock()
 		err := effect()
 		d.mu.Unlock()

@@ -20,13 +20,13 @@ func (d *Driver) stages() bool {
 func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (
 	*csipb.NodeGetCapabilitiesResponse, error,
 ) {
-	answer := &csipb.NodeGetCapabilitiesResponse{}
+	response := &csipb.NodeGetCapabilitiesResponse{}
 	for _, capability := range d.Config.Capabilities {
-		answer.Capabilities = append(answer.Capabilities, &csipb.NodeServiceCapability{
+		response.Capabilities = append(response.Capabilities, &csipb.NodeServiceCapability{
 			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: capability}},
 		})
 	}
-	return answer, nil
+	return response, nil
 }
 
 // NodeGetInfo implements the node service.

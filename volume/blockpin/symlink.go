@@ -1,4 +1,4 @@
-package hold
+package blockpin
 
 import (
 	"errors"
@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// Link makes the path a symbolic link, the trace that a volume's owner leaves in the Pod's directory. It reports whether
+// Symlink makes the path a symbolic link, the trace that a volume's owner leaves in the Pod's directory. It reports whether
 // there was a link before. One that leads elsewhere is replaced in one step: a process that is killed meanwhile leaves
 // the old one or the new one.
-func Link(to, path string) (before bool, err error) {
+func Symlink(to, path string) (before bool, err error) {
 	have, err := os.Readlink(path)
 	if err == nil && have == to {
 		return true, nil
@@ -26,14 +26,14 @@ func Link(to, path string) (before bool, err error) {
 		return false, os.Symlink(to, path)
 	}
 	// No volume has such a name. What is left of it is found and taken down as one that nobody has mapped.
-	fresh := path + "~new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+	temporary := path + "~new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, err
 	}
-	if err := os.Symlink(to, fresh); err != nil {
+	if err := os.Symlink(to, temporary); err != nil {
 		return true, err
 	}
-	if err := os.Rename(fresh, path); err != nil {
+	if err := os.Rename(temporary, path); err != nil {
 		return true, fmt.Errorf("replace link: %w", err)
 	}
 	return true, nil

@@ -14,54 +14,54 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// driverObjects keeps the cluster's CSIDriver objects: what administrators say of drivers.
-type driverObjects struct {
+// csiDriverStore keeps the cluster's CSIDriver objects: what administrators say of drivers.
+type csiDriverStore struct {
 	cache.Store
-	client  kubernetes.Interface
-	changed func() // called after each change
-	listed  func() // closes synced, once
-	synced  chan struct{}
+	client     kubernetes.Interface
+	onChange   func() // called after each change
+	markSynced func() // closes synced, once
+	synced     chan struct{}
 }
 
-var _ cache.ReflectorStore = (*driverObjects)(nil)
+var _ cache.ReflectorStore = (*csiDriverStore)(nil)
 
-func newDriverObjects(client kubernetes.Interface, changed func()) *driverObjects {
-	o := &driverObjects{
-		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client, changed: changed,
+func newCSIDriverStore(client kubernetes.Interface, changed func()) *csiDriverStore {
+	o := &csiDriverStore{
+		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client, onChange: changed,
 		synced: make(chan struct{}),
 	}
-	o.listed = sync.OnceFunc(func() { close(o.synced) })
+	o.markSynced = sync.OnceFunc(func() { close(o.synced) })
 	return o
 }
 
 // Replace is the reflector's: these are all there are.
-func (o *driverObjects) Replace(list []any, version string) error {
+func (o *csiDriverStore) Replace(list []any, version string) error {
 	if err := o.Store.Replace(list, version); err != nil {
 		return err
 	}
 	select {
 	case <-o.synced:
-		o.changed()
+		o.onChange()
 	default:
-		o.listed() // who needs the first list waits for it
+		o.markSynced() // who needs the first list waits for it
 	}
 	return nil
 }
 
 // Add is the reflector's.
-func (o *driverObjects) Add(object any) error {
-	defer o.changed()
+func (o *csiDriverStore) Add(object any) error {
+	defer o.onChange()
 	return o.Store.Add(object)
 }
 
 // Update is the reflector's.
-func (o *driverObjects) Update(object any) error {
-	defer o.changed()
+func (o *csiDriverStore) Update(object any) error {
+	defer o.onChange()
 	return o.Store.Update(object)
 }
 
 // start follows the objects until ctx ends.
-func (o *driverObjects) start(ctx context.Context) error {
+func (o *csiDriverStore) start(ctx context.Context) error {
 	api := o.client.StorageV1().CSIDrivers()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -77,7 +77,7 @@ func (o *driverObjects) start(ctx context.Context) error {
 }
 
 // get returns the object of a driver, nil if there is none. It waits for the first list.
-func (o *driverObjects) get(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+func (o *csiDriverStore) get(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	select {
 	case <-o.synced:
 	case <-ctx.Done():
@@ -94,25 +94,25 @@ func (o *driverObjects) get(ctx context.Context, name string) (*storagev1.CSIDri
 	return driver, nil
 }
 
-// needsAttach reports whether volumes of the driver have to be attached: so they have if nobody says otherwise.
-func needsAttach(object *storagev1.CSIDriver) bool {
+// attachRequired reports whether volumes of the driver have to be attached: so they have if nobody says otherwise.
+func attachRequired(object *storagev1.CSIDriver) bool {
 	return object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
 }
 
-func wantsRepublish(object *storagev1.CSIDriver) bool {
+func requiresRepublish(object *storagev1.CSIDriver) bool {
 	return object != nil && object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish
 }
 
-func wantsPodInfo(object *storagev1.CSIDriver) bool {
+func podInfoOnMount(object *storagev1.CSIDriver) bool {
 	return object != nil && object.Spec.PodInfoOnMount != nil && *object.Spec.PodInfoOnMount
 }
 
-func wantsTokensInSecrets(object *storagev1.CSIDriver) bool {
+func tokensInSecrets(object *storagev1.CSIDriver) bool {
 	return object != nil && object.Spec.ServiceAccountTokenInSecrets != nil && *object.Spec.ServiceAccountTokenInSecrets
 }
 
-// checkMode refuses a volume of a kind that the driver does not say it has.
-func checkMode(object *storagev1.CSIDriver, s *source) error {
+// checkLifecycleMode refuses a volume of a kind that the driver does not say it has.
+func checkLifecycleMode(object *storagev1.CSIDriver, s *source) error {
 	mode := storagev1.VolumeLifecyclePersistent
 	if s.ephemeral {
 		mode = storagev1.VolumeLifecycleEphemeral

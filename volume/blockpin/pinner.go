@@ -1,4 +1,4 @@
-// Package hold keeps the block device of a volume where it is for as long as a Pod uses it.
+// Package blockpin keeps the block device of a volume where it is for as long as a Pod uses it.
 //
 // A container gets the number of a device, not the device. When the host lets the device go and another one gets its
 // number, the container has that one in its hands, and nobody is told. The kernel gives no number away while somebody
@@ -20,7 +20,7 @@
 //
 // The owner leaves its own trace of the volume before Hold, and removes it after Release: a process that is killed in
 // between leaves nothing that cannot be found. The device may be detached from the host only after Release.
-package hold
+package blockpin
 
 import (
 	"context"
@@ -40,20 +40,20 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// behindAll is the offset at which the loop devices of holds begin: no device is that large. It also tells them from
+// offsetBeyondEnd is the offset at which the loop devices of holds begin: no device is that large. It also tells them from
 // the loop devices of others.
-const behindAll = math.MaxInt64 &^ 0xfffff
+const offsetBeyondEnd = math.MaxInt64 &^ 0xfffff
 
 const (
-	// firstWait and lastWait bound the pauses in which Release waits for whoever has a loop device open. Who looks for a
+	// minBusyWait and maxBusyWait bound the pauses in which Release waits for whoever has a loop device open. Who looks for a
 	// free one, or for what is on a new one (udev), has it open for a moment.
-	firstWait = time.Millisecond
-	lastWait  = 256 * time.Millisecond
+	minBusyWait = time.Millisecond
+	maxBusyWait = 256 * time.Millisecond
 )
 
-// makeTries is how often the directory of a hold may vanish, because another hold in it is released, while the hold's
+// maxCreateAttempts is how often the directory of a hold may vanish, because another hold in it is released, while the hold's
 // file is made.
-const makeTries = 100
+const maxCreateAttempts = 100
 
 // Deps is what a Holder needs. Both may be nil.
 type Deps struct {
@@ -62,34 +62,34 @@ type Deps struct {
 	Clock   clock.Clock
 }
 
-// Holder makes and ends holds. It is safe for concurrent use, but calls for one path must not run at the same time.
-type Holder struct {
+// Pinner makes and ends holds. It is safe for concurrent use, but calls for one path must not run at the same time.
+type Pinner struct {
 	mounter mounts.Mounter
 	clock   clock.Clock
 	loops   loopdev.Devices
 }
 
 // New makes a Holder.
-func New(deps Deps) *Holder {
+func New(deps Deps) *Pinner {
 	if deps.Mounter == nil {
 		deps.Mounter = mounts.Syscalls{}
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Holder{mounter: deps.Mounter, clock: deps.Clock, loops: loopdev.New()}
+	return &Pinner{mounter: deps.Mounter, clock: deps.Clock, loops: loopdev.New()}
 }
 
-// Hold holds the block device by the path at, whose directory it makes. If the device is held there already it does
+// Pin holds the block device by the path at, whose directory it makes. If the device is held there already it does
 // nothing; another one that is held there is released. After an error Release is due.
-func (h *Holder) Hold(ctx context.Context, device, at string) error {
-	if err := h.hold(ctx, device, at); err != nil {
+func (p *Pinner) Pin(ctx context.Context, device, at string) error {
+	if err := p.pin(ctx, device, at); err != nil {
 		return fmt.Errorf("hold device %q at %q: %w", device, at, err)
 	}
 	return nil
 }
 
-func (h *Holder) hold(ctx context.Context, device, at string) error {
+func (p *Pinner) pin(ctx context.Context, device, at string) error {
 	// From here on the descriptor stands for the device, so that the path cannot be swapped for another one.
 	fd, err := unix.Open(device, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -103,35 +103,35 @@ func (h *Holder) hold(ctx context.Context, device, at string) error {
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return errors.New("it is no block device")
 	}
-	bound, err := h.isBound(at, stat.Rdev)
+	bound, err := p.isBindMounted(at, stat.Rdev)
 	if err != nil {
 		return err
 	}
 	if !bound {
-		if err := h.Release(ctx, at); err != nil {
+		if err := p.Unpin(ctx, at); err != nil {
 			return err
 		}
-		if err := makeFile(at); err != nil {
+		if err := createMountPoint(at); err != nil {
 			return err
 		}
-		if err := h.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), at, "", []string{"bind"}); err != nil {
+		if err := p.mounter.Mount("/proc/self/fd/"+strconv.Itoa(fd), at, "", []string{"bind"}); err != nil {
 			return err
 		}
 	}
-	holding, err := h.holding(at)
+	loops, err := p.loopsOf(at)
 	if err != nil {
 		return err
 	}
-	for _, loop := range holding {
+	for _, loop := range loops {
 		if !loop.Detaching {
 			return nil
 		}
 	}
-	return h.attach(at, stat.Rdev)
+	return p.attachLoop(at, stat.Rdev)
 }
 
-// attach has a loop device hold what is bound at the path, which must be the device of this number.
-func (h *Holder) attach(at string, number uint64) error {
+// attachLoop has a loop device hold what is bound at the path, which must be the device of this number.
+func (p *Pinner) attachLoop(at string, number uint64) error {
 	file, err := os.OpenFile(at, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -144,16 +144,16 @@ func (h *Holder) attach(at string, number uint64) error {
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != number {
 		return errors.New("another device is bound there by now")
 	}
-	_, err = h.loops.Attach(file, loopdev.Options{ReadOnly: true, Offset: behindAll})
+	_, err = p.loops.Attach(file, loopdev.Options{ReadOnly: true, Offset: offsetBeyondEnd})
 	return err
 }
 
-// isBound reports whether the device of this number is what is bound at the path.
-func (h *Holder) isBound(at string, number uint64) (bool, error) {
+// isBindMounted reports whether the device of this number is what is bound at the path.
+func (p *Pinner) isBindMounted(at string, number uint64) (bool, error) {
 	if is, err := isDevice(at, number); !is || err != nil {
 		return false, err
 	}
-	return h.mounter.IsMountPoint(at)
+	return p.mounter.IsMountPoint(at)
 }
 
 // isDevice reports whether the path itself is a block device of this number.
@@ -169,10 +169,10 @@ func isDevice(path string, number uint64) (bool, error) {
 	return stat.Mode&unix.S_IFMT == unix.S_IFBLK && stat.Rdev == number, nil
 }
 
-// makeFile makes an empty file, and its directory, unless there is a file already.
-func makeFile(path string) error {
+// createMountPoint makes an empty file, and its directory, unless there is a file already.
+func createMountPoint(path string) error {
 	var err error
-	for range makeTries {
+	for range maxCreateAttempts {
 		if err = os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 			return err
 		}
@@ -188,34 +188,34 @@ func makeFile(path string) error {
 	return err
 }
 
-// ReleaseOther releases what is held by the path at, unless that is the device.
-func (h *Holder) ReleaseOther(ctx context.Context, device, at string) error {
+// UnpinOther releases what is held by the path at, unless that is the device.
+func (p *Pinner) UnpinOther(ctx context.Context, device, at string) error {
 	var held, wanted unix.Stat_t
 	if err := unix.Lstat(at, &held); err == unix.ENOENT {
 		return nil
 	}
 	err := unix.Stat(device, &wanted)
 	if err == nil && wanted.Mode&unix.S_IFMT == unix.S_IFBLK {
-		if is, err := h.isBound(at, wanted.Rdev); is || err != nil {
+		if is, err := p.isBindMounted(at, wanted.Rdev); is || err != nil {
 			return err
 		}
 	}
-	return h.Release(ctx, at)
+	return p.Unpin(ctx, at)
 }
 
-// Release ends the hold with this path and removes the path, and its directory if nothing else is there. What is half
+// Unpin ends the hold with this path and removes the path, and its directory if nothing else is there. What is half
 // made, or not there, is fine. It fails if somebody keeps the loop device open.
-func (h *Holder) Release(ctx context.Context, at string) error {
-	holding, err := h.holding(at)
+func (p *Pinner) Unpin(ctx context.Context, at string) error {
+	loops, err := p.loopsOf(at)
 	if err != nil {
 		return fmt.Errorf("release device held at %q: %w", at, err)
 	}
-	for _, loop := range holding {
-		if err := h.loops.Detach(loop); err != nil {
+	for _, loop := range loops {
+		if err := p.loops.Detach(loop); err != nil {
 			return fmt.Errorf("release device held at %q: %w", at, err)
 		}
 	}
-	if err := h.unbind(ctx, at, holding); err != nil {
+	if err := p.unmountWhenFree(ctx, at, loops); err != nil {
 		return fmt.Errorf("release device held at %q: %w", at, err)
 	}
 	if err := os.Remove(at); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -227,17 +227,17 @@ func (h *Holder) Release(ctx context.Context, at string) error {
 	return nil
 }
 
-// unbind unmounts what is bound at the path, as soon as these loop devices, which are detached, let it go.
-func (h *Holder) unbind(ctx context.Context, at string, detached []loopdev.Device) error {
-	for wait := firstWait; ; wait *= 2 {
-		err := mounts.UnmountPoint(ctx, h.mounter, at)
+// unmountWhenFree unmounts what is bound at the path, as soon as these loop devices, which are detached, let it go.
+func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loopdev.Device) error {
+	for wait := minBusyWait; ; wait *= 2 {
+		err := mounts.UnmountPoint(ctx, p.mounter, at)
 		if !errors.Is(err, unix.EBUSY) || len(detached) == 0 {
 			return err
 		}
-		if wait > lastWait {
-			return fmt.Errorf("somebody has %s open (fuser shows who): %w", h.loops.Path(detached[0].Number), err)
+		if wait > maxBusyWait {
+			return fmt.Errorf("somebody has %s open (fuser shows who): %w", p.loops.Path(detached[0].Number), err)
 		}
-		timer := h.clock.NewTimer(wait)
+		timer := p.clock.NewTimer(wait)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
@@ -247,8 +247,8 @@ func (h *Holder) unbind(ctx context.Context, at string, detached []loopdev.Devic
 	}
 }
 
-// holding lists the loop devices that hold what is bound at the path.
-func (h *Holder) holding(at string) ([]loopdev.Device, error) {
+// loopsOf lists the loop devices that hold what is bound at the path.
+func (p *Pinner) loopsOf(at string) ([]loopdev.Device, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(at))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -257,11 +257,11 @@ func (h *Holder) holding(at string) ([]loopdev.Device, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, filepath.Base(at))
-	return h.loops.List(func(backing string) bool { return backing == path })
+	return p.loops.List(func(backing string) bool { return backing == path })
 }
 
-// Below lists the paths of all holds below a directory, whoever made them. It returns them without symbolic links.
-func (h *Holder) Below(dir string) ([]string, error) {
+// ListBelow lists the paths of all holds below a directory, whoever made them. It returns them without symbolic links.
+func (p *Pinner) ListBelow(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -269,28 +269,28 @@ func (h *Holder) Below(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list held devices: %w", err)
 	}
-	found, err := h.loops.List(func(backing string) bool { return strings.HasPrefix(backing, resolved+"/") })
+	found, err := p.loops.List(func(backing string) bool { return strings.HasPrefix(backing, resolved+"/") })
 	if err != nil {
 		return nil, fmt.Errorf("list held devices: %w", err)
 	}
 	var paths []string
 	for _, loop := range found {
-		if loop.Offset == behindAll && !loop.Detaching {
+		if loop.Offset == offsetBeyondEnd && !loop.Detaching {
 			paths = append(paths, loop.Backing)
 		}
 	}
 	return paths, nil
 }
 
-// ReleaseBelow ends all holds below a directory. It goes on after an error and returns all of them.
-func (h *Holder) ReleaseBelow(ctx context.Context, dir string) error {
-	paths, err := h.Below(dir)
+// UnpinBelow ends all holds below a directory. It goes on after an error and returns all of them.
+func (p *Pinner) UnpinBelow(ctx context.Context, dir string) error {
+	paths, err := p.ListBelow(dir)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, path := range paths {
-		errs = append(errs, h.Release(ctx, path))
+		errs = append(errs, p.Unpin(ctx, path))
 	}
 	return errors.Join(errs...)
 }

@@ -9,19 +9,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestWhatAnInterruptedDriverSaysIsNotTheEnd is about an answer that comes just as the caller's patience ends, which no real
+// TestErrorOfAnInterruptedCallIsUncertain is about an answer that comes just as the caller's patience ends, which no real
 // driver can be made to give. Taken for the driver's word, a volume that it goes on to mount would never be unmounted.
-func TestWhatAnInterruptedDriverSaysIsNotTheEnd(t *testing.T) {
+func TestErrorOfAnInterruptedCallIsUncertain(t *testing.T) {
 	ctx, lose := context.WithCancel(t.Context())
 	defer lose()
 	fail := func(before func()) error {
-		return called(ctx, "disk.example.com", "NodeStageVolume", "pv", func(context.Context) error {
+		return callDriver(ctx, "disk.example.com", "NodeStageVolume", "pv", func(context.Context) error {
 			before()
 			return status.Error(codes.Internal, "mount: signal: killed")
 		})
 	}
-	require.False(t, leavesOpen(fail(func() {})), "there was time: the driver means it")
+	require.False(t, isUncertainStatus(fail(func() {})), "there was time: the driver means it")
 	err := fail(lose)
-	require.True(t, leavesOpen(err))
+	require.True(t, isUncertainStatus(err))
 	require.ErrorContains(t, err, "mount: signal: killed")
 }

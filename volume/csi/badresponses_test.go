@@ -21,8 +21,8 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// nonsense is a driver that answers with whatever the test wants. What it has no answer for it does not implement.
-func nonsense(t *testing.T, answers map[string][]byte) string {
+// badDriver is a driver that answers with whatever the test wants. What it has no answer for it does not implement.
+func badDriver(t *testing.T, statuses map[string][]byte) string {
 	t.Helper()
 	path := filepath.Join(testsuite.Root(t), "s")
 	listener, err := net.Listen("unix", path)
@@ -33,11 +33,11 @@ func nonsense(t *testing.T, answers map[string][]byte) string {
 			if err := stream.RecvMsg(&rawgrpc.Message{}); err != nil {
 				return err
 			}
-			answer, ok := answers[filepath.Base(method)]
+			response, ok := statuses[filepath.Base(method)]
 			if !ok {
 				return status.Error(codes.Unimplemented, "what?")
 			}
-			return stream.SendMsg(&rawgrpc.Message{Data: answer})
+			return stream.SendMsg(&rawgrpc.Message{Data: response})
 		}))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
@@ -60,16 +60,16 @@ var (
 	garbage = []byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}
 )
 
-func TestDriversThatCannotBeSpokenWith(t *testing.T) {
+func TestDriversThatCannotBeReached(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file.sock")
 	require.NoError(t, os.WriteFile(file, []byte("this is no socket"), 0o600))
 	for name, test := range map[string]struct{ socket, err string }{
 		"a file instead of a socket": {file, "connect"},
 		"nothing there":              {file + ".no", "connect"},
-		"no node service":            {nonsense(t, nil), "Unimplemented"},
-		"100 MiB of capabilities": {nonsense(t, map[string][]byte{"NodeGetCapabilities": huge}),
+		"no node service":            {badDriver(t, nil), "Unimplemented"},
+		"100 MiB of capabilities": {badDriver(t, map[string][]byte{"NodeGetCapabilities": huge}),
 			"ResourceExhausted"},
-		"garbage": {nonsense(t, map[string][]byte{"NodeGetCapabilities": garbage}), "unmarshal"},
+		"garbage": {badDriver(t, map[string][]byte{"NodeGetCapabilities": garbage}), "unmarshal"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := csi.Dial(t.Context(), driverName, "unix://"+test.socket)
@@ -91,7 +91,7 @@ func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			driver, err := csi.Dial(t.Context(), driverName,
-				nonsense(t, map[string][]byte{"NodeGetCapabilities": able, "NodeGetInfo": test.answer}))
+				badDriver(t, map[string][]byte{"NodeGetCapabilities": able, "NodeGetInfo": test.answer}))
 			require.NoError(t, err)
 			defer driver.Close()
 			_, err = driver.NodeInfo(t.Context())
@@ -101,22 +101,22 @@ func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 	}
 }
 
-// TestAnswersThatCannotBeRead: the call has reached the driver, so the volume counts as perhaps set up, and is taken
+// TestResponsesThatCannotBeDecoded: the call has reached the driver, so the volume counts as perhaps set up, and is taken
 // down like one that is.
-func TestAnswersThatCannotBeRead(t *testing.T) {
+func TestResponsesThatCannotBeDecoded(t *testing.T) {
 	able := encode(t, &csipb.NodeGetCapabilitiesResponse{})
-	for name, answer := range map[string][]byte{"100 MiB": huge, "garbage": garbage} {
+	for name, response := range map[string][]byte{"100 MiB": huge, "garbage": garbage} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			f := newFixture(t)
 			drivers := csi.NewDrivers()
-			driver, err := csi.Dial(t.Context(), driverName, nonsense(t, map[string][]byte{
-				"NodeGetCapabilities": able, "NodePublishVolume": answer, "NodeUnpublishVolume": {},
+			driver, err := csi.Dial(t.Context(), driverName, badDriver(t, map[string][]byte{
+				"NodeGetCapabilities": able, "NodePublishVolume": response, "NodeUnpublishVolume": {},
 			}))
 			require.NoError(t, err)
 			drivers.Add(driver)
 			defer drivers.Close()
-			plugin := w.startWith(kubefake.NewClientset(w.object), drivers)
-			request := w.request("uid", persistent("pv"))
+			plugin := f.startWith(kubefake.NewClientset(f.object), drivers)
+			request := f.request("uid", persistent("pv"))
 			_, err = plugin.SetUp(t.Context(), request)
 			require.ErrorContains(t, err, "csi driver "+driverName+": NodePublishVolume of volume \"pv\"")
 			require.True(t, volume.IsUncertain(err), "%v", err)
@@ -128,12 +128,12 @@ func TestAnswersThatCannotBeRead(t *testing.T) {
 }
 
 func TestErrorsOfDriversAreCutShort(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	w.driver.FailText = strings.Repeat("long ", 1<<16)
-	request := w.request("uid", persistent("pv"))
-	_, err := w.SetUp(t.Context(), request)
+	f := newFixture(t)
+	f.start()
+	f.driver.FailText = strings.Repeat("long ", 1<<16)
+	request := f.request("uid", persistent("pv"))
+	_, err := f.SetUp(t.Context(), request)
 	require.ErrorContains(t, err, "long long")
 	require.Less(t, len(err.Error()), 2000, "an event holds a kilobyte")
-	require.NoError(t, w.TearDown(t.Context(), request.Dir))
+	require.NoError(t, f.TearDown(t.Context(), request.Dir))
 }

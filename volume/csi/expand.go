@@ -35,7 +35,7 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 	if call.Secrets, err = p.secrets(ctx, s.expandSecret, ""); err != nil {
 		return false, err
 	}
-	err = called(ctx, s.driver, "NodeExpandVolume", s.name, func(ctx context.Context) error {
+	err = callDriver(ctx, s.driver, "NodeExpandVolume", s.name, func(ctx context.Context) error {
 		_, err := driver.node.NodeExpandVolume(ctx, call)
 		return err
 	})
@@ -43,7 +43,7 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
 		err = volume.Infeasible(err)
 	default:
-		if leavesOpen(err) {
+		if isUncertainStatus(err) {
 			err = volume.Uncertain(err)
 		}
 	}
@@ -67,16 +67,16 @@ func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*vol
 	if driver.stages() {
 		call.StagingTargetPath = p.stagingPath(p.dataOf(s, false))
 	}
-	var answer *csipb.NodeGetVolumeStatsResponse
-	err = called(ctx, s.driver, "NodeGetVolumeStats", s.name, func(ctx context.Context) error {
-		answer, err = driver.node.NodeGetVolumeStats(ctx, call)
+	var response *csipb.NodeGetVolumeStatsResponse
+	err = callDriver(ctx, s.driver, "NodeGetVolumeStats", s.name, func(ctx context.Context) error {
+		response, err = driver.node.NodeGetVolumeStats(ctx, call)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	stats := &volume.Stats{}
-	for _, usage := range answer.GetUsage() {
+	for _, usage := range response.GetUsage() {
 		switch usage.GetUnit() {
 		case csipb.VolumeUsage_BYTES:
 			stats.Capacity, stats.Available, stats.Used = usage.GetTotal(), usage.GetAvailable(), usage.GetUsed()

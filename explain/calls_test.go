@@ -28,27 +28,27 @@ func mounting(rec *timeline.Recorder, ref timeline.Ref) (mount, call *timeline.S
 }
 
 func TestADriverThatDoesNotAnswerIsNamed(t *testing.T) {
-	answer := ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) { mounting(rec, ref) }})
-	require.Equal(t, "DriverCall", answer.Reason)
-	require.Equal(t, driver, answer.HeldBy)
-	require.Contains(t, answer.Verdict, "volume v: "+driver+" was asked for NodePublishVolume of volume pv-1 3.0 s ago")
+	explanation := ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) { mounting(rec, ref) }})
+	require.Equal(t, "DriverCall", explanation.Reason)
+	require.Equal(t, driver, explanation.HeldBy)
+	require.Contains(t, explanation.Verdict, "volume v: "+driver+" was asked for NodePublishVolume of volume pv-1 3.0 s ago")
 	var text bytes.Buffer
-	require.NoError(t, explain.Print(&text, answer, 120))
+	require.NoError(t, explain.Print(&text, explanation, 120))
 	require.Contains(t, text.String(), "for pvc/data", "the stage's cause")
 	require.Contains(t, text.String(), "Remedy: if it does not come")
 }
 
 func TestADriverThatFailsIsNamedWithItsWords(t *testing.T) {
-	answer := ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
+	explanation := ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
 		mount, call := mounting(rec, ref)
 		err := timeline.WithReason(errors.New("disk is on fire"), "DriverCallFailed", "put it out")
 		call.End(err)
 		mount.End(err)
 	}})
-	require.Equal(t, "DriverCallFailed", answer.Reason)
-	require.Equal(t, driver, answer.HeldBy)
-	require.Equal(t, "put it out", answer.Remedy)
-	require.Contains(t, answer.Verdict, "disk is on fire")
+	require.Equal(t, "DriverCallFailed", explanation.Reason)
+	require.Equal(t, driver, explanation.HeldBy)
+	require.Equal(t, "put it out", explanation.Remedy)
+	require.Contains(t, explanation.Verdict, "disk is on fire")
 }
 
 func TestAnUnmountThatHangsOrFailsIsNamed(t *testing.T) {
@@ -57,40 +57,40 @@ func TestAnUnmountThatHangsOrFailsIsNamed(t *testing.T) {
 		p.Finalizers = nil
 	})
 	// The fake API refuses objects that are deleted without a finalizer, so the Pod is changed on its way out.
-	asked := func(record func(*timeline.Recorder, timeline.Ref)) *explain.Answer {
+	asked := func(record func(*timeline.Recorder, timeline.Ref)) *explain.Explanation {
 		client := fake.NewClientset(pod(nil), node(corev1.ConditionTrue))
 		client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, deleted, nil })
 		rec := timeline.New(clocktesting.NewFakePassiveClock(now.Add(-3*time.Second)), 0)
 		record(rec, timeline.PodRef(deleted))
-		answer, err := explain.Pod(t.Context(), source(client, records{rec}), "default", "web")
+		explanation, err := explain.Pod(t.Context(), source(client, records{rec}), "default", "web")
 		require.NoError(t, err)
-		return answer
+		return explanation
 	}
-	answer := asked(func(rec *timeline.Recorder, ref timeline.Ref) {
+	explanation := asked(func(rec *timeline.Recorder, ref timeline.Ref) {
 		rec.Begin(ref, "kubelet", timeline.StageUnmount, "").Begin("kubelet", timeline.StageUnmountOne, "v").
 			Begin(driver, timeline.StageDriver, "NodeUnpublishVolume pv-1")
 	})
-	require.Equal(t, "DriverCall", answer.Reason)
-	require.Contains(t, answer.Verdict, "deleting for 5.0 s: its containers are stopped; "+driver+" was asked for NodeUnpublishVolume")
-	answer = asked(func(rec *timeline.Recorder, ref timeline.Ref) {
+	require.Equal(t, "DriverCall", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "deleting for 5.0 s: its containers are stopped; "+driver+" was asked for NodeUnpublishVolume")
+	explanation = asked(func(rec *timeline.Recorder, ref timeline.Ref) {
 		all := rec.Begin(ref, "kubelet", timeline.StageUnmount, "")
 		all.Begin("kubelet", timeline.StageUnmountOne, "v").End(errors.New("device or resource busy"))
 		all.Begin("kubelet", timeline.StageUnmountOne, "v")
 	})
-	require.Equal(t, "FailedUnmount", answer.Reason)
-	require.Contains(t, answer.Verdict, "device or resource busy")
+	require.Equal(t, "FailedUnmount", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "device or resource busy")
 }
 
 func TestASlowAPIServerIsTheReasonWhenNothingElseIs(t *testing.T) {
-	clk := clocktesting.NewFakeClock(now)
+	clock := clocktesting.NewFakeClock(now)
 	client := fake.NewClientset(pod(nil), node(corev1.ConditionTrue))
 	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		clk.Step(2 * time.Second)
+		clock.Step(2 * time.Second)
 		return false, nil, nil
 	})
-	answer, err := explain.Explain(t.Context(), explain.Source{Client: client, Clock: clk}, explain.KindPod, "default", "web")
+	explanation, err := explain.Explain(t.Context(), explain.Source{Client: client, Clock: clock}, explain.KindPod, "default", "web")
 	require.NoError(t, err)
-	require.Equal(t, "APIServerSlow", answer.Reason)
-	require.Contains(t, answer.Verdict, "the API server took 2.0 s to answer")
-	require.NotEmpty(t, answer.Remedy)
+	require.Equal(t, "APIServerSlow", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "the API server took 2.0 s to answer")
+	require.NotEmpty(t, explanation.Remedy)
 }

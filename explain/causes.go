@@ -21,7 +21,7 @@ func podUnscheduled(f *facts) *finding {
 		return found
 	}
 	since := f.pod.CreationTimestamp.Time
-	if len(f.nodes) == 0 && !f.blind("nodes") {
+	if len(f.nodes) == 0 && !f.isUnseen("nodes") {
 		return &finding{state: Waiting, reason: "NoNodes", since: since,
 			verdict: fmt.Sprintf("waiting %s: the cluster has no node", f.ago(since)), next: "berth kubectl get nodes"}
 	}
@@ -41,8 +41,8 @@ func podUnscheduled(f *facts) *finding {
 	return found
 }
 
-// blind reports whether something of that name could not be looked at.
-func (f *facts) blind(what string) bool {
+// isUnseen reports whether something of that name could not be looked at.
+func (f *facts) isUnseen(what string) bool {
 	return slices.ContainsFunc(f.unseen, func(text string) bool { return strings.HasPrefix(text, what) })
 }
 
@@ -56,7 +56,7 @@ func (f *facts) nodeHints(found *finding) {
 			cordoned = append(cordoned, node.Name)
 			found.evidence = append(found.evidence, Evidence{"Node/" + node.Name, "spec.unschedulable", "true"})
 		}
-		if evidence := pressures(node); len(evidence) > 0 {
+		if evidence := pressureConditions(node); len(evidence) > 0 {
 			pressed = append(pressed, node.Name)
 			found.evidence = append(found.evidence, evidence...)
 			short = evidence[0].Text
@@ -66,11 +66,11 @@ func (f *facts) nodeHints(found *finding) {
 	case len(pressed) > 0 && len(pressed) == len(f.nodes) && strings.Contains(found.verdict, "taint"):
 		found.reason, found.heldBy = "NodesUnderPressure", names("node", pressed)
 		found.verdict = fmt.Sprintf("waiting %s: %s under pressure: %s (%s)", f.ago(found.since),
-			all(names("node", pressed), len(pressed)), short, found.evidence[0].Text)
+			allNodesText(names("node", pressed), len(pressed)), short, found.evidence[0].Text)
 		found.next, found.remedy = "berth kubectl describe node "+pressed[0], "free what the node is short of; its kubelet waits five minutes more before it trusts that"
 	case len(cordoned) > 0 && len(cordoned) == len(f.nodes):
 		found.reason = "NodesCordoned"
-		found.verdict = fmt.Sprintf("waiting %s: %s cordoned (%s)", f.ago(found.since), all(names("node", cordoned), len(cordoned)),
+		found.verdict = fmt.Sprintf("waiting %s: %s cordoned (%s)", f.ago(found.since), allNodesText(names("node", cordoned), len(cordoned)),
 			found.evidence[0].Text)
 		found.next = "berth kubectl uncordon " + strings.Join(cordoned, " ")
 	case strings.Contains(found.verdict, "Insufficient") || strings.Contains(found.verdict, "Too many pods"):
@@ -78,8 +78,8 @@ func (f *facts) nodeHints(found *finding) {
 	}
 }
 
-// pressures are the conditions of a node that keep the scheduler from it.
-func pressures(node *corev1.Node) (list []Evidence) {
+// pressureConditions are the conditions of a node that keep the scheduler from it.
+func pressureConditions(node *corev1.Node) (list []Evidence) {
 	for _, condition := range node.Status.Conditions {
 		switch condition.Type {
 		case corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
@@ -91,7 +91,7 @@ func pressures(node *corev1.Node) (list []Evidence) {
 	return list
 }
 
-func all(names string, count int) string {
+func allNodesText(names string, count int) string {
 	if count == 1 {
 		return "its only " + names + " is"
 	}
@@ -101,14 +101,14 @@ func all(names string, count int) string {
 // claimProblem is what is wrong with the first claim that is not bound.
 func (f *facts) claimProblem() *finding {
 	for _, c := range f.claims {
-		if found := f.oneClaim(c); found != nil {
+		if found := f.claimFinding(c); found != nil {
 			return found
 		}
 	}
 	return nil
 }
 
-func (f *facts) oneClaim(c claim) *finding {
+func (f *facts) claimFinding(c claim) *finding {
 	if c.object == nil {
 		since := f.pod.CreationTimestamp.Time
 		return &finding{state: Waiting, reason: "ClaimMissing", since: since, heldBy: "you",
@@ -117,7 +117,7 @@ func (f *facts) oneClaim(c claim) *finding {
 			next:     f.kubectl("get pvc", "")}
 	}
 	why := c.facts.unbound()
-	if why == nil || why.reason == "WaitForFirstConsumer" && f.toldWhy() {
+	if why == nil || why.reason == "WaitForFirstConsumer" && f.hasSchedulerReason() {
 		return nil // then the scheduler's own reason says more
 	}
 	return &finding{state: Waiting, reason: why.reason, since: why.since, heldBy: why.heldBy, next: why.next, evidence: why.evidence,
@@ -125,8 +125,8 @@ func (f *facts) oneClaim(c claim) *finding {
 		verdict: fmt.Sprintf("waiting %s: claim %s (volume %s) %s", f.ago(why.since), c.name, c.volume, why.text)}
 }
 
-// toldWhy reports whether the scheduler has said why it cannot choose a node.
-func (f *facts) toldWhy() bool {
+// hasSchedulerReason reports whether the scheduler has said why it cannot choose a node.
+func (f *facts) hasSchedulerReason() bool {
 	scheduled := condition(f.pod, corev1.PodScheduled)
 	return scheduled != nil && scheduled.Status == corev1.ConditionFalse && scheduled.Message != ""
 }
@@ -146,24 +146,24 @@ func podVolumes(f *facts) *finding {
 	found := &finding{state: Waiting, reason: "MountVolume", next: f.kubectl("describe pod", f.pod.Name),
 		heldBy: "kubelet of node " + f.pod.Spec.NodeName}
 	if stage != nil {
-		f.mounting(found, stage)
+		f.describeMount(found, stage)
 		return found
 	}
 	found.reason, found.since = event.Reason, eventTime(*event)
 	found.verdict = fmt.Sprintf("waiting %s: %s", f.ago(f.pod.CreationTimestamp.Time), event.Message)
 	found.evidence = []Evidence{{"Pod/" + f.pod.Name, "event", event.Reason + ": " + event.Message}}
-	f.volumeCause(found, "")
+	f.refineVolumeReason(found, "")
 	return found
 }
 
-// mounting says how far the set-up of a volume is, by the kubelet's own record.
-func (f *facts) mounting(found *finding, stage *timeline.Stage) {
-	found.since = f.firstTry(*stage)
+// describeMount says how far the set-up of a volume is, by the kubelet's own record.
+func (f *facts) describeMount(found *finding, stage *timeline.Stage) {
+	found.since = f.firstAttempt(*stage)
 	found.verdict = fmt.Sprintf("waiting %s: volume %s is being set up", f.ago(stage.Start), stage.Subject)
 	failed := f.lastFailure(timeline.StageVolume, stage.Subject)
-	if call := f.openCall(failed == nil); call != nil {
+	if call := f.openDriverCall(failed == nil); call != nil {
 		found.reason, found.heldBy, found.remedy = "DriverCall", call.Owner, driverRemedy(call)
-		found.verdict = fmt.Sprintf("waiting %s: volume %s: %s", f.ago(found.since), stage.Subject, f.asked(call))
+		found.verdict = fmt.Sprintf("waiting %s: volume %s: %s", f.ago(found.since), stage.Subject, f.describeCall(call))
 		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "stage " + call.Name, call.Subject}}
 		return
 	}
@@ -178,12 +178,12 @@ func (f *facts) mounting(found *finding, stage *timeline.Stage) {
 		found.heldBy = call.Owner
 		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + call.Name + " " + call.Subject, call.Error})
 	}
-	f.volumeCause(found, stage.Subject)
+	f.refineVolumeReason(found, stage.Subject)
 }
 
-// volumeCause makes the reason of a failed mount more exact where the volume's kind tells more. The subject is the
+// refineVolumeReason makes the reason of a failed mount more exact where the volume's kind tells more. The subject is the
 // volume's name; where only an event is known, any volume of the Pod may be meant.
-func (f *facts) volumeCause(found *finding, subject string) {
+func (f *facts) refineVolumeReason(found *finding, subject string) {
 	for i := range f.pod.Spec.Volumes {
 		volume := &f.pod.Spec.Volumes[i]
 		if subject != "" && volume.Name != subject {
@@ -196,15 +196,15 @@ func (f *facts) volumeCause(found *finding, subject string) {
 			return
 		}
 		configMaps, secrets := references(&corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{*volume}}})
-		if f.lacks(found, volume.Name, "configmap", configMaps) || f.lacks(found, volume.Name, "secret", secrets) {
+		if f.blameMissing(found, volume.Name, "configmap", configMaps) || f.blameMissing(found, volume.Name, "secret", secrets) {
 			return
 		}
 	}
 }
 
-// lacks blames the first object of the kind that a volume needs and that is not there. The kubelet may have been told
+// blameMissing blames the first object of the kind that a volume needs and that is not there. The kubelet may have been told
 // something else: a node is not even told that an object is missing before the API server knows of its Pod.
-func (f *facts) lacks(found *finding, volume, kind string, names map[string]bool) bool {
+func (f *facts) blameMissing(found *finding, volume, kind string, names map[string]bool) bool {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if !f.missing[kind+" "+name] {
 			continue
@@ -221,8 +221,8 @@ func (f *facts) lacks(found *finding, volume, kind string, names map[string]bool
 	return false
 }
 
-// firstTry is when the first attempt at the stage began.
-func (f *facts) firstTry(of timeline.Stage) time.Time {
+// firstAttempt is when the first attempt at the stage began.
+func (f *facts) firstAttempt(of timeline.Stage) time.Time {
 	for _, stage := range f.record.Stages {
 		if stage.Name == of.Name && stage.Subject == of.Subject {
 			return stage.Start
@@ -251,8 +251,8 @@ func podSandbox(f *facts) *finding {
 	if stage == nil {
 		return nil
 	}
-	found := &finding{state: Waiting, reason: "Sandbox", since: f.firstTry(*stage),
-		verdict: fmt.Sprintf("waiting %s: its sandbox and network are being made", f.ago(f.firstTry(*stage)))}
+	found := &finding{state: Waiting, reason: "Sandbox", since: f.firstAttempt(*stage),
+		verdict: fmt.Sprintf("waiting %s: its sandbox and network are being made", f.ago(f.firstAttempt(*stage)))}
 	if failed := f.lastFailure(timeline.StageSandbox, stage.Subject); failed != nil {
 		found.reason, found.remedy = "FailedCreatePodSandBox", failed.Remedy
 		found.verdict = fmt.Sprintf("waiting %s: its sandbox cannot be made (attempt %d): %s", f.ago(found.since), stage.Attempt, failed.Error)
@@ -264,7 +264,7 @@ func podSandbox(f *facts) *finding {
 
 func podContainers(f *facts) *finding {
 	for _, container := range f.pod.Status.InitContainerStatuses {
-		if found := f.oneContainer("init container", container); found != nil {
+		if found := f.containerFinding("init container", container); found != nil {
 			return found
 		}
 		if container.State.Running != nil && (container.Started == nil || !*container.Started || !sidecar(f.pod, container.Name)) {
@@ -274,7 +274,7 @@ func podContainers(f *facts) *finding {
 		}
 	}
 	for _, container := range f.pod.Status.ContainerStatuses {
-		if found := f.oneContainer("container", container); found != nil {
+		if found := f.containerFinding("container", container); found != nil {
 			return found
 		}
 	}
@@ -304,9 +304,9 @@ func sidecar(pod *corev1.Pod, name string) bool {
 	return false
 }
 
-// oneContainer is why a container is waiting, unless it merely has its turn later.
-func (f *facts) oneContainer(what string, status corev1.ContainerStatus) *finding {
-	if found := f.imageFailing(what, status); found != nil {
+// containerFinding is why a container is waiting, unless it merely has its turn later.
+func (f *facts) containerFinding(what string, status corev1.ContainerStatus) *finding {
+	if found := f.imageFinding(what, status); found != nil {
 		return found
 	}
 	waiting := status.State.Waiting
@@ -332,16 +332,16 @@ func (f *facts) oneContainer(what string, status corev1.ContainerStatus) *findin
 			how += " (" + ended.Reason + ")"
 		}
 		found.verdict = fmt.Sprintf("%s %s crashes: it ended %s, last with %s %s ago; %s", what, status.Name,
-			times(max(status.RestartCount, 1)), how, f.ago(ended.FinishedAt.Time), waiting.Message)
+			timesText(max(status.RestartCount, 1)), how, f.ago(ended.FinishedAt.Time), waiting.Message)
 		found.next = f.kubectl("logs", fmt.Sprintf("%s -c %s --previous", f.pod.Name, status.Name))
 		if wait, ok := backoff(waiting.Message); ok {
-			found.movesAt, found.heldBy = ended.FinishedAt.Add(wait), "the backoff after its crashes"
+			found.nextChangeAt, found.heldBy = ended.FinishedAt.Add(wait), "the backoff after its crashes"
 		}
 	}
 	return found
 }
 
-func times(n int32) string {
+func timesText(n int32) string {
 	if n == 1 {
 		return "once"
 	}

@@ -42,27 +42,27 @@ type cause struct {
 	evidence                           []Evidence
 }
 
-func explainClaim(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+func explainClaim(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	began := src.now()
 	claim, err := src.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read persistentvolumeclaim %s/%s: %w", namespace, name, err)
 	}
 	now := src.now()
-	q := src.inquire(ctx, timeline.RefOf(KindClaim, claim), now)
-	f := readClaimFacts(ctx, src.Client, claim, q.miss)
+	q := src.newBuilder(ctx, timeline.RefOf(KindClaim, claim), now)
+	f := readClaimFacts(ctx, src.Client, claim, q.addUnseen)
 	f.now, f.record = now, q.record
-	f.readUsers(ctx, src.Client, q.miss)
-	if claimBegan(q.record) {
+	f.readUsers(ctx, src.Client, q.addUnseen)
+	if recordStartsAtProvisioning(q.record) {
 		q.unseen = append(q.unseen, acceptedUnseen)
 	}
-	answer := q.say(f.find())
-	if len(answer.Stages) == 0 || claimBegan(q.record) {
+	explanation := q.build(f.explain())
+	if len(explanation.Stages) == 0 || recordStartsAtProvisioning(q.record) {
 		mark := apiMark(KindClaim, name, timeline.StageAccepted, claim.CreationTimestamp.Time)
-		answer.Stages = arrange(append(answer.Stages, mark), now)
+		explanation.Stages = alignStages(append(explanation.Stages, mark), now)
 	}
-	answer.slow(began, now)
-	return answer, nil
+	explanation.noteSlowAPI(began, now)
+	return explanation, nil
 }
 
 func apiMark(kind, name, stage string, t time.Time) Stage {
@@ -73,9 +73,9 @@ func apiMark(kind, name, stage string, t time.Time) Stage {
 // `berth controllers`, `berth node`.
 const acceptedUnseen = "stage Accepted: the berth that was asked does not watch for it; its time comes from the API, to the second"
 
-// claimBegan reports whether the record has the claim's provisioning and not what was before.
-func claimBegan(record timeline.Record) bool {
-	return !has(record, timeline.StageAccepted) && has(record, stageQueued, timeline.StageProvisioning, timeline.StageSaving)
+// recordStartsAtProvisioning reports whether the record has the claim's provisioning and not what was before.
+func recordStartsAtProvisioning(record timeline.Record) bool {
+	return !hasStage(record, timeline.StageAccepted) && hasStage(record, stageQueued, timeline.StageProvisioning, timeline.StageSaving)
 }
 
 // readClaimFacts reads what lies around a claim: its class, its volume, its events.
@@ -161,11 +161,11 @@ func (f *claimFacts) readUsers(ctx context.Context, client kubernetes.Interface,
 	}
 }
 
-func (f *claimFacts) find() *finding {
+func (f *claimFacts) explain() *finding {
 	claim := f.claim
 	object := KindClaim + "/" + claim.Name
 	if claim.DeletionTimestamp != nil {
-		return f.deleted(object)
+		return f.terminating(object)
 	}
 	if c := f.unbound(); c != nil {
 		return &finding{state: Waiting, reason: c.reason, since: c.since, heldBy: c.heldBy, next: c.next, evidence: c.evidence,
@@ -190,8 +190,8 @@ func (f *claimFacts) find() *finding {
 	return found
 }
 
-// deleted is why a claim that is being deleted is still there.
-func (f *claimFacts) deleted(object string) *finding {
+// terminating is why a claim that is being deleted is still there.
+func (f *claimFacts) terminating(object string) *finding {
 	claim := f.claim
 	since := claim.DeletionTimestamp.Time
 	found := &finding{state: Terminating, reason: "Finalizer", since: since, heldBy: strings.Join(claim.Finalizers, ", "),
@@ -262,7 +262,7 @@ func (f *claimFacts) provisioning(c *cause) {
 	claim := f.claim
 	c.heldBy = "provisioner " + f.class.Provisioner
 	waits := f.class.VolumeBindingMode != nil && *f.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-	last, open := lastTry(f.record, timeline.StageProvisioning, timeline.StageSaving)
+	last, open := lastAttempt(f.record, timeline.StageProvisioning, timeline.StageSaving)
 	failed := lastEvent(f.events, "ProvisioningFailed")
 	switch {
 	case last != nil:
@@ -287,9 +287,9 @@ func (f *claimFacts) provisioning(c *cause) {
 	}
 }
 
-// lastTry is the newest stage of those names: the one that failed last and was not followed by a success, or one
+// lastAttempt is the newest stage of those names: the one that failed last and was not followed by a success, or one
 // that goes on for the first time.
-func lastTry(record timeline.Record, of ...string) (failed, open *timeline.Stage) {
+func lastAttempt(record timeline.Record, of ...string) (failed, open *timeline.Stage) {
 	for i := len(record.Stages) - 1; i >= 0; i-- {
 		stage := &record.Stages[i]
 		switch {

@@ -9,15 +9,15 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// expands returns whether a claim asks for more than it has.
-func expands(claim *corev1.PersistentVolumeClaim) bool {
+// wantsExpansion returns whether a claim asks for more than it has.
+func wantsExpansion(claim *corev1.PersistentVolumeClaim) bool {
 	want, have := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	return claim.Status.Phase == corev1.ClaimBound && !have.IsZero() && want.Cmp(have) > 0
 }
 
 // expanding is who has to move before the claim has the size that it asks for; nil if it has.
 func (f *claimFacts) expanding(object string) *finding {
-	if !expands(f.claim) {
+	if !wantsExpansion(f.claim) {
 		return nil
 	}
 	want, have := f.claim.Spec.Resources.Requests[corev1.ResourceStorage], f.claim.Status.Capacity[corev1.ResourceStorage]
@@ -33,18 +33,18 @@ func (f *claimFacts) expanding(object string) *finding {
 		return found
 	}
 	if size := f.volume.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(want) >= 0 {
-		f.growing(object, found)
+		f.nodeExpansion(object, found)
 	} else {
-		f.expandingVolume(object, found)
+		f.controllerExpansion(object, found)
 	}
 	return found
 }
 
-// expandingVolume says what the driver, or who is to call it, has come to.
-func (f *claimFacts) expandingVolume(object string, found *finding) {
+// controllerExpansion says what the driver, or who is to call it, has come to.
+func (f *claimFacts) controllerExpansion(object string, found *finding) {
 	driver := f.volume.Spec.CSI.Driver
 	found.heldBy = "driver " + driver
-	failed, open := lastTry(f.record, timeline.StageExpanding)
+	failed, open := lastAttempt(f.record, timeline.StageExpanding)
 	stage := expansion.ResizeStatus(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimControllerResizeError)
 	switch {
@@ -84,10 +84,10 @@ func (f *claimFacts) noResizer(driver string, found *finding) {
 		"--enable-resizer` beside the driver, or external-resizer"
 }
 
-// growing says what the node has come to, whose part is the file system.
-func (f *claimFacts) growing(object string, found *finding) {
+// nodeExpansion says what the node has come to, whose part is the file system.
+func (f *claimFacts) nodeExpansion(object string, found *finding) {
 	found.heldBy = "kubelet"
-	failed, open := lastTry(f.record, timeline.StageGrowing)
+	failed, open := lastAttempt(f.record, timeline.StageGrowing)
 	stage := expansion.ResizeStatus(f.claim)
 	said := conditionMessage(f.claim, corev1.PersistentVolumeClaimNodeResizeError)
 	if said == "" && failed != nil {

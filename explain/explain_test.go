@@ -153,16 +153,16 @@ var scenes = map[string]struct {
 func TestVerdicts(t *testing.T) {
 	for name, test := range scenes {
 		t.Run(name, func(t *testing.T) {
-			answer := ask(t, test.scene)
-			require.Equal(t, test.reason, answer.Reason, answer.Verdict)
-			require.Equal(t, test.state, answer.State)
-			require.Contains(t, answer.Verdict, test.says)
-			require.NotEmpty(t, answer.Stages)
+			explanation := ask(t, test.scene)
+			require.Equal(t, test.reason, explanation.Reason, explanation.Verdict)
+			require.Equal(t, test.state, explanation.State)
+			require.Contains(t, explanation.Verdict, test.says)
+			require.NotEmpty(t, explanation.Stages)
 		})
 	}
 }
 
-func ask(t *testing.T, s scene) *explain.Answer {
+func ask(t *testing.T, s scene) *explain.Explanation {
 	t.Helper()
 	objects := append([]runtime.Object{s.pod}, s.objects...)
 	ready := true
@@ -178,9 +178,9 @@ func ask(t *testing.T, s scene) *explain.Answer {
 	if s.record != nil {
 		s.record(rec, timeline.PodRef(s.pod))
 	}
-	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(objects...), records{rec}), "default", "web")
+	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(objects...), records{rec}), "default", "web")
 	require.NoError(t, err)
-	return answer
+	return explanation
 }
 
 type records struct{ rec *timeline.Recorder }
@@ -196,18 +196,18 @@ func TestNoSuchPod(t *testing.T) {
 }
 
 func TestWithoutRecordsTheAnswerSaysSo(t *testing.T) {
-	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), nil), "default", "web")
+	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), nil), "default", "web")
 	require.NoError(t, err)
-	require.Len(t, answer.Unseen, 1)
-	require.Contains(t, answer.Unseen[0], "times come from the API")
-	require.Equal(t, timeline.StageAccepted, answer.Stages[0].Name)
+	require.Len(t, explanation.Unseen, 1)
+	require.Contains(t, explanation.Unseen[0], "times come from the API")
+	require.Equal(t, timeline.StageAccepted, explanation.Stages[0].Name)
 }
 
 // A `berth node` sees a Pod once it is bound, a `berth controllers` a claim once it is to be provisioned: what was before
 // comes from the API.
 func TestARecordOfAPartBeginsWithTheAcceptance(t *testing.T) {
-	clk := clocktesting.NewFakeClock(now)
-	rec := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(now)
+	rec := timeline.New(clock, 0)
 	bound := pod(func(p *corev1.Pod) {
 		p.CreationTimestamp = metav1.NewTime(now.Add(-5 * time.Second))
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
@@ -215,13 +215,13 @@ func TestARecordOfAPartBeginsWithTheAcceptance(t *testing.T) {
 	})
 	rec.Mark(timeline.PodRef(bound), "kubelet", timeline.StageSeen, "", nil)
 	stages := func() []string {
-		answer, err := explain.Pod(t.Context(), source(fake.NewClientset(bound, node(corev1.ConditionTrue)), records{rec}), "default", "web")
+		explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(bound, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 		require.NoError(t, err)
 		var list []string
-		for _, stage := range answer.Stages {
+		for _, stage := range explanation.Stages {
 			list = append(list, stage.Name)
 		}
-		require.Equal(t, len(list) > 1, len(answer.Unseen) == 1, "what is not to the millisecond is said: %v", answer.Unseen)
+		require.Equal(t, len(list) > 1, len(explanation.Unseen) == 1, "what is not to the millisecond is said: %v", explanation.Unseen)
 		return list
 	}
 	require.Equal(t, []string{timeline.StageAccepted, timeline.StageScheduled, timeline.StageSeen}, stages())
@@ -239,38 +239,38 @@ func TestARecordOfAProvisionerBeginsWithTheAcceptance(t *testing.T) {
 	} {
 		rec := timeline.New(clocktesting.NewFakeClock(now), 0)
 		rec.Mark(timeline.RefOf(explain.KindClaim, claim), "provision", stage, "", nil)
-		answer, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), records{rec}), explain.KindClaim, "default", "data")
+		explanation, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), records{rec}), explain.KindClaim, "default", "data")
 		require.NoError(t, err)
 		var list []string
-		for _, stage := range answer.Stages {
+		for _, stage := range explanation.Stages {
 			list = append(list, stage.Name)
 		}
 		require.Equal(t, want, list)
-		require.Len(t, answer.Unseen, len(want)-1)
+		require.Len(t, explanation.Unseen, len(want)-1)
 	}
 }
 
 func TestWaterfall(t *testing.T) {
-	clk := clocktesting.NewFakeClock(now.Add(-10 * time.Second))
-	rec := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(now.Add(-10 * time.Second))
+	rec := timeline.New(clock, 0)
 	ref := timeline.PodRef(pod(nil))
 	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
-	clk.Step(100 * time.Millisecond)
+	clock.Step(100 * time.Millisecond)
 	sandbox := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
-	clk.Step(300 * time.Millisecond)
+	clock.Step(300 * time.Millisecond)
 	sandbox.End(nil)
 	rec.Begin(ref, "kubelet", timeline.StageImage, "main").End(errors.New("not here"))
 
-	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), records{rec}), "default", "web")
+	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(pod(nil), node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
-	require.InDelta(t, 100, answer.Stages[1].OffsetMs, 0.01)
-	require.InDelta(t, 300, answer.Stages[1].DurationMs, 0.01)
+	require.InDelta(t, 100, explanation.Stages[1].OffsetMs, 0.01)
+	require.InDelta(t, 300, explanation.Stages[1].DurationMs, 0.01)
 
 	var plain, wide bytes.Buffer
-	require.NoError(t, explain.Print(&plain, answer, 0))
+	require.NoError(t, explain.Print(&plain, explanation, 0))
 	require.NotContains(t, plain.String(), "█", "no bars in a pipe")
 	require.Contains(t, plain.String(), "error: not here")
-	require.NoError(t, explain.Print(&wide, answer, 120))
+	require.NoError(t, explain.Print(&wide, explanation, 120))
 	require.Contains(t, wide.String(), "█")
 	for line := range strings.Lines(wide.String()) {
 		if strings.Contains(line, "█") {

@@ -26,16 +26,16 @@ type Records interface {
 
 // facts is all that a verdict on a Pod is drawn from, read once.
 type facts struct {
-	now     time.Time
-	pod     *corev1.Pod
-	claims  []claim
-	attach  []attachFacts
-	beats   map[string]time.Time // last heartbeats of other nodes that hold a volume of the Pod's
-	node    *corev1.Node
-	nodes   []corev1.Node // all, while none is chosen
-	events  []corev1.Event
-	record  timeline.Record
-	records []timeline.Record // of the claims
+	now        time.Time
+	pod        *corev1.Pod
+	claims     []claim
+	attach     []attachFacts
+	heartbeats map[string]time.Time // last heartbeats of other nodes that hold a volume of the Pod's
+	node       *corev1.Node
+	nodes      []corev1.Node // all, while none is chosen
+	events     []corev1.Event
+	record     timeline.Record
+	records    []timeline.Record // of the claims
 	// missing are objects that the Pod names and that are not there, as "configmap NAME", "secret NAME".
 	missing map[string]bool
 	unseen  []string
@@ -50,7 +50,7 @@ type claim struct {
 }
 
 // Pod explains one Pod. An error means that the question could not be answered at all: no such Pod, or no API.
-func Pod(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+func Pod(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	client, began := src.Client, src.now()
 	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -59,20 +59,20 @@ func Pod(ctx context.Context, src Source, namespace, name string) (*Answer, erro
 	f := &facts{now: src.now(), pod: pod, missing: make(map[string]bool)}
 	f.readClaims(ctx, client)
 	f.readNode(ctx, client)
-	f.events = readEvents(ctx, client, namespace, pod.UID, f.miss)
+	f.events = readEvents(ctx, client, namespace, pod.UID, f.addUnseen)
 	f.readRecords(ctx, src.Records)
 	if pod.Spec.NodeName != "" && !f.started() {
 		f.readAttach(ctx, client)
 		f.readMissing(ctx, client)
 	}
-	answer := f.answer()
-	answer.slow(began, f.now)
-	f.addLog(ctx, client, answer)
-	return answer, nil
+	explanation := f.explain()
+	explanation.noteSlowAPI(began, f.now)
+	f.addLog(ctx, client, explanation)
+	return explanation, nil
 }
 
-// miss notes that something could not be looked at. A missing object is a fact, not a miss.
-func (f *facts) miss(what string, err error) {
+// addUnseen notes that something could not be looked at. A missing object is a fact, not a miss.
+func (f *facts) addUnseen(what string, err error) {
 	f.unseen = append(f.unseen, fmt.Sprintf("%s: %v", what, err))
 }
 
@@ -87,10 +87,10 @@ func (f *facts) readClaims(ctx context.Context, client kubernetes.Interface) {
 		switch {
 		case err == nil:
 			c.object = object
-			c.facts = readClaimFacts(ctx, client, object, f.miss)
+			c.facts = readClaimFacts(ctx, client, object, f.addUnseen)
 			c.facts.now, c.facts.users = f.now, []string{f.pod.Name}
 		case !apierrors.IsNotFound(err):
-			f.miss("persistentvolumeclaim "+c.name, err)
+			f.addUnseen("persistentvolumeclaim "+c.name, err)
 			continue
 		}
 		f.claims = append(f.claims, c)
@@ -122,7 +122,7 @@ func (f *facts) readNode(ctx context.Context, client kubernetes.Interface) {
 	if f.pod.Spec.NodeName == "" {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			f.miss("nodes", err)
+			f.addUnseen("nodes", err)
 			return
 		}
 		f.nodes = nodes.Items
@@ -132,7 +132,7 @@ func (f *facts) readNode(ctx context.Context, client kubernetes.Interface) {
 	if err == nil {
 		f.node = node
 	} else if !apierrors.IsNotFound(err) {
-		f.miss("node "+f.pod.Spec.NodeName, err)
+		f.addUnseen("node "+f.pod.Spec.NodeName, err)
 	}
 }
 
@@ -154,7 +154,7 @@ func (f *facts) readRecords(ctx context.Context, records Records) {
 	}
 	record, found, err := records.Record(ctx, f.pod.UID)
 	if err != nil {
-		f.miss("stages", err)
+		f.addUnseen("stages", err)
 		return
 	}
 	if !found {
@@ -180,7 +180,7 @@ func (f *facts) readMissing(ctx context.Context, client kubernetes.Interface) {
 		case apierrors.IsNotFound(err):
 			f.missing[kind+" "+name] = true
 		case err != nil:
-			f.miss(kind+" "+name, err)
+			f.addUnseen(kind+" "+name, err)
 		}
 	}
 	configMaps, secrets := references(f.pod)
@@ -251,21 +251,21 @@ const (
 )
 
 // addLog puts the last lines of a container that crashes into the evidence.
-func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, answer *Answer) {
-	if answer.crashed == "" {
+func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explanation *Explanation) {
+	if explanation.crashed == "" {
 		return
 	}
-	status := containerStatus(f.pod, answer.crashed)
+	status := containerStatus(f.pod, explanation.crashed)
 	previous := status != nil && status.State.Terminated == nil
 	data, err := client.CoreV1().Pods(f.pod.Namespace).GetLogs(f.pod.Name, &corev1.PodLogOptions{
-		Container: answer.crashed, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),
+		Container: explanation.crashed, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),
 	}).DoRaw(ctx)
 	if err != nil {
-		answer.Unseen = append(answer.Unseen, fmt.Sprintf("log of container %s: %v", answer.crashed, err))
+		explanation.Unseen = append(explanation.Unseen, fmt.Sprintf("log of container %s: %v", explanation.crashed, err))
 		return
 	}
 	for line := range strings.Lines(string(data)) {
-		answer.Evidence = append(answer.Evidence, Evidence{"Pod/" + f.pod.Name, "log of " + answer.crashed, strings.TrimRight(line, "\r\n")})
+		explanation.Evidence = append(explanation.Evidence, Evidence{"Pod/" + f.pod.Name, "log of " + explanation.crashed, strings.TrimRight(line, "\r\n")})
 	}
 }
 
@@ -321,23 +321,23 @@ func (f *facts) lastErrorOf(name string) string {
 	return ""
 }
 
-// patient is how long a call that is tried again after failures may take before it counts as hanging.
-const patient = time.Second
+// hangThreshold is how long a call that is tried again after failures may take before it counts as hanging.
+const hangThreshold = time.Second
 
-// openCall is the call of a CSI driver that goes on. One that failed before is being tried again and is not worth
+// openDriverCall is the call of a CSI driver that goes on. One that failed before is being tried again and is not worth
 // naming, unless it hangs; first says that none failed.
-func (f *facts) openCall(first bool) *timeline.Stage {
+func (f *facts) openDriverCall(first bool) *timeline.Stage {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		stage := &f.record.Stages[i]
-		if stage.Name == timeline.StageDriver && !stage.Done() && (first || f.now.Sub(stage.Start) >= patient) {
+		if stage.Name == timeline.StageDriver && !stage.Done() && (first || f.now.Sub(stage.Start) >= hangThreshold) {
 			return stage
 		}
 	}
 	return nil
 }
 
-// asked words a call that goes on.
-func (f *facts) asked(call *timeline.Stage) string {
+// describeCall words a call that goes on.
+func (f *facts) describeCall(call *timeline.Stage) string {
 	name, volume, _ := strings.Cut(call.Subject, " ")
 	return fmt.Sprintf("%s was asked for %s of volume %s %s ago and has not answered", call.Owner, name, volume, f.ago(call.Start))
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// imageFailing says what the last pull of the container's image ended with: while the kubelet backs off, the status
+// imageFinding says what the last pull of the container's image ended with: while the kubelet backs off, the status
 // only says that it does.
-func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *finding {
+func (f *facts) imageFinding(what string, status corev1.ContainerStatus) *finding {
 	waiting := status.State.Waiting
 	stage := f.openStage(timeline.StageImage)
 	pulls := waiting != nil && (waiting.Reason == "ErrImagePull" || waiting.Reason == "ImagePullBackOff")
@@ -33,10 +33,10 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 	if event := f.lastEvent("Failed"); text == "" && event != nil && strings.Contains(event.Message, "pull image") {
 		text = event.Message
 	}
-	text = pullError(text)
+	text = trimPullError(text)
 	switch {
 	case text == "" && pulls:
-		text = pullError(waiting.Message)
+		text = trimPullError(waiting.Message)
 	case text == "" && stage != nil:
 		return &finding{state: Waiting, reason: "PullingImage", since: stage.Start, heldBy: "container runtime",
 			verdict: fmt.Sprintf("waiting %s: image %s of %s %s is being pulled", f.ago(stage.Start), image, what, status.Name)}
@@ -52,12 +52,12 @@ func (f *facts) imageFailing(what string, status corev1.ContainerStatus) *findin
 	if reason != "ErrImagePull" {
 		found.heldBy = "you"
 	}
-	f.pullSecrets(found, reason == "ErrImagePull" && refused(text, image))
+	f.checkPullSecrets(found, reason == "ErrImagePull" && isDenied(text, image))
 	return found
 }
 
-// pullError is what the registry or the network said, without the wrapping that every failed pull has.
-func pullError(text string) string {
+// trimPullError is what the registry or the network said, without the wrapping that every failed pull has.
+func trimPullError(text string) string {
 	for _, wrapping := range []string{"ErrImagePull: ", "rpc error: code = ", " desc = "} {
 		if _, rest, found := strings.Cut(text, wrapping); found {
 			text = rest
@@ -66,12 +66,12 @@ func pullError(text string) string {
 	return text
 }
 
-// refusal is how registries say that they do not give an image to whoever asks.
-var refusal = regexp.MustCompile(`\b40[13]\b|unauthorized|authorization failed|denied|forbidden`)
+// deniedPattern is how registries say that they do not give an image to whoever asks.
+var deniedPattern = regexp.MustCompile(`\b40[13]\b|unauthorized|authorization failed|denied|forbidden`)
 
-// refused reports whether the error of a pull says that the registry wants another login. The names in it say nothing: a
+// isDenied reports whether the error of a pull says that the registry wants another login. The names in it say nothing: a
 // port may be 40312.
-func refused(text, image string) bool {
+func isDenied(text, image string) bool {
 	text, image = strings.ToLower(text), strings.ToLower(image)
 	_, repository, _ := strings.Cut(image, "/") // it stands in addresses too
 	if cut := strings.LastIndexAny(repository, "@:"); cut >= 0 {
@@ -82,11 +82,11 @@ func refused(text, image string) bool {
 			text = strings.ReplaceAll(text, name, "")
 		}
 	}
-	return refusal.MatchString(text)
+	return deniedPattern.MatchString(text)
 }
 
-// pullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
-func (f *facts) pullSecrets(found *finding, refused bool) {
+// checkPullSecrets blames the Pod's pull secrets where they are not there or the registry did not take them.
+func (f *facts) checkPullSecrets(found *finding, refused bool) {
 	for _, secret := range f.pod.Spec.ImagePullSecrets {
 		if f.missing["secret "+secret.Name] {
 			found.reason, found.heldBy = "PullSecretMissing", "you"

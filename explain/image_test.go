@@ -16,8 +16,8 @@ func TestRefused(t *testing.T) {
 		"pull access denied, repository does not exist or may require authorization":                             true,
 		"server message: insufficient_scope: authorization failed":                                               true,
 	} {
-		require.Equal(t, want, refused(text, "127.0.0.1:40375/open/none:v1"), text)
+		require.Equal(t, want, isDenied(text, "127.0.0.1:40375/open/none:v1"), text)
 	}
-	require.False(t, refused("example.org/denied/forbidden:401: not found", "example.org/denied/forbidden:401"))
-	require.True(t, refused("https://example.org/v2/team/app/manifests/v1: 403 Forbidden", "example.org/team/app:v1"))
+	require.False(t, isDenied("example.org/denied/forbidden:401: not found", "example.org/denied/forbidden:401"))
+	require.True(t, isDenied("https://example.org/v2/team/app/manifests/v1: 403 Forbidden", "example.org/team/app:v1"))
 }

@@ -30,7 +30,7 @@ type kindInfo struct {
 	name       string
 	words      []string
 	namespaced bool
-	explain    func(ctx context.Context, src Source, namespace, name string) (*Answer, error)
+	explain    func(ctx context.Context, src Source, namespace, name string) (*Explanation, error)
 }
 
 // kinds is a function because the explainers of owners look the kinds of what they own up in it.
@@ -104,12 +104,12 @@ func (s Source) now() time.Time {
 	return s.Clock.Now()
 }
 
-// slowAnswer is how long the API server may take for one object before the answer mentions it.
-const slowAnswer = 500 * time.Millisecond
+// slowAPIThreshold is how long the API server may take for one object before the answer mentions it.
+const slowAPIThreshold = 500 * time.Millisecond
 
 // Explain explains one object. An error means that the question could not be answered at all: a kind that cannot be
 // explained, no such object, or no API.
-func Explain(ctx context.Context, src Source, kind, namespace, name string) (*Answer, error) {
+func Explain(ctx context.Context, src Source, kind, namespace, name string) (*Explanation, error) {
 	for _, info := range kinds() {
 		if info.name == kind {
 			return info.explain(ctx, src, namespace, name)
@@ -118,18 +118,18 @@ func Explain(ctx context.Context, src Source, kind, namespace, name string) (*An
 	return nil, fmt.Errorf("cannot explain kind %q", kind)
 }
 
-func explainPod(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+func explainPod(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	return Pod(ctx, src, namespace, name)
 }
 
-// unmoved are the reasons that say no more than that somebody has not come to it yet.
-var unmoved = []string{"Starting", "Unscheduled", "NotObserved", "TooFewPods", "TooManyPods", "Binding", "Provisioning", "MountVolume",
+// inconclusiveReasons are the reasons that say no more than that somebody has not come to it yet.
+var inconclusiveReasons = []string{"Starting", "Unscheduled", "NotObserved", "TooFewPods", "TooManyPods", "Binding", "Provisioning", "MountVolume",
 	"AttachVolume", "Sandbox", "ProvisionerSilent", "Progressing"}
 
-// slow notes that the API server itself keeps everybody waiting. If nothing else is known to be wrong, that is why.
-func (a *Answer) slow(began, ended time.Time) {
+// noteSlowAPI notes that the API server itself keeps everybody waiting. If nothing else is known to be wrong, that is why.
+func (a *Explanation) noteSlowAPI(began, ended time.Time) {
 	took := ended.Sub(began)
-	if took < slowAnswer {
+	if took < slowAPIThreshold {
 		return
 	}
 	text := fmt.Sprintf("took %.1f s to answer for one object: it is slow or far away", took.Seconds())
@@ -138,14 +138,14 @@ func (a *Answer) slow(began, ended time.Time) {
 		return
 	}
 	a.Verdict += "; the API server " + text
-	if slices.Contains(unmoved, a.Reason) {
+	if slices.Contains(inconclusiveReasons, a.Reason) {
 		a.Reason, a.HeldBy = "APIServerSlow", "API server"
 		a.Remedy = "see what the machine of the API server is short of: CPU, memory, or a disk that syncs fast enough for etcd"
 	}
 }
 
-// inquiry is the answer to one object in the making.
-type inquiry struct {
+// builder is the answer to one object in the making.
+type builder struct {
 	src    Source
 	now    time.Time
 	ref    timeline.Ref
@@ -153,48 +153,48 @@ type inquiry struct {
 	unseen []string
 }
 
-// inquire begins an answer: it reads the object's record. Whoever explains a controller's object needs none.
-func (s Source) inquire(ctx context.Context, ref timeline.Ref, now time.Time) *inquiry {
-	q := &inquiry{src: s, now: now, ref: ref}
+// newBuilder begins an answer: it reads the object's record. Whoever explains a controller's object needs none.
+func (s Source) newBuilder(ctx context.Context, ref timeline.Ref, now time.Time) *builder {
+	q := &builder{src: s, now: now, ref: ref}
 	if s.Records == nil {
 		q.unseen = append(q.unseen, "stages: no running berth to ask; times come from the API, to the second")
 		return q
 	}
 	record, _, err := s.Records.Record(ctx, ref.UID)
 	if err != nil {
-		q.miss("stages", err)
+		q.addUnseen("stages", err)
 	}
 	q.record = record
 	return q
 }
 
-func (q *inquiry) miss(what string, err error) {
+func (q *builder) addUnseen(what string, err error) {
 	q.unseen = append(q.unseen, fmt.Sprintf("%s: %v", what, err))
 }
 
-// say finishes the answer with what was found.
-func (q *inquiry) say(found *finding) *Answer {
-	return &Answer{
+// build finishes the answer with what was found.
+func (q *builder) build(found *finding) *Explanation {
+	return &Explanation{
 		APIVersion: APIVersion, Kind: Kind, Object: q.ref,
 		State: found.state, Reason: found.reason, Verdict: found.verdict, Since: found.since, HeldBy: found.heldBy,
-		MovesAt: found.movesAt, Stages: lay([]timeline.Record{q.record}, q.now), Evidence: found.evidence,
+		NextChangeAt: found.nextChangeAt, Stages: mergeStages([]timeline.Record{q.record}, q.now), Evidence: found.evidence,
 		Remedy: found.remedy, Next: found.next, Unseen: q.unseen,
 	}
 }
 
-// lay puts the stages of records on one time line.
-func lay(records []timeline.Record, now time.Time) []Stage {
+// mergeStages puts the stages of records on one time line.
+func mergeStages(records []timeline.Record, now time.Time) []Stage {
 	all := []Stage{}
 	for _, record := range records {
 		for _, stage := range record.Stages {
 			all = append(all, Stage{Stage: stage, Object: record.Ref.Kind + "/" + record.Ref.Name})
 		}
 	}
-	return arrange(all, now)
+	return alignStages(all, now)
 }
 
-// arrange sorts the stages by their start and gives each its place relative to the first.
-func arrange(all []Stage, now time.Time) []Stage {
+// alignStages sorts the stages by their start and gives each its place relative to the first.
+func alignStages(all []Stage, now time.Time) []Stage {
 	slices.SortStableFunc(all, func(a, b Stage) int { return cmp.Compare(a.Start.UnixNano(), b.Start.UnixNano()) })
 	for i := range all {
 		end := all[i].End
@@ -207,8 +207,8 @@ func arrange(all []Stage, now time.Time) []Stage {
 	return all
 }
 
-// has reports whether the record has a stage of one of those names.
-func has(record timeline.Record, of ...string) bool {
+// hasStage reports whether the record has a stage of one of those names.
+func hasStage(record timeline.Record, of ...string) bool {
 	return slices.ContainsFunc(record.Stages, func(s timeline.Stage) bool { return slices.Contains(of, s.Name) })
 }
 

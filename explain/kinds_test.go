@@ -71,23 +71,23 @@ func TestVolumesOfDrivers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, objects := diskPod(test.drivers...)
-			answer := ask(t, scene{pod: p, objects: append(objects, test.objects...)})
-			require.Equal(t, test.reason, answer.Reason, answer.Verdict)
-			require.Contains(t, answer.Verdict, test.says)
-			require.NotEmpty(t, answer.HeldBy)
-			require.NotEmpty(t, answer.Evidence)
+			explanation := ask(t, scene{pod: p, objects: append(objects, test.objects...)})
+			require.Equal(t, test.reason, explanation.Reason, explanation.Verdict)
+			require.Contains(t, explanation.Verdict, test.says)
+			require.NotEmpty(t, explanation.HeldBy)
+			require.NotEmpty(t, explanation.Evidence)
 		})
 	}
 }
 
 func TestAHangingDriverIsNamed(t *testing.T) {
 	p, objects := diskPod("disk.example")
-	answer := ask(t, scene{pod: p, objects: objects, record: func(rec *timeline.Recorder, ref timeline.Ref) {
+	explanation := ask(t, scene{pod: p, objects: objects, record: func(rec *timeline.Recorder, ref timeline.Ref) {
 		rec.Begin(ref, "attachdetach", timeline.StageAttach, "v")
 	}})
-	require.Equal(t, "AttachVolume", answer.Reason)
-	require.Contains(t, answer.Verdict, "waiting 3.0 s: volume v is being attached")
-	require.Equal(t, "attachdetach", answer.HeldBy)
+	require.Equal(t, "AttachVolume", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "waiting 3.0 s: volume v is being attached")
+	require.Equal(t, "attachdetach", explanation.HeldBy)
 }
 
 func TestOtherKinds(t *testing.T) {
@@ -122,11 +122,11 @@ func TestOtherKinds(t *testing.T) {
 				namespace = "default"
 			}
 			src := explain.Source{Client: fake.NewClientset(test.object), Clock: clocktesting.NewFakePassiveClock(now)}
-			answer, err := explain.Explain(t.Context(), src, test.kind, namespace, test.name)
+			explanation, err := explain.Explain(t.Context(), src, test.kind, namespace, test.name)
 			require.NoError(t, err)
-			require.Equal(t, test.reason, answer.Reason, answer.Verdict)
-			require.Equal(t, test.state, answer.State)
-			require.Contains(t, answer.Verdict, test.says)
+			require.Equal(t, test.reason, explanation.Reason, explanation.Verdict)
+			require.Equal(t, test.state, explanation.State)
+			require.Contains(t, explanation.Verdict, test.says)
 		})
 	}
 }
@@ -139,22 +139,22 @@ func TestStuckListsTheWorstFirst(t *testing.T) {
 	})
 	src := explain.Source{Client: fake.NewClientset(pod(nil), failed, ready, claimFor(nil), node(corev1.ConditionTrue)),
 		Clock: clocktesting.NewFakePassiveClock(now)}
-	answers, unseen, err := explain.Stuck(t.Context(), src, "", "")
+	explanations, unseen, err := explain.Stuck(t.Context(), src, "", "")
 	require.NoError(t, err)
 	require.Empty(t, unseen)
 	var names []string
-	for _, answer := range answers {
-		names = append(names, answer.Object.Name)
+	for _, explanation := range explanations {
+		names = append(names, explanation.Object.Name)
 	}
 	require.Equal(t, []string{"broken", "data", "web"}, names, "failed first, then the oldest; what is well is left out")
 }
 
 func TestAStartIsAccountedFor(t *testing.T) {
-	clk := clocktesting.NewFakeClock(now.Add(-time.Minute))
-	rec := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(now.Add(-time.Minute))
+	rec := timeline.New(clock, 0)
 	p := pod(nil)
 	ref := timeline.PodRef(p)
-	step := func(ms int) { clk.Step(time.Duration(ms) * time.Millisecond) }
+	step := func(ms int) { clock.Step(time.Duration(ms) * time.Millisecond) }
 	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
 	scheduled := rec.Begin(ref, "scheduler", timeline.StageScheduled, "")
 	step(20)
@@ -174,33 +174,33 @@ func TestAStartIsAccountedFor(t *testing.T) {
 	step(7)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
 
-	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
+	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
-	want := []explain.Part{{"Scheduled", "scheduler", 20}, {"watch: bound to node agent", "api", 3}, {"Sandbox", "kubelet", 100},
+	want := []explain.Segment{{"Scheduled", "scheduler", 20}, {"watch: bound to node agent", "api", 3}, {"Sandbox", "kubelet", 100},
 		{"StartContainer main", "kubelet", 50}, {"status write and watch", "api", 7}}
-	var got []explain.Part
-	for _, part := range answer.Account.Parts {
+	var got []explain.Segment
+	for _, part := range explanation.TimeBreakdown.Segments {
 		if part.Ms > 0 {
 			got = append(got, part)
 		}
 	}
 	require.Equal(t, want, got)
-	require.InDelta(t, 180, answer.Account.TotalMs, 1e-9)
-	require.Zero(t, answer.Account.UnaccountedMs)
+	require.InDelta(t, 180, explanation.TimeBreakdown.TotalMs, 1e-9)
+	require.Zero(t, explanation.TimeBreakdown.UnaccountedMs)
 }
 
 func TestAnUnknownGapIsNotHidden(t *testing.T) {
-	clk := clocktesting.NewFakeClock(now.Add(-time.Minute))
-	rec := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(now.Add(-time.Minute))
+	rec := timeline.New(clock, 0)
 	p := pod(nil)
 	ref := timeline.PodRef(p)
 	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
 	rec.Mark(ref, "somebody", "SomethingNew", "", nil)
-	clk.Step(40 * time.Millisecond)
+	clock.Step(40 * time.Millisecond)
 	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
-	answer, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
+	explanation, err := explain.Pod(t.Context(), source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec}), "default", "web")
 	require.NoError(t, err)
-	require.InDelta(t, 40, answer.Account.UnaccountedMs, 1e-9)
+	require.InDelta(t, 40, explanation.TimeBreakdown.UnaccountedMs, 1e-9)
 }
 
 func TestParseKindSuggests(t *testing.T) {
@@ -217,60 +217,60 @@ func TestParseKindSuggests(t *testing.T) {
 func TestRareStates(t *testing.T) {
 	lost := claimFor(ptr.To("disks"))
 	lost.Spec.VolumeName, lost.Status.Phase = "pv-1", corev1.ClaimLost
-	answer := ask(t, scene{pod: pod(withClaim), objects: []runtime.Object{lost}})
-	require.Equal(t, "ClaimLost", answer.Reason)
-	require.Contains(t, answer.Verdict, "claim data (volume v) has lost its volume pv-1")
+	explanation := ask(t, scene{pod: pod(withClaim), objects: []runtime.Object{lost}})
+	require.Equal(t, "ClaimLost", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "claim data (volume v) has lost its volume pv-1")
 
-	answer = ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
+	explanation = ask(t, scene{pod: pod(nil), record: func(rec *timeline.Recorder, ref timeline.Ref) {
 		rec.Begin(ref, "kubelet", timeline.StageVolume, "v")
 	}})
-	require.Equal(t, "MountVolume", answer.Reason)
-	require.Contains(t, answer.Verdict, "waiting 3.0 s: volume v is being set up")
+	require.Equal(t, "MountVolume", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "waiting 3.0 s: volume v is being set up")
 
 	full := node(corev1.ConditionTrue)
 	full.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
 	src := explain.Source{Client: fake.NewClientset(full, pod(nil)), Clock: clocktesting.NewFakePassiveClock(now)}
-	answer, err := explain.Explain(t.Context(), src, explain.KindNode, "", "n1")
+	explanation, err := explain.Explain(t.Context(), src, explain.KindNode, "", "n1")
 	require.NoError(t, err)
-	require.Equal(t, "NodeFull", answer.Reason)
-	require.Contains(t, answer.Verdict, "it runs 1 pods, and 1 is its limit")
+	require.Equal(t, "NodeFull", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "it runs 1 pods, and 1 is its limit")
 
 	rec := timeline.New(clocktesting.NewFakePassiveClock(now), 0)
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "x", UID: "x"}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased}}
 	rec.Begin(timeline.RefOf(explain.KindVolume, pv), "provision", timeline.StageReclaim, "").End(errors.New("directory not empty"))
 	src = explain.Source{Client: fake.NewClientset(pv), Records: records{rec}, Clock: clocktesting.NewFakePassiveClock(now)}
-	answer, err = explain.Explain(t.Context(), src, explain.KindVolume, "", "x")
+	explanation, err = explain.Explain(t.Context(), src, explain.KindVolume, "", "x")
 	require.NoError(t, err)
-	require.Equal(t, "DeleteFailed", answer.Reason)
-	require.Contains(t, answer.Verdict, "it cannot be deleted (attempt 1): directory not empty")
+	require.Equal(t, "DeleteFailed", explanation.Reason)
+	require.Contains(t, explanation.Verdict, "it cannot be deleted (attempt 1): directory not empty")
 }
 
 // TestANodeAgentThatWasNotAsked: the Pod is on another machine, whose node agent keeps its own record. Nobody else is blamed
 // for the time that it took.
 func TestANodeAgentThatWasNotAsked(t *testing.T) {
 	for _, scheduled := range []bool{false, true} {
-		clk := clocktesting.NewFakeClock(now.Add(-time.Minute))
-		rec := timeline.New(clk, 0)
+		clock := clocktesting.NewFakeClock(now.Add(-time.Minute))
+		rec := timeline.New(clock, 0)
 		p := pod(func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: now} })
 		ref := timeline.PodRef(p)
 		rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
 		if scheduled {
 			rec.Begin(ref, "scheduler", timeline.StageScheduled, "").End(nil)
 		}
-		clk.Step(300 * time.Millisecond)
+		clock.Step(300 * time.Millisecond)
 		rec.Mark(ref, "api", timeline.StageObserved, "", nil)
 		src := source(fake.NewClientset(p, node(corev1.ConditionTrue)), records{rec})
-		answer, err := explain.Pod(t.Context(), src, "default", "web")
+		explanation, err := explain.Pod(t.Context(), src, "default", "web")
 		require.NoError(t, err)
-		require.InDelta(t, 300, answer.Account.UnaccountedMs, 1e-9)
-		require.Len(t, answer.Unseen, 1)
-		require.Contains(t, answer.Unseen[0], "not that of node n1")
-		require.Contains(t, answer.Unseen[0], "--socket")
+		require.InDelta(t, 300, explanation.TimeBreakdown.UnaccountedMs, 1e-9)
+		require.Len(t, explanation.Unseen, 1)
+		require.Contains(t, explanation.Unseen[0], "not that of node n1")
+		require.Contains(t, explanation.Unseen[0], "--socket")
 
 		rec.Mark(ref, "kubelet", timeline.StageSeen, "", nil)
-		answer, err = explain.Pod(t.Context(), src, "default", "web")
+		explanation, err = explain.Pod(t.Context(), src, "default", "web")
 		require.NoError(t, err)
-		require.Empty(t, answer.Unseen)
+		require.Empty(t, explanation.Unseen)
 	}
 }
 
@@ -292,11 +292,11 @@ func TestAClaimIsHeldByPodsThatHaveEnded(t *testing.T) {
 			user("runs", "n1", corev1.PodRunning)},
 	} {
 		client := fake.NewClientset(append(pods, claim.DeepCopy(), user("unscheduled", "", corev1.PodPending))...)
-		answer, err := explain.Explain(t.Context(), source(client, nil), explain.KindClaim, "default", "data")
+		explanation, err := explain.Explain(t.Context(), source(client, nil), explain.KindClaim, "default", "data")
 		require.NoError(t, err)
-		require.Equal(t, "InUse", answer.Reason)
-		require.Contains(t, answer.Verdict, want)
-		require.NotContains(t, answer.Verdict, "unscheduled")
+		require.Equal(t, "InUse", explanation.Reason)
+		require.Contains(t, explanation.Verdict, want)
+		require.NotContains(t, explanation.Verdict, "unscheduled")
 	}
 }
 
@@ -315,19 +315,19 @@ func TestAClaimThatIsToGrow(t *testing.T) {
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
 				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example", VolumeHandle: "h"}}}}
 		src := source(fake.NewClientset(claim.DeepCopy(), pv), nil)
-		answer, err := explain.Explain(t.Context(), src, explain.KindClaim, "default", "data")
+		explanation, err := explain.Explain(t.Context(), src, explain.KindClaim, "default", "data")
 		require.NoError(t, err)
-		require.Equal(t, "ExpansionPending", answer.Reason)
-		require.Contains(t, answer.Verdict, want)
+		require.Equal(t, "ExpansionPending", explanation.Reason)
+		require.Contains(t, explanation.Verdict, want)
 		stuck, _, err := explain.Stuck(t.Context(), src, "", "")
 		require.NoError(t, err)
 		require.Len(t, stuck, 1)
 	}
 	growsInStages(t, claim)
 	claim.Status.Capacity = claim.Spec.Resources.Requests
-	answer, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), nil), explain.KindClaim, "default", "data")
+	explanation, err := explain.Explain(t.Context(), source(fake.NewClientset(claim), nil), explain.KindClaim, "default", "data")
 	require.NoError(t, err)
-	require.Equal(t, "Bound", answer.Reason)
+	require.Equal(t, "Bound", explanation.Reason)
 }
 
 // growsInStages looks at each stage that the claim's status can tell of.
@@ -364,9 +364,9 @@ func growsInStages(t *testing.T, claim *corev1.PersistentVolumeClaim) {
 			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(test.size)},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
 				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example", VolumeHandle: "h"}}}}
-		answer, err := explain.Explain(t.Context(), source(fake.NewClientset(now, pv), nil), explain.KindClaim, "default", "data")
+		explanation, err := explain.Explain(t.Context(), source(fake.NewClientset(now, pv), nil), explain.KindClaim, "default", "data")
 		require.NoError(t, err)
-		require.Equal(t, test.reason, answer.Reason, "%s %s", test.stage, test.size)
-		require.Contains(t, answer.Verdict, test.want)
+		require.Equal(t, test.reason, explanation.Reason, "%s %s", test.stage, test.size)
+		require.Contains(t, explanation.Verdict, test.want)
 	}
 }

@@ -14,27 +14,27 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-func explainNode(ctx context.Context, src Source, _, name string) (*Answer, error) {
+func explainNode(ctx context.Context, src Source, _, name string) (*Explanation, error) {
 	began := src.now()
 	node, err := src.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)
 	}
 	now := src.now()
-	q := &inquiry{src: src, now: now, ref: timeline.RefOf(KindNode, node)} // nobody records stages of Nodes
-	var beat time.Time
+	q := &builder{src: src, now: now, ref: timeline.RefOf(KindNode, node)} // nobody records stages of Nodes
+	var heartbeat time.Time
 	lease, err := src.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && lease.Spec.RenewTime != nil:
-		beat = lease.Spec.RenewTime.Time
+		heartbeat = lease.Spec.RenewTime.Time
 	case err != nil && !apierrors.IsNotFound(err):
-		q.miss("lease of node "+name, err)
+		q.addUnseen("lease of node "+name, err)
 	}
 	pods := -1
 	list, err := src.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
-		q.miss("pods", err)
+		q.addUnseen("pods", err)
 	} else {
 		pods = 0
 		for _, pod := range list.Items {
@@ -43,13 +43,13 @@ func explainNode(ctx context.Context, src Source, _, name string) (*Answer, erro
 			}
 		}
 	}
-	answer := q.say(nodeState(node, beat, pods, now))
-	answer.slow(began, now)
-	return answer, nil
+	explanation := q.build(nodeState(node, heartbeat, pods, now))
+	explanation.noteSlowAPI(began, now)
+	return explanation, nil
 }
 
 // nodeState judges a Node; pods is how many run there, -1 if that is not known.
-func nodeState(node *corev1.Node, beat time.Time, pods int, now time.Time) *finding {
+func nodeState(node *corev1.Node, heartbeat time.Time, pods int, now time.Time) *finding {
 	object := KindNode + "/" + node.Name
 	found := &finding{state: Ready, reason: "Ready", next: "berth kubectl describe node " + node.Name}
 	var trouble []string
@@ -68,16 +68,16 @@ func nodeState(node *corev1.Node, beat time.Time, pods int, now time.Time) *find
 			found.evidence = append(found.evidence, Evidence{object, fmt.Sprintf("status.conditions[%s]", condition.Type), condition.Message})
 		}
 	}
-	room := node.Status.Allocatable.Pods().Value()
+	width := node.Status.Allocatable.Pods().Value()
 	switch {
 	case !ready:
 		found.state, found.reason = Waiting, "NodeNotReady"
 		if found.verdict == "" {
 			found.verdict, found.since = "its kubelet has not reported yet", node.CreationTimestamp.Time
 		}
-		if !beat.IsZero() {
-			found.verdict += fmt.Sprintf("; its kubelet was last heard of %s ago", ago(now, beat))
-			found.evidence = append(found.evidence, Evidence{"Lease/" + node.Name, "spec.renewTime", beat.UTC().Format(time.RFC3339)})
+		if !heartbeat.IsZero() {
+			found.verdict += fmt.Sprintf("; its kubelet was last heard of %s ago", ago(now, heartbeat))
+			found.evidence = append(found.evidence, Evidence{"Lease/" + node.Name, "spec.renewTime", heartbeat.UTC().Format(time.RFC3339)})
 		}
 	case len(trouble) > 0:
 		found.state, found.reason = Waiting, "NodePressure"
@@ -87,15 +87,15 @@ func nodeState(node *corev1.Node, beat time.Time, pods int, now time.Time) *find
 		found.verdict = "ready, but cordoned: the scheduler puts no new pods there"
 		found.evidence = append(found.evidence, Evidence{object, "spec.unschedulable", "true"})
 		found.next = "berth kubectl uncordon " + node.Name
-	case pods >= 0 && room > 0 && int64(pods) >= room:
+	case pods >= 0 && width > 0 && int64(pods) >= width:
 		found.state, found.reason = Waiting, "NodeFull"
-		found.verdict = fmt.Sprintf("ready, but full: it runs %d pods, and %d is its limit", pods, room)
-		found.evidence = append(found.evidence, Evidence{object, "status.allocatable.pods", fmt.Sprint(room)})
+		found.verdict = fmt.Sprintf("ready, but full: it runs %d pods, and %d is its limit", pods, width)
+		found.evidence = append(found.evidence, Evidence{object, "status.allocatable.pods", fmt.Sprint(width)})
 	default:
 		found.next = ""
 		found.verdict = "ready"
 		if pods >= 0 {
-			found.verdict = fmt.Sprintf("ready, runs %d of %d pods", pods, room)
+			found.verdict = fmt.Sprintf("ready, runs %d of %d pods", pods, width)
 		}
 		if taints := taintText(node); taints != "" {
 			found.verdict += "; tainted: " + taints

@@ -13,21 +13,21 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-func explainReplicaSet(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+func explainReplicaSet(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	began := src.now()
 	rs, err := src.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read replicaset %s/%s: %w", namespace, name, err)
 	}
 	now := src.now()
-	q := src.inquire(ctx, timeline.RefOf(KindReplicaSet, rs), now)
+	q := src.newBuilder(ctx, timeline.RefOf(KindReplicaSet, rs), now)
 	found := replicaSetState(rs, q.record, now)
 	if found.state == Waiting && found.reason == "PodsNotReady" {
-		q.blame(ctx, found, rs)
+		q.adoptWorstPod(ctx, found, rs)
 	}
-	answer := q.say(found)
-	answer.slow(began, now)
-	return answer, nil
+	explanation := q.build(found)
+	explanation.noteSlowAPI(began, now)
+	return explanation, nil
 }
 
 func replicaSetState(rs *appsv1.ReplicaSet, record timeline.Record, now time.Time) *finding {
@@ -50,7 +50,7 @@ func replicaSetState(rs *appsv1.ReplicaSet, record timeline.Record, now time.Tim
 			return found
 		}
 	}
-	if failed, _ := lastTry(record, timeline.StageReconcile); failed != nil && rs.Status.Replicas != want {
+	if failed, _ := lastAttempt(record, timeline.StageReconcile); failed != nil && rs.Status.Replicas != want {
 		found.reason, found.since = "ReconcileFailed", failed.Start
 		found.verdict = fmt.Sprintf("waiting %s: %s: %s", ago(now, since), count, failed.Error)
 		found.evidence = []Evidence{{object, "stage " + timeline.StageReconcile, failed.Error}}
@@ -84,25 +84,25 @@ func deletedOwner(object metav1.Object, name string, now time.Time) *finding {
 		evidence: []Evidence{{name, "metadata.finalizers", finalizers}}}
 }
 
-// blame finds the owner's worst Pod and takes over what holds it.
-func (q *inquiry) blame(ctx context.Context, found *finding, owner metav1.Object) {
+// adoptWorstPod finds the owner's worst Pod and takes over what holds it.
+func (q *builder) adoptWorstPod(ctx context.Context, found *finding, owner metav1.Object) {
 	pods, err := q.src.Client.CoreV1().Pods(owner.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		q.miss("pods", err)
+		q.addUnseen("pods", err)
 		return
 	}
-	var worst *Answer
+	var worst *Explanation
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if !metav1.IsControlledBy(pod, owner) || podIsReady(pod) {
 			continue
 		}
-		answer, err := Pod(ctx, q.src, pod.Namespace, pod.Name)
+		explanation, err := Pod(ctx, q.src, pod.Namespace, pod.Name)
 		if err != nil {
 			continue // it has gone meanwhile
 		}
-		if worst == nil || compare(answer, worst) < 0 {
-			worst = answer
+		if worst == nil || compare(explanation, worst) < 0 {
+			worst = explanation
 		}
 	}
 	if worst == nil {
@@ -115,21 +115,21 @@ func (q *inquiry) blame(ctx context.Context, found *finding, owner metav1.Object
 	found.next = "berth explain pod/" + worst.Object.Name + " -n " + worst.Object.Namespace
 }
 
-func explainDeployment(ctx context.Context, src Source, namespace, name string) (*Answer, error) {
+func explainDeployment(ctx context.Context, src Source, namespace, name string) (*Explanation, error) {
 	began := src.now()
 	deployment, err := src.Client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read deployment %s/%s: %w", namespace, name, err)
 	}
 	now := src.now()
-	q := &inquiry{src: src, now: now, ref: timeline.RefOf(KindDeployment, deployment)}
+	q := &builder{src: src, now: now, ref: timeline.RefOf(KindDeployment, deployment)}
 	found := deploymentState(deployment, now)
 	if found.state == Waiting && found.reason != "Paused" {
-		q.blameSet(ctx, found, deployment)
+		q.adoptNewestReplicaSet(ctx, found, deployment)
 	}
-	answer := q.say(found)
-	answer.slow(began, now)
-	return answer, nil
+	explanation := q.build(found)
+	explanation.noteSlowAPI(began, now)
+	return explanation, nil
 }
 
 func deploymentState(d *appsv1.Deployment, now time.Time) *finding {
@@ -170,11 +170,11 @@ func deploymentState(d *appsv1.Deployment, now time.Time) *finding {
 	return found
 }
 
-// blameSet finds the deployment's newest ReplicaSet and takes over what holds it.
-func (q *inquiry) blameSet(ctx context.Context, found *finding, owner metav1.Object) {
+// adoptNewestReplicaSet finds the deployment's newest ReplicaSet and takes over what holds it.
+func (q *builder) adoptNewestReplicaSet(ctx context.Context, found *finding, owner metav1.Object) {
 	list, err := q.src.Client.AppsV1().ReplicaSets(owner.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		q.miss("replicasets", err)
+		q.addUnseen("replicasets", err)
 		return
 	}
 	sets := slices.DeleteFunc(list.Items, func(rs appsv1.ReplicaSet) bool {
@@ -186,12 +186,12 @@ func (q *inquiry) blameSet(ctx context.Context, found *finding, owner metav1.Obj
 	newest := slices.MaxFunc(sets, func(a, b appsv1.ReplicaSet) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
-	answer, err := explainReplicaSet(ctx, q.src, newest.Namespace, newest.Name)
-	if err != nil || answer.State == Ready {
+	explanation, err := explainReplicaSet(ctx, q.src, newest.Namespace, newest.Name)
+	if err != nil || explanation.State == Ready {
 		return
 	}
-	found.reason, found.heldBy = answer.Reason, answer.HeldBy
-	found.verdict += fmt.Sprintf("; replicaset %s: %s", newest.Name, answer.Verdict)
-	found.evidence = append(found.evidence, answer.Evidence...)
-	found.remedy, found.next = answer.Remedy, answer.Next
+	found.reason, found.heldBy = explanation.Reason, explanation.HeldBy
+	found.verdict += fmt.Sprintf("; replicaset %s: %s", newest.Name, explanation.Verdict)
+	found.evidence = append(found.evidence, explanation.Evidence...)
+	found.remedy, found.next = explanation.Remedy, explanation.Next
 }

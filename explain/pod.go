@@ -14,16 +14,16 @@ import (
 
 // finding is what one rule found.
 type finding struct {
-	state    State
-	reason   string
-	verdict  string
-	since    time.Time
-	evidence []Evidence
-	remedy   string
-	next     string
-	heldBy   string
-	movesAt  time.Time
-	crashed  string // the container whose last words tell more
+	state        State
+	reason       string
+	verdict      string
+	since        time.Time
+	evidence     []Evidence
+	remedy       string
+	next         string
+	heldBy       string
+	nextChangeAt time.Time
+	crashed      string // the container whose last words tell more
 }
 
 // The rules, in the order of a Pod's way read backwards: what ends it comes first, then what is missing earliest.
@@ -39,42 +39,42 @@ var podRules = []func(*facts) *finding{
 	podReady,
 }
 
-func (f *facts) answer() *Answer {
-	answer := &Answer{
+func (f *facts) explain() *Explanation {
+	explanation := &Explanation{
 		APIVersion: APIVersion, Kind: Kind, Object: timeline.PodRef(f.pod),
 		Stages: f.stages(), Unseen: f.unseen,
 	}
-	if f.began() {
-		answer.Unseen = append(answer.Unseen, acceptedUnseen)
+	if f.recordStartsOnNode() {
+		explanation.Unseen = append(explanation.Unseen, acceptedUnseen)
 	}
-	if f.runsElsewhere() {
-		answer.Unseen = append(answer.Unseen, fmt.Sprintf("stages of the node agent: the berth that was asked is not that of node %s; "+
+	if f.recordIsOfOtherNode() {
+		explanation.Unseen = append(explanation.Unseen, fmt.Sprintf("stages of the node agent: the berth that was asked is not that of node %s; "+
 			"`berth explain --socket` asks that one, there, if it was started with a --socket", f.pod.Spec.NodeName))
 	}
-	answer.Account = account(f.record, f.records)
+	explanation.TimeBreakdown = newTimeBreakdown(f.record, f.records)
 	for _, rule := range podRules {
 		found := rule(f)
 		if found == nil {
 			continue
 		}
-		answer.State, answer.Reason, answer.Verdict = found.state, found.reason, found.verdict
-		answer.Since, answer.Evidence, answer.Next = found.since, found.evidence, found.next
-		answer.HeldBy, answer.MovesAt, answer.crashed = found.heldBy, found.movesAt, found.crashed
-		answer.Remedy = found.remedy
-		return answer
+		explanation.State, explanation.Reason, explanation.Verdict = found.state, found.reason, found.verdict
+		explanation.Since, explanation.Evidence, explanation.Next = found.since, found.evidence, found.next
+		explanation.HeldBy, explanation.NextChangeAt, explanation.crashed = found.heldBy, found.nextChangeAt, found.crashed
+		explanation.Remedy = found.remedy
+		return explanation
 	}
-	answer.HeldBy = "kubelet of node " + f.pod.Spec.NodeName
-	answer.State, answer.Reason = Waiting, "Starting"
-	answer.Since = f.pod.CreationTimestamp.Time
-	answer.Verdict = fmt.Sprintf("waiting %s: the kubelet of node %s is starting it", f.ago(answer.Since), f.pod.Spec.NodeName)
-	if stage := f.doing(); stage != nil {
-		answer.Verdict += fmt.Sprintf(" (%s for %s)", trimmed(stage.Name+" "+stage.Subject), f.ago(stage.Start))
+	explanation.HeldBy = "kubelet of node " + f.pod.Spec.NodeName
+	explanation.State, explanation.Reason = Waiting, "Starting"
+	explanation.Since = f.pod.CreationTimestamp.Time
+	explanation.Verdict = fmt.Sprintf("waiting %s: the kubelet of node %s is starting it", f.ago(explanation.Since), f.pod.Spec.NodeName)
+	if stage := f.currentStage(); stage != nil {
+		explanation.Verdict += fmt.Sprintf(" (%s for %s)", trimSpaceRight(stage.Name+" "+stage.Subject), f.ago(stage.Start))
 	}
-	return answer
+	return explanation
 }
 
-// doing is the stage that began last and goes on; nil if none does.
-func (f *facts) doing() *timeline.Stage {
+// currentStage is the stage that began last and goes on; nil if none does.
+func (f *facts) currentStage() *timeline.Stage {
 	for i := len(f.record.Stages) - 1; i >= 0; i-- {
 		if stage := &f.record.Stages[i]; !stage.Done() {
 			return stage
@@ -101,19 +101,19 @@ func (f *facts) stages() []Stage {
 	}
 	if len(f.record.Stages) == 0 {
 		all = append(all, f.apiStages()...)
-	} else if f.began() {
+	} else if f.recordStartsOnNode() {
 		all = append(all, slices.DeleteFunc(f.apiStages(), func(s Stage) bool {
 			return s.Name != timeline.StageAccepted && s.Name != timeline.StageScheduled
 		})...)
 	}
-	return arrange(all, f.now)
+	return alignStages(all, f.now)
 }
 
-// began reports whether the record has the Pod's start on its node and not what was before: that of a `berth node`. A
+// recordStartsOnNode reports whether the record has the Pod's start on its node and not what was before: that of a `berth node`. A
 // node agent that was restarted sees its Pods again, long after they were bound.
-func (f *facts) began() bool {
+func (f *facts) recordStartsOnNode() bool {
 	bound := condition(f.pod, corev1.PodScheduled)
-	if bound == nil || bound.Status != corev1.ConditionTrue || has(f.record, timeline.StageAccepted) {
+	if bound == nil || bound.Status != corev1.ConditionTrue || hasStage(f.record, timeline.StageAccepted) {
 		return false
 	}
 	const soon = 2 * time.Second // conditions have whole seconds
@@ -122,9 +122,9 @@ func (f *facts) began() bool {
 	})
 }
 
-// runsElsewhere reports whether the record is of a berth that has not the Pod: a node agent that has begun with it saw it.
-func (f *facts) runsElsewhere() bool {
-	return f.pod.Status.StartTime != nil && len(f.record.Stages) > 0 && !has(f.record, timeline.StageSeen)
+// recordIsOfOtherNode reports whether the record is of a berth that has not the Pod: a node agent that has begun with it saw it.
+func (f *facts) recordIsOfOtherNode() bool {
+	return f.pod.Status.StartTime != nil && len(f.record.Stages) > 0 && !hasStage(f.record, timeline.StageSeen)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -176,30 +176,30 @@ func podDeleted(f *facts) *finding {
 		found.verdict = fmt.Sprintf("deleting for %s: held by finalizer %s", f.ago(since), strings.Join(f.pod.Finalizers, ", "))
 		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "metadata.finalizers", strings.Join(f.pod.Finalizers, ", ")})
 	case f.openStage(timeline.StageUnmount) != nil:
-		f.unmounting(found)
+		f.describeUnmount(found)
 	case f.nodeUnready() != nil:
 		found.reason, found.heldBy = "NodeNotReady", "node "+f.pod.Spec.NodeName
 		found.verdict = fmt.Sprintf("deleting for %s: its node %s is not ready, so nobody can stop its containers", f.ago(since),
 			f.pod.Spec.NodeName)
 		found.next = "berth explain node/" + f.pod.Spec.NodeName
 	default:
-		found.heldBy, found.movesAt = "its containers", f.pod.DeletionTimestamp.Time
+		found.heldBy, found.nextChangeAt = "its containers", f.pod.DeletionTimestamp.Time
 		found.verdict = fmt.Sprintf("deleting for %s: its containers have %d s to stop", f.ago(since), grace)
 	}
 	return found
 }
 
-// unmounting says how far a Pod's volumes are on their way off the node.
-func (f *facts) unmounting(found *finding) {
+// describeUnmount says how far a Pod's volumes are on their way off the node.
+func (f *facts) describeUnmount(found *finding) {
 	found.reason, found.heldBy = "Unmounting", "kubelet of node "+f.pod.Spec.NodeName
 	found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped, its volumes are being unmounted", f.ago(found.since))
 	failed := f.openStage(timeline.StageUnmountOne)
 	if failed != nil && failed.Error == "" {
 		failed = f.lastFailure(timeline.StageUnmountOne, failed.Subject)
 	}
-	if call := f.openCall(failed == nil); call != nil {
+	if call := f.openDriverCall(failed == nil); call != nil {
 		found.reason, found.heldBy, found.remedy = "DriverCall", call.Owner, driverRemedy(call)
-		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped; %s", f.ago(found.since), f.asked(call))
+		found.verdict = fmt.Sprintf("deleting for %s: its containers are stopped; %s", f.ago(found.since), f.describeCall(call))
 		found.evidence = append(found.evidence, Evidence{"Pod/" + f.pod.Name, "stage " + call.Name, call.Subject})
 		return
 	}
@@ -279,7 +279,7 @@ func (f *facts) nodeUnready() *corev1.NodeCondition {
 func podReady(f *facts) *finding {
 	if ready := condition(f.pod, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
 		found := &finding{state: Ready, reason: "Ready", since: ready.LastTransitionTime.Time, verdict: "running and ready"}
-		if took := f.took(); took > 0 {
+		if took := f.startDuration(); took > 0 {
 			found.verdict = fmt.Sprintf("running and ready, %.0f ms after it was accepted", millis(took))
 		}
 		return found
@@ -287,8 +287,8 @@ func podReady(f *facts) *finding {
 	return nil
 }
 
-// took is the time from the Pod's acceptance until it was first ready, if the record tells both.
-func (f *facts) took() time.Duration {
+// startDuration is the time from the Pod's acceptance until it was first ready, if the record tells both.
+func (f *facts) startDuration() time.Duration {
 	var accepted, ready time.Time
 	for _, stage := range f.record.Stages {
 		switch {

@@ -46,24 +46,24 @@ func (s Style) state(state State, text string) string {
 
 // Print writes the answer for people, without colours. Width is the terminal's width in columns; 0 means that the
 // output is not a terminal, and then no bars are drawn.
-func Print(w io.Writer, a *Answer, width int) error { return Style{Width: width}.Print(w, a) }
+func Print(w io.Writer, a *Explanation, width int) error { return Style{Width: width}.Print(w, a) }
 
 // Print writes the answer: the verdict, the stages, where the time went, the evidence, the next command.
-func (s Style) Print(w io.Writer, a *Answer) error {
+func (s Style) Print(w io.Writer, a *Explanation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", s.paint(bold, Title(a)), s.state(a.State, oneLine(a.Verdict)))
 	if a.HeldBy != "" && a.Stuck() {
 		fmt.Fprintf(&b, "Held by: %s\n", a.HeldBy)
 	}
-	if !a.MovesAt.IsZero() && a.Stuck() {
-		fmt.Fprintf(&b, "Moves by itself at: %s\n", a.MovesAt.Local().Format(time.TimeOnly))
+	if !a.NextChangeAt.IsZero() && a.Stuck() {
+		fmt.Fprintf(&b, "Moves by itself at: %s\n", a.NextChangeAt.Local().Format(time.TimeOnly))
 	}
 	if len(a.Stages) > 0 {
 		b.WriteString("\n")
 		s.waterfall(&b, a.Stages)
 	}
-	if a.Account != nil && len(a.Account.Parts) > 0 {
-		s.account(&b, a.Account)
+	if a.TimeBreakdown != nil && len(a.TimeBreakdown.Segments) > 0 {
+		s.breakdown(&b, a.TimeBreakdown)
 	}
 	if len(a.Evidence) > 0 {
 		b.WriteString("\nEvidence:\n")
@@ -85,7 +85,7 @@ func (s Style) Print(w io.Writer, a *Answer) error {
 }
 
 // Title names the answer's object: "Pod default/web", "Node n1".
-func Title(a *Answer) string {
+func Title(a *Explanation) string {
 	if a.Object.Namespace == "" {
 		return a.Object.Kind + " " + a.Object.Name
 	}
@@ -106,26 +106,26 @@ func oneLine(text string) string {
 }
 
 // PrintList writes a line for each answer: what, state, since when, why.
-func (s Style) PrintList(w io.Writer, answers []*Answer, now time.Time) error {
+func (s Style) PrintList(w io.Writer, explanations []*Explanation, now time.Time) error {
 	var b strings.Builder
 	title, reason := len("OBJECT"), len("REASON")
-	for _, a := range answers {
+	for _, a := range explanations {
 		title, reason = max(title, len(listTitle(a))), max(reason, len(a.Reason))
 	}
 	fmt.Fprintf(&b, "%-*s  %-11s  %-*s  %8s  %s\n", title, "OBJECT", "STATE", reason, "REASON", "SINCE", "WHY")
-	for _, a := range answers {
+	for _, a := range explanations {
 		since := "?"
 		if !a.Since.IsZero() {
-			since = short(now.Sub(a.Since))
+			since = formatAge(now.Sub(a.Since))
 		}
 		line := fmt.Sprintf("%-*s  %s  %-*s  %8s  ", title, listTitle(a), s.state(a.State, fmt.Sprintf("%-11s", a.State)), reason,
 			a.Reason, since)
 		why := oneLine(a.Verdict)
-		room := s.Width - title - reason - 11 - 8 - 8
+		width := s.Width - title - reason - 11 - 8 - 8
 		switch {
 		case s.Width == 0:
-		case room >= leastWhy:
-			why = clip(why, room)
+		case width >= minWhyWidth:
+			why = clip(why, width)
 		default: // a narrow terminal shows the sentence below
 			line, why = strings.TrimRight(line, " ")+"\n    ", clip(why, s.Width-5)
 		}
@@ -135,7 +135,7 @@ func (s Style) PrintList(w io.Writer, answers []*Answer, now time.Time) error {
 	return err
 }
 
-func listTitle(a *Answer) string {
+func listTitle(a *Explanation) string {
 	name := Words(a.Object.Kind)[0] + "/" + a.Object.Name
 	if a.Object.Namespace != "" {
 		name = a.Object.Namespace + " " + name
@@ -143,8 +143,8 @@ func listTitle(a *Answer) string {
 	return name
 }
 
-// short is a duration as kubectl shows ages.
-func short(d time.Duration) string {
+// formatAge is a duration as kubectl shows ages.
+func formatAge(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
@@ -163,16 +163,16 @@ func clip(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// shownMs is the least that a part of the account must have taken to be shown to people.
-const shownMs = 0.05
+// minShownMs is the least that a part of the account must have taken to be shown to people.
+const minShownMs = 0.05
 
-// leastWhy is the room, in columns, that a verdict needs beside the other columns.
-const leastWhy = 40
+// minWhyWidth is the room, in columns, that a verdict needs beside the other columns.
+const minWhyWidth = 40
 
 const (
-	labelWidth = 34
-	timesWidth = 24
-	leastBar   = 10
+	labelWidth  = 34
+	timesWidth  = 24
+	minBarWidth = 10
 )
 
 // waterfall writes a line a stage: its name, when it began and how long it took, and a bar to scale.
@@ -183,9 +183,9 @@ func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 	}
 	fmt.Fprintf(b, "  %-*s %10s %12s\n", labelWidth, "STAGE", "AT", "TOOK")
 	for _, stage := range stages {
-		fmt.Fprintf(b, "  %s %7.0f ms %9s", pad(label(stage), labelWidth), stage.OffsetMs, took(stage))
-		room := s.Width - labelWidth - timesWidth - 4
-		if room >= leastBar && total > 0 {
+		fmt.Fprintf(b, "  %s %7.0f ms %9s", pad(label(stage), labelWidth), stage.OffsetMs, durationText(stage))
+		width := s.Width - labelWidth - timesWidth - 4
+		if width >= minBarWidth && total > 0 {
 			color := green
 			switch {
 			case stage.Error != "":
@@ -193,30 +193,30 @@ func (s Style) waterfall(b *strings.Builder, stages []Stage) {
 			case !stage.Done():
 				color = yellow
 			}
-			blank, mark := bar(stage, total, room)
+			blank, mark := bar(stage, total, width)
 			b.WriteString("  " + blank + s.paint(color, mark))
 		}
-		if stage.Error != "" && room < leastBar {
+		if stage.Error != "" && width < minBarWidth {
 			fmt.Fprintf(b, "  error: %s", oneLine(stage.Error))
 		}
 		b.WriteString("\n")
-		if stage.Error != "" && room >= leastBar {
+		if stage.Error != "" && width >= minBarWidth {
 			fmt.Fprintf(b, "    %s\n", s.paint(red, clip("error: "+oneLine(stage.Error), s.Width-4)))
 		}
-		if more := aside(stage); more != "" {
+		if more := stageNote(stage); more != "" {
 			fmt.Fprintf(b, "    %s\n", s.paint(faint, more))
 		}
 	}
 }
 
-// shownWaitMs is the least wait in a queue that is worth a line.
-const shownWaitMs = 5
+// minShownWaitMs is the least wait in a queue that is worth a line.
+const minShownWaitMs = 5
 
-// aside is what else a person wants to know of a stage: how long it waited for its turn and, unless it went well, for
+// stageNote is what else a person wants to know of a stage: how long it waited for its turn and, unless it went well, for
 // which object it works.
-func aside(stage Stage) string {
+func stageNote(stage Stage) string {
 	var parts []string
-	if stage.WaitMs >= shownWaitMs {
+	if stage.WaitMs >= minShownWaitMs {
 		parts = append(parts, fmt.Sprintf("waited %.0f ms for its turn", stage.WaitMs))
 	}
 	if stage.Cause != nil && (!stage.Done() || stage.Error != "") {
@@ -225,7 +225,7 @@ func aside(stage Stage) string {
 	return strings.Join(parts, "; ")
 }
 
-func took(stage Stage) string {
+func durationText(stage Stage) string {
 	switch {
 	case !stage.Done():
 		return fmt.Sprintf("%.0f ms …", stage.DurationMs)
@@ -255,11 +255,11 @@ func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 
-func bar(stage Stage, total float64, room int) (blank, mark string) {
-	from := int(stage.OffsetMs / total * float64(room))
-	length := max(1, int(stage.DurationMs/total*float64(room)+0.5))
-	from = min(from, room-1)
-	length = min(length, room-from)
+func bar(stage Stage, total float64, width int) (blank, mark string) {
+	from := int(stage.OffsetMs / total * float64(width))
+	length := max(1, int(stage.DurationMs/total*float64(width)+0.5))
+	from = min(from, width-1)
+	length = min(length, width-from)
 	mark = "█"
 	if stage.DurationMs == 0 {
 		mark = "│"
@@ -267,11 +267,11 @@ func bar(stage Stage, total float64, room int) (blank, mark string) {
 	return strings.Repeat(" ", from), strings.Repeat(mark, length)
 }
 
-// account writes where the time of a start went, in the order in which it went.
-func (s Style) account(b *strings.Builder, a *Account) {
+// breakdown writes where the time of a start went, in the order in which it went.
+func (s Style) breakdown(b *strings.Builder, a *TimeBreakdown) {
 	fmt.Fprintf(b, "\nWhere %.1f ms went:\n", a.TotalMs)
-	for _, part := range a.Parts {
-		if part.Ms < shownMs {
+	for _, part := range a.Segments {
+		if part.Ms < minShownMs {
 			continue
 		}
 		name := pad(clip(part.Name, labelWidth), labelWidth)

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// stuckAtOnce bounds how many objects are explained at the same time.
-const stuckAtOnce = 8
+// maxConcurrentExplanations bounds how many objects are explained at the same time.
+const maxConcurrentExplanations = 8
 
 type candidate struct{ kind, namespace, name string }
 
@@ -23,37 +23,37 @@ type candidate struct{ kind, namespace, name string }
 // before waiting before terminating, and the oldest first. The selector is a label selector as kubectl takes it; with
 // a namespace or a selector, what lies in no namespace is left out. Kinds that may not be listed are named in the
 // second result; only if none may be listed is there an error.
-func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Answer, []string, error) {
+func Stuck(ctx context.Context, src Source, namespace, selector string) ([]*Explanation, []string, error) {
 	found, unseen, err := candidates(ctx, src, namespace, selector)
 	if err != nil {
 		return nil, nil, err
 	}
-	answers := make([]*Answer, len(found))
+	explanations := make([]*Explanation, len(found))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(stuckAtOnce)
+	group.SetLimit(maxConcurrentExplanations)
 	for i, c := range found {
 		group.Go(func() error {
-			answer, err := Explain(ctx, src, c.kind, c.namespace, c.name)
+			explanation, err := Explain(ctx, src, c.kind, c.namespace, c.name)
 			if apierrors.IsNotFound(err) {
 				return nil // it has gone meanwhile
 			}
-			answers[i] = answer
+			explanations[i] = explanation
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, nil, err
 	}
-	answers = slices.DeleteFunc(answers, func(a *Answer) bool { return a == nil || !a.Stuck() })
-	slices.SortStableFunc(answers, compare)
-	return answers, unseen, nil
+	explanations = slices.DeleteFunc(explanations, func(a *Explanation) bool { return a == nil || !a.Stuck() })
+	slices.SortStableFunc(explanations, compare)
+	return explanations, unseen, nil
 }
 
 // Stuck reports whether the object is not where it should be.
-func (a *Answer) Stuck() bool { return a.State != Ready && a.State != Succeeded }
+func (a *Explanation) Stuck() bool { return a.State != Ready && a.State != Succeeded }
 
 // compare orders the worse first.
-func compare(a, b *Answer) int {
+func compare(a, b *Explanation) int {
 	rank := map[State]int{Failed: 0, Waiting: 1, Terminating: 2, Ready: 3, Succeeded: 4}
 	return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), a.Since.Compare(b.Since),
 		cmp.Compare(a.Object.Namespace, b.Object.Namespace), cmp.Compare(a.Object.Name, b.Object.Name))
@@ -83,7 +83,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	claims, err := src.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, options)
 	take("persistentvolumeclaims", err, func() {
 		for i := range claims.Items {
-			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || expands(claim) {
+			if claim := &claims.Items[i]; claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || wantsExpansion(claim) {
 				found = append(found, candidate{KindClaim, claim.Namespace, claim.Name})
 			}
 		}
@@ -91,7 +91,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	sets, err := src.Client.AppsV1().ReplicaSets(namespace).List(ctx, options)
 	take("replicasets", err, func() {
 		for i := range sets.Items {
-			if set := &sets.Items[i]; metav1.GetControllerOf(set) == nil && unsettled(set) {
+			if set := &sets.Items[i]; metav1.GetControllerOf(set) == nil && isOutOfSync(set) {
 				found = append(found, candidate{KindReplicaSet, set.Namespace, set.Name})
 			}
 		}
@@ -128,7 +128,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	return found, unseen, nil
 }
 
-func unsettled(set *appsv1.ReplicaSet) bool {
+func isOutOfSync(set *appsv1.ReplicaSet) bool {
 	want := int32(1)
 	if set.Spec.Replicas != nil {
 		want = *set.Spec.Replicas

@@ -16,21 +16,21 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-func explainVolume(ctx context.Context, src Source, _, name string) (*Answer, error) {
+func explainVolume(ctx context.Context, src Source, _, name string) (*Explanation, error) {
 	began := src.now()
 	pv, err := src.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read persistentvolume %s: %w", name, err)
 	}
 	now := src.now()
-	q := src.inquire(ctx, timeline.RefOf(KindVolume, pv), now)
+	q := src.newBuilder(ctx, timeline.RefOf(KindVolume, pv), now)
 	found := volumeState(pv, q.record, now)
-	events := readEvents(ctx, src.Client, metav1.NamespaceAll, pv.UID, q.miss)
+	events := readEvents(ctx, src.Client, metav1.NamespaceAll, pv.UID, q.addUnseen)
 	if event := lastEvent(events, "VolumeFailedDelete"); event != nil && found.reason == "Released" {
 		found.reason, found.verdict = "DeleteFailed", found.verdict+"; its deletion failed: "+event.Message
 		found.evidence = append(found.evidence, Evidence{KindVolume + "/" + name, "event", event.Reason + ": " + event.Message})
 	}
-	for _, attachment := range readAttachments(ctx, src.Client, name, q.miss) {
+	for _, attachment := range readAttachments(ctx, src.Client, name, q.addUnseen) {
 		text := "is attached"
 		switch {
 		case attachment.DeletionTimestamp != nil:
@@ -43,12 +43,12 @@ func explainVolume(ctx context.Context, src Source, _, name string) (*Answer, er
 		}
 		found.evidence = append(found.evidence, Evidence{"VolumeAttachment/" + attachment.Name, "node " + attachment.Spec.NodeName, text})
 	}
-	answer := q.say(found)
-	if len(answer.Stages) == 0 {
-		answer.Stages = arrange([]Stage{apiMark(KindVolume, name, timeline.StageAccepted, pv.CreationTimestamp.Time)}, now)
+	explanation := q.build(found)
+	if len(explanation.Stages) == 0 {
+		explanation.Stages = alignStages([]Stage{apiMark(KindVolume, name, timeline.StageAccepted, pv.CreationTimestamp.Time)}, now)
 	}
-	answer.slow(began, now)
-	return answer, nil
+	explanation.noteSlowAPI(began, now)
+	return explanation, nil
 }
 
 func volumeState(pv *corev1.PersistentVolume, record timeline.Record, now time.Time) *finding {
@@ -63,7 +63,7 @@ func volumeState(pv *corev1.PersistentVolume, record timeline.Record, now time.T
 	}
 	found := &finding{state: Ready, reason: string(pv.Status.Phase), since: since,
 		evidence: []Evidence{{object, "status.phase", string(pv.Status.Phase)}}, next: "berth kubectl describe pv " + pv.Name}
-	failed, open := lastTry(record, timeline.StageReclaim)
+	failed, open := lastAttempt(record, timeline.StageReclaim)
 	switch {
 	case failed != nil && (pv.DeletionTimestamp != nil || pv.Status.Phase != corev1.VolumeBound):
 		found.state, found.reason = Waiting, "DeleteFailed"
@@ -128,11 +128,11 @@ func attachProblem(attachment *storagev1.VolumeAttachment) string {
 
 // attachFacts is what keeps one volume of a Pod from being attached to the Pod's node.
 type attachFacts struct {
-	volume      string // the name of the PersistentVolume
-	driver      string // of CSI, else empty
-	exclusive   bool   // may be on one node only
-	unknown     bool   // the driver is not registered on the Pod's node
-	attachments []storagev1.VolumeAttachment
+	volume       string // the name of the PersistentVolume
+	driver       string // of CSI, else empty
+	exclusive    bool   // may be on one node only
+	unregistered bool   // the driver is not registered on the Pod's node
+	attachments  []storagev1.VolumeAttachment
 }
 
 // readAttach looks at the volumes behind the Pod's bound claims, of drivers that attach.
@@ -144,13 +144,13 @@ func (f *facts) readAttach(ctx context.Context, client kubernetes.Interface) {
 		}
 		pv, err := client.CoreV1().PersistentVolumes().Get(ctx, c.object.Spec.VolumeName, metav1.GetOptions{})
 		if err != nil {
-			f.miss("persistentvolume "+c.object.Spec.VolumeName, err)
+			f.addUnseen("persistentvolume "+c.object.Spec.VolumeName, err)
 			continue
 		}
 		if pv.Spec.CSI == nil {
 			continue
 		}
-		a := attachFacts{volume: pv.Name, driver: pv.Spec.CSI.Driver, attachments: readAttachments(ctx, client, pv.Name, f.miss)}
+		a := attachFacts{volume: pv.Name, driver: pv.Spec.CSI.Driver, attachments: readAttachments(ctx, client, pv.Name, f.addUnseen)}
 		a.exclusive = len(pv.Spec.AccessModes) > 0
 		for _, mode := range pv.Spec.AccessModes {
 			a.exclusive = a.exclusive && mode != corev1.ReadWriteMany && mode != corev1.ReadOnlyMany
@@ -158,15 +158,15 @@ func (f *facts) readAttach(ctx context.Context, client kubernetes.Interface) {
 		if csiNode == nil {
 			csiNode, err = client.StorageV1().CSINodes().Get(ctx, f.pod.Spec.NodeName, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				f.miss("csinode "+f.pod.Spec.NodeName, err)
+				f.addUnseen("csinode "+f.pod.Spec.NodeName, err)
 			}
 		}
 		if err == nil || apierrors.IsNotFound(err) {
-			a.unknown = !registered(csiNode, a.driver)
+			a.unregistered = !registered(csiNode, a.driver)
 		}
 		f.attach = append(f.attach, a)
 	}
-	f.readHolders(ctx, client)
+	f.readHeartbeats(ctx, client)
 }
 
 func registered(node *storagev1.CSINode, driver string) bool {
@@ -181,21 +181,21 @@ func registered(node *storagev1.CSINode, driver string) bool {
 	return false
 }
 
-// readHolders reads the nodes that hold a volume which the Pod waits for, for their last heartbeat.
-func (f *facts) readHolders(ctx context.Context, client kubernetes.Interface) {
-	f.beats = make(map[string]time.Time)
+// readHeartbeats reads the nodes that hold a volume which the Pod waits for, for their last heartbeat.
+func (f *facts) readHeartbeats(ctx context.Context, client kubernetes.Interface) {
+	f.heartbeats = make(map[string]time.Time)
 	for _, a := range f.attach {
 		for _, attachment := range a.attachments {
 			name := attachment.Spec.NodeName
-			if _, known := f.beats[name]; known || name == f.pod.Spec.NodeName {
+			if _, known := f.heartbeats[name]; known || name == f.pod.Spec.NodeName {
 				continue
 			}
 			lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
 			switch {
 			case err == nil && lease.Spec.RenewTime != nil:
-				f.beats[name] = lease.Spec.RenewTime.Time
+				f.heartbeats[name] = lease.Spec.RenewTime.Time
 			case err != nil && !apierrors.IsNotFound(err):
-				f.miss("lease of node "+name, err)
+				f.addUnseen("lease of node "+name, err)
 			}
 		}
 	}
@@ -209,22 +209,22 @@ func podAttach(f *facts) *finding {
 	since := f.pod.CreationTimestamp.Time
 	for _, a := range f.attach {
 		object := KindVolume + "/" + a.volume
-		if a.unknown {
+		if a.unregistered {
 			return &finding{state: Waiting, reason: "DriverNotRegistered", since: since, heldBy: "driver " + a.driver,
 				verdict: fmt.Sprintf("waiting %s: volume %s needs CSI driver %s, which is not registered on node %s", f.ago(since), a.volume,
 					a.driver, f.pod.Spec.NodeName),
 				evidence: []Evidence{{"CSINode/" + f.pod.Spec.NodeName, "spec.drivers", "lacks " + a.driver}, {object, "spec.csi.driver", a.driver}},
 				next:     "berth kubectl get csinode " + f.pod.Spec.NodeName + " -o yaml"}
 		}
-		if found := f.heldElsewhere(a, object); found != nil {
+		if found := f.attachmentFinding(a, object); found != nil {
 			return found
 		}
 	}
-	return f.attachStage(since)
+	return f.attachStageFinding(since)
 }
 
-// heldElsewhere is the verdict on a volume that another node has, or that the driver could not attach here.
-func (f *facts) heldElsewhere(a attachFacts, object string) *finding {
+// attachmentFinding is the verdict on a volume that another node has, or that the driver could not attach here.
+func (f *facts) attachmentFinding(a attachFacts, object string) *finding {
 	since := f.pod.CreationTimestamp.Time
 	for i := range a.attachments {
 		attachment := &a.attachments[i]
@@ -256,9 +256,9 @@ func (f *facts) heldElsewhere(a attachFacts, object string) *finding {
 			verdict: fmt.Sprintf("waiting %s: volume %s is attached to node %s for %s", f.ago(since), a.volume, where,
 				f.ago(attachment.CreationTimestamp.Time)),
 			next: "berth explain pv/" + a.volume}
-		if beat, ok := f.beats[where]; ok {
-			found.verdict += fmt.Sprintf(" (last heartbeat of that node %s ago)", f.ago(beat))
-			found.evidence = append(found.evidence, Evidence{"Lease/" + where, "spec.renewTime", beat.UTC().Format(time.RFC3339)})
+		if heartbeat, ok := f.heartbeats[where]; ok {
+			found.verdict += fmt.Sprintf(" (last heartbeat of that node %s ago)", f.ago(heartbeat))
+			found.evidence = append(found.evidence, Evidence{"Lease/" + where, "spec.renewTime", heartbeat.UTC().Format(time.RFC3339)})
 		}
 		if attachment.DeletionTimestamp != nil {
 			found.verdict += "; it is being detached"
@@ -272,8 +272,8 @@ func (f *facts) heldElsewhere(a attachFacts, object string) *finding {
 	return nil
 }
 
-// attachStage is what the attach/detach controller itself recorded.
-func (f *facts) attachStage(since time.Time) *finding {
+// attachStageFinding is what the attach/detach controller itself recorded.
+func (f *facts) attachStageFinding(since time.Time) *finding {
 	stage := f.openStage(timeline.StageAttach)
 	if stage == nil {
 		return nil

@@ -242,7 +242,7 @@ func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error 
 }
 
 // code is the exit code that the answer asks for.
-func (f *explainFlags) code(answer *explain.Answer) error {
+func (f *explainFlags) code(answer *explain.Explanation) error {
 	if !f.exitCode {
 		return nil
 	}
@@ -278,7 +278,7 @@ func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
 	return f.code(answers[0])
 }
 
-func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Answer, unseen []string) error {
+func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Explanation, unseen []string) error {
 	for _, text := range unseen {
 		fmt.Fprintf(cmd.ErrOrStderr(), "berth: not seen: %s\n", text)
 	}
@@ -289,7 +289,7 @@ func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Answer, 
 	return style().PrintList(cmd.OutOrStdout(), answers, time.Now())
 }
 
-func (f *explainFlags) print(cmd *cobra.Command, answer *explain.Answer) error {
+func (f *explainFlags) print(cmd *cobra.Command, answer *explain.Explanation) error {
 	if f.output != "" {
 		return printAs(cmd, f.output, answer)
 	}

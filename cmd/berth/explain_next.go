@@ -9,7 +9,7 @@ import (
 )
 
 // explain asks for the object's answer, whose next command is one for the cluster that was asked.
-func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Answer, error) {
+func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Explanation, error) {
 	answer, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
 	if err != nil {
 		return nil, err

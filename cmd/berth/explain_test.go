@@ -55,8 +55,8 @@ func TestExitCodes(t *testing.T) {
 		explain.Ready: nil, explain.Succeeded: nil, explain.Failed: exitCode(3), explain.Waiting: exitCode(4),
 		explain.Terminating: exitCode(5),
 	} {
-		require.Equal(t, want, (&explainFlags{exitCode: true}).code(&explain.Answer{State: state}), state)
-		require.NoError(t, (&explainFlags{}).code(&explain.Answer{State: state}))
+		require.Equal(t, want, (&explainFlags{exitCode: true}).code(&explain.Explanation{State: state}), state)
+		require.NoError(t, (&explainFlags{}).code(&explain.Explanation{State: state}))
 	}
 	require.Equal(t, exitUsage, run(t.Context(), []string{"explain", "pds/x"}))
 	require.Equal(t, exitError, run(t.Context(), []string{"--data-dir", t.TempDir(), "explain", "pod/x"}), "no cluster there")

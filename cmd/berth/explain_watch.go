@@ -33,7 +33,7 @@ var errDone = errors.New("done")
 // follow answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone.
 // On a terminal it redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict
 // that is new.
-func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Answer, error) {
+func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Explanation, error) {
 	watching := rest.CopyConfig(config)
 	watching.Timeout = 0 // a watch has no end
 	client, err := kubernetes.NewForConfig(watching)
@@ -48,7 +48,7 @@ func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src expla
 		}
 	}
 	nudge()
-	var last *explain.Answer
+	var last *explain.Explanation
 	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
 	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, nudge) })
@@ -75,7 +75,7 @@ func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src expla
 
 // redraw answers whenever it is woken.
 func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
-) (*explain.Answer, error) {
+) (*explain.Explanation, error) {
 	var tick <-chan time.Time
 	terminal := f.output == "" && terminalWidth() > 0
 	if terminal {
@@ -83,7 +83,7 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	var last *explain.Answer
+	var last *explain.Explanation
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,7 +121,7 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 }
 
 // repaint draws over the last screen: it homes the cursor and clears what is left of each line, which does not flicker.
-func (f *explainFlags) repaint(cmd *cobra.Command, answer *explain.Answer) error {
+func (f *explainFlags) repaint(cmd *cobra.Command, answer *explain.Explanation) error {
 	var screen bytes.Buffer
 	if err := style().Print(&screen, answer); err != nil {
 		return err

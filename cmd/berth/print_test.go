@@ -22,7 +22,7 @@ func TestEveryOutputForScriptsSaysWhatItIs(t *testing.T) {
 		lists []string
 	}{
 		"images":        {newList(imagesVersion, "Image", []imagestore.Image(nil)), "images.berth.dev/v1alpha1 ImageList", []string{"items"}},
-		"explain --all": {newList(explain.APIVersion, explain.Kind, []*explain.Answer(nil)), "explain.berth.dev/v1alpha1 ExplanationList", []string{"items"}},
+		"explain --all": {newList(explain.APIVersion, explain.Kind, []*explain.Explanation(nil)), "explain.berth.dev/v1alpha1 ExplanationList", []string{"items"}},
 		"doctor":        {newReport([]diagnosis{}), "doctor.berth.dev/v1alpha1 Diagnosis", []string{"machine", "leftovers"}},
 	} {
 		for _, format := range []string{"json", "yaml"} {

@@ -96,11 +96,11 @@ func (a *explainLoop) changed() {
 }
 
 // waitReason asks at every change until the answer gives the reason.
-func (a *explainLoop) waitReason(t *testing.T, kind, namespace, name, reason string) *explain.Answer {
+func (a *explainLoop) waitReason(t *testing.T, kind, namespace, name, reason string) *explain.Explanation {
 	t.Helper()
 	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
-	var last *explain.Answer
+	var last *explain.Explanation
 	a.mu.Lock()
 	a.changedAt = time.Now() // what happened before the question does not count
 	a.mu.Unlock()
@@ -264,26 +264,26 @@ func checkBreakdown(t *testing.T, c *cluster, a *explainLoop) {
 		c.apply(manifest)
 		c.waitPod("name="+name, "ready", isReady)
 		answer := a.waitReason(t, explain.KindPod, "default", name, "Ready")
-		for answer.Account == nil {
+		for answer.TimeBreakdown == nil {
 			<-a.wake
 			answer = a.waitReason(t, explain.KindPod, "default", name, "Ready")
 		}
 		sum, sandbox := 0.0, 0.0
-		for _, part := range answer.Account.Parts {
+		for _, part := range answer.TimeBreakdown.Segments {
 			sum += part.Ms
 			if part.Name == timeline.StageSandbox {
 				sandbox = part.Ms
 			}
 		}
-		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.Account.TotalMs, answer.Account.UnaccountedMs)
-		require.InDelta(t, answer.Account.TotalMs, sum, 0.5)
+		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.TimeBreakdown.TotalMs, answer.TimeBreakdown.UnaccountedMs)
+		require.InDelta(t, answer.TimeBreakdown.TotalMs, sum, 0.5)
 		// On a slow machine a moment between two stages that nobody names takes longer, as all of the start does.
-		require.Less(t, answer.Account.UnaccountedMs, max(2.0, answer.Account.TotalMs/20), "%+v", answer.Account.Parts)
-		require.NotZero(t, sandbox, "the start waited for its sandbox, whatever else went on: %+v", answer.Account.Parts)
+		require.Less(t, answer.TimeBreakdown.UnaccountedMs, max(2.0, answer.TimeBreakdown.TotalMs/20), "%+v", answer.TimeBreakdown.Segments)
+		require.NotZero(t, sandbox, "the start waited for its sandbox, whatever else went on: %+v", answer.TimeBreakdown.Segments)
 	}
 }
 
-func evidence(answer *explain.Answer) string {
+func evidence(answer *explain.Explanation) string {
 	var b strings.Builder
 	for _, e := range answer.Evidence {
 		b.WriteString(e.Object + " " + e.Field + ": " + e.Text + "\n")

@@ -8,21 +8,21 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Account says where the time of a Pod's first start went, once the Pod is ready. Its parts follow one another without a gap, and what they take
+// TimeBreakdown says where the time of a Pod's first start went, once the Pod is ready. Its parts follow one another without a gap, and what they take
 // sums to the whole: each moment belongs to the stage that the start waited for then.
-type Account struct {
+type TimeBreakdown struct {
 	// From and To are the first and the last moment: accepted, and ready as the API shows it.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// TotalMs is the time between From and To.
 	TotalMs float64 `json:"totalMs"`
 	// UnaccountedMs is the part of TotalMs that no part names.
-	UnaccountedMs float64 `json:"unaccountedMs"`
-	Parts         []Part  `json:"parts"`
+	UnaccountedMs float64   `json:"unaccountedMs"`
+	Segments      []Segment `json:"parts"`
 }
 
-// Part is what a start waited for during a while.
-type Part struct {
+// Segment is what a start waited for during a while.
+type Segment struct {
 	// Name is a stage with its subject, or a hand-over between two components.
 	Name string `json:"name"`
 	// Owner is the component that had the Pod then; empty for a while that nobody accounts for.
@@ -30,8 +30,8 @@ type Part struct {
 	Ms    float64 `json:"ms"`
 }
 
-// handover names the while between the end of one stage and the start of the next, by the two stages.
-type handover struct {
+// gap names the while between the end of one stage and the start of the next, by the two stages.
+type gap struct {
 	after, before string // empty stands for any
 	name, owner   string
 }
@@ -43,7 +43,7 @@ const stageQueued = "ProvisionQueued"
 const unaccounted = "unaccounted"
 
 // The first that fits counts. Every entry is work that is known to happen there; what fits none is unaccounted.
-var handovers = []handover{
+var gaps = []gap{
 	// What the node agent did stands in a record that was not asked.
 	{timeline.StageAccepted, timeline.StageObserved, unaccounted, ""},
 	{timeline.StageScheduled, timeline.StageObserved, unaccounted, ""},
@@ -83,10 +83,10 @@ var handovers = []handover{
 	{timeline.StageAttach, "", "after the attach", "attachdetach"},
 }
 
-// account draws up the account of a Pod's first start, once that is over. It goes backwards from the end: the start waited last for the
+// newTimeBreakdown draws up the account of a Pod's first start, once that is over. It goes backwards from the end: the start waited last for the
 // stage that ended last, before that for what ended last when that one began, and so on.
-func account(pod timeline.Record, claims []timeline.Record) *Account {
-	a := &Account{}
+func newTimeBreakdown(pod timeline.Record, claims []timeline.Record) *TimeBreakdown {
+	a := &TimeBreakdown{}
 	accepted, complete := false, false
 	var steps []timeline.Stage
 	for _, stage := range pod.Stages {
@@ -107,14 +107,14 @@ func account(pod timeline.Record, claims []timeline.Record) *Account {
 	if !accepted || !complete {
 		return nil
 	}
-	steps = append(steps, claimSteps(steps, claims)...)
+	steps = append(steps, claimStages(steps, claims)...)
 	a.fill(steps)
 	return a
 }
 
-// claimSteps are the stages of the claims while the Pod waits for its node. Then they say what the scheduler waits
+// claimStages are the stages of the claims while the Pod waits for its node. Then they say what the scheduler waits
 // for, and of its own stage only the end counts.
-func claimSteps(steps []timeline.Stage, claims []timeline.Record) []timeline.Stage {
+func claimStages(steps []timeline.Stage, claims []timeline.Record) []timeline.Stage {
 	var scheduled *timeline.Stage
 	for i := range steps {
 		if steps[i].Name == timeline.StageScheduled {
@@ -138,7 +138,7 @@ func claimSteps(steps []timeline.Stage, claims []timeline.Record) []timeline.Sta
 // readyStatus is the subject of the status write that made the Pod ready.
 const readyStatus = "Running, Ready"
 
-func (a *Account) fill(steps []timeline.Stage) {
+func (a *TimeBreakdown) fill(steps []timeline.Stage) {
 	for i := range steps {
 		if !steps[i].Done() || steps[i].End.After(a.To) {
 			steps[i].End = a.To
@@ -147,31 +147,31 @@ func (a *Account) fill(steps []timeline.Stage) {
 	steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool { return !s.Start.Before(a.To) && s.Name != timeline.StageObserved })
 	at, next := a.To, timeline.StageObserved
 	for at.After(a.From) {
-		step := latest(steps, at, next)
+		step := latestStage(steps, at, next)
 		if step == nil {
-			a.add(Part{Name: unaccounted}, at.Sub(a.From))
+			a.addSegment(Segment{Name: unaccounted}, at.Sub(a.From))
 			break
 		}
 		if gap := at.Sub(step.End); gap > 0 {
-			a.add(between(step.Name, next), gap)
+			a.addSegment(gapBetween(step.Name, next), gap)
 		}
 		begin := step.Start
 		if begin.Before(a.From) {
 			begin = a.From
 		}
 		if took := minTime(step.End, at).Sub(begin); took > 0 {
-			a.add(Part{Name: trimmed(step.Name + " " + step.Subject), Owner: step.Owner}, took)
+			a.addSegment(Segment{Name: trimSpaceRight(step.Name + " " + step.Subject), Owner: step.Owner}, took)
 		}
 		at, next = minTime(begin, at), step.Name
 		steps = slices.DeleteFunc(steps, func(s timeline.Stage) bool {
 			return s.Name == step.Name && s.Subject == step.Subject && s.Attempt == step.Attempt
 		})
 	}
-	slices.Reverse(a.Parts)
+	slices.Reverse(a.Segments)
 	a.TotalMs = millis(a.To.Sub(a.From))
 }
 
-func trimmed(s string) string {
+func trimSpaceRight(s string) string {
 	if s[len(s)-1] == ' ' {
 		return s[:len(s)-1]
 	}
@@ -185,9 +185,9 @@ func minTime(a, b time.Time) time.Time {
 	return b
 }
 
-// latest is the stage that ended last at or before the moment; of stages that go on across it, the one that began
+// latestStage is the stage that ended last at or before the moment; of stages that go on across it, the one that began
 // last. Of marks at the same moment the one recorded last counts.
-func latest(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
+func latestStage(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
 	var best *timeline.Stage
 	key := func(s *timeline.Stage) time.Time { return minTime(s.End, at) }
 	for i := range steps {
@@ -205,23 +205,23 @@ func latest(steps []timeline.Stage, at time.Time, next string) *timeline.Stage {
 	return best
 }
 
-func between(after, before string) Part {
-	for _, h := range handovers {
+func gapBetween(after, before string) Segment {
+	for _, h := range gaps {
 		if (h.after == after || h.after == "") && (h.before == before || h.before == "") {
-			return Part{Name: h.name, Owner: h.owner}
+			return Segment{Name: h.name, Owner: h.owner}
 		}
 	}
-	return Part{Name: unaccounted}
+	return Segment{Name: unaccounted}
 }
 
-func (a *Account) add(part Part, took time.Duration) {
+func (a *TimeBreakdown) addSegment(part Segment, took time.Duration) {
 	part.Ms = millis(took)
 	if part.Owner == "" {
 		a.UnaccountedMs += part.Ms
 	}
-	if n := len(a.Parts); n > 0 && a.Parts[n-1].Name == part.Name {
-		a.Parts[n-1].Ms += part.Ms
+	if n := len(a.Segments); n > 0 && a.Segments[n-1].Name == part.Name {
+		a.Segments[n-1].Ms += part.Ms
 		return
 	}
-	a.Parts = append(a.Parts, part)
+	a.Segments = append(a.Segments, part)
 }

@@ -24,8 +24,8 @@ const (
 	Terminating State = "Terminating" // it is being deleted
 )
 
-// Answer says how things stand with one object.
-type Answer struct {
+// Explanation says how things stand with one object.
+type Explanation struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
 	Object     timeline.Ref `json:"object"`
@@ -38,10 +38,10 @@ type Answer struct {
 	Since time.Time `json:"since,omitzero"`
 	// HeldBy is who has to move before the object can: a component, a node, a Pod, a finalizer. Empty if unknown.
 	HeldBy string `json:"heldBy,omitempty"`
-	// MovesAt is when it will move by itself, if that is known.
-	MovesAt time.Time `json:"movesAt,omitzero"`
-	// Account says where the time of a Pod's start went; nil if no record tells.
-	Account *Account `json:"account,omitempty"`
+	// NextChangeAt is when it will move by itself, if that is known.
+	NextChangeAt time.Time `json:"movesAt,omitzero"`
+	// TimeBreakdown says where the time of a Pod's start went; nil if no record tells.
+	TimeBreakdown *TimeBreakdown `json:"account,omitempty"`
 	// Stages are the object's way in the order in which the stages began, those of its claims included.
 	Stages []Stage `json:"stages"`
 	// Evidence is what the verdict rests on.

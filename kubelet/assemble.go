@@ -120,7 +120,7 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
 		volumemanager.Deps{
 			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Node: k.node,
-			Claims: d.Claims, Outgrown: k.evictOutgrown, Observe: durations.Observe,
+			Claims: d.Claims, OnSizeLimitExceeded: k.evictOutgrown, Observe: durations.Observe,
 			Timeline: d.Timeline, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
 		})
 	k.drivers.Subscribe(k.volumes.Retry)

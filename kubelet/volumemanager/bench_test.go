@@ -11,19 +11,19 @@ import (
 
 // BenchmarkMountAndUnmount is what volumes add to a Pod's start and end, without the API server's answers.
 func BenchmarkMountAndUnmount(b *testing.B) {
-	w := newWorld(b)
-	w.create(configMap("conf", "1"))
-	require.NoError(b, w.Mount(b.Context(), pod("keeps-the-watch", configMapVolume("conf", "conf"))))
+	f := newFixture(b)
+	f.create(configMap("conf", "1"))
+	require.NoError(b, f.Mount(b.Context(), pod("keeps-the-watch", configMapVolume("conf", "conf"))))
 	var mounting time.Duration
 	for i := 0; b.Loop(); i++ {
 		uid := types.UID(fmt.Sprint(i))
 		p := pod(uid, emptyDir("disk"), configMapVolume("conf", "conf"), tokenVolume("tok"))
 		began := time.Now()
-		if err := w.Mount(b.Context(), p); err != nil {
+		if err := f.Mount(b.Context(), p); err != nil {
 			b.Fatal(err)
 		}
 		mounting += time.Since(began)
-		if err := w.Unmount(b.Context(), uid); err != nil {
+		if err := f.Unmount(b.Context(), uid); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -24,11 +24,11 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// held lists the block devices that are held on the node.
-func (w *world) held() []string {
-	w.t.Helper()
-	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(w.root)
-	require.NoError(w.t, err)
+// pinnedDevices lists the block devices that are held on the node.
+func (f *fixture) pinnedDevices() []string {
+	f.t.Helper()
+	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(f.root)
+	require.NoError(f.t, err)
 	return paths
 }
 
@@ -43,127 +43,127 @@ func blockPod(uid types.UID, volumes ...corev1.Volume) *corev1.Pod {
 	return p
 }
 
-// localDevice is a claim bound to a local volume that is the block device, and the volume.
-func (w *world) localDevice(name, device string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
-	w.t.Helper()
-	claim, pv, _ := w.claim(name)
+// newLocalBlockClaim is a claim bound to a local volume that is the block device, and the volume.
+func (f *fixture) newLocalBlockClaim(name, device string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	f.t.Helper()
+	claim, pv, _ := f.newLocalClaim(name)
 	pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	pv.Spec.Local.Path = device
 	return claim, pv
 }
 
 func TestBlockVolume(t *testing.T) {
-	w := deviceWorld(t)
-	w.noAttach()
-	w.device("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	f := newDriverFixture(t)
+	f.createUnattachedDriver()
+	f.createDriverClaim("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	p := blockPod("a", claimVolume("data", "v"))
-	require.NoError(t, w.Supported(p))
-	w.driver.FailNext("NodePublishVolume", csifake.Fault{Code: codes.Internal})
-	failing := w.mounting(p)
-	require.Contains(t, w.nextEvent(), `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : csi driver`)
-	w.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(failing) == 1 })
-	require.NoError(t, w.result(failing))
+	require.NoError(t, f.Supported(p))
+	f.driver.FailNext("NodePublishVolume", csifake.Fault{Code: codes.Internal})
+	failing := f.startMount(p)
+	require.Contains(t, f.nextEvent(), `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : csi driver`)
+	f.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(failing) == 1 })
+	require.NoError(t, f.result(failing))
 	for range 2 { // the second time as a new process
-		require.NoError(t, w.Mount(t.Context(), p))
-		mounted := w.Volumes("a")["data"]
+		require.NoError(t, f.Mount(t.Context(), p))
+		mounted := f.Volumes("a")["data"]
 		require.True(t, mounted.Block)
 		info, err := os.Stat(mounted.Path)
 		require.NoError(t, err)
 		require.NotZero(t, info.Mode()&os.ModeDevice)
-		link, err := filepath.EvalSymlinks(volume.DeviceDir(w.root, "a", csi.Name, "pv-v"))
+		link, err := filepath.EvalSymlinks(volume.DeviceDir(f.root, "a", csi.Name, "pv-v"))
 		require.NoError(t, err)
 		require.Equal(t, mounted.Path, link)
-		require.Equal(t, []string{filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/pv-v/dev/a")}, w.held())
-		w.restart()
+		require.Equal(t, []string{filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv-v/dev/a")}, f.pinnedDevices())
+		f.restart()
 	}
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.NoDirExists(t, volume.PodDevicesDir(w.root, "a"))
-	require.Empty(t, w.held())
-	w.allGone()
-	require.NoError(t, w.RemovePodDir("a"))
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.NoDirExists(t, volume.PodDevicesDir(f.root, "a"))
+	require.Empty(t, f.pinnedDevices())
+	f.requireUnstaged()
+	require.NoError(t, f.RemovePodDir("a"))
 
-	wrong := w.mounting(pod("b", claimVolume("data", "v")))
-	require.Contains(t, w.nextEvent(), `persistent volume "pv-v" has volumeMode Block, but the pod names it in volumeMounts`)
-	require.NoError(t, w.Unmount(t.Context(), "b"))
-	require.ErrorIs(t, w.result(wrong), volumemanager.ErrTerminating)
+	wrong := f.startMount(pod("b", claimVolume("data", "v")))
+	require.Contains(t, f.nextEvent(), `persistent volume "pv-v" has volumeMode Block, but the pod names it in volumeMounts`)
+	require.NoError(t, f.Unmount(t.Context(), "b"))
+	require.ErrorIs(t, f.result(wrong), volumemanager.ErrTerminating)
 }
 
 func TestLocalBlockVolume(t *testing.T) {
-	w := newWorld(t)
-	claim, pv := w.localDevice("v", testsuite.BlockDevice(t))
-	w.create(claim, pv, hereNode())
-	held := []string{filepath.Join(w.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-v/a")}
+	f := newFixture(t)
+	claim, pv := f.newLocalBlockClaim("v", testsuite.BlockDevice(t))
+	f.create(claim, pv, newNode())
+	held := []string{filepath.Join(f.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-v/a")}
 	for range 2 { // the second time as a new process
-		require.NoError(t, w.Mount(t.Context(), blockPod("a", claimVolume("data", "v"))))
-		require.Equal(t, pv.Spec.Local.Path, w.Volumes("a")["data"].Path, "the container gets the device itself")
-		require.Equal(t, held, w.held())
-		w.restart()
+		require.NoError(t, f.Mount(t.Context(), blockPod("a", claimVolume("data", "v"))))
+		require.Equal(t, pv.Spec.Local.Path, f.Volumes("a")["data"].Path, "the container gets the device itself")
+		require.Equal(t, held, f.pinnedDevices())
+		f.restart()
 	}
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.Empty(t, w.held())
-	w.gone("a")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.Empty(t, f.pinnedDevices())
+	f.requireUnmounted("a")
 }
 
-func TestDeviceThatCannotBeHeldIsToldAndTriedAgain(t *testing.T) {
-	w := newWorld(t)
+func TestDeviceThatCannotBePinnedIsReportedAndRetried(t *testing.T) {
+	f := newFixture(t)
 	device := testsuite.BlockDevice(t)
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(device, &stat))
-	node := filepath.Join(filepath.Dir(w.root), "node") // of a device that is not there yet
+	node := filepath.Join(filepath.Dir(f.root), "node") // of a device that is not there yet
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
-	claim, pv := w.localDevice("v", node)
-	w.create(claim, pv, hereNode())
-	done := w.mounting(blockPod("a", claimVolume("data", "v")))
+	claim, pv := f.newLocalBlockClaim("v", node)
+	f.create(claim, pv, newNode())
+	done := f.startMount(blockPod("a", claimVolume("data", "v")))
 	require.Regexp(t, `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : map local volume "pv-v": hold device`,
-		w.nextEvent())
+		f.nextEvent())
 	require.NoError(t, os.Remove(node))
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(stat.Rdev)))
-	w.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(done) == 1 })
-	require.NoError(t, w.result(done))
-	require.Len(t, w.held(), 1)
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.Empty(t, w.held())
+	f.stepUntil(100*time.Millisecond, "tried again", func() bool { return len(done) == 1 })
+	require.NoError(t, f.result(done))
+	require.Len(t, f.pinnedDevices(), 1)
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.Empty(t, f.pinnedDevices())
 }
 
-func TestCleanStopLetsDevicesGo(t *testing.T) {
-	w := deviceWorld(t)
-	w.noAttach()
-	w.device("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
-	claim, pv := w.localDevice("l", testsuite.BlockDevice(t))
-	w.create(claim, pv, hereNode())
+func TestCleanStopUnpinsDevices(t *testing.T) {
+	f := newDriverFixture(t)
+	f.createUnattachedDriver()
+	f.createDriverClaim("v", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	claim, pv := f.newLocalBlockClaim("l", testsuite.BlockDevice(t))
+	f.create(claim, pv, newNode())
 	p := blockPod("a", claimVolume("data", "v"), claimVolume("disk", "l"))
-	require.NoError(t, w.Mount(t.Context(), p))
-	require.Len(t, w.held(), 2)
-	w.driver.FailText = "the driver does not answer" // what it holds is left to force
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	require.NoError(t, f.Mount(t.Context(), p))
+	require.Len(t, f.pinnedDevices(), 2)
+	f.driver.FailText = "the driver does not answer" // what it holds is left to force
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	require.NoError(t, w.UnmountAll(ctx))
-	require.Empty(t, w.held())
-	left, err := mounts.ListBelow(w.root)
+	require.NoError(t, f.UnmountAll(ctx))
+	require.Empty(t, f.pinnedDevices())
+	left, err := mounts.ListBelow(f.root)
 	require.NoError(t, err)
 	require.Empty(t, left)
-	w.driver.FailText = ""
-	w.restart()
-	require.NoError(t, w.Mount(t.Context(), p))
-	require.Len(t, w.held(), 2)
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	w.allGone()
-	require.Empty(t, w.held())
+	f.driver.FailText = ""
+	f.restart()
+	require.NoError(t, f.Mount(t.Context(), p))
+	require.Len(t, f.pinnedDevices(), 2)
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	f.requireUnstaged()
+	require.Empty(t, f.pinnedDevices())
 }
 
-func TestDeviceOfAPodWhoseDirectoryWasRemovedByHandIsLetGo(t *testing.T) {
-	w := newWorld(t)
+func TestDeviceOfAPodWhoseDirectoryWasRemovedByHandIsUnpinned(t *testing.T) {
+	f := newFixture(t)
 	for _, name := range []string{"keep", "drop"} {
-		claim, pv := w.localDevice(name, testsuite.BlockDevice(t))
-		w.create(claim, pv)
+		claim, pv := f.newLocalBlockClaim(name, testsuite.BlockDevice(t))
+		f.create(claim, pv)
 	}
-	w.create(hereNode())
-	require.NoError(t, w.Mount(t.Context(), blockPod("a", claimVolume("data", "keep"))))
-	require.NoError(t, w.Mount(t.Context(), blockPod("b", claimVolume("data", "drop"))))
-	require.NoError(t, os.RemoveAll(volume.PodDir(w.root, "b")))
-	w.restart()
-	require.NoError(t, w.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "a" }))
-	require.Equal(t, []string{filepath.Join(w.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-keep/a")}, w.held())
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.Empty(t, w.held())
+	f.create(newNode())
+	require.NoError(t, f.Mount(t.Context(), blockPod("a", claimVolume("data", "keep"))))
+	require.NoError(t, f.Mount(t.Context(), blockPod("b", claimVolume("data", "drop"))))
+	require.NoError(t, os.RemoveAll(volume.PodDir(f.root, "b")))
+	f.restart()
+	require.NoError(t, f.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "a" }))
+	require.Equal(t, []string{filepath.Join(f.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-keep/a")}, f.pinnedDevices())
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.Empty(t, f.pinnedDevices())
 }

@@ -19,8 +19,8 @@ type ClaimSource interface {
 	Subscribe(changed func(namespace, name string)) (cancel func())
 }
 
-// claimsOf lists the claims that the Pod's volumes are made of.
-func claimsOf(pod *corev1.Pod) []types.NamespacedName {
+// claimNames lists the claims that the Pod's volumes are made of.
+func claimNames(pod *corev1.Pod) []types.NamespacedName {
 	var claims []types.NamespacedName
 	for i := range pod.Spec.Volumes {
 		switch v := &pod.Spec.Volumes[i]; {
@@ -33,62 +33,62 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	return claims
 }
 
-// noteClaims notes which Pod uses which claims. The caller holds mu.
-func (m *Manager) noteClaims(pod *corev1.Pod) {
-	for _, claim := range claimsOf(pod) {
-		if m.claims[claim] == nil {
-			m.claims[claim] = make(map[types.UID]struct{})
+// indexClaims notes which Pod uses which claims. The caller holds mu.
+func (m *Manager) indexClaims(pod *corev1.Pod) {
+	for _, claim := range claimNames(pod) {
+		if m.podsByClaim[claim] == nil {
+			m.podsByClaim[claim] = make(map[types.UID]struct{})
 		}
-		m.claims[claim][pod.UID] = struct{}{}
+		m.podsByClaim[claim][pod.UID] = struct{}{}
 	}
 }
 
-// forgetClaims is its opposite. The caller holds mu.
-func (m *Manager) forgetClaims(pod *corev1.Pod) {
-	for _, claim := range claimsOf(pod) {
-		delete(m.claims[claim], pod.UID)
-		if len(m.claims[claim]) == 0 {
-			delete(m.claims, claim)
+// unindexClaims is its opposite. The caller holds mu.
+func (m *Manager) unindexClaims(pod *corev1.Pod) {
+	for _, claim := range claimNames(pod) {
+		delete(m.podsByClaim[claim], pod.UID)
+		if len(m.podsByClaim[claim]) == 0 {
+			delete(m.podsByClaim, claim)
 		}
 	}
 }
 
-// claimChanged notes that a claim or its PersistentVolume changed: who waits for it tries again, and volumes that are
+// onClaimChanged notes that a claim or its PersistentVolume changed: who waits for it tries again, and volumes that are
 // set up may have to grow. Claims that no Pod of this node uses cost one look into a map.
-func (m *Manager) claimChanged(namespace, name string) {
+func (m *Manager) onClaimChanged(namespace, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uid := range m.claims[types.NamespacedName{Namespace: namespace, Name: name}] {
-		if m.tellWaiters(uid) {
-			m.markGrown(uid)
+	for uid := range m.podsByClaim[types.NamespacedName{Namespace: namespace, Name: name}] {
+		if m.wakeWaiters(uid) {
+			m.queueExpansion(uid)
 		}
 	}
 }
 
-// markGrown has somebody look whether volumes of the Pod are to grow. The caller holds mu.
-func (m *Manager) markGrown(uid types.UID) {
-	m.grown[uid] = struct{}{}
-	poke(m.growing)
+// queueExpansion has somebody look whether volumes of the Pod are to grow. The caller holds mu.
+func (m *Manager) queueExpansion(uid types.UID) {
+	m.podsToExpand[uid] = struct{}{}
+	signal(m.expandQueued)
 }
 
-// growLoop has volumes grow whose claims were said to have changed, until ctx ends.
-func (m *Manager) growLoop(ctx context.Context) {
+// expandLoop has volumes grow whose claims were said to have changed, until ctx ends.
+func (m *Manager) expandLoop(ctx context.Context) {
 	var group errgroup.Group
-	group.SetLimit(refreshers)
+	group.SetLimit(maxConcurrentRefreshes)
 	defer func() { _ = group.Wait() }() // the functions below return nil
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.growing:
+		case <-m.expandQueued:
 		}
 		m.mu.Lock()
-		grown := m.grown
-		m.grown = make(map[types.UID]struct{})
+		grown := m.podsToExpand
+		m.podsToExpand = make(map[types.UID]struct{})
 		m.mu.Unlock()
 		for uid := range grown {
 			group.Go(func() error {
-				m.growPod(ctx, uid)
+				m.expandPod(ctx, uid)
 				return nil
 			})
 		}

@@ -68,10 +68,10 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 		return spec, false, pending(fmt.Errorf("persistent volume %q is bound to another claim", pv.Name))
 	}
 	spec.PVC, spec.PV = claim, pv
-	if claim.DeletionTimestamp != nil && !m.onDisk(pod, spec) {
+	if claim.DeletionTimestamp != nil && !m.isOnDisk(pod, spec) {
 		return spec, false, pending(fmt.Errorf("it is being deleted, so no new pod may use it"))
 	}
-	asMount, asDevice := uses(pod, v.Name)
+	asMount, asDevice := usedAs(pod, v.Name)
 	if asMount && spec.IsBlock() {
 		return spec, false, pending(fmt.Errorf("persistent volume %q has volumeMode Block, but the pod names it in "+
 			"volumeMounts: use a claim with volumeMode Filesystem", pv.Name))
@@ -83,8 +83,8 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	return spec, readOnly, nil
 }
 
-// onDisk reports whether the Pod has used the volume before: then this process took the Pod over.
-func (m *Manager) onDisk(pod *corev1.Pod, spec volume.Spec) bool {
+// isOnDisk reports whether the Pod has used the volume before: then this process took the Pod over.
+func (m *Manager) isOnDisk(pod *corev1.Pod, spec volume.Spec) bool {
 	plugin, err := m.deps.Plugins.Find(spec)
 	if err != nil {
 		return false
@@ -101,7 +101,7 @@ func (m *Manager) watchClaim(ctx context.Context, claim *claimError) watch.Inter
 		ResourceVersion: "0",
 	})
 	if err != nil {
-		m.log.Debug("cannot watch claim, it is read now and then instead", "namespace", claim.namespace,
+		m.logger.Debug("cannot watch claim, it is read now and then instead", "namespace", claim.namespace,
 			"claim", claim.name, "error", err)
 		return nil
 	}

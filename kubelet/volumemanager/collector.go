@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// scrapeTime is how long all volumes together may take to tell how full they are. Who does not answer in time, such
+	// scrapeTimeout is how long all volumes together may take to tell how full they are. Who does not answer in time, such
 	// as a file server that is gone, is missing from that answer alone.
-	scrapeTime = 5 * time.Second
-	// scrapers is how many volumes are asked at once.
-	scrapers = 8
+	scrapeTimeout = 5 * time.Second
+	// maxConcurrentScrapes is how many volumes are asked at once.
+	maxConcurrentScrapes = 8
 )
 
 // volumeGauge is one of upstream's metrics of volumes.
@@ -57,7 +57,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, gauge := range c.gauges {
 		out <- gauge.desc
 	}
-	out <- totals
+	out <- totalVolumesDesc
 }
 
 // claimKey names a claim.
@@ -65,10 +65,10 @@ type claimKey struct{ namespace, name string }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	for by, n := range c.manager.totals() {
-		out <- prometheus.MustNewConstMetric(totals, prometheus.GaugeValue, float64(n), by.plugin, by.state)
+	for by, n := range c.manager.countVolumes() {
+		out <- prometheus.MustNewConstMetric(totalVolumesDesc, prometheus.GaugeValue, float64(n), by.plugin, by.state)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	for claim, stats := range c.manager.claimStats(ctx) {
 		for _, gauge := range c.gauges {
@@ -94,23 +94,23 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 		claim claimKey
 		stats *volume.Stats
 	}
-	answers := make(chan answer, len(volumes))
+	results := make(chan answer, len(volumes))
 	// statfs on a dead file server cannot be ended, so this goroutine may outlive the scrape.
 	go func() {
-		defer close(answers)
+		defer close(results)
 		var group errgroup.Group
-		group.SetLimit(scrapers)
+		group.SetLimit(maxConcurrentScrapes)
 		for claim, mounted := range volumes {
 			group.Go(func() error {
 				if ctx.Err() != nil {
 					return nil
 				}
-				stats, err := statsOf(ctx, mounted)
+				stats, err := volumeStats(ctx, mounted)
 				if err != nil {
-					m.log.Debug("cannot measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
+					m.logger.Debug("cannot measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
 						"error", err)
 				} else if stats != nil {
-					answers <- answer{claim, stats}
+					results <- answer{claim, stats}
 				}
 				return nil
 			})
@@ -120,7 +120,7 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 	all := make(map[claimKey]*volume.Stats, len(volumes))
 	for {
 		select {
-		case one, ok := <-answers:
+		case one, ok := <-results:
 			if !ok {
 				return all
 			}

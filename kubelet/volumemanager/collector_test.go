@@ -16,11 +16,11 @@ import (
 )
 
 func TestMetricsOfClaims(t *testing.T) {
-	w := deviceWorld(t)
-	w.device("v")
-	w.attach("v")
+	f := newDriverFixture(t)
+	f.createDriverClaim("v")
+	f.attach("v")
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(volumemanager.NewCollector(w.Manager)))
+	require.NoError(t, registry.Register(volumemanager.NewCollector(f.Manager)))
 	// measured is each metric's value, and how many claims have it.
 	measured := func() (values map[string]float64, claims int) {
 		t.Helper()
@@ -39,8 +39,8 @@ func TestMetricsOfClaims(t *testing.T) {
 	}
 	_, claims := measured()
 	require.Zero(t, claims, "nothing is mounted yet")
-	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
-	require.NoError(t, w.Mount(t.Context(), pod("b", claimVolume("data", "v"))))
+	require.NoError(t, f.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
+	require.NoError(t, f.Mount(t.Context(), pod("b", claimVolume("data", "v"))))
 	values, claims := measured()
 	require.Equal(t, 1, claims, "two Pods, one claim")
 	require.Equal(t, map[string]float64{
@@ -48,21 +48,21 @@ func TestMetricsOfClaims(t *testing.T) {
 		"kubelet_volume_stats_used_bytes": 40, "kubelet_volume_stats_inodes": 10,
 		"kubelet_volume_stats_inodes_free": 7, "kubelet_volume_stats_inodes_used": 3,
 	}, values)
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.NoError(t, w.Unmount(t.Context(), "b"))
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.NoError(t, f.Unmount(t.Context(), "b"))
 	_, claims = measured()
 	require.Zero(t, claims)
-	w.allGone()
+	f.requireUnstaged()
 }
 
 // TestVolumesAreCounted has one Pod's volumes mounted while another's waits for its device.
 func TestVolumesAreCounted(t *testing.T) {
-	w := deviceWorld(t)
-	w.device("v")
-	w.attach("v")
-	w.device("late")
+	f := newDriverFixture(t)
+	f.createDriverClaim("v")
+	f.attach("v")
+	f.createDriverClaim("late")
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(volumemanager.NewCollector(w.Manager)))
+	require.NoError(t, registry.Register(volumemanager.NewCollector(f.Manager)))
 	counts := func() map[string]float64 {
 		families, err := registry.Gather()
 		require.NoError(t, err)
@@ -78,8 +78,8 @@ func TestVolumesAreCounted(t *testing.T) {
 	}
 	require.Empty(t, counts())
 	scratch := vol("scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
-	require.NoError(t, w.Mount(t.Context(), pod("a", claimVolume("data", "v"), scratch)))
-	disk := "kubernetes.io/csi:" + w.driver.Config.Name
+	require.NoError(t, f.Mount(t.Context(), pod("a", claimVolume("data", "v"), scratch)))
+	disk := "kubernetes.io/csi:" + f.driver.Config.Name
 	settled := map[string]float64{
 		disk + " actual_state_of_world": 1, disk + " desired_state_of_world": 1,
 		"kubernetes.io/empty-dir actual_state_of_world": 1, "kubernetes.io/empty-dir desired_state_of_world": 1,
@@ -88,24 +88,24 @@ func TestVolumesAreCounted(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := make(chan error, 1)
-	go func() { waits <- w.Mount(ctx, pod("b", claimVolume("data", "late"))) }()
-	require.Eventually(t, func() bool { return counts()["N/A desired_state_of_world"] == 1 }, soon, time.Millisecond)
+	go func() { waits <- f.Mount(ctx, pod("b", claimVolume("data", "late"))) }()
+	require.Eventually(t, func() bool { return counts()["N/A desired_state_of_world"] == 1 }, waitTimeout, time.Millisecond)
 	cancel()
 	require.Error(t, <-waits)
-	require.NoError(t, w.Unmount(t.Context(), "b"))
+	require.NoError(t, f.Unmount(t.Context(), "b"))
 	require.Equal(t, settled, counts())
 
-	w.driver.FailNext("NodeUnpublishVolume", csifake.Fault{Code: codes.Internal})
-	go func() { waits <- w.Unmount(t.Context(), "a") }()
+	f.driver.FailNext("NodeUnpublishVolume", csifake.Fault{Code: codes.Internal})
+	go func() { waits <- f.Unmount(t.Context(), "a") }()
 	require.Eventually(t, func() bool {
 		return maps.Equal(counts(), map[string]float64{
 			disk + " actual_state_of_world": 1, "kubernetes.io/empty-dir actual_state_of_world": 1,
 		})
-	}, soon, time.Millisecond, "it is there still, and nobody wants it")
+	}, waitTimeout, time.Millisecond, "it is there still, and nobody wants it")
 	require.Eventually(t, func() bool {
-		w.clock.Step(time.Second)
+		f.clock.Step(time.Second)
 		return len(counts()) == 0
-	}, soon, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	require.NoError(t, <-waits)
-	w.allGone()
+	f.requireUnstaged()
 }

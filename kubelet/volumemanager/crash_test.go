@@ -41,29 +41,29 @@ func TestCrashingProcess(t *testing.T) {
 	if root == "" {
 		t.Skip("run by TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp")
 	}
-	w := newWorldAt(t, root)
-	claim, pv, _ := w.claim("c")
-	raw, disk := w.localDevice("d", os.Getenv(crashDevice))
-	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, hereNode())
+	f := newFixtureAt(t, root)
+	claim, pv, _ := f.newLocalClaim("c")
+	raw, disk := f.newLocalBlockClaim("d", os.Getenv(crashDevice))
+	f.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, newNode())
 	fmt.Println("started")
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for round := 0; ; round++ {
 				uid := types.UID(fmt.Sprintf("%d-%d", i, round%3))
-				if err := w.Mount(t.Context(), crashPod(uid)); err != nil {
+				if err := f.Mount(t.Context(), crashPod(uid)); err != nil {
 					fmt.Println("mount failed:", err)
 					return
 				}
-				_, err := w.SubPaths().Prepare(t.Context(), subpath.Request{
-					PodDir: volume.PodDir(root, uid), VolumeName: "data", VolumePath: w.Volumes(uid)["data"].Path,
+				_, err := f.SubPaths().Prepare(t.Context(), subpath.Request{
+					PodDir: volume.PodDir(root, uid), VolumeName: "data", VolumePath: f.Volumes(uid)["data"].Path,
 					SubPath: "sub", Container: "main",
 				})
 				if err == nil {
-					err = w.Unmount(t.Context(), uid)
+					err = f.Unmount(t.Context(), uid)
 				}
 				if err == nil {
-					err = w.RemovePodDir(uid)
+					err = f.RemovePodDir(uid)
 				}
 				if err != nil {
 					fmt.Println("failed:", err)
@@ -76,39 +76,39 @@ func TestCrashingProcess(t *testing.T) {
 }
 
 func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
-	w := newWorld(t)
-	claim, pv, dir := w.claim("c")
+	f := newFixture(t)
+	claim, pv, dir := f.newLocalClaim("c")
 	device := testsuite.BlockDevice(t)
-	raw, disk := w.localDevice("d", device)
-	w.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, hereNode())
+	raw, disk := f.newLocalBlockClaim("d", device)
+	f.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, newNode())
 	precious := filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("data"), 0o600))
 	found, held := 0, 0
 	// On a slow machine it takes longer until there is something to find.
 	for round := 0; round < 15 || found == 0 || held == 0; round++ {
-		kill(t, w.root, device, time.Duration(1+round/15)*80*time.Millisecond)
-		leftovers, err := mounts.ListBelow(volume.PodsDir(w.root))
+		kill(t, f.root, device, time.Duration(1+round/15)*80*time.Millisecond)
+		leftovers, err := mounts.ListBelow(volume.PodsDir(f.root))
 		require.NoError(t, err)
 		found += len(leftovers)
-		held += len(w.held())
-		w.restart()
+		held += len(f.pinnedDevices())
+		f.restart()
 		// One Pod lives on and finds its volumes, the others are gone.
 		survivor := crashPod("0-0")
-		require.NoError(t, w.Mount(t.Context(), survivor), "round %d", round)
-		require.Equal(t, "1", w.read("0-0", "sec", "k"))
-		require.Equal(t, "data", w.read("0-0", "data", "precious"))
-		require.NoError(t, w.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "0-0" }))
-		entries, err := os.ReadDir(volume.PodsDir(w.root))
+		require.NoError(t, f.Mount(t.Context(), survivor), "round %d", round)
+		require.Equal(t, "1", f.readFile("0-0", "sec", "k"))
+		require.Equal(t, "data", f.readFile("0-0", "data", "precious"))
+		require.NoError(t, f.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "0-0" }))
+		entries, err := os.ReadDir(volume.PodsDir(f.root))
 		require.NoError(t, err)
 		require.Len(t, entries, 1)
-		require.Len(t, w.held(), 1)
-		require.NoError(t, w.Unmount(t.Context(), "0-0"))
-		require.NoError(t, w.RemovePodDir("0-0"))
-		left, err := mounts.ListBelow(volume.PodsDir(w.root))
+		require.Len(t, f.pinnedDevices(), 1)
+		require.NoError(t, f.Unmount(t.Context(), "0-0"))
+		require.NoError(t, f.RemovePodDir("0-0"))
+		left, err := mounts.ListBelow(volume.PodsDir(f.root))
 		require.NoError(t, err)
 		require.Empty(t, left)
-		require.Empty(t, w.held())
-		require.Empty(t, filesBelow(t, filepath.Join(w.root, "plugins")))
+		require.Empty(t, f.pinnedDevices())
+		require.Empty(t, filesBelow(t, filepath.Join(f.root, "plugins")))
 		require.FileExists(t, precious)
 	}
 }

@@ -36,9 +36,9 @@ func setImmutable(t *testing.T, dir string, on bool) {
 }
 
 func TestImmutableVolumeDirectory(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	p := pod("a", emptyDir("v"))
-	dir := volume.PodVolumesDir(w.root, p.UID)
+	dir := volume.PodVolumesDir(f.root, p.UID)
 	require.NoError(t, os.MkdirAll(dir, 0o750))
 	setImmutable(t, dir, true)
 	t.Cleanup(func() {
@@ -46,27 +46,27 @@ func TestImmutableVolumeDirectory(t *testing.T) {
 			setImmutable(t, dir, false)
 		}
 	})
-	done := w.mounting(p)
-	event := w.nextEvent()
+	done := f.startMount(p)
+	event := f.nextEvent()
 	for _, words := range []string{"FailedMount", `emptyDir "v"`, "operation not permitted", "immutable", "lsattr"} {
 		require.Contains(t, event, words)
 	}
-	require.NoError(t, w.Mount(t.Context(), pod("b", emptyDir("v"))), "other Pods are not affected")
-	require.NoError(t, w.Unmount(t.Context(), "b"))
+	require.NoError(t, f.Mount(t.Context(), pod("b", emptyDir("v"))), "other Pods are not affected")
+	require.NoError(t, f.Unmount(t.Context(), "b"))
 
 	// Unmounting meets it too, and goes on once it is mended.
 	setImmutable(t, dir, false)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "kubernetes.io~empty-dir", "v"), 0o750))
 	setImmutable(t, filepath.Join(dir, "kubernetes.io~empty-dir"), true)
 	unmounted := make(chan error, 1)
-	go func() { unmounted <- w.Unmount(t.Context(), p.UID) }()
-	event = w.nextEvent()
+	go func() { unmounted <- f.Unmount(t.Context(), p.UID) }()
+	event = f.nextEvent()
 	for _, words := range []string{"FailedUnmount", `"v"`, "lsattr"} {
 		require.Contains(t, event, words)
 	}
-	require.Error(t, w.result(done))
+	require.Error(t, f.result(done))
 	setImmutable(t, filepath.Join(dir, "kubernetes.io~empty-dir"), false)
-	w.step(500 * time.Millisecond)
-	require.NoError(t, w.result(unmounted))
+	f.step(500 * time.Millisecond)
+	require.NoError(t, f.result(unmounted))
 	require.NoDirExists(t, dir)
 }

@@ -27,19 +27,19 @@ import (
 )
 
 const (
-	// slowMount is how long the volumes of a Pod may take before an event names those that are missing; it is
+	// slowMountInterval is how long the volumes of a Pod may take before an event names those that are missing; it is
 	// repeated as often.
-	slowMount = 2*time.Minute + 3*time.Second
-	// repeatEvent is after how long the same failure of the same volume gives an event again.
-	repeatEvent = 5 * time.Minute
-	// refreshers is how many Pods' volumes are refreshed at once.
-	refreshers = 8
+	slowMountInterval = 2*time.Minute + 3*time.Second
+	// eventRepeatInterval is after how long the same failure of the same volume gives an event again.
+	eventRepeatInterval = 5 * time.Minute
+	// maxConcurrentRefreshes is how many Pods' volumes are refreshed at once.
+	maxConcurrentRefreshes = 8
 	// The reasons of events.
-	failedMount   = "FailedMount"
-	failedMap     = "FailedMapVolume"
-	failedUnmount = "FailedUnmount"
-	slowGroup     = "VolumePermissionChangeInProgress"
-	onDiskMemory  = "PossibleMemoryBackedVolumesOnDisk"
+	reasonFailedMount         = "FailedMount"
+	reasonFailedMap           = "FailedMapVolume"
+	reasonFailedUnmount       = "FailedUnmount"
+	reasonOwnershipInProgress = "VolumePermissionChangeInProgress"
+	reasonMemoryOnDisk        = "PossibleMemoryBackedVolumesOnDisk"
 )
 
 // ErrTerminating says that a Pod's volumes cannot be mounted because they are being unmounted.
@@ -78,9 +78,9 @@ type Deps struct {
 	// Claims tells of changes of claims. Without it what waits for a claim reads it each second, and volumes are looked at
 	// each minute, whether they have grown.
 	Claims ClaimSource
-	// Outgrown is told of a Pod that has outgrown the sizeLimit of an emptyDir: it is to be evicted. It must return
+	// OnSizeLimitExceeded is told of a Pod that has outgrown the sizeLimit of an emptyDir: it is to be evicted. It must return
 	// soon, and is told again until the Pod is gone. Nil lets such Pods be.
-	Outgrown func(uid types.UID, message string)
+	OnSizeLimitExceeded func(uid types.UID, message string)
 	// Mounter mounts. Nil is system calls.
 	Mounter mounts.Mounter
 	// Observe gets the duration of each attempt of an operation on a volume, in upstream's words (see
@@ -108,31 +108,31 @@ type Mounted struct {
 
 // Manager is the volume manager. It is safe for concurrent use.
 type Manager struct {
-	config   Config
-	deps     Deps
-	clock    clock.Clock
-	log      *slog.Logger
-	exec     *operationexecutor.Keyed
-	subpaths *subpath.SubPaths
-	holder   *blockpin.Pinner
-	devices  *devices
-	meter    meter
-	ready    chan struct{} // closed when RootDir is prepared
-	wake     chan struct{} // has a value when dirty may not be empty
+	config        Config
+	deps          Deps
+	clock         clock.Clock
+	logger        *slog.Logger
+	exec          *operationexecutor.Keyed
+	subpaths      *subpath.SubPaths
+	pinner        *blockpin.Pinner
+	devices       *deviceTable
+	metrics       opMetrics
+	ready         chan struct{} // closed when RootDir is prepared
+	refreshQueued chan struct{} // has a value when dirty may not be empty
 
-	lookAgain chan struct{} // has a value when again has got its first entry
-	measure   chan struct{} // has a value when there may be emptyDirs to measure
-	growing   chan struct{} // has a value when grown may not be empty
+	resyncQueued  chan struct{} // has a value when again has got its first entry
+	measureQueued chan struct{} // has a value when there may be emptyDirs to measure
+	expandQueued  chan struct{} // has a value when grown may not be empty
 
-	root sync.Mutex // held while the root directory's own mount is made or released; taken before mu
+	rootMu sync.Mutex // held while the root directory's own mount is made or released; taken before mu
 
-	mu      sync.Mutex // guards all below
-	pods    map[types.UID]*podState
-	dirty   map[types.UID]struct{}                          // Pods whose volumes may have to be refreshed
-	stopped bool                                            // UnmountAll was called
-	again   map[types.UID]struct{}                          // Pods with volumes that are looked after now and then
-	grown   map[types.UID]struct{}                          // Pods with volumes that may have to grow
-	claims  map[types.NamespacedName]map[types.UID]struct{} // by claim, the Pods that use it
+	mu            sync.Mutex // guards all below
+	pods          map[types.UID]*podState
+	podsToRefresh map[types.UID]struct{}                          // Pods whose volumes may have to be refreshed
+	stopped       bool                                            // UnmountAll was called
+	podsToResync  map[types.UID]struct{}                          // Pods with volumes that are looked after now and then
+	podsToExpand  map[types.UID]struct{}                          // Pods with volumes that may have to grow
+	podsByClaim   map[types.NamespacedName]map[types.UID]struct{} // by claim, the Pods that use it
 }
 
 // podState is what is known of one Pod's volumes. gate is held for reading by operations on them, and for writing to
@@ -142,24 +142,24 @@ type podState struct {
 	gate    sync.RWMutex
 	closing chan struct{} // closed when Unmount begins
 
-	pod      *corev1.Pod // as last seen
-	mounted  map[string]*mountedVolume
-	ending   map[string]*mountedVolume // what was mounted when Unmount began, until nothing of the Pod is left
-	reported map[string]reported       // by volume, the failure that the last event was about
-	changed  chan struct{}             // closed, and made anew, when something changed that may cure a failure
-	retrying bool                      // a refresh is to be tried again later
+	pod                 *corev1.Pod // as last seen
+	mounted             map[string]*mountedVolume
+	terminating         map[string]*mountedVolume // what was mounted when Unmount began, until nothing of the Pod is left
+	lastEvents          map[string]lastEvent      // by volume, the failure that the last event was about
+	retryCh             chan struct{}             // closed, and made anew, when something changed that may cure a failure
+	refreshRetryPending bool                      // a refresh is to be tried again later
 }
 
 type mountedVolume struct {
 	Mounted
 	plugin  volume.Plugin
 	request volume.Request
-	// heeded is the size in bytes up to which this node has done its part in making the volume larger, 0 if an earlier
+	// expandedTo is the size in bytes up to which this node has done its part in making the volume larger, 0 if an earlier
 	// process would have to tell. It is shared by copies of this struct.
-	heeded *atomic.Int64
+	expandedTo *atomic.Int64
 }
 
-type reported struct {
+type lastEvent struct {
 	message string
 	at      time.Time
 }
@@ -183,22 +183,22 @@ func New(config Config, deps Deps) *Manager {
 	}
 	exec := operationexecutor.NewKeyed(operationexecutor.Config{},
 		operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger})
-	meter := meter{clock: deps.Clock, observe: deps.Observe}
+	meter := opMetrics{clock: deps.Clock, observe: deps.Observe}
 	return &Manager{
-		config: config, deps: deps, clock: deps.Clock, log: deps.Logger, exec: exec, meter: meter,
-		subpaths:  subpath.New(deps.Mounter),
-		holder:    blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
-		devices:   newDevices(deps.Node, exec, meter, deps.Clock, deps.Logger),
-		again:     make(map[types.UID]struct{}),
-		lookAgain: make(chan struct{}, 1),
-		measure:   make(chan struct{}, 1),
-		growing:   make(chan struct{}, 1),
-		grown:     make(map[types.UID]struct{}),
-		claims:    make(map[types.NamespacedName]map[types.UID]struct{}),
-		ready:     make(chan struct{}),
-		wake:      make(chan struct{}, 1),
-		pods:      make(map[types.UID]*podState),
-		dirty:     make(map[types.UID]struct{}),
+		config: config, deps: deps, clock: deps.Clock, logger: deps.Logger, exec: exec, metrics: meter,
+		subpaths:      subpath.New(deps.Mounter),
+		pinner:        blockpin.New(blockpin.Deps{Mounter: deps.Mounter, Clock: deps.Clock}),
+		devices:       newDeviceTable(deps.Node, exec, meter, deps.Clock, deps.Logger),
+		podsToResync:  make(map[types.UID]struct{}),
+		resyncQueued:  make(chan struct{}, 1),
+		measureQueued: make(chan struct{}, 1),
+		expandQueued:  make(chan struct{}, 1),
+		podsToExpand:  make(map[types.UID]struct{}),
+		podsByClaim:   make(map[types.NamespacedName]map[types.UID]struct{}),
+		ready:         make(chan struct{}),
+		refreshQueued: make(chan struct{}, 1),
+		pods:          make(map[types.UID]*podState),
+		podsToRefresh: make(map[types.UID]struct{}),
 	}
 }
 
@@ -209,33 +209,33 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := m.prepareRoot(); err != nil {
 		return fmt.Errorf("prepare root directory for volumes: %w", err)
 	}
-	defer m.deps.Objects.Subscribe(m.podChanged)()
-	defer m.deps.Tokens.Subscribe(m.podChanged)()
+	defer m.deps.Objects.Subscribe(m.onPodChanged)()
+	defer m.deps.Tokens.Subscribe(m.onPodChanged)()
 	if m.deps.Claims != nil {
-		defer m.deps.Claims.Subscribe(m.claimChanged)()
+		defer m.deps.Claims.Subscribe(m.onClaimChanged)()
 	}
-	if err := m.adoptDevices(); err != nil {
+	if err := m.recoverDevices(); err != nil {
 		return fmt.Errorf("find volumes that an earlier process left: %w", err)
 	}
 	close(m.ready)
-	m.warnOfSwap()
+	m.warnIfMemoryMaySwap()
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, loop := range []func(context.Context){m.devices.report, m.devices.unstageIdle, m.lookAfter, m.growLoop, m.watchLimits} {
+	for _, loop := range []func(context.Context){m.devices.reportInUseLoop, m.devices.unstageLoop, m.resyncLoop, m.expandLoop, m.sizeLimitLoop} {
 		group.Go(func() { loop(ctx) })
 	}
 	m.refreshLoop(ctx)
 	return nil
 }
 
-// warnOfSwap writes an event about this Node if what Pods keep in memory, secrets among it, may reach a disk.
-func (m *Manager) warnOfSwap() {
+// warnIfMemoryMaySwap writes an event about this Node if what Pods keep in memory, secrets among it, may reach a disk.
+func (m *Manager) warnIfMemoryMaySwap() {
 	may, err := m.deps.MaySwap()
 	if err != nil {
-		m.log.Warn("nobody knows whether memory-backed volumes may be swapped to a disk", "error", err)
+		m.logger.Warn("nobody knows whether memory-backed volumes may be swapped to a disk", "error", err)
 	}
 	if may {
-		m.deps.Recorder.Event(node.Reference(m.config.NodeName), corev1.EventTypeWarning, onDiskMemory, "This machine has swap, and its kernel cannot keep a "+
+		m.deps.Recorder.Event(node.Reference(m.config.NodeName), corev1.EventTypeWarning, reasonMemoryOnDisk, "This machine has swap, and its kernel cannot keep a "+
 			"tmpfs out of it (Linux 6.4 and later can): what volumes hold in memory, secrets too, may be written to a disk. "+
 			"Turn swap off, or encrypt it")
 	}
@@ -243,8 +243,8 @@ func (m *Manager) warnOfSwap() {
 
 // prepareRoot makes the root directory, unless everything was unmounted for good already.
 func (m *Manager) prepareRoot() error {
-	m.root.Lock()
-	defer m.root.Unlock()
+	m.rootMu.Lock()
+	defer m.rootMu.Unlock()
 	m.mu.Lock()
 	stopped := m.stopped
 	m.mu.Unlock()
@@ -287,37 +287,37 @@ func (m *Manager) PodUpdated(pod *corev1.Pod) {
 	m.mu.Unlock()
 	if ok {
 		m.deps.Objects.Acquire(pod)
-		m.podChanged(pod.UID)
+		m.onPodChanged(pod.UID)
 	}
 }
 
-// podChanged notes that something changed that the Pod's volumes may show, or that may cure one that failed.
-func (m *Manager) podChanged(uid types.UID) {
+// onPodChanged notes that something changed that the Pod's volumes may show, or that may cure one that failed.
+func (m *Manager) onPodChanged(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.tellWaiters(uid) {
-		m.markDirty(uid)
+	if m.wakeWaiters(uid) {
+		m.queueRefresh(uid)
 	}
 }
 
-// tellWaiters has failed volumes of the Pod tried again now. It returns false if the Pod is unknown. The caller holds mu.
-func (m *Manager) tellWaiters(uid types.UID) bool {
+// wakeWaiters has failed volumes of the Pod tried again now. It returns false if the Pod is unknown. The caller holds mu.
+func (m *Manager) wakeWaiters(uid types.UID) bool {
 	state, ok := m.pods[uid]
 	if ok {
-		close(state.changed)
-		state.changed = make(chan struct{})
+		close(state.retryCh)
+		state.retryCh = make(chan struct{})
 	}
 	return ok
 }
 
-// markDirty has the Pod's volumes refreshed. The caller holds mu.
-func (m *Manager) markDirty(uid types.UID) {
-	m.dirty[uid] = struct{}{}
-	poke(m.wake)
+// queueRefresh has the Pod's volumes refreshed. The caller holds mu.
+func (m *Manager) queueRefresh(uid types.UID) {
+	m.podsToRefresh[uid] = struct{}{}
+	signal(m.refreshQueued)
 }
 
-// state finds or makes the Pod's state and notes the Pod as last seen.
-func (m *Manager) state(pod *corev1.Pod) (*podState, error) {
+// podStateFor finds or makes the Pod's state and notes the Pod as last seen.
+func (m *Manager) podStateFor(pod *corev1.Pod) (*podState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.stopped {
@@ -332,14 +332,14 @@ func (m *Manager) state(pod *corev1.Pod) (*podState, error) {
 		return nil, ErrTerminating
 	}
 	state.pod = pod
-	m.noteClaims(pod)
+	m.indexClaims(pod)
 	return state, nil
 }
 
 func newPodState(uid types.UID) *podState {
 	return &podState{
-		uid: uid, closing: make(chan struct{}), changed: make(chan struct{}),
-		mounted: make(map[string]*mountedVolume), reported: make(map[string]reported),
+		uid: uid, closing: make(chan struct{}), retryCh: make(chan struct{}),
+		mounted: make(map[string]*mountedVolume), lastEvents: make(map[string]lastEvent),
 	}
 }
 
@@ -352,14 +352,14 @@ func (s *podState) isClosing() bool {
 	}
 }
 
-// report writes an event about what failed with a volume, unless the last one said the same not long ago.
-func (m *Manager) report(state *podState, name, reason, message string) {
+// reportFailure writes an event about what failed with a volume, unless the last one said the same not long ago.
+func (m *Manager) reportFailure(state *podState, name, reason, message string) {
 	now := m.clock.Now()
 	m.mu.Lock()
-	last := state.reported[name]
-	skip := last.message == message && now.Sub(last.at) < repeatEvent
+	last := state.lastEvents[name]
+	skip := last.message == message && now.Sub(last.at) < eventRepeatInterval
 	if !skip {
-		state.reported[name] = reported{message: message, at: now}
+		state.lastEvents[name] = lastEvent{message: message, at: now}
 	}
 	pod := state.pod
 	m.mu.Unlock()

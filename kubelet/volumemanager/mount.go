@@ -38,7 +38,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 	case <-ctx.Done():
 		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
 	}
-	state, err := m.state(pod)
+	state, err := m.podStateFor(pod)
 	if err != nil {
 		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -47,7 +47,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 		m.deps.Objects.Release(pod.UID)
 		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, ErrTerminating)
 	}
-	missing := m.missing(state)
+	missing := m.missingVolumes(state)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.remind(ctx, state, done)
+		m.warnSlowMounts(ctx, state, done)
 	}()
 	err = group.Wait()
 	close(done)
@@ -68,20 +68,20 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	return fmt.Errorf("unable to attach or mount volumes of pod %s/%s: %s: %w", pod.Namespace, pod.Name,
-		unmounted(m.missing(state)), err)
+		formatUnmounted(m.missingVolumes(state)), err)
 }
 
-// missing is the volumes that the Pod wants and does not have yet.
-func (m *Manager) missing(state *podState) []*corev1.Volume {
+// missingVolumes is the volumes that the Pod wants and does not have yet.
+func (m *Manager) missingVolumes(state *podState) []*corev1.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.DeleteFunc(wanted(state.pod), func(v *corev1.Volume) bool {
+	return slices.DeleteFunc(usedVolumes(state.pod), func(v *corev1.Volume) bool {
 		_, ok := state.mounted[v.Name]
 		return ok
 	})
 }
 
-func unmounted(volumes []*corev1.Volume) string {
+func formatUnmounted(volumes []*corev1.Volume) string {
 	names := make([]string, 0, len(volumes))
 	for _, v := range volumes {
 		names = append(names, v.Name)
@@ -89,9 +89,9 @@ func unmounted(volumes []*corev1.Volume) string {
 	return "unmounted volumes=[" + strings.Join(names, " ") + "]"
 }
 
-// remind writes an event each time that the Pod has waited for its volumes for so long.
-func (m *Manager) remind(ctx context.Context, state *podState, done <-chan struct{}) {
-	timer := m.clock.NewTimer(slowMount)
+// warnSlowMounts writes an event each time that the Pod has waited for its volumes for so long.
+func (m *Manager) warnSlowMounts(ctx context.Context, state *podState, done <-chan struct{}) {
+	timer := m.clock.NewTimer(slowMountInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -103,9 +103,9 @@ func (m *Manager) remind(ctx context.Context, state *podState, done <-chan struc
 			m.mu.Lock()
 			pod := state.pod
 			m.mu.Unlock()
-			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failedMount,
-				"Unable to attach or mount volumes: "+unmounted(m.missing(state))+": timed out waiting for the condition")
-			timer.Reset(slowMount)
+			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reasonFailedMount,
+				"Unable to attach or mount volumes: "+formatUnmounted(m.missingVolumes(state))+": timed out waiting for the condition")
+			timer.Reset(slowMountInterval)
 		}
 	}
 }
@@ -117,17 +117,17 @@ func volumeKey(uid types.UID, name string) operationexecutor.Key {
 
 // mountVolume tries to set one volume up until it is.
 func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Volume) error {
-	wait := waiter{m: m, state: state}
+	wait := retryWaiter{m: m, state: state}
 	defer wait.stop()
 	var last error // of the attempt before
 	for {
 		// Taken before the attempt: what changes during it is not missed.
 		m.mu.Lock()
-		changed, pod := state.changed, state.pod
+		changed, pod := state.retryCh, state.pod
 		m.mu.Unlock()
 		span := m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageVolume, v.Name)
 		err := m.exec.Do(span.Context(ctx), volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
-			return m.setUp(ctx, state, v)
+			return m.mountOnce(ctx, state, v)
 		})
 		span.End(err)
 		if err == nil {
@@ -140,31 +140,31 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		last = err
-		m.log.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
+		m.logger.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
-		reason, step := failedStep(pod, v, err)
-		m.report(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
+		reason, step := failureReason(pod, v, err)
+		m.reportFailure(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
 		if volume.IsUnsupported(err) || volume.IsAttachLimitExceeded(err) {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
-		if err := wait.forCure(ctx, changed, v.Name, err); err != nil {
+		if err := wait.wait(ctx, changed, v.Name, err); err != nil {
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 	}
 }
 
-// failedStep is the reason and the beginning of the event about a failed attempt: a block device is mapped, not mounted.
+// failureReason is the reason and the beginning of the event about a failed attempt: a block device is mapped, not mounted.
 // That a claim is not ready is told in the same words for both.
-func failedStep(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step string) {
+func failureReason(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step string) {
 	var claim *claimError
-	if _, asDevice := uses(pod, v.Name); asDevice && !errors.As(err, &claim) {
-		return failedMap, "MapVolume.MapPodDevice"
+	if _, asDevice := usedAs(pod, v.Name); asDevice && !errors.As(err, &claim) {
+		return reasonFailedMap, "MapVolume.MapPodDevice"
 	}
-	return failedMount, "MountVolume.SetUp"
+	return reasonFailedMount, "MountVolume.SetUp"
 }
 
-// setUp makes one attempt at one volume.
-func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) error {
+// mountOnce makes one attempt at one volume.
+func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volume) error {
 	state.gate.RLock()
 	defer state.gate.RUnlock()
 	if state.isClosing() {
@@ -174,17 +174,17 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 	defer cancel()
 	m.mu.Lock()
 	_, done := state.mounted[v.Name]
-	pod, before := state.pod, state.changed
+	pod, before := state.pod, state.retryCh
 	m.mu.Unlock()
 	if done {
 		return nil
 	}
-	plugin, request, err := m.request(ctx, pod, v)
+	plugin, request, err := m.buildRequest(ctx, pod, v)
 	if err != nil {
 		return err
 	}
-	heeded := heededBy(request)
-	mount, err := m.place(ctx, plugin, request)
+	expandedTo := initialExpandedSize(request)
+	mount, err := m.attachAndSetUp(ctx, plugin, request)
 	if err != nil {
 		return err
 	}
@@ -192,31 +192,31 @@ func (m *Manager) setUp(ctx context.Context, state *podState, v *corev1.Volume) 
 		Mounted: Mounted{
 			Path: mount.Path, ReadOnly: mount.ReadOnly, Block: request.Spec.IsBlock(), Spec: request.Spec,
 		},
-		plugin: plugin, request: request, heeded: heeded,
+		plugin: plugin, request: request, expandedTo: expandedTo,
 	}
-	failed := m.grow(ctx, pod, mounted)
+	failed := m.expand(ctx, pod, mounted)
 	if failed != nil {
-		m.report(state, v.Name, resizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, failed))
+		m.reportFailure(state, v.Name, reasonResizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, failed))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if state.changed != before {
-		m.markDirty(state.uid) // SetUp may have read what was there before the change
-		m.markGrown(state.uid)
+	if state.retryCh != before {
+		m.queueRefresh(state.uid) // SetUp may have read what was there before the change
+		m.queueExpansion(state.uid)
 	}
 	state.mounted[v.Name] = mounted
-	if failed != nil || m.needsLook(ctx, mounted) {
-		m.lookAt(state.uid)
+	if failed != nil || m.needsResync(ctx, mounted) {
+		m.queueResync(state.uid)
 	}
-	if _, ok := boundOf(state.uid, mounted); ok {
-		poke(m.measure)
+	if _, ok := sizeLimitOf(state.uid, mounted); ok {
+		signal(m.measureQueued)
 	}
-	delete(state.reported, v.Name)
+	delete(state.lastEvents, v.Name)
 	return nil
 }
 
-// request finds the plugin of a volume and makes its request.
-func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
+// buildRequest finds the plugin of a volume and makes its request.
+func (m *Manager) buildRequest(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
 	volume.Plugin, volume.Request, error,
 ) {
 	spec, readOnly, err := m.resolve(ctx, pod, v)
@@ -241,12 +241,12 @@ func (m *Manager) request(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if security := pod.Spec.SecurityContext; security != nil && security.FSGroup != nil {
 		request.FSGroup = security.FSGroup
 		request.OnOwnershipProgress = func(files int64) {
-			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, slowGroup, fmt.Sprintf("Giving volume %q to group %d takes "+
+			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reasonOwnershipInProgress, fmt.Sprintf("Giving volume %q to group %d takes "+
 				"long, %d files are done; with fsGroupChangePolicy OnRootMismatch a volume that has the group is left alone",
 				v.Name, *security.FSGroup, files))
 		}
 		request.OnOwnershipChanged = func(took time.Duration, err error) {
-			m.meter.tell(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
+			m.metrics.record(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
 		}
 		if security.FSGroupChangePolicy != nil {
 			request.FSGroupChangePolicy = *security.FSGroupChangePolicy

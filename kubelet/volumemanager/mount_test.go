@@ -22,9 +22,9 @@ import (
 )
 
 func TestAllKindsOfVolumes(t *testing.T) {
-	w := newWorld(t)
-	claim, pv, dir := w.claim("c")
-	w.create(configMap("conf", "1"), secret("sec", "2"), claim, pv, hereNode())
+	f := newFixture(t)
+	claim, pv, dir := f.newLocalClaim("c")
+	f.create(configMap("conf", "1"), secret("sec", "2"), claim, pv, newNode())
 	host := vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}})
 	unused := secretVolume("unused", "there is no such secret")
 	p := pod("a", emptyDir("disk"), memory("mem"), configMapVolume("conf", "conf"), secretVolume("sec", "sec"),
@@ -32,25 +32,25 @@ func TestAllKindsOfVolumes(t *testing.T) {
 	p.Labels = map[string]string{"x": "y"}
 	p.Spec.Volumes = append(p.Spec.Volumes, unused, vol("img", corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}))
 	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "img"})
-	require.NoError(t, w.Supported(p))
-	require.NoError(t, w.Mount(t.Context(), p))
-	require.NoError(t, w.Mount(t.Context(), p), "again")
+	require.NoError(t, f.Supported(p))
+	require.NoError(t, f.Mount(t.Context(), p))
+	require.NoError(t, f.Mount(t.Context(), p), "again")
 
-	volumes := w.Volumes("a")
+	volumes := f.Volumes("a")
 	require.Len(t, volumes, 8, "only what a container mounts, and no image")
 	require.Equal(t, dir, volumes["host"].Path)
-	require.Equal(t, filepath.Join(w.root, "pods/a/volumes/kubernetes.io~empty-dir/disk"), volumes["disk"].Path)
-	require.Equal(t, filepath.Join(w.root, "pods/a/volumes/kubernetes.io~local-volume/pv-c"), volumes["data"].Path)
+	require.Equal(t, filepath.Join(f.root, "pods/a/volumes/kubernetes.io~empty-dir/disk"), volumes["disk"].Path)
+	require.Equal(t, filepath.Join(f.root, "pods/a/volumes/kubernetes.io~local-volume/pv-c"), volumes["data"].Path)
 	require.Equal(t, "pv-c", volumes["data"].Spec.PV.Name)
 	require.True(t, volumes["sec"].ReadOnly)
 	require.False(t, volumes["disk"].ReadOnly)
-	require.Equal(t, "1", w.read("a", "conf", "k"))
-	require.Equal(t, "2", w.read("a", "sec", "k"))
-	require.Contains(t, w.read("a", "tok", "token"), "token until")
-	require.Equal(t, `x="y"`, w.read("a", "lab", "labels"))
+	require.Equal(t, "1", f.readFile("a", "conf", "k"))
+	require.Equal(t, "2", f.readFile("a", "sec", "k"))
+	require.Contains(t, f.readFile("a", "tok", "token"), "token until")
+	require.Equal(t, `x="y"`, f.readFile("a", "lab", "labels"))
 	require.NoError(t, os.WriteFile(filepath.Join(volumes["data"].Path, "f"), nil, 0o644))
 
-	record, ok := w.timeline.Record("a")
+	record, ok := f.timeline.Record("a")
 	require.True(t, ok)
 	require.Len(t, record.Stages, 8)
 	for _, stage := range record.Stages {
@@ -58,29 +58,29 @@ func TestAllKindsOfVolumes(t *testing.T) {
 		require.True(t, stage.Done() && stage.Error == "" && stage.Attempt == 1, "%+v", stage)
 	}
 
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	w.gone("a")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	f.requireUnmounted("a")
 	require.FileExists(t, filepath.Join(dir, "f"), "the claim's data must stay")
-	w.forgotten()
-	require.Zero(t, w.tokens.Kept())
-	require.NoError(t, w.RemovePodDir("a"))
-	require.NoDirExists(t, volume.PodDir(w.root, "a"))
-	require.NoError(t, w.Unmount(t.Context(), "never seen"))
-	require.Empty(t, w.events.Events)
+	f.waitObjectsReleased()
+	require.Zero(t, f.tokens.Kept())
+	require.NoError(t, f.RemovePodDir("a"))
+	require.NoDirExists(t, volume.PodDir(f.root, "a"))
+	require.NoError(t, f.Unmount(t.Context(), "never seen"))
+	require.Empty(t, f.events.Events)
 }
 
 func TestMountWaitsForItsObjectAndNotForTheClock(t *testing.T) {
-	w := newWorld(t)
-	done := w.mounting(pod("a", configMapVolume("conf", "conf"), emptyDir("disk")))
-	require.Contains(t, w.nextEvent(), `Warning FailedMount MountVolume.SetUp failed for volume "conf" : `+
+	f := newFixture(t)
+	done := f.startMount(pod("a", configMapVolume("conf", "conf"), emptyDir("disk")))
+	require.Contains(t, f.nextEvent(), `Warning FailedMount MountVolume.SetUp failed for volume "conf" : `+
 		`get configmap ns/conf: configmaps "conf" not found`)
-	w.awaitWatch("configmaps")
-	w.await("the other volume does not wait", func() bool { return len(w.Volumes("a")) == 1 })
-	w.create(configMap("conf", "1"))
-	require.NoError(t, w.result(done))
-	require.Equal(t, "1", w.read("a", "conf", "k"))
-	require.Empty(t, w.events.Events, "one failure gives one event")
-	record, _ := w.timeline.Record("a")
+	f.waitForWatch("configmaps")
+	f.eventually("the other volume does not wait", func() bool { return len(f.Volumes("a")) == 1 })
+	f.create(configMap("conf", "1"))
+	require.NoError(t, f.result(done))
+	require.Equal(t, "1", f.readFile("a", "conf", "k"))
+	require.Empty(t, f.events.Events, "one failure gives one event")
+	record, _ := f.timeline.Record("a")
 	var attempts []string
 	for _, stage := range record.Stages {
 		if stage.Subject == "conf" {
@@ -90,76 +90,76 @@ func TestMountWaitsForItsObjectAndNotForTheClock(t *testing.T) {
 	require.GreaterOrEqual(t, len(attempts), 2)
 	require.Empty(t, attempts[len(attempts)-1])
 	require.Contains(t, attempts[0], "not found")
-	require.NoError(t, w.Unmount(t.Context(), "a"))
+	require.NoError(t, f.Unmount(t.Context(), "a"))
 }
 
 func TestFailureIsTriedAgainAfterThePause(t *testing.T) {
-	w := newWorld(t)
-	dir, kind := filepath.Join(filepath.Dir(w.root), "host"), corev1.HostPathDirectory
-	done := w.mounting(pod("a", vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: &kind}})))
-	require.Contains(t, w.nextEvent(), "is not a directory")
-	began := w.clock.Now()
-	w.stepUntil(50*time.Millisecond, "third attempt", func() bool {
-		record, _ := w.timeline.Record("a")
+	f := newFixture(t)
+	dir, kind := filepath.Join(filepath.Dir(f.root), "host"), corev1.HostPathDirectory
+	done := f.startMount(pod("a", vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: &kind}})))
+	require.Contains(t, f.nextEvent(), "is not a directory")
+	began := f.clock.Now()
+	f.stepUntil(50*time.Millisecond, "third attempt", func() bool {
+		record, _ := f.timeline.Record("a")
 		return len(record.Stages) == 3 && record.Stages[2].Done()
 	})
-	require.GreaterOrEqual(t, w.clock.Since(began), 1500*time.Millisecond, "half a second, then one")
+	require.GreaterOrEqual(t, f.clock.Since(began), 1500*time.Millisecond, "half a second, then one")
 	require.NoError(t, os.Mkdir(dir, 0o755))
-	w.stepUntil(50*time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
-	require.NoError(t, w.result(done))
-	require.Empty(t, w.events.Events, "the same failure again gives no event")
+	f.stepUntil(50*time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
+	require.NoError(t, f.result(done))
+	require.Empty(t, f.events.Events, "the same failure again gives no event")
 }
 
 func TestSlowMountNamesWhatIsMissing(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
-	go func() { result <- w.Mount(ctx, pod("a", secretVolume("one", "x"), emptyDir("two"))) }()
-	require.Contains(t, w.nextEvent(), `secrets "x" not found`)
-	w.await("two is mounted", func() bool { return len(w.Volumes("a")) == 1 })
-	began := w.clock.Now()
-	w.stepUntil(time.Second, "the event", func() bool { return len(w.events.Events) > 0 })
-	require.GreaterOrEqual(t, w.clock.Since(began), 2*time.Minute)
-	require.Contains(t, w.nextEvent(), "Unable to attach or mount volumes: unmounted volumes=[one]: timed out")
+	go func() { result <- f.Mount(ctx, pod("a", secretVolume("one", "x"), emptyDir("two"))) }()
+	require.Contains(t, f.nextEvent(), `secrets "x" not found`)
+	f.eventually("two is mounted", func() bool { return len(f.Volumes("a")) == 1 })
+	began := f.clock.Now()
+	f.stepUntil(time.Second, "the event", func() bool { return len(f.events.Events) > 0 })
+	require.GreaterOrEqual(t, f.clock.Since(began), 2*time.Minute)
+	require.Contains(t, f.nextEvent(), "Unable to attach or mount volumes: unmounted volumes=[one]: timed out")
 	cancel()
-	err := w.result(result)
+	err := f.result(result)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "unmounted volumes=[one]")
 	require.ErrorContains(t, err, `secrets "x" not found`)
 }
 
 func TestUnmountEndsAMountThatWaits(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	p := pod("a", configMapVolume("conf", "conf"), memory("mem"))
-	done := w.mounting(p)
-	w.nextEvent()
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.ErrorIs(t, w.result(done), volumemanager.ErrTerminating)
-	w.gone("a")
-	require.Zero(t, w.objects.Watched())
+	done := f.startMount(p)
+	f.nextEvent()
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.ErrorIs(t, f.result(done), volumemanager.ErrTerminating)
+	f.requireUnmounted("a")
+	require.Zero(t, f.objects.Watched())
 }
 
 func TestUnsupportedVolumesAreNamed(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	for field, p := range map[string]*corev1.Pod{
 		"spec.volumes[v].iscsi":           pod("a", vol("v", corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{}})),
 		"spec.volumes[v].fc":              pod("b", vol("v", corev1.VolumeSource{FC: &corev1.FCVolumeSource{}})),
 		"spec.volumes[v].emptyDir.medium": pod("c", vol("v", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}})),
 	} {
-		require.ErrorContains(t, w.Supported(p), field)
-		err := w.Mount(t.Context(), p)
+		require.ErrorContains(t, f.Supported(p), field)
+		err := f.Mount(t.Context(), p)
 		require.True(t, volume.IsUnsupported(err), "%v", err)
 		require.ErrorContains(t, err, field)
-		require.Contains(t, w.nextEvent(), field)
-		require.NoError(t, w.Unmount(t.Context(), p.UID))
+		require.Contains(t, f.nextEvent(), field)
+		require.NoError(t, f.Unmount(t.Context(), p.UID))
 	}
 	p := pod("d", emptyDir("v"))
 	p.Spec.InitContainers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "v"}}}}
-	require.ErrorContains(t, w.Supported(p), "spec.volumes[v].emptyDir: volumeDevices names it")
-	claim, pv, _ := w.claim("c")
+	require.ErrorContains(t, f.Supported(p), "spec.volumes[v].emptyDir: volumeDevices names it")
+	claim, pv, _ := f.newLocalClaim("c")
 	pv.Spec.Local, pv.Spec.FC = nil, &corev1.FCVolumeSource{}
-	w.create(claim, pv, hereNode())
-	require.ErrorContains(t, w.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.fc")
+	f.create(claim, pv, newNode())
+	require.ErrorContains(t, f.Mount(t.Context(), pod("e", claimVolume("v", "c"))), "PersistentVolume[pv-c].spec.fc")
 }
 
 func TestClaims(t *testing.T) {
@@ -183,115 +183,115 @@ func TestClaims(t *testing.T) {
 			`get its volume: persistentvolumes "x" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			claim, pv, _ := w.claim("c")
+			f := newFixture(t)
+			claim, pv, _ := f.newLocalClaim("c")
 			broken, brokenPV := claim.DeepCopy(), pv.DeepCopy()
 			test.breakIt(broken, brokenPV)
-			w.create(broken, brokenPV, hereNode())
-			done := w.mounting(pod("a", claimVolume("data", "c")))
-			event := w.nextEvent()
+			f.create(broken, brokenPV, newNode())
+			done := f.startMount(pod("a", claimVolume("data", "c")))
+			event := f.nextEvent()
 			require.Contains(t, event, "use claim ns/c: ")
 			require.Contains(t, event, test.err)
-			w.awaitWatch("persistentvolumeclaims")
+			f.waitForWatch("persistentvolumeclaims")
 			pvs := corev1.SchemeGroupVersion.WithResource("persistentvolumes")
 			claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
-			require.NoError(t, w.client.Tracker().Update(pvs, pv, ""))
-			require.NoError(t, w.client.Tracker().Update(claims, claim, "ns"))
-			require.NoError(t, w.result(done), "the claim's event must be enough")
-			require.Len(t, w.Volumes("a"), 1)
-			require.NoError(t, w.Unmount(t.Context(), "a"))
+			require.NoError(t, f.client.Tracker().Update(pvs, pv, ""))
+			require.NoError(t, f.client.Tracker().Update(claims, claim, "ns"))
+			require.NoError(t, f.result(done), "the claim's event must be enough")
+			require.Len(t, f.Volumes("a"), 1)
+			require.NoError(t, f.Unmount(t.Context(), "a"))
 		})
 	}
 }
 
 func TestClaimThatMayNotBeWatchedIsReadEachSecond(t *testing.T) {
-	w := newWorld(t)
-	w.client.PrependWatchReactor("persistentvolumeclaims", func(clienttesting.Action) (bool, watch.Interface, error) {
+	f := newFixture(t)
+	f.client.PrependWatchReactor("persistentvolumeclaims", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "c", errors.New("nodes may not"))
 	})
-	done := w.mounting(pod("a", claimVolume("data", "c")))
-	require.Contains(t, w.nextEvent(), `"c" not found`)
-	claim, pv, _ := w.claim("c")
-	w.create(claim, pv, hereNode())
-	began := w.clock.Now()
-	w.stepUntil(100*time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
-	require.LessOrEqual(t, w.clock.Since(began), 3*time.Second, "the pause must not grow beyond a second")
-	require.NoError(t, w.result(done))
+	done := f.startMount(pod("a", claimVolume("data", "c")))
+	require.Contains(t, f.nextEvent(), `"c" not found`)
+	claim, pv, _ := f.newLocalClaim("c")
+	f.create(claim, pv, newNode())
+	began := f.clock.Now()
+	f.stepUntil(100*time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
+	require.LessOrEqual(t, f.clock.Since(began), 3*time.Second, "the pause must not grow beyond a second")
+	require.NoError(t, f.result(done))
 }
 
 // TestClaimThatMayNotBeReadYet: the API server lets a node read a claim a moment after the node has seen the Pod.
 func TestClaimThatMayNotBeReadYet(t *testing.T) {
-	w := newWorld(t)
-	claim, pv, _ := w.claim("c")
-	w.create(claim, pv, hereNode())
-	w.refusals.Store(3)
-	done := w.mounting(pod("a", claimVolume("data", "c")))
-	w.stepUntil(time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
-	require.NoError(t, w.result(done))
-	require.Empty(t, w.events.Events, "a moment is nothing to tell of")
-	require.NoError(t, w.Unmount(t.Context(), "a"))
+	f := newFixture(t)
+	claim, pv, _ := f.newLocalClaim("c")
+	f.create(claim, pv, newNode())
+	f.claimRefusals.Store(3)
+	done := f.startMount(pod("a", claimVolume("data", "c")))
+	f.stepUntil(time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
+	require.NoError(t, f.result(done))
+	require.Empty(t, f.events.Events, "a moment is nothing to tell of")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
 
-	w.refusals.Store(1000)
-	done = w.mounting(pod("b", claimVolume("data", "c")))
-	w.stepUntil(10*time.Millisecond, "an event", func() bool { return len(w.events.Events) > 0 })
-	require.Contains(t, w.nextEvent(), "no relationship found", "what lasts is told")
-	w.refusals.Store(0)
-	told := w.clock.Now()
-	w.stepUntil(10*time.Millisecond, "the volume", func() bool { return len(w.Volumes("b")) == 1 })
-	require.NoError(t, w.result(done))
-	require.Less(t, w.clock.Since(told), 30*time.Second, "the tries before count for no backoff")
+	f.claimRefusals.Store(1000)
+	done = f.startMount(pod("b", claimVolume("data", "c")))
+	f.stepUntil(10*time.Millisecond, "an event", func() bool { return len(f.events.Events) > 0 })
+	require.Contains(t, f.nextEvent(), "no relationship found", "what lasts is told")
+	f.claimRefusals.Store(0)
+	updated := f.clock.Now()
+	f.stepUntil(10*time.Millisecond, "the volume", func() bool { return len(f.Volumes("b")) == 1 })
+	require.NoError(t, f.result(done))
+	require.Less(t, f.clock.Since(updated), 30*time.Second, "the tries before count for no backoff")
 }
 
 // TestTokenThatMayNotBeHadYet: nor is a moment's refusal of a token a failure of its volume.
 func TestTokenThatMayNotBeHadYet(t *testing.T) {
-	w := newWorld(t)
-	w.noTokens.Store(3)
-	done := w.mounting(pod("a", tokenVolume("token")))
-	w.stepUntil(time.Millisecond, "the volume", func() bool { return len(w.Volumes("a")) == 1 })
-	require.NoError(t, w.result(done))
-	require.Empty(t, w.events.Events)
+	f := newFixture(t)
+	f.tokenRefusals.Store(3)
+	done := f.startMount(pod("a", tokenVolume("token")))
+	f.stepUntil(time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
+	require.NoError(t, f.result(done))
+	require.Empty(t, f.events.Events)
 }
 
-func TestMemoryThatMayReachADiskIsTold(t *testing.T) {
-	w := newWorld(t)
-	w.maySwap = func() (bool, error) { return true, nil }
-	w.restart()
-	require.Contains(t, w.nextEvent(), "Warning PossibleMemoryBackedVolumesOnDisk ")
-	w.maySwap = func() (bool, error) { return false, errors.New("nobody knows") }
-	w.restart()
-	require.NoError(t, w.Mount(t.Context(), pod("a", emptyDir("v"))), "the volumes are there all the same")
-	require.NoError(t, w.Unmount(t.Context(), "a"))
-	require.Empty(t, w.events.Events)
+func TestMemoryThatMayReachADiskIsReported(t *testing.T) {
+	f := newFixture(t)
+	f.maySwap = func() (bool, error) { return true, nil }
+	f.restart()
+	require.Contains(t, f.nextEvent(), "Warning PossibleMemoryBackedVolumesOnDisk ")
+	f.maySwap = func() (bool, error) { return false, errors.New("nobody knows") }
+	f.restart()
+	require.NoError(t, f.Mount(t.Context(), pod("a", emptyDir("v"))), "the volumes are there all the same")
+	require.NoError(t, f.Unmount(t.Context(), "a"))
+	require.Empty(t, f.events.Events)
 }
 
-func TestClaimIsAwaitedWhereClaimsAreTold(t *testing.T) {
-	w := newWorld(t)
+func TestMountContinuesWithAClaimEvent(t *testing.T) {
+	f := newFixture(t)
 	source := &claimSource{}
-	w.claims = source
-	w.restart()
-	done := w.mounting(pod("a", claimVolume("data", "c")))
-	require.Contains(t, w.nextEvent(), `"c" not found`)
-	claim, pv, _ := w.claim("c")
-	w.create(claim, pv, hereNode())
-	source.tell("ns", "c")
-	require.NoError(t, w.result(done), "the clock stands still: only the source can be the cause")
-	for len(w.watching) > 0 {
-		require.NotEqual(t, "persistentvolumeclaims", <-w.watching, "what is told of needs no watch")
+	f.claims = source
+	f.restart()
+	done := f.startMount(pod("a", claimVolume("data", "c")))
+	require.Contains(t, f.nextEvent(), `"c" not found`)
+	claim, pv, _ := f.newLocalClaim("c")
+	f.create(claim, pv, newNode())
+	source.notify("ns", "c")
+	require.NoError(t, f.result(done), "the clock stands still: only the source can be the cause")
+	for len(f.openedWatches) > 0 {
+		require.NotEqual(t, "persistentvolumeclaims", <-f.openedWatches, "what is told of needs no watch")
 	}
-	require.NoError(t, w.Unmount(t.Context(), "a"))
+	require.NoError(t, f.Unmount(t.Context(), "a"))
 }
 
 func TestGenericEphemeralVolumeIsThePodsOwnClaim(t *testing.T) {
-	w := newWorld(t)
-	claim, pv, _ := w.claim("pod-a-scratch")
-	w.create(claim, pv, hereNode())
+	f := newFixture(t)
+	claim, pv, _ := f.newLocalClaim("pod-a-scratch")
+	f.create(claim, pv, newNode())
 	p := pod("a", vol("scratch", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}))
-	done := w.mounting(p)
-	require.Contains(t, w.nextEvent(), "was not created for pod ns/pod-a")
-	w.awaitWatch("persistentvolumeclaims")
+	done := f.startMount(p)
+	require.Contains(t, f.nextEvent(), "was not created for pod ns/pod-a")
+	f.waitForWatch("persistentvolumeclaims")
 	owned := claim.DeepCopy()
 	isController := true
 	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID, Controller: &isController}}
-	require.NoError(t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), owned, "ns"))
-	require.NoError(t, w.result(done))
+	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), owned, "ns"))
+	require.NoError(t, f.result(done))
 }

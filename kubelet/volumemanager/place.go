@@ -17,25 +17,25 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// giveBackTime is how long drivers may take, in all, to take their volumes back when everything is unmounted.
-const giveBackTime = 10 * time.Second
+// gracefulUnmountTimeout is how long drivers may take, in all, to take their volumes back when everything is unmounted.
+const gracefulUnmountTimeout = 10 * time.Second
 
-// place makes one attempt to have the plugin set the volume up. What belongs to the node comes first: the volume is
+// attachAndSetUp makes one attempt to have the plugin set the volume up. What belongs to the node comes first: the volume is
 // attached and staged.
-func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
+func (m *Manager) attachAndSetUp(ctx context.Context, plugin volume.Plugin, request volume.Request) (volume.Mount, error) {
 	attachable, ok := plugin.(volume.Attachable)
 	if !ok {
-		return m.makeReady(ctx, plugin, request)
+		return m.setUpWithoutDevice(ctx, plugin, request)
 	}
-	device, path, err := m.obtain(ctx, attachable, request)
-	for errors.Is(err, errAskAgain) {
-		device, path, err = m.obtain(ctx, attachable, request)
+	device, path, err := m.acquireDevice(ctx, attachable, request)
+	for errors.Is(err, errDriverChanged) {
+		device, path, err = m.acquireDevice(ctx, attachable, request)
 	}
 	if err != nil {
 		return volume.Mount{}, err
 	}
 	if device.Name == "" {
-		return m.makeReady(ctx, plugin, request)
+		return m.setUpWithoutDevice(ctx, plugin, request)
 	}
 	var mount volume.Mount
 	stageAndSetUp := func(ctx context.Context) error {
@@ -54,8 +54,8 @@ func (m *Manager) place(ctx context.Context, plugin volume.Plugin, request volum
 	return mount, err
 }
 
-// makeReady has a volume set up that is no device.
-func (m *Manager) makeReady(ctx context.Context, plugin volume.Plugin, request volume.Request) (
+// setUpWithoutDevice has a volume set up that is no device.
+func (m *Manager) setUpWithoutDevice(ctx context.Context, plugin volume.Plugin, request volume.Request) (
 	mount volume.Mount, err error,
 ) {
 	err = m.measureMount(ctx, plugin, request, func(ctx context.Context) error {
@@ -69,7 +69,7 @@ func (m *Manager) makeReady(ctx context.Context, plugin volume.Plugin, request v
 func (m *Manager) measureMount(ctx context.Context, plugin volume.Plugin, request volume.Request,
 	op func(context.Context) error,
 ) error {
-	return m.meter.run(ctx, request.Spec.QualifiedPluginName(plugin.Name()), measuredMount, request.Spec.IsBlock(), op)
+	return m.metrics.run(ctx, request.Spec.QualifiedPluginName(plugin.Name()), measuredMount, request.Spec.IsBlock(), op)
 }
 
 // setUpOrMap calls the plugin.
@@ -85,17 +85,17 @@ func setUpOrMap(ctx context.Context, plugin volume.Plugin, request volume.Reques
 	return mapper.Map(ctx, request)
 }
 
-// obtain finds the volume's device, notes that it is used, and waits, if it needs that, until it is attached. It returns
+// acquireDevice finds the volume's device, notes that it is used, and waits, if it needs that, until it is attached. It returns
 // where. The wait is a stage of the Pod's timeline.
-func (m *Manager) obtain(
+func (m *Manager) acquireDevice(
 	ctx context.Context, plugin volume.Attachable, request volume.Request,
 ) (device volume.Device, path string, err error) {
-	cured := m.devices.cured()
+	retry := m.devices.retrySignal()
 	device, err = plugin.Device(ctx, request.Spec)
 	if err != nil || device.Name == "" {
 		return device, "", err
 	}
-	by := user{uid: request.Pod.UID, dir: request.Dir}
+	by := volumeRef{uid: request.Pod.UID, dir: request.Dir}
 	if err := m.devices.acquire(plugin, device, by, isExclusive(request.Spec)); err != nil {
 		return device, "", err
 	}
@@ -103,11 +103,11 @@ func (m *Manager) obtain(
 		return device, "", nil
 	}
 	end := func(error) {}
-	wait := attachWait{name: device.Name, cured: cured}
-	if explainer, ok := plugin.(volume.AttachErrorReader); ok {
-		wait.explain = func(ctx context.Context) error { return explainer.AttachError(ctx, request.Spec) }
+	wait := attachWait{name: device.Name, driverChanged: retry}
+	if errorReader, ok := plugin.(volume.AttachErrorReader); ok {
+		wait.attachError = func(ctx context.Context) error { return errorReader.AttachError(ctx, request.Spec) }
 	}
-	wait.began = func() {
+	wait.onWait = func() {
 		span := timeline.Current(ctx).Begin("kubelet", timeline.StageAttach, request.Spec.Name)
 		if request.Spec.PV != nil {
 			span.Because(timeline.RefOf("PersistentVolume", request.Spec.PV))
@@ -125,7 +125,7 @@ func isExclusive(spec volume.Spec) bool {
 }
 
 // NodeChanged takes a new state of this Node: it says which volumes are attached. It does not block.
-func (m *Manager) NodeChanged(node *corev1.Node) { m.devices.nodeChanged(node) }
+func (m *Manager) NodeChanged(node *corev1.Node) { m.devices.onNodeChanged(node) }
 
 // Retry has everything that failed tried again now. It is called when something came that many may have waited for,
 // such as a CSI driver.
@@ -134,8 +134,8 @@ func (m *Manager) Retry() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, state := range m.pods {
-		close(state.changed)
-		state.changed = make(chan struct{})
+		close(state.retryCh)
+		state.retryCh = make(chan struct{})
 	}
 }
 
@@ -147,25 +147,25 @@ func (m *Manager) volumeDir(uid types.UID, plugin volume.Plugin, spec volume.Spe
 	return volume.Dir(m.config.RootDir, uid, plugin.Name(), spec.DirName())
 }
 
-// volumesOnDisk lists a Pod's volumes, whoever set them up.
-func (m *Manager) volumesOnDisk(uid types.UID) ([]string, error) {
-	found, err := onDisk(volume.PodVolumesDir(m.config.RootDir, uid))
+// podVolumeDirs lists a Pod's volumes, whoever set them up.
+func (m *Manager) podVolumeDirs(uid types.UID) ([]string, error) {
+	found, err := listVolumeDirs(volume.PodVolumesDir(m.config.RootDir, uid))
 	if err != nil {
 		return nil, err
 	}
-	devices, err := onDisk(volume.PodDevicesDir(m.config.RootDir, uid))
+	devices, err := listVolumeDirs(volume.PodDevicesDir(m.config.RootDir, uid))
 	return append(found, devices...), err
 }
 
-// takeDownVolume takes one volume of a Pod down. The device that it is made of, if any, is let go. state may be nil.
-func (m *Manager) takeDownVolume(ctx context.Context, state *podState, uid types.UID, dir string) (err error) {
+// unmountVolume takes one volume of a Pod down. The device that it is made of, if any, is let go. state may be nil.
+func (m *Manager) unmountVolume(ctx context.Context, state *podState, uid types.UID, dir string) (err error) {
 	span := timeline.Current(ctx).Begin("kubelet", timeline.StageUnmountOne, filepath.Base(dir))
 	ctx = span.Context(ctx)
 	defer func() { span.End(err) }()
 	name := filepath.Base(filepath.Dir(dir))
 	plugin, ok := m.deps.Plugins.ByDirName(name)
 	if !ok {
-		return m.takeDownUnknown(ctx, name, dir)
+		return m.unmountUnknownVolume(ctx, name, dir)
 	}
 	device := ""
 	attachable, ok := plugin.(volume.Attachable)
@@ -174,10 +174,10 @@ func (m *Manager) takeDownVolume(ctx context.Context, state *podState, uid types
 			return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
 		}
 	}
-	full := m.of(state, plugin, dir, device)
+	full := m.pluginName(state, plugin, dir, device)
 	down := func(ctx context.Context) error {
-		return m.meter.run(ctx, full, measuredUnmount, isDeviceDir(dir),
-			func(ctx context.Context) error { return m.tearDown(ctx, plugin, dir) })
+		return m.metrics.run(ctx, full, measuredUnmount, isDeviceDir(dir),
+			func(ctx context.Context) error { return m.tearDownOrUnmap(ctx, plugin, dir) })
 	}
 	if device == "" {
 		err = down(ctx)
@@ -187,7 +187,7 @@ func (m *Manager) takeDownVolume(ctx context.Context, state *podState, uid types
 	if err != nil {
 		return fmt.Errorf("take down %s volume %q: %w", plugin.Name(), filepath.Base(dir), err)
 	}
-	m.devices.release(device, user{uid: uid, dir: dir})
+	m.devices.release(device, volumeRef{uid: uid, dir: dir})
 	return nil
 }
 
@@ -196,8 +196,8 @@ func isDeviceDir(dir string) bool {
 	return filepath.Base(filepath.Dir(filepath.Dir(dir))) == filepath.Base(volume.PodDevicesDir("", ""))
 }
 
-// tearDown calls the plugin.
-func (m *Manager) tearDown(ctx context.Context, plugin volume.Plugin, dir string) error {
+// tearDownOrUnmap calls the plugin.
+func (m *Manager) tearDownOrUnmap(ctx context.Context, plugin volume.Plugin, dir string) error {
 	if !isDeviceDir(dir) {
 		return plugin.TearDown(ctx, dir)
 	}
@@ -208,8 +208,8 @@ func (m *Manager) tearDown(ctx context.Context, plugin volume.Plugin, dir string
 	return mapper.Unmap(ctx, dir)
 }
 
-// adoptDevices finds on disk which devices are staged on this node, and which volumes of Pods are made of them.
-func (m *Manager) adoptDevices() error {
+// recoverDevices finds on disk which devices are staged on this node, and which volumes of Pods are made of them.
+func (m *Manager) recoverDevices() error {
 	for _, plugin := range m.deps.Plugins.All() {
 		attachable, ok := plugin.(volume.Attachable)
 		if !ok {
@@ -220,11 +220,11 @@ func (m *Manager) adoptDevices() error {
 			return err
 		}
 		for _, device := range staged {
-			m.devices.adopt(attachable, device)
+			m.devices.recover(attachable, device)
 		}
 		// A volume may be left whose device is not known as staged: what stands there counts as attached too.
 		for _, base := range []string{"volumes", "volumeDevices"} {
-			if err := m.adoptUsers(attachable, base); err != nil {
+			if err := m.recoverDeviceUsers(attachable, base); err != nil {
 				return err
 			}
 		}
@@ -232,7 +232,7 @@ func (m *Manager) adoptDevices() error {
 	return nil
 }
 
-func (m *Manager) adoptUsers(plugin volume.Attachable, base string) error {
+func (m *Manager) recoverDeviceUsers(plugin volume.Attachable, base string) error {
 	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
 	if err != nil {
 		return fmt.Errorf("list pods on disk: %w", err)
@@ -250,16 +250,16 @@ func (m *Manager) adoptUsers(plugin volume.Attachable, base string) error {
 				continue
 			}
 			device := volume.Device{Name: name}
-			m.devices.adopt(plugin, device, user{uid: types.UID(pod.Name()), dir: dir})
+			m.devices.recover(plugin, device, volumeRef{uid: types.UID(pod.Name()), dir: dir})
 		}
 	}
 	return nil
 }
 
-// giveBack makes one attempt to take the volumes of devices down in the order that their drivers want, before
+// unmountGracefully makes one attempt to take the volumes of devices down in the order that their drivers want, before
 // everything is unmounted by force. What a driver does not answer to in time is left to that.
-func (m *Manager) giveBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, giveBackTime)
+func (m *Manager) unmountGracefully(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, gracefulUnmountTimeout)
 	defer cancel()
 	for _, plugin := range m.deps.Plugins.All() {
 		attachable, ok := plugin.(volume.Attachable)
@@ -270,26 +270,26 @@ func (m *Manager) giveBack(ctx context.Context) {
 		if err != nil || len(staged) == 0 {
 			continue
 		}
-		m.giveBackVolumes(ctx, attachable)
+		m.unmountVolumesOf(ctx, attachable)
 		for _, device := range staged {
 			err := m.exec.Do(ctx, deviceKey(device.Name), opUnstage, func(ctx context.Context) error {
-				return m.devices.unstageOnce(ctx, attachable, device)
+				return m.devices.callUnstage(ctx, attachable, device)
 			})
 			if err != nil {
-				m.log.Warn("volume was not unstaged in order", "volume", device.Name, "error", err)
+				m.logger.Warn("volume was not unstaged in order", "volume", device.Name, "error", err)
 			}
 		}
 	}
 }
 
-func (m *Manager) giveBackVolumes(ctx context.Context, plugin volume.Attachable) {
+func (m *Manager) unmountVolumesOf(ctx context.Context, plugin volume.Attachable) {
 	pods, err := os.ReadDir(volume.PodsDir(m.config.RootDir))
 	if err != nil {
 		return
 	}
 	for _, pod := range pods {
 		uid := types.UID(pod.Name())
-		found, err := m.volumesOnDisk(uid)
+		found, err := m.podVolumeDirs(uid)
 		if err != nil {
 			continue
 		}
@@ -297,8 +297,8 @@ func (m *Manager) giveBackVolumes(ctx context.Context, plugin volume.Attachable)
 			if !strings.HasSuffix(filepath.Dir(dir), "/"+volume.EscapeName(plugin.Name())) {
 				continue
 			}
-			if err := m.takeDownVolume(ctx, nil, uid, dir); err != nil {
-				m.log.Warn("volume was not taken down in order", "uid", uid, "error", err)
+			if err := m.unmountVolume(ctx, nil, uid, dir); err != nil {
+				m.logger.Warn("volume was not taken down in order", "uid", uid, "error", err)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // refreshLoop brings volumes up to date whose Pods were noted as changed, until ctx ends.
 func (m *Manager) refreshLoop(ctx context.Context) {
 	var group errgroup.Group
-	group.SetLimit(refreshers)
+	group.SetLimit(maxConcurrentRefreshes)
 	var later sync.WaitGroup
 	defer later.Wait()
 	defer func() { _ = group.Wait() }() // the functions below return nil
@@ -24,11 +24,11 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.wake:
+		case <-m.refreshQueued:
 		}
 		m.mu.Lock()
-		dirty := m.dirty
-		m.dirty = make(map[types.UID]struct{})
+		dirty := m.podsToRefresh
+		m.podsToRefresh = make(map[types.UID]struct{})
 		m.mu.Unlock()
 		for uid := range dirty {
 			group.Go(func() error {
@@ -63,11 +63,11 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 			continue
 		}
 		if m.isEnding(state) { // its objects and tokens go with it, and nobody waits for new content
-			m.log.Debug("cannot bring volume up to date", "uid", uid, "volume", name, "error", err)
+			m.logger.Debug("cannot bring volume up to date", "uid", uid, "volume", name, "error", err)
 			continue
 		}
-		m.log.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
-		m.report(state, name, failedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
+		m.logger.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
+		m.reportFailure(state, name, reasonFailedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
 		if wait := m.exec.RetryAfter(key, opRefresh); pause == 0 || wait < pause {
 			pause = wait
 		}
@@ -77,10 +77,10 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if state.retrying {
+	if state.refreshRetryPending {
 		return 0
 	}
-	state.retrying = true
+	state.refreshRetryPending = true
 	return pause
 }
 
@@ -109,9 +109,9 @@ func (m *Manager) refreshLater(ctx context.Context, uid types.UID, pause time.Du
 	case <-timer.C():
 	}
 	m.mu.Lock()
-	state.retrying = false
+	state.refreshRetryPending = false
 	m.mu.Unlock()
-	m.podChanged(uid)
+	m.onPodChanged(uid)
 }
 
 // refresh refreshes one volume.
@@ -137,7 +137,7 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(state.reported, name)
+	delete(state.lastEvents, name)
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 func (m *Manager) refreshVolume(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
 	refresh := func(ctx context.Context) error { return mounted.plugin.(volume.Refresher).Refresh(ctx, request) }
 	measured := refresh
-	if repeater, ok := mounted.plugin.(volume.Remounter); !ok || repeater.RequiresRemount(ctx, mounted.Spec) {
+	if remounter, ok := mounted.plugin.(volume.Remounter); !ok || remounter.RequiresRemount(ctx, mounted.Spec) {
 		measured = func(ctx context.Context) error { return m.measureMount(ctx, mounted.plugin, request, refresh) }
 	}
 	return m.onDevice(ctx, mounted, opRefresh, measured)

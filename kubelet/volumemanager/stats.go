@@ -27,7 +27,7 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 	all := make(map[string]volume.Stats, len(volumes))
 	var errs []error
 	for name, mounted := range volumes {
-		stats, err := statsOf(ctx, mounted)
+		stats, err := volumeStats(ctx, mounted)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("measure volume %q of pod %s: %w", name, uid, err))
 			continue
@@ -39,10 +39,10 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 	return all, errors.Join(errs...)
 }
 
-// statsOf measures one volume. Nil means that there is nothing to measure.
-func statsOf(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
-	if stater, ok := mounted.plugin.(volume.StatsProvider); ok {
-		stats, err := stater.Stats(ctx, mounted.Spec, mounted.Path)
+// volumeStats measures one volume. Nil means that there is nothing to measure.
+func volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
+	if provider, ok := mounted.plugin.(volume.StatsProvider); ok {
+		stats, err := provider.Stats(ctx, mounted.Spec, mounted.Path)
 		if stats != nil || err != nil {
 			return stats, err
 		}

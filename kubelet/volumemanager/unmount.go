@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound the pause between two tries to unmount everything at the end.
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = time.Second
-	// cleaners is how many Pods' leftovers are cleaned up at once.
-	cleaners = 8
+	// minUnmountRetry and maxUnmountRetry bound the pause between two tries to unmount everything at the end.
+	minUnmountRetry = 50 * time.Millisecond
+	maxUnmountRetry = time.Second
+	// maxConcurrentCleanups is how many Pods' leftovers are cleaned up at once.
+	maxConcurrentCleanups = 8
 )
 
 // Unmount takes down all volumes of the Pod that are on disk, whoever set them up, and returns when they and
@@ -39,8 +39,8 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("unmount volumes of pod %s: %w", uid, ctx.Err())
 	}
 	for {
-		cured := m.devices.cured()
-		err := m.takeDown(ctx, state, uid)
+		retry := m.devices.retrySignal()
+		err := m.unmountPod(ctx, state, uid)
 		if err == nil {
 			m.forget(uid, state)
 			return nil
@@ -48,12 +48,12 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("unmount volumes of pod %s: %w", uid, err)
 		}
-		m.log.Warn("cannot unmount volumes, trying again", "uid", uid, "error", err)
-		m.report(state, "", failedUnmount, "UnmountVolume.TearDown failed : "+err.Error()+remedy(err))
+		m.logger.Warn("cannot unmount volumes, trying again", "uid", uid, "error", err)
+		m.reportFailure(state, "", reasonFailedUnmount, "UnmountVolume.TearDown failed : "+err.Error()+remedy(err))
 		timer := m.clock.NewTimer(max(m.exec.RetryAfter(podKey(uid), opUnmount), time.Millisecond))
 		select {
 		case <-timer.C():
-		case <-cured:
+		case <-retry:
 			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
@@ -86,12 +86,12 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 	if m.pods[uid] == state {
 		delete(m.pods, uid)
 		if state.pod != nil {
-			m.forgetClaims(state.pod)
+			m.unindexClaims(state.pod)
 		}
 	}
-	delete(m.dirty, uid)
-	delete(m.again, uid)
-	delete(m.grown, uid)
+	delete(m.podsToRefresh, uid)
+	delete(m.podsToResync, uid)
+	delete(m.podsToExpand, uid)
 	if state.pod != nil {
 		for i := range state.pod.Spec.Volumes {
 			m.exec.ForgetFailures(volumeKey(uid, state.pod.Spec.Volumes[i].Name))
@@ -102,14 +102,14 @@ func (m *Manager) forget(uid types.UID, state *podState) {
 	m.deps.Tokens.Forget(uid)
 }
 
-// takeDown makes one attempt at all volumes of the Pod.
-func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) error {
+// unmountPod makes one attempt at all volumes of the Pod.
+func (m *Manager) unmountPod(ctx context.Context, state *podState, uid types.UID) error {
 	return m.exec.Do(ctx, podKey(uid), opUnmount, func(ctx context.Context) error {
 		state.gate.Lock() // until operations that had begun have ended; they were told to
 		defer state.gate.Unlock()
 		m.mu.Lock()
-		if state.ending == nil {
-			state.ending = maps.Clone(state.mounted)
+		if state.terminating == nil {
+			state.terminating = maps.Clone(state.mounted)
 		}
 		clear(state.mounted)
 		m.mu.Unlock()
@@ -117,7 +117,7 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		if err := m.subpaths.Cleanup(ctx, podDir); err != nil {
 			return err
 		}
-		found, err := m.volumesOnDisk(uid)
+		found, err := m.podVolumeDirs(uid)
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,7 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 		errs := make([]error, len(found))
 		for i, dir := range found {
 			group.Go(func() error {
-				errs[i] = m.takeDownVolume(ctx, state, uid, dir)
+				errs[i] = m.unmountVolume(ctx, state, uid, dir)
 				return nil
 			})
 		}
@@ -146,8 +146,8 @@ func (m *Manager) takeDown(ctx context.Context, state *podState, uid types.UID) 
 	})
 }
 
-// onDisk lists the directories of volumes: root/<plugin>/<volume>.
-func onDisk(root string) ([]string, error) {
+// isOnDisk lists the directories of volumes: root/<plugin>/<volume>.
+func listVolumeDirs(root string) ([]string, error) {
 	var found []string
 	plugins, err := os.ReadDir(root)
 	if errors.Is(err, os.ErrNotExist) {
@@ -171,9 +171,9 @@ func onDisk(root string) ([]string, error) {
 	return found, nil
 }
 
-// takeDownUnknown takes a volume down that no plugin knows: it is unmounted, and removed only if it is empty. Nobody
+// unmountUnknownVolume takes a volume down that no plugin knows: it is unmounted, and removed only if it is empty. Nobody
 // can say whether its content is precious.
-func (m *Manager) takeDownUnknown(ctx context.Context, name, dir string) error {
+func (m *Manager) unmountUnknownVolume(ctx context.Context, name, dir string) error {
 	if err := mounts.UnmountAll(ctx, m.deps.Mounter, dir); err != nil {
 		return fmt.Errorf("take down volume of unknown plugin %q: %w", name, err)
 	}
@@ -183,7 +183,7 @@ func (m *Manager) takeDownUnknown(ctx context.Context, name, dir string) error {
 // RemovePodDir removes the Pod's whole directory, without passing through a mount point. Unmount must have succeeded
 // before: if volumes are left it refuses. A missing directory is fine.
 func (m *Manager) RemovePodDir(uid types.UID) error {
-	left, err := m.volumesOnDisk(uid)
+	left, err := m.podVolumeDirs(uid)
 	if err != nil {
 		return fmt.Errorf("remove directory of pod %s: %w", uid, err)
 	}
@@ -213,7 +213,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		return fmt.Errorf("list pods on disk: %w", err)
 	}
 	var group errgroup.Group
-	group.SetLimit(cleaners)
+	group.SetLimit(maxConcurrentCleanups)
 	errs := make([]error, len(entries))
 	for i, entry := range entries {
 		uid := types.UID(entry.Name())
@@ -222,7 +222,7 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		}
 		group.Go(func() error {
 			state := m.close(uid)
-			errs[i] = m.takeDown(ctx, state, uid)
+			errs[i] = m.unmountPod(ctx, state, uid)
 			if errs[i] == nil {
 				errs[i] = m.RemovePodDir(uid)
 			}
@@ -234,8 +234,8 @@ func (m *Manager) CleanupOrphans(ctx context.Context, keep func(types.UID) bool)
 		})
 	}
 	_ = group.Wait() // the errors are in errs
-	errs = append(errs, m.releaseLost(ctx, keep))
-	m.devices.unstageLeftovers()
+	errs = append(errs, m.unpinOrphaned(ctx, keep))
+	m.devices.unstageUnused()
 	return errors.Join(errs...)
 }
 
@@ -258,8 +258,8 @@ func (m *Manager) UnmountAll(ctx context.Context) error {
 		m.mu.Unlock()
 		state.gate.Unlock()
 	}
-	m.giveBack(ctx)
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+	m.unmountGracefully(ctx)
+	for pause := minUnmountRetry; ; pause = min(2*pause, maxUnmountRetry) {
 		err := m.unmountBelowRoot(ctx)
 		if err == nil {
 			return nil
@@ -276,8 +276,8 @@ func (m *Manager) UnmountAll(ctx context.Context) error {
 
 // unmountBelowRoot makes one attempt.
 func (m *Manager) unmountBelowRoot(ctx context.Context) error {
-	m.root.Lock()
-	defer m.root.Unlock()
+	m.rootMu.Lock()
+	defer m.rootMu.Unlock()
 	root, err := filepath.EvalSymlinks(m.config.RootDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -286,7 +286,7 @@ func (m *Manager) unmountBelowRoot(ctx context.Context) error {
 		return err
 	}
 	// What is held cannot be unmounted. What the plugins know of it stays on disk, as after a reboot.
-	errs := []error{m.holder.UnpinBelow(ctx, root)}
+	errs := []error{m.pinner.UnpinBelow(ctx, root)}
 	paths, err := mounts.ListBelow(root)
 	if err != nil {
 		return errors.Join(append(errs, err)...)

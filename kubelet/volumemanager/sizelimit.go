@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// measureEvery is how often emptyDirs that have a limit are measured, for the kernel tells nobody that a directory
+	// measureInterval is how often emptyDirs that have a limit are measured, for the kernel tells nobody that a directory
 	// has grown.
-	measureEvery = 10 * time.Second
-	// measureShare bounds what measuring costs: the pause is so many times as long as the measuring took.
-	measureShare = 20
+	measureInterval = 10 * time.Second
+	// measureCostFactor bounds what measuring costs: the pause is so many times as long as the measuring took.
+	measureCostFactor = 20
 	// blockSize is the unit of stat's blocks.
 	blockSize = 512
 )
 
-// bounded is an emptyDir on disk that may not become larger than its limit.
-type bounded struct {
+// limitedVolume is an emptyDir on disk that may not become larger than its limit.
+type limitedVolume struct {
 	uid   types.UID
 	name  string
 	dir   string
@@ -33,45 +33,45 @@ type bounded struct {
 	text  string // the limit as the Pod says it
 }
 
-// boundOf returns the limit of a volume that has to be measured. The kernel itself keeps those in memory small.
-func boundOf(uid types.UID, mounted *mountedVolume) (bounded, bool) {
+// sizeLimitOf returns the limit of a volume that has to be measured. The kernel itself keeps those in memory small.
+func sizeLimitOf(uid types.UID, mounted *mountedVolume) (limitedVolume, bool) {
 	spec := mounted.Spec
 	if spec.PV != nil || spec.Volume == nil || spec.Volume.EmptyDir == nil {
-		return bounded{}, false
+		return limitedVolume{}, false
 	}
 	source := spec.Volume.EmptyDir
 	if source.Medium != corev1.StorageMediumDefault || source.SizeLimit == nil || source.SizeLimit.Sign() <= 0 {
-		return bounded{}, false
+		return limitedVolume{}, false
 	}
-	return bounded{
+	return limitedVolume{
 		uid: uid, name: spec.Name, dir: mounted.Path, limit: source.SizeLimit.Value(), text: source.SizeLimit.String(),
 	}, true
 }
 
-// bounds lists the volumes that have to be measured.
-func (m *Manager) bounds() []bounded {
+// limitedVolumes lists the volumes that have to be measured.
+func (m *Manager) limitedVolumes() []limitedVolume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []bounded
+	var all []limitedVolume
 	for uid, state := range m.pods {
 		for _, mounted := range state.mounted {
-			if bound, ok := boundOf(uid, mounted); ok {
-				all = append(all, bound)
+			if limited, ok := sizeLimitOf(uid, mounted); ok {
+				all = append(all, limited)
 			}
 		}
 	}
 	return all
 }
 
-// watchLimits measures the emptyDirs that have a limit, and tells of Pods that have outgrown one, until ctx ends. It has
+// sizeLimitLoop measures the emptyDirs that have a limit, and tells of Pods that have outgrown one, until ctx ends. It has
 // no timer while there are no such volumes.
-func (m *Manager) watchLimits(ctx context.Context) {
-	pause := measureEvery
+func (m *Manager) sizeLimitLoop(ctx context.Context) {
+	pause := measureInterval
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.measure:
+		case <-m.measureQueued:
 		}
 		timer := m.clock.NewTimer(pause)
 		select {
@@ -81,25 +81,25 @@ func (m *Manager) watchLimits(ctx context.Context) {
 		case <-timer.C():
 		}
 		began := m.clock.Now()
-		bounds := m.bounds()
-		for _, bound := range bounds {
-			m.checkLimit(ctx, bound)
+		volumes := m.limitedVolumes()
+		for _, limited := range volumes {
+			m.checkLimit(ctx, limited)
 		}
-		pause = max(measureEvery, measureShare*m.clock.Since(began))
-		if len(bounds) > 0 {
-			poke(m.measure)
+		pause = max(measureInterval, measureCostFactor*m.clock.Since(began))
+		if len(volumes) > 0 {
+			signal(m.measureQueued)
 		}
 	}
 }
 
-func (m *Manager) checkLimit(ctx context.Context, bound bounded) {
-	used, err := diskUsage(ctx, bound.dir, bound.limit)
+func (m *Manager) checkLimit(ctx context.Context, limited limitedVolume) {
+	used, err := diskUsage(ctx, limited.dir, limited.limit)
 	if err != nil {
-		m.log.Debug("cannot measure emptyDir", "uid", bound.uid, "volume", bound.name, "error", err)
+		m.logger.Debug("cannot measure emptyDir", "uid", limited.uid, "volume", limited.name, "error", err)
 		return
 	}
-	if used > bound.limit && m.deps.Outgrown != nil {
-		m.deps.Outgrown(bound.uid, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", bound.name, bound.text))
+	if used > limited.limit && m.deps.OnSizeLimitExceeded != nil {
+		m.deps.OnSizeLimitExceeded(limited.uid, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", limited.name, limited.text))
 	}
 }
 

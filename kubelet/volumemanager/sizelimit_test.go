@@ -14,27 +14,27 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// limited is a volume on disk that may hold a mebibyte.
-func limited(name string) corev1.Volume {
+// limitedEmptyDir is a volume on disk that may hold a mebibyte.
+func limitedEmptyDir(name string) corev1.Volume {
 	return vol(name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}})
 }
 
-func TestPodThatOutgrowsItsEmptyDirIsTold(t *testing.T) {
-	w := newWorld(t)
-	small, large := pod("small", limited("v"), emptyDir("free")), pod("large", limited("v"))
-	require.NoError(t, w.Mount(t.Context(), small))
-	require.NoError(t, w.Mount(t.Context(), large))
+func TestEmptyDirOverItsSizeLimitIsReported(t *testing.T) {
+	f := newFixture(t)
+	small, large := pod("small", limitedEmptyDir("v"), emptyDir("free")), pod("large", limitedEmptyDir("v"))
+	require.NoError(t, f.Mount(t.Context(), small))
+	require.NoError(t, f.Mount(t.Context(), large))
 	write := func(uid, name string, bytes int) {
-		volumes := w.Volumes(small.UID)
+		volumes := f.Volumes(small.UID)
 		if uid == "large" {
-			volumes = w.Volumes(large.UID)
+			volumes = f.Volumes(large.UID)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(volumes[name].Path, "file"), make([]byte, bytes), 0o600))
 	}
 	write("small", "v", 512<<10)
 	write("small", "free", 4<<20) // has no limit
 	// A file with two names is one file, one with holes takes no room, and what is mounted below is not the Pod's.
-	path := w.Volumes(small.UID)["v"].Path
+	path := f.Volumes(small.UID)["v"].Path
 	require.NoError(t, os.Link(filepath.Join(path, "file"), filepath.Join(path, "again")))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "sparse"), nil, 0o600))
 	require.NoError(t, os.Truncate(filepath.Join(path, "sparse"), 1<<30))
@@ -42,21 +42,21 @@ func TestPodThatOutgrowsItsEmptyDirIsTold(t *testing.T) {
 	require.NoError(t, mounts.MountTmpfs(mounts.Syscalls{}, filepath.Join(path, "below")))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "below", "file"), make([]byte, 4<<20), 0o600))
 	for range 2 {
-		w.step(10 * time.Second)
+		f.step(10 * time.Second)
 	}
 	write("large", "v", 2<<20)
-	w.step(10 * time.Second)
+	f.step(10 * time.Second)
 	select {
-	case told := <-w.outgrown:
-		require.Equal(t, `large: Usage of EmptyDir volume "v" exceeds the limit "1Mi". `, told)
-	case <-time.After(soon):
+	case updated := <-f.overLimit:
+		require.Equal(t, `large: Usage of EmptyDir volume "v" exceeds the limit "1Mi". `, updated)
+	case <-time.After(waitTimeout):
 		t.Fatal("nobody was told")
 	}
-	require.NoError(t, w.Unmount(t.Context(), small.UID))
-	require.NoError(t, w.Unmount(t.Context(), large.UID))
-	w.step(10 * time.Second)
-	w.await("nothing to measure is no timer", func() bool { return !w.clock.HasWaiters() })
-	for len(w.outgrown) > 0 { // it is told at each look until the Pod is gone
-		require.Contains(t, <-w.outgrown, "large: ")
+	require.NoError(t, f.Unmount(t.Context(), small.UID))
+	require.NoError(t, f.Unmount(t.Context(), large.UID))
+	f.step(10 * time.Second)
+	f.eventually("nothing to measure is no timer", func() bool { return !f.clock.HasWaiters() })
+	for len(f.overLimit) > 0 { // it is told at each look until the Pod is gone
+		require.Contains(t, <-f.overLimit, "large: ")
 	}
 }

@@ -10,27 +10,27 @@ import (
 // Upstream's words for the states of volumes, and for a plugin that is not known: which one a claim needs is found out
 // when it is mounted.
 const (
-	actual        = "actual_state_of_world"
-	desired       = "desired_state_of_world"
+	stateActual   = "actual_state_of_world"
+	stateDesired  = "desired_state_of_world"
 	pluginUnknown = "N/A"
 )
 
-var totals = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of Pods that are set up, and that should be, by plugin.",
+var totalVolumesDesc = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of Pods that are set up, and that should be, by plugin.",
 	[]string{"plugin_name", "state"}, nil)
 
-// total is what volumes are counted by.
-type total struct{ plugin, state string }
+// volumeKind is what volumes are counted by.
+type volumeKind struct{ plugin, state string }
 
-// totals counts the volumes of all Pods. Those of a Pod that ends are not desired any more, and stay counted as set up
+// countVolumes counts the volumes of all Pods. Those of a Pod that ends are not desired any more, and stay counted as set up
 // until all of them are taken down: one that cannot be is what the count is for.
-func (m *Manager) totals() map[total]int {
+func (m *Manager) countVolumes() map[volumeKind]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	counts := make(map[total]int)
+	counts := make(map[volumeKind]int)
 	for _, state := range m.pods {
-		for _, held := range []map[string]*mountedVolume{state.mounted, state.ending} {
+		for _, held := range []map[string]*mountedVolume{state.mounted, state.terminating} {
 			for _, mounted := range held {
-				counts[total{mounted.Spec.QualifiedPluginName(mounted.plugin.Name()), actual}]++
+				counts[volumeKind{mounted.Spec.QualifiedPluginName(mounted.plugin.Name()), stateActual}]++
 			}
 		}
 		select {
@@ -41,15 +41,15 @@ func (m *Manager) totals() map[total]int {
 		if state.pod == nil {
 			continue
 		}
-		for _, v := range wanted(state.pod) {
-			counts[total{m.pluginOf(state, v), desired}]++
+		for _, v := range usedVolumes(state.pod) {
+			counts[volumeKind{m.usedPluginName(state, v), stateDesired}]++
 		}
 	}
 	return counts
 }
 
-// pluginOf is the plugin of a volume that is wanted. The caller holds mu.
-func (m *Manager) pluginOf(state *podState, v *corev1.Volume) string {
+// usedPluginName is the plugin of a volume that is wanted. The caller holds mu.
+func (m *Manager) usedPluginName(state *podState, v *corev1.Volume) string {
 	if mounted := state.mounted[v.Name]; mounted != nil {
 		return mounted.Spec.QualifiedPluginName(mounted.plugin.Name())
 	}

@@ -29,17 +29,17 @@ const driverName = "fake.csi.test"
 
 // nodeStatus is a Node's status that the test may keep from being written.
 type nodeStatus struct {
-	mu    sync.Mutex
-	inUse []corev1.UniqueVolumeName
-	hold  chan struct{} // if not nil, writes wait until it is closed
-	check func([]corev1.UniqueVolumeName)
+	mu      sync.Mutex
+	inUse   []corev1.UniqueVolumeName
+	blocked chan struct{} // if not nil, writes wait until it is closed
+	check   func([]corev1.UniqueVolumeName)
 }
 
 var _ volumemanager.NodeStatus = (*nodeStatus)(nil)
 
 func (s *nodeStatus) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVolumeName) error {
 	s.mu.Lock()
-	hold := s.hold
+	hold := s.blocked
 	s.mu.Unlock()
 	if hold != nil {
 		select {
@@ -69,21 +69,21 @@ func (s *nodeStatus) checkWrites(check func([]corev1.UniqueVolumeName)) {
 	s.check = check
 }
 
-func (s *nodeStatus) holdWrites() (release func()) {
+func (s *nodeStatus) blockWrites() (release func()) {
 	hold := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hold = hold
+	s.blocked = hold
 	return func() {
 		s.mu.Lock()
-		s.hold = nil
+		s.blocked = nil
 		s.mu.Unlock()
 		close(hold)
 	}
 }
 
-// deviceWorld is a world with a CSI driver. The driver lives on when the node agent restarts.
-func deviceWorld(t *testing.T, change ...func(*csifake.Config)) *world {
+// newDriverFixture is a world with a CSI driver. The driver lives on when the node agent restarts.
+func newDriverFixture(t *testing.T, change ...func(*csifake.Config)) *fixture {
 	t.Helper()
 	base := testsuite.Root(t)
 	config := csifake.Config{
@@ -99,28 +99,28 @@ func deviceWorld(t *testing.T, change ...func(*csifake.Config)) *world {
 	driver := csifake.New(config)
 	require.NoError(t, driver.Serve(""))
 	t.Cleanup(driver.Stop)
-	w := newWorldAt(t, filepath.Join(base, "kubelet"))
-	w.driver = driver
-	w.register()
-	return w
+	f := newFixtureAt(t, filepath.Join(base, "kubelet"))
+	f.driver = driver
+	f.register()
+	return f
 }
 
-func (w *world) register() {
-	w.t.Helper()
-	driver, err := csi.Dial(context.WithoutCancel(w.t.Context()), w.driver.Config.Name, w.driver.Endpoint())
-	require.NoError(w.t, err)
-	w.drivers.Add(driver)
+func (f *fixture) register() {
+	f.t.Helper()
+	driver, err := csi.Dial(context.WithoutCancel(f.t.Context()), f.driver.Config.Name, f.driver.Endpoint())
+	require.NoError(f.t, err)
+	f.drivers.Add(driver)
 }
 
-func unique(handle string) corev1.UniqueVolumeName {
+func uniqueName(handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^" + handle)
 }
 
-// device makes a claim of this name bound to a volume of the driver with a handle of the same name.
-func (w *world) device(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	w.t.Helper()
+// createDriverClaim makes a claim of this name bound to a volume of the driver with a handle of the same name.
+func (f *fixture) createDriverClaim(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	f.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	claim, pv, _ := w.claim(name)
+	claim, pv, _ := f.newLocalClaim(name)
 	pv.Spec.NodeAffinity = nil
 	pv.Spec.Capacity, claim.Status.Capacity = size, size
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -130,28 +130,28 @@ func (w *world) device(name string, change ...func(*corev1.PersistentVolume)) *c
 	for _, f := range change {
 		f(pv)
 	}
-	w.create(claim, pv)
+	f.create(claim, pv)
 	return pv
 }
 
 // attach does what the attach/detach controller does.
-func (w *world) attach(handles ...string) {
-	w.t.Helper()
-	node := hereNode()
+func (f *fixture) attach(handles ...string) {
+	f.t.Helper()
+	node := newNode()
 	for _, handle := range handles {
 		sum := sha256.Sum256([]byte(handle + driverName + "here"))
-		_ = w.client.Tracker().Add(&storagev1.VolumeAttachment{
+		_ = f.client.Tracker().Add(&storagev1.VolumeAttachment{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("csi-%x", sum)},
 			Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "here"},
 			Status:     storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"lun": handle}},
 		})
-		node.Status.VolumesAttached = append(node.Status.VolumesAttached, corev1.AttachedVolume{Name: unique(handle)})
+		node.Status.VolumesAttached = append(node.Status.VolumesAttached, corev1.AttachedVolume{Name: uniqueName(handle)})
 	}
-	w.NodeChanged(node)
+	f.NodeChanged(node)
 }
 
-// noAttach says that volumes of the driver need no attachment.
-func (w *world) noAttach(change ...func(*storagev1.CSIDriver)) {
+// createUnattachedDriver says that volumes of the driver need no attachment.
+func (f *fixture) createUnattachedDriver(change ...func(*storagev1.CSIDriver)) {
 	object := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
 		Spec:       storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
@@ -159,19 +159,19 @@ func (w *world) noAttach(change ...func(*storagev1.CSIDriver)) {
 	for _, f := range change {
 		f(object)
 	}
-	w.create(object)
-	w.restart() // so that the object is surely known
+	f.create(object)
+	f.restart() // so that the object is surely known
 }
 
-func (w *world) allGone() {
-	w.t.Helper()
-	w.await("everything is unstaged", func() bool { return w.driver.Staged() == 0 && len(w.status.list()) == 0 })
-	require.Zero(w.t, w.driver.Published())
-	w.await("no directory is left", func() bool {
-		entries, _ := os.ReadDir(filepath.Join(w.root, "plugins/kubernetes.io/csi", driverName))
+func (f *fixture) requireUnstaged() {
+	f.t.Helper()
+	f.eventually("everything is unstaged", func() bool { return f.driver.Staged() == 0 && len(f.status.list()) == 0 })
+	require.Zero(f.t, f.driver.Published())
+	f.eventually("no directory is left", func() bool {
+		entries, _ := os.ReadDir(filepath.Join(f.root, "plugins/kubernetes.io/csi", driverName))
 		return len(entries) == 0
 	})
-	left, err := mounts.ListBelow(filepath.Join(w.root, "plugins"))
-	require.NoError(w.t, err)
-	require.Empty(w.t, left)
+	left, err := mounts.ListBelow(filepath.Join(f.root, "plugins"))
+	require.NoError(f.t, err)
+	require.Empty(f.t, left)
 }

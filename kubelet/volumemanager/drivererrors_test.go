@@ -32,39 +32,39 @@ func TestErrorsOfDrivers(t *testing.T) {
 		"stage, too large": {"NodeStageVolume", csifake.Fault{Code: codes.ResourceExhausted, TakesEffect: true}, []string{"NodeUnstageVolume v"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := deviceWorld(t)
-			w.noAttach()
-			w.device("v")
-			w.driver.FailNext(test.call, test.fault)
-			done := w.mounting(pod("a", claimVolume("data", "v")))
+			f := newDriverFixture(t)
+			f.createUnattachedDriver()
+			f.createDriverClaim("v")
+			f.driver.FailNext(test.call, test.fault)
+			done := f.startMount(pod("a", claimVolume("data", "v")))
 			if test.fault.Hang {
-				w.await("the call", func() bool { return slices.Contains(w.driver.Calls(), test.call+" v") })
+				f.eventually("the call", func() bool { return slices.Contains(f.driver.Calls(), test.call+" v") })
 			} else {
-				require.Contains(t, w.nextEvent(), "csi driver fake.csi.test: "+test.call+" of volume \"pv-v\"")
+				require.Contains(t, f.nextEvent(), "csi driver fake.csi.test: "+test.call+" of volume \"pv-v\"")
 			}
-			w.driver.Reset()
-			require.NoError(t, w.Unmount(t.Context(), "a"))
-			require.ErrorIs(t, w.result(done), volumemanager.ErrTerminating)
-			w.gone("a")
-			w.allGone()
-			require.Equal(t, test.undone, w.driver.Calls())
+			f.driver.Reset()
+			require.NoError(t, f.Unmount(t.Context(), "a"))
+			require.ErrorIs(t, f.result(done), volumemanager.ErrTerminating)
+			f.requireUnmounted("a")
+			f.requireUnstaged()
+			require.Equal(t, test.undone, f.driver.Calls())
 
 			// And where the Pod stays, the next attempt succeeds.
 			if test.fault.Hang {
 				return
 			}
-			w.driver.FailNext(test.call, test.fault)
-			done = w.mounting(pod("b", claimVolume("data", "v")))
-			require.Contains(t, w.nextEvent(), test.call)
-			w.stepUntil(100*time.Millisecond, "mounted", func() bool { return len(w.Volumes("b")) == 1 })
-			require.NoError(t, w.result(done))
-			require.NoError(t, w.Unmount(t.Context(), "b"))
-			w.allGone()
+			f.driver.FailNext(test.call, test.fault)
+			done = f.startMount(pod("b", claimVolume("data", "v")))
+			require.Contains(t, f.nextEvent(), test.call)
+			f.stepUntil(100*time.Millisecond, "mounted", func() bool { return len(f.Volumes("b")) == 1 })
+			require.NoError(t, f.result(done))
+			require.NoError(t, f.Unmount(t.Context(), "b"))
+			f.requireUnstaged()
 		})
 	}
 }
 
-func TestVolumesOfDriversWithBadAnswers(t *testing.T) {
+func TestVolumesWithBadSources(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*corev1.PersistentVolume)
 		err    string
@@ -76,17 +76,17 @@ func TestVolumesOfDriversWithBadAnswers(t *testing.T) {
 		}, "read secret ns/no"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := deviceWorld(t)
-			w.noAttach()
-			w.device("v", test.change)
-			w.device("ok")
-			done := w.mounting(pod("a", claimVolume("data", "v"), emptyDir("other")))
-			require.Contains(t, w.nextEvent(), test.err)
-			require.NoError(t, w.Mount(t.Context(), pod("b", claimVolume("data", "ok"))), "others are not affected")
-			require.NoError(t, w.Unmount(t.Context(), "a"))
-			require.Error(t, w.result(done))
-			require.NoError(t, w.Unmount(t.Context(), "b"))
-			w.allGone()
+			f := newDriverFixture(t)
+			f.createUnattachedDriver()
+			f.createDriverClaim("v", test.change)
+			f.createDriverClaim("ok")
+			done := f.startMount(pod("a", claimVolume("data", "v"), emptyDir("other")))
+			require.Contains(t, f.nextEvent(), test.err)
+			require.NoError(t, f.Mount(t.Context(), pod("b", claimVolume("data", "ok"))), "others are not affected")
+			require.NoError(t, f.Unmount(t.Context(), "a"))
+			require.Error(t, f.result(done))
+			require.NoError(t, f.Unmount(t.Context(), "b"))
+			f.requireUnstaged()
 		})
 	}
 	require.Error(t, errors.Join(csi.CheckDriverName("a/b")))

@@ -36,27 +36,27 @@ func TestDevicesSurviveFaultsAndRestarts(t *testing.T) {
 	}
 	for round := range rounds {
 		seed := uint64(time.Now().UnixNano()) + uint64(round)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { devicesSurvive(t, rand.New(rand.NewPCG(seed, 1))) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runFaultRound(t, rand.New(rand.NewPCG(seed, 1))) })
 	}
 }
 
 const randomVolumes = 5
 
-func devicesSurvive(t *testing.T, random *rand.Rand) {
-	w := deviceWorld(t)
+func runFaultRound(t *testing.T, random *rand.Rand) {
+	f := newDriverFixture(t)
 	var handles []string
 	for i := range randomVolumes {
 		name := fmt.Sprint("v", i)
 		handles = append(handles, name)
-		w.device(name, func(pv *corev1.PersistentVolume) {
+		f.createDriverClaim(name, func(pv *corev1.PersistentVolume) {
 			if i == randomVolumes-1 {
 				pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 			}
 		})
 	}
-	w.attach(handles...)
+	f.attach(handles...)
 	var lock sync.Mutex // guards random, which the driver uses too
-	w.driver.Plan(func(string, string) csifake.Fault {
+	f.driver.Plan(func(string, string) csifake.Fault {
 		lock.Lock()
 		defer lock.Unlock()
 		faults := []csifake.Fault{
@@ -68,9 +68,9 @@ func devicesSurvive(t *testing.T, random *rand.Rand) {
 		}
 		return faults[random.IntN(len(faults))]
 	})
-	w.status.checkWrites(func(inUse []corev1.UniqueVolumeName) {
-		for _, handle := range w.driver.StagedVolumes() {
-			if !slices.Contains(inUse, unique(handle)) {
+	f.status.checkWrites(func(inUse []corev1.UniqueVolumeName) {
+		for _, handle := range f.driver.StagedVolumes() {
+			if !slices.Contains(inUse, uniqueName(handle)) {
 				t.Errorf("volume %s is staged but not in use", handle)
 			}
 		}
@@ -78,24 +78,24 @@ func devicesSurvive(t *testing.T, random *rand.Rand) {
 	written := map[string]bool{}
 	for life := range 4 {
 		if life > 0 {
-			w.restart()
-			w.attach(handles...)
+			f.restart()
+			f.attach(handles...)
 		}
 		lock.Lock()
 		pods := randomPods(random, life)
 		lock.Unlock()
-		onePeriod(t, w, pods, written)
+		runProcessLife(t, f, pods, written)
 	}
-	w.driver.Plan(nil)
-	w.restart()
-	w.attach(handles...)
-	require.NoError(t, w.CleanupOrphans(t.Context(), func(types.UID) bool { return false }))
-	w.allGone()
-	left, err := mounts.ListBelow(filepath.Join(w.root, "pods"))
+	f.driver.Plan(nil)
+	f.restart()
+	f.attach(handles...)
+	require.NoError(t, f.CleanupOrphans(t.Context(), func(types.UID) bool { return false }))
+	f.requireUnstaged()
+	left, err := mounts.ListBelow(filepath.Join(f.root, "pods"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 	for handle := range written {
-		require.FileExists(t, filepath.Join(w.driver.Config.Dir, "data", handle, "written"))
+		require.FileExists(t, filepath.Join(f.driver.Config.Dir, "data", handle, "written"))
 	}
 }
 
@@ -123,8 +123,8 @@ func randomPods(random *rand.Rand, life int) []*corev1.Pod {
 	return pods
 }
 
-// onePeriod is the life of one process: it ends while some Pods are being mounted or unmounted.
-func onePeriod(t *testing.T, w *world, pods []*corev1.Pod, written map[string]bool) {
+// runProcessLife is the life of one process: it ends while some Pods are being mounted or unmounted.
+func runProcessLife(t *testing.T, f *fixture, pods []*corev1.Pod, written map[string]bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var mu sync.Mutex
@@ -134,11 +134,11 @@ func onePeriod(t *testing.T, w *world, pods []*corev1.Pod, written map[string]bo
 			// Drivers that hang are given up after a while, as by the end of a call's time.
 			short, end := context.WithTimeout(ctx, time.Duration(40+20*i)*time.Millisecond)
 			defer end()
-			err := w.Mount(short, p)
+			err := f.Mount(short, p)
 			if err != nil && short.Err() == nil && !errors.Is(err, volumemanager.ErrTerminating) {
 				t.Errorf("mount: %v", err)
 			}
-			for name, mounted := range w.Volumes(p.UID) {
+			for name, mounted := range f.Volumes(p.UID) {
 				if mounted.Block {
 					continue
 				}
@@ -150,7 +150,7 @@ func onePeriod(t *testing.T, w *world, pods []*corev1.Pod, written map[string]bo
 				mu.Unlock()
 			}
 			if i%3 > 0 {
-				_ = w.Unmount(ctx, p.UID) // what it does not manage in time is left for the end
+				_ = f.Unmount(ctx, p.UID) // what it does not manage in time is left for the end
 			}
 		})
 	}
@@ -164,7 +164,7 @@ func onePeriod(t *testing.T, w *world, pods []*corev1.Pod, written map[string]bo
 			case <-stepping:
 				return
 			case <-ticker.C:
-				w.clock.Step(500 * time.Millisecond)
+				f.clock.Step(500 * time.Millisecond)
 			}
 		}
 	})

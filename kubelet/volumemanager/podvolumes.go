@@ -9,33 +9,33 @@ import (
 	"github.com/berth-dev/berth/volume/emptydir"
 )
 
-// container is the part of a container of any kind that says which volumes it uses.
-type container struct {
+// containerVolumes is the part of a container of any kind that says which volumes it uses.
+type containerVolumes struct {
 	field   string // its path in the Pod
 	mounts  []corev1.VolumeMount
 	devices []corev1.VolumeDevice
 }
 
-func containers(pod *corev1.Pod) []container {
-	var all []container
+func listContainers(pod *corev1.Pod) []containerVolumes {
+	var all []containerVolumes
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		all = append(all, container{fmt.Sprintf("spec.initContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+		all = append(all, containerVolumes{fmt.Sprintf("spec.initContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		all = append(all, container{fmt.Sprintf("spec.containers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+		all = append(all, containerVolumes{fmt.Sprintf("spec.containers[%d]", i), c.VolumeMounts, c.VolumeDevices})
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		c := &pod.Spec.EphemeralContainers[i]
-		all = append(all, container{fmt.Sprintf("spec.ephemeralContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
+		all = append(all, containerVolumes{fmt.Sprintf("spec.ephemeralContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
 	}
 	return all
 }
 
-// uses reports whether containers of the Pod use the volume as a directory, and whether as a block device.
-func uses(pod *corev1.Pod, name string) (asMount, asDevice bool) {
-	for _, container := range containers(pod) {
+// usedAs reports whether containers of the Pod use the volume as a directory, and whether as a block device.
+func usedAs(pod *corev1.Pod, name string) (asMount, asDevice bool) {
+	for _, container := range listContainers(pod) {
 		for i := range container.mounts {
 			asMount = asMount || container.mounts[i].Name == name
 		}
@@ -46,11 +46,11 @@ func uses(pod *corev1.Pod, name string) (asMount, asDevice bool) {
 	return asMount, asDevice
 }
 
-// wanted is the volumes that some container of the Pod uses, without those that the runtime mounts by itself
+// usedVolumes is the volumes that some container of the Pod uses, without those that the runtime mounts by itself
 // (images).
-func wanted(pod *corev1.Pod) []*corev1.Volume {
+func usedVolumes(pod *corev1.Pod) []*corev1.Volume {
 	used := make(map[string]bool)
-	for _, container := range containers(pod) {
+	for _, container := range listContainers(pod) {
 		for i := range container.mounts {
 			used[container.mounts[i].Name] = true
 		}
@@ -70,8 +70,8 @@ func wanted(pod *corev1.Pod) []*corev1.Volume {
 // Supported returns an error, a volume.UnsupportedError that names the field, if the Pod asks for a volume that this
 // node agent cannot set up, as far as the Pod itself tells. What a claim turns out to be is known only by Mount.
 func (m *Manager) Supported(pod *corev1.Pod) error {
-	for _, v := range wanted(pod) {
-		_, asDevice := uses(pod, v.Name)
+	for _, v := range usedVolumes(pod) {
+		_, asDevice := usedAs(pod, v.Name)
 		if asDevice && v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
 			return volume.Unsupported(volume.Spec{Name: v.Name, Volume: v}, volume.SourceField(volume.Spec{Volume: v}),
 				"volumeDevices names it, but only a claim can be used as a block device")

@@ -11,10 +11,10 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// releaseLost releases block devices that are held for Pods that are gone and of which nothing is on disk any more. No
+// unpinOrphaned releases block devices that are held for Pods that are gone and of which nothing is on disk any more. No
 // process leaves such, wherever it is killed, but somebody who removes the directory of a Pod by hand does.
-func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) error {
-	held, err := m.holder.ListBelow(m.config.RootDir)
+func (m *Manager) unpinOrphaned(ctx context.Context, keep func(types.UID) bool) error {
+	held, err := m.pinner.ListBelow(m.config.RootDir)
 	if err != nil {
 		return err
 	}
@@ -25,8 +25,8 @@ func (m *Manager) releaseLost(ctx context.Context, keep func(types.UID) bool) er
 		if keep(uid) || !errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		m.log.Warn("a block device is still held for a pod whose directory is gone, releasing it", "uid", uid, "path", path)
-		errs = append(errs, m.holder.Unpin(ctx, path))
+		m.logger.Warn("a block device is still held for a pod whose directory is gone, releasing it", "uid", uid, "path", path)
+		errs = append(errs, m.pinner.Unpin(ctx, path))
 	}
 	return errors.Join(errs...)
 }

@@ -40,148 +40,148 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// soon is how long the tests wait for what needs no clock.
-const soon = time.Minute
+// waitTimeout is how long the tests wait for what needs no clock.
+const waitTimeout = time.Minute
 
-// world is a node agent's volumes with real mounts, and an API server that is not real. The clock stands still unless
+// fixture is a node agent's volumes with real mounts, and an API server that is not real. The clock stands still unless
 // the test moves it, so whatever happens without that happens because of an event.
-type world struct {
-	outgrown chan string // what the manager told of Pods that outgrew a limit
-	full     chan string // the drivers that had no room on this node
+type fixture struct {
+	overLimit       chan string // what the manager told of Pods that outgrew a limit
+	overAttachLimit chan string // the drivers that had no room on this node
 	*volumemanager.Manager
-	t        testing.TB
-	root     string
-	client   *fake.Clientset
-	clock    *testclock.FakeClock
-	objects  *objects.Manager
-	tokens   *token.Manager
-	timeline *timeline.Recorder
-	events   *record.FakeRecorder
-	drivers  *csi.Drivers
-	driver   *csifake.Driver // the one driver of this node, if the test has one
-	status   *nodeStatus
-	claims   volumemanager.ClaimSource // of the next process; may be nil
-	maySwap  func() (bool, error)      // of the next process
-	times    *operationexecutor.Durations
-	refusals atomic.Int32 // how many reads of claims are refused from now on
-	noTokens atomic.Int32 // how many requests for tokens are
-	watching chan string  // the resource of each watch that was opened
-	stop     func()       // ends the process, as far as this world is one
+	t             testing.TB
+	root          string
+	client        *fake.Clientset
+	clock         *testclock.FakeClock
+	objects       *objects.Manager
+	tokens        *token.Manager
+	timeline      *timeline.Recorder
+	events        *record.FakeRecorder
+	drivers       *csi.Drivers
+	driver        *csifake.Driver // the one driver of this node, if the test has one
+	status        *nodeStatus
+	claims        volumemanager.ClaimSource // of the next process; may be nil
+	maySwap       func() (bool, error)      // of the next process
+	durations     *operationexecutor.Durations
+	claimRefusals atomic.Int32 // how many reads of claims are refused from now on
+	tokenRefusals atomic.Int32 // how many requests for tokens are
+	openedWatches chan string  // the resource of each watch that was opened
+	stop          func()       // ends the process, as far as this world is one
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	return newWorldAt(t, filepath.Join(testsuite.Root(t), "kubelet"))
+	return newFixtureAt(t, filepath.Join(testsuite.Root(t), "kubelet"))
 }
 
-func newWorldAt(t testing.TB, root string) *world {
+func newFixtureAt(t testing.TB, root string) *fixture {
 	t.Helper()
-	w := &world{
+	f := &fixture{
 		t: t, root: root, client: fake.NewClientset(),
-		clock: testclock.NewFakeClock(time.Now()), watching: make(chan string, 100), status: &nodeStatus{},
-		maySwap: func() (bool, error) { return false, nil }, times: operationexecutor.NewDurations(),
+		clock: testclock.NewFakeClock(time.Now()), openedWatches: make(chan string, 100), status: &nodeStatus{},
+		maySwap: func() (bool, error) { return false, nil }, durations: operationexecutor.NewDurations(),
 	}
-	w.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if w.noTokens.Add(-1) >= 0 {
+	f.client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if f.tokenRefusals.Add(-1) >= 0 {
 			return true, nil, apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "default",
 				errors.New("no relationship found between node 'here' and this object"))
 		}
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
 		life := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
-		request.Status.ExpirationTimestamp = metav1.NewTime(w.clock.Now().Add(life))
+		request.Status.ExpirationTimestamp = metav1.NewTime(f.clock.Now().Add(life))
 		request.Status.Token = fmt.Sprint("token until ", request.Status.ExpirationTimestamp.Unix())
 		return true, request, nil
 	})
-	w.client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if w.refusals.Add(-1) < 0 {
+	f.client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if f.claimRefusals.Add(-1) < 0 {
 			return false, nil, nil
 		}
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c",
 			errors.New("no relationship found between node 'here' and this object"))
 	})
-	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		events, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+	f.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		events, err := f.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
 		if resource := action.GetResource().Resource; resource != "csidrivers" {
-			w.watching <- resource
+			f.openedWatches <- resource
 		}
 		return true, events, err
 	})
-	w.start()
+	f.start()
 	t.Cleanup(func() {
-		require.NoError(t, w.UnmountAll(context.WithoutCancel(t.Context())))
-		w.stop()
+		require.NoError(t, f.UnmountAll(context.WithoutCancel(t.Context())))
+		f.stop()
 	})
-	return w
+	return f
 }
 
 // start starts the node agent's part of the world, also after stop.
-func (w *world) start() {
-	w.t.Helper()
-	w.timeline = timeline.New(w.clock, 0)
-	w.outgrown = make(chan string, 100)
-	w.full = make(chan string, 100)
-	w.events = record.NewFakeRecorder(100)
-	w.objects = objects.New(objects.Deps{Client: w.client, Clock: w.clock})
-	w.tokens = token.New(token.Deps{Client: w.client, Clock: w.clock})
-	w.drivers = csi.NewDrivers()
-	driverPlugin := csi.New(csi.Config{RootDir: w.root, NodeName: "here"},
-		csi.Deps{Client: w.client, Drivers: w.drivers, Tokens: w.tokens, OnLimitExceeded: func(driver string) { w.full <- driver }})
-	registry, err := plugins.New(plugins.Deps{Objects: w.objects, Tokens: w.tokens, CSI: driverPlugin})
-	require.NoError(w.t, err)
-	w.Manager = volumemanager.New(
-		volumemanager.Config{RootDir: w.root, NodeName: "here"},
+func (f *fixture) start() {
+	f.t.Helper()
+	f.timeline = timeline.New(f.clock, 0)
+	f.overLimit = make(chan string, 100)
+	f.overAttachLimit = make(chan string, 100)
+	f.events = record.NewFakeRecorder(100)
+	f.objects = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
+	f.tokens = token.New(token.Deps{Client: f.client, Clock: f.clock})
+	f.drivers = csi.NewDrivers()
+	driverPlugin := csi.New(csi.Config{RootDir: f.root, NodeName: "here"},
+		csi.Deps{Client: f.client, Drivers: f.drivers, Tokens: f.tokens, OnLimitExceeded: func(driver string) { f.overAttachLimit <- driver }})
+	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin})
+	require.NoError(f.t, err)
+	f.Manager = volumemanager.New(
+		volumemanager.Config{RootDir: f.root, NodeName: "here"},
 		volumemanager.Deps{
-			Client: w.client, Plugins: registry, Objects: w.objects, Tokens: w.tokens,
-			Node: w.status, Claims: w.claims, MaySwap: w.maySwap, Timeline: w.timeline, Recorder: w.events, Clock: w.clock,
-			Outgrown: func(uid types.UID, message string) { w.outgrown <- string(uid) + ": " + message },
-			Observe:  w.times.Observe,
+			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
+			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
+			OnSizeLimitExceeded: func(uid types.UID, message string) { f.overLimit <- string(uid) + ": " + message },
+			Observe:             f.durations.Observe,
 		})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	w.drivers.Subscribe(w.Manager.Retry)
-	if w.driver != nil {
-		w.register()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	f.drivers.Subscribe(f.Manager.Retry)
+	if f.driver != nil {
+		f.register()
 	}
-	starts := []func(context.Context) error{w.objects.Start, w.tokens.Start, w.Manager.Start, driverPlugin.Start}
+	starts := []func(context.Context) error{f.objects.Start, f.tokens.Start, f.Manager.Start, driverPlugin.Start}
 	done := make(chan error, len(starts))
 	for _, start := range starts {
 		go func() { done <- start(ctx) }()
 	}
-	w.stop = func() {
+	f.stop = func() {
 		cancel()
 		for range starts {
-			require.NoError(w.t, <-done)
+			require.NoError(f.t, <-done)
 		}
-		w.drivers.Close()
+		f.drivers.Close()
 	}
 }
 
 // claimSource tells of claims what the test says.
 type claimSource struct {
-	mu   sync.Mutex // guards all below
-	last int
-	told map[int]func(namespace, name string)
+	mu         sync.Mutex // guards all below
+	last       int
+	subscribed map[int]func(namespace, name string)
 }
 
 func (s *claimSource) Subscribe(changed func(namespace, name string)) (cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.told == nil {
-		s.told = make(map[int]func(namespace, name string))
+	if s.subscribed == nil {
+		s.subscribed = make(map[int]func(namespace, name string))
 	}
 	s.last++
 	id := s.last
-	s.told[id] = changed
+	s.subscribed[id] = changed
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.told, id)
+		delete(s.subscribed, id)
 	}
 }
 
-func (s *claimSource) tell(namespace, name string) {
+func (s *claimSource) notify(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, changed := range s.told {
+	for _, changed := range s.subscribed {
 		changed(namespace, name)
 	}
 }
@@ -189,115 +189,115 @@ func (s *claimSource) tell(namespace, name string) {
 func (s *claimSource) subscribers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.told)
+	return len(s.subscribed)
 }
 
 // restart is kill -9 and a new process: nothing is unmounted, all that was in memory is gone.
-func (w *world) restart() {
-	w.t.Helper()
-	w.stop()
-	w.start()
+func (f *fixture) restart() {
+	f.t.Helper()
+	f.stop()
+	f.start()
 }
 
 // create puts objects into the API server.
-func (w *world) create(list ...runtime.Object) {
-	w.t.Helper()
+func (f *fixture) create(list ...runtime.Object) {
+	f.t.Helper()
 	for _, object := range list {
-		require.NoError(w.t, w.client.Tracker().Add(object))
+		require.NoError(f.t, f.client.Tracker().Add(object))
 	}
 }
 
-// awaitWatch returns when a watch of the resource was opened.
-func (w *world) awaitWatch(resource string) {
-	w.t.Helper()
+// waitForWatch returns when a watch of the resource was opened.
+func (f *fixture) waitForWatch(resource string) {
+	f.t.Helper()
 	for {
 		select {
-		case got := <-w.watching:
+		case got := <-f.openedWatches:
 			if got == resource {
 				return
 			}
-		case <-time.After(soon):
-			w.t.Fatalf("no watch of %s", resource)
+		case <-time.After(waitTimeout):
+			f.t.Fatalf("no watch of %s", resource)
 		}
 	}
 }
 
 // nextEvent is the next event about a Pod.
-func (w *world) nextEvent() string {
-	w.t.Helper()
+func (f *fixture) nextEvent() string {
+	f.t.Helper()
 	select {
-	case event := <-w.events.Events:
+	case event := <-f.events.Events:
 		return event
-	case <-time.After(soon):
-		w.t.Fatal("no event")
+	case <-time.After(waitTimeout):
+		f.t.Fatal("no event")
 		return ""
 	}
 }
 
-// mounting calls Mount in the background; the channel gets its result.
-func (w *world) mounting(pod *corev1.Pod) <-chan error {
+// startMount calls Mount in the background; the channel gets its result.
+func (f *fixture) startMount(pod *corev1.Pod) <-chan error {
 	result := make(chan error, 1)
-	go func() { result <- w.Mount(w.t.Context(), pod) }()
+	go func() { result <- f.Mount(f.t.Context(), pod) }()
 	return result
 }
 
 // result is what a call in the background returned.
-func (w *world) result(of <-chan error) error {
-	w.t.Helper()
+func (f *fixture) result(of <-chan error) error {
+	f.t.Helper()
 	select {
 	case err := <-of:
 		return err
-	case <-time.After(soon):
-		w.t.Fatal("no result")
+	case <-time.After(waitTimeout):
+		f.t.Fatal("no result")
 		return nil
 	}
 }
 
-// await waits for a condition that needs no clock.
-func (w *world) await(what string, condition func() bool) {
-	w.t.Helper()
-	require.Eventually(w.t, condition, soon, time.Millisecond, what)
+// eventually waits for a condition that needs no clock.
+func (f *fixture) eventually(what string, condition func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, condition, waitTimeout, time.Millisecond, what)
 }
 
 // step moves the clock once somebody waits for it. Where others wait for it, too, use stepUntil.
-func (w *world) step(d time.Duration) {
-	w.t.Helper()
-	w.await("somebody waits for the clock", w.clock.HasWaiters)
-	w.clock.Step(d)
+func (f *fixture) step(d time.Duration) {
+	f.t.Helper()
+	f.eventually("somebody waits for the clock", f.clock.HasWaiters)
+	f.clock.Step(d)
 }
 
 // stepUntil moves the clock on, bit by bit, until the condition holds, for waits that begin at an unknown moment.
-func (w *world) stepUntil(bit time.Duration, what string, condition func() bool) {
-	w.t.Helper()
-	w.await(what, func() bool {
+func (f *fixture) stepUntil(bit time.Duration, what string, condition func() bool) {
+	f.t.Helper()
+	f.eventually(what, func() bool {
 		if condition() {
 			return true
 		}
-		w.clock.Step(bit)
+		f.clock.Step(bit)
 		return false
 	})
 }
 
-// forgotten moves the clock until no object is followed any more, as must be soon after the last Pod.
-func (w *world) forgotten() {
-	w.t.Helper()
-	w.stepUntil(time.Minute, "the objects to be forgotten", func() bool { return w.objects.Watched() == 0 })
+// waitObjectsReleased moves the clock until no object is followed any more, as must be soon after the last Pod.
+func (f *fixture) waitObjectsReleased() {
+	f.t.Helper()
+	f.stepUntil(time.Minute, "the objects to be forgotten", func() bool { return f.objects.Watched() == 0 })
 }
 
-// read is the content of a file in a volume, or its error.
-func (w *world) read(uid types.UID, name, file string) string {
-	data, err := os.ReadFile(filepath.Join(w.Volumes(uid)[name].Path, file))
+// readFile is the content of a file in a volume, or its error.
+func (f *fixture) readFile(uid types.UID, name, file string) string {
+	data, err := os.ReadFile(filepath.Join(f.Volumes(uid)[name].Path, file))
 	if err != nil {
 		return err.Error()
 	}
 	return string(data)
 }
 
-func (w *world) gone(uid types.UID) {
-	w.t.Helper()
-	require.NoDirExists(w.t, volume.PodVolumesDir(w.root, uid))
-	require.NoDirExists(w.t, filepath.Join(volume.PodDir(w.root, uid), "volume-subpaths"))
-	require.Empty(w.t, w.Volumes(uid))
+func (f *fixture) requireUnmounted(uid types.UID) {
+	f.t.Helper()
+	require.NoDirExists(f.t, volume.PodVolumesDir(f.root, uid))
+	require.NoDirExists(f.t, filepath.Join(volume.PodDir(f.root, uid), "volume-subpaths"))
+	require.Empty(f.t, f.Volumes(uid))
 }
 
 // pod is a Pod whose only container mounts all of these volumes.
@@ -357,11 +357,11 @@ func secret(name, value string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{"k": []byte(value)}}
 }
 
-// claim is a claim and the local volume, in a new directory, that it is bound to, and this node.
-func (w *world) claim(name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, string) {
-	w.t.Helper()
-	dir := filepath.Join(filepath.Dir(w.root), "data-"+name)
-	require.NoError(w.t, os.MkdirAll(dir, 0o755))
+// newLocalClaim is a claim and the local volume, in a new directory, that it is bound to, and this node.
+func (f *fixture) newLocalClaim(name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, string) {
+	f.t.Helper()
+	dir := filepath.Join(filepath.Dir(f.root), "data-"+name)
+	require.NoError(f.t, os.MkdirAll(dir, 0o755))
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
 		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name},
@@ -378,6 +378,6 @@ func (w *world) claim(name string) (*corev1.PersistentVolumeClaim, *corev1.Persi
 	return claim, pv, dir
 }
 
-func hereNode() *corev1.Node {
+func newNode() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{corev1.LabelHostname: "here"}}}
 }

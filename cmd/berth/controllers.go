@@ -59,7 +59,7 @@ func newControllers() *cobra.Command {
 	f.BoolVar(&flags.attach, "csi-attacher", true, "with --csi-driver: attach volumes too (false: the driver has an external-attacher)")
 	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: make volumes larger too (false: the driver has an external-resizer)")
 	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
-	f.StringVar(&flags.socket, "socket", "", socketFlag)
+	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish how much room the driver has")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
@@ -83,17 +83,17 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
 		f.run = nil // who names drivers wants those
 	}
-	records := newRecords(f.socket)
+	records := newTimelineServer(f.socket)
 	starts := map[string]func(context.Context) error{
 		"records": func(ctx context.Context) error { return records.run(ctx) },
 	}
 	for _, name := range f.run {
-		if starts[name], err = f.controller(name, client, records.rec); err != nil {
+		if starts[name], err = f.controller(name, client, records.recorder); err != nil {
 			return fmt.Errorf("set up controller %s: %w", name, err)
 		}
 	}
 	for _, driver := range f.drivers {
-		if starts["csi "+driver], err = f.csi(driver, config, records.rec); err != nil {
+		if starts["csi "+driver], err = f.csi(driver, config, records.recorder); err != nil {
 			return fmt.Errorf("set up --csi-driver %s: %w", driver, err)
 		}
 	}
@@ -109,23 +109,23 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	return group.Wait()
 }
 
-func (f controllersFlags) controller(name string, client kubernetes.Interface, rec *timeline.Recorder) (func(context.Context) error, error) {
+func (f controllersFlags) controller(name string, client kubernetes.Interface, recorder *timeline.Recorder) (func(context.Context) error, error) {
 	logger := stderrLogger(f.verbosity)
 	switch name {
 	case "replicaset":
-		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: rec, Logger: logger}, replicaset.Config{})
+		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: recorder, Logger: logger}, replicaset.Config{})
 		if err != nil {
 			return nil, err
 		}
 		return controller.Start, nil
 	case "attachdetach":
-		return f.attachdetach(client, rec, logger)
+		return f.attachdetach(client, recorder, logger)
 	}
-	return f.provision(client, rec, logger)
+	return f.provision(client, recorder, logger)
 }
 
 // attachdetach works only for nodes that were named: two controllers for one node would undo each other's work.
-func (f controllersFlags) attachdetach(client kubernetes.Interface, rec *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
 	if f.attachNodes == "" {
 		return nil, usageError{errors.New("--attach-nodes is required: which nodes does no other attach/detach controller work for?")}
 	}
@@ -133,7 +133,7 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, rec *timelin
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
 	}
-	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: rec, Logger: logger},
+	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: recorder, Logger: logger},
 		attachdetach.Config{NodeSelector: nodes})
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, rec *timelin
 	return controller.Start, nil
 }
 
-func (f controllersFlags) provision(client kubernetes.Interface, rec *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) provision(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
 	node := f.nodeName
 	if node == "" {
 		host, err := os.Hostname()
@@ -157,7 +157,7 @@ func (f controllersFlags) provision(client kubernetes.Interface, rec *timeline.R
 	}
 	// Every node runs its own: nobody else can make a directory on it, so there is no leader to elect.
 	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
-		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(rec), provision.Logger(logger))
+		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(recorder), provision.Logger(logger))
 	if err != nil {
 		return nil, err
 	}

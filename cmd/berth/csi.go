@@ -26,8 +26,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// csiParts says what is to be run for one CSI driver.
-type csiParts struct {
+// csiSidecars says what is to be run for one CSI driver.
+type csiSidecars struct {
 	driver csiprovision.Config
 	// attach has VolumeAttachments answered too, capacity has the driver's room published, resize has volumes made larger.
 	attach, capacity, resize bool
@@ -41,7 +41,7 @@ type csiParts struct {
 
 // start makes the parts, each of which names its driver in the log, and which then run until their context ends. With
 // leader election only those of the leader work.
-func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.Context) error, error) {
+func (p csiSidecars) start(config *rest.Config, logger *slog.Logger) (func(context.Context) error, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make an API client: %w", err)
@@ -58,12 +58,12 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 		provision.Logger(logger), provision.Timeline(p.timeline)}, p.options...)
 	if p.capacity {
 		options = append(options, provision.WithRunnable(func(ctx context.Context) error {
-			return p.publish(ctx, client, provisioner, logger)
+			return p.runCapacity(ctx, client, provisioner, logger)
 		}))
 	}
 	if p.attach {
 		options = append(options, provision.WithRunnable(func(ctx context.Context) error {
-			return p.answerAttachments(ctx, client, logger)
+			return p.runAttacher(ctx, client, logger)
 		}))
 	}
 	if p.resize {
@@ -88,9 +88,9 @@ func (p csiParts) start(config *rest.Config, logger *slog.Logger) (func(context.
 	}, nil
 }
 
-// publish tells the scheduler how much room the driver has. In a Pod (POD_NAME and POD_NAMESPACE say which, as the
+// runCapacity tells the scheduler how much room the driver has. In a Pod (POD_NAME and POD_NAMESPACE say which, as the
 // downward API can) the objects are in its namespace and go with what controls it; elsewhere they go with the driver.
-func (p csiParts) publish(
+func (p csiSidecars) runCapacity(
 	ctx context.Context, client kubernetes.Interface, provisioner *csiprovision.Provisioner, logger *slog.Logger,
 ) error {
 	config := capacity.Config{
@@ -109,7 +109,7 @@ func (p csiParts) publish(
 	return publisher.Start(ctx)
 }
 
-func (p csiParts) answerAttachments(ctx context.Context, client kubernetes.Interface, logger *slog.Logger) error {
+func (p csiSidecars) runAttacher(ctx context.Context, client kubernetes.Interface, logger *slog.Logger) error {
 	conn, err := dialDriver(p.driver.Socket)
 	if err != nil {
 		return err
@@ -137,14 +137,14 @@ func socketPath(address string) string {
 }
 
 // csi is the provisioner, the attacher and the resizer of one CSI driver, given as NAME=SOCKET.
-func (f controllersFlags) csi(driver string, config *rest.Config, rec *timeline.Recorder) (func(context.Context) error, error) {
+func (f controllersFlags) csi(driver string, config *rest.Config, recorder *timeline.Recorder) (func(context.Context) error, error) {
 	name, socket, ok := strings.Cut(driver, "=")
 	if !ok || name == "" || socket == "" {
 		return nil, usageError{fmt.Errorf("--csi-driver %q: say NAME=SOCKET", driver)}
 	}
-	parts := csiParts{
+	parts := csiSidecars{
 		driver: csiprovision.Config{Name: name, Socket: socket}, attach: f.attach, capacity: f.capacity,
-		resize: f.resize, timeline: rec,
+		resize: f.resize, timeline: recorder,
 		options: []func(*provision.ProvisionController) error{provision.LeaderElection(f.leaderElection)},
 	}
 	return parts.start(config, stderrLogger(f.verbosity))

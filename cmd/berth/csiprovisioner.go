@@ -66,7 +66,7 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts := csiParts{
+	parts := csiSidecars{
 		driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
 		capacity: f.capacity, capacityPeriod: f.capacityPeriod, resize: f.resize,

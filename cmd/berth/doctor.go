@@ -18,9 +18,9 @@ import (
 type severity string
 
 const (
-	fine    severity = "ok"      // as it should be
-	lacking severity = "lacking" // Berth lives with it, and says what is worse for it
-	broken  severity = "broken"  // `berth up` fails or a dead cluster is in the way
+	severityOK      severity = "ok"      // as it should be
+	severityWarning severity = "lacking" // Berth lives with it, and says what is worse for it
+	severityError   severity = "broken"  // `berth up` fails or a dead cluster is in the way
 )
 
 // diagnosis is one thing that the doctor looked at.
@@ -30,24 +30,24 @@ type diagnosis struct {
 	Severity severity `json:"severity"`
 	// Found is what there is, in one sentence.
 	Found string `json:"found"`
-	// Mend is what a person can do; empty if nothing needs doing.
-	Mend string `json:"mend,omitempty"`
+	// Remedy is what a person can do; empty if nothing needs doing.
+	Remedy string `json:"mend,omitempty"`
 
-	// ask is the question before fix, which does it; fix is nil if only a person can.
-	ask string
-	fix func(context.Context) error
+	// confirmation is the question before fix, which does it; fix is nil if only a person can.
+	confirmation string
+	fix          func(context.Context) error
 }
 
 // report is the JSON of `berth doctor`.
 type report struct {
-	described
+	typeMeta
 	Machine   []diagnosis `json:"machine"`
 	Leftovers []diagnosis `json:"leftovers"`
 }
 
 // newReport is one without leftovers.
 func newReport(machine []diagnosis) report {
-	return report{described{"doctor.berth.dev/v1alpha1", "Diagnosis"}, machine, []diagnosis{}}
+	return report{typeMeta{"doctor.berth.dev/v1alpha1", "Diagnosis"}, machine, []diagnosis{}}
 }
 
 type doctorFlags struct {
@@ -84,18 +84,18 @@ func newDoctor() *cobra.Command {
 func (f doctorFlags) run(cmd *cobra.Command) error {
 	layout, err := layoutOf(cmd)
 	if errors.Is(err, fs.ErrPermission) { // it has much to say to those who are not root, too
-		layout, err = layoutUnread(cmd)
+		layout, err = layoutWithoutState(cmd)
 	}
 	if err != nil {
 		return err
 	}
-	r := newReport(examine(layout))
+	r := newReport(checkMachine(layout))
 	dead, unseen := up.Leftovers(cmd.Context())
 	if unseen != nil { // what there is to tell comes first
 		unseen = fmt.Errorf("look for leftovers: %w", unseen)
 	}
 	for _, remains := range dead {
-		r.Leftovers = append(r.Leftovers, leftover(remains))
+		r.Leftovers = append(r.Leftovers, leftoverDiagnosis(remains))
 	}
 	if f.output != "" {
 		if err := printAs(cmd, f.output, r); err != nil {
@@ -104,20 +104,20 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	} else if err := printReport(cmd.OutOrStdout(), r); err != nil {
 		return err
 	}
-	left, err := f.mendAll(cmd, r)
+	left, err := f.applyFixes(cmd, r)
 	if err == nil && unseen == nil && left > 0 {
 		return exitCode(exitError)
 	}
 	return errors.Join(err, unseen)
 }
 
-// mendAll fixes what the person wants to be fixed, and counts what stays broken.
-func (f doctorFlags) mendAll(cmd *cobra.Command, r report) (left int, err error) {
+// applyFixes fixes what the person wants to be fixed, and counts what stays broken.
+func (f doctorFlags) applyFixes(cmd *cobra.Command, r report) (left int, err error) {
 	for _, d := range append(r.Machine, r.Leftovers...) {
-		if d.Severity != broken {
+		if d.Severity != severityError {
 			continue
 		}
-		mended, err := f.mend(cmd, d)
+		mended, err := f.applyFix(cmd, d)
 		if err != nil {
 			return left, err
 		}
@@ -128,18 +128,18 @@ func (f doctorFlags) mendAll(cmd *cobra.Command, r report) (left int, err error)
 	return left, nil
 }
 
-// mend fixes one thing if that was asked for and the person agrees.
-func (f doctorFlags) mend(cmd *cobra.Command, d diagnosis) (bool, error) {
+// applyFix fixes one thing if that was asked for and the person agrees.
+func (f doctorFlags) applyFix(cmd *cobra.Command, d diagnosis) (bool, error) {
 	if !f.fix || d.fix == nil {
 		return false, nil
 	}
 	if !f.yes {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n%s [y/N] ", d.Name, d.Found, d.ask)
-		answer, err := bufio.NewReader(oneByte{cmd.InOrStdin()}).ReadString('\n')
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n%s [y/N] ", d.Name, d.Found, d.confirmation)
+		explanation, err := bufio.NewReader(oneByte{cmd.InOrStdin()}).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return false, fmt.Errorf("read the answer: %w", err)
 		}
-		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		if explanation = strings.ToLower(strings.TrimSpace(explanation)); explanation != "y" && explanation != "yes" {
 			return false, nil
 		}
 	}
@@ -156,7 +156,7 @@ type oneByte struct{ io.Reader }
 func (r oneByte) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(1, len(p))]) }
 
 func printReport(w io.Writer, r report) error {
-	color := map[severity]string{fine: "\x1b[32m", lacking: "\x1b[33m", broken: "\x1b[31m"}
+	color := map[severity]string{severityOK: "\x1b[32m", severityWarning: "\x1b[33m", severityError: "\x1b[31m"}
 	colored := style().Color
 	var b strings.Builder
 	list := func(title string, diagnoses []diagnosis) {
@@ -167,8 +167,8 @@ func printReport(w io.Writer, r report) error {
 				mark = color[d.Severity] + mark + "\x1b[0m"
 			}
 			fmt.Fprintf(&b, "  %s  %-20s  %s\n", mark, d.Name, d.Found)
-			if d.Mend != "" {
-				fmt.Fprintf(&b, "           %-20s  -> %s\n", "", d.Mend)
+			if d.Remedy != "" {
+				fmt.Fprintf(&b, "           %-20s  -> %s\n", "", d.Remedy)
 			}
 		}
 	}

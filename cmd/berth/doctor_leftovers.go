@@ -7,8 +7,8 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// leftover words what a dead cluster left.
-func leftover(r *up.Remains) diagnosis {
+// leftoverDiagnosis words what a dead cluster left.
+func leftoverDiagnosis(r *up.Remains) diagnosis {
 	var parts []string
 	count := func(n int, what string) {
 		if n > 0 {
@@ -30,7 +30,7 @@ func leftover(r *up.Remains) diagnosis {
 	if r.DataDir != "" {
 		found += " of the cluster in " + r.DataDir
 	}
-	return diagnosis{Name: "cluster " + r.ID, Severity: broken, Found: found,
-		Mend: "`berth up` on its data directory takes it over; else remove it with berth doctor --fix (its data directory stays)",
-		ask:  "Remove all of that? Its data directory stays.", fix: r.Remove}
+	return diagnosis{Name: "cluster " + r.ID, Severity: severityError, Found: found,
+		Remedy:       "`berth up` on its data directory takes it over; else remove it with berth doctor --fix (its data directory stays)",
+		confirmation: "Remove all of that? Its data directory stays.", fix: r.Remove}
 }

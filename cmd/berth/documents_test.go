@@ -35,8 +35,8 @@ func documents(t *testing.T) map[string]string {
 	return texts
 }
 
-// typed is what a document has people type: its indented lines and what stands in backticks.
-func typed(text string) []string {
+// commandsIn is what a document has people type: its indented lines and what stands in backticks.
+func commandsIn(text string) []string {
 	text = strings.ReplaceAll(text, "\\\n", "")
 	var found []string
 	for line := range strings.Lines(text) {
@@ -113,7 +113,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for path, text := range documents(t) {
-		for _, command := range typed(text) {
+		for _, command := range commandsIn(text) {
 			words := strings.Fields(command)
 			if len(words) == 0 {
 				continue

@@ -190,11 +190,11 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 	if err != nil {
 		return err
 	}
-	return unreached(config.Host, f.answer(cmd, config, src, of))
+	return explainDialError(config.Host, f.explainAndPrint(cmd, config, src, of))
 }
 
-// unreached says once, and with what to do, that nobody is there to be asked, where each question has an error of its own.
-func unreached(server string, err error) error {
+// explainDialError says once, and with what to do, that nobody is there to be asked, where each question has an error of its own.
+func explainDialError(server string, err error) error {
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return fmt.Errorf("the API server at %s cannot be reached: is the cluster running? `berth up` brings one of its own back (%w)",
 			server, dial)
@@ -202,29 +202,29 @@ func unreached(server string, err error) error {
 	return err
 }
 
-// answer says what there is to say of the object, or of all.
-func (f *explainFlags) answer(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) error {
+// explainAndPrint says what there is to say of the object, or of all.
+func (f *explainFlags) explainAndPrint(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) error {
 	if of.kind == "" {
 		return f.runAll(cmd, src)
 	}
 	if f.watch {
-		answer, err := f.follow(cmd, config, src, of)
-		if err != nil || answer == nil {
+		explanation, err := f.watchObject(cmd, config, src, of)
+		if err != nil || explanation == nil {
 			return err
 		}
-		return f.code(answer)
+		return f.exitCodeFor(explanation)
 	}
-	answer, err := f.explain(cmd.Context(), src, of)
+	explanation, err := f.explain(cmd.Context(), src, of)
 	if apierrors.IsNotFound(err) {
 		return f.notFound(cmd, of, err)
 	}
 	if err != nil {
 		return err
 	}
-	if err := f.print(cmd, answer); err != nil {
+	if err := f.print(cmd, explanation); err != nil {
 		return err
 	}
-	return f.code(answer)
+	return f.exitCodeFor(explanation)
 }
 
 // notFound adds to an error the name that was meant, if one is near.
@@ -241,12 +241,12 @@ func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error 
 	return err
 }
 
-// code is the exit code that the answer asks for.
-func (f *explainFlags) code(answer *explain.Explanation) error {
+// exitCodeFor is the exit code that the answer asks for.
+func (f *explainFlags) exitCodeFor(explanation *explain.Explanation) error {
 	if !f.exitCode {
 		return nil
 	}
-	switch answer.State {
+	switch explanation.State {
 	case explain.Failed:
 		return exitCode(exitFailed)
 	case explain.Waiting:
@@ -258,42 +258,42 @@ func (f *explainFlags) code(answer *explain.Explanation) error {
 }
 
 func (f *explainFlags) runAll(cmd *cobra.Command, src explain.Source) error {
-	answers, unseen, err := explain.Stuck(cmd.Context(), src, f.namespace, f.selector)
+	explanations, unseen, err := explain.Stuck(cmd.Context(), src, f.namespace, f.selector)
 	if err != nil {
 		return err
 	}
-	for _, answer := range answers {
-		answer.Next = f.asTyped(answer.Next)
+	for _, explanation := range explanations {
+		explanation.Next = f.forThisCluster(explanation.Next)
 	}
 	if f.output != "" {
-		list := newList(explain.APIVersion, explain.Kind, answers)
+		list := newList(explain.APIVersion, explain.Kind, explanations)
 		list.Unseen = unseen
 		err = printAs(cmd, f.output, list)
 	} else {
-		err = f.printList(cmd, answers, unseen)
+		err = f.printList(cmd, explanations, unseen)
 	}
-	if err != nil || len(answers) == 0 {
+	if err != nil || len(explanations) == 0 {
 		return err
 	}
-	return f.code(answers[0])
+	return f.exitCodeFor(explanations[0])
 }
 
-func (f *explainFlags) printList(cmd *cobra.Command, answers []*explain.Explanation, unseen []string) error {
+func (f *explainFlags) printList(cmd *cobra.Command, explanations []*explain.Explanation, unseen []string) error {
 	for _, text := range unseen {
 		fmt.Fprintf(cmd.ErrOrStderr(), "berth: not seen: %s\n", text)
 	}
-	if len(answers) == 0 {
+	if len(explanations) == 0 {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "Nothing is stuck.")
 		return err
 	}
-	return style().PrintList(cmd.OutOrStdout(), answers, time.Now())
+	return style().PrintList(cmd.OutOrStdout(), explanations, time.Now())
 }
 
-func (f *explainFlags) print(cmd *cobra.Command, answer *explain.Explanation) error {
+func (f *explainFlags) print(cmd *cobra.Command, explanation *explain.Explanation) error {
 	if f.output != "" {
-		return printAs(cmd, f.output, answer)
+		return printAs(cmd, f.output, explanation)
 	}
-	return style().Print(cmd.OutOrStdout(), answer)
+	return style().Print(cmd.OutOrStdout(), explanation)
 }
 
 // style follows the terminal: bars and colours only there, and no colours if NO_COLOR says so.
@@ -310,8 +310,8 @@ func terminalWidth() int {
 	return 0
 }
 
-// liveWidth tells the width of standard output at any time, nil if it is not a terminal.
-func liveWidth() func() int {
+// terminalWidthFunc tells the width of standard output at any time, nil if it is not a terminal.
+func terminalWidthFunc() func() int {
 	if !term.IsTerminal(int(os.Stdout.Fd())) {
 		return nil
 	}

@@ -10,17 +10,17 @@ import (
 
 // explain asks for the object's answer, whose next command is one for the cluster that was asked.
 func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Explanation, error) {
-	answer, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
+	explanation, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
 	if err != nil {
 		return nil, err
 	}
-	answer.Next = f.asTyped(answer.Next)
-	return answer, nil
+	explanation.Next = f.forThisCluster(explanation.Next)
+	return explanation, nil
 }
 
-// asTyped makes a command that would reach berth's own cluster one that reaches the cluster that this command asked, by
+// forThisCluster makes a command that would reach berth's own cluster one that reaches the cluster that this command asked, by
 // the same way: whoever copies it must not look at another cluster, or delete something there.
-func (f *explainFlags) asTyped(next string) string {
+func (f *explainFlags) forThisCluster(next string) string {
 	verb, rest, ok := strings.Cut(strings.TrimPrefix(next, "berth "), " ")
 	if !ok {
 		return next

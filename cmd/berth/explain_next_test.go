@@ -34,9 +34,9 @@ func TestTheNextCommandIsForTheClusterThatWasAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", test.kubeconfig)
-			require.Equal(t, test.get, test.flags.asTyped(get))
-			require.Equal(t, test.pod, test.flags.asTyped(pod))
-			require.Empty(t, test.flags.asTyped(""))
+			require.Equal(t, test.get, test.flags.forThisCluster(get))
+			require.Equal(t, test.pod, test.flags.forThisCluster(pod))
+			require.Empty(t, test.flags.forThisCluster(""))
 		})
 	}
 	require.Contains(t, second.Hint("x"), "--data-dir "+second.DataDir)

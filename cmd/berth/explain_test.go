@@ -55,8 +55,8 @@ func TestExitCodes(t *testing.T) {
 		explain.Ready: nil, explain.Succeeded: nil, explain.Failed: exitCode(3), explain.Waiting: exitCode(4),
 		explain.Terminating: exitCode(5),
 	} {
-		require.Equal(t, want, (&explainFlags{exitCode: true}).code(&explain.Explanation{State: state}), state)
-		require.NoError(t, (&explainFlags{}).code(&explain.Explanation{State: state}))
+		require.Equal(t, want, (&explainFlags{exitCode: true}).exitCodeFor(&explain.Explanation{State: state}), state)
+		require.NoError(t, (&explainFlags{}).exitCodeFor(&explain.Explanation{State: state}))
 	}
 	require.Equal(t, exitUsage, run(t.Context(), []string{"explain", "pds/x"}))
 	require.Equal(t, exitError, run(t.Context(), []string{"--data-dir", t.TempDir(), "explain", "pod/x"}), "no cluster there")
@@ -101,18 +101,18 @@ func TestCompletionOffersTypes(t *testing.T) {
 }
 
 func TestMendAsks(t *testing.T) {
-	for answer, want := range map[string]bool{"y\n": true, "yes": true, "n\n": false, "\n": false, "": false} {
+	for explanation, want := range map[string]bool{"y\n": true, "yes": true, "n\n": false, "\n": false, "": false} {
 		fixed := false
-		d := diagnosis{Name: "x", Severity: broken, fix: func(context.Context) error { fixed = true; return nil }}
+		d := diagnosis{Name: "x", Severity: severityError, fix: func(context.Context) error { fixed = true; return nil }}
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())
-		cmd.SetIn(strings.NewReader(answer))
+		cmd.SetIn(strings.NewReader(explanation))
 		cmd.SetErr(new(bytes.Buffer))
-		mended, err := doctorFlags{fix: true}.mend(cmd, d)
+		mended, err := doctorFlags{fix: true}.applyFix(cmd, d)
 		require.NoError(t, err)
-		require.Equal(t, want, mended, "%q", answer)
+		require.Equal(t, want, mended, "%q", explanation)
 		require.Equal(t, want, fixed)
-		mended, err = doctorFlags{}.mend(cmd, d)
+		mended, err = doctorFlags{}.applyFix(cmd, d)
 		require.NoError(t, err)
 		require.False(t, mended, "nothing is changed without --fix")
 	}

@@ -30,10 +30,10 @@ import (
 // errDone ends a watch from within.
 var errDone = errors.New("done")
 
-// follow answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone.
+// watchObject answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone.
 // On a terminal it redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict
 // that is new.
-func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Explanation, error) {
+func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Explanation, error) {
 	watching := rest.CopyConfig(config)
 	watching.Timeout = 0 // a watch has no end
 	client, err := kubernetes.NewForConfig(watching)
@@ -41,40 +41,40 @@ func (f *explainFlags) follow(cmd *cobra.Command, config *rest.Config, src expla
 		return nil, fmt.Errorf("make an API client: %w", err)
 	}
 	wake := make(chan struct{}, 1)
-	nudge := func() {
+	notify := func() {
 		select {
 		case wake <- struct{}{}:
 		default:
 		}
 	}
-	nudge()
+	notify()
 	var last *explain.Explanation
 	var failed error
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, nudge) })
+	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, notify) })
 	if records, ok := src.Records.(*remote.Client); ok {
 		group.Go(func() error {
 			// Without the stream the API's own changes still wake us.
-			_ = records.Stages(ctx, "", nudge, func(timeline.Change) { nudge() })
+			_ = records.Stages(ctx, "", notify, func(timeline.Change) { notify() })
 			return nil
 		})
 	}
 	group.Go(func() error {
-		last, failed = f.redraw(ctx, cmd, src, of, wake)
+		last, failed = f.watchLoop(ctx, cmd, src, of, wake)
 		return errDone
 	})
 	err = group.Wait()
 	switch {
 	case cmd.Context().Err() != nil: // the answer is not the last that there would be
-		return nil, endOf(cmd.Context())
+		return nil, signalExitCode(cmd.Context())
 	case !errors.Is(err, errDone):
 		return nil, err
 	}
 	return last, failed
 }
 
-// redraw answers whenever it is woken.
-func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
+// watchLoop answers whenever it is woken.
+func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
 ) (*explain.Explanation, error) {
 	var tick <-chan time.Time
 	terminal := f.output == "" && terminalWidth() > 0
@@ -91,7 +91,7 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 		case <-wake:
 		case <-tick:
 		}
-		answer, err := f.explain(ctx, src, of)
+		explanation, err := f.explain(ctx, src, of)
 		switch {
 		case ctx.Err() != nil:
 			return last, nil
@@ -101,29 +101,29 @@ func (f *explainFlags) redraw(ctx context.Context, cmd *cobra.Command, src expla
 		case err != nil:
 			return nil, err
 		}
-		fresh := last == nil || last.State != answer.State || last.Reason != answer.Reason
-		last = answer
+		fresh := last == nil || last.State != explanation.State || last.Reason != explanation.Reason
+		last = explanation
 		switch {
 		case terminal:
-			err = f.repaint(cmd, answer)
+			err = f.repaint(cmd, explanation)
 		case fresh && f.output == "json":
-			err = json.NewEncoder(cmd.OutOrStdout()).Encode(answer) // a line each, to be read line by line
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(explanation) // a line each, to be read line by line
 		case fresh && f.output == "yaml":
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below tells
-			err = printAs(cmd, f.output, answer)
+			err = printAs(cmd, f.output, explanation)
 		case fresh:
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(answer), answer.Verdict)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(explanation), explanation.Verdict)
 		}
-		if err != nil || !answer.Stuck() || answer.State == explain.Failed {
-			return answer, err
+		if err != nil || !explanation.Stuck() || explanation.State == explain.Failed {
+			return explanation, err
 		}
 	}
 }
 
 // repaint draws over the last screen: it homes the cursor and clears what is left of each line, which does not flicker.
-func (f *explainFlags) repaint(cmd *cobra.Command, answer *explain.Explanation) error {
+func (f *explainFlags) repaint(cmd *cobra.Command, explanation *explain.Explanation) error {
 	var screen bytes.Buffer
-	if err := style().Print(&screen, answer); err != nil {
+	if err := style().Print(&screen, explanation); err != nil {
 		return err
 	}
 	text := screen.String()
@@ -153,7 +153,7 @@ func fit(text string, width, height int) string {
 }
 
 // watchAPI wakes at every change that can alter the answer.
-func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, nudge func()) error {
+func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, notify func()) error {
 	if !explain.Namespaced(kind) {
 		namespace = corev1.NamespaceAll
 	}
@@ -175,7 +175,7 @@ func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind 
 	}
 	for _, informer := range watched {
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { nudge() }, UpdateFunc: func(_, _ any) { nudge() }, DeleteFunc: func(any) { nudge() },
+			AddFunc: func(any) { notify() }, UpdateFunc: func(_, _ any) { notify() }, DeleteFunc: func(any) { notify() },
 		})
 		if err != nil {
 			return fmt.Errorf("watch %s: %w", kind, err)

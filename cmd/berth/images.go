@@ -23,7 +23,7 @@ func newImages() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "images", Aliases: []string{"image"}, Short: "List, import and remove the images that Pods can use",
 		Example: "  berth images\n  berth images -o json | jq -r '.items[].name'\n  docker save myapp:v1 | berth images import -",
-		Args:    commandWord,
+		Args:    requireSubcommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return listImages(cmd, output) },
 	}
 	imagesOutput(cmd, &output)

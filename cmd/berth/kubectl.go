@@ -22,7 +22,7 @@ func newKubectl() *cobra.Command {
 		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
 			"unless --kubeconfig is given. What needs no cluster, such as completion and version --client, works without one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			layout, err := pointKubectl(cmd, args)
+			layout, err := setUpKubectlEnv(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -33,23 +33,23 @@ func newKubectl() *cobra.Command {
 	}
 }
 
-// pointKubectl has the environment name the cluster that --data-dir means, also for what needs none: nothing may reach
+// setUpKubectlEnv has the environment name the cluster that --data-dir means, also for what needs none: nothing may reach
 // another by mistake. With --kubeconfig the person has named one, and kubectl heeds that more.
-func pointKubectl(cmd *cobra.Command, args []string) (up.Layout, error) {
+func setUpKubectlEnv(cmd *cobra.Command, args []string) (up.Layout, error) {
 	need, find := needOf(args), layoutOf
-	if need < kubeconfig {
-		find = layoutUnread
+	if need < needsKubeconfig {
+		find = layoutWithoutState
 	}
 	layout, err := find(cmd)
-	if err != nil || need == named {
+	if err != nil || need == hasKubeconfigFlag {
 		return layout, err
 	}
 	path := layout.AdminKubeconfig()
-	if _, err := os.Stat(path); err != nil && need >= kubeconfig {
+	if _, err := os.Stat(path); err != nil && need >= needsKubeconfig {
 		return layout, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
 			layout.DataDir, err)
 	}
-	if _, err := os.Stat(layout.Socket()); err != nil && need >= answers {
+	if _, err := os.Stat(layout.Socket()); err != nil && need >= needsCluster {
 		fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
 	}
 	// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.

@@ -9,14 +9,14 @@ import (
 type need int
 
 const (
-	// nothing: it tells about kubectl itself, or works on files alone.
-	nothing need = iota
-	// named: --kubeconfig says which cluster it is, and berth has no part in it.
-	named
-	// kubeconfig: it reads and changes the cluster's kubeconfig.
-	kubeconfig
-	// answers: it asks the cluster.
-	answers
+	// needsNothing: it tells about kubectl itself, or works on files alone.
+	needsNothing need = iota
+	// hasKubeconfigFlag: --kubeconfig says which cluster it is, and berth has no part in it.
+	hasKubeconfigFlag
+	// needsKubeconfig: it reads and changes the cluster's kubeconfig.
+	needsKubeconfig
+	// needsCluster: it asks the cluster.
+	needsCluster
 )
 
 // needOf tells by kubectl's arguments what it needs. Where that is not certain, it is a cluster that answers: kubectl
@@ -30,15 +30,15 @@ func needOf(args []string) need {
 	}
 	switch word := kubectlCommand(args); {
 	case slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig") }):
-		return named
-	case slices.Contains(withoutCluster, word), has("-h", "--help", "--local", "--local=true"),
+		return hasKubeconfigFlag
+	case slices.Contains(clusterlessCommands, word), has("-h", "--help", "--local", "--local=true"),
 		word == "version" && has("--client", "--client=true"),
 		word == "create" && has("--dry-run=client") && !slices.ContainsFunc(args, readsObjects):
-		return nothing
+		return needsNothing
 	case word == "config":
-		return kubeconfig
+		return needsKubeconfig
 	}
-	return answers
+	return needsCluster
 }
 
 // readsObjects tells the arguments by which create makes objects of others, whose kinds only a cluster knows, or which are
@@ -49,9 +49,9 @@ func readsObjects(arg string) bool {
 		strings.HasPrefix(arg, "-f") || strings.HasPrefix(arg, "-k")
 }
 
-// withoutCluster are kubectl's commands that never need one; none at all shows its help, and what a shell asks to complete
+// clusterlessCommands are kubectl's commands that never need one; none at all shows its help, and what a shell asks to complete
 // a line may fail, but neither for long nor with words in the middle of that line.
-var withoutCluster = []string{"", "help", "options", "completion", "plugin", "kuberc", "kustomize", "__complete", "__completeNoDesc"}
+var clusterlessCommands = []string{"", "help", "options", "completion", "plugin", "kuberc", "kustomize", "__complete", "__completeNoDesc"}
 
 // kubectlCommand is the word that says what kubectl is to do, empty if there is none.
 func kubectlCommand(args []string) string {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// The exit codes of berth, beside those of endOf. kubectl's own commands keep kubectl's.
+// The exit codes of berth, beside those of signalExitCode. kubectl's own commands keep kubectl's.
 const (
 	exitError = 1
 	exitUsage = 2
@@ -31,7 +31,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	root.SetIn(&prompt{Reader: os.Stdin, ctx: ctx})
+	root.SetIn(&interruptibleReader{Reader: os.Stdin, ctx: ctx})
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) int {
 	if errors.As(err, &code) {
 		return int(code)
 	}
-	if code, ok := exitAsked(ctx, cmd, err); ok {
+	if code, ok := interruptedExitCode(ctx, cmd, err); ok {
 		return code
 	}
 	fmt.Fprintln(os.Stderr, "berth: "+err.Error())
@@ -72,20 +72,20 @@ func newRoot() *cobra.Command {
 		SilenceErrors:    true,
 		TraverseChildren: true,
 		Version:          version.Berth,
-		Args:             commandWord,
-		RunE:             helpOf,
+		Args:             requireSubcommand,
+		RunE:             showHelp,
 
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return refuseDataDir(cmd) },
 	}
 	root.SetVersionTemplate("berth {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	addClusterCommands(root, service(newUp()), newExplain(), newDoctor(), newKubectl(), newImages())
-	root.AddCommand(service(newNode()), service(newControllers()), service(newCSIDriver()), service(newCSIProvisioner()),
+	addClusterCommands(root, markService(newUp()), newExplain(), newDoctor(), newKubectl(), newImages())
+	root.AddCommand(markService(newNode()), markService(newControllers()), markService(newCSIDriver()), markService(newCSIProvisioner()),
 		newRun(), newVersion())
 	root.InitDefaultCompletionCmd()
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
-		shells.Args, shells.RunE = commandWord, helpOf
+		shells.Args, shells.RunE = requireSubcommand, showHelp
 	}
 	return root
 }
@@ -143,8 +143,8 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	return complete(config)
 }
 
-// layoutUnread is what layoutOf tells of a cluster whose own state this user may not read: its places are right.
-func layoutUnread(cmd *cobra.Command) (up.Layout, error) {
+// layoutWithoutState is what layoutOf tells of a cluster whose own state this user may not read: its places are right.
+func layoutWithoutState(cmd *cobra.Command) (up.Layout, error) {
 	dir, err := dataDir(cmd)
 	if err != nil {
 		return up.Layout{}, err

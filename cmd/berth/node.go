@@ -70,13 +70,13 @@ func newNode() *cobra.Command {
 			"  berth node --bootstrap-kubeconfig bootstrap.kubeconfig --kubeconfig /var/lib/kubelet/kubeconfig --rotate-server-certificates",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
-	nodeFlagsOf(cmd, &flags)
-	nodeServerFlagsOf(cmd, &flags)
+	addNodeFlags(cmd, &flags)
+	addNodeServerFlags(cmd, &flags)
 	flags.images.add(cmd.Flags())
 	return cmd
 }
 
-func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
+func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity (required)")
 	f.StringVar(&flags.name, "node-name", "", "the Node's name (default: the host name)")
@@ -92,12 +92,12 @@ func nodeFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
-	f.StringVar(&flags.socket, "socket", "", socketFlag)
+	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
 }
 
-// nodeServerFlagsOf are those of certificates and of the node's server.
-func nodeServerFlagsOf(cmd *cobra.Command, flags *nodeFlags) {
+// addNodeServerFlags are those of certificates and of the node's server.
+func addNodeServerFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
 	f.StringVar(&flags.bootstrap, "bootstrap-kubeconfig", "", "a kubeconfig that may ask for a client certificate: with it, the "+
 		"node has one signed and renewed,\nand --kubeconfig is written")
@@ -159,15 +159,15 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	defer events.Shutdown()
 	events.StartRecordingToSink(patience.NewSink(ctx,
 		&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, clock.RealClock{}))
-	records := newRecords(f.socket)
+	records := newTimelineServer(f.socket)
 	k, err := kubelet.New(config, kubelet.Deps{
-		Client: client, LeaseClient: leases, Timeline: records.rec, Logger: logger,
+		Client: client, LeaseClient: leases, Timeline: records.recorder, Logger: logger,
 		Collectors: append(id.metrics, records.stages),
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
-		AtRest:     footprint.Release, Flags: flagsOf(cmd), FindIPs: f.addresses(id.server.Host),
+		AtRest:     footprint.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
 		Readdressed: func(ips []net.IP) {
 			id.conns.CloseAll()
-			if err := id.readdressed(ips); err != nil {
+			if err := id.onAddressesChanged(ips); err != nil {
 				logger.Error("the serving certificate is not for the node's address of now", "addresses", ips, "error", err)
 			}
 		},
@@ -191,8 +191,8 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	return group.Wait()
 }
 
-// flagsOf are the values of the command's flags, by name. None of them is a secret: those lie in files.
-func flagsOf(cmd *cobra.Command) map[string]string {
+// flagValues are the values of the command's flags, by name. None of them is a secret: those lie in files.
+func flagValues(cmd *cobra.Command) map[string]string {
 	values := map[string]string{}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
 	return values
@@ -210,8 +210,8 @@ func (f nodeFlags) nodeName() (string, error) {
 	return strings.ToLower(host), nil
 }
 
-// certificates is where the node keeps its certificates.
-func (f nodeFlags) certificates() string {
+// certificateDir is where the node keeps its certificates.
+func (f nodeFlags) certificateDir() string {
 	if f.certDir != "" {
 		return f.certDir
 	}
@@ -294,7 +294,7 @@ func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 
 // completeServer fills in a self-signed certificate and the cluster's CA where no files were named.
 func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, name string, ip net.IP) error {
-	dir := f.certificates()
+	dir := f.certificateDir()
 	if (server.CertFile == "") != (server.KeyFile == "") {
 		return usageError{errors.New("--tls-cert-file and --tls-private-key-file go together")}
 	}
@@ -303,8 +303,8 @@ func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, na
 			return fmt.Errorf("keep the serving certificate: %w", err)
 		}
 		server.CertFile, server.KeyFile = filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
-		id.readdressed = func(ips []net.IP) error { return selfSign(name, dir, server.CertFile, server.KeyFile, ips) }
-		if err := id.readdressed([]net.IP{ip}); err != nil {
+		id.onAddressesChanged = func(ips []net.IP) error { return selfSign(name, dir, server.CertFile, server.KeyFile, ips) }
+		if err := id.onAddressesChanged([]net.IP{ip}); err != nil {
 			return err
 		}
 	}
@@ -325,7 +325,7 @@ func selfSign(name, dir, certFile, keyFile string, ips []net.IP) error {
 
 // completeClientCA takes the CA of the cluster for that of the clients where no other was named.
 func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Config) error {
-	dir := f.certificates()
+	dir := f.certificateDir()
 	if server.ClientCAFile != "" {
 		return nil
 	}
@@ -357,7 +357,7 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("use the Pod's own identity: %w", err)
 		}
-		return tuned(config), nil
+		return tuneClientConfig(config), nil
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if clientcmd.IsEmptyConfig(err) {
@@ -366,11 +366,11 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %q: %w", path, err)
 	}
-	return tuned(config), nil
+	return tuneClientConfig(config), nil
 }
 
-// tuned is how Berth's parts talk to an API server.
-func tuned(config *rest.Config) *rest.Config {
+// tuneClientConfig is how Berth's parts talk to an API server.
+func tuneClientConfig(config *rest.Config) *rest.Config {
 	config.QPS = -1                                  // the API server's own fairness limits us
 	config.ContentType = runtime.ContentTypeProtobuf // much less work than JSON, on both sides
 	return config

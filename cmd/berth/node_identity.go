@@ -29,8 +29,8 @@ type identity struct {
 
 	// conns makes its connections. They are closed when the node has another address: nobody answers to the old one.
 	conns *connrotation.Dialer
-	// readdressed makes the serving certificate one for these addresses.
-	readdressed func(ips []net.IP) error
+	// onAddressesChanged makes the serving certificate one for these addresses.
+	onAddressesChanged func(ips []net.IP) error
 	// metrics are those of the certificates that it keeps.
 	metrics []prometheus.Collector
 	cancel  []context.CancelFunc
@@ -44,12 +44,12 @@ func (i *identity) stop() {
 	i.running.Wait()
 }
 
-// keep runs the keeper until stop.
-func (i *identity) keep(ctx context.Context, keeper *certificate.Keeper) {
+// runManager runs the keeper until stop.
+func (i *identity) runManager(ctx context.Context, manager *certificate.Keeper) {
 	ctx, cancel := context.WithCancel(ctx)
 	i.cancel = append(i.cancel, cancel)
-	i.metrics = append(i.metrics, keeper.Metrics())
-	i.running.Go(func() { _ = keeper.Start(ctx) }) // it ends with ctx, and never else
+	i.metrics = append(i.metrics, manager.Metrics())
+	i.running.Go(func() { _ = manager.Start(ctx) }) // it ends with ctx, and never else
 }
 
 // client makes a client with the node's credentials and a connection of its own.
@@ -69,52 +69,52 @@ func (i *identity) client() (*kubernetes.Clientset, error) {
 // owner of a client certificate that the node has signed for itself and keeps renewing.
 func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logger) (*identity, error) {
 	id := &identity{
-		conns:       connrotation.NewDialer(certificate.Dial),
-		readdressed: func([]net.IP) error { return nil }, // a certificate that was given is not ours to change
+		conns:              connrotation.NewDialer(certificate.Dial),
+		onAddressesChanged: func([]net.IP) error { return nil }, // a certificate that was given is not ours to change
 	}
 	if f.bootstrap == "" {
 		config, err := loadKubeconfig(f.kubeconfig)
-		f.dialBy(id, config)
+		f.useRotatingDialer(id, config)
 		id.server, id.rest = config, func() (*rest.Config, error) { return config, nil }
 		return id, err
 	}
-	keeper, err := f.clientKeeper(id, name)
+	manager, err := f.clientCertificateManager(id, name)
 	if err != nil {
 		return id, err
 	}
-	id.keep(ctx, keeper)
-	if keeper.Current() == nil {
+	id.runManager(ctx, manager)
+	if manager.Current() == nil {
 		logger.Info("asking for a client certificate", "cluster", id.server.Host, "node", name)
 	}
-	if _, err := keeper.Wait(ctx); err != nil {
+	if _, err := manager.Wait(ctx); err != nil {
 		return id, err
 	}
-	id.rest = func() (*rest.Config, error) { return certificate.RESTConfig(id.server, keeper) }
-	return id, certificate.WriteKubeconfig(f.kubeconfig, id.server, keeper)
+	id.rest = func() (*rest.Config, error) { return certificate.RESTConfig(id.server, manager) }
+	return id, certificate.WriteKubeconfig(f.kubeconfig, id.server, manager)
 }
 
-// dialBy has connections made that can be closed, if the node's address may change.
-func (f nodeFlags) dialBy(id *identity, config *rest.Config) {
+// useRotatingDialer has connections made that can be closed, if the node's address may change.
+func (f nodeFlags) useRotatingDialer(id *identity, config *rest.Config) {
 	if f.ip == "" && config != nil {
 		config.Dial = id.conns.DialContext
 	}
 }
 
-// clientKeeper makes what keeps the node's client certificate, and notes where the API server is.
-func (f nodeFlags) clientKeeper(id *identity, name string) (keeper *certificate.Keeper, err error) {
+// clientCertificateManager makes what keeps the node's client certificate, and notes where the API server is.
+func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager *certificate.Keeper, err error) {
 	id.server, err = f.server()
 	if err != nil {
 		return nil, err
 	}
-	f.dialBy(id, id.server)
+	f.useRotatingDialer(id, id.server)
 	renewing := sync.OnceValues(func() (kubernetes.Interface, error) {
-		config, err := certificate.RESTConfig(id.server, keeper)
+		config, err := certificate.RESTConfig(id.server, manager)
 		if err != nil {
 			return nil, err
 		}
 		return kubernetes.NewForConfig(config)
 	})
-	keeper, err = certificate.NewClient(certificate.Config{NodeName: name, Dir: f.certificates()},
+	manager, err = certificate.NewClient(certificate.Config{NodeName: name, Dir: f.certificateDir()},
 		func(current *tls.Certificate) (kubernetes.Interface, error) {
 			if current != nil { // it asks for its own renewal
 				return renewing()
@@ -125,7 +125,7 @@ func (f nodeFlags) clientKeeper(id *identity, name string) (keeper *certificate.
 			}
 			return kubernetes.NewForConfig(config)
 		})
-	return keeper, err
+	return manager, err
 }
 
 // server is where the API server is: as the kubeconfig of an earlier start says, or else the bootstrap's.
@@ -150,12 +150,12 @@ func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.Serv
 	if err != nil {
 		return err
 	}
-	keeper, err := certificate.NewServing(certificate.Config{NodeName: name, Dir: f.certificates()}, client, []string{name}, []net.IP{ip})
+	manager, err := certificate.NewServing(certificate.Config{NodeName: name, Dir: f.certificateDir()}, client, []string{name}, []net.IP{ip})
 	if err != nil {
 		return err
 	}
-	id.keep(ctx, keeper)
-	id.readdressed = keeper.SetIPs
-	server.CertFile, server.KeyFile, server.CertLater = keeper.Path(), keeper.Path(), true
+	id.runManager(ctx, manager)
+	id.onAddressesChanged = manager.SetIPs
+	server.CertFile, server.KeyFile, server.CertLater = manager.Path(), manager.Path(), true
 	return f.completeClientCA(server, id.server)
 }

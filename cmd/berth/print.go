@@ -8,25 +8,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// described is how each output for scripts begins, as an object of Kubernetes does: what it is, and of which version, so that a
+// typeMeta is how each output for scripts begins, as an object of Kubernetes does: what it is, and of which version, so that a
 // later one can be told from it. A field that the version has is there in every output, and a list that is empty is [].
-type described struct {
+type typeMeta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 }
 
-// listOf is the output of a command that lists: an object, as of kubectl, because a bare array could never be given a
+// listOutput is the output of a command that lists: an object, as of kubectl, because a bare array could never be given a
 // field.
-type listOf[T any] struct {
-	described
+type listOutput[T any] struct {
+	typeMeta
 	Items []T `json:"items"`
 	// Unseen tells what could not be looked at, so that it may be missing above.
 	Unseen []string `json:"unseen,omitempty"`
 }
 
 // newList makes the list of objects of a kind.
-func newList[T any](apiVersion, kind string, items []T) listOf[T] {
-	return listOf[T]{described: described{apiVersion, kind + "List"}, Items: append([]T{}, items...)}
+func newList[T any](apiVersion, kind string, items []T) listOutput[T] {
+	return listOutput[T]{typeMeta: typeMeta{apiVersion, kind + "List"}, Items: append([]T{}, items...)}
 }
 
 // checkOutput refuses formats of --output that no command knows; empty is for people.

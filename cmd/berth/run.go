@@ -83,31 +83,31 @@ func (f runFlags) run(cmd *cobra.Command) error {
 
 	signals.IgnoreSIGPIPE() // a Pod would stay that nobody knows of
 	if f.wait {
-		cmd.SetContext(untilUnheard(cmd))
+		cmd.SetContext(contextUntilOutputBreaks(cmd))
 	}
-	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
+	printf := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "berth: "+format+"\n", args...) }
 	endpoint := f.runtime
 	stopRuntime := func() error { return nil }
 	if endpoint == "" {
-		own, err := startRuntime(cmd.Context(), root, f.podCIDR, say)
+		own, err := startRuntime(cmd.Context(), root, f.podCIDR, printf)
 		if err != nil {
 			return err
 		}
 		endpoint, stopRuntime = "unix://"+own.config.Socket(), own.stop
 	}
 	var result podrun.Result
-	if err = f.importImages(cmd.Context(), strings.TrimPrefix(endpoint, "unix://"), say); err == nil {
-		result, err = f.foreground(cmd, pod, home, endpoint, say)
+	if err = f.importImages(cmd.Context(), strings.TrimPrefix(endpoint, "unix://"), printf); err == nil {
+		result, err = f.foreground(cmd, pod, home, endpoint, printf)
 	}
 	if err = errors.Join(err, stopRuntime()); err != nil {
 		return err
 	}
 	if why := podrun.Explain(&result.Status); why != "" && !f.remove {
-		say("pod %s failed: %s", pod.Name, why)
+		printf("pod %s failed: %s", pod.Name, why)
 	}
 	switch {
 	case result.Interrupted:
-		return endOf(cmd.Context())
+		return signalExitCode(cmd.Context())
 	case result.ExitCode != 0:
 		return exitCode(result.ExitCode)
 	}
@@ -165,7 +165,7 @@ func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
 }
 
 // importImages brings the archives' images in, and says under which names: the manifest has to name one of them.
-func (f runFlags) importImages(ctx context.Context, socket string, say func(string, ...any)) (err error) {
+func (f runFlags) importImages(ctx context.Context, socket string, printf func(string, ...any)) (err error) {
 	if len(f.archives) == 0 {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (f runFlags) importImages(ctx context.Context, socket string, say func(stri
 			return fmt.Errorf("--image-archive %s: %w", path, err)
 		}
 		for _, image := range imported {
-			say("imported %s", image.Name)
+			printf("imported %s", image.Name)
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (f runFlags) importImages(ctx context.Context, socket string, say func(stri
 
 // foreground runs the Pod on a node agent below home, and cleans up behind it.
 func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint string,
-	say func(string, ...any),
+	printf func(string, ...any),
 ) (result podrun.Result, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -202,19 +202,19 @@ func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint
 		NodeName: strings.ToLower(host), NodeIPs: []net.IP{hostAddress()}, Version: version.Kubelet(),
 		RootDir: filepath.Join(home, "kubelet"), PodLogsDir: filepath.Join(home, "log"), RuntimeEndpoint: endpoint,
 		CgroupRoot: "/berth-run-" + string(pod.UID),
-	}, kubelet.Deps{Logger: f.logger(cmd), Recorder: &eventPrinter{say: say, all: f.verbosity > 0}})
+	}, kubelet.Deps{Logger: f.logger(cmd), Recorder: &eventPrinter{printf: printf, all: f.verbosity > 0}})
 	if err != nil {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, node.Close()) }()
 	result, err = podrun.Run(cmd.Context(), podrun.Config{Pod: pod, Detach: !f.wait, Remove: f.remove}, podrun.Deps{
-		Node: node, Out: podrun.LineWriter(cmd.OutOrStdout()), Err: podrun.LineWriter(cmd.ErrOrStderr()), Say: say,
+		Node: node, Out: podrun.LineWriter(cmd.OutOrStdout()), Err: podrun.LineWriter(cmd.ErrOrStderr()), Say: printf,
 	})
 	if err != nil {
 		return result, err
 	}
 	if !f.wait && !f.remove && !result.Interrupted && result.ExitCode == 0 {
-		say("pod %s runs; stop it with the same command and --remove", pod.Name)
+		printf("pod %s runs; stop it with the same command and --remove", pod.Name)
 		return result, nil
 	}
 	if err := node.Clear(context.WithoutCancel(cmd.Context())); err != nil {

@@ -40,7 +40,7 @@ type ownRuntime struct {
 }
 
 // startRuntime starts a containerd below root and waits until it can run Pods.
-func startRuntime(ctx context.Context, root, cidr string, say func(string, ...any)) (_ *ownRuntime, err error) {
+func startRuntime(ctx context.Context, root, cidr string, printf func(string, ...any)) (_ *ownRuntime, err error) {
 	config, err := runtimeConfig(root, cidr)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func startRuntime(ctx context.Context, root, cidr string, say func(string, ...an
 	if err := r.ready(ctx); err != nil {
 		return nil, fmt.Errorf("start containerd (see %s): %w", r.log.Name(), err)
 	}
-	say("started containerd at %s", config.Socket())
+	printf("started containerd at %s", config.Socket())
 	return r, nil
 }
 
@@ -186,13 +186,13 @@ func (r *ownRuntime) stop() error {
 	for _, file := range files {
 		errs = append(errs, os.Remove(file))
 	}
-	errs = append(errs, r.sweep())
+	errs = append(errs, r.removeRunDir())
 	r.unlock()
 	return errors.Join(errs...)
 }
 
-// sweep removes the run directory, unless something is still mounted below it.
-func (r *ownRuntime) sweep() error {
+// removeRunDir removes the run directory, unless something is still mounted below it.
+func (r *ownRuntime) removeRunDir() error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(r.config.RunDir))
 	if err != nil {
 		return fmt.Errorf("look for what is mounted below %s: %w", r.config.RunDir, err)

@@ -15,11 +15,11 @@ import (
 // reason is said once: what does not heal by itself (an image that is not there) is tried every few seconds. It is safe for
 // concurrent use.
 type eventPrinter struct {
-	say func(format string, args ...any)
-	all bool
+	printf func(format string, args ...any)
+	all    bool
 
-	mu   sync.Mutex
-	said map[string]string // the last message of each reason
+	mu           sync.Mutex
+	lastMessages map[string]string // the last message of each reason
 }
 
 var _ record.EventRecorder = (*eventPrinter)(nil)
@@ -32,14 +32,14 @@ func (p *eventPrinter) Event(_ runtime.Object, kind, reason, message string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.all && (kind != corev1.EventTypeWarning || p.said[reason] == message) {
+	if !p.all && (kind != corev1.EventTypeWarning || p.lastMessages[reason] == message) {
 		return
 	}
-	if p.said == nil {
-		p.said = map[string]string{}
+	if p.lastMessages == nil {
+		p.lastMessages = map[string]string{}
 	}
-	p.said[reason] = message
-	p.say("%s: %s%s", reason, message, remedies[reason])
+	p.lastMessages[reason] = message
+	p.printf("%s: %s%s", reason, message, remedies[reason])
 }
 
 // remedies are what to do about events, in terms of `berth run`.

@@ -10,9 +10,9 @@ import (
 
 // TestAWarningThatRepeatsIsSaidOnce: a Pod whose image cannot come is tried again every few seconds, for ever.
 func TestAWarningThatRepeatsIsSaidOnce(t *testing.T) {
-	var said []string
-	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
-	p := &eventPrinter{say: say}
+	var printed []string
+	printf := func(format string, args ...any) { printed = append(printed, fmt.Sprintf(format, args...)) }
+	p := &eventPrinter{printf: printf}
 	for range 3 {
 		p.Event(nil, corev1.EventTypeWarning, "ErrImageNeverPull", "not there")
 		p.Event(nil, corev1.EventTypeWarning, "MissingClusterDNS", "nobody is to know")
@@ -23,10 +23,10 @@ func TestAWarningThatRepeatsIsSaidOnce(t *testing.T) {
 	require.Equal(t, []string{
 		"ErrImageNeverPull: not there; bring it in with --image-archive, or let imagePullPolicy be IfNotPresent",
 		"BackOff: back-off 10s", "BackOff: back-off 20s",
-	}, said)
-	said, p = nil, &eventPrinter{say: say, all: true}
+	}, printed)
+	printed, p = nil, &eventPrinter{printf: printf, all: true}
 	for range 2 {
 		p.Event(nil, corev1.EventTypeNormal, "Created", "container")
 	}
-	require.Len(t, said, 2, "all of them, where they were asked for")
+	require.Len(t, printed, 2, "all of them, where they were asked for")
 }

@@ -14,45 +14,45 @@ import (
 	"github.com/berth-dev/berth/internal/signals"
 )
 
-// endOf is the exit code of a command that ended before its work was done, because ctx did.
-func endOf(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
+// signalExitCode is the exit code of a command that ended before its work was done, because ctx did.
+func signalExitCode(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
-// cutOff tells whether an error says no more than that the work was to stop.
-func cutOff(err error) bool {
+// isInterrupted tells whether an error says no more than that the work was to stop.
+func isInterrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 }
 
-// serviceMark is the annotation of a command that is asked to stop when it has done its work.
-const serviceMark = "berth.dev/service"
+// serviceAnnotation is the annotation of a command that is asked to stop when it has done its work.
+const serviceAnnotation = "berth.dev/service"
 
-// service marks a command that runs until it is asked to stop: to be asked is how its work ends, with exit code 0.
-func service(cmd *cobra.Command) *cobra.Command {
-	cmd.Annotations = map[string]string{serviceMark: "true"}
+// markService marks a command that runs until it is asked to stop: to be asked is how its work ends, with exit code 0.
+func markService(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{serviceAnnotation: "true"}
 	return cmd
 }
 
-// exitAsked is the exit code of a command that ended with that error when berth had been asked to stop, if the error is
+// interruptedExitCode is the exit code of a command that ended with that error when berth had been asked to stop, if the error is
 // no other than that.
-func exitAsked(ctx context.Context, cmd *cobra.Command, err error) (code int, ok bool) {
-	if by := (signals.Signal{}); !errors.As(context.Cause(ctx), &by) || !cutOff(err) {
+func interruptedExitCode(ctx context.Context, cmd *cobra.Command, err error) (code int, ok bool) {
+	if by := (signals.Signal{}); !errors.As(context.Cause(ctx), &by) || !isInterrupted(err) {
 		return 0, false
 	}
-	if cmd.Annotations[serviceMark] != "" {
+	if cmd.Annotations[serviceAnnotation] != "" {
 		return 0, true
 	}
-	return int(endOf(ctx)), true
+	return int(signalExitCode(ctx)), true
 }
 
-// prompt is standard input, for one reader, who reads no more once ctx has ended: a read from a terminal, or from a program
+// interruptibleReader is standard input, for one reader, who reads no more once ctx has ended: a read from a terminal, or from a program
 // that says nothing, would hold berth up for ever.
-type prompt struct {
+type interruptibleReader struct {
 	io.Reader
 	ctx context.Context
 	buf []byte
 }
 
 // Read implements io.Reader. A read that ctx cuts short goes on behind, for nobody: it ends with the program.
-func (p *prompt) Read(data []byte) (int, error) {
+func (p *interruptibleReader) Read(data []byte) (int, error) {
 	if err := p.ctx.Err(); err != nil {
 		return 0, fmt.Errorf("read standard input: %w", err)
 	}
@@ -75,27 +75,27 @@ func (p *prompt) Read(data []byte) (int, error) {
 	}
 }
 
-// heard is a writer that tells when nobody reads any more what is written.
-type heard struct {
+// brokenPipeWriter is a writer that tells when nobody reads any more what is written.
+type brokenPipeWriter struct {
 	io.Writer
-	gone func(error)
+	onBroken func(error)
 }
 
 // Write implements io.Writer.
-func (h heard) Write(data []byte) (int, error) {
+func (h brokenPipeWriter) Write(data []byte) (int, error) {
 	n, err := h.Writer.Write(data)
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) { // a pipe, a terminal
-		h.gone(err)
+		h.onBroken(err)
 	}
 	return n, err
 }
 
-// untilUnheard is cmd's context, which ends also when nobody reads any more what cmd writes, as when `| head` has had
+// contextUntilOutputBreaks is cmd's context, which ends also when nobody reads any more what cmd writes, as when `| head` has had
 // enough. It is for what outlives its readers for a while, to stop in order.
-func untilUnheard(cmd *cobra.Command) context.Context {
+func contextUntilOutputBreaks(cmd *cobra.Command) context.Context {
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	gone := func(err error) { cancel(fmt.Errorf("nobody reads the output: %w", err)) }
-	cmd.SetOut(heard{cmd.OutOrStdout(), gone})
-	cmd.SetErr(heard{cmd.ErrOrStderr(), gone})
+	cmd.SetOut(brokenPipeWriter{cmd.OutOrStdout(), gone})
+	cmd.SetErr(brokenPipeWriter{cmd.ErrOrStderr(), gone})
 	return ctx
 }

@@ -22,21 +22,21 @@ func TestTheExitCodeTellsTheSignal(t *testing.T) {
 	for signal, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(signals.Signal{Signal: signal})
-		work, serve := &cobra.Command{}, service(&cobra.Command{})
+		work, serve := &cobra.Command{}, markService(&cobra.Command{})
 		for _, err := range []error{
 			fmt.Errorf("list: %w", context.Canceled), fmt.Errorf("call: %w", status.Error(codes.Canceled, "as it was")),
 		} {
-			got, ok := exitAsked(ctx, work, err)
+			got, ok := interruptedExitCode(ctx, work, err)
 			require.True(t, ok)
 			require.Equal(t, code, got)
-			got, ok = exitAsked(ctx, serve, err)
+			got, ok = interruptedExitCode(ctx, serve, err)
 			require.True(t, ok)
 			require.Zero(t, got, "to be asked is how its work ends")
 		}
-		_, ok := exitAsked(ctx, work, errors.New("disk full"))
+		_, ok := interruptedExitCode(ctx, work, errors.New("disk full"))
 		require.False(t, ok, "what went wrong besides is said")
 	}
-	_, ok := exitAsked(t.Context(), &cobra.Command{}, context.Canceled)
+	_, ok := interruptedExitCode(t.Context(), &cobra.Command{}, context.Canceled)
 	require.False(t, ok, "nobody asked")
 }
 
@@ -45,26 +45,26 @@ func TestASilentInputDoesNotHoldUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
-	input := &prompt{Reader: read, ctx: ctx}
+	input := &interruptibleReader{Reader: read, ctx: ctx}
 	_, err = io.WriteString(write, "y\nn\n")
 	require.NoError(t, err)
-	answer := make([]byte, 2)
-	_, err = io.ReadFull(input, answer)
+	explanation := make([]byte, 2)
+	_, err = io.ReadFull(input, explanation)
 	require.NoError(t, err)
-	require.Equal(t, "y\n", string(answer))
+	require.Equal(t, "y\n", string(explanation))
 	rest := make([]byte, 2)
 	_, err = io.ReadFull(input, rest)
 	require.NoError(t, err)
 	require.Equal(t, "n\n", string(rest))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := input.Read(answer)
+		_, err := input.Read(explanation)
 		ended <- err
 	}()
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.NoError(t, write.Close()) // which ends what went on behind
-	require.Equal(t, "y\n", string(answer))
+	require.Equal(t, "y\n", string(explanation))
 }
 
 func TestWhatNobodyReadsAsksToStop(t *testing.T) {
@@ -77,7 +77,7 @@ func TestWhatNobodyReadsAsksToStop(t *testing.T) {
 		cmd.SetContext(t.Context())
 		cmd.SetOut(write)
 		cmd.SetErr(write)
-		ctx := untilUnheard(cmd)
+		ctx := contextUntilOutputBreaks(cmd)
 		_, err = io.WriteString(its(cmd), "heard\n")
 		require.NoError(t, err)
 		require.NoError(t, ctx.Err(), name)

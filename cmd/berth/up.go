@@ -62,7 +62,7 @@ func newUp() *cobra.Command {
 			}
 			signals.IgnoreSIGPIPE() // the cluster is not for them alone
 			footprint.Thrift(false)
-			progress := up.NewProgress(os.Stdout, liveWidth(), clock.RealClock{})
+			progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
 			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())
 		},
 	}

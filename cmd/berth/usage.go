@@ -29,11 +29,11 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// helpOf is what a command does that only holds others.
-func helpOf(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+// showHelp is what a command does that only holds others.
+func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// commandWord lets through nothing, because what stands behind a command that only holds others must be one of those.
-func commandWord(cmd *cobra.Command, args []string) error {
+// requireSubcommand lets through nothing, because what stands behind a command that only holds others must be one of those.
+func requireSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -56,7 +56,7 @@ func flagError(cmd *cobra.Command, err error) error {
 			err = fmt.Errorf("--%s %q: not %s", invalid.GetFlag().Name, invalid.GetValue(), wants)
 		}
 	}
-	if near := nearestFlag(cmd, err); near != "" {
+	if near := closestFlag(cmd, err); near != "" {
 		return usageError{fmt.Errorf("%w: did you mean --%s?", err, near)}
 	}
 	return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
@@ -71,8 +71,8 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
 }
 
-// nearestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
-func nearestFlag(cmd *cobra.Command, err error) string {
+// closestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
+func closestFlag(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return ""

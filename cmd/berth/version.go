@@ -15,14 +15,14 @@ func newVersion() *cobra.Command {
 		Use: "version", Short: "Print the versions of Berth and of the Kubernetes it runs", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			versions := struct {
-				described
+				typeMeta
 				Berth      string `json:"berth"`
 				Commit     string `json:"commit,omitempty"`
 				Kubernetes string `json:"kubernetes"`
 				Kubelet    string `json:"kubelet"`
 				Go         string `json:"go"`
 				Platform   string `json:"platform"`
-			}{described{"version.berth.dev/v1alpha1", "Version"}, version.Berth, version.Commit, version.Kubernetes, version.Kubelet(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			}{typeMeta{"version.berth.dev/v1alpha1", "Version"}, version.Berth, version.Commit, version.Kubernetes, version.Kubelet(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			if err := checkOutput(output); err != nil {
 				return err
 			}

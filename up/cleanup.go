@@ -17,15 +17,15 @@ import (
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
-// sweep removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
+// cleanup removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
 // namespaces of this cluster. It runs after the runtime has stopped, so nothing can make new ones.
-func (l Layout) sweep(ctx context.Context) error {
-	return errors.Join(l.endShims(ctx), l.letGo(ctx), l.sweepMachine(ctx))
+func (l Layout) cleanup(ctx context.Context) error {
+	return errors.Join(l.stopShims(ctx), l.releaseMounts(ctx), l.cleanupHost(ctx))
 }
 
-// letGo unmounts what is mounted in the cluster's directories, and frees the loop devices of its disks. Block devices of
+// releaseMounts unmounts what is mounted in the cluster's directories, and frees the loop devices of its disks. Block devices of
 // Pods come first, for the loop device that holds one is found by where it is mounted.
-func (l Layout) letGo(ctx context.Context) error {
+func (l Layout) releaseMounts(ctx context.Context) error {
 	return errors.Join(
 		blockpin.New(blockpin.Deps{}).UnpinBelow(ctx, l.KubeletDir()),
 		unmountBelow(l.RunDir),
@@ -34,36 +34,36 @@ func (l Layout) letGo(ctx context.Context) error {
 	)
 }
 
-// mountPlaces are the directories of the data directory that the cluster's parts mount in.
-func (l Layout) mountPlaces() []string { return []string{l.ContainerdRoot(), l.KubeletDir()} }
+// mountDirs are the directories of the data directory that the cluster's parts mount in.
+func (l Layout) mountDirs() []string { return []string{l.ContainerdRoot(), l.KubeletDir()} }
 
 func (l Layout) unmountData() error {
 	var errs []error
-	for _, dir := range l.mountPlaces() {
+	for _, dir := range l.mountDirs() {
 		errs = append(errs, unmountBelow(dir))
 	}
 	return errors.Join(errs...)
 }
 
-// sweepMachine removes what the cluster's ID alone tells: cgroups with what still runs in them, network, run directory.
-func (l Layout) sweepMachine(ctx context.Context) error {
+// cleanupHost removes what the cluster's ID alone tells: cgroups with what still runs in them, network, run directory.
+func (l Layout) cleanupHost(ctx context.Context) error {
 	return errors.Join(
 		removeCgroups(ctx, l.CgroupRoot()),
-		l.networkRemains(ctx),
+		l.cleanupNetwork(ctx),
 		l.removeBridge(),
 		removeTree(l.RunDir),
 	)
 }
 
-// untouched reports whether no earlier run left anything: then what a failed start made is its own to remove, and
+// isClean reports whether no earlier run left anything: then what a failed start made is its own to remove, and
 // otherwise it may belong to Pods that still live.
-func (l Layout) untouched() bool {
+func (l Layout) isClean() bool {
 	_, err := os.Stat(l.RunDir)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// endShims ends the runtime's shims of this cluster, and with them their containers.
-func (l Layout) endShims(ctx context.Context) error {
+// stopShims ends the runtime's shims of this cluster, and with them their containers.
+func (l Layout) stopShims(ctx context.Context) error {
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return err
@@ -75,17 +75,17 @@ func (l Layout) endShims(ctx context.Context) error {
 			continue // it has ended meanwhile
 		}
 		argv := strings.Split(string(data), "\x00")
-		if !strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") || !contains(argv, l.ContainerdSocket()) {
+		if !strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") || !hasSocketArgument(argv, l.ContainerdSocket()) {
 			continue
 		}
 		if pid, err := strconv.Atoi(strings.Split(file, "/")[2]); err == nil {
-			errs = append(errs, endProcess(ctx, pid))
+			errs = append(errs, stopProcess(ctx, pid))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func contains(argv []string, socket string) bool {
+func hasSocketArgument(argv []string, socket string) bool {
 	for _, arg := range argv {
 		if arg == socket || strings.HasSuffix(arg, "="+socket) {
 			return true
@@ -138,7 +138,7 @@ func removeCgroups(ctx context.Context, root string) error {
 		})
 		errs = append(errs, err)
 		for i := len(dirs) - 1; i >= 0; i-- {
-			errs = append(errs, killIn(ctx, dirs[i]))
+			errs = append(errs, killCgroup(ctx, dirs[i]))
 			if err := unix.Rmdir(dirs[i]); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dirs[i], err))
 			}
@@ -147,8 +147,8 @@ func removeCgroups(ctx context.Context, root string) error {
 	return errors.Join(errs...)
 }
 
-// killIn kills the processes of one cgroup and waits until they are gone.
-func killIn(ctx context.Context, cgroup string) error {
+// killCgroup kills the processes of one cgroup and waits until they are gone.
+func killCgroup(ctx context.Context, cgroup string) error {
 	data, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
 	if err != nil {
 		return nil //nolint:nilerr // it has gone meanwhile, and else removing it tells
@@ -197,10 +197,10 @@ func (l Layout) Reset(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	if _, err := endStale(ctx, l.RunDir); err != nil {
+	if _, err := stopStale(ctx, l.RunDir); err != nil {
 		return err
 	}
-	if err := l.sweep(ctx); err != nil {
+	if err := l.cleanup(ctx); err != nil {
 		return err
 	}
 	return removeTree(l.DataDir)

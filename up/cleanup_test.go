@@ -37,7 +37,7 @@ func TestKilledClusterLetsItsDisksGo(t *testing.T) {
 	at := filepath.Join(l.KubeletDir(), "plugins/kubernetes.io/csi/volumeDevices/pv/dev/uid")
 	require.NoError(t, blockpin.New(blockpin.Deps{}).Pin(t.Context(), published, at))
 
-	require.NoError(t, l.letGo(t.Context()))
+	require.NoError(t, l.releaseMounts(t.Context()))
 	left, err := mounts.ListBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -56,7 +56,7 @@ func linkedCluster(t *testing.T) (l Layout, real, at string) {
 	require.NoError(t, errors.Join(os.Mkdir(real, 0o700), os.Mkdir(source, 0o700)))
 	require.NoError(t, os.WriteFile(filepath.Join(source, "kept"), nil, 0o600))
 	l = layoutFor(t, Config{DataDir: link, NodeName: "n"})
-	require.NoError(t, l.remember())
+	require.NoError(t, l.saveState())
 	at = filepath.Join(real, "kubelet", "pods", "uid", "volumes", "v")
 	require.NoError(t, os.MkdirAll(at, 0o750))
 	require.NoError(t, mounts.Syscalls{}.Mount(source, at, "", []string{"bind"}))
@@ -79,10 +79,10 @@ func TestResetOfAClusterBehindALink(t *testing.T) {
 
 func TestTheDoctorMendsAClusterBehindALink(t *testing.T) {
 	l, real, at := linkedCluster(t)
-	ours := func() *Remains {
-		dead, err := Leftovers(t.Context())
+	ours := func() *Leftover {
+		dead, err := FindLeftovers(t.Context())
 		require.NoError(t, err)
-		if i := slices.IndexFunc(dead, func(r *Remains) bool { return r.ID == l.ID }); i >= 0 {
+		if i := slices.IndexFunc(dead, func(r *Leftover) bool { return r.ID == l.ID }); i >= 0 {
 			return dead[i]
 		}
 		return nil
@@ -101,5 +101,5 @@ func TestTheDoctorMendsAClusterBehindALink(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.Nil(t, ours())
-	require.True(t, l.founded(), "its data stay")
+	require.True(t, l.isInitialized(), "its data stay")
 }

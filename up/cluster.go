@@ -27,44 +27,44 @@ type Options struct {
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
 	Width int
-	// Without names those of OptionalParts that are left out, because a process of their own does their work.
+	// Without names those of OptionalComponents that are left out, because a process of their own does their work.
 	Without []string
 }
 
-// OptionalParts are the parts that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
-func OptionalParts() []string {
+// OptionalComponents are the parts that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
+func OptionalComponents() []string {
 	return []string{"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset"}
 }
 
 // Cluster is one run of a whole Kubernetes.
 type Cluster struct {
 	Layout
-	options  Options
-	progress *Progress
-	clock    clock.WithTicker
-	timeline *timeline.Recorder
-	stages   *metrics.Stages // of the timeline
-	log      *slog.Logger
-	began    time.Time
+	options      Options
+	progress     *Progress
+	clock        clock.WithTicker
+	timeline     *timeline.Recorder
+	stageMetrics *metrics.Stages // of the timeline
+	logger       *slog.Logger
+	startedAt    time.Time
 	// runtime is how containerd was set up last.
 	runtime atomic.Pointer[containerd.Config]
-	// exits outlives each containerd.
-	exits *containerd.Exits
+	// exitRecords outlives each containerd.
+	exitRecords *containerd.Exits
 }
 
 // New prepares a run; nothing starts before Run.
 func New(layout Layout, progress *Progress, options Options) *Cluster {
-	clk := clock.RealClock{}
+	clock := clock.RealClock{}
 	return &Cluster{
-		Layout: layout, options: options, progress: progress, clock: clk,
-		timeline: timeline.New(clk, 0), stages: metrics.New(), log: slog.New(slog.DiscardHandler),
+		Layout: layout, options: options, progress: progress, clock: clock,
+		timeline: timeline.New(clock, 0), stageMetrics: metrics.New(), logger: slog.New(slog.DiscardHandler),
 	}
 }
 
 // Run brings the cluster up and keeps it up until ctx ends, then takes it down in order. It returns nil after an
 // orderly stop.
 func (c *Cluster) Run(ctx context.Context) error {
-	c.began = c.clock.Now()
+	c.startedAt = c.clock.Now()
 	if err := c.preflight(); err != nil {
 		return err
 	}
@@ -76,13 +76,13 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	fresh, founded := c.untouched(), c.founded()
+	clean, initialized := c.isClean(), c.isInitialized()
 	if err := c.prepare(ctx); err != nil { // a start that is refused leaves nothing
-		if fresh {
+		if clean {
 			err = errors.Join(err, c.removeBridge(), removeTree(c.RunDir))
 		}
-		if !founded {
-			err = errors.Join(err, c.forget())
+		if !initialized {
+			err = errors.Join(err, c.removeState())
 		}
 		return err
 	}
@@ -92,27 +92,27 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer logFile.Close()
 
-	took, err := c.live(ctx)
-	if err != nil && !took && !fresh {
+	started, err := c.runUntilDone(ctx)
+	if err != nil && !started && !clean {
 		return err // Pods of the run before may still live, and the next start finds them
 	}
-	return errors.Join(err, c.tidy(context.WithoutCancel(ctx)))
+	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
 }
 
 // prepare makes the ground: the data directory is ours, nothing of an earlier run is in the way, the bridge is up.
 func (c *Cluster) prepare(ctx context.Context) error {
-	if err := c.remember(); err != nil {
+	if err := c.saveState(); err != nil {
 		return err
 	}
-	if err := c.directories(); err != nil {
+	if err := c.makeDirectories(); err != nil {
 		return err
 	}
-	ended, err := endStale(ctx, c.RunDir)
+	ended, err := stopStale(ctx, c.RunDir)
 	if err != nil {
 		return err
 	}
 	for _, name := range ended {
-		c.progress.Say("ended %s, left over from an earlier run", name)
+		c.progress.Printf("ended %s, left over from an earlier run", name)
 	}
 	if err := c.ensureBridge(ctx); err != nil {
 		return err
@@ -126,33 +126,33 @@ func (c *Cluster) openLog() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open berth's log: %w", err)
 	}
-	c.log = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
-	klog.SetSlogLogger(c.log)
-	c.exits = containerd.NewExits(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.log)
+	c.logger = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
+	klog.SetSlogLogger(c.logger)
+	c.exitRecords = containerd.NewExits(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.logger)
 	return file, nil
 }
 
-// live runs all parts until ctx ends. Its layers stop one after the other, the uppermost first. took tells whether it
+// runUntilDone runs all parts until ctx ends. Its layers stop one after the other, the uppermost first. took tells whether it
 // came so far that the Pods were its own to stop.
-func (c *Cluster) live(ctx context.Context) (took bool, err error) {
-	ground := newLayer(ctx)
+func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
+	infrastructure := newGroup(ctx)
 	defer func() {
-		ground.stop()
-		c.progress.Say("stopped the control plane and the runtime")
+		infrastructure.stop()
+		c.progress.Printf("stopped the control plane and the runtime")
 	}()
-	if err := c.startGround(ground).wait(ctx); err != nil {
+	if err := c.startInfrastructure(infrastructure).wait(ctx); err != nil {
 		return false, ignoreStop(ctx, err)
 	}
-	upper, err := c.startParts(ctx)
+	components, err := c.startComponents(ctx)
 	if err != nil {
 		return true, ignoreStop(ctx, err)
 	}
-	err = c.announce(ctx)
+	err = c.reportReady(ctx)
 	if err == nil {
 		<-ctx.Done()
 	}
-	c.progress.Say("stopping (press Ctrl-C again to leave at once)")
-	return true, errors.Join(ignoreStop(ctx, err), upper.stop(context.WithoutCancel(ctx)))
+	c.progress.Printf("stopping (press Ctrl-C again to leave at once)")
+	return true, errors.Join(ignoreStop(ctx, err), components.stop(context.WithoutCancel(ctx)))
 }
 
 // ignoreStop drops an error that came only because the person asked to stop meanwhile.
@@ -163,29 +163,29 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// tidy removes what is not worth keeping between runs.
-func (c *Cluster) tidy(ctx context.Context) error {
-	if err := c.sweep(ctx); err != nil {
+// cleanupAfterRun removes what is not worth keeping between runs.
+func (c *Cluster) cleanupAfterRun(ctx context.Context) error {
+	if err := c.cleanup(ctx); err != nil {
 		return fmt.Errorf("tidy up after stopping: %w", err)
 	}
 	return nil
 }
 
-// note reports what happened to a part after it was up, to the person and to the log.
-func (c *Cluster) note(text string) {
-	c.progress.Say("%s  %s", c.clock.Now().Format(time.TimeOnly), text)
-	c.log.Warn(text)
+// logAndPrint reports what happened to a part after it was up, to the person and to the log.
+func (c *Cluster) logAndPrint(text string) {
+	c.progress.Printf("%s  %s", c.clock.Now().Format(time.TimeOnly), text)
+	c.logger.Warn(text)
 }
 
-// announce waits for the Node and tells the person what there is and what to type next.
-func (c *Cluster) announce(ctx context.Context) error {
+// reportReady waits for the Node and tells the person what there is and what to type next.
+func (c *Cluster) reportReady(ctx context.Context) error {
 	c.progress.Starting("node " + c.NodeName)
 	if err := c.waitNodeReady(ctx); err != nil {
 		return err
 	}
 	c.progress.Ready("node "+c.NodeName, "")
-	c.progress.Say("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
-		version.Kubernetes, c.clock.Since(c.began).Seconds(), c.AdminKubeconfig(), c.Hint("kubectl get pods -A"))
+	c.progress.Printf("\nKubernetes %s is ready after %.1f s.\n\n  kubeconfig  %s\n  try         %s\n  stop        Ctrl-C\n",
+		version.Kubernetes, c.clock.Since(c.startedAt).Seconds(), c.AdminKubeconfig(), c.Hint("kubectl get pods -A"))
 	if !c.options.Demo {
 		return nil
 	}

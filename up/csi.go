@@ -29,47 +29,47 @@ func (l Layout) csiSocket() string { return filepath.Join(l.RunDir, "csi.sock") 
 // disksDir holds the disks of class berth-loop.
 func (l Layout) disksDir() string { return filepath.Join(l.DataDir, "disks") }
 
-// csiDriverPart serves disks of this machine, and tells the kubelet.
-func (c *Cluster) csiDriverPart() (runPart, error) {
+// newCSIDriver serves disks of this machine, and tells the kubelet.
+func (c *Cluster) newCSIDriver() (runFunc, error) {
 	config := csidriver.Config{Endpoint: c.csiSocket(), NodeID: c.NodeName, Root: c.disksDir(), Version: version.Berth}
 	registration := registrar.Config{
 		Registry: filepath.Join(c.KubeletDir(), "plugins_registry"), Driver: csidriver.Name, Endpoint: c.csiSocket(),
 	}
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.log}, config) })
-		group.Go(func() error { return registrar.Serve(ctx, registration, c.log) })
+		group.Go(func() error { return csidriver.Serve(ctx, csidriver.Deps{Logger: c.logger}, config) })
+		group.Go(func() error { return registrar.Serve(ctx, registration, c.logger) })
 		return group.Wait()
 	}, nil
 }
 
-// csiProvisionPart makes the volumes of class berth-loop, and makes them larger.
-func (c *Cluster) csiProvisionPart() (runPart, error) {
+// newCSIProvisioner makes the volumes of class berth-loop, and makes them larger.
+func (c *Cluster) newCSIProvisioner() (runFunc, error) {
 	client, err := c.client("provision")
 	if err != nil {
 		return nil, err
 	}
-	objects, err := c.snapshots("provision")
+	objects, err := c.dynamicClient("provision")
 	if err != nil {
 		return nil, err
 	}
-	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: c.log},
+	provisioner, err := csiprovision.New(csiprovision.Deps{Client: client, Dynamic: objects, Logger: c.logger},
 		csiprovision.Config{Name: csidriver.Name, Socket: c.csiSocket(), DefaultFSType: csidriver.DefaultFSType})
 	if err != nil {
 		return nil, err
 	}
 	controller, err := provision.New(client, csidriver.Name, provisioner, provision.LeaderElection(false),
-		provision.Timeline(c.timeline), provision.Logger(c.log))
+		provision.Timeline(c.timeline), provision.Logger(c.logger))
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: c.log, Clock: c.clock},
+	publisher, err := capacity.New(capacity.Deps{Client: client, Driver: provisioner, Logger: c.logger, Clock: c.clock},
 		capacity.Config{DriverName: csidriver.Name, Namespace: metav1.NamespaceSystem})
 	if err != nil {
 		return nil, err
 	}
 	resizer, err := resize.New(resize.Deps{
-		Client: client, Driver: provisioner, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+		Client: client, Driver: provisioner, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
 	}, resize.Config{DriverName: csidriver.Name})
 	if err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func (c *Cluster) csiProvisionPart() (runPart, error) {
 	}, nil
 }
 
-// snapshots reads objects whose kinds only some clusters have, with the identity of one part.
-func (c *Cluster) snapshots(part string) (dynamic.Interface, error) {
+// dynamicClient reads objects whose kinds only some clusters have, with the identity of one part.
+func (c *Cluster) dynamicClient(part string) (dynamic.Interface, error) {
 	config, err := clientConfig(c.Kubeconfig(part))
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (c *Cluster) snapshots(part string) (dynamic.Interface, error) {
 	return objects, nil
 }
 
-// csiAttachPart publishes the volumes of class berth-loop to the node.
-func (c *Cluster) csiAttachPart() (runPart, error) {
+// newCSIAttacher publishes the volumes of class berth-loop to the node.
+func (c *Cluster) newCSIAttacher() (runFunc, error) {
 	client, err := c.client("attacher")
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (c *Cluster) csiAttachPart() (runPart, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the csi driver: %w", err)
 	}
-	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: c.log},
+	a, err := attacher.New(attacher.Deps{Client: client, Driver: csi.NewControllerClient(conn), Logger: c.logger},
 		attacher.Config{DriverName: csidriver.Name})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -103,7 +103,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 		return err
 	}
 	c.progress.Ready("demo", "")
-	answer, err := explain.Pod(ctx, explain.Source{Client: client, Records: ownRecords{c.timeline}, Clock: c.clock}, pod.Namespace, pod.Name)
+	answer, err := explain.Pod(ctx, explain.Source{Client: client, Records: localRecords{c.timeline}, Clock: c.clock}, pod.Namespace, pod.Name)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (c *Cluster) demo(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the demo's Pod is ready, but does not tell its count: %w", err)
 	}
-	c.progress.Say("\n%s\n  page        %s  (visits: %s)\n  again       %s\n  delete it   %s   (the count stays on its volume)\n",
+	c.progress.Printf("\n%s\n  page        %s  (visits: %s)\n  again       %s\n  delete it   %s   (the count stays on its volume)\n",
 		way.String(), url, count, c.Hint("explain pod "+pod.Name), c.Hint("kubectl delete pod "+pod.Name))
 	return nil
 }

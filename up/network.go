@@ -19,7 +19,7 @@ import (
 // ensureBridge makes the pod bridge with the gateway's address, or takes over the one that is there. The bridge
 // comes before everything else, because the API server and the kubelet listen on its address.
 func (l Layout) ensureBridge(ctx context.Context) error {
-	if err := l.refuseOverlap(ctx); err != nil {
+	if err := l.checkOverlap(ctx); err != nil {
 		return err
 	}
 	name := l.Bridge()
@@ -52,8 +52,8 @@ func (l Layout) ensureBridge(ctx context.Context) error {
 	return nil
 }
 
-// uncut repeats a listing that a change cut short, as interfaces of other clusters' Pods come and go.
-func uncut[T any](list func() ([]T, error)) ([]T, error) {
+// retryInterrupted repeats a listing that a change cut short, as interfaces of other clusters' Pods come and go.
+func retryInterrupted[T any](list func() ([]T, error)) ([]T, error) {
 	const tries = 50
 	for range tries - 1 {
 		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -63,14 +63,14 @@ func uncut[T any](list func() ([]T, error)) ([]T, error) {
 	return list()
 }
 
-// refuseOverlap fails if another interface already has an address in the pod network: two routes to the same
+// checkOverlap fails if another interface already has an address in the pod network: two routes to the same
 // addresses would send packets to the wrong cluster.
-func (l Layout) refuseOverlap(ctx context.Context) error {
+func (l Layout) checkOverlap(ctx context.Context) error {
 	whole, err := netip.ParsePrefix(l.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("--pod-cidr: %w", err)
 	}
-	links, err := uncut(netlink.LinkList)
+	links, err := retryInterrupted(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list network interfaces: %w", err)
 	}
@@ -78,7 +78,7 @@ func (l Layout) refuseOverlap(ctx context.Context) error {
 		if link.Attrs().Name == l.Bridge() {
 			continue
 		}
-		addrs, err := uncut(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
+		addrs, err := retryInterrupted(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 		if err != nil {
 			return fmt.Errorf("list the addresses of %s: %w", link.Attrs().Name, err)
 		}
@@ -86,23 +86,23 @@ func (l Layout) refuseOverlap(ctx context.Context) error {
 			ip, ok := netip.AddrFromSlice(addr.IP.To4())
 			ones, _ := addr.Mask.Size()
 			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(whole) {
-				dead, _ := Leftovers(ctx) // without them the advice is just less good
-				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s", whole, addr.IPNet, roomFor(link.Attrs().Name, dead))
+				dead, _ := FindLeftovers(ctx) // without them the advice is just less good
+				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s", whole, addr.IPNet, describeConflict(link.Attrs().Name, dead))
 			}
 		}
 	}
 	return nil
 }
 
-// roomFor completes what is said of an interface that is in the way with what to do about it.
-func roomFor(link string, dead []*Remains) string {
-	for _, remains := range dead {
-		if link != (Layout{ID: remains.ID}).Bridge() {
+// describeConflict completes what is said of an interface that is in the way with what to do about it.
+func describeConflict(link string, dead []*Leftover) string {
+	for _, leftover := range dead {
+		if link != (Layout{ID: leftover.ID}).Bridge() {
 			continue
 		}
-		cluster := "cluster " + remains.ID
-		if remains.DataDir != "" {
-			cluster += " in " + remains.DataDir
+		cluster := "cluster " + leftover.ID
+		if leftover.DataDir != "" {
+			cluster += " in " + leftover.DataDir
 		}
 		return fmt.Sprintf("%s, which the dead %s left: remove it with berth doctor --fix, or choose another range", link, cluster)
 	}

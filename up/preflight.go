@@ -31,7 +31,7 @@ func (l Layout) preflight() error {
 	if uid := os.Geteuid(); uid != 0 {
 		return fmt.Errorf("berth up makes network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
 	}
-	errs := []error{l.checkPrograms(), l.checkRoom(leastRoom)}
+	errs := []error{l.checkPrograms(), l.checkDiskSpace(minFreeBytes)}
 	_, iptables := exec.LookPath("iptables")
 	if _, nft := exec.LookPath("nft"); iptables != nil && nft != nil {
 		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
@@ -45,19 +45,19 @@ func (l Layout) preflight() error {
 	return errors.Join(errs...)
 }
 
-// leastRoom is what a new cluster's disk has to have free. etcd alone sets 64 MiB aside for its log before it starts.
-const leastRoom = 128 << 20
+// minFreeBytes is what a new cluster's disk has to have free. etcd alone sets 64 MiB aside for its log before it starts.
+const minFreeBytes = 128 << 20
 
-// EnoughRoom is how many bytes free on the disk of the data directory are enough for Pods. A machine of its own gives
+// EnoughFreeBytes is how many bytes free on the disk of the data directory are enough for Pods. A machine of its own gives
 // Kubernetes its disk and wants a tenth of it free; a laptop's or a CI runner's is full of other things.
-const EnoughRoom = 2 << 30
+const EnoughFreeBytes = 2 << 30
 
-// checkRoom fails if a new cluster would not find room. One that is there already has set its own aside.
-func (l Layout) checkRoom(least uint64) error {
-	if l.founded() {
+// checkDiskSpace fails if a new cluster would not find room. One that is there already has set its own aside.
+func (l Layout) checkDiskSpace(least uint64) error {
+	if l.isInitialized() {
 		return nil
 	}
-	free, err := Room(l.DataDir)
+	free, err := FreeBytes(l.DataDir)
 	if err != nil {
 		return fmt.Errorf("look how much room --data-dir has: %w", err)
 	}
@@ -68,8 +68,8 @@ func (l Layout) checkRoom(least uint64) error {
 	return nil
 }
 
-// Room is how many bytes are free where dir is, or would be.
-func Room(dir string) (uint64, error) {
+// FreeBytes is how many bytes are free where dir is, or would be.
+func FreeBytes(dir string) (uint64, error) {
 	for {
 		var stat unix.Statfs_t
 		err := unix.Statfs(dir, &stat)
@@ -113,9 +113,9 @@ func (l Layout) checkPorts() error {
 	)
 }
 
-// directories makes what the parts expect, once the data directory is known to be ours. Only root may look into that.
+// makeDirectories makes what the parts expect, once the data directory is known to be ours. Only root may look into that.
 // The run directory can be passed, not listed: root of a Pod's user namespace gets to its root file system through it.
-func (l Layout) directories() error {
+func (l Layout) makeDirectories() error {
 	if err := os.MkdirAll(l.RunDir, 0o711); err != nil {
 		return fmt.Errorf("make the cluster's directories: %w", err)
 	}

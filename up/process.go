@@ -35,20 +35,20 @@ type program struct {
 	name string
 	argv []string
 	env  []string
-	// log gets standard error, and standard output unless line is set.
-	log string
-	// pid is the file that names the running process, so that the next start can end one left by a kill -9.
-	pid string
-	// line gets every line of standard output, from one goroutine.
-	line func(line []byte)
-	// end is the signal that tells the program to stop; SIGTERM if zero.
-	end syscall.Signal
+	// logFile gets standard error, and standard output unless line is set.
+	logFile string
+	// pidFile is the file that names the running process, so that the next start can end one left by a kill -9.
+	pidFile string
+	// onLine gets every line of standard output, from one goroutine.
+	onLine func(line []byte)
+	// stopSignal is the signal that tells the program to stop; SIGTERM if zero.
+	stopSignal syscall.Signal
 }
 
 // run starts the program and waits until it ends. When ctx ends it is told to stop, and killed if it does not.
 // If this process dies, the kernel tells the program to stop as well.
 func (p program) run(ctx context.Context) error {
-	logFile, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	logFile, err := os.OpenFile(p.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", p.name, err)
 	}
@@ -62,22 +62,22 @@ func (p program) run(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stderr = logFile
 	cmd.Stdout = logFile
-	if p.line != nil {
-		cmd.Stdout = &lineWriter{emit: p.line}
+	if p.onLine != nil {
+		cmd.Stdout = &lineWriter{onLine: p.onLine}
 	}
 	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
-	end := cmp.Or(p.end, syscall.SIGTERM)
+	end := cmp.Or(p.stopSignal, syscall.SIGTERM)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 	cmd.Cancel = func() error { return cmd.Process.Signal(end) }
 	cmd.WaitDelay = stopTimeout
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
-	if err := writePID(p.pid, cmd.Process.Pid); err != nil {
+	if err := writePID(p.pidFile, cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	err = cmd.Wait()
-	if removeErr := os.Remove(p.pid); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+	if removeErr := os.Remove(p.pidFile); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
 		return errors.Join(err, removeErr)
 	}
 	if ctx.Err() != nil {
@@ -86,13 +86,13 @@ func (p program) run(ctx context.Context) error {
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
-	return fmt.Errorf("%s ended unasked (%w): %s", p.name, err, lastLine(p.log))
+	return fmt.Errorf("%s ended unasked (%w): %s", p.name, err, lastLine(p.logFile))
 }
 
 // lineWriter cuts what is written into lines.
 type lineWriter struct {
-	emit func(line []byte)
-	rest []byte
+	onLine func(line []byte)
+	rest   []byte
 }
 
 func (w *lineWriter) Write(data []byte) (int, error) {
@@ -102,7 +102,7 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 		if end < 0 {
 			return len(data), nil
 		}
-		w.emit(w.rest[:end])
+		w.onLine(w.rest[:end])
 		w.rest = w.rest[end+1:]
 	}
 }
@@ -131,15 +131,15 @@ func lastLine(path string) string {
 			last = line
 			break
 		}
-		if !stackLine(line) {
+		if !isStackLine(line) {
 			break // whatever crashed before has been started again since
 		}
 	}
 	return fmt.Sprintf("%s (see %s)", last, path)
 }
 
-// stackLine reports whether the line may be one of the stacks that follow the cause of a Go program's crash.
-func stackLine(line string) bool {
+// isStackLine reports whether the line may be one of the stacks that follow the cause of a Go program's crash.
+func isStackLine(line string) bool {
 	return line == "" || strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "goroutine ") ||
 		strings.HasPrefix(line, "created by ") || strings.HasPrefix(line, "[signal ") || strings.HasSuffix(line, ")")
 }
@@ -170,9 +170,9 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// endStale ends the processes that an earlier run of this cluster left behind, and says which. Containerd is not asked:
+// stopStale ends the processes that an earlier run of this cluster left behind, and says which. Containerd is not asked:
 // see containerd.End.
-func endStale(ctx context.Context, runDir string) ([]string, error) {
+func stopStale(ctx context.Context, runDir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(runDir, "*.pid"))
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func endStale(ctx context.Context, runDir string) ([]string, error) {
 		if len(fields) == 2 {
 			pid, err := strconv.Atoi(fields[0])
 			if start, startErr := startTime(pid); err == nil && startErr == nil && start == fields[1] {
-				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), endProcess
+				name, end := strings.TrimSuffix(filepath.Base(file), ".pid"), stopProcess
 				if name == containerdName {
 					end = killProcess
 				}
@@ -204,24 +204,24 @@ func endStale(ctx context.Context, runDir string) ([]string, error) {
 	return ended, nil
 }
 
-// ending is a way to end a process: the signals to try and how long each may take.
-type ending []struct {
+// stopSequence is a way to end a process: the signals to try and how long each may take.
+type stopSequence []struct {
 	signal unix.Signal
 	limit  time.Duration
 }
 
 var (
-	orderly = ending{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}}
-	atOnce  = ending{{unix.SIGKILL, killTimeout}}
+	gracefulStop  = stopSequence{{unix.SIGTERM, stopTimeout}, {unix.SIGKILL, killTimeout}}
+	immediateKill = stopSequence{{unix.SIGKILL, killTimeout}}
 )
 
-// endProcess stops a process that is not our child: SIGTERM, and SIGKILL if it does not end in time.
-func endProcess(ctx context.Context, pid int) error { return orderly.end(ctx, pid) }
+// stopProcess stops a process that is not our child: SIGTERM, and SIGKILL if it does not end in time.
+func stopProcess(ctx context.Context, pid int) error { return gracefulStop.run(ctx, pid) }
 
 // killProcess ends a process that is not our child without asking it.
-func killProcess(ctx context.Context, pid int) error { return atOnce.end(ctx, pid) }
+func killProcess(ctx context.Context, pid int) error { return immediateKill.run(ctx, pid) }
 
-func (e ending) end(ctx context.Context, pid int) error {
+func (e stopSequence) run(ctx context.Context, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -237,7 +237,7 @@ func (e ending) end(ctx context.Context, pid int) error {
 			}
 			return fmt.Errorf("signal process %d: %w", pid, err)
 		}
-		gone, err := waitGone(ctx, fd, try.limit)
+		gone, err := waitExit(ctx, fd, try.limit)
 		if err != nil || gone {
 			return err
 		}
@@ -245,8 +245,8 @@ func (e ending) end(ctx context.Context, pid int) error {
 	return fmt.Errorf("process %d does not end even when killed", pid)
 }
 
-// waitGone waits until the process behind the pidfd has ended, which makes the descriptor readable.
-func waitGone(ctx context.Context, fd int, limit time.Duration) (bool, error) {
+// waitExit waits until the process behind the pidfd has ended, which makes the descriptor readable.
+func waitExit(ctx context.Context, fd int, limit time.Duration) (bool, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}

@@ -25,18 +25,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func shell(t *testing.T, script string) program {
 	t.Helper()
 	dir := t.TempDir()
-	return program{name: "thing", argv: []string{"/bin/sh", "-c", script}, log: filepath.Join(dir, "log"), pid: filepath.Join(dir, "thing.pid")}
+	return program{name: "thing", argv: []string{"/bin/sh", "-c", script}, logFile: filepath.Join(dir, "log"), pidFile: filepath.Join(dir, "thing.pid")}
 }
 
 func TestProgramTellsWhyItEnded(t *testing.T) {
 	p := shell(t, "echo all is well; echo the disk is full >&2; exit 3")
 	err := p.run(t.Context())
 	require.ErrorContains(t, err, "thing ended unasked (exit status 3): the disk is full")
-	require.ErrorContains(t, err, p.log)
-	require.NoFileExists(t, p.pid)
+	require.ErrorContains(t, err, p.logFile)
+	require.NoFileExists(t, p.pidFile)
 
 	require.ErrorContains(t, shell(t, "exit 0").run(t.Context()), "ended unasked")
-	missing := program{name: "thing", argv: []string{"/no/such"}, log: p.log, pid: p.pid}
+	missing := program{name: "thing", argv: []string{"/no/such"}, logFile: p.logFile, pidFile: p.pidFile}
 	require.ErrorContains(t, missing.run(t.Context()), "start thing")
 }
 
@@ -45,7 +45,7 @@ func TestProgramGetsLinesAndStopsWhenAsked(t *testing.T) {
 	p := shell(t, "")
 	p.argv[2] = "sleep 1000 & trap \"kill $!; echo bye; exit 0\" TERM; echo half; echo ready; wait"
 	var lines []string
-	p.line = func(line []byte) {
+	p.onLine = func(line []byte) {
 		lines = append(lines, string(line))
 		if string(line) == "ready" {
 			cancel()
@@ -78,7 +78,7 @@ func TestStaleProcessesAreEndedButStrangersAreNot(t *testing.T) {
 	waited, killed := make(chan error, 1), make(chan error, 1)
 	go func() { waited <- stale.Wait() }()
 	go func() { killed <- runtime.Wait() }()
-	ended, err := endStale(t.Context(), dir)
+	ended, err := stopStale(t.Context(), dir)
 	require.NoError(t, err)
 	require.Equal(t, []string{"containerd", "old"}, ended)
 	require.ErrorContains(t, <-waited, "terminated")
@@ -91,7 +91,7 @@ func TestStaleProcessesAreEndedButStrangersAreNot(t *testing.T) {
 }
 
 func TestSuperviseRestartsWithBackoff(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	started := make(chan int)
 	notes := make(chan string, 100)
@@ -99,7 +99,7 @@ func TestSuperviseRestartsWithBackoff(t *testing.T) {
 	go func() {
 		defer close(done)
 		count := 0
-		supervise(ctx, clk, "thing", func(note string) { notes <- note }, func(context.Context) error {
+		supervise(ctx, clock, "thing", func(report string) { notes <- report }, func(context.Context) error {
 			count++
 			started <- count
 			if count == 2 {
@@ -110,19 +110,19 @@ func TestSuperviseRestartsWithBackoff(t *testing.T) {
 	}()
 	require.Equal(t, 1, <-started)
 	require.Equal(t, "thing died: no disk; starting it again in 250ms", <-notes)
-	waitForTimer(t, clk)
-	clk.Step(250 * time.Millisecond)
+	waitForTimer(t, clock)
+	clock.Step(250 * time.Millisecond)
 	require.Equal(t, 2, <-started)
 	require.Equal(t, "thing died: panic: bad luck; starting it again in 500ms", <-notes)
-	waitForTimer(t, clk)
+	waitForTimer(t, clock)
 	cancel()
 	<-done
 	require.Empty(t, notes, "a stop that was asked for is not reported")
 }
 
-func waitForTimer(t *testing.T, clk *clocktesting.FakeClock) {
+func waitForTimer(t *testing.T, clock *clocktesting.FakeClock) {
 	t.Helper()
-	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
+	require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
 }
 
 func TestProgressInAPipeIsPlain(t *testing.T) {
@@ -131,7 +131,7 @@ func TestProgressInAPipeIsPlain(t *testing.T) {
 	p.Starting("etcd")
 	p.Ready("etcd", "3.6")
 	p.Failed("containerd", errors.New("no runc"))
-	p.Say("done")
+	p.Printf("done")
 	require.NotContains(t, out.String(), "\x1b")
 	require.Regexp(t, `(?m)^etcd +starting\netcd +ready +\d+\.\d\d s  3\.6\ncontainerd +failed +\d+\.\d\d s  no runc\ndone\n$`, out.String())
 }
@@ -144,7 +144,7 @@ func TestProgressOnATerminalRedrawsItsBlock(t *testing.T) {
 	p.Ready("etcd", "")
 	require.Equal(t, 1, strings.Count(out.String(), "\x1b[1A\x1b[J"), "each change goes up over the block")
 	require.Equal(t, 1, strings.Count(out.String(), "\x1b[2A\x1b[J"))
-	p.Say("below")
+	p.Printf("below")
 	p.Ready("kubelet", "")
 	require.NotContains(t, out.String()[strings.Index(out.String(), "below"):], "\x1b[2A", "what was said is not drawn over")
 }
@@ -161,7 +161,7 @@ func TestProgressGoesUpOverWrappedLines(t *testing.T) {
 func TestAStopThatWasAskedForIsNoFailure(t *testing.T) {
 	for _, reason := range []error{context.Canceled, status.Error(codes.Canceled, "context canceled")} {
 		ctx, cancel := context.WithCancel(t.Context())
-		supervise(ctx, clock.RealClock{}, "thing", func(note string) { t.Error(note) }, func(context.Context) error {
+		supervise(ctx, clock.RealClock{}, "thing", func(report string) { t.Error(report) }, func(context.Context) error {
 			cancel()
 			return fmt.Errorf("set up: %w", reason)
 		})
@@ -173,31 +173,31 @@ func TestAComponentThatIsStoppedHasNotFailed(t *testing.T) {
 	c := New(Layout{}, NewProgress(&out, nil, clock.RealClock{}), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := []byte(`{"component":"kube-apiserver","state":"failed","error":"code 255"}`)
-	c.controlplaneEvent(ctx, failed, newLatch())
+	c.onControlplaneLine(ctx, failed, newReadiness())
 	require.Contains(t, out.String(), "code 255")
 	out.Reset()
 	cancel()
-	c.controlplaneEvent(ctx, failed, newLatch())
+	c.onControlplaneLine(ctx, failed, newReadiness())
 	require.Empty(t, out.String())
 }
 
 func TestTheFirstFailureEndsTheWait(t *testing.T) {
-	for name, failing := range map[string]func(ground) *latch{
-		"runtime":       func(g ground) *latch { return g.runtime },
-		"control plane": func(g ground) *latch { return g.controlplane },
+	for name, failing := range map[string]func(infrastructure) *readiness{
+		"runtime":       func(g infrastructure) *readiness { return g.runtime },
+		"control plane": func(g infrastructure) *readiness { return g.controlplane },
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := ground{controlplane: newLatch(), runtime: newLatch()}
+			g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
 			full := errors.New("disk full")
-			for range startTries {
-				failing(g).died(full)
+			for range maxExitsBeforeReady {
+				failing(g).recordExit(full)
 			}
 			require.ErrorIs(t, g.wait(t.Context()), full, "whatever the other does")
 		})
 	}
-	g := ground{controlplane: newLatch(), runtime: newLatch()}
-	g.runtime.open(nil)
-	g.controlplane.open(nil)
+	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
+	g.runtime.set(nil)
+	g.controlplane.set(nil)
 	require.NoError(t, g.wait(t.Context()))
 }
 

@@ -21,23 +21,23 @@ type Progress struct {
 
 	mu    sync.Mutex // guards all below
 	out   io.Writer
-	parts []*part
+	lines []*progressLine
 	// drawn is how many rows of the screen the live block takes; 0 once the block is final.
 	drawn int
 }
 
-type part struct {
-	name   string
-	state  string
-	detail string
-	began  time.Time
-	took   time.Duration
+type progressLine struct {
+	name      string
+	state     string
+	detail    string
+	startedAt time.Time
+	took      time.Duration
 }
 
 // NewProgress writes to out. If that is a terminal, whose lines can be drawn again, width tells how many columns it has;
 // else width is nil.
-func NewProgress(out io.Writer, width func() int, clk clock.PassiveClock) *Progress {
-	return &Progress{out: out, width: width, clock: clk}
+func NewProgress(out io.Writer, width func() int, clock clock.PassiveClock) *Progress {
+	return &Progress{out: out, width: width, clock: clock}
 }
 
 // Starting begins the line of a part. A part that starts again gets a fresh line.
@@ -55,10 +55,10 @@ func (p *Progress) set(name, state, detail string) {
 	now := p.clock.Now()
 	line := p.find(name)
 	if line == nil || (state == "starting" && line.state != "starting") {
-		line = &part{name: name, began: now}
-		p.parts = append(p.parts, line)
+		line = &progressLine{name: name, startedAt: now}
+		p.lines = append(p.lines, line)
 	}
-	line.state, line.detail, line.took = state, detail, now.Sub(line.began)
+	line.state, line.detail, line.took = state, detail, now.Sub(line.startedAt)
 	if p.width != nil {
 		p.draw()
 		return
@@ -70,16 +70,16 @@ func (p *Progress) set(name, state, detail string) {
 	fmt.Fprintln(p.out, line.text())
 }
 
-func (p *Progress) find(name string) *part {
-	for i := len(p.parts) - 1; i >= 0; i-- {
-		if p.parts[i].name == name {
-			return p.parts[i]
+func (p *Progress) find(name string) *progressLine {
+	for i := len(p.lines) - 1; i >= 0; i-- {
+		if p.lines[i].name == name {
+			return p.lines[i]
 		}
 	}
 	return nil
 }
 
-func (l *part) text() string {
+func (l *progressLine) text() string {
 	text := fmt.Sprintf("%-26s %-8s %6.2f s", l.name, l.state, l.took.Seconds())
 	if l.detail != "" {
 		text += "  " + l.detail
@@ -95,7 +95,7 @@ func (p *Progress) draw() {
 		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", p.drawn)
 	}
 	p.drawn = 0
-	for _, line := range p.parts {
+	for _, line := range p.lines {
 		text := line.text()
 		if line.state == "starting" {
 			text = fmt.Sprintf("%-26s starting …", line.name)
@@ -115,8 +115,8 @@ func (p *Progress) rows(line string) int {
 	return max(1, (utf8.RuneCountInString(line)+width-1)/width)
 }
 
-// Say writes lines below the parts that are done, which keep their lines for good; the others go on below.
-func (p *Progress) Say(format string, args ...any) {
+// Printf writes lines below the parts that are done, which keep their lines for good; the others go on below.
+func (p *Progress) Printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	done, open := p.split()
@@ -125,18 +125,18 @@ func (p *Progress) Say(format string, args ...any) {
 		if p.drawn > 0 {
 			fmt.Fprintf(p.out, "\x1b[%dA\x1b[J", p.drawn)
 		}
-		p.parts, p.drawn = done, 0
+		p.lines, p.drawn = done, 0
 		p.draw()
 	}
 	fmt.Fprintf(p.out, format+"\n", args...)
-	p.parts, p.drawn = open, 0
+	p.lines, p.drawn = open, 0
 	if p.width != nil {
 		p.draw()
 	}
 }
 
-func (p *Progress) split() (done, open []*part) {
-	for _, line := range p.parts {
+func (p *Progress) split() (done, open []*progressLine) {
+	for _, line := range p.lines {
 		if line.state == "starting" {
 			open = append(open, line)
 		} else {

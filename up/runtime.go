@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-// imageVersion is the tag of the images that berth brings along. It changes when their programs do.
-const imageVersion = "v1"
+// ownImageVersion is the tag of the images that berth brings along. It changes when their programs do.
+const ownImageVersion = "v1"
 
 // containerdName is the container runtime's name among the cluster's processes.
 const containerdName = "containerd"
@@ -26,13 +26,13 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 	if err != nil {
 		return containerd.Config{}, err
 	}
-	for _, note := range machine.Notes() {
-		c.log.Info("this machine has " + note)
+	for _, report := range machine.Notes() {
+		c.logger.Info("this machine has " + report)
 	}
 	return containerd.Config{
 		BinDir: c.BinDir, CNIBinDir: c.Program("cni"),
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
-		SandboxImage: imagestore.PauseName(imageVersion),
+		SandboxImage: imagestore.PauseName(ownImageVersion),
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
 		// One rule for the whole cluster costs nothing per Pod, and leaves nothing when a Pod's end is cut short.
 		ClusterMasquerade: machine.Firewall == "iptables",
@@ -40,8 +40,8 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 	}, nil
 }
 
-// networkRemains takes away what the pod network leaves outside the cluster's own directories.
-func (l Layout) networkRemains(ctx context.Context) error {
+// cleanupNetwork takes away what the pod network leaves outside the cluster's own directories.
+func (l Layout) cleanupNetwork(ctx context.Context) error {
 	config := containerd.Config{Bridge: l.Bridge(), RunDir: l.RunDir, Machine: containerd.Machine{Firewall: "iptables"}}
 	files, err := filepath.Glob(config.NetworkCache())
 	if err != nil {
@@ -60,7 +60,7 @@ func (l Layout) networkRemains(ctx context.Context) error {
 }
 
 // runContainerd runs the container runtime and opens the latch once it can run Pods and has our images.
-func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
+func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	c.progress.Starting("containerd")
 	config, err := c.containerdConfig()
 	if err != nil {
@@ -78,11 +78,11 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 			return fmt.Errorf("let Pods reach other networks: %w", err)
 		}
 	}
-	if err := c.exits.Begin(ctx); err != nil {
+	if err := c.exitRecords.Begin(ctx); err != nil {
 		return err
 	}
 	if err := errors.Join(config.RemoveDeadSockets(), config.RemoveDeadBundles()); err != nil {
-		c.log.Warn("what an earlier containerd left stays", "error", err)
+		c.logger.Warn("what an earlier containerd left stays", "error", err)
 	}
 	namespaces := config.NetworkNamespaces()
 	// The readiness of a containerd that has died must not be waited for.
@@ -92,14 +92,14 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() {
-		if err := c.exits.Follow(ctx); err != nil && ctx.Err() == nil {
-			c.log.Warn("how containers end is not followed any more until containerd starts again", "error", err)
+		if err := c.exitRecords.Follow(ctx); err != nil && ctx.Err() == nil {
+			c.logger.Warn("how containers end is not followed any more until containerd starts again", "error", err)
 		}
 	})
 	go func() {
-		err := c.awaitContainerd(ctx, config, ready)
+		err := c.waitContainerdReady(ctx, config, ready)
 		if err == nil {
-			c.tend(ctx, config, namespaces)
+			c.maintainContainerd(ctx, config, namespaces)
 		} else {
 			cancel() // a containerd that nothing can run on is no better than none
 		}
@@ -107,8 +107,8 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	}()
 	argv, env := config.Command()
 	err = program{
-		name: containerdName, argv: argv, env: env, log: c.Log(containerdName), end: containerd.End,
-		pid: filepath.Join(c.RunDir, containerdName+".pid"),
+		name: containerdName, argv: argv, env: env, logFile: c.Log(containerdName), stopSignal: containerd.End,
+		pidFile: filepath.Join(c.RunDir, containerdName+".pid"),
 	}.run(ctx)
 	cancel()
 	if waitErr := <-waited; waitErr != nil && !errors.Is(waitErr, context.Canceled) {
@@ -117,31 +117,31 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *latch) error {
 	return err
 }
 
-// awaitContainerd waits until containerd can run Pods, and brings our images in.
-func (c *Cluster) awaitContainerd(ctx context.Context, config containerd.Config, ready *latch) error {
+// waitContainerdReady waits until containerd can run Pods, and brings our images in.
+func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Config, ready *readiness) error {
 	if err := config.WaitReady(ctx, c.clock); err != nil {
 		return err
 	}
-	c.exits.Settle(ctx)
+	c.exitRecords.Settle(ctx)
 	if err := c.ensureImages(ctx); err != nil {
 		return err
 	}
 	c.progress.Ready("containerd", "")
-	ready.open(nil)
+	ready.set(nil)
 	return nil
 }
 
-// tend looks after what containerd forgets, while it runs: how containers ended, network namespaces and shims whose
+// maintainContainerd looks after what containerd forgets, while it runs: how containers ended, network namespaces and shims whose
 // sandbox was cut off in its start.
-func (c *Cluster) tend(ctx context.Context, config containerd.Config, namespaces []string) {
+func (c *Cluster) maintainContainerd(ctx context.Context, config containerd.Config, namespaces []string) {
 	released, err := config.ReleaseNetworkNamespaces(ctx, namespaces)
 	if released > 0 {
-		c.log.Info("removed network namespaces of sandboxes whose start was cut off", "count", released)
+		c.logger.Info("removed network namespaces of sandboxes whose start was cut off", "count", released)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.log.Warn("removing network namespaces that no sandbox has failed", "error", err)
+		c.logger.Warn("removing network namespaces that no sandbox has failed", "error", err)
 	}
-	config.KeepClear(ctx, c.clock, containerd.StrayPeriod, c.log)
+	config.KeepClear(ctx, c.clock, containerd.StrayPeriod, c.logger)
 }
 
 // ensureImages brings the images in that no registry has: the sandbox's, and the demo's.
@@ -159,7 +159,7 @@ func (c *Cluster) ensureImages(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read the program of image %s (run `make build`): %w", name, err)
 		}
-		built, err := imagestore.Build(spec(binary, imageVersion))
+		built, err := imagestore.Build(spec(binary, ownImageVersion))
 		if err != nil {
 			return err
 		}

@@ -30,15 +30,15 @@ type state struct {
 
 func (l Layout) statePath() string { return filepath.Join(l.DataDir, "cluster.json") }
 
-// founded reports whether the data directory is a cluster's already.
-func (l Layout) founded() bool {
+// isInitialized reports whether the data directory is a cluster's already.
+func (l Layout) isInitialized() bool {
 	_, err := os.Stat(l.statePath())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// forget takes back what remember and directories made in a new data directory: a start that was refused must not
+// removeState takes back what remember and directories made in a new data directory: a start that was refused must not
 // hold the next one to its flags. What is not empty is not theirs.
-func (l Layout) forget() error {
+func (l Layout) removeState() error {
 	if err := os.Remove(l.statePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget the cluster that did not start: %w", err)
 	}
@@ -48,10 +48,10 @@ func (l Layout) forget() error {
 	return nil
 }
 
-// Recall replaces flags that were not given by what the data directory remembers, so that `berth up` alone
+// ApplySavedState replaces flags that were not given by what the data directory remembers, so that `berth up` alone
 // brings back the cluster that it made. given tells which flags the person set; port 0, any that is free, is free to be
 // the one that the cluster has.
-func Recall(c Config, given func(flag string) bool) (Config, error) {
+func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	dir := c.DataDir
 	if dir == "" {
 		dir = DefaultDataDir
@@ -100,8 +100,8 @@ func readState(path string) (state, error) {
 	return saved, nil
 }
 
-// remember writes the state of a new data directory, or checks that the flags agree with an old one.
-func (l Layout) remember() error {
+// saveState writes the state of a new data directory, or checks that the flags agree with an old one.
+func (l Layout) saveState() error {
 	saved, err := readState(l.statePath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -15,19 +15,19 @@ func testLayout(t *testing.T) Layout {
 
 func TestStateIsRemembered(t *testing.T) {
 	l := testLayout(t)
-	require.NoError(t, l.remember())
-	recalled, err := Recall(Config{DataDir: l.DataDir, PodCIDR: DefaultPodCIDR, APIPort: 7002}, func(flag string) bool { return flag == "api-port" })
+	require.NoError(t, l.saveState())
+	recalled, err := ApplySavedState(Config{DataDir: l.DataDir, PodCIDR: DefaultPodCIDR, APIPort: 7002}, func(flag string) bool { return flag == "api-port" })
 	require.NoError(t, err)
 	require.Equal(t, "node", recalled.NodeName)
 	require.Equal(t, 7002, recalled.APIPort, "a flag that was given wins")
-	recalled, err = Recall(Config{DataDir: l.DataDir}, func(string) bool { return true })
+	recalled, err = ApplySavedState(Config{DataDir: l.DataDir}, func(string) bool { return true })
 	require.NoError(t, err)
 	require.Equal(t, 7001, recalled.APIPort, "any free port may be the one that it has")
 
-	require.NoError(t, l.remember(), "the same flags again")
+	require.NoError(t, l.saveState(), "the same flags again")
 	changed := l
 	changed.ServiceCIDR = "10.99.0.0/16"
-	require.ErrorContains(t, changed.remember(), "--service-cidr")
+	require.ErrorContains(t, changed.saveState(), "--service-cidr")
 }
 
 func TestStateRefusesWhatIsNotIts(t *testing.T) {
@@ -41,7 +41,7 @@ func TestStateRefusesWhatIsNotIts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := testLayout(t)
 			require.NoError(t, os.WriteFile(filepath.Join(l.DataDir, test.file), []byte(test.content), 0o600))
-			require.ErrorContains(t, l.remember(), test.wants)
+			require.ErrorContains(t, l.saveState(), test.wants)
 			kept, err := os.ReadFile(filepath.Join(l.DataDir, test.file))
 			require.NoError(t, err)
 			require.Equal(t, test.content, string(kept), "nothing is lost")
@@ -55,26 +55,26 @@ func TestACrashDuringTheFirstStartIsNoObstacle(t *testing.T) {
 	lock, err := l.lock()
 	require.NoError(t, err)
 	defer lock.Close()
-	require.NoError(t, l.remember())
+	require.NoError(t, l.saveState())
 }
 
 func TestARefusedFirstStartHoldsNobodyToItsFlags(t *testing.T) {
 	l := testLayout(t)
-	require.False(t, l.founded())
-	require.NoError(t, l.remember())
-	require.NoError(t, l.directories())
+	require.False(t, l.isInitialized())
+	require.NoError(t, l.saveState())
+	require.NoError(t, l.makeDirectories())
 	t.Cleanup(func() { _ = os.RemoveAll(l.RunDir) })
-	require.True(t, l.founded())
+	require.True(t, l.isInitialized())
 	require.NoError(t, os.WriteFile(filepath.Join(l.VolumesDir(), "kept"), []byte("x"), 0o600))
-	require.NoError(t, l.forget())
-	require.False(t, l.founded())
+	require.NoError(t, l.removeState())
+	require.False(t, l.isInitialized())
 	require.NoDirExists(t, l.KubeletDir())
 	require.FileExists(t, filepath.Join(l.VolumesDir(), "kept"), "what is not its own")
 
 	require.NoError(t, os.RemoveAll(l.VolumesDir()))
 	changed := l
 	changed.PodCIDR = "10.99.0.0/16"
-	require.NoError(t, changed.remember())
+	require.NoError(t, changed.saveState())
 }
 
 func TestMissingProgramsAreNamedInOneLine(t *testing.T) {
@@ -104,8 +104,8 @@ func TestANewClusterNeedsRoom(t *testing.T) {
 	l := testLayout(t)
 	inNew := l
 	inNew.DataDir = filepath.Join(l.DataDir, "not", "there", "yet")
-	require.NoError(t, inNew.checkRoom(1))
-	require.ErrorContains(t, inNew.checkRoom(1<<62), "MiB free, and a new cluster needs")
-	require.NoError(t, l.remember())
-	require.NoError(t, l.checkRoom(1<<62), "it has what it needs")
+	require.NoError(t, inNew.checkDiskSpace(1))
+	require.ErrorContains(t, inNew.checkDiskSpace(1<<62), "MiB free, and a new cluster needs")
+	require.NoError(t, l.saveState())
+	require.NoError(t, l.checkDiskSpace(1<<62), "it has what it needs")
 }

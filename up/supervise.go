@@ -12,43 +12,43 @@ import (
 )
 
 const (
-	// firstRestart and lastRestart bound the wait before a part that died is started again. It doubles while the
-	// part keeps dying and starts over once it has lived for steadyAfter.
-	firstRestart = 250 * time.Millisecond
-	lastRestart  = 15 * time.Second
-	steadyAfter  = 30 * time.Second
+	// minRestartDelay and maxRestartDelay bound the wait before a part that died is started again. It doubles while the
+	// part keeps dying and starts over once it has lived for resetDelayAfter.
+	minRestartDelay = 250 * time.Millisecond
+	maxRestartDelay = 15 * time.Second
+	resetDelayAfter = 30 * time.Second
 )
 
 // supervise runs a part for as long as ctx lives, starting it again whenever it ends before, and reports each
 // such end. It returns when ctx has ended and the part with it.
-func supervise(ctx context.Context, clk clock.Clock, name string, report func(note string), run func(context.Context) error) {
-	wait := firstRestart
+func supervise(ctx context.Context, clock clock.Clock, name string, report func(report string), run func(context.Context) error) {
+	wait := minRestartDelay
 	for {
-		began := clk.Now()
-		err := guard(ctx, run)
+		began := clock.Now()
+		err := recoverPanics(ctx, run)
 		if ctx.Err() != nil {
 			if err != nil && !errors.Is(err, context.Canceled) && status.Code(err) != codes.Canceled {
 				report(fmt.Sprintf("%s did not stop cleanly: %v", name, err))
 			}
 			return
 		}
-		if clk.Since(began) >= steadyAfter {
-			wait = firstRestart
+		if clock.Since(began) >= resetDelayAfter {
+			wait = minRestartDelay
 		}
 		report(fmt.Sprintf("%s died: %v; starting it again in %v", name, err, wait))
-		timer := clk.NewTimer(wait)
+		timer := clock.NewTimer(wait)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		}
-		wait = min(2*wait, lastRestart)
+		wait = min(2*wait, maxRestartDelay)
 	}
 }
 
-// guard turns a panic of one part into its error, so that the other parts live on.
-func guard(ctx context.Context, run func(context.Context) error) (err error) {
+// recoverPanics turns a panic of one part into its error, so that the other parts live on.
+func recoverPanics(ctx context.Context, run func(context.Context) error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("panic: %v", reason)

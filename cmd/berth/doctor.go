@@ -90,7 +90,7 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	r := newReport(checkMachine(layout))
-	dead, unseen := up.Leftovers(cmd.Context())
+	dead, unseen := up.FindLeftovers(cmd.Context())
 	if unseen != nil { // what there is to tell comes first
 		unseen = fmt.Errorf("look for leftovers: %w", unseen)
 	}

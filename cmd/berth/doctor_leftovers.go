@@ -8,7 +8,7 @@ import (
 )
 
 // leftoverDiagnosis words what a dead cluster left.
-func leftoverDiagnosis(r *up.Remains) diagnosis {
+func leftoverDiagnosis(r *up.Leftover) diagnosis {
 	var parts []string
 	count := func(n int, what string) {
 		if n > 0 {

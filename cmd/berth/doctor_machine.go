@@ -104,12 +104,12 @@ func checkInotify() diagnosis {
 
 // checkDiskSpace looks whether the node of a cluster there would say that its disk is full.
 func checkDiskSpace(dataDir string) diagnosis {
-	free, err := up.Room(dataDir)
+	free, err := up.FreeBytes(dataDir)
 	if err != nil {
 		return diagnosis{Name: "disk", Severity: severityWarning, Found: err.Error()}
 	}
 	found := fmt.Sprintf("%.1f GiB free for %s", float64(free)/(1<<30), dataDir)
-	if free < up.EnoughRoom {
+	if free < up.EnoughFreeBytes {
 		return diagnosis{Name: "disk", Severity: severityWarning, Found: found, Remedy: "make room, or choose another --data-dir"}
 	}
 	return diagnosis{Name: "disk", Severity: severityOK, Found: found}

@@ -10,12 +10,12 @@ import (
 )
 
 func TestLeftoversAreWorded(t *testing.T) {
-	d := leftoverDiagnosis(&up.Remains{ID: "0123abcd", Shims: []int{100}, Cgroups: []string{"/sys/fs/cgroup/berth-0123abcd"}, Bridge: true})
+	d := leftoverDiagnosis(&up.Leftover{ID: "0123abcd", Shims: []int{100}, Cgroups: []string{"/sys/fs/cgroup/berth-0123abcd"}, Bridge: true})
 	require.Equal(t, severityError, d.Severity)
 	require.Equal(t, "1 containers' shims, 1 cgroups, bridge berth0123abcd", d.Found)
 	require.NotEmpty(t, d.confirmation, "--fix asks first")
 
-	d = leftoverDiagnosis(&up.Remains{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},
+	d = leftoverDiagnosis(&up.Leftover{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},
 		Rules: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}})
 	require.Equal(t, "1 mounts, 1 loop devices, 1 firewall rules of the cluster in /data", d.Found)
 }

@@ -136,7 +136,7 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	if err != nil {
 		return up.Layout{}, err
 	}
-	config, err := up.Recall(up.Config{DataDir: dir}, func(string) bool { return false })
+	config, err := up.ApplySavedState(up.Config{DataDir: dir}, func(string) bool { return false })
 	if err != nil {
 		return up.Layout{}, err
 	}

@@ -30,15 +30,15 @@ func newUp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			for _, part := range without {
-				if !slices.Contains(up.OptionalParts(), part) {
-					return usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalParts(), ", "))}
+				if !slices.Contains(up.OptionalComponents(), part) {
+					return usageError{fmt.Errorf("--without %q: known are %s", part, strings.Join(up.OptionalComponents(), ", "))}
 				}
 			}
 			if config.DataDir, err = dataDir(cmd); err != nil {
 				return err
 			}
 			if !reset {
-				if config, err = up.Recall(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
+				if config, err = up.ApplySavedState(config, func(flag string) bool { return cmd.Flags().Changed(flag) }); err != nil {
 					return err
 				}
 			}
@@ -76,7 +76,7 @@ func newUp() *cobra.Command {
 	flags.BoolVar(&config.UnsafeNoFsync, "unsafe-no-fsync", false, "let etcd skip fsync: faster tests, but a power cut may lose the cluster")
 	flags.IntVarP(&config.Verbosity, "verbosity", "v", 0, "how much the logs tell, as klog counts")
 	flags.StringSliceVar(&without, "without", nil, "leave these to a process of their own (berth node, csi-driver, controllers): "+
-		strings.Join(up.OptionalParts(), ", "))
+		strings.Join(up.OptionalComponents(), ", "))
 	flags.BoolVar(&demo, "demo", false, "run the demo too, and show how it came up")
 	flags.BoolVar(&reset, "reset", false, "delete the cluster in --data-dir first, with all its data")
 	return cmd

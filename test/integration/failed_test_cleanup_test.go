@@ -27,7 +27,7 @@ func (c *cluster) cleanup() {
 	for pid := range c.processes() {
 		testproc.KillAndWait(c.t, pid, waitTimeout)
 	}
-	dead, err := up.Leftovers(ctx)
+	dead, err := up.FindLeftovers(ctx)
 	require.NoError(c.t, err)
 	for _, remains := range dead {
 		if remains.ID == c.id() {

@@ -24,7 +24,7 @@ func machine(t *testing.T) string {
 }
 
 func TestLeftoversAreOfDeadClustersOnly(t *testing.T) {
-	dead := scene{root: machine(t)}.leftovers()
+	dead := hostState{root: machine(t)}.leftovers()
 	require.Len(t, dead, 1, "the other holds its lock")
 	require.Equal(t, "0123abcd", dead[0].ID)
 	require.Equal(t, []int{100}, dead[0].Shims)
@@ -36,7 +36,7 @@ func TestAClusterWithAProcessLives(t *testing.T) {
 	root := machine(t)
 	command := "/bin/containerd\x00--config\x00/run/berth/0123abcd/config.toml\x00"
 	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/102/cmdline"), []byte(command), 0o600))
-	require.Empty(t, scene{root: root}.leftovers())
+	require.Empty(t, hostState{root: root}.leftovers())
 }
 
 // TestLeftoversInADataDirectory is about what lies outside the places whose names tell the cluster's ID.
@@ -44,7 +44,7 @@ func TestLeftoversInADataDirectory(t *testing.T) {
 	dir := t.TempDir()
 	mounts := []string{dir + "/kubelet/pods/uid/volumes/v", dir + "/containerd/snapshots/1",
 		dir + "/volumes/theirs", dir + "/kubelets/x", "/srv/kubelet/pods/x"}
-	s := scene{root: t.TempDir(), mounts: mounts, disks: []string{dir + "/disks/volumes/v/disk.img", "/srv/disks/other.img"}}
+	s := hostState{root: t.TempDir(), mounts: mounts, disks: []string{dir + "/disks/volumes/v/disk.img", "/srv/disks/other.img"}}
 	require.Empty(t, s.leftovers(), "nothing tells that the directory is a cluster's")
 
 	owned := func() {
@@ -61,7 +61,7 @@ func TestLeftoversInADataDirectory(t *testing.T) {
 
 	s.rules = nil
 	require.NoError(t, Layout{Config: Config{DataDir: dir, NodeName: "n", PodCIDR: "10.1.0.0/24", ServiceCIDR: "10.2.0.0/24",
-		APIPort: 1}}.remember())
+		APIPort: 1}}.saveState())
 	owned()
 
 	lock := filepath.Join(s.root, "proc/200/fd")

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-// Remains is what one dead cluster left on the machine.
-type Remains struct {
+// Leftover is what one dead cluster left on the machine.
+type Leftover struct {
 	// ID is the cluster's.
 	ID string
 	// RunDir is its directory below /run/berth, empty if there is none.
@@ -38,8 +38,8 @@ type Remains struct {
 	Rules  []netip.Prefix
 }
 
-// scene is where remains are looked for.
-type scene struct {
+// hostState is where remains are looked for.
+type hostState struct {
 	// root is the directory that /proc, /sys and /run are in.
 	root string
 	// mounts are all mount points, disks the images of all loop devices, rules the ranges that are masqueraded by bridge.
@@ -47,9 +47,9 @@ type scene struct {
 	rules         map[string][]netip.Prefix
 }
 
-// thisMachine is the scene of Leftovers. Without root there is no looking at the firewall.
-func thisMachine(ctx context.Context) (scene, error) {
-	s := scene{root: "/"}
+// readHostState is the scene of Leftovers. Without root there is no looking at the firewall.
+func readHostState(ctx context.Context) (hostState, error) {
+	s := hostState{root: "/"}
 	table, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return s, fmt.Errorf("read the mount table: %w", err)
@@ -72,36 +72,36 @@ func thisMachine(ctx context.Context) (scene, error) {
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// Leftovers finds what clusters left that no process holds any more. A cluster lives as long as a process has its data
+// FindLeftovers finds what clusters left that no process holds any more. A cluster lives as long as a process has its data
 // directory's lock open, or a process of its own still runs. With an error it tells what it found nevertheless.
-func Leftovers(ctx context.Context) ([]*Remains, error) {
-	s, err := thisMachine(ctx)
+func FindLeftovers(ctx context.Context) ([]*Leftover, error) {
+	s, err := readHostState(ctx)
 	return s.leftovers(), err
 }
 
-func (s scene) leftovers() []*Remains {
+func (s hostState) leftovers() []*Leftover {
 	live, shims := processes(s.root)
-	found := make(map[string]*Remains)
-	of := func(id string) *Remains {
+	found := make(map[string]*Leftover)
+	of := func(id string) *Leftover {
 		if found[id] == nil {
-			found[id] = &Remains{ID: id, Shims: shims[id]}
+			found[id] = &Leftover{ID: id, Shims: shims[id]}
 		}
 		return found[id]
 	}
 	// Each entry that the pattern matches is the cluster's whose ID follows the prefix.
-	each := func(pattern, prefix string, note func(r *Remains, path string)) {
+	each := func(pattern, prefix string, report func(r *Leftover, path string)) {
 		paths, _ := filepath.Glob(filepath.Join(s.root, pattern)) // the patterns are right
 		for _, path := range paths {
 			if id := strings.TrimPrefix(filepath.Base(path), prefix); idPattern.MatchString(id) {
-				note(of(id), path)
+				report(of(id), path)
 			}
 		}
 	}
-	each("run/berth/*", "", func(r *Remains, dir string) { r.RunDir = dir })
+	each("run/berth/*", "", func(r *Leftover, dir string) { r.RunDir = dir })
 	for _, pattern := range []string{"sys/fs/cgroup/berth-*", "sys/fs/cgroup/*/berth-*"} {
-		each(pattern, "berth-", func(r *Remains, group string) { r.Cgroups = append(r.Cgroups, group) })
+		each(pattern, "berth-", func(r *Leftover, group string) { r.Cgroups = append(r.Cgroups, group) })
 	}
-	each("sys/class/net/berth*", "berth", func(r *Remains, _ string) { r.Bridge = true })
+	each("sys/class/net/berth*", "berth", func(r *Leftover, _ string) { r.Bridge = true })
 	for bridge, rules := range s.rules {
 		if id, ok := strings.CutPrefix(bridge, "berth"); ok && idPattern.MatchString(id) {
 			of(id).Rules = rules
@@ -113,43 +113,43 @@ func (s scene) leftovers() []*Remains {
 			of(id).Mounts = append(of(id).Mounts, mount)
 		}
 	}
-	s.inDataDirs(found, of)
-	var dead []*Remains
+	s.addFromDataDirs(found, of)
+	var dead []*Leftover
 	for id, r := range found {
 		if !live[id] {
 			dead = append(dead, r)
 		}
 	}
-	slices.SortFunc(dead, func(a, b *Remains) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(dead, func(a, b *Leftover) int { return strings.Compare(a.ID, b.ID) })
 	return dead
 }
 
-// inDataDirs adds the mounts and disks in data directories. That a directory is a cluster's is proved by the ID of one
+// addFromDataDirs adds the mounts and disks in data directories. That a directory is a cluster's is proved by the ID of one
 // that was found, or by the state in it; what lies elsewhere in it than where the cluster's parts mount is whoever's who
 // put it there.
-func (s scene) inDataDirs(found map[string]*Remains, of func(id string) *Remains) {
-	founded := func(dir string) bool {
+func (s hostState) addFromDataDirs(found map[string]*Leftover, of func(id string) *Leftover) {
+	initialized := func(dir string) bool {
 		if found[clusterID(dir)] != nil {
 			return true
 		}
 		_, err := readState((Layout{Config: Config{DataDir: dir}}).statePath())
 		return err == nil
 	}
-	each := func(paths []string, places func(Layout) []string, note func(r *Remains, path string)) {
+	each := func(paths []string, places func(Layout) []string, report func(r *Leftover, path string)) {
 		for _, path := range paths {
 			for dir := filepath.Dir(path); dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 				l := Layout{Config: Config{DataDir: dir}}
-				if slices.ContainsFunc(places(l), func(place string) bool { return within(path, place) }) && founded(dir) {
+				if slices.ContainsFunc(places(l), func(place string) bool { return within(path, place) }) && initialized(dir) {
 					r := of(clusterID(dir))
 					r.DataDir = dir
-					note(r, path)
+					report(r, path)
 				}
 			}
 		}
 	}
-	each(s.mounts, Layout.mountPlaces, func(r *Remains, mount string) { r.Mounts = append(r.Mounts, mount) })
+	each(s.mounts, Layout.mountDirs, func(r *Leftover, mount string) { r.Mounts = append(r.Mounts, mount) })
 	each(s.disks, func(l Layout) []string { return []string{l.disksDir()} },
-		func(r *Remains, disk string) { r.Disks = append(r.Disks, disk) })
+		func(r *Leftover, disk string) { r.Disks = append(r.Disks, disk) })
 }
 
 // within reports whether path is dir or lies below it.
@@ -189,13 +189,13 @@ func processes(root string) (live map[string]bool, shims map[string][]int) {
 
 // Remove takes everything away, as the end of a run does; the cluster's data directory stays. It looks again before: the
 // cluster may have come to life since it was found.
-func (r *Remains) Remove(ctx context.Context) error {
+func (r *Leftover) Remove(ctx context.Context) error {
 	if live, _ := processes("/"); live[r.ID] {
 		return fmt.Errorf("cluster %s runs again: it is left alone", r.ID)
 	}
 	l := Layout{ID: r.ID, RunDir: runDir(r.ID)}
 	if r.DataDir == "" {
-		return errors.Join(l.endShims(ctx), unmountBelow(l.RunDir), l.sweepMachine(ctx))
+		return errors.Join(l.stopShims(ctx), unmountBelow(l.RunDir), l.cleanupHost(ctx))
 	}
 	l.DataDir = r.DataDir
 	lock, err := l.lock()
@@ -203,5 +203,5 @@ func (r *Remains) Remove(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	return l.sweep(ctx)
+	return l.cleanup(ctx)
 }

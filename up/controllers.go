@@ -19,16 +19,16 @@ import (
 	"github.com/berth-dev/berth/timeline/traces"
 )
 
-// ownRecords reads the timeline of this process.
-type ownRecords struct{ recorder *timeline.Recorder }
+// localRecords reads the timeline of this process.
+type localRecords struct{ recorder *timeline.Recorder }
 
-func (r ownRecords) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
+func (r localRecords) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
 	record, ok := r.recorder.Record(uid)
 	return record, ok, nil
 }
 
-// applyOwnObjects brings about what a cluster of berth's holds from the start: the storage classes.
-func (c *Cluster) applyOwnObjects(ctx context.Context) error {
+// applyDefaultObjects brings about what a cluster of berth's holds from the start: the storage classes.
+func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
 		return err
@@ -49,28 +49,28 @@ func (c *Cluster) client(part string) (kubernetes.Interface, error) {
 	return newClient(c.Kubeconfig(part))
 }
 
-// provisionPart makes the volumes of class berth-local.
-func (c *Cluster) provisionPart() (runPart, error) {
+// newProvisioner makes the volumes of class berth-local.
+func (c *Cluster) newProvisioner() (runFunc, error) {
 	client, err := c.client("provision")
 	if err != nil {
 		return nil, err
 	}
-	provisioner, err := local.New(local.Deps{Logger: c.log}, local.Config{Root: c.VolumesDir(), NodeName: c.NodeName})
+	provisioner, err := local.New(local.Deps{Logger: c.logger}, local.Config{Root: c.VolumesDir(), NodeName: c.NodeName})
 	if err != nil {
 		return nil, err
 	}
 	controller, err := provision.New(client, local.ProvisionerName, provisioner,
 		provision.LeaderElection(false), // one process, one cluster: the data directory's lock is the election
 		provision.IntentFinalizer(local.IntentFinalizer(c.NodeName)),
-		provision.Timeline(c.timeline), provision.Logger(c.log))
+		provision.Timeline(c.timeline), provision.Logger(c.logger))
 	if err != nil {
 		return nil, err
 	}
 	return controller.RunContext, nil
 }
 
-// watchPart records what the API server shows.
-func (c *Cluster) watchPart() (runPart, error) {
+// newAPIWatch records what the API server shows.
+func (c *Cluster) newAPIWatch() (runFunc, error) {
 	client, err := newClient(c.AdminKubeconfig())
 	if err != nil {
 		return nil, err
@@ -78,10 +78,10 @@ func (c *Cluster) watchPart() (runPart, error) {
 	return func(ctx context.Context) error { return apiwatch.Run(ctx, client, c.timeline, c.clock) }, nil
 }
 
-// tracesPart sends the way of each Pod as a trace, where the standard OTEL_* variables say.
-func (c *Cluster) tracesPart() (runPart, error) {
+// newTraceExporter sends the way of each Pod as a trace, where the standard OTEL_* variables say.
+func (c *Cluster) newTraceExporter() (runFunc, error) {
 	return func(ctx context.Context) error {
-		tracer, err := traces.FromEnvironment(ctx, c.log)
+		tracer, err := traces.FromEnvironment(ctx, c.logger)
 		if err != nil {
 			return err
 		}
@@ -89,19 +89,19 @@ func (c *Cluster) tracesPart() (runPart, error) {
 	}, nil
 }
 
-// metricsPart counts the stages for /metrics of the kubelet and of the socket.
-func (c *Cluster) metricsPart() (runPart, error) {
-	return func(ctx context.Context) error { return c.stages.Start(ctx, c.timeline) }, nil
+// newStageMetrics counts the stages for /metrics of the kubelet and of the socket.
+func (c *Cluster) newStageMetrics() (runFunc, error) {
+	return func(ctx context.Context) error { return c.stageMetrics.Start(ctx, c.timeline) }, nil
 }
 
-// socketPart answers `berth explain` of other processes.
-func (c *Cluster) socketPart() (runPart, error) {
+// newTimelineServer answers `berth explain` of other processes.
+func (c *Cluster) newTimelineServer() (runFunc, error) {
 	listener, err := remote.Listen(c.Socket())
 	if err != nil {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(c.stages); err != nil {
+	if err := registry.Register(c.stageMetrics); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return func(ctx context.Context) error { return remote.Serve(ctx, listener, c.timeline, registry) }, nil

@@ -35,13 +35,13 @@ const stopPodsTimeout = 60 * time.Second
 // attachdetachName is the name of the part that also knows of claims.
 const attachdetachName = "attachdetach"
 
-// upper is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
-type upper struct {
+// components is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
+type components struct {
 	cluster     *Cluster
-	controllers *layer
-	node        *layer
+	controllers *group
+	node        *group
 	kubelet     currentKubelet
-	claims      claimEvents
+	claimEvents claimEvents
 }
 
 // currentKubelet is the kubelet that runs now, or ran last.
@@ -50,37 +50,37 @@ type currentKubelet struct {
 	k  *kubelet.Kubelet
 }
 
-// startParts starts Berth's own parts and applies what a cluster holds from the start.
-func (c *Cluster) startParts(ctx context.Context) (*upper, error) {
-	u := &upper{cluster: c, controllers: newLayer(ctx), node: newLayer(ctx)}
-	c.keep(u.node, "timeline", c.watchPart)
-	c.keep(u.node, "stage metrics", c.metricsPart)
-	c.keep(u.node, "explain socket", c.socketPart)
+// startComponents starts Berth's own parts and applies what a cluster holds from the start.
+func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
+	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx)}
+	c.superviseIn(u.node, "timeline", c.newAPIWatch)
+	c.superviseIn(u.node, "stage metrics", c.newStageMetrics)
+	c.superviseIn(u.node, "explain socket", c.newTimelineServer)
 	if traces.Enabled(os.Getenv) {
-		c.keep(u.node, "traces", c.tracesPart)
+		c.superviseIn(u.node, "traces", c.newTraceExporter)
 	}
 	for _, part := range []struct {
 		name  string
-		layer *layer
-		make  func() (runPart, error)
+		layer *group
+		make  func() (runFunc, error)
 	}{
-		{"kubelet", u.node, u.kubeletPart}, {"csi driver", u.node, c.csiDriverPart},
-		{"provision", u.controllers, c.provisionPart}, {"csi provisioner", u.controllers, c.csiProvisionPart},
-		{"csi attacher", u.controllers, c.csiAttachPart}, {attachdetachName, u.controllers, u.attachdetachPart},
-		{"replicaset", u.controllers, c.replicasetPart},
+		{"kubelet", u.node, u.newKubelet}, {"csi driver", u.node, c.newCSIDriver},
+		{"provision", u.controllers, c.newProvisioner}, {"csi provisioner", u.controllers, c.newCSIProvisioner},
+		{"csi attacher", u.controllers, c.newCSIAttacher}, {attachdetachName, u.controllers, u.newAttachDetachController},
+		{"replicaset", u.controllers, c.newReplicaSetController},
 	} {
 		if !slices.Contains(c.options.Without, strings.ReplaceAll(part.name, " ", "-")) {
-			c.keep(part.layer, part.name, part.make)
+			c.superviseIn(part.layer, part.name, part.make)
 		}
 	}
-	if err := c.applyOwnObjects(ctx); err != nil {
+	if err := c.applyDefaultObjects(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("apply the cluster's own objects: %w", err), u.stop(context.WithoutCancel(ctx)))
 	}
 	return u, nil
 }
 
 // stop ends the parts, the controllers first, so that nobody starts what the kubelet is stopping; then the Pods.
-func (u *upper) stop(ctx context.Context) error {
+func (u *components) stop(ctx context.Context) error {
 	u.controllers.stop()
 	u.node.stop()
 	u.kubelet.mu.Lock()
@@ -93,7 +93,7 @@ func (u *upper) stop(ctx context.Context) error {
 	// The runtime may just have died and be starting again: Pods cannot be stopped in order without it.
 	if config := u.cluster.runtime.Load(); config != nil {
 		if err := config.WaitReady(ctx, u.cluster.clock); err != nil {
-			u.cluster.log.Warn("stopping without the runtime", "error", err)
+			u.cluster.logger.Warn("stopping without the runtime", "error", err)
 		}
 	}
 	if err := errors.Join(u.kubelet.k.StopPods(ctx), u.kubelet.k.Close()); err != nil {
@@ -102,8 +102,8 @@ func (u *upper) stop(ctx context.Context) error {
 	return nil
 }
 
-// kubeletPart is the node agent of this machine.
-func (u *upper) kubeletPart() (runPart, error) {
+// newKubelet is the node agent of this machine.
+func (u *components) newKubelet() (runFunc, error) {
 	c := u.cluster
 	client, err := c.client("node")
 	if err != nil {
@@ -119,10 +119,10 @@ func (u *upper) kubeletPart() (runPart, error) {
 	gateway := net.IP(c.Gateway.AsSlice())
 	var claims volumemanager.ClaimSource
 	if !slices.Contains(c.options.Without, attachdetachName) {
-		claims = &u.claims
+		claims = &u.claimEvents
 	}
 	thresholds := node.DefaultThresholds()
-	thresholds.DiskEnough = EnoughRoom
+	thresholds.DiskEnough = EnoughFreeBytes
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
 		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(),
@@ -134,8 +134,8 @@ func (u *upper) kubeletPart() (runPart, error) {
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
 	}, kubelet.Deps{
-		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.log, Clock: c.clock, Collectors: []prometheus.Collector{c.stages},
-		AtRest: footprint.Release, Exits: c.exits,
+		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Collectors: []prometheus.Collector{c.stageMetrics},
+		AtRest: footprint.Release, Exits: c.exitRecords,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
 	if err != nil {
@@ -143,7 +143,7 @@ func (u *upper) kubeletPart() (runPart, error) {
 		return nil, err
 	}
 	if err := u.kubelet.replace(k); err != nil {
-		c.log.Warn("closing the kubelet that died", "error", err)
+		c.logger.Warn("closing the kubelet that died", "error", err)
 	}
 	return func(ctx context.Context) error {
 		defer events.Shutdown()
@@ -163,15 +163,15 @@ func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
 	return old.Close()
 }
 
-// attachdetachPart attaches volumes to nodes, and tells the kubelet of claims.
-func (u *upper) attachdetachPart() (runPart, error) {
+// newAttachDetachController attaches volumes to nodes, and tells the kubelet of claims.
+func (u *components) newAttachDetachController() (runFunc, error) {
 	c := u.cluster
 	client, err := c.client("attachdetach")
 	if err != nil {
 		return nil, err
 	}
 	controller, err := attachdetach.New(attachdetach.Deps{
-		Client: client, ClaimChanged: u.claims.tell, Timeline: c.timeline, Logger: c.log, Clock: c.clock,
+		Client: client, ClaimChanged: u.claimEvents.notify, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
 	}, attachdetach.Config{})
 	if err != nil {
 		return nil, err
@@ -179,13 +179,13 @@ func (u *upper) attachdetachPart() (runPart, error) {
 	return controller.Start, nil
 }
 
-// replicasetPart keeps as many Pods as ReplicaSets ask for.
-func (c *Cluster) replicasetPart() (runPart, error) {
+// newReplicaSetController keeps as many Pods as ReplicaSets ask for.
+func (c *Cluster) newReplicaSetController() (runFunc, error) {
 	client, err := c.client("replicaset")
 	if err != nil {
 		return nil, err
 	}
-	controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: c.timeline, Logger: c.log, Clock: c.clock},
+	controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: c.timeline, Logger: c.logger, Clock: c.clock},
 		replicaset.Config{})
 	if err != nil {
 		return nil, err

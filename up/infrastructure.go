@@ -10,45 +10,45 @@ import (
 	"sync"
 )
 
-// startTries is how often a process of the ground may die before it was first ready. After that it is restarted
+// maxExitsBeforeReady is how often a process of the ground may die before it was first ready. After that it is restarted
 // for as long as the cluster runs; before, a person is waiting and the reason will not go away by itself.
-const startTries = 3
+const maxExitsBeforeReady = 3
 
-// ground is the control plane and the container runtime coming up: what all else stands on.
-type ground struct {
-	controlplane *latch
-	runtime      *latch
+// infrastructure is the control plane and the container runtime coming up: what all else stands on.
+type infrastructure struct {
+	controlplane *readiness
+	runtime      *readiness
 }
 
-// latch is the first readiness of a process: it opens once, or fails once.
-type latch struct {
+// readiness is the first readiness of a process: it opens once, or fails once.
+type readiness struct {
 	once  sync.Once
 	done  chan struct{}
 	err   error // set before done is closed
 	mu    sync.Mutex
-	tries int
+	exits int
 }
 
-func newLatch() *latch { return &latch{done: make(chan struct{})} }
+func newReadiness() *readiness { return &readiness{done: make(chan struct{})} }
 
-func (l *latch) open(err error) {
+func (l *readiness) set(err error) {
 	l.once.Do(func() {
 		l.err = err
 		close(l.done)
 	})
 }
 
-// died counts an end before the first readiness.
-func (l *latch) died(err error) {
+// recordExit counts an end before the first readiness.
+func (l *readiness) recordExit(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tries++; l.tries >= startTries {
-		l.open(err)
+	if l.exits++; l.exits >= maxExitsBeforeReady {
+		l.set(err)
 	}
 }
 
 // wait waits until both processes are ready; the first failure ends it.
-func (g ground) wait(ctx context.Context) error {
+func (g infrastructure) wait(ctx context.Context) error {
 	runtime, controlplane := g.runtime.done, g.controlplane.done
 	for runtime != nil || controlplane != nil {
 		select {
@@ -69,23 +69,23 @@ func (g ground) wait(ctx context.Context) error {
 	return nil
 }
 
-// startGround starts the control plane and the container runtime at the same time.
-func (c *Cluster) startGround(l *layer) ground {
-	g := ground{controlplane: newLatch(), runtime: newLatch()}
+// startInfrastructure starts the control plane and the container runtime at the same time.
+func (c *Cluster) startInfrastructure(l *group) infrastructure {
+	g := infrastructure{controlplane: newReadiness(), runtime: newReadiness()}
 	l.start(func(ctx context.Context) {
-		supervise(ctx, c.clock, "control plane", c.note, func(ctx context.Context) error {
+		supervise(ctx, c.clock, "control plane", c.logAndPrint, func(ctx context.Context) error {
 			err := c.controlplaneProgram(ctx, g.controlplane).run(ctx)
 			if err != nil {
-				g.controlplane.died(err)
+				g.controlplane.recordExit(err)
 			}
 			return err
 		})
 	})
 	l.start(func(ctx context.Context) {
-		supervise(ctx, c.clock, "containerd", c.note, func(ctx context.Context) error {
+		supervise(ctx, c.clock, "containerd", c.logAndPrint, func(ctx context.Context) error {
 			err := c.runContainerd(ctx, g.runtime)
 			if err != nil {
-				g.runtime.died(err)
+				g.runtime.recordExit(err)
 			}
 			return err
 		})
@@ -94,7 +94,7 @@ func (c *Cluster) startGround(l *layer) ground {
 }
 
 // controlplaneProgram is berth-controlplane with this cluster's flags. It is asked to stop when ctx ends.
-func (c *Cluster) controlplaneProgram(ctx context.Context, ready *latch) program {
+func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) program {
 	level := "info"
 	if c.Verbosity > 0 {
 		level = "debug"
@@ -117,23 +117,23 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *latch) program
 		argv = append(argv, "--unsafe-no-fsync")
 	}
 	return program{
-		name: "control plane", argv: argv, log: c.Log("controlplane"), pid: filepath.Join(c.RunDir, "controlplane.pid"),
-		line: func(line []byte) { c.controlplaneEvent(ctx, line, ready) },
+		name: "control plane", argv: argv, logFile: c.Log("controlplane"), pidFile: filepath.Join(c.RunDir, "controlplane.pid"),
+		onLine: func(line []byte) { c.onControlplaneLine(ctx, line, ready) },
 	}
 }
 
-// controlplaneEvent takes a line of berth-controlplane's standard output: a component reached a state.
-func (c *Cluster) controlplaneEvent(ctx context.Context, line []byte, ready *latch) {
+// onControlplaneLine takes a line of berth-controlplane's standard output: a component reached a state.
+func (c *Cluster) onControlplaneLine(ctx context.Context, line []byte, ready *readiness) {
 	var event struct {
 		Component string `json:"component"`
 		State     string `json:"state"`
 		Error     string `json:"error"`
 	}
 	if err := json.Unmarshal(line, &event); err != nil {
-		c.log.Warn("unreadable line from the control plane", "line", string(line), "error", err)
+		c.logger.Warn("unreadable line from the control plane", "line", string(line), "error", err)
 		return
 	}
-	c.log.Info("control plane", "component", event.Component, "state", event.State, "error", event.Error)
+	c.logger.Info("control plane", "component", event.Component, "state", event.State, "error", event.Error)
 	whole := event.Component == "controlplane"
 	switch event.State {
 	case "starting":
@@ -142,7 +142,7 @@ func (c *Cluster) controlplaneEvent(ctx context.Context, line []byte, ready *lat
 		}
 	case "ready":
 		if whole {
-			ready.open(nil)
+			ready.set(nil)
 		} else {
 			c.progress.Ready(event.Component, "")
 		}
@@ -155,12 +155,12 @@ func (c *Cluster) controlplaneEvent(ctx context.Context, line []byte, ready *lat
 }
 
 // part is one of Berth's own parts: it runs in this process until its context ends.
-type runPart func(ctx context.Context) error
+type runFunc func(ctx context.Context) error
 
-// keep runs a part in the layer and starts it again if it ends unasked. make prepares a fresh one for each start.
-func (c *Cluster) keep(l *layer, name string, make func() (runPart, error)) {
+// superviseIn runs a part in the layer and starts it again if it ends unasked. make prepares a fresh one for each start.
+func (c *Cluster) superviseIn(l *group, name string, make func() (runFunc, error)) {
 	l.start(func(ctx context.Context) {
-		supervise(ctx, c.clock, name, c.note, func(ctx context.Context) error {
+		supervise(ctx, c.clock, name, c.logAndPrint, func(ctx context.Context) error {
 			run, err := make()
 			if err != nil {
 				return fmt.Errorf("set up %s: %w", name, err)

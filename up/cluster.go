@@ -49,7 +49,7 @@ type Cluster struct {
 	// runtime is how containerd was set up last.
 	runtime atomic.Pointer[containerd.Config]
 	// exitRecords outlives each containerd.
-	exitRecords *containerd.Exits
+	exitRecords *containerd.ExitRecords
 }
 
 // New prepares a run; nothing starts before Run.
@@ -128,7 +128,7 @@ func (c *Cluster) openLog() (*os.File, error) {
 	}
 	c.logger = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(c.Verbosity)}))
 	klog.SetSlogLogger(c.logger)
-	c.exitRecords = containerd.NewExits(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.logger)
+	c.exitRecords = containerd.NewExitRecords(containerd.Config{Root: c.ContainerdRoot(), RunDir: c.RunDir}, c.logger)
 	return file, nil
 }
 

@@ -26,7 +26,7 @@ func (c *Cluster) containerdConfig() (containerd.Config, error) {
 	if err != nil {
 		return containerd.Config{}, err
 	}
-	for _, report := range machine.Notes() {
+	for _, report := range machine.Warnings() {
 		c.logger.Info("this machine has " + report)
 	}
 	return containerd.Config{
@@ -78,7 +78,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 			return fmt.Errorf("let Pods reach other networks: %w", err)
 		}
 	}
-	if err := c.exitRecords.Begin(ctx); err != nil {
+	if err := c.exitRecords.Recover(ctx); err != nil {
 		return err
 	}
 	if err := errors.Join(config.RemoveDeadSockets(), config.RemoveDeadBundles()); err != nil {
@@ -92,7 +92,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() {
-		if err := c.exitRecords.Follow(ctx); err != nil && ctx.Err() == nil {
+		if err := c.exitRecords.Watch(ctx); err != nil && ctx.Err() == nil {
 			c.logger.Warn("how containers end is not followed any more until containerd starts again", "error", err)
 		}
 	})
@@ -107,7 +107,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	}()
 	argv, env := config.Command()
 	err = program{
-		name: containerdName, argv: argv, env: env, logFile: c.Log(containerdName), stopSignal: containerd.End,
+		name: containerdName, argv: argv, env: env, logFile: c.Log(containerdName), stopSignal: containerd.StopSignal,
 		pidFile: filepath.Join(c.RunDir, containerdName+".pid"),
 	}.run(ctx)
 	cancel()
@@ -122,7 +122,7 @@ func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Con
 	if err := config.WaitReady(ctx, c.clock); err != nil {
 		return err
 	}
-	c.exitRecords.Settle(ctx)
+	c.exitRecords.FinishRecovery(ctx)
 	if err := c.ensureImages(ctx); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (c *Cluster) maintainContainerd(ctx context.Context, config containerd.Conf
 	if err != nil && ctx.Err() == nil {
 		c.logger.Warn("removing network namespaces that no sandbox has failed", "error", err)
 	}
-	config.KeepClear(ctx, c.clock, containerd.StrayPeriod, c.logger)
+	config.RunOrphanCleanup(ctx, c.clock, containerd.OrphanCleanupPeriod, c.logger)
 }
 
 // ensureImages brings the images in that no registry has: the sandbox's, and the demo's.

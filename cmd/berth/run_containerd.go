@@ -114,8 +114,8 @@ func (r *ownRuntime) execute(ctx context.Context) error {
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = r.log, r.log
 	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: containerd.End}
-	cmd.Cancel = func() error { return cmd.Process.Signal(containerd.End) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: containerd.StopSignal}
+	cmd.Cancel = func() error { return cmd.Process.Signal(containerd.StopSignal) }
 	cmd.WaitDelay = runtimeStopTimeout
 	err := cmd.Run()
 	if ctx.Err() != nil {

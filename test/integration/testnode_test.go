@@ -85,7 +85,7 @@ func (a *testNode) runOrphanCleanup(period time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		a.runtime.KeepClear(ctx, clock.RealClock{}, period, slog.New(slog.NewTextHandler(a.log, nil)))
+		a.runtime.RunOrphanCleanup(ctx, clock.RealClock{}, period, slog.New(slog.NewTextHandler(a.log, nil)))
 	})
 	a.t.Cleanup(func() { cancel(); running.Wait() })
 }

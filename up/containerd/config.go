@@ -63,13 +63,13 @@ func (c Config) NetworkCache() string { return "/var/lib/cni/results/" + c.Bridg
 
 func (c Config) shimDir() string { return filepath.Join(c.RunDir, "s") }
 
-// End is the signal that ends containerd. It is not asked to end itself: when it is asked while it starts, it gives up
+// StopSignal is the signal that ends containerd. It is not asked to end itself: when it is asked while it starts, it gives up
 // connecting to its shims, takes those for dead whose turn it is, and kills their Pods (loadShim and
 // cleanupAfterDeadShim in core/runtime/v2). What it keeps is made to outlive SIGKILL at any moment.
-const End = syscall.SIGKILL
+const StopSignal = syscall.SIGKILL
 
 // Command is how containerd is started: the arguments with the program first, and what to add to the environment.
-// [End] ends it; the shims, and the Pods with them, go on until they are stopped over CRI.
+// [StopSignal] ends it; the shims, and the Pods with them, go on until they are stopped over CRI.
 func (c Config) Command() (argv, env []string) {
 	argv = []string{filepath.Join(c.BinDir, "containerd"), "--config", c.File()}
 	// containerd finds the shim, and the network plugins find iptables, along PATH.

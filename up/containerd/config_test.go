@@ -20,8 +20,8 @@ var rewrite = flag.Bool("rewrite", false, "write testdata anew")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// example is a valid configuration below dir.
-func example(dir string) containerd.Config {
+// exampleConfig is a valid configuration below dir.
+func exampleConfig(dir string) containerd.Config {
 	return containerd.Config{
 		BinDir: dir + "/bin", CNIBinDir: dir + "/bin/cni", Root: dir + "/data/containerd", RunDir: dir + "/r",
 		CNIConfDir: dir + "/data/net.d", SandboxImage: "berth.local/pause:v1", Bridge: "berth0",
@@ -41,7 +41,7 @@ func shortDir(t testing.TB) string {
 // TestWrite compares all that is written with testdata; go test -rewrite writes that anew.
 func TestWrite(t *testing.T) {
 	dir := shortDir(t)
-	c := example(dir)
+	c := exampleConfig(dir)
 	for range 2 { // The second time replaces the first.
 		require.NoError(t, c.Write())
 	}
@@ -68,7 +68,7 @@ func TestWrite(t *testing.T) {
 }
 
 func TestWriteWithoutOverlay(t *testing.T) {
-	c := example(shortDir(t))
+	c := exampleConfig(shortDir(t))
 	c.Machine.Snapshotter = "native"
 	require.NoError(t, c.Write())
 	text, err := os.ReadFile(c.File())
@@ -80,7 +80,7 @@ func TestWriteWithoutOverlay(t *testing.T) {
 
 // TestTwoClustersShareNothing: every path and name of one cluster's network differs from the other's.
 func TestTwoClustersShareNothing(t *testing.T) {
-	one, two := example(shortDir(t)), example(shortDir(t))
+	one, two := exampleConfig(shortDir(t)), exampleConfig(shortDir(t))
 	two.Bridge = "berth1"
 	var seen [2]struct {
 		Name    string
@@ -119,7 +119,7 @@ func TestWriteNamesTheFieldThatIsWrong(t *testing.T) {
 		"machine unknown":   {func(c *containerd.Config) { c.Machine = containerd.Machine{} }, "field Machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := example(dir)
+			c := exampleConfig(dir)
 			tt.change(&c)
 			require.ErrorContains(t, c.Write(), tt.err)
 		})
@@ -127,7 +127,7 @@ func TestWriteNamesTheFieldThatIsWrong(t *testing.T) {
 }
 
 func TestCommand(t *testing.T) {
-	c := example("/d")
+	c := exampleConfig("/d")
 	argv, env := c.Command()
 	require.Equal(t, []string{"/d/bin/containerd", "--config", "/d/r/containerd.toml"}, argv)
 	require.Len(t, env, 1)
@@ -143,6 +143,6 @@ func TestDetect(t *testing.T) {
 	left, err := os.ReadDir(root)
 	require.NoError(t, err)
 	require.Empty(t, left)
-	require.Len(t, containerd.Machine{RestrictOOMScoreAdj: true, Snapshotter: "native"}.Notes(), 3)
-	require.Empty(t, containerd.Machine{Snapshotter: "overlayfs", AppArmor: true}.Notes())
+	require.Len(t, containerd.Machine{RestrictOOMScoreAdj: true, Snapshotter: "native"}.Warnings(), 3)
+	require.Empty(t, containerd.Machine{Snapshotter: "overlayfs", AppArmor: true}.Warnings())
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // holdings counts what containerd keeps: blobs, unfinished blobs, snapshots and leases.
-func (n *node) holdings(t testing.TB) map[string]int {
+func (n *fixture) holdings(t testing.TB) map[string]int {
 	c, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
 	require.NoError(t, err)
 	defer c.Close()
@@ -50,7 +50,7 @@ func archiveOf(t testing.TB, name string, size int) []byte {
 
 // TestImages imports good and bad archives into a real containerd, and removes what came in.
 func TestImages(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
 	store, err := imagestore.Open(t.Context(), n.Socket())
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestImages(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 3)
 
-	n.images(t)
+	n.importImages(t)
 	p := n.run(t, n.sandbox("user", t.TempDir(), true), volume(t))
 	require.ErrorIs(t, store.Remove(t.Context(), imagestore.DemoName(imageVersion)), imagestore.ErrInUse)
 	n.end(t, p)

@@ -32,7 +32,7 @@ type Machine struct {
 func Detect(root string) (Machine, error) {
 	machine := Machine{
 		CgroupV2: exists("/sys/fs/cgroup/cgroup.controllers"),
-		AppArmor: reads("/sys/module/apparmor/parameters/enabled", "Y"),
+		AppArmor: fileContains("/sys/module/apparmor/parameters/enabled", "Y"),
 		SELinux:  exists("/sys/fs/selinux/enforce"),
 	}
 	caps, err := effectiveCapabilities("/proc/self/status")
@@ -48,19 +48,19 @@ func Detect(root string) (Machine, error) {
 	return machine, err
 }
 
-// Notes says in plain words what the machine lacks; nothing, if it has all.
-func (m Machine) Notes() []string {
-	var notes []string
+// Warnings says in plain words what the machine lacks; nothing, if it has all.
+func (m Machine) Warnings() []string {
+	var warnings []string
 	if m.RestrictOOMScoreAdj {
-		notes = append(notes, "no CAP_SYS_RESOURCE: containers keep containerd's OOM score where Kubernetes would lower it")
+		warnings = append(warnings, "no CAP_SYS_RESOURCE: containers keep containerd's OOM score where Kubernetes would lower it")
 	}
 	if m.Snapshotter != "overlayfs" {
-		notes = append(notes, "no overlayfs under the data directory: images are copied for each container")
+		warnings = append(warnings, "no overlayfs under the data directory: images are copied for each container")
 	}
 	if !m.AppArmor && !m.SELinux {
-		notes = append(notes, "neither AppArmor nor SELinux: containers are confined by namespaces and seccomp alone")
+		warnings = append(warnings, "neither AppArmor nor SELinux: containers are confined by namespaces and seccomp alone")
 	}
-	return notes
+	return warnings
 }
 
 func exists(name string) bool {
@@ -68,7 +68,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-func reads(name, want string) bool {
+func fileContains(name, want string) bool {
 	data, err := os.ReadFile(name)
 	return err == nil && strings.TrimSpace(string(data)) == want
 }
@@ -88,11 +88,11 @@ func effectiveCapabilities(name string) (uint64, error) {
 }
 
 // detectFirewall prefers iptables, whose rules most machines already have.
-func detectFirewall(look func(string) (string, error)) (string, error) {
-	if _, err := look("iptables"); err == nil {
+func detectFirewall(lookPath func(string) (string, error)) (string, error) {
+	if _, err := lookPath("iptables"); err == nil {
 		return "iptables", nil
 	}
-	if _, err := look("nft"); err == nil {
+	if _, err := lookPath("nft"); err == nil {
 		return "nftables", nil
 	}
 	return "", errors.New("the pod network needs iptables or nft, and neither is there: apt-get install iptables")

@@ -14,7 +14,7 @@ import (
 // whole cluster, where the bridge plugin would make and remove a chain for each Pod, which is most of what it
 // costs to end one. It needs Machine.Firewall "iptables", may run again, and goes with [Config.ClusterMasquerade].
 func (c Config) Masquerade(ctx context.Context) error {
-	there, err := c.masquerades(ctx)
+	there, err := c.hasMasqueradeRule(ctx)
 	if err != nil || there {
 		return err
 	}
@@ -33,7 +33,7 @@ func (c Config) Unmasquerade(ctx context.Context) error {
 		c.PodCIDR = network
 		if err := c.iptables(ctx, "-D"); err != nil {
 			// Whoever else takes it away at the same time has done our work.
-			if there, lookErr := c.masquerades(ctx); lookErr != nil || there {
+			if there, lookErr := c.hasMasqueradeRule(ctx); lookErr != nil || there {
 				errs = append(errs, err)
 			}
 		}
@@ -60,11 +60,11 @@ func Masquerades(ctx context.Context) (map[string][]netip.Prefix, error) {
 		}
 		return nil, fmt.Errorf("list the rules that masquerade: iptables -S: %w", err)
 	}
-	return masqueradesIn(string(out)), nil
+	return parseMasquerades(string(out)), nil
 }
 
-// masqueradesIn finds the rules in iptables' list. What differs from the rule of [Config.Masquerade] is another's.
-func masqueradesIn(list string) map[string][]netip.Prefix {
+// parseMasquerades finds the rules in iptables' list. What differs from the rule of [Config.Masquerade] is another's.
+func parseMasquerades(list string) map[string][]netip.Prefix {
 	rules := make(map[string][]netip.Prefix)
 	for _, match := range masqueradeRule.FindAllStringSubmatch(list, -1) {
 		network, err := netip.ParsePrefix(match[1])
@@ -75,8 +75,8 @@ func masqueradesIn(list string) map[string][]netip.Prefix {
 	return rules
 }
 
-// masquerades reports whether the rule is there.
-func (c Config) masquerades(ctx context.Context) (bool, error) {
+// hasMasqueradeRule reports whether the rule is there.
+func (c Config) hasMasqueradeRule(ctx context.Context) (bool, error) {
 	err := c.iptables(ctx, "-C")
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 { // Others mean that it could not look.

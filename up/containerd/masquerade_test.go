@@ -8,7 +8,7 @@ import (
 )
 
 func TestOnlyTheRulesOfMasqueradeAreOurs(t *testing.T) {
-	rules := masqueradesIn(`-P POSTROUTING ACCEPT
+	rules := parseMasquerades(`-P POSTROUTING ACCEPT
 -A POSTROUTING -s 10.1.0.0/24 ! -d 224.0.0.0/4 ! -o berth0 -m comment --comment "berth pods on berth0" -j MASQUERADE
 -A POSTROUTING -s 10.1.0.0/24 ! -d 224.0.0.0/4 ! -o berth0 -m comment --comment "berth pods on berth0" -j MASQUERADE
 -A POSTROUTING -s 10.2.0.0/16 ! -d 224.0.0.0/4 ! -o berth1 -m comment --comment "berth pods on berth1" -j MASQUERADE

@@ -36,11 +36,11 @@ func (c Config) ReleaseNetworkNamespaces(ctx context.Context, before []string) (
 		return 0, err
 	}
 	defer conn.Close()
-	used, sure, err := namespacesInUse(ctx, runtimeapi.NewRuntimeServiceClient(conn))
+	used, complete, err := namespacesInUse(ctx, runtimeapi.NewRuntimeServiceClient(conn))
 	if err != nil {
 		return 0, fmt.Errorf("find network namespaces of no sandbox: %w", err)
 	}
-	if !sure {
+	if !complete {
 		return 0, nil
 	}
 	var errs []error
@@ -65,12 +65,12 @@ func (c Config) ReleaseNetworkNamespaces(ctx context.Context, before []string) (
 
 // namespacesInUse are the names of the network namespaces that sandboxes have. sure is false if a sandbox does not tell
 // which is its own: then none may be taken for unused.
-func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient) (used map[string]bool, sure bool, err error) {
+func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient) (used map[string]bool, complete bool, err error) {
 	boxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, false, fmt.Errorf("list sandboxes: %w", err)
 	}
-	used, sure = make(map[string]bool), true
+	used, complete = make(map[string]bool), true
 	for _, box := range boxes.Items {
 		answer, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.Id, Verbose: true})
 		if status.Code(err) == codes.NotFound {
@@ -83,7 +83,7 @@ func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient
 			used[name] = true
 		}
 		// It is empty if the sandbox has none: that of the host is its own, or its start did not come so far.
-		sure = sure && strings.Contains(answer.Info["info"], `"NetNSPath":`)
+		complete = complete && strings.Contains(answer.Info["info"], `"NetNSPath":`)
 	}
-	return used, sure, nil
+	return used, complete, nil
 }

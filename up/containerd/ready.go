@@ -40,14 +40,14 @@ func Probe(ctx context.Context, socket string) error {
 
 // WaitReady waits until [Probe] succeeds, or ctx ends; the error then says what was missing at last. A containerd
 // with another root than c's ends the wait at once with [ErrForeign].
-func (c Config) WaitReady(ctx context.Context, clk clock.Clock) error {
+func (c Config) WaitReady(ctx context.Context, clock clock.Clock) error {
 	conn, err := dial(c.Socket())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	client := runtimeapi.NewRuntimeServiceClient(conn)
-	timer := clk.NewTimer(retryPeriod)
+	timer := clock.NewTimer(retryPeriod)
 	defer timer.Stop()
 	for {
 		err := probe(ctx, client)

@@ -84,7 +84,7 @@ func TestProbe(t *testing.T) {
 		"nothing is reported": {want: []string{"RuntimeReady is not met: not reported", "NetworkReady"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := example(shortDir(t))
+			c := exampleConfig(shortDir(t))
 			tt.fake.serve(t, c)
 			err := containerd.Probe(t.Context(), c.Socket())
 			if tt.want == nil {
@@ -98,22 +98,22 @@ func TestProbe(t *testing.T) {
 }
 
 func TestWaitReadyAsksAgain(t *testing.T) {
-	c := example(shortDir(t))
+	c := exampleConfig(shortDir(t))
 	fake := &fakeCRI{notYet: 2, asked: make(chan struct{}), conditions: conditions(true, true), info: rootInfo(c.Root)}
 	fake.serve(t, c)
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
 	ready := make(chan error, 1)
-	go func() { ready <- c.WaitReady(t.Context(), clk) }()
+	go func() { ready <- c.WaitReady(t.Context(), clock) }()
 	for range 2 {
 		<-fake.asked
-		clk.Step(time.Minute)
+		clock.Step(time.Minute)
 	}
 	<-fake.asked
 	require.NoError(t, <-ready)
 }
 
 func TestWaitReadySaysWhatWasMissing(t *testing.T) {
-	c := example(shortDir(t))
+	c := exampleConfig(shortDir(t))
 	fake := &fakeCRI{conditions: conditions(true, false), asked: make(chan struct{}, 1)}
 	fake.serve(t, c)
 	why := errors.New("the person pressed Ctrl-C")
@@ -139,7 +139,7 @@ func TestForeign(t *testing.T) {
 		"not JSON": {info: map[string]string{"config": "x"}, foreign: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := example(shortDir(t))
+			c := exampleConfig(shortDir(t))
 			if tt.info["config"] == rootInfo("ROOT")["config"] {
 				tt.info = rootInfo(c.Root)
 			}
@@ -154,5 +154,5 @@ func TestForeign(t *testing.T) {
 			}
 		})
 	}
-	require.NoError(t, example(shortDir(t)).CheckFree(t.Context()), "there is no socket")
+	require.NoError(t, exampleConfig(shortDir(t)).CheckFree(t.Context()), "there is no socket")
 }

@@ -22,10 +22,10 @@ import (
 const (
 	// criNamespace is containerd's namespace for what its CRI makes.
 	criNamespace = "k8s.io"
-	// shimPatience is how long a shim may take to answer; one that hangs must not hold up containerd's start.
-	shimPatience = 2 * time.Second
-	// shimsAtOnce bounds how many shims are asked at the same time.
-	shimsAtOnce = 16
+	// shimTimeout is how long a shim may take to answer; one that hangs must not hold up containerd's start.
+	shimTimeout = 2 * time.Second
+	// maxConcurrentShims bounds how many shims are asked at the same time.
+	maxConcurrentShims = 16
 )
 
 // bundles is the directory in which containerd keeps a bundle for each task, by the container's id. One is made before
@@ -34,32 +34,32 @@ func (c Config) bundles() string {
 	return filepath.Join(c.State(), "io.containerd.runtime.v2.task", criNamespace)
 }
 
-// watch asks the shims how containers end while containerd is away.
-type watch struct {
-	note   func(id string, code uint32, finished time.Time)
+// shimWatch asks the shims how containers end while containerd is away.
+type shimWatch struct {
+	record func(id string, code uint32, finished time.Time)
 	logger *slog.Logger
 	cancel context.CancelFunc
 
 	mu      sync.Mutex // guards waiting
-	waiting map[string]*waiting
-	joined  sync.WaitGroup
+	pending map[string]*pendingExit
+	running sync.WaitGroup
 }
 
-// waiting is one container whose end its shim will tell.
-type waiting struct {
+// pendingExit is one container whose end its shim will tell.
+type pendingExit struct {
 	// pid is that of its first process.
 	pid int
 	// done is closed when its end is kept, or cannot be known any more.
 	done chan struct{}
 }
 
-// ended waits for the container's end to be kept, if its process has ended. It asks the kernel, because the shim would
+// waitRecorded waits for the container's end to be kept, if its process has ended. It asks the kernel, because the shim would
 // run a program to find out.
-func (w *waiting) ended(ctx context.Context) error {
+func (w *pendingExit) waitRecorded(ctx context.Context) error {
 	if unix.Kill(w.pid, 0) == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, shimPatience)
+	ctx, cancel := context.WithTimeout(ctx, shimTimeout)
 	defer cancel()
 	select {
 	case <-w.done:
@@ -71,19 +71,19 @@ func (w *waiting) ended(ctx context.Context) error {
 
 // watchShims asks each shim of config's containerd, and keeps waiting for the ends of containers that run, until
 // settle or end. It returns when all have answered once.
-func watchShims(ctx context.Context, config Config, note func(string, uint32, time.Time), logger *slog.Logger) *watch {
+func watchShims(ctx context.Context, config Config, record func(string, uint32, time.Time), logger *slog.Logger) *shimWatch {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	w := &watch{note: note, logger: logger, cancel: cancel, waiting: make(map[string]*waiting)}
+	w := &shimWatch{record: record, logger: logger, cancel: cancel, pending: make(map[string]*pendingExit)}
 	paths, _ := filepath.Glob(filepath.Join(config.bundles(), "*", "bootstrap.json")) // the pattern is right
 	var asking errgroup.Group
-	asking.SetLimit(shimsAtOnce)
+	asking.SetLimit(maxConcurrentShims)
 	for _, path := range paths {
 		id := filepath.Base(filepath.Dir(path))
 		if !config.hasContainer(id) {
 			continue // a sandbox: nobody asks for its exit code
 		}
 		asking.Go(func() error {
-			if err := w.ask(ctx, lasting, id, path); err != nil {
+			if err := w.watchContainer(ctx, lasting, id, path); err != nil {
 				logger.Warn("a shim does not tell how its container fares", "container", id, "error", err)
 			}
 			return nil
@@ -93,54 +93,54 @@ func watchShims(ctx context.Context, config Config, note func(string, uint32, ti
 	return w
 }
 
-// ask asks the shim of one container, and returns when its end is kept or it runs.
-func (w *watch) ask(ctx, lasting context.Context, id, bootstrap string) error {
+// watchContainer asks the shim of one container, and returns when its end is kept or it runs.
+func (w *shimWatch) watchContainer(ctx, lasting context.Context, id, bootstrap string) error {
 	client, err := dialShim(ctx, bootstrap)
 	if err != nil {
 		return err
 	}
 	shim := taskapi.NewTTRPCTaskClient(client)
-	bounded, cancel := context.WithTimeout(ctx, shimPatience)
+	bounded, cancel := context.WithTimeout(ctx, shimTimeout)
 	defer cancel()
 	task, err := shim.Connect(bounded, &taskapi.ConnectRequest{ID: id})
 	if err != nil || task.TaskPid == 0 { // 0: the shim holds no such container
 		return errors.Join(err, client.Close())
 	}
-	one := &waiting{pid: int(task.TaskPid), done: make(chan struct{})}
+	one := &pendingExit{pid: int(task.TaskPid), done: make(chan struct{})}
 	w.mu.Lock()
-	w.waiting[id] = one
+	w.pending[id] = one
 	w.mu.Unlock()
-	w.joined.Go(func() {
+	w.running.Go(func() {
 		defer client.Close()
 		defer close(one.done)
 		if ended, err := shim.Wait(lasting, &taskapi.WaitRequest{ID: id}); err == nil {
-			w.note(id, ended.ExitStatus, ended.ExitedAt.AsTime())
+			w.record(id, ended.ExitStatus, ended.ExitedAt.AsTime())
 		}
 	})
-	return one.ended(ctx)
+	return one.waitRecorded(ctx)
 }
 
-// settle waits for the ends that containerd has taken from their shims meanwhile, and ends the watch.
-func (w *watch) settle(ctx context.Context) {
+// finish waits for the ends that containerd has taken from their shims meanwhile, and ends the watch.
+func (w *shimWatch) finish(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var asking errgroup.Group
-	for id, one := range w.waiting {
+	for id, one := range w.pending {
 		asking.Go(func() error {
-			if err := one.ended(ctx); err != nil {
+			if err := one.waitRecorded(ctx); err != nil {
 				w.logger.Warn("how a container ended is lost", "container", id, "error", err)
 			}
 			return nil
 		})
 	}
 	_ = asking.Wait() // each has logged its error
-	w.end()
+	w.stop()
 }
 
-// end ends the watch at once.
-func (w *watch) end() {
+// stop ends the watch at once.
+func (w *shimWatch) stop() {
 	w.cancel()
-	w.joined.Wait()
+	w.running.Wait()
 }
 
 // dialShim connects to the shim that a bundle's bootstrap.json names.
@@ -161,7 +161,7 @@ func dialShim(ctx context.Context, bootstrap string) (*ttrpc.Client, error) {
 		return nil, fmt.Errorf("find a shim: %s speaks of version %d, %q at %q: want version 3 of ttrpc on a unix socket",
 			bootstrap, shim.Version, shim.Protocol, shim.Address)
 	}
-	dialer := net.Dialer{Timeout: shimPatience}
+	dialer := net.Dialer{Timeout: shimTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("connect to a shim: %w", err)

@@ -16,9 +16,9 @@ import (
 // TestUserNamespace runs a Pod whose root is nobody on the machine: hostUsers false needs no configuration, only
 // directories that others may pass on the way to the Pod's root.
 func TestUserNamespace(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	handlers, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
 	require.NoError(t, err)
 	require.NotEmpty(t, handlers.RuntimeHandlers)
@@ -48,7 +48,7 @@ func TestUserNamespace(t *testing.T) {
 	require.Equal(t, []string{"0", "1048576", "65536"}, strings.Fields(string(mapped)))
 
 	n.end(t, p)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.stop(t)
 	n.clean(t)
 }

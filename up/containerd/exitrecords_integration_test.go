@@ -27,14 +27,14 @@ import (
 )
 
 // kill ends containerd with SIGKILL.
-func (n *node) kill(t testing.TB) {
+func (n *fixture) kill(t testing.TB) {
 	require.NoError(t, n.conn.Close())
 	require.NoError(t, n.daemon.Process.Kill())
 	_ = n.daemon.Wait() // it was killed
 }
 
 // endFirst ends the first process of a container, as its own end would.
-func endFirst(t testing.TB, n *node, container string) {
+func endFirst(t testing.TB, n *fixture, container string) {
 	pid := 0
 	for _, dir := range glob(t, "/proc/[0-9]*/cgroup") {
 		groups, err := os.ReadFile(dir)
@@ -46,24 +46,24 @@ func endFirst(t testing.TB, n *node, container string) {
 	}
 	require.NotZero(t, pid, "no process of container %s", container)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, waitTimeout, time.Millisecond)
 }
 
 // TestExitsThatContainerdLoses ends containers while containerd is away, while it starts, and while it runs. What
 // containerd says of the first two is that nobody knows; Exits does.
 func TestExitsThatContainerdLoses(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
-	exits := containerd.NewExits(n.Config, logger)
-	require.NoError(t, exits.Begin(t.Context()))
+	exits := containerd.NewExitRecords(n.Config, logger)
+	require.NoError(t, exits.Recover(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
-	follow := func() { following.Go(func() { _ = exits.Follow(ctx) }) } // it ends with containerd
+	follow := func() { following.Go(func() { _ = exits.Watch(ctx) }) } // it ends with containerd
 	t.Cleanup(func() { cancel(); following.Wait() })
 	follow()
-	exits.Settle(t.Context())
+	exits.FinishRecovery(t.Context())
 	logs, data := t.TempDir(), volume(t)
 	away := n.run(t, n.sandbox("away", logs, false), data)
 	starting := n.run(t, n.sandbox("starting", logs, true), data)
@@ -71,12 +71,12 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 
 	n.kill(t)
 	endFirst(t, n, away.container)
-	require.NoError(t, exits.Begin(t.Context()))
+	require.NoError(t, exits.Recover(t.Context()))
 	endFirst(t, n, starting.container)
 	follow()
 	n.start(t)
-	n.awaitFollower(t, exits)
-	exits.Settle(t.Context())
+	n.waitForWatch(t, exits)
+	exits.FinishRecovery(t.Context())
 	for _, p := range []pod{away, starting} {
 		answer, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: p.container})
 		require.NoError(t, err)
@@ -93,21 +93,21 @@ func TestExitsThatContainerdLoses(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, _, known := exits.Exit(t.Context(), running.container)
 		return known && code == 137
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 
 	for _, p := range []pod{away, starting, running} {
 		n.end(t, p)
 	}
-	require.Eventually(t, func() bool { return len(glob(t, n.RunDir+"/exits/*")) == 0 }, patience, time.Millisecond,
+	require.Eventually(t, func() bool { return len(glob(t, n.RunDir+"/exits/*")) == 0 }, waitTimeout, time.Millisecond,
 		"what is known of containers that are gone is forgotten")
 	n.stop(t)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
-// awaitFollower returns when exits hears of containerd's events: it tells of a container's end, as a shim would, until that
+// waitForWatch returns when exits hears of containerd's events: it tells of a container's end, as a shim would, until that
 // is known, and then of the container's removal.
-func (n *node) awaitFollower(t testing.TB, exits *containerd.Exits) {
+func (n *fixture) waitForWatch(t testing.TB, exits *containerd.ExitRecords) {
 	direct, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
 	require.NoError(t, err)
 	defer direct.Close()
@@ -119,22 +119,22 @@ func (n *node) awaitFollower(t testing.TB, exits *containerd.Exits) {
 	require.Eventually(t, func() bool {
 		tell("/tasks/exit", &eventsapi.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.Now()})
 		return known()
-	}, patience, 5*time.Millisecond, "nobody follows containerd's events")
+	}, waitTimeout, 5*time.Millisecond, "nobody follows containerd's events")
 	require.Eventually(t, func() bool {
 		tell("/containers/delete", &eventsapi.ContainerDelete{ID: id})
 		return !known()
-	}, patience, 5*time.Millisecond)
+	}, waitTimeout, 5*time.Millisecond)
 }
 
 // TestStrayShims cuts calls that start Pods off in the middle, by their callers and by killing containerd. Nothing of
 // them stays, and a Pod that runs keeps its shim.
 func TestStrayShims(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	logs := t.TempDir()
 	lives := n.run(t, n.sandbox("lives", logs, false), volume(t))
-	n.strays(t)
+	n.requireOrphansFound(t)
 	var calls sync.WaitGroup
 	for i := range 30 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2+4*i)*time.Millisecond)
@@ -157,7 +157,7 @@ func TestStrayShims(t *testing.T) {
 		n.start(t)
 		released, err := n.ReleaseNetworkNamespaces(t.Context(), before)
 		require.NoError(t, err)
-		ended, err := n.EndStrayShims(t.Context())
+		ended, err := n.KillOrphanShims(t.Context())
 		require.NoError(t, err)
 		t.Logf("%d: released %d of %d network namespaces, ended shims %v", i, released, len(before), ended)
 	}
@@ -171,9 +171,9 @@ func TestStrayShims(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	_, err = n.EndStrayShims(t.Context())
+	_, err = n.KillOrphanShims(t.Context())
 	require.NoError(t, err)
-	_, err = n.DeleteStrayContainers(t.Context())
+	_, err = n.DeleteOrphanContainers(t.Context())
 	require.NoError(t, err)
 	status, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: lives.container})
 	require.NoError(t, err)
@@ -181,13 +181,13 @@ func TestStrayShims(t *testing.T) {
 	n.end(t, lives)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
-// strays makes what a cut-off start leaves, whole: a shim without a bundle, a network namespace of no sandbox, the socket
+// requireOrphansFound makes what a cut-off start leaves, whole: a shim without a bundle, a network namespace of no sandbox, the socket
 // of a shim that is gone. Each is found; what belongs to another containerd, or to a shim's short-lived calls, is left.
-func (n *node) strays(t testing.TB) {
+func (n *fixture) requireOrphansFound(t testing.TB) {
 	process := func(socket string, more ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/bash")
 		// It waits by itself: a child would be a second such process until it becomes the program that waits.
@@ -200,7 +200,7 @@ func (n *node) strays(t testing.TB) {
 		require.Eventually(t, func() bool { // Start returns a moment before the kernel shows the arguments
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
 			return err == nil && len(line) > 0
-		}, patience, time.Millisecond)
+		}, waitTimeout, time.Millisecond)
 		return cmd
 	}
 	bundles := glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*")
@@ -209,12 +209,12 @@ func (n *node) strays(t testing.TB) {
 	require.NoError(t, os.MkdirAll(hidden+"/rootfs", 0o700))
 	spec := []byte(`{"annotations": {"io.kubernetes.cri.sandbox-id": "stray"}}`)
 	require.NoError(t, os.WriteFile(hidden+"/config.json", spec, 0o600))
-	stray, foreign := process(n.Socket()), process(n.Socket()+"x")
+	orphan, foreign := process(n.Socket()), process(n.Socket()+"x")
 	call := process(n.Socket(), "-publish-binary", "x", "delete")
-	ended, err := n.EndStrayShims(t.Context())
+	ended, err := n.KillOrphanShims(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"stray"}, ended)
-	require.Error(t, stray.Wait(), "it was killed")
+	require.Error(t, orphan.Wait(), "it was killed")
 	for _, left := range []*exec.Cmd{foreign, call} {
 		require.NoError(t, left.Process.Signal(syscall.Signal(0)))
 		require.NoError(t, left.Process.Kill())
@@ -233,7 +233,7 @@ func (n *node) strays(t testing.TB) {
 
 	begun := filepath.Join(n.RunDir, "runc", "k8s.io", "begun") // as runc leaves it when it is killed early
 	require.NoError(t, os.Mkdir(begun, 0o700))
-	deleted, err := n.DeleteStrayContainers(t.Context())
+	deleted, err := n.DeleteOrphanContainers(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"begun"}, deleted)
 	require.NoDirExists(t, begun)

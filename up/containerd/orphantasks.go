@@ -12,14 +12,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// DeleteStrayTasks ends and deletes the tasks of containers that containerd's CRI counts as ended, and returns the
+// DeleteOrphanTasks ends and deletes the tasks of containers that containerd's CRI counts as ended, and returns the
 // containers' ids. A start whose caller goes away just when the task has been made fails, and leaves the task
 // (local.Create in plugins/services/tasks: "failed to get task pid"). From then on CRI refuses to remove the container
 // because it has a task, and neither stops nor deletes that task because the container has ended.
 //
 // Such a task is nobody's: CRI deletes a container's task before it counts the container as ended, and never starts one
 // that has ended. A container whose task still does its work is running or unknown to CRI, and is left.
-func (c Config) DeleteStrayTasks(ctx context.Context) (deleted []string, err error) {
+func (c Config) DeleteOrphanTasks(ctx context.Context) (deleted []string, err error) {
 	conn, client, err := c.client()
 	if err != nil {
 		return nil, err
@@ -53,12 +53,12 @@ func (c Config) DeleteStrayTasks(ctx context.Context) (deleted []string, err err
 	return deleted, errors.Join(errs...)
 }
 
-// DeleteStraySandboxes ends and deletes what a sandbox leaves whose start was cut off as that of [Config.DeleteStrayTasks]
+// DeleteOrphanSandboxes ends and deletes what a sandbox leaves whose start was cut off as that of [Config.DeleteOrphanTasks]
 // was, and returns the sandboxes' ids: CRI removes such a sandbox without its container, task and shim.
 //
 // A sandbox that lives, starts or is being removed is left: containerd notes it before it makes its container, and
 // forgets it after it has deleted the container. One that has outlived its notes, by a restart say, CRI lists.
-func (c Config) DeleteStraySandboxes(ctx context.Context) (deleted []string, err error) {
+func (c Config) DeleteOrphanSandboxes(ctx context.Context) (deleted []string, err error) {
 	conn, client, err := c.client()
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func (c Config) DeleteStraySandboxes(ctx context.Context) (deleted []string, err
 	}
 	var errs []error
 	for _, container := range containers {
-		stray, err := straySandbox(named, client, runtimeapi.NewRuntimeServiceClient(conn), container.ID())
-		if err == nil && stray {
+		orphan, err := isOrphanSandbox(named, client, runtimeapi.NewRuntimeServiceClient(conn), container.ID())
+		if err == nil && orphan {
 			err = deleteTask(named, container)
 			if err == nil || errdefs.IsNotFound(err) {
 				err = container.Delete(named, containerd.WithSnapshotCleanup)
@@ -88,8 +88,8 @@ func (c Config) DeleteStraySandboxes(ctx context.Context) (deleted []string, err
 	return deleted, errors.Join(errs...)
 }
 
-// straySandbox says that neither containerd's notes nor CRI know a sandbox, of which there is a container.
-func straySandbox(ctx context.Context, client *containerd.Client, cri runtimeapi.RuntimeServiceClient, id string) (bool, error) {
+// isOrphanSandbox says that neither containerd's notes nor CRI know a sandbox, of which there is a container.
+func isOrphanSandbox(ctx context.Context, client *containerd.Client, cri runtimeapi.RuntimeServiceClient, id string) (bool, error) {
 	if _, err := client.SandboxStore().Get(ctx, id); !errdefs.IsNotFound(err) {
 		return false, err
 	}

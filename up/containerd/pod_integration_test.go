@@ -20,10 +20,10 @@ import (
 // TestPodOnTheBridge goes the whole way: containerd up, images in, a Pod with an address that serves its page,
 // exec, logs, events, all of it away again, and nothing left.
 func TestPodOnTheBridge(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	t.Logf("machine: %+v", n.Machine)
 	t.Logf("first start to ready: %s", n.start(t))
-	n.images(t)
+	n.importImages(t)
 	events, err := n.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	require.NoError(t, err)
 
@@ -38,7 +38,7 @@ func TestPodOnTheBridge(t *testing.T) {
 	require.Equal(t, "1\n", get(t, "http://"+ip+":8080/count"))
 
 	exec, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{
-		ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: int64(patience.Seconds()),
+		ContainerId: p.container, Cmd: []string{"/demo", "-v"}, Timeout: int64(waitTimeout.Seconds()),
 	})
 	require.NoError(t, err)
 	require.Zero(t, exec.ExitCode)
@@ -46,7 +46,7 @@ func TestPodOnTheBridge(t *testing.T) {
 	require.Eventually(t, func() bool { // containerd writes it down after it was said
 		log, err := os.ReadFile(filepath.Join(logs, "demo.log"))
 		return err == nil && strings.Contains(string(log), " stdout F demo dev: counting visits in /data")
-	}, patience, 5*time.Millisecond, "the container's log says what it does")
+	}, waitTimeout, 5*time.Millisecond, "the container's log says what it does")
 
 	t.Logf("stop and remove: %s", n.end(t, p))
 	var seen []string
@@ -63,22 +63,22 @@ func TestPodOnTheBridge(t *testing.T) {
 	require.Contains(t, seen, "CONTAINER_STARTED_EVENT demo")
 	require.Contains(t, seen, "CONTAINER_STOPPED_EVENT demo")
 
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	t.Logf("cgroups after it: %q", n.cgroups(t))
 	n.stop(t)
 	t.Logf("second start to ready: %s", n.start(t))
-	n.images(t)
+	n.importImages(t)
 	n.stop(t)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 	require.Empty(t, n.cgroups(t))
 }
 
 // TestPodOutlivesContainerd kills containerd: the Pod goes on, and the next containerd knows it.
 func TestPodOutlivesContainerd(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	p := n.run(t, n.sandbox("survivor", t.TempDir(), false), volume(t))
 	require.NotEmpty(t, get(t, n.firstPod()+"/"))
 
@@ -91,24 +91,24 @@ func TestPodOutlivesContainerd(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, runtimeapi.ContainerState_CONTAINER_RUNNING, state.Status.State)
 	n.end(t, p)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.stop(t)
 	n.clean(t)
 }
 
 // TestTwoSideBySide runs two nodes at once; ending one leaves the other alone.
 func TestTwoSideBySide(t *testing.T) {
-	first, second := newNode(t), newNode(t)
-	for _, n := range []*node{first, second} {
+	first, second := newFixture(t), newFixture(t)
+	for _, n := range []*fixture{first, second} {
 		n.start(t)
-		n.images(t)
+		n.importImages(t)
 	}
 	one := first.run(t, first.sandbox("twin", t.TempDir(), false), volume(t))
 	two := second.run(t, second.sandbox("twin", t.TempDir(), false), volume(t))
 	require.NotEmpty(t, get(t, first.firstPod()+"/"))
 	first.end(t, one)
 	first.stop(t)
-	first.nothingLeft(t)
+	first.requireNothingLeft(t)
 	first.clean(t)
 	require.NotEmpty(t, get(t, second.firstPod()+"/"))
 	require.Equal(t, "1\n", get(t, second.firstPod()+"/count"))
@@ -122,13 +122,13 @@ func TestTwoSideBySide(t *testing.T) {
 
 	second.end(t, two)
 	second.stop(t)
-	second.nothingLeft(t)
+	second.requireNothingLeft(t)
 	second.clean(t)
 }
 
 // TestMasquerade adds the cluster's rule once, however often it is asked, and removes it.
 func TestMasquerade(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	rules := func() int {
 		out, err := exec.Command("iptables", "-w", "5", "-t", "nat", "-S", "POSTROUTING").CombinedOutput()
 		require.NoError(t, err, string(out))
@@ -152,11 +152,11 @@ func TestMasquerade(t *testing.T) {
 func BenchmarkFloor(b *testing.B) {
 	for name, hostNetwork := range map[string]bool{"hostNetwork": true, "bridge": false} {
 		b.Run(name, func(b *testing.B) {
-			n := newNode(b)
+			n := newFixture(b)
 			n.ClusterMasquerade = true // The rule is not needed to reach Pods from the machine itself.
 			require.NoError(b, n.Write())
 			n.start(b)
-			n.images(b)
+			n.importImages(b)
 			data := volume(b)
 			var took [4][]time.Duration
 			for b.Loop() {
@@ -176,7 +176,7 @@ func BenchmarkFloor(b *testing.B) {
 
 // TestProbeWithoutContainerd says so at once.
 func TestProbeWithoutContainerd(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last answer")

@@ -21,47 +21,47 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// Exits keeps how containers ended where containerd would forget it. A containerd that starts takes a container that
+// ExitRecords keeps how containers ended where containerd would forget it. A containerd that starts takes a container that
 // ended while it was away for the rest of a failed start, deletes it in its shim and tells exit code 255, "Unknown";
 // and one that dies between deleting an ended container and writing down its end loses it, too. The shims know, so they
-// are asked before containerd starts ([Exits.Begin]) and until it has looked at all ([Exits.Settle]); while it runs, its
-// own events tell ([Exits.Follow]). What is known lies in files, because whoever learned it may be killed next.
+// are asked before containerd starts ([Exits.Recover]) and until it has looked at all ([Exits.FinishRecovery]); while it runs, its
+// own events tell ([Exits.Watch]). What is known lies in files, because whoever learned it may be killed next.
 // It is safe for concurrent use.
-type Exits struct {
+type ExitRecords struct {
 	config Config
 	logger *slog.Logger
 
-	mu       sync.Mutex // guards below
-	settled  chan struct{}
-	watching *watch // of the shims, between Begin and Settle
+	mu        sync.Mutex // guards below
+	recovered chan struct{}
+	shims     *shimWatch // of the shims, between Begin and Settle
 }
 
-// exit is what a record holds.
-type exit struct {
+// exitRecord is what a record holds.
+type exitRecord struct {
 	Code int32 `json:"code"`
 	// Finished is in nanoseconds since 1970, by the shim's clock.
 	Finished int64 `json:"finished"`
 }
 
-// NewExits makes the store of one cluster's containerd; of config, Root and RunDir are needed. logger may be nil.
-func NewExits(config Config, logger *slog.Logger) *Exits {
+// NewExitRecords makes the store of one cluster's containerd; of config, Root and RunDir are needed. logger may be nil.
+func NewExitRecords(config Config, logger *slog.Logger) *ExitRecords {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	settled := make(chan struct{})
 	close(settled)
-	return &Exits{config: config, logger: logger, settled: settled}
+	return &ExitRecords{config: config, logger: logger, recovered: settled}
 }
 
-func (e *Exits) dir() string { return filepath.Join(e.config.RunDir, "exits") }
+func (e *ExitRecords) dir() string { return filepath.Join(e.config.RunDir, "exits") }
 
 // Exit tells how a container ended, if that is known. It waits while the shims are still being asked.
-func (e *Exits) Exit(ctx context.Context, id string) (code int32, finished time.Time, ok bool) {
+func (e *ExitRecords) Exit(ctx context.Context, id string) (code int32, finished time.Time, ok bool) {
 	if code, finished, ok = e.read(id); ok {
 		return code, finished, true
 	}
 	e.mu.Lock()
-	settled := e.settled
+	settled := e.recovered
 	e.mu.Unlock()
 	select {
 	case <-settled:
@@ -71,9 +71,9 @@ func (e *Exits) Exit(ctx context.Context, id string) (code int32, finished time.
 	}
 }
 
-func (e *Exits) read(id string) (code int32, finished time.Time, ok bool) {
+func (e *ExitRecords) read(id string) (code int32, finished time.Time, ok bool) {
 	data, err := os.ReadFile(filepath.Join(e.dir(), filepath.Base(id)))
-	var known exit
+	var known exitRecord
 	if err == nil {
 		err = json.Unmarshal(data, &known)
 	}
@@ -86,13 +86,13 @@ func (e *Exits) read(id string) (code int32, finished time.Time, ok bool) {
 	return known.Code, time.Unix(0, known.Finished), true
 }
 
-// note keeps how a container ended. It does so once: of a shim that dies after its container, containerd tells another
+// record keeps how a container ended. It does so once: of a shim that dies after its container, containerd tells another
 // end, which it has made up.
-func (e *Exits) note(id string, code uint32, finished time.Time) {
+func (e *ExitRecords) record(id string, code uint32, finished time.Time) {
 	if _, _, known := e.read(id); known {
 		return
 	}
-	data, err := json.Marshal(exit{Code: int32(code), Finished: finished.UnixNano()})
+	data, err := json.Marshal(exitRecord{Code: int32(code), Finished: finished.UnixNano()})
 	if err == nil {
 		err = atomicfile.WriteVolatile(filepath.Join(e.dir(), filepath.Base(id)), data, 0o600)
 	}
@@ -101,40 +101,40 @@ func (e *Exits) note(id string, code uint32, finished time.Time) {
 	}
 }
 
-// Begin asks the shims how their containers fare, before containerd starts. An error says why nothing can be kept; a
+// Recover asks the shims how their containers fare, before containerd starts. An error says why nothing can be kept; a
 // shim that does not answer is logged, and its containers' ends are then what containerd makes of them.
-func (e *Exits) Begin(ctx context.Context) error {
+func (e *ExitRecords) Recover(ctx context.Context) error {
 	if err := os.MkdirAll(e.dir(), 0o700); err != nil {
 		return fmt.Errorf("keep how containers end: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.watching != nil { // containerd died before it was ready
-		e.watching.end()
+	if e.shims != nil { // containerd died before it was ready
+		e.shims.stop()
 	} else {
-		e.settled = make(chan struct{})
+		e.recovered = make(chan struct{})
 	}
-	if err := e.forget(); err != nil {
+	if err := e.prune(); err != nil {
 		e.logger.Warn("forgetting ends of containers that are gone failed", "error", err)
 	}
-	e.watching = watchShims(ctx, e.config, e.note, e.logger)
+	e.shims = watchShims(ctx, e.config, e.record, e.logger)
 	return nil
 }
 
-// Settle ends what Begin began, once containerd is ready: it has looked at every container, and follows them itself.
-func (e *Exits) Settle(ctx context.Context) {
+// FinishRecovery ends what Begin began, once containerd is ready: it has looked at every container, and follows them itself.
+func (e *ExitRecords) FinishRecovery(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.watching == nil {
+	if e.shims == nil {
 		return
 	}
-	e.watching.settle(ctx)
-	e.watching = nil
-	close(e.settled)
+	e.shims.finish(ctx)
+	e.shims = nil
+	close(e.recovered)
 }
 
-// forget removes the records of containers that are gone.
-func (e *Exits) forget() error {
+// prune removes the records of containers that are gone.
+func (e *ExitRecords) prune() error {
 	entries, err := os.ReadDir(e.dir())
 	if err != nil {
 		return err
@@ -154,9 +154,9 @@ func (c Config) hasContainer(id string) bool {
 	return err == nil
 }
 
-// Follow keeps the ends of containers that containerd tells of, until ctx ends or containerd does. It waits for a
+// Watch keeps the ends of containers that containerd tells of, until ctx ends or containerd does. It waits for a
 // containerd that is still starting.
-func (e *Exits) Follow(ctx context.Context) error {
+func (e *ExitRecords) Watch(ctx context.Context) error {
 	conn, err := dial(e.config.Socket())
 	if err != nil {
 		return err
@@ -177,21 +177,21 @@ func (e *Exits) Follow(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("follow the events of containerd at %q: %w", e.config.Socket(), err)
 		}
-		if err := e.take(event); err != nil {
+		if err := e.onEvent(event); err != nil {
 			e.logger.Warn("an event of containerd is not understood", "topic", event.Topic, "error", err)
 		}
 	}
 }
 
-// take keeps what one event tells.
-func (e *Exits) take(event *containerdtypes.Envelope) error {
+// onEvent keeps what one event tells.
+func (e *ExitRecords) onEvent(event *containerdtypes.Envelope) error {
 	if event.Topic == "/tasks/exit" {
 		var ended eventsapi.TaskExit
 		if err := proto.Unmarshal(event.GetEvent().GetValue(), &ended); err != nil {
 			return err
 		}
 		if ended.ID == ended.ContainerID { // else it is a command that was run in it
-			e.note(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
+			e.record(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
 		}
 		return nil
 	}

@@ -34,9 +34,9 @@ import (
 
 const imageVersion = "test"
 
-// patience bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that fails for
+// waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that fails for
 // want of time tells nothing.
-const patience = 3 * time.Minute
+const waitTimeout = 3 * time.Minute
 
 // binaries is where `make build` put the programs.
 func binaries(t testing.TB) string {
@@ -53,8 +53,8 @@ func binaries(t testing.TB) string {
 	return dir
 }
 
-// node is one containerd under test, and what was on the machine before it.
-type node struct {
+// fixture is one containerd under test, and what was on the machine before it.
+type fixture struct {
 	containerd.Config
 	runtimeapi.RuntimeServiceClient
 	bin    string
@@ -64,10 +64,10 @@ type node struct {
 	cgroup string
 }
 
-// newNode writes the configuration of a containerd whose Pods have addresses of its own network.
-func newNode(t testing.TB) *node { return newNodeOn(t, testnet.Claim(t)) }
+// newFixture writes the configuration of a containerd whose Pods have addresses of its own network.
+func newFixture(t testing.TB) *fixture { return newFixtureOn(t, testnet.Claim(t)) }
 
-func newNodeOn(t testing.TB, network int) *node {
+func newFixtureOn(t testing.TB, network int) *fixture {
 	bin := binaries(t)
 	// A socket's path must be short, so it cannot be below t.TempDir.
 	run, err := os.MkdirTemp("/run", "berth-")
@@ -78,14 +78,14 @@ func newNodeOn(t testing.TB, network int) *node {
 	root := filepath.Join(data, "containerd")
 	machine, err := containerd.Detect(root)
 	require.NoError(t, err)
-	n := &node{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
+	n := &fixture{bin: bin, cgroup: "/" + filepath.Base(run), Config: containerd.Config{
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: root, RunDir: run,
 		CNIConfDir: filepath.Join(data, "net.d"), SandboxImage: imagestore.PauseName(imageVersion),
 		Bridge:  fmt.Sprintf("brtest%d", network),
 		PodCIDR: testnet.Prefix(network), Gateway: testnet.Prefix(network).Addr().Next(), Machine: machine,
 	}}
-	testproc.CleanupOnCrash(t, n.leavings()) // like the next, before anything that it takes away can be there
-	t.Cleanup(func() { n.wipe(t) })
+	testproc.CleanupOnCrash(t, n.resources()) // like the next, before anything that it takes away can be there
+	t.Cleanup(func() { n.cleanup(t) })
 	require.NoError(t, n.Write())
 	n.log, err = os.Create(filepath.Join(data, "containerd.log"))
 	require.NoError(t, err)
@@ -100,15 +100,15 @@ func newNodeOn(t testing.TB, network int) *node {
 }
 
 // firstPod is where the page of the first Pod is that gets an address.
-func (n *node) firstPod() string {
+func (n *fixture) firstPod() string {
 	return "http://" + netip.AddrPortFrom(n.Gateway.Next(), 8080).String()
 }
 
 // start runs containerd until it is ready and returns how long that took.
-func (n *node) start(t testing.TB) time.Duration {
+func (n *fixture) start(t testing.TB) time.Duration {
 	began := time.Now()
 	n.launch(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(t, n.WaitReady(ctx, clock.RealClock{}))
 	took := time.Since(began)
@@ -121,7 +121,7 @@ func (n *node) start(t testing.TB) time.Duration {
 }
 
 // launch starts containerd and does not wait for it.
-func (n *node) launch(t testing.TB) {
+func (n *fixture) launch(t testing.TB) {
 	argv, env := n.Command()
 	n.daemon = exec.Command(argv[0], argv[1:]...)
 	n.daemon.Env = append(os.Environ(), env...)
@@ -134,14 +134,14 @@ func (n *node) launch(t testing.TB) {
 	})
 }
 
-func (n *node) stop(t testing.TB) {
+func (n *fixture) stop(t testing.TB) {
 	require.NoError(t, n.conn.Close())
 	require.NoError(t, n.daemon.Process.Signal(syscall.SIGTERM))
 	_ = n.daemon.Wait() // It ends by the signal that it was sent.
 }
 
-// images imports pause and demo, twice: the second time there is nothing to do.
-func (n *node) images(t testing.TB) {
+// importImages imports pause and demo, twice: the second time there is nothing to do.
+func (n *fixture) importImages(t testing.TB) {
 	store, err := imagestore.Open(t.Context(), n.Socket())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
@@ -178,7 +178,7 @@ func builtImages(t testing.TB, bin string) []imagestore.Built {
 }
 
 // sandbox is the configuration of a Pod's sandbox.
-func (n *node) sandbox(name, logs string, hostNetwork bool) *runtimeapi.PodSandboxConfig {
+func (n *fixture) sandbox(name, logs string, hostNetwork bool) *runtimeapi.PodSandboxConfig {
 	network := runtimeapi.NamespaceMode_POD
 	if hostNetwork {
 		network = runtimeapi.NamespaceMode_NODE
@@ -202,7 +202,7 @@ type pod struct {
 	steps              [3]time.Duration
 }
 
-func (n *node) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data string) pod {
+func (n *fixture) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data string) pod {
 	var p pod
 	began := time.Now()
 	sandbox, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
@@ -250,7 +250,7 @@ func (n *node) run(t testing.TB, config *runtimeapi.PodSandboxConfig, data strin
 }
 
 // end stops and removes the Pod and returns how long that took.
-func (n *node) end(t testing.TB, p pod) time.Duration {
+func (n *fixture) end(t testing.TB, p pod) time.Duration {
 	began := time.Now()
 	_, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: p.container, Timeout: 5})
 	require.NoError(t, err)
@@ -266,7 +266,7 @@ func (n *node) end(t testing.TB, p pod) time.Duration {
 func get(t testing.TB, url string) string {
 	var body string
 	require.Eventually(t, func() bool {
-		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+		client := &http.Client{Timeout: waitTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 		answer, err := client.Get(url)
 		if err != nil {
 			return false
@@ -275,7 +275,7 @@ func get(t testing.TB, url string) string {
 		data, err := io.ReadAll(answer.Body)
 		body = string(data)
 		return err == nil && answer.StatusCode == http.StatusOK
-	}, patience, 5*time.Millisecond)
+	}, waitTimeout, 5*time.Millisecond)
 	return body
 }
 
@@ -289,12 +289,12 @@ func volume(t testing.TB) string {
 	return dir
 }
 
-// nothingLeft waits until nothing of this node is left but what outlives Pods by design. What was taken away may still be
+// requireNothingLeft waits until nothing of this node is left but what outlives Pods by design. What was taken away may still be
 // about to end, as a shim that has said goodbye to containerd, or a link whose namespace the kernel takes apart.
-func (n *node) nothingLeft(t testing.TB) {
+func (n *fixture) requireNothingLeft(t testing.TB) {
 	t.Helper()
 	var left []string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if left = n.leftovers(t); len(left) == 0 {
 			return
 		}
@@ -304,7 +304,7 @@ func (n *node) nothingLeft(t testing.TB) {
 
 // leftovers is what of this node is still on the machine: mounts, shims, interfaces, firewall rules and addresses given
 // out.
-func (n *node) leftovers(t testing.TB) []string {
+func (n *fixture) leftovers(t testing.TB) []string {
 	var left []string
 	mounts, err := mountinfo.GetMounts(nil)
 	require.NoError(t, err)
@@ -332,7 +332,7 @@ func (n *node) leftovers(t testing.TB) []string {
 			left = append(left, "interface "+link.Attrs().Name)
 		}
 	}
-	for _, rule := range n.rules(t) {
+	for _, rule := range n.firewallRules(t) {
 		left = append(left, "firewall "+rule)
 	}
 	for _, pattern := range []string{
@@ -347,7 +347,7 @@ func (n *node) leftovers(t testing.TB) []string {
 }
 
 // cgroups lists the directories of the node's Pods in all hierarchies.
-func (n *node) cgroups(t testing.TB) []string {
+func (n *fixture) cgroups(t testing.TB) []string {
 	var found []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry os.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && strings.Contains(path+"/", n.cgroup+"/") {
@@ -360,7 +360,7 @@ func (n *node) cgroups(t testing.TB) []string {
 }
 
 // clean removes what outlives Pods by design: the bridge, and the cgroups that the kubelet would own.
-func (n *node) clean(t testing.TB) {
+func (n *fixture) clean(t testing.TB) {
 	link, err := netlink.LinkByName(n.Bridge)
 	if !errors.As(err, &netlink.LinkNotFoundError{}) {
 		require.NoError(t, err)

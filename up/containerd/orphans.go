@@ -19,30 +19,30 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// StrayPeriod is how often [Config.KeepClear] looks by default.
-const StrayPeriod = 2 * time.Minute
+// OrphanCleanupPeriod is how often [Config.RunOrphanCleanup] looks by default.
+const OrphanCleanupPeriod = 2 * time.Minute
 
-// KeepClear ends what calls that were cut off in the middle of a Pod's start have left, at once and each period until
+// RunOrphanCleanup ends what calls that were cut off in the middle of a Pod's start have left, at once and each period until
 // ctx ends. It can come at any time, and nothing tells of it.
-func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time.Duration, logger *slog.Logger) {
-	ticker := clk.NewTicker(period)
+func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, period time.Duration, logger *slog.Logger) {
+	ticker := clock.NewTicker(period)
 	defer ticker.Stop()
 	for {
-		for _, look := range []struct {
+		for _, lookPath := range []struct {
 			what string
 			end  func(context.Context) ([]string, error)
 		}{
-			{"shims that containerd does not know", c.EndStrayShims},
-			{"containers that containerd does not know", c.DeleteStrayContainers},
-			{"tasks of containers that containerd counts as ended", c.DeleteStrayTasks},
-			{"sandboxes that containerd does not know", c.DeleteStraySandboxes},
+			{"shims that containerd does not know", c.KillOrphanShims},
+			{"containers that containerd does not know", c.DeleteOrphanContainers},
+			{"tasks of containers that containerd counts as ended", c.DeleteOrphanTasks},
+			{"sandboxes that containerd does not know", c.DeleteOrphanSandboxes},
 		} {
-			ended, err := look.end(ctx)
+			ended, err := lookPath.end(ctx)
 			if len(ended) > 0 {
-				logger.Info("ended "+look.what+": calls that started them were cut off", "ids", ended)
+				logger.Info("ended "+lookPath.what+": calls that started them were cut off", "ids", ended)
 			}
 			if err != nil && ctx.Err() == nil {
-				logger.Warn("ending "+look.what+" failed", "error", err)
+				logger.Warn("ending "+lookPath.what+" failed", "error", err)
 			}
 		}
 		select {
@@ -53,11 +53,11 @@ func (c Config) KeepClear(ctx context.Context, clk clock.WithTicker, period time
 	}
 }
 
-// EndStrayShims ends the shims of this containerd that it cannot know, and returns their ids. containerd makes a task's
+// KillOrphanShims ends the shims of this containerd that it cannot know, and returns their ids. containerd makes a task's
 // bundle before it starts the shim, finds shims by their bundles when it starts itself, and removes the bundle last of
 // all: a shim without one is nobody's, however young it is. One that still holds containers of its Pod, which have
 // bundles of their own, is left.
-func (c Config) EndStrayShims(ctx context.Context) (ended []string, err error) {
+func (c Config) KillOrphanShims(ctx context.Context) (ended []string, err error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -68,11 +68,11 @@ func (c Config) EndStrayShims(ctx context.Context) (ended []string, err error) {
 		if err != nil {
 			continue
 		}
-		id := c.shimOf(pid)
-		if id == "" || !c.stray(id) {
+		id := c.shimID(pid)
+		if id == "" || !c.isOrphanShim(id) {
 			continue
 		}
-		if err := c.endShim(ctx, pid, id); err != nil {
+		if err := c.killShim(ctx, pid, id); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -81,8 +81,8 @@ func (c Config) EndStrayShims(ctx context.Context) (ended []string, err error) {
 	return ended, errors.Join(errs...)
 }
 
-// shimOf is the id for which a process is a shim of this containerd, empty if it is none.
-func (c Config) shimOf(pid int) string {
+// shimID is the id for which a process is a shim of this containerd, empty if it is none.
+func (c Config) shimID(pid int) string {
 	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return "" // it has ended meanwhile
@@ -102,8 +102,8 @@ func (c Config) shimOf(pid int) string {
 	return flags["-id"]
 }
 
-// stray says that no bundle leads to the shim of that id: neither its own, nor that of a container in its Pod.
-func (c Config) stray(id string) bool {
+// isOrphanShim says that no bundle leads to the shim of that id: neither its own, nor that of a container in its Pod.
+func (c Config) isOrphanShim(id string) bool {
 	if c.mayHaveBundle(id) {
 		return false
 	}
@@ -128,8 +128,8 @@ func (c Config) mayHaveBundle(id string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// endShim kills a shim, and takes away what it may have made: a container that was not let run, and its socket.
-func (c Config) endShim(ctx context.Context, pid int, id string) error {
+// killShim kills a shim, and takes away what it may have made: a container that was not let run, and its socket.
+func (c Config) killShim(ctx context.Context, pid int, id string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -139,7 +139,7 @@ func (c Config) endShim(ctx context.Context, pid int, id string) error {
 	}
 	defer unix.Close(fd)
 	// The number may have gone to another process since it was looked at; from here on it cannot.
-	if c.shimOf(pid) != id {
+	if c.shimID(pid) != id {
 		return nil
 	}
 	sockets, err := c.socketsOf(pid)
@@ -163,10 +163,10 @@ func (c Config) endShim(ctx context.Context, pid int, id string) error {
 	return errors.Join(errs...)
 }
 
-// DeleteStrayContainers deletes what runc still holds of containers that no bundle leads to, and returns their ids. A
+// DeleteOrphanContainers deletes what runc still holds of containers that no bundle leads to, and returns their ids. A
 // container's bundle is there before runc is called and goes after runc has deleted the container, so what is left
 // without one belongs to a call that was cut off together with its shim.
-func (c Config) DeleteStrayContainers(ctx context.Context) (deleted []string, err error) {
+func (c Config) DeleteOrphanContainers(ctx context.Context) (deleted []string, err error) {
 	states, _ := filepath.Glob(filepath.Join(c.runcRoot(), "*")) // the pattern is right
 	var errs []error
 	for _, state := range states {

@@ -25,15 +25,15 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-var cutRounds = flag.Int("cut-rounds", 0, "how many moments of a start TestStartsThatAreCutOff tries, for each way to cut it off; 0: none")
+var interruptRounds = flag.Int("cut-rounds", 0, "how many moments of a start TestStartsThatAreCutOff tries, for each way to cut it off; 0: none")
 
 const shell = "berth.local/shell:test"
 
-// cutter starts containers and cuts the starts off.
-type cutter struct {
-	*node
+// interrupter starts containers and cuts the starts off.
+type interrupter struct {
+	*fixture
 	t       testing.TB
-	exits   *containerd.Exits
+	exits   *containerd.ExitRecords
 	logs    string
 	journal string
 	boxes   []string
@@ -47,11 +47,11 @@ type cutter struct {
 // themselves. Whatever containerd says of them afterwards, they run, or they are taken for ones that were only made; one
 // that would count as ended would be a restart for nothing. One that runs from the beginning goes on.
 func TestStartsThatAreCutOff(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	c := &cutter{node: n, t: t, logs: t.TempDir(), journal: t.TempDir(), found: map[string]int{}}
-	c.exits = containerd.NewExits(n.Config, slog.New(slog.NewTextHandler(n.log, nil)))
-	c.shell()
+	c := &interrupter{fixture: n, t: t, logs: t.TempDir(), journal: t.TempDir(), found: map[string]int{}}
+	c.exits = containerd.NewExitRecords(n.Config, slog.New(slog.NewTextHandler(n.log, nil)))
+	c.importShell()
 	const pods = 4
 	for i := range pods {
 		config := n.sandbox(fmt.Sprintf("cut%d", i), c.logs, false)
@@ -66,24 +66,24 @@ func TestStartsThatAreCutOff(t *testing.T) {
 	for way, cut := range map[string]func(cancel func(), moment time.Duration){
 		"caller gone": func(cancel func(), _ time.Duration) { cancel() },
 		"parent gone": func(cancel func(), _ time.Duration) {
-			require.NoError(t, n.daemon.Process.Signal(containerd.End))
+			require.NoError(t, n.daemon.Process.Signal(containerd.StopSignal))
 			cancel()
 			_ = n.daemon.Wait()
-			c.again()
+			c.restart()
 		},
-		"killed": func(func(), time.Duration) { n.kill(t); c.again() },
+		"killed": func(func(), time.Duration) { n.kill(t); c.restart() },
 		"killed twice": func(_ func(), moment time.Duration) {
 			n.kill(t)
-			require.NoError(t, c.exits.Begin(t.Context()))
+			require.NoError(t, c.exits.Recover(t.Context()))
 			n.launch(t)
 			time.Sleep(2 * moment) // a moment in the middle of its start
 			require.NoError(t, n.daemon.Process.Kill())
 			_ = n.daemon.Wait()
-			c.again()
+			c.restart()
 		},
 	} {
-		for i := range *cutRounds {
-			moment := time.Duration(1+i) * whole * 5 / 4 / time.Duration(*cutRounds)
+		for i := range *interruptRounds {
+			moment := time.Duration(1+i) * whole * 5 / 4 / time.Duration(*interruptRounds)
 			c.round(way, moment, cut)
 			lives, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: healthy})
 			require.NoError(t, err)
@@ -100,21 +100,21 @@ func TestStartsThatAreCutOff(t *testing.T) {
 		require.NoError(t, err)
 	}
 	n.kill(t) // as berth, which takes away what cut-off calls have left when containerd starts
-	c.again()
-	_, err = n.EndStrayShims(t.Context())
+	c.restart()
+	_, err = n.KillOrphanShims(t.Context())
 	require.NoError(t, err)
-	_, err = n.DeleteStrayContainers(t.Context())
+	_, err = n.DeleteOrphanContainers(t.Context())
 	require.NoError(t, err)
 	n.stop(t)
 	require.NoError(t, errors.Join(n.RemoveDeadSockets(), n.RemoveDeadBundles()))
 	require.Empty(t, glob(t, n.State()+"/io.containerd.runtime.v2.task/k8s.io/*"))
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
-// shell brings in the image of the containers.
-func (c *cutter) shell() {
-	c.images(c.t)
+// importShell brings in the image of the containers.
+func (c *interrupter) importShell() {
+	c.importImages(c.t)
 	busybox, err := os.ReadFile("/bin/busybox")
 	require.NoError(c.t, err, "apt-get install busybox-static (make deps does)")
 	image, err := imagestore.Build(imagestore.BuildSpec{Name: shell, Binary: busybox, Path: "/bin/busybox"})
@@ -125,16 +125,16 @@ func (c *cutter) shell() {
 	require.NoError(c.t, store.Close())
 }
 
-// again starts containerd as berth does.
-func (c *cutter) again() {
-	require.NoError(c.t, c.exits.Begin(c.t.Context()))
+// restart starts containerd as berth does.
+func (c *interrupter) restart() {
+	require.NoError(c.t, c.exits.Recover(c.t.Context()))
 	_ = c.conn.Close() // it may be closed
 	c.start(c.t)
-	c.exits.Settle(c.t.Context())
+	c.exits.FinishRecovery(c.t.Context())
 }
 
 // create makes a container in a Pod, that writes into its journal that it runs.
-func (c *cutter) create(i int) string {
+func (c *interrupter) create(i int) string {
 	c.made++
 	name := fmt.Sprintf("c%d", c.made)
 	i %= len(c.boxes)
@@ -156,7 +156,7 @@ func (c *cutter) create(i int) string {
 
 // round starts a container in each Pod, cuts the starts off, and looks at what has become of them. It returns how long
 // the starts took.
-func (c *cutter) round(way string, moment time.Duration, cut func(cancel func(), moment time.Duration)) time.Duration {
+func (c *interrupter) round(way string, moment time.Duration, cut func(cancel func(), moment time.Duration)) time.Duration {
 	t := c.t
 	ids := make([]string, len(c.boxes))
 	answers := make([]error, len(ids))
@@ -187,7 +187,7 @@ func (c *cutter) round(way string, moment time.Duration, cut func(cancel func(),
 			require.NoError(t, err)
 			// A start whose caller has gone is still being taken back.
 			return way != "caller gone" || answers[i] == nil || answer.Status.State != runtimeapi.ContainerState_CONTAINER_CREATED
-		}, patience, 5*time.Millisecond)
+		}, waitTimeout, 5*time.Millisecond)
 		s := answer.Status
 		_, err := os.Stat(filepath.Join(c.journal, s.Metadata.Name))
 		what := fmt.Sprintf("%-12s ran %-5v answer %-5v: %s started %-5v finished %-5v code %d reason %q message %q", way, err == nil, answers[i] == nil,
@@ -199,7 +199,7 @@ func (c *cutter) round(way string, moment time.Duration, cut func(cancel func(),
 		}
 		_, err = c.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		if status.Code(err) == codes.FailedPrecondition { // it has a task that only berth deletes
-			deleted, err := c.DeleteStrayTasks(t.Context())
+			deleted, err := c.DeleteOrphanTasks(t.Context())
 			require.NoError(t, err)
 			require.Contains(t, deleted, id, what)
 			c.found["of these not removable until its task was deleted: "+what]++

@@ -27,7 +27,7 @@ const shimPause = 7 * time.Second
 // containerd connects to it, and when it then asks how the Pod fares. Containerd takes a shim that it gives up for dead,
 // and kills what runs there.
 func TestPodsOutliveSlowShims(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	p, shim, pid := n.runOne(t, "slow")
 	// It is stopped when containerd says this, or before containerd runs.
 	for _, at := range []string{"", "io.containerd.grpc.v1.cri"} {
@@ -57,22 +57,22 @@ func TestPodsOutliveSlowShims(t *testing.T) {
 	n.end(t, p)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
 // TestPodsOutliveAnEndDuringTheStart ends containerd while it connects to its shims, which it does one after the other;
 // one is stopped so that it is at it. Containerd then starts once more, and the Pod goes on.
 func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	p, shim, pid := n.runOne(t, "start")
 	n.kill(t)
 	require.NoError(t, syscall.Kill(shim, syscall.SIGSTOP))
 	began, err := n.log.Seek(0, io.SeekEnd)
 	require.NoError(t, err)
 	n.launch(t)
-	n.awaitLog(t, began, "connecting to shim "+p.sandbox)
-	require.NoError(t, n.daemon.Process.Signal(containerd.End))
+	n.waitForLog(t, began, "connecting to shim "+p.sandbox)
+	require.NoError(t, n.daemon.Process.Signal(containerd.StopSignal))
 	_ = n.daemon.Wait() // it was ended
 	require.NoError(t, syscall.Kill(shim, syscall.SIGCONT))
 	n.start(t)
@@ -84,14 +84,14 @@ func TestPodsOutliveAnEndDuringTheStart(t *testing.T) {
 	n.end(t, p)
 	n.stop(t)
 	require.NoError(t, n.RemoveDeadSockets())
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
 // runOne starts containerd and runs a Pod in it, with this shim and this process.
-func (n *node) runOne(t testing.TB, name string) (p pod, shim, pid int) {
+func (n *fixture) runOne(t testing.TB, name string) (p pod, shim, pid int) {
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	p = n.run(t, n.sandbox(name, t.TempDir(), false), volume(t))
 	shim = n.shimOf(t, p.sandbox)
 	t.Cleanup(func() {
@@ -102,8 +102,8 @@ func (n *node) runOne(t testing.TB, name string) (p pod, shim, pid int) {
 	return p, shim, n.pidOf(t, p.container)
 }
 
-// awaitLog waits until containerd has said a word in its log after an offset, or the test ends.
-func (n *node) awaitLog(t testing.TB, offset int64, word string) {
+// waitForLog waits until containerd has said a word in its log after an offset, or the test ends.
+func (n *fixture) waitForLog(t testing.TB, offset int64, word string) {
 	data := make([]byte, 1<<20)
 	for t.Context().Err() == nil {
 		size, _ := n.log.ReadAt(data, offset) // it ends where containerd has come to
@@ -116,8 +116,8 @@ func (n *node) awaitLog(t testing.TB, offset int64, word string) {
 
 // stopShimAt stops a shim for a while as soon as containerd, which is starting, has said a word in its log after an offset.
 // Containerd stands still meanwhile, so that it cannot be ahead.
-func (n *node) stopShimAt(t testing.TB, offset int64, word string, shim int) {
-	n.awaitLog(t, offset, word)
+func (n *fixture) stopShimAt(t testing.TB, offset int64, word string, shim int) {
+	n.waitForLog(t, offset, word)
 	if t.Context().Err() != nil {
 		return
 	}
@@ -128,8 +128,8 @@ func (n *node) stopShimAt(t testing.TB, offset int64, word string, shim int) {
 	_ = daemon.Signal(syscall.SIGCONT)
 }
 
-// shimOf is the process of the shim of a sandbox.
-func (n *node) shimOf(t testing.TB, sandbox string) int {
+// shimID is the process of the shim of a sandbox.
+func (n *fixture) shimOf(t testing.TB, sandbox string) int {
 	for _, path := range glob(t, "/proc/[0-9]*/cmdline") {
 		command, err := os.ReadFile(path)
 		if err == nil && strings.Contains(string(command), "containerd-shim") && strings.Contains(string(command), "\x00"+sandbox+"\x00") {
@@ -143,7 +143,7 @@ func (n *node) shimOf(t testing.TB, sandbox string) int {
 }
 
 // pidOf is the first process of a container.
-func (n *node) pidOf(t testing.TB, container string) int {
+func (n *fixture) pidOf(t testing.TB, container string) int {
 	data, err := os.ReadFile(n.State() + "/io.containerd.runtime.v2.task/k8s.io/" + container + "/init.pid")
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))

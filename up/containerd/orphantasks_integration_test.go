@@ -22,14 +22,14 @@ import (
 // container whose start has failed. CRI does not remove it with the task; without the task it does. The task of a
 // container that runs is left.
 func TestTasksOfEndedContainers(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	logs, data := t.TempDir(), volume(t)
 	lives, ended := n.run(t, n.sandbox("lives", logs, false), data), n.run(t, n.sandbox("ended", logs, true), data)
 	_, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: ended.container})
 	require.NoError(t, err)
-	deleted, err := n.DeleteStrayTasks(t.Context())
+	deleted, err := n.DeleteOrphanTasks(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, deleted, "CRI has deleted the task itself")
 
@@ -47,7 +47,7 @@ func TestTasksOfEndedContainers(t *testing.T) {
 	err = remove()
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "containerd deletes it now: DeleteStrayTasks may be needless: %v", err)
 
-	deleted, err = n.DeleteStrayTasks(t.Context())
+	deleted, err = n.DeleteOrphanTasks(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{ended.container}, deleted)
 	require.NoError(t, remove())
@@ -58,16 +58,16 @@ func TestTasksOfEndedContainers(t *testing.T) {
 		n.end(t, p)
 	}
 	n.stop(t)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
 // TestSandboxesThatOnlyContainerdHas makes the container and the task of a sandbox that CRI does not know, as a start
 // leaves them whose caller goes away. They are deleted; sandboxes that run, or were stopped, are left.
 func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	logs := t.TempDir()
 	lives, stopped := n.run(t, n.sandbox("lives", logs, false), volume(t)), n.run(t, n.sandbox("stopped", logs, false), volume(t))
 	_, err := n.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: stopped.sandbox})
@@ -75,18 +75,18 @@ func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
 	direct, err := client.New(n.Socket(), client.WithDefaultNamespace("k8s.io"))
 	require.NoError(t, err)
 	defer direct.Close()
-	stray := strings.Repeat("0", 64)
-	n.copySandbox(t, direct, lives.sandbox, stray)
-	ended, err := n.EndStrayShims(t.Context())
+	orphan := strings.Repeat("0", 64)
+	n.copySandbox(t, direct, lives.sandbox, orphan)
+	ended, err := n.KillOrphanShims(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, ended, "it has a bundle")
 
-	deleted, err := n.DeleteStraySandboxes(t.Context())
+	deleted, err := n.DeleteOrphanSandboxes(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{stray}, deleted)
-	_, err = direct.LoadContainer(t.Context(), stray)
+	require.Equal(t, []string{orphan}, deleted)
+	_, err = direct.LoadContainer(t.Context(), orphan)
 	require.True(t, errdefs.IsNotFound(err), "%v", err)
-	again, err := n.DeleteStraySandboxes(t.Context())
+	again, err := n.DeleteOrphanSandboxes(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, again)
 	boxes, err := n.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
@@ -102,12 +102,12 @@ func TestSandboxesThatOnlyContainerdHas(t *testing.T) {
 		n.end(t, p)
 	}
 	n.stop(t)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }
 
 // copySandbox makes the container of a sandbox like another's, and a task that is not started.
-func (n *node) copySandbox(t testing.TB, direct *client.Client, from, id string) {
+func (n *fixture) copySandbox(t testing.TB, direct *client.Client, from, id string) {
 	box, err := direct.LoadContainer(t.Context(), from)
 	require.NoError(t, err)
 	info, err := box.Info(t.Context())
@@ -127,17 +127,17 @@ func (n *node) copySandbox(t testing.TB, direct *client.Client, from, id string)
 
 // TestLooksWhilePodsLive looks for strays without a pause while Pods start, run, stop and go. Nothing is one.
 func TestLooksWhilePodsLive(t *testing.T) {
-	n := newNode(t)
+	n := newFixture(t)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	done, looks := make(chan struct{}), 0
 	var looking errgroup.Group
 	looking.Go(func() error {
 		for {
-			for _, look := range []func(context.Context) ([]string, error){
-				n.EndStrayShims, n.DeleteStrayContainers, n.DeleteStrayTasks, n.DeleteStraySandboxes,
+			for _, lookPath := range []func(context.Context) ([]string, error){
+				n.KillOrphanShims, n.DeleteOrphanContainers, n.DeleteOrphanTasks, n.DeleteOrphanSandboxes,
 			} {
-				if found, err := look(t.Context()); err != nil || len(found) > 0 {
+				if found, err := lookPath(t.Context()); err != nil || len(found) > 0 {
 					return fmt.Errorf("found %v, error %v", found, err)
 				}
 			}
@@ -157,6 +157,6 @@ func TestLooksWhilePodsLive(t *testing.T) {
 	require.NoError(t, looking.Wait())
 	t.Logf("looked %d times", looks)
 	n.stop(t)
-	n.nothingLeft(t)
+	n.requireNothingLeft(t)
 	n.clean(t)
 }

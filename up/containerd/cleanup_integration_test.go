@@ -22,31 +22,31 @@ import (
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
-// leavings are what a node makes outside of the test's process, however far its test comes.
-func (n *node) leavings() testproc.Resources {
+// resources are what a node makes outside of the test's process, however far its test comes.
+func (n *fixture) resources() testproc.Resources {
 	return testproc.Resources{
 		Dirs: []string{n.RunDir, filepath.Dir(filepath.Dir(n.Root))}, Cgroups: []string{strings.TrimPrefix(n.cgroup, "/")}, Links: []string{n.Bridge},
 		Files: []string{n.NetworkCache()}, // or the next run takes it for its own
 	}
 }
 
-// wipe takes away whatever is left of the node. After a test that passed there is nothing.
-func (n *node) wipe(t testing.TB) {
-	require.NoError(t, n.leavings().Cleanup(context.WithoutCancel(t.Context()), patience))
+// cleanup takes away whatever is left of the node. After a test that passed there is nothing.
+func (n *fixture) cleanup(t testing.TB) {
+	require.NoError(t, n.resources().Cleanup(context.WithoutCancel(t.Context()), waitTimeout))
 }
 
-// rules are those of the firewall's table of addresses that name the node's bridge.
-func (n *node) rules(t testing.TB) []string {
+// firewallRules are those of the firewall's table of addresses that name the node's bridge.
+func (n *fixture) firewallRules(t testing.TB) []string {
 	if n.Machine.Firewall != "iptables" {
 		return nil
 	}
-	rules, err := n.leavings().FirewallRules(context.WithoutCancel(t.Context()))
+	rules, err := n.resources().FirewallRules(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
 	return rules
 }
 
-// chains is the firewall's table of addresses, as iptables lists it.
-func (n *node) chains(t testing.TB) string {
+// natTable is the firewall's table of addresses, as iptables lists it.
+func (n *fixture) natTable(t testing.TB) string {
 	out, err := exec.CommandContext(t.Context(), "iptables", "-w", "60", "-t", "nat", "-S").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return string(out)
@@ -64,24 +64,24 @@ func TestThatFails(t *testing.T) {
 	}
 	network, err := strconv.Atoi(os.Getenv(networkVariable))
 	require.NoError(t, err)
-	n := newNodeOn(t, network)
+	n := newFixtureOn(t, network)
 	n.start(t)
-	n.images(t)
+	n.importImages(t)
 	require.NoError(t, n.Masquerade(t.Context()))
 	n.run(t, n.sandbox("left", t.TempDir(), false), volume(t))
 	n.kill(t)
 	require.NotEmpty(t, n.leftovers(t), "or there is nothing to wipe")
-	require.GreaterOrEqual(t, len(n.rules(t)), 3, "the cluster's, the Pod's, and that of the Pod's chain")
+	require.GreaterOrEqual(t, len(n.firewallRules(t)), 3, "the cluster's, the Pod's, and that of the Pod's chain")
 	fmt.Println("runs in", n.RunDir)
 	if how == "wait" {
-		time.Sleep(patience) // it does not come to its end
+		time.Sleep(waitTimeout) // it does not come to its end
 	}
 	t.Fatal("as it should")
 }
 
 // TestAFailedTestLeavesNothing is about the tests themselves: what one leaves that failed is in the way of the next.
 func TestAFailedTestLeavesNothing(t *testing.T) {
-	f := newFailing(t, "yes")
+	f := newFailingRun(t, "yes")
 	out, err := f.command.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "as it should")
@@ -92,7 +92,7 @@ func TestAFailedTestLeavesNothing(t *testing.T) {
 func TestAnEndedTestLeavesNothing(t *testing.T) {
 	for _, sign := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(sign.String(), func(t *testing.T) {
-			f := newFailing(t, "wait")
+			f := newFailingRun(t, "wait")
 			out, err := f.command.StdoutPipe()
 			require.NoError(t, err)
 			f.command.Stderr = f.command.Stdout // which the guard holds until it has done its work
@@ -111,35 +111,35 @@ func TestAnEndedTestLeavesNothing(t *testing.T) {
 	}
 }
 
-// failing is a run of TestThatFails.
-type failing struct {
+// failingRun is a run of TestThatFails.
+type failingRun struct {
 	t       testing.TB
 	network int
-	ours    *node // never started; it looks, and wipes what it finds
+	ours    *fixture // never started; it looks, and wipes what it finds
 	dir     string
 	command *exec.Cmd
 	theirs  string // its directory, once it has told
 }
 
-func newFailing(t testing.TB, how string) *failing {
-	f := &failing{t: t, network: testnet.Claim(t)}
+func newFailingRun(t testing.TB, how string) *failingRun {
+	f := &failingRun{t: t, network: testnet.Claim(t)}
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(f.theirs)) }) // when nothing is mounted there any more
-	f.ours, f.dir = newNodeOn(t, f.network), t.TempDir()
+	f.ours, f.dir = newFixtureOn(t, f.network), t.TempDir()
 	f.command = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestThatFails$", "-test.v")
 	f.command.Env = append(os.Environ(), failsVariable+"="+how, networkVariable+"="+strconv.Itoa(f.network), "TMPDIR="+f.dir)
 	return f
 }
 
-func (f *failing) requireNothing(out string) {
+func (f *failingRun) requireNothing(out string) {
 	f.t.Helper()
 	match := regexp.MustCompile(`(?m)^runs in (/run/berth-\S+)$`).FindStringSubmatch(out)
 	require.NotNil(f.t, match, "%s", out)
 	f.theirs = match[1]
 	require.NoError(f.t, os.RemoveAll(f.ours.RunDir))
 	f.ours.RunDir, f.ours.cgroup = f.theirs, "/"+filepath.Base(f.theirs)
-	require.Empty(f.t, f.ours.leavings().Processes())
-	require.Empty(f.t, f.ours.rules(f.t))
-	require.NotContains(f.t, f.ours.chains(f.t), fmt.Sprintf(" 10.%d.0.", f.network), "the chain of a Pod")
+	require.Empty(f.t, f.ours.resources().Processes())
+	require.Empty(f.t, f.ours.firewallRules(f.t))
+	require.NotContains(f.t, f.ours.natTable(f.t), fmt.Sprintf(" 10.%d.0.", f.network), "the chain of a Pod")
 	require.Empty(f.t, f.ours.cgroups(f.t))
 	require.Empty(f.t, glob(f.t, f.ours.NetworkCache()))
 	require.NoDirExists(f.t, "/sys/class/net/"+f.ours.Bridge)

@@ -18,11 +18,11 @@ func (d *Driver) ControllerPublishVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetNodeId() == "":
-		return nil, missing("node_id")
+		return nil, missingField("node_id")
 	case req.GetVolumeCapability() == nil:
-		return nil, missing("volume_capability")
+		return nil, missingField("volume_capability")
 	}
 	if err := checkCapability(req.GetVolumeCapability()); err != nil {
 		return nil, err
@@ -36,11 +36,11 @@ func (d *Driver) ControllerPublishVolume(
 	if req.GetNodeId() != d.config.NodeID {
 		return nil, status.Errorf(codes.NotFound, "node %q is not that of the volumes, %q", req.GetNodeId(), d.config.NodeID)
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
 		}
-		device, err := d.attached(id, req.GetReadonly(), true)
+		device, err := d.ensureAttached(id, req.GetReadonly(), true)
 		if err != nil {
 			return nil, grpcError(err)
 		}
@@ -54,9 +54,9 @@ func (d *Driver) ControllerPublishVolume(
 	})
 }
 
-// attached returns the volume's device, and attaches it if it has none: after a reboot the node finds its volumes
+// ensureAttached returns the volume's device, and attaches it if it has none: after a reboot the node finds its volumes
 // detached. The limit counts for newly published volumes only. The caller holds the id.
-func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
+func (d *Driver) ensureAttached(id string, readonly, limited bool) (*loop, error) {
 	device, err := d.loops.findAny(d.store.image(id))
 	if err != nil || device != nil && !device.detaching {
 		return device, err
@@ -72,7 +72,7 @@ func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
 		}
 	}
 	if device != nil {
-		alive, err := d.revive(id, device, readonly)
+		alive, err := d.cancelDetach(id, device, readonly)
 		if err != nil || alive {
 			return device, err
 		}
@@ -85,13 +85,13 @@ func (d *Driver) attached(id string, readonly, limited bool) (*loop, error) {
 	return device, nil
 }
 
-// revive takes a device that could not be detached for good into use again. It reports false if it is gone.
-func (d *Driver) revive(id string, device *loop, readonly bool) (bool, error) {
+// cancelDetach takes a device that could not be detached for good into use again. It reports false if it is gone.
+func (d *Driver) cancelDetach(id string, device *loop, readonly bool) (bool, error) {
 	if device.readonly != readonly {
 		return false, status.Errorf(codes.Aborted, "volume %q is still being detached from %s, with readonly %t: something, "+
 			"such as a mount in another mount namespace, has it open", id, device.path, device.readonly)
 	}
-	alive, err := d.loops.revive(device)
+	alive, err := d.loops.cancelDetach(device)
 	if alive {
 		d.logger.Warn("volume was still open somewhere, kept its device", "volume", id, "device", device.path)
 		device.detaching = false
@@ -123,7 +123,7 @@ func (d *Driver) ControllerUnpublishVolume(
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	}
 	if d.config.Shared && isVolumeID(id) {
 		return d.unpublishShared(ctx, req)
@@ -132,7 +132,7 @@ func (d *Driver) ControllerUnpublishVolume(
 	if !isVolumeID(id) || req.GetNodeId() != "" && req.GetNodeId() != d.config.NodeID {
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 		device, err := d.loops.find(d.store.image(id))
 		if errors.Is(err, os.ErrNotExist) || err == nil && device == nil {
 			return &csi.ControllerUnpublishVolumeResponse{}, nil
@@ -140,7 +140,7 @@ func (d *Driver) ControllerUnpublishVolume(
 		if err != nil {
 			return nil, grpcError(err)
 		}
-		filesystem, node, err := device.uses()
+		filesystem, node, err := device.mounts()
 		if err != nil {
 			return nil, grpcError(err)
 		}

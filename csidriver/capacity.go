@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errFull says that the disk could not keep the promise of that many bytes.
-var errFull = errors.New("not enough room")
+// errNoSpace says that the disk could not keep the promise of that many bytes.
+var errNoSpace = errors.New("not enough room")
 
 // available is how many bytes can still be promised.
 func (s *store) available() (int64, error) {
@@ -47,7 +47,7 @@ func (s *store) reserve(bytes int64) (release func(), err error) {
 		return nil, err
 	}
 	if bytes > free && !s.thin {
-		return nil, fmt.Errorf("%w: %d bytes asked for, %d available below %q", errFull, bytes, free, s.root)
+		return nil, fmt.Errorf("%w: %d bytes asked for, %d available below %q", errNoSpace, bytes, free, s.root)
 	}
 	s.reserved += bytes
 	return func() {

@@ -45,10 +45,10 @@ func (d *Driver) ValidateVolumeCapabilities(
 	_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest,
 ) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" {
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	}
 	if len(req.GetVolumeCapabilities()) == 0 {
-		return nil, missing("volume_capabilities")
+		return nil, missingField("volume_capabilities")
 	}
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (d *Driver) ValidateVolumeCapabilities(
 // volume returns the volume of that id or a NotFound.
 func (d *Driver) volume(id string) (*item, error) {
 	if !isVolumeID(id) {
-		return nil, status.Errorf(codes.NotFound, "volume %q %v", id, errMissing)
+		return nil, status.Errorf(codes.NotFound, "volume %q %v", id, errNotFound)
 	}
 	it, err := d.store.get(id)
 	if err != nil {
@@ -87,9 +87,9 @@ func grpcError(err error) error {
 		return err
 	}
 	switch {
-	case errors.Is(err, errMissing):
+	case errors.Is(err, errNotFound):
 		return status.Error(codes.NotFound, err.Error())
-	case errors.Is(err, errFull):
+	case errors.Is(err, errNoSpace):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.Error(codes.Aborted, err.Error())
@@ -97,7 +97,7 @@ func grpcError(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-func missing(field string) error {
+func missingField(field string) error {
 	return status.Errorf(codes.InvalidArgument, "%s is missing", field)
 }
 
@@ -115,7 +115,7 @@ func checkCapability(capability *csi.VolumeCapability) error {
 	switch {
 	case capability.GetBlock() != nil:
 	case capability.GetMount() == nil:
-		return missing("volume_capability.access_type")
+		return missingField("volume_capability.access_type")
 	case capability.GetMount().GetFsType() != "":
 		return checkFSType(capability.GetMount().GetFsType())
 	}
@@ -142,8 +142,8 @@ func (d *Driver) topology() []*csi.Topology {
 	return []*csi.Topology{{Segments: map[string]string{TopologyKey: d.config.NodeID}}}
 }
 
-// here reports whether the topology includes this node. Segments that are not ours do not matter.
-func (d *Driver) here(topology *csi.Topology) bool {
+// includesThisNode reports whether the topology includes this node. Segments that are not ours do not matter.
+func (d *Driver) includesThisNode(topology *csi.Topology) bool {
 	node, ok := topology.GetSegments()[TopologyKey]
 	return !ok || d.config.Shared || node == d.config.NodeID
 }
@@ -154,7 +154,7 @@ func (d *Driver) checkTopology(req *csi.TopologyRequirement) error {
 		candidates = req.GetPreferred()
 	}
 	for _, topology := range candidates {
-		if d.here(topology) {
+		if d.includesThisNode(topology) {
 			return nil
 		}
 	}

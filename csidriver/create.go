@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// granule is what sizes are rounded up to, in bytes.
-const granule = 4096
+// sizeAlignment is what sizes are rounded up to, in bytes.
+const sizeAlignment = 4096
 
 // CreateVolume implements csi.ControllerServer. The id follows from the name, which makes it idempotent.
 func (d *Driver) CreateVolume(
 	ctx context.Context, req *csi.CreateVolumeRequest,
 ) (*csi.CreateVolumeResponse, error) {
-	least, err := d.checkCreate(req)
+	minSize, err := d.checkCreate(req)
 	if err != nil {
 		return nil, err
 	}
@@ -33,13 +33,13 @@ func (d *Driver) CreateVolume(
 	if source != "" {
 		ids = append(ids, source)
 	}
-	return run(ctx, d.work, ids, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+	return run(ctx, d.inflight, ids, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
 			err = sameVolume(it, req.GetCapacityRange(), source)
-		case errors.Is(err, errMissing):
-			it, err = d.create(ctx, id, req, source, least)
+		case errors.Is(err, errNotFound):
+			it, err = d.create(ctx, id, req, source, minSize)
 		}
 		if err != nil {
 			return nil, grpcError(err)
@@ -49,14 +49,14 @@ func (d *Driver) CreateVolume(
 }
 
 // checkCreate refuses what cannot be made, and returns the least size of what can.
-func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (least int64, err error) {
+func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (minSize int64, err error) {
 	if req.GetName() == "" {
-		return 0, missing("name")
+		return 0, missingField("name")
 	}
 	if len(req.GetVolumeCapabilities()) == 0 {
-		return 0, missing("volume_capabilities")
+		return 0, missingField("volume_capabilities")
 	}
-	least = MinSize
+	minSize = MinSize
 	for _, capability := range req.GetVolumeCapabilities() {
 		if err := checkCapability(capability); err != nil {
 			return 0, err
@@ -69,7 +69,7 @@ func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (least int64, err err
 			fsType = DefaultFSType
 		}
 		if fsType == fsXFS {
-			least = MinSizeXFS
+			minSize = MinSizeXFS
 		}
 		// Better now than when a Pod waits for it.
 		if _, err := program("mkfs."+fsType, fsType); err != nil {
@@ -79,7 +79,7 @@ func (d *Driver) checkCreate(req *csi.CreateVolumeRequest) (least int64, err err
 	if err := checkParameters(req.GetParameters(), req.GetMutableParameters()); err != nil {
 		return 0, err
 	}
-	return least, d.checkTopology(req.GetAccessibilityRequirements())
+	return minSize, d.checkTopology(req.GetAccessibilityRequirements())
 }
 
 // sourceID is the id of what the volume is to be a copy of, "" if of nothing.
@@ -118,10 +118,10 @@ func sameVolume(it *item, capacity *csi.CapacityRange, source string) error {
 }
 
 // chooseSize returns a size in the range, of at least that many bytes.
-func chooseSize(capacity *csi.CapacityRange, least, otherwise int64) (int64, error) {
+func chooseSize(capacity *csi.CapacityRange, minSize, otherwise int64) (int64, error) {
 	required, limit := capacity.GetRequiredBytes(), capacity.GetLimitBytes()
 	switch {
-	case required < 0 || limit < 0 || limit > 0 && limit < required || required > math.MaxInt64-granule:
+	case required < 0 || limit < 0 || limit > 0 && limit < required || required > math.MaxInt64-sizeAlignment:
 		return 0, status.Errorf(codes.InvalidArgument,
 			"capacity_range: required_bytes %d and limit_bytes %d are no range", required, limit)
 	case required == 0:
@@ -130,8 +130,8 @@ func chooseSize(capacity *csi.CapacityRange, least, otherwise int64) (int64, err
 			required = min(required, limit)
 		}
 	}
-	size := max(required, least)
-	if rounded := (size + granule - 1) / granule * granule; limit == 0 || rounded <= limit {
+	size := max(required, minSize)
+	if rounded := (size + sizeAlignment - 1) / sizeAlignment * sizeAlignment; limit == 0 || rounded <= limit {
 		return rounded, nil
 	}
 	// The limit leaves no room for rounding: a size of whole sectors serves as well.
@@ -145,7 +145,7 @@ func chooseSize(capacity *csi.CapacityRange, least, otherwise int64) (int64, err
 
 // create makes a volume. The caller holds the ids of the volume and of its source.
 func (d *Driver) create(
-	ctx context.Context, id string, req *csi.CreateVolumeRequest, source string, least int64,
+	ctx context.Context, id string, req *csi.CreateVolumeRequest, source string, minSize int64,
 ) (*item, error) {
 	otherwise := int64(DefaultSize)
 	var from *item
@@ -154,13 +154,13 @@ func (d *Driver) create(
 		if from, err = d.store.get(source); err != nil {
 			return nil, fmt.Errorf("volume_content_source: %w", err)
 		}
-		least, otherwise = max(least, from.size), from.size
+		minSize, otherwise = max(minSize, from.size), from.size
 		if required := req.GetCapacityRange().GetRequiredBytes(); required > 0 && required < from.size {
 			return nil, status.Errorf(codes.OutOfRange,
 				"capacity_range: required_bytes %d is less than the source's %d", required, from.size)
 		}
 	}
-	size, err := chooseSize(req.GetCapacityRange(), least, otherwise)
+	size, err := chooseSize(req.GetCapacityRange(), minSize, otherwise)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (d *Driver) create(
 		return nil, err
 	}
 	defer release()
-	m := meta{Name: req.GetName(), Source: source, Created: time.Now().UTC()}
+	m := metadata{Name: req.GetName(), Source: source, Created: time.Now().UTC()}
 	err = d.store.make(id, m, func(image *os.File) error {
 		if from != nil {
 			if err := d.copyImage(ctx, image, from); err != nil {
@@ -204,12 +204,12 @@ func (d *Driver) DeleteVolume(
 ) (*csi.DeleteVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	}
 	if !isVolumeID(id) {
 		return &csi.DeleteVolumeResponse{}, nil // never was one of ours
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.DeleteVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.DeleteVolumeResponse, error) {
 		if nodes, err := d.publishedNodes(id); err != nil || d.config.Shared && len(nodes) > 0 {
 			if err == nil {
 				err = status.Errorf(codes.FailedPrecondition, "volume %q is still published to node %q", id, nodes[0])

@@ -25,12 +25,12 @@ type Driver struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
 
-	config  Config
-	logger  *slog.Logger
-	store   *store
-	loops   *loops
-	mounter mounts.Mounter
-	work    *work
+	config   Config
+	logger   *slog.Logger
+	store    *store
+	loops    *loops
+	mounter  mounts.Mounter
+	inflight *inflight
 }
 
 var (
@@ -49,7 +49,7 @@ func New(deps Deps, config Config) (*Driver, error) {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	return &Driver{
-		config: config, logger: logger, mounter: mounts.Syscalls{}, work: newWork(),
+		config: config, logger: logger, mounter: mounts.Syscalls{}, inflight: newInflight(),
 		loops: &loops{devices: loopdev.New()},
 		store: &store{root: config.Root, thin: config.Thin},
 	}, nil
@@ -88,7 +88,7 @@ func (d *Driver) Start(ctx context.Context) error {
 	}
 	csi.RegisterNodeServer(server, d)
 
-	d.work.begin(ctx)
+	d.inflight.start(ctx)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	d.logger.Info("csi driver serves", "name", d.config.Name, "endpoint", d.config.Endpoint, "root", d.config.Root)
@@ -96,11 +96,11 @@ func (d *Driver) Start(ctx context.Context) error {
 	case err = <-served:
 	case <-ctx.Done():
 		// Callers that wait for their answers are let go by the work's end.
-		d.work.end()
+		d.inflight.stop()
 		server.Stop()
 		err = <-served
 	}
-	d.work.end()
+	d.inflight.stop()
 	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve csi driver on %q: %w", d.config.Endpoint, err)
 	}

@@ -19,9 +19,9 @@ func (d *Driver) ControllerExpandVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetCapacityRange() == nil:
-		return nil, missing("capacity_range")
+		return nil, missingField("capacity_range")
 	}
 	if capability := req.GetVolumeCapability(); capability != nil {
 		if err := checkCapability(capability); err != nil {
@@ -31,7 +31,7 @@ func (d *Driver) ControllerExpandVolume(
 	if _, err := d.volume(id); err != nil {
 		return nil, err
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerExpandVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerExpandVolumeResponse, error) {
 		size, err := d.expand(id, req.GetCapacityRange())
 		if err != nil {
 			return nil, grpcError(err)
@@ -82,14 +82,14 @@ func (d *Driver) NodeExpandVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetVolumePath() == "":
-		return nil, missing("volume_path")
+		return nil, missingField("volume_path")
 	}
 	if _, err := d.volume(id); err != nil {
 		return nil, err
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.NodeExpandVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.NodeExpandVolumeResponse, error) {
 		it, err := d.volume(id)
 		if err != nil {
 			return nil, err
@@ -106,10 +106,10 @@ func (d *Driver) NodeExpandVolume(
 		if err := d.loops.resize(device); err != nil {
 			return nil, grpcError(err)
 		}
-		if at != nil && device.holdsFilesystem(at) {
+		if at != nil && device.isFilesystemMount(at) {
 			err = growMounted(device, at.FSType, at.Mountpoint)
-			if errors.Is(err, errNotAllowed) {
-				return nil, notAllowedNow(id)
+			if errors.Is(err, errGrowNotPermitted) {
+				return nil, growDeferredError(id)
 			}
 			if err != nil {
 				return nil, grpcError(err)
@@ -129,7 +129,7 @@ func (d *Driver) mounted(id, path string, block bool) (*loop, *mountinfo.Info, e
 	if device == nil {
 		return nil, nil, status.Errorf(codes.NotFound, "volume %q is not published to node %q", id, d.config.NodeID)
 	}
-	clean, _, err := place("volume_path", path)
+	clean, _, err := resolveTarget("volume_path", path)
 	if status.Code(err) == codes.InvalidArgument {
 		return nil, nil, status.Error(codes.NotFound, status.Convert(err).Message())
 	}
@@ -142,7 +142,7 @@ func (d *Driver) mounted(id, path string, block bool) (*loop, *mountinfo.Info, e
 		return nil, nil, err
 	case at == nil && block:
 		return device, nil, nil
-	case at == nil || !device.holdsFilesystem(at) && !device.isNode(at):
+	case at == nil || !device.isFilesystemMount(at) && !device.isNodeMount(at):
 		return nil, nil, status.Errorf(codes.NotFound, "volume_path: volume %q is not mounted on %q", id, path)
 	}
 	return device, at, nil

@@ -166,21 +166,21 @@ func runProgram(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// errInUse says that a filesystem cannot be checked because it is mounted, perhaps where we cannot see it.
-var errInUse = errors.New("the device is in use")
+// errDeviceBusy says that a filesystem cannot be checked because it is mounted, perhaps where we cannot see it.
+var errDeviceBusy = errors.New("the device is in use")
 
-// repair has e2fsck replay the journal and mend what it can without asking. What is in use is in order: the kernel
+// preen has e2fsck replay the journal and mend what it can without asking. What is in use is in order: the kernel
 // has mounted it.
-func repair(ctx context.Context, device *loop) error {
-	err := check(ctx, device, "-p")
-	if errors.Is(err, errInUse) {
+func preen(ctx context.Context, device *loop) error {
+	err := runE2fsck(ctx, device, "-p")
+	if errors.Is(err, errDeviceBusy) {
 		return nil
 	}
 	return err
 }
 
-// check runs e2fsck, and returns errInUse if the filesystem is in use.
-func check(ctx context.Context, device *loop, args ...string) error {
+// runE2fsck runs e2fsck, and returns errDeviceBusy if the filesystem is in use.
+func runE2fsck(ctx context.Context, device *loop, args ...string) error {
 	fsck, err := program("e2fsck", fsExt4)
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func check(ctx context.Context, device *loop, args ...string) error {
 	// Only an exclusive opening tells of mounts in other mount namespaces.
 	exclusive, err := os.OpenFile(device.path, os.O_RDONLY|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return errInUse
+		return errDeviceBusy
 	}
 	if err != nil {
 		return err

@@ -26,8 +26,8 @@ const (
 	xfsGrowData   = 0x4010586e
 )
 
-// errNotAllowed says that the kernel lets only more privileged processes grow a mounted ext4.
-var errNotAllowed = errors.New("growing a mounted ext4 needs the capability CAP_SYS_RESOURCE")
+// errGrowNotPermitted says that the kernel lets only more privileged processes grow a mounted ext4.
+var errGrowNotPermitted = errors.New("growing a mounted ext4 needs the capability CAP_SYS_RESOURCE")
 
 // growMounted makes the filesystem mounted on path as large as its device.
 func growMounted(device *loop, fsType, path string) error {
@@ -53,7 +53,7 @@ func growMounted(device *loop, fsType, path string) error {
 	blocks := uint64(size) / shape.blockSize
 	err = ioctl(dir, ext4ResizeFS, unsafe.Pointer(&blocks))
 	if errors.Is(err, unix.EPERM) {
-		return errNotAllowed
+		return errGrowNotPermitted
 	}
 	if err != nil {
 		return fmt.Errorf("grow ext4 on %q: %w", path, err)
@@ -172,10 +172,10 @@ func ioctl(file *os.File, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// growBefore makes an ext4 that is not mounted as large as its device, if it could not be made so once it is mounted.
+// growUnmounted makes an ext4 that is not mounted as large as its device, if it could not be made so once it is mounted.
 // That is the slower way: all of it is checked first.
-func growBefore(ctx context.Context, device *loop, fsType string) error {
-	if fsType != fsExt4 || mayGrowMounted() {
+func growUnmounted(ctx context.Context, device *loop, fsType string) error {
+	if fsType != fsExt4 || canGrowMounted() {
 		return nil
 	}
 	size, err := deviceSize(device)
@@ -190,8 +190,8 @@ func growBefore(ctx context.Context, device *loop, fsType string) error {
 	if err != nil {
 		return err
 	}
-	err = check(ctx, device, "-f", "-p")
-	if errors.Is(err, errInUse) {
+	err = runE2fsck(ctx, device, "-f", "-p")
+	if errors.Is(err, errDeviceBusy) {
 		return nil
 	}
 	if err != nil {
@@ -200,8 +200,8 @@ func growBefore(ctx context.Context, device *loop, fsType string) error {
 	return runProgram(ctx, resize, device.path)
 }
 
-// mayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
-func mayGrowMounted() bool {
+// canGrowMounted reports whether this process has CAP_SYS_RESOURCE.
+func canGrowMounted() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -210,8 +210,8 @@ func mayGrowMounted() bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// notAllowedNow is what an expansion comes to that must wait for the next staging.
-func notAllowedNow(id string) error {
+// growDeferredError is what an expansion comes to that must wait for the next staging.
+func growDeferredError(id string) error {
 	return status.Errorf(codes.FailedPrecondition,
-		"volume %q: %v, which this driver lacks; the filesystem grows when the volume is next staged", id, errNotAllowed)
+		"volume %q: %v, which this driver lacks; the filesystem grows when the volume is next staged", id, errGrowNotPermitted)
 }

@@ -23,7 +23,7 @@ func (d *Driver) ListVolumes(
 	if err != nil {
 		return nil, grpcError(err)
 	}
-	items, next, err := page(items, req.GetStartingToken(), req.GetMaxEntries())
+	items, next, err := paginate(items, req.GetStartingToken(), req.GetMaxEntries())
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +41,8 @@ func (d *Driver) ListVolumes(
 	return resp, nil
 }
 
-// page cuts the entries after the token, at most limit of them, out of what is sorted by id.
-func page(items []*item, token string, limit int32) ([]*item, string, error) {
+// paginate cuts the entries after the token, at most limit of them, out of what is sorted by id.
+func paginate(items []*item, token string, limit int32) ([]*item, string, error) {
 	if limit < 0 {
 		return nil, "", status.Errorf(codes.InvalidArgument, "max_entries: %d is negative", limit)
 	}
@@ -75,7 +75,7 @@ func (d *Driver) ControllerGetVolume(
 	_ context.Context, req *csi.ControllerGetVolumeRequest,
 ) (*csi.ControllerGetVolumeResponse, error) {
 	if req.GetVolumeId() == "" {
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	}
 	it, err := d.volume(req.GetVolumeId())
 	if err != nil {
@@ -96,26 +96,26 @@ func (d *Driver) GetCapacity(
 	_ context.Context, req *csi.GetCapacityRequest,
 ) (*csi.GetCapacityResponse, error) {
 	nothing := &csi.GetCapacityResponse{}
-	least := int64(MinSize)
+	minSize := int64(MinSize)
 	for _, capability := range req.GetVolumeCapabilities() {
 		if checkCapability(capability) != nil {
 			return nothing, nil
 		}
 		if capability.GetMount().GetFsType() == fsXFS {
-			least = MinSizeXFS
+			minSize = MinSizeXFS
 		}
 	}
 	if checkParameters(req.GetParameters(), nil) != nil {
 		return nothing, nil
 	}
-	if req.GetAccessibleTopology() != nil && !d.here(req.GetAccessibleTopology()) {
+	if req.GetAccessibleTopology() != nil && !d.includesThisNode(req.GetAccessibleTopology()) {
 		return nothing, nil
 	}
 	free, err := d.store.available()
 	if err != nil {
 		return nil, grpcError(err)
 	}
-	resp := &csi.GetCapacityResponse{AvailableCapacity: free, MinimumVolumeSize: wrapperspb.Int64(least)}
+	resp := &csi.GetCapacityResponse{AvailableCapacity: free, MinimumVolumeSize: wrapperspb.Int64(minSize)}
 	if !d.config.Thin {
 		resp.MaximumVolumeSize = wrapperspb.Int64(free)
 	}
@@ -141,7 +141,7 @@ func (d *Driver) ListSnapshots(
 		}
 		items = append(items, it)
 	}
-	items, next, err := page(items, req.GetStartingToken(), req.GetMaxEntries())
+	items, next, err := paginate(items, req.GetStartingToken(), req.GetMaxEntries())
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +158,10 @@ func (d *Driver) GetSnapshot(
 ) (*csi.GetSnapshotResponse, error) {
 	id := req.GetSnapshotId()
 	if id == "" {
-		return nil, missing("snapshot_id")
+		return nil, missingField("snapshot_id")
 	}
 	if !isSnapshotID(id) {
-		return nil, status.Errorf(codes.NotFound, "snapshot %q %v", id, errMissing)
+		return nil, status.Errorf(codes.NotFound, "snapshot %q %v", id, errNotFound)
 	}
 	it, err := d.store.get(id)
 	if err != nil {

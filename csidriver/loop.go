@@ -31,8 +31,8 @@ type loop struct {
 	detaching bool
 }
 
-// attached is what tells the device from another that its number is given to.
-func (l *loop) attached() loopdev.Device {
+// device is what tells the device from another that its number is given to.
+func (l *loop) device() loopdev.Device {
 	return loopdev.Device{Number: l.number, Sequence: l.sequence}
 }
 
@@ -57,7 +57,7 @@ func (l *loops) findAny(image string) (*loop, error) {
 		return nil, err
 	}
 	for _, candidate := range candidates {
-		found, err := l.check(candidate, &stat)
+		found, err := l.matchImage(candidate, &stat)
 		if err != nil {
 			return nil, err
 		}
@@ -68,8 +68,8 @@ func (l *loops) findAny(image string) (*loop, error) {
 	return nil, nil
 }
 
-// check returns the device if its image is that of stat.
-func (l *loops) check(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
+// matchImage returns the device if its image is that of stat.
+func (l *loops) matchImage(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
 	device, err := l.devices.OpenPinned(candidate)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // being detached right now, or another's by now
@@ -106,7 +106,7 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 		return nil, err
 	}
 	defer file.Close()
-	device, err := l.devices.Attach(file, loopdev.Options{ReadOnly: readonly, SectorSize: sectorSize, Skip: l.published})
+	device, err := l.devices.Attach(file, loopdev.Options{ReadOnly: readonly, SectorSize: sectorSize, Skip: l.isNodePublished})
 	if err != nil {
 		return nil, err
 	}
@@ -115,17 +115,17 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 	}, nil
 }
 
-// published reports whether the node of a free device is still published: it belongs to an earlier user, who must not
+// isNodePublished reports whether the node of a free device is still published: it belongs to an earlier user, who must not
 // get at another image.
-func (l *loops) published(number int) (bool, error) {
-	_, published, err := (&loop{number: number}).uses()
+func (l *loops) isNodePublished(number int) (bool, error) {
+	_, published, err := (&loop{number: number}).mounts()
 	return len(published) > 0, err
 }
 
-// revive takes back that a device is being detached: its image must not get a second device while a filesystem that
+// cancelDetach takes back that a device is being detached: its image must not get a second device while a filesystem that
 // is still mounted somewhere writes through the first. It reports false if the device is gone by now.
-func (l *loops) revive(device *loop) (bool, error) {
-	file, err := l.devices.OpenPinned(device.attached())
+func (l *loops) cancelDetach(device *loop) (bool, error) {
+	file, err := l.devices.OpenPinned(device.device())
 	if errors.Is(err, unix.ENXIO) {
 		return false, nil
 	}
@@ -149,12 +149,12 @@ func (l *loops) revive(device *loop) (bool, error) {
 
 // detach frees the device, at once or when its last user closes it.
 func (l *loops) detach(device *loop) error {
-	return l.devices.Detach(device.attached())
+	return l.devices.Detach(device.device())
 }
 
 // resize has the device take the size that its image has now.
 func (l *loops) resize(device *loop) error {
-	file, err := l.devices.OpenPinned(device.attached())
+	file, err := l.devices.OpenPinned(device.device())
 	if err != nil {
 		return fmt.Errorf("resize %q: %w", device.path, err)
 	}

@@ -19,28 +19,28 @@ const (
 	fiThaw   = 0xC0045878
 )
 
-// holdsFilesystem reports whether the mount is one of the filesystem on the device.
-func (l *loop) holdsFilesystem(m *mountinfo.Info) bool {
+// isFilesystemMount reports whether the mount is one of the filesystem on the device.
+func (l *loop) isFilesystemMount(m *mountinfo.Info) bool {
 	return m.Major == loopMajor && m.Minor == l.number
 }
 
-// isNode reports whether the mount is a bind mount of the device's own node, which is how raw block volumes are
+// isNodeMount reports whether the mount is a bind mount of the device's own node, which is how raw block volumes are
 // published.
-func (l *loop) isNode(m *mountinfo.Info) bool {
+func (l *loop) isNodeMount(m *mountinfo.Info) bool {
 	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && filepath.Base(m.Root) == "loop"+strconv.Itoa(l.number)
 }
 
-// uses returns the mounts of the device: those of its filesystem and those of its node.
-func (l *loop) uses() (filesystem, node []*mountinfo.Info, err error) {
+// mounts returns the mounts of the device: those of its filesystem and those of its node.
+func (l *loop) mounts() (filesystem, node []*mountinfo.Info, err error) {
 	all, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read mount table: %w", err)
 	}
 	for _, m := range all {
 		switch {
-		case l.holdsFilesystem(m):
+		case l.isFilesystemMount(m):
 			filesystem = append(filesystem, m)
-		case l.isNode(m):
+		case l.isNodeMount(m):
 			node = append(node, m)
 		}
 	}
@@ -59,9 +59,9 @@ func mountAt(path string) (*mountinfo.Info, error) {
 	return infos[len(infos)-1], nil
 }
 
-// place checks a path that the caller wants something to be mounted on, and returns it without symbolic links. The
+// resolveTarget checks a path that the caller wants something to be mounted on, and returns it without symbolic links. The
 // path itself may be missing (then exists is false), its parent not.
-func place(field, path string) (clean string, exists bool, err error) {
+func resolveTarget(field, path string) (clean string, exists bool, err error) {
 	if !filepath.IsAbs(path) {
 		return "", false, status.Errorf(codes.InvalidArgument, "%s: %q is not an absolute path", field, path)
 	}
@@ -142,19 +142,19 @@ func (d *Driver) thaw() error {
 		if device == nil {
 			continue
 		}
-		filesystem, _, err := device.uses()
+		filesystem, _, err := device.mounts()
 		if err != nil {
 			return err
 		}
 		if len(filesystem) > 0 {
-			d.thawOne(v.id, device, filesystem)
+			d.thawVolume(v.id, device, filesystem)
 		}
 	}
 	return nil
 }
 
-// thawOne thaws one volume. What cannot be reached must not keep the driver from the others.
-func (d *Driver) thawOne(id string, device *loop, filesystem []*mountinfo.Info) {
+// thawVolume thaws one volume. What cannot be reached must not keep the driver from the others.
+func (d *Driver) thawVolume(id string, device *loop, filesystem []*mountinfo.Info) {
 	dir, err := device.openMount(filesystem)
 	if err == nil {
 		err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)

@@ -48,11 +48,11 @@ func (d *Driver) NodeStageVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetStagingTargetPath() == "":
-		return nil, missing("staging_target_path")
+		return nil, missingField("staging_target_path")
 	case req.GetVolumeCapability() == nil:
-		return nil, missing("volume_capability")
+		return nil, missingField("volume_capability")
 	}
 	if err := checkCapability(req.GetVolumeCapability()); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (d *Driver) NodeStageVolume(
 	if _, err := d.volume(id); err != nil {
 		return nil, err
 	}
-	return run(ctx, d.work, []string{id}, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (d *Driver) NodeStageVolume(
 			return nil, grpcError(err)
 		}
 		// The device of the publish context may be from before a reboot: the image is what counts.
-		device, err := d.attached(id, req.GetPublishContext()[ContextReadonly] == "true", false)
+		device, err := d.ensureAttached(id, req.GetPublishContext()[ContextReadonly] == "true", false)
 		if err == nil && req.GetVolumeCapability().GetBlock() == nil {
 			err = d.stage(ctx, id, device, req.GetStagingTargetPath(), req.GetVolumeCapability().GetMount())
 		}
@@ -82,7 +82,7 @@ func (d *Driver) NodeStageVolume(
 func (d *Driver) stage(
 	ctx context.Context, id string, device *loop, staging string, capability *csi.VolumeCapability_MountVolume,
 ) error {
-	staging, exists, err := place("staging_target_path", staging)
+	staging, exists, err := resolveTarget("staging_target_path", staging)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (d *Driver) stage(
 	switch {
 	case err != nil:
 		return err
-	case at != nil && !device.holdsFilesystem(at):
+	case at != nil && !device.isFilesystemMount(at):
 		return status.Errorf(codes.FailedPrecondition, "staging_target_path: %q has %q mounted on it", staging, at.Source)
 	case at != nil && capability.GetFsType() != "" && capability.GetFsType() != at.FSType:
 		return status.Errorf(codes.AlreadyExists,
@@ -103,7 +103,7 @@ func (d *Driver) stage(
 	case at != nil:
 		return nil
 	}
-	elsewhere, _, err := device.uses()
+	elsewhere, _, err := device.mounts()
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (d *Driver) stage(
 		return err
 	}
 	if fsType == fsExt4 && !device.readonly && len(elsewhere) == 0 {
-		if err := repair(ctx, device); err != nil {
+		if err := preen(ctx, device); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,7 @@ func (d *Driver) mountGrown(ctx context.Context, device *loop, fsType, staging s
 	if device.readonly {
 		return d.mountDevice(device, staging, fsType, options)
 	}
-	if err := growBefore(ctx, device, fsType); err != nil {
+	if err := growUnmounted(ctx, device, fsType); err != nil {
 		return err
 	}
 	if err := d.mountDevice(device, staging, fsType, options); err != nil {
@@ -142,7 +142,7 @@ func (d *Driver) mountGrown(ctx context.Context, device *loop, fsType, staging s
 	err := growMounted(device, fsType, staging)
 	switch {
 	case errors.Is(err, unix.EROFS): // mounted with "ro" by the caller's wish
-	case errors.Is(err, errNotAllowed): // in use before we could grow it; NodeExpandVolume tells
+	case errors.Is(err, errGrowNotPermitted): // in use before we could grow it; NodeExpandVolume tells
 		d.logger.Warn("filesystem cannot grow now", "device", device.path, "reason", err)
 	case err != nil:
 		return errors.Join(err, d.mounter.Unmount(staging))
@@ -164,14 +164,14 @@ func (d *Driver) NodeUnstageVolume(
 ) (*csi.NodeUnstageVolumeResponse, error) {
 	switch {
 	case req.GetVolumeId() == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetStagingTargetPath() == "":
-		return nil, missing("staging_target_path")
+		return nil, missingField("staging_target_path")
 	}
-	return run(ctx, d.work, []string{req.GetVolumeId()}, func(context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{req.GetVolumeId()}, func(context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		_, err := d.unmount(req.GetVolumeId(), "staging_target_path", req.GetStagingTargetPath())
 		if err == nil {
-			err = d.letGo(req.GetVolumeId())
+			err = d.detachUnused(req.GetVolumeId())
 		}
 		if err != nil {
 			return nil, grpcError(err)
@@ -183,7 +183,7 @@ func (d *Driver) NodeUnstageVolume(
 // unmount unmounts the volume from path, all layers of it, and returns the path without symbolic links. It refuses
 // to unmount anything else.
 func (d *Driver) unmount(id, field, path string) (string, error) {
-	path, exists, err := place(field, path)
+	path, exists, err := resolveTarget(field, path)
 	if err != nil || !exists {
 		return path, err
 	}
@@ -198,7 +198,7 @@ func (d *Driver) unmount(id, field, path string) (string, error) {
 		switch {
 		case err != nil || at == nil:
 			return path, err
-		case device == nil || !device.holdsFilesystem(at) && !device.isNode(at):
+		case device == nil || !device.isFilesystemMount(at) && !device.isNodeMount(at):
 			return path, status.Errorf(codes.Internal,
 				"%s: what is mounted on %q (%s %s) is not volume %q", field, path, at.FSType, at.Source, id)
 		}

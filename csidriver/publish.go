@@ -23,11 +23,11 @@ func (d *Driver) NodePublishVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetTargetPath() == "":
-		return nil, missing("target_path")
+		return nil, missingField("target_path")
 	case req.GetVolumeCapability() == nil:
-		return nil, missing("volume_capability")
+		return nil, missingField("volume_capability")
 	case req.GetStagingTargetPath() == "":
 		return nil, status.Error(codes.FailedPrecondition, "staging_target_path is missing")
 	}
@@ -37,7 +37,7 @@ func (d *Driver) NodePublishVolume(
 	if _, err := d.volume(id); err != nil {
 		return nil, err
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.NodePublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.NodePublishVolumeResponse, error) {
 		if err := d.publish(req); err != nil {
 			return nil, grpcError(err)
 		}
@@ -54,7 +54,7 @@ func (d *Driver) publish(req *csi.NodePublishVolumeRequest) error {
 	if err != nil {
 		return err
 	}
-	target, exists, err := place("target_path", req.GetTargetPath())
+	target, exists, err := resolveTarget("target_path", req.GetTargetPath())
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func samePublication(at *mountinfo.Info, device *loop, req *csi.NodePublishVolum
 		return err
 	}
 	block := req.GetVolumeCapability().GetBlock() != nil
-	if block && !device.isNode(at) || !block && !device.holdsFilesystem(at) {
+	if block && !device.isNodeMount(at) || !block && !device.isFilesystemMount(at) {
 		return status.Errorf(codes.FailedPrecondition,
 			"target_path: %q has %s %q mounted on it", at.Mountpoint, at.FSType, at.Source)
 	}
@@ -110,12 +110,12 @@ func (d *Driver) checkSingleWriter(
 	if mode != csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
 		return nil
 	}
-	filesystem, node, err := device.uses()
+	filesystem, node, err := device.mounts()
 	if err != nil {
 		return err
 	}
 	for _, m := range append(filesystem, node...) {
-		whole := device.isNode(m) || m.Root == "/"
+		whole := device.isNodeMount(m) || m.Root == "/"
 		if whole && m.Mountpoint != target && (staged == nil || m.Mountpoint != staged.Mountpoint) {
 			return status.Errorf(codes.FailedPrecondition, "volume %q has the access mode %v and is published on %q already",
 				req.GetVolumeId(), mode, m.Mountpoint)
@@ -146,11 +146,11 @@ func (d *Driver) NodeUnpublishVolume(
 	id := req.GetVolumeId()
 	switch {
 	case id == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetTargetPath() == "":
-		return nil, missing("target_path")
+		return nil, missingField("target_path")
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 		target, err := d.unmount(id, "target_path", req.GetTargetPath())
 		if err == nil {
 			err = removeTarget(target)
@@ -168,9 +168,9 @@ func (d *Driver) NodeGetVolumeStats(
 ) (*csi.NodeGetVolumeStatsResponse, error) {
 	switch {
 	case req.GetVolumeId() == "":
-		return nil, missing("volume_id")
+		return nil, missingField("volume_id")
 	case req.GetVolumePath() == "":
-		return nil, missing("volume_path")
+		return nil, missingField("volume_path")
 	}
 	it, err := d.volume(req.GetVolumeId())
 	if err != nil {
@@ -178,12 +178,12 @@ func (d *Driver) NodeGetVolumeStats(
 	}
 	device, at, err := d.mounted(it.id, req.GetVolumePath(), false)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, status.Errorf(codes.NotFound, "volume %q %v", it.id, errMissing)
+		return nil, status.Errorf(codes.NotFound, "volume %q %v", it.id, errNotFound)
 	}
 	if err != nil {
 		return nil, grpcError(err)
 	}
-	if !device.holdsFilesystem(at) {
+	if !device.isFilesystemMount(at) {
 		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{
 			Unit: csi.VolumeUsage_BYTES, Total: it.size,
 		}}}, nil

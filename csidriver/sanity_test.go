@@ -10,7 +10,7 @@ import (
 
 // TestSanity runs the whole conformance suite of CSI, with mounted and with raw block volumes.
 func TestSanity(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	for i, access := range []string{"mount", "block"} {
 		config := sanity.NewTestConfig()

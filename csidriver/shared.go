@@ -72,7 +72,7 @@ func (d *Driver) publishShared(
 	ctx context.Context, req *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
 	id, want := req.GetVolumeId(), publication{Node: req.GetNodeId(), Readonly: req.GetReadonly()}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
 		}
@@ -81,7 +81,7 @@ func (d *Driver) publishShared(
 		case err != nil:
 			return nil, grpcError(err)
 		case have == nil:
-			err = d.publishFirst(id, want)
+			err = d.publishNew(id, want)
 		case have.Node != want.Node:
 			d.logger.Warn("refused to publish volume", "volume", id, "node", want.Node, "publishedTo", have.Node)
 			err = status.Errorf(codes.FailedPrecondition, "volume %q is published to node %q", id, have.Node)
@@ -97,7 +97,7 @@ func (d *Driver) publishShared(
 	})
 }
 
-func (d *Driver) publishFirst(id string, want publication) error {
+func (d *Driver) publishNew(id string, want publication) error {
 	if d.config.MaxVolumes > 0 {
 		count, err := d.countPublished(want.Node)
 		if err != nil {
@@ -138,7 +138,7 @@ func (d *Driver) unpublishShared(
 	ctx context.Context, req *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id := req.GetVolumeId()
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 		have, err := d.store.publication(id)
 		if err != nil {
 			return nil, grpcError(err)
@@ -169,8 +169,8 @@ func (d *Driver) checkPublished(id string) error {
 	return nil
 }
 
-// letGo frees the device of a shared volume that this machine no longer uses. The caller holds the id.
-func (d *Driver) letGo(id string) error {
+// detachUnused frees the device of a shared volume that this machine no longer uses. The caller holds the id.
+func (d *Driver) detachUnused(id string) error {
 	if !d.config.Shared || !isVolumeID(id) {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (d *Driver) letGo(id string) error {
 	if err != nil {
 		return err
 	}
-	filesystem, node, err := device.uses()
+	filesystem, node, err := device.mounts()
 	if err != nil || len(filesystem)+len(node) > 0 {
 		return err
 	}

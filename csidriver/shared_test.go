@@ -15,10 +15,10 @@ import (
 
 // A shared volume goes from node to node, is on one at a time, and is staged only where it is published.
 func TestSharedVolumeGoesFromNodeToNode(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.config.Shared = true
 	w.start()
-	there := newWorld(t)
+	there := newFixture(t)
 	there.config.Root, there.config.NodeID = w.config.Root, "node-2"
 	there.config.Shared, there.config.NodeOnly = true, true
 	there.start()
@@ -48,13 +48,13 @@ func TestSharedVolumeGoesFromNodeToNode(t *testing.T) {
 		require.NoError(t, err)
 		return list.Entries[0].Status.PublishedNodeIds
 	}
-	stage := func(on *world) (string, error) {
+	stage := func(on *fixture) (string, error) {
 		path := filepath.Join(on.dir, "staging")
 		_, err := on.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
 			VolumeId: id, StagingTargetPath: path, VolumeCapability: capability})
 		return path, err
 	}
-	unstage := func(on *world, path string) {
+	unstage := func(on *fixture, path string) {
 		t.Helper()
 		_, err := on.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: path})
 		require.NoError(t, err)

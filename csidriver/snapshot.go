@@ -21,9 +21,9 @@ func (d *Driver) CreateSnapshot(
 	source := req.GetSourceVolumeId()
 	switch {
 	case req.GetName() == "":
-		return nil, missing("name")
+		return nil, missingField("name")
 	case source == "":
-		return nil, missing("source_volume_id")
+		return nil, missingField("source_volume_id")
 	}
 	if err := checkParameters(req.GetParameters(), nil); err != nil {
 		return nil, err
@@ -34,14 +34,14 @@ func (d *Driver) CreateSnapshot(
 		if it, err := d.store.get(id); err == nil {
 			return nil, sameSnapshot(it, source)
 		}
-		return nil, status.Errorf(codes.NotFound, "source_volume_id: volume %q %v", source, errMissing)
+		return nil, status.Errorf(codes.NotFound, "source_volume_id: volume %q %v", source, errNotFound)
 	}
-	return run(ctx, d.work, []string{id, source}, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
+	return run(ctx, d.inflight, []string{id, source}, func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
 		it, err := d.store.get(id)
 		switch {
 		case err == nil:
 			err = sameSnapshot(it, source)
-		case errors.Is(err, errMissing):
+		case errors.Is(err, errNotFound):
 			it, err = d.snapshot(ctx, id, req.GetName(), source)
 		}
 		if err != nil {
@@ -68,7 +68,7 @@ func (d *Driver) snapshot(ctx context.Context, id, name, source string) (*item, 
 		return nil, err
 	}
 	defer release()
-	m := meta{Name: name, Source: source, Created: time.Now().UTC()}
+	m := metadata{Name: name, Source: source, Created: time.Now().UTC()}
 	err = d.store.make(id, m, func(image *os.File) error { return d.copyImage(ctx, image, from) })
 	if err != nil {
 		return nil, err
@@ -83,12 +83,12 @@ func (d *Driver) DeleteSnapshot(
 ) (*csi.DeleteSnapshotResponse, error) {
 	id := req.GetSnapshotId()
 	if id == "" {
-		return nil, missing("snapshot_id")
+		return nil, missingField("snapshot_id")
 	}
 	if !isSnapshotID(id) {
 		return &csi.DeleteSnapshotResponse{}, nil // never was one of ours
 	}
-	return run(ctx, d.work, []string{id}, func(context.Context) (*csi.DeleteSnapshotResponse, error) {
+	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.DeleteSnapshotResponse, error) {
 		if err := d.store.remove(id); err != nil {
 			return nil, grpcError(err)
 		}
@@ -126,7 +126,7 @@ func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err e
 
 // quiesce has everything written to the image that was written to its device. Raw says that writing goes on.
 func quiesce(device *loop) (thaw func() error, raw bool, err error) {
-	filesystem, node, err := device.uses()
+	filesystem, node, err := device.mounts()
 	if err != nil {
 		return nil, false, err
 	}

@@ -22,19 +22,19 @@ const (
 	volumePrefix   = "vol-"
 	snapshotPrefix = "snap-"
 	imageName      = "disk.img"
-	metaName       = "meta.json"
+	metadataName   = "meta.json"
 	// formattingName marks a volume whose filesystem is being made.
 	formattingName = "formatting"
 )
 
 var (
 	idPattern = regexp.MustCompile(`^(vol|snap)-[0-9a-f]{40}$`)
-	// errMissing says that there is no such volume or snapshot.
-	errMissing = errors.New("does not exist")
+	// errNotFound says that there is no such volume or snapshot.
+	errNotFound = errors.New("does not exist")
 )
 
-// meta is what the image itself does not tell.
-type meta struct {
+// metadata is what the image itself does not tell.
+type metadata struct {
 	// Name is that of the create request.
 	Name string `json:"name"`
 	// Source is the id of the volume or snapshot that the image was copied from, "" if none.
@@ -45,7 +45,7 @@ type meta struct {
 
 // item is a volume or a snapshot as it lies on disk.
 type item struct {
-	meta
+	metadata
 	id string
 	// size is the image's size in bytes; it is the volume's capacity.
 	size int64
@@ -119,26 +119,26 @@ func (s *store) open() (unlock func(), err error) {
 	return func() { root.Close() }, nil
 }
 
-// get returns an item, errMissing if there is none.
+// get returns an item, errNotFound if there is none.
 func (s *store) get(id string) (*item, error) {
 	if !idPattern.MatchString(id) {
-		return nil, fmt.Errorf("%q %w", id, errMissing)
+		return nil, fmt.Errorf("%q %w", id, errNotFound)
 	}
-	data, err := os.ReadFile(filepath.Join(s.dir(id), metaName))
+	data, err := os.ReadFile(filepath.Join(s.dir(id), metadataName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%q %w", id, errMissing)
+		return nil, fmt.Errorf("%q %w", id, errNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", id, err)
 	}
 	it := &item{id: id}
-	if err := json.Unmarshal(data, &it.meta); err != nil {
-		return nil, fmt.Errorf("read %q: decode %s: %w", id, metaName, err)
+	if err := json.Unmarshal(data, &it.metadata); err != nil {
+		return nil, fmt.Errorf("read %q: decode %s: %w", id, metadataName, err)
 	}
 	var stat unix.Stat_t
 	err = unix.Stat(s.image(id), &stat)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("%q %w", id, errMissing) // removed since
+		return nil, fmt.Errorf("%q %w", id, errNotFound) // removed since
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", id, &os.PathError{Op: "stat", Path: s.image(id), Err: err})
@@ -156,7 +156,7 @@ func (s *store) list(dir string) ([]*item, error) {
 	var items []*item
 	for _, entry := range entries {
 		it, err := s.get(entry.Name())
-		if errors.Is(err, errMissing) {
+		if errors.Is(err, errNotFound) {
 			continue // removed meanwhile, or not ours
 		}
 		if err != nil {
@@ -177,7 +177,7 @@ func (s *store) list(dir string) ([]*item, error) {
 }
 
 // make makes an item: fill is given the empty image, to copy into it and to set its size.
-func (s *store) make(id string, m meta, fill func(image *os.File) error) error {
+func (s *store) make(id string, m metadata, fill func(image *os.File) error) error {
 	dir, err := os.MkdirTemp(s.tmp(), id+"-")
 	if err != nil {
 		return fmt.Errorf("make %q: %w", id, err)
@@ -196,9 +196,9 @@ func (s *store) make(id string, m meta, fill func(image *os.File) error) error {
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
-		return fmt.Errorf("encode %s of %q: %w", metaName, id, err)
+		return fmt.Errorf("encode %s of %q: %w", metadataName, id, err)
 	}
-	if err := writeSynced(filepath.Join(dir, metaName), data); err != nil {
+	if err := writeSynced(filepath.Join(dir, metadataName), data); err != nil {
 		return fmt.Errorf("make %q: %w", id, err)
 	}
 	if err := syncDir(dir); err != nil {
@@ -212,12 +212,12 @@ func (s *store) make(id string, m meta, fill func(image *os.File) error) error {
 
 // remove removes an item. That there is none is fine.
 func (s *store) remove(id string) error {
-	away := filepath.Join(s.tmp(), id+"-removed")
-	err := os.Rename(s.dir(id), away)
+	trash := filepath.Join(s.tmp(), id+"-removed")
+	err := os.Rename(s.dir(id), trash)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove %q: %w", id, err)
 	}
-	if err := os.RemoveAll(away); err != nil {
+	if err := os.RemoveAll(trash); err != nil {
 		return fmt.Errorf("remove %q: %w", id, err)
 	}
 	return syncDir(filepath.Dir(s.dir(id)))

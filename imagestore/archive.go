@@ -34,15 +34,15 @@ var (
 	ErrNoName = errors.New("archive does not name its image: give a name")
 )
 
-// named is one image of an archive.
-type named struct {
+// namedImage is one image of an archive.
+type namedImage struct {
 	name   string
 	target ocispec.Descriptor
 }
 
 // readArchive puts the archive's content into store and returns the images that it names, each complete and for
 // this machine. name, if not empty, is the name to use. The caller holds a lease: nothing here protects the content.
-func readArchive(ctx context.Context, store content.Store, r io.Reader, name string) ([]named, error) {
+func readArchive(ctx context.Context, store content.Store, r io.Reader, name string) ([]namedImage, error) {
 	input := &countingReader{r: r}
 	plain, err := compression.DecompressStream(input)
 	if err != nil {
@@ -91,7 +91,7 @@ func archiveError(input *countingReader, err error) error {
 }
 
 // nameImages reads the archive's index and gives each image its full name.
-func nameImages(ctx context.Context, store content.Store, target ocispec.Descriptor, name string) ([]named, error) {
+func nameImages(ctx context.Context, store content.Store, target ocispec.Descriptor, name string) ([]namedImage, error) {
 	data, err := content.ReadBlob(ctx, store, target)
 	if err != nil {
 		return nil, fmt.Errorf("read image index: %w", err)
@@ -104,14 +104,14 @@ func nameImages(ctx context.Context, store content.Store, target ocispec.Descrip
 		return nil, fmt.Errorf("%w: its index is empty", ErrNoManifest)
 	}
 	if name != "" {
-		one, err := theOnly(index, target)
+		one, err := singleImage(index, target)
 		if err != nil {
 			return nil, err
 		}
 		name, err = fullName(name)
-		return []named{{name: name, target: one}}, err
+		return []namedImage{{name: name, target: one}}, err
 	}
-	var found []named
+	var found []namedImage
 	for _, manifest := range index.Manifests {
 		given := manifest.Annotations[annotationName]
 		if ref := manifest.Annotations[annotationRef]; given == "" && strings.ContainsAny(ref, "/:") {
@@ -124,7 +124,7 @@ func nameImages(ctx context.Context, store content.Store, target ocispec.Descrip
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, named{name: full, target: manifest})
+		found = append(found, namedImage{name: full, target: manifest})
 	}
 	if len(found) == 0 {
 		return nil, ErrNoName
@@ -132,9 +132,9 @@ func nameImages(ctx context.Context, store content.Store, target ocispec.Descrip
 	return found, nil
 }
 
-// theOnly is the archive's one image, if it has one: a single manifest under whatever names, or manifests without
+// singleImage is the archive's one image, if it has one: a single manifest under whatever names, or manifests without
 // names, which are then one image for several platforms.
-func theOnly(index ocispec.Index, target ocispec.Descriptor) (ocispec.Descriptor, error) {
+func singleImage(index ocispec.Index, target ocispec.Descriptor) (ocispec.Descriptor, error) {
 	first, several := index.Manifests[0], false
 	var names []string
 	for _, manifest := range index.Manifests {
@@ -154,7 +154,7 @@ func theOnly(index ocispec.Index, target ocispec.Descriptor) (ocispec.Descriptor
 }
 
 // checkImage makes sure that the image can run here: it has content for this platform, and all of it.
-func checkImage(ctx context.Context, store content.Store, image *named) error {
+func checkImage(ctx context.Context, store content.Store, image *namedImage) error {
 	found, err := images.Platforms(ctx, store, image.target)
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)

@@ -247,7 +247,7 @@ func TestDoomedNames(t *testing.T) {
 	} {
 		for _, image := range store {
 			if image.Name == name {
-				require.Equal(t, want, doomedNames(store, name, image.Target))
+				require.Equal(t, want, namesToRemove(store, name, image.Target))
 			}
 		}
 	}

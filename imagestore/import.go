@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/platforms"
 )
 
-// leaseTime is when containerd may collect what an import left that was killed in the middle.
-const leaseTime = time.Hour
+// leaseDuration is when containerd may collect what an import left that was killed in the middle.
+const leaseDuration = time.Hour
 
 // ImportOptions says how to import; the zero value takes all images under the names that the archive gives.
 type ImportOptions struct {
@@ -30,14 +30,14 @@ type ImportOptions struct {
 // archive ("docker save"), plain, gzip or zstd. An image of the same name is replaced. Only the content for this
 // machine's platform is kept. r is not closed. Errors: [ErrNotArchive], [ErrIncomplete], [ErrNoManifest],
 // [ErrPlatform], [ErrNoName], or what containerd says.
-func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) (imported []Image, err error) {
+func (s *Store) Import(ctx context.Context, r io.Reader, options ImportOptions) (imported []Image, err error) {
 	ctx, lease, release, err := s.lease(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	found, err := readArchive(ctx, ownRefs{s.client.ContentStore(), lease}, r, opts.Name)
+	found, err := readArchive(ctx, prefixedStore{s.client.ContentStore(), lease}, r, options.Name)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
@@ -48,15 +48,15 @@ func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) (im
 	}
 	var undo []func() error
 	for _, image := range found {
-		back, err := s.publish(ctx, image)
+		undoPublish, err := s.publish(ctx, image)
 		if err != nil {
 			err = fmt.Errorf("import image %q: %w", image.name, err)
-			for _, back := range undo {
-				err = errors.Join(err, back())
+			for _, undoPublish := range undo {
+				err = errors.Join(err, undoPublish())
 			}
 			return nil, err
 		}
-		undo = append(undo, back)
+		undo = append(undo, undoPublish)
 	}
 	for _, image := range found {
 		described, err := s.describe(ctx, images.Image{Name: image.name, Target: image.target})
@@ -76,11 +76,11 @@ func (s *Store) Ensure(ctx context.Context, wanted ...Built) error {
 		if err != nil {
 			return fmt.Errorf("digest image %q: %w", image.Name, err)
 		}
-		there, err := s.has(ctx, image.Name, digest.String())
+		exists, err := s.has(ctx, image.Name, digest.String())
 		if err != nil {
 			return fmt.Errorf("look for image %q: %w", image.Name, err)
 		}
-		if !there {
+		if !exists {
 			missing = append(missing, image)
 		}
 	}
@@ -99,7 +99,7 @@ func (s *Store) Ensure(ctx context.Context, wanted ...Built) error {
 // removes what by then belongs to no image.
 func (s *Store) lease(ctx context.Context) (context.Context, string, func() error, error) {
 	service := s.client.LeasesService()
-	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime))
+	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseDuration))
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("create lease: %w", err)
 	}
@@ -114,26 +114,26 @@ func (s *Store) lease(ctx context.Context) (context.Context, string, func() erro
 	return leases.WithLease(ctx, lease.ID), lease.ID, release, nil
 }
 
-// ownRefs gives the unfinished blobs of one import names that no other import uses. containerd resumes a blob of
+// prefixedStore gives the unfinished blobs of one import names that no other import uses. containerd resumes a blob of
 // the same name where it was left, and archives call different files "index.json".
-type ownRefs struct {
+type prefixedStore struct {
 	content.Store
 	prefix string
 }
 
 // Writer implements content.Store.
-func (o ownRefs) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+func (o prefixedStore) Writer(ctx context.Context, options ...content.WriterOpt) (content.Writer, error) {
 	own := func(w *content.WriterOpts) error {
 		w.Ref = o.prefix + "/" + w.Ref
 		return nil
 	}
-	return o.Store.Writer(ctx, append(slices.Clone(opts), own)...)
+	return o.Store.Writer(ctx, append(slices.Clone(options), own)...)
 }
 
-var _ content.Store = ownRefs{}
+var _ content.Store = prefixedStore{}
 
 // prepare ties the image's blobs to each other and unpacks its layers, all that can fail before it gets its name.
-func (s *Store) prepare(ctx context.Context, image named) error {
+func (s *Store) prepare(ctx context.Context, image namedImage) error {
 	store, host := s.client.ContentStore(), platforms.Default()
 	children := images.FilterPlatforms(images.ChildrenHandler(store), host)
 	children = images.LimitManifests(children, host, 1)
@@ -149,7 +149,7 @@ func (s *Store) prepare(ctx context.Context, image named) error {
 }
 
 // publish gives the image its name, and returns how to take that back.
-func (s *Store) publish(ctx context.Context, image named) (func() error, error) {
+func (s *Store) publish(ctx context.Context, image namedImage) (func() error, error) {
 	service := s.client.ImageService()
 	// Annotations name the image within its archive; here the name is the key.
 	target := image.target

@@ -151,24 +151,24 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove image %q: list images: %w", full, err)
 	}
-	doomed := doomedNames(all, full, image.Target)
+	doomed := namesToRemove(all, full, image.Target)
 	if err := s.refuseIfUsed(ctx, full, doomed); err != nil {
 		return err
 	}
 	for i, name := range doomed {
-		var opts []images.DeleteOpt
+		var options []images.DeleteOpt
 		if i == len(doomed)-1 {
-			opts = append(opts, images.SynchronousDelete())
+			options = append(options, images.SynchronousDelete())
 		}
-		if err := service.Delete(ctx, name, opts...); err != nil && !errdefs.IsNotFound(err) {
+		if err := service.Delete(ctx, name, options...); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("remove image %q: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// doomedNames is what goes with name: itself, and with the last name that people gave the names that only CRI uses.
-func doomedNames(all []images.Image, name string, target ocispec.Descriptor) []string {
+// namesToRemove is what goes with name: itself, and with the last name that people gave the names that only CRI uses.
+func namesToRemove(all []images.Image, name string, target ocispec.Descriptor) []string {
 	var internal []string
 	for _, image := range all {
 		switch {

@@ -54,7 +54,7 @@ func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 		return fmt.Errorf("register driver %q: %w", config.Driver, err)
 	}
 	server := grpc.NewServer()
-	registration.RegisterRegistrationServer(server, &answers{config: config, logger: logger})
+	registration.RegisterRegistrationServer(server, &registrationServer{config: config, logger: logger})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
@@ -63,23 +63,23 @@ func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 	return nil
 }
 
-type answers struct {
+type registrationServer struct {
 	registration.UnsafeRegistrationServer
 	config Config
 	logger *slog.Logger
 }
 
-var _ registration.RegistrationServer = (*answers)(nil)
+var _ registration.RegistrationServer = (*registrationServer)(nil)
 
 // GetInfo implements registration.RegistrationServer.
-func (a *answers) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+func (a *registrationServer) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
 		Type: registration.CSIPlugin, Name: a.config.Driver, Endpoint: a.config.Endpoint, SupportedVersions: a.config.Versions,
 	}, nil
 }
 
 // NotifyRegistrationStatus implements registration.RegistrationServer.
-func (a *answers) NotifyRegistrationStatus(
+func (a *registrationServer) NotifyRegistrationStatus(
 	_ context.Context, status *registration.RegistrationStatus,
 ) (*registration.RegistrationStatusResponse, error) {
 	if status.PluginRegistered {

@@ -19,11 +19,11 @@ import (
 
 func TestTheKubeletIsAnswered(t *testing.T) {
 	for name, below := range map[string]string{"near": "r", "deep": strings.Repeat("r", 120)} {
-		t.Run(name, func(t *testing.T) { answered(t, below) })
+		t.Run(name, func(t *testing.T) { serveAndRegister(t, below) })
 	}
 }
 
-func answered(t *testing.T, below string) {
+func serveAndRegister(t *testing.T, below string) {
 	dir, err := os.MkdirTemp("", "reg")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })

@@ -20,7 +20,7 @@ import (
 // TestCrowd has many callers, with deadlines too short for much, do everything at once to a few volumes, while the
 // driver is stopped and started. Whatever came of it can be taken down, and nothing is left.
 func TestCrowd(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	const volumes = 3
 	for round := range 3 {
@@ -34,7 +34,7 @@ func TestCrowd(t *testing.T) {
 			crowd.Go(func() {
 				for range 40 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+dice.IntN(60))*time.Millisecond)
-					err := disks[dice.IntN(volumes)].anything(ctx, dice)
+					err := disks[dice.IntN(volumes)].randomOperation(ctx, dice)
 					cancel()
 					switch code := status.Code(err); code {
 					case codes.OK, codes.Aborted, codes.DeadlineExceeded, codes.FailedPrecondition, codes.NotFound,
@@ -49,7 +49,7 @@ func TestCrowd(t *testing.T) {
 		w.start() // waits for what is under way
 		for _, d := range disks {
 			d.w = w
-			d.down()
+			d.unmount()
 			require.NoError(t, d.remove())
 		}
 		require.Empty(t, w.loops())
@@ -63,7 +63,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-func (d *disk) anything(ctx context.Context, dice *rand.Rand) (err error) {
+func (d *disk) randomOperation(ctx context.Context, dice *rand.Rand) (err error) {
 	switch dice.IntN(9) {
 	case 0, 1:
 		_, err = d.w.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
@@ -90,25 +90,25 @@ func (d *disk) anything(ctx context.Context, dice *rand.Rand) (err error) {
 // TestKilledAtAnyMoment kills the driver's process in the middle of its work, again and again. What the volume holds
 // survives, and at the end everything can be taken down.
 func TestKilledAtAnyMoment(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.startProcess()
 	dice := rand.New(rand.NewPCG(7, 7))
 	d := w.create("killed", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	d.write("file", "kept")
 	require.NoError(t, exec.Command("sync", "-f", d.target).Run())
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(dice.IntN(40))*time.Millisecond)
 		for ctx.Err() == nil {
-			_ = d.anything(ctx, dice)
+			_ = d.randomOperation(ctx, dice)
 		}
 		cancel()
 		w.startProcess()
 	}
-	d.up()
+	d.mount()
 	require.Equal(t, "kept", d.read("file"))
 	d.write("file", "kept again")
-	d.down()
+	d.unmount()
 	require.NoError(t, d.remove())
 	left, err := os.ReadDir(filepath.Join(w.config.Root, "volumes"))
 	require.NoError(t, err)

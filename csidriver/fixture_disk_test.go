@@ -16,7 +16,7 @@ const mib = 1 << 20
 
 // disk is one volume and the paths that a kubelet would use for it.
 type disk struct {
-	w          *world
+	w          *fixture
 	id         string
 	capability *csi.VolumeCapability
 	context    map[string]string
@@ -39,7 +39,7 @@ func rawBlock() *csi.VolumeCapability {
 }
 
 // create makes a volume of so many bytes, from a source if one is given.
-func (w *world) create(
+func (w *fixture) create(
 	name string, size int64, capability *csi.VolumeCapability, source ...*csi.VolumeContentSource,
 ) *disk {
 	w.t.Helper()
@@ -104,15 +104,15 @@ func (d *disk) remove() error {
 	return err
 }
 
-// up brings the disk to the target, down takes it away again.
-func (d *disk) up() {
+// mount brings the disk to the target, down takes it away again.
+func (d *disk) mount() {
 	d.w.t.Helper()
 	require.NoError(d.w.t, d.attach(false))
 	require.NoError(d.w.t, d.stage())
 	require.NoError(d.w.t, d.publish(d.target, false))
 }
 
-func (d *disk) down() {
+func (d *disk) unmount() {
 	d.w.t.Helper()
 	require.NoError(d.w.t, d.unpublish())
 	require.NoError(d.w.t, d.unstage())
@@ -145,7 +145,7 @@ func requireCode(t *testing.T, code codes.Code, err error) {
 	require.Equal(t, code, status.Code(err), "error: %v", err)
 }
 
-func needProgram(t *testing.T, name string) {
+func requireProgram(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skip("needs ", name)
@@ -154,10 +154,10 @@ func needProgram(t *testing.T, name string) {
 
 var fsTypes = map[string]int64{"ext4": 32 * mib, "xfs": 300 * mib}
 
-func eachFS(t *testing.T, test func(t *testing.T, fsType string, size int64)) {
+func forEachFilesystem(t *testing.T, test func(t *testing.T, fsType string, size int64)) {
 	for fsType, size := range fsTypes {
 		t.Run(fsType, func(t *testing.T) {
-			needProgram(t, "mkfs."+fsType)
+			requireProgram(t, "mkfs."+fsType)
 			test(t, fsType, size)
 		})
 	}

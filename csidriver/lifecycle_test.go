@@ -17,21 +17,21 @@ import (
 )
 
 func TestLifeOfAVolume(t *testing.T) {
-	eachFS(t, func(t *testing.T, fsType string, size int64) {
-		w := newWorld(t)
+	forEachFilesystem(t, func(t *testing.T, fsType string, size int64) {
+		w := newFixture(t)
 		w.start()
 		d := w.create("a", size, filesystem(fsType))
-		d.up()
+		d.mount()
 		require.Len(t, w.loops(), 1)
 		require.Contains(t, w.loops(), d.context[csidriver.ContextDevice])
 		d.write("file", "kept")
 		requireCode(t, codes.FailedPrecondition, d.detach()) // still mounted
 		requireCode(t, codes.FailedPrecondition, d.remove())
-		d.down()
+		d.unmount()
 		require.Empty(t, w.loops())
 		require.NoFileExists(t, d.target)
 
-		d.up()
+		d.mount()
 		require.Equal(t, "kept", d.read("file"))
 		other := filepath.Join(w.dir, "second")
 		require.NoError(t, d.publish(other, true))
@@ -39,7 +39,7 @@ func TestLifeOfAVolume(t *testing.T) {
 		requireCode(t, codes.AlreadyExists, d.publish(other, false))
 		_, err := w.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: d.id, TargetPath: other})
 		require.NoError(t, err)
-		d.down()
+		d.unmount()
 		require.NoError(t, d.remove())
 		require.NoError(t, d.remove())
 		entries, err := os.ReadDir(filepath.Join(w.config.Root, "volumes"))
@@ -49,18 +49,18 @@ func TestLifeOfAVolume(t *testing.T) {
 }
 
 func TestTheSizeIsALimit(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
-	defer d.down()
+	d.mount()
+	defer d.unmount()
 	require.LessOrEqual(t, d.total(), int64(16*mib))
 	err := os.WriteFile(filepath.Join(d.target, "large"), make([]byte, 20*mib), 0o600)
 	require.ErrorIs(t, err, unix.ENOSPC)
 }
 
 func TestARestartAtAnyPointChangesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
 	for _, step := range []func() error{
@@ -79,7 +79,7 @@ func TestARestartAtAnyPointChangesNothing(t *testing.T) {
 }
 
 func TestRootBelongsToOneDriver(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	other := w.config
 	other.Endpoint += "2"
@@ -88,7 +88,7 @@ func TestRootBelongsToOneDriver(t *testing.T) {
 }
 
 func TestUnfinishedWorkIsDoneAnew(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
 	w.stop()
@@ -105,28 +105,28 @@ func TestUnfinishedWorkIsDoneAnew(t *testing.T) {
 
 	w.start()
 	require.NoDirExists(t, half)
-	d.up()
+	d.mount()
 	require.NoFileExists(t, filepath.Join(dir, "formatting"))
-	d.down()
+	d.unmount()
 }
 
 func TestForeignDataIsNeverFormatted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, rawBlock())
-	d.up()
+	d.mount()
 	device, err := os.OpenFile(d.target, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = device.WriteAt([]byte("precious"), 12*mib)
 	require.NoError(t, errors.Join(err, device.Sync(), device.Close()))
-	d.down()
+	d.unmount()
 
 	d.capability = filesystem("ext4")
 	require.NoError(t, d.attach(false))
 	requireCode(t, codes.FailedPrecondition, d.stage())
 	require.NoError(t, d.detach())
 	d.capability = rawBlock()
-	d.up()
+	d.mount()
 	device, err = os.Open(d.target)
 	require.NoError(t, err)
 	got := make([]byte, 8)
@@ -134,34 +134,34 @@ func TestForeignDataIsNeverFormatted(t *testing.T) {
 	require.NoError(t, errors.Join(err, device.Close()))
 	require.Equal(t, "precious", string(got))
 	require.Equal(t, int64(16*mib), d.total())
-	d.down()
+	d.unmount()
 }
 
 func TestAfterARebootStagingAttaches(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	d.write("file", "kept")
 	require.NoError(t, d.unpublish())
 	require.NoError(t, d.unstage())
 	w.stop()
-	w.clean() // the kernel forgets its loop devices
+	w.cleanup() // the kernel forgets its loop devices
 	require.Empty(t, w.loops())
 	w.start()
 	require.NoError(t, d.stage())
 	require.NoError(t, d.publish(d.target, false))
 	require.Equal(t, "kept", d.read("file"))
-	d.down()
+	d.unmount()
 }
 
 // A mount namespace that somebody makes while the volume is mounted holds a copy of the mount, and with it the
 // device. The next use must be of the same device: what was written through it may not be in the image yet.
 func TestAMountLeakedToAnotherNamespace(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	other := exec.Command("unshare", "--mount", "--propagation", "private", "cat")
 	input, err := other.StdinPipe()
 	require.NoError(t, err)
@@ -175,31 +175,31 @@ func TestAMountLeakedToAnotherNamespace(t *testing.T) {
 
 	device := d.context[csidriver.ContextDevice]
 	d.write("file", "kept")
-	d.down()
+	d.unmount()
 	volumes, err := w.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 	require.NoError(t, err)
 	require.Empty(t, volumes.GetEntries()[0].GetStatus().GetPublishedNodeIds())
 	requireCode(t, codes.Aborted, d.attach(true))
-	d.up()
+	d.mount()
 	require.Equal(t, device, d.context[csidriver.ContextDevice])
 	require.Equal(t, "kept", d.read("file"))
 	require.Len(t, w.loops(), 1)
 	require.NoError(t, input.Close())
 	require.NoError(t, other.Wait())
-	d.down()
+	d.unmount()
 }
 
 func TestReadonlyPublication(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
 	require.NoError(t, d.attach(true))
 	requireCode(t, codes.FailedPrecondition, d.stage()) // there is no filesystem yet
 	requireCode(t, codes.AlreadyExists, d.attach(false))
 	require.NoError(t, d.detach())
-	d.up()
+	d.mount()
 	d.write("file", "kept")
-	d.down()
+	d.unmount()
 	err := d.attach(true)
 	for status.Code(err) == codes.Aborted { // another mount namespace may have a copy of the mount for a moment
 		err = d.attach(true)
@@ -209,15 +209,15 @@ func TestReadonlyPublication(t *testing.T) {
 	require.NoError(t, d.publish(d.target, false))
 	require.Equal(t, "kept", d.read("file"))
 	require.ErrorIs(t, os.WriteFile(filepath.Join(d.target, "new"), nil, 0o600), unix.EROFS)
-	d.down()
+	d.unmount()
 }
 
 func TestExpansion(t *testing.T) {
-	eachFS(t, func(t *testing.T, fsType string, size int64) {
-		w := newWorld(t)
+	forEachFilesystem(t, func(t *testing.T, fsType string, size int64) {
+		w := newFixture(t)
 		w.start()
 		d := w.create("a", size, filesystem(fsType))
-		d.up()
+		d.mount()
 		d.write("file", "kept")
 		before := d.total()
 		expand := func(size int64) (*csi.ControllerExpandVolumeResponse, error) {
@@ -243,15 +243,15 @@ func TestExpansion(t *testing.T) {
 			require.ErrorContains(t, err, "CAP_SYS_RESOURCE")
 			requireCode(t, codes.FailedPrecondition, err)
 			t.Log("without CAP_SYS_RESOURCE: growing at the next staging")
-			d.down()
-			d.up()
+			d.unmount()
+			d.mount()
 		}
 		require.Greater(t, d.total(), before*3/2)
 		require.Equal(t, "kept", d.read("file"))
 		resp, err := expand(size)
 		require.NoError(t, err)
 		require.Equal(t, 2*size, resp.GetCapacityBytes(), "it never shrinks")
-		d.down()
+		d.unmount()
 	})
 }
 
@@ -264,7 +264,7 @@ func ignoreRange(err error) error {
 }
 
 func TestRoomIsPromisedOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.mountRoot("tmpfs", 64*mib)
 	w.start()
 	capacity := func() int64 {
@@ -293,11 +293,11 @@ func TestRoomIsPromisedOnce(t *testing.T) {
 }
 
 func TestSingleWriter(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
 	d.capability.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	d.up()
+	d.mount()
 	// A part of the volume mounted elsewhere, as for a subPath, is no publication.
 	require.NoError(t, os.Mkdir(filepath.Join(d.target, "sub"), 0o700))
 	sub := filepath.Join(w.dir, "sub")
@@ -308,5 +308,5 @@ func TestSingleWriter(t *testing.T) {
 	require.NoError(t, d.unpublish())
 	require.NoError(t, d.publish(d.target, false))
 	require.NoError(t, unix.Unmount(sub, 0))
-	d.down()
+	d.unmount()
 }

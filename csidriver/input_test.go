@@ -16,7 +16,7 @@ import (
 )
 
 func TestHostileInput(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	mine := filepath.Join(w.dir, "mine")
 	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
@@ -49,10 +49,10 @@ func TestHostileInput(t *testing.T) {
 }
 
 func TestOnlyItsOwnMountsAreTouched(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	foreign := filepath.Join(w.dir, "foreign")
 	require.NoError(t, os.Mkdir(foreign, 0o700))
 	require.NoError(t, unix.Mount("tmpfs", foreign, "tmpfs", 0, ""))
@@ -75,11 +75,11 @@ func TestOnlyItsOwnMountsAreTouched(t *testing.T) {
 	}
 	require.DirExists(t, filepath.Join(full, "x"))
 	require.NoError(t, unix.Unmount(foreign, 0))
-	d.down()
+	d.unmount()
 }
 
 func TestRefusals(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	create := func(change func(*csi.CreateVolumeRequest)) error {
 		req := &csi.CreateVolumeRequest{Name: "x", VolumeCapabilities: []*csi.VolumeCapability{filesystem("")}}
@@ -133,7 +133,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestOddSizesAreRounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	for required, want := range map[int64]int64{0: 1 << 30, 1: mib, 10_000_000: 10_002_432} {
 		resp, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
@@ -147,7 +147,7 @@ func TestOddSizesAreRounded(t *testing.T) {
 }
 
 func TestAMissingProgramIsNamed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	t.Setenv("PATH", "")
 	_, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
@@ -174,7 +174,7 @@ func TestConfigNamesTheField(t *testing.T) {
 
 // Whoever still has a device's node published from an earlier use must not get at a volume through it.
 func TestADeviceWhoseNodeIsPublishedIsNotTaken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	control, err := os.Open("/dev/loop-control")
 	require.NoError(t, err)
@@ -186,11 +186,11 @@ func TestADeviceWhoseNodeIsPublishedIsNotTaken(t *testing.T) {
 	require.NoError(t, unix.Mount(fmt.Sprint("/dev/loop", free), stale, "", unix.MS_BIND, ""))
 	disks := []*disk{w.create("a", 16*mib, rawBlock()), w.create("b", 16*mib, rawBlock())}
 	for _, d := range disks {
-		d.up()
+		d.mount()
 		require.NotEqual(t, fmt.Sprint("/dev/loop", free), d.context[csidriver.ContextDevice])
 	}
 	require.NoError(t, unix.Unmount(stale, 0))
 	for _, d := range disks {
-		d.down()
+		d.unmount()
 	}
 }

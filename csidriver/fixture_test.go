@@ -23,8 +23,8 @@ import (
 
 const node = "node-1"
 
-// world is a driver on a real disk, and what a cluster would call it with.
-type world struct {
+// fixture is a driver on a real disk, and what a cluster would call it with.
+type fixture struct {
 	t      *testing.T
 	dir    string
 	socket string
@@ -35,7 +35,7 @@ type world struct {
 	csi.NodeClient
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it attaches loop devices and mounts them")
@@ -47,19 +47,19 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	sockets, err := os.MkdirTemp("", "csi") // short, because of the limit on sockets' paths
 	require.NoError(t, err)
-	w := &world{t: t, dir: dir, socket: filepath.Join(sockets, "csi.sock")}
+	w := &fixture{t: t, dir: dir, socket: filepath.Join(sockets, "csi.sock")}
 	w.config = csidriver.Config{
 		Endpoint: "unix://" + w.socket, NodeID: node, Root: filepath.Join(dir, "root"), MaxVolumes: 16,
 	}
 	t.Cleanup(func() {
-		w.clean()
+		w.cleanup()
 		_ = os.RemoveAll(sockets)
 	})
 	return w
 }
 
 // start starts the driver; called again, it starts it anew.
-func (w *world) start() {
+func (w *fixture) start() {
 	w.t.Helper()
 	if w.stop != nil {
 		w.stop()
@@ -76,7 +76,7 @@ func (w *world) start() {
 }
 
 // startProcess starts the driver as a process of its own; stop kills it.
-func (w *world) startProcess() {
+func (w *fixture) startProcess() {
 	w.t.Helper()
 	if w.stop != nil {
 		w.stop()
@@ -96,7 +96,7 @@ func (w *world) startProcess() {
 }
 
 // connect makes the clients; end ends the driver.
-func (w *world) connect(end func()) {
+func (w *fixture) connect(end func()) {
 	w.t.Helper()
 	conn, err := grpc.NewClient("unix://"+w.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(w.t, err)
@@ -115,8 +115,8 @@ func (w *world) connect(end func()) {
 	require.NoError(w.t, err)
 }
 
-// clean takes down what the test left mounted or attached. A test that is fine has left nothing.
-func (w *world) clean() {
+// cleanup takes down what the test left mounted or attached. A test that is fine has left nothing.
+func (w *fixture) cleanup() {
 	left := w.loops() // before unmounting: the path of an image is known only as long as its filesystem is mounted
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.dir))
 	require.NoError(w.t, err)
@@ -134,7 +134,7 @@ func (w *world) clean() {
 
 // loops returns the loop devices whose images are in the test's directory, without those that are detached as soon
 // as other processes' mount namespaces, which may have copied a mount at any time, let go of it.
-func (w *world) loops() map[string]string {
+func (w *fixture) loops() map[string]string {
 	found := map[string]string{}
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(w.t, err)
@@ -149,7 +149,7 @@ func (w *world) loops() map[string]string {
 }
 
 // mountRoot gives the driver a root on a filesystem of its own, of so many bytes.
-func (w *world) mountRoot(fsType string, size int64) {
+func (w *fixture) mountRoot(fsType string, size int64) {
 	w.t.Helper()
 	require.NoError(w.t, os.Mkdir(w.config.Root, 0o700))
 	if fsType == "tmpfs" {
@@ -166,7 +166,7 @@ func (w *world) mountRoot(fsType string, size int64) {
 }
 
 // free is how many bytes are free on the filesystem of the driver's root.
-func (w *world) free() int64 {
+func (w *fixture) free() int64 {
 	var stat unix.Statfs_t
 	require.NoError(w.t, unix.Statfs(w.config.Root, &stat))
 	return int64(stat.Bfree) * stat.Bsize

@@ -23,17 +23,17 @@ func volumeSource(id string) *csi.VolumeContentSource {
 }
 
 func TestSnapshotsAndClonesOfMountedVolumes(t *testing.T) {
-	eachFS(t, func(t *testing.T, fsType string, size int64) {
-		w := newWorld(t)
+	forEachFilesystem(t, func(t *testing.T, fsType string, size int64) {
+		w := newFixture(t)
 		w.start()
 		snapshotsAndClones(t, w, fsType, size)
 	})
 }
 
-func snapshotsAndClones(t *testing.T, w *world, fsType string, size int64) {
+func snapshotsAndClones(t *testing.T, w *fixture, fsType string, size int64) {
 	t.Helper()
 	d := w.create("a", size, filesystem(fsType))
-	d.up()
+	d.mount()
 	d.write("file", "first") // not synced: the snapshot has it all the same
 	snap, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	require.NoError(t, err)
@@ -42,8 +42,8 @@ func snapshotsAndClones(t *testing.T, w *world, fsType string, size int64) {
 
 	restored := w.create("restored", size, filesystem(fsType), snapshotSource(snap.GetSnapshot().GetSnapshotId()))
 	cloned := w.create("cloned", 2*size, filesystem(fsType), volumeSource(d.id))
-	restored.up()
-	cloned.up() // beside its source, with the same UUID
+	restored.mount()
+	cloned.mount() // beside its source, with the same UUID
 	require.Equal(t, "first", restored.read("file"))
 	require.Equal(t, "second", cloned.read("file"))
 	require.Greater(t, cloned.total(), d.total()*3/2, "the clone's filesystem has grown to its volume")
@@ -54,21 +54,21 @@ func snapshotsAndClones(t *testing.T, w *world, fsType string, size int64) {
 		&csi.DeleteSnapshotRequest{SnapshotId: snap.GetSnapshot().GetSnapshotId()})
 	require.NoError(t, err)
 	for _, v := range []*disk{d, restored, cloned} {
-		v.down()
+		v.unmount()
 		require.NoError(t, v.remove())
 	}
 }
 
 func TestReflinks(t *testing.T) {
-	needProgram(t, "mkfs.xfs")
-	w := newWorld(t)
+	requireProgram(t, "mkfs.xfs")
+	w := newFixture(t)
 	w.mountRoot("xfs", 600*mib)
 	w.config.Thin = true
 	w.start()
 	snapshotsAndClones(t, w, "ext4", 32*mib)
 
 	d := w.create("raw", 64*mib, rawBlock())
-	d.up()
+	d.mount()
 	device, err := os.OpenFile(d.target, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = device.Write(make([]byte, 48*mib))
@@ -79,29 +79,29 @@ func TestReflinks(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, device.Close())
 	require.Greater(t, w.free(), before-8*mib)
-	d.down()
+	d.unmount()
 }
 
 func TestRawVolumesInUseAreNotCopiedPiecemeal(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.mountRoot("tmpfs", 128*mib)
 	w.start()
 	d := w.create("raw", 16*mib, rawBlock())
-	d.up()
+	d.mount()
 	_, err := w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	requireCode(t, codes.FailedPrecondition, err)
 	require.NoError(t, d.unpublish())
 	_, err = w.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
 	require.NoError(t, err)
 	require.NoError(t, d.publish(d.target, false))
-	d.down()
+	d.unmount()
 }
 
 func TestAVolumeLeftFrozenIsThawed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	w.stop()
 	const freeze, thaw = 0xC0045877, 0xC0045878
 	dir, err := os.Open(d.target)
@@ -111,14 +111,14 @@ func TestAVolumeLeftFrozenIsThawed(t *testing.T) {
 	w.start()
 	require.ErrorIs(t, unix.IoctlSetInt(int(dir.Fd()), thaw, 0), unix.EINVAL, "it is thawed already")
 	require.NoError(t, dir.Close())
-	d.down()
+	d.unmount()
 }
 
 func TestOnlyItsOwnFilesystemIsFrozen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	d := w.create("a", 16*mib, filesystem("ext4"))
-	d.up()
+	d.mount()
 	d.write("file", "first")
 	hide := func(name string, paths ...string) error {
 		for _, path := range paths {
@@ -136,5 +136,5 @@ func TestOnlyItsOwnFilesystemIsFrozen(t *testing.T) {
 	require.ErrorContains(t, err, "hidden")
 	require.NoError(t, hide("target", d.target))
 	require.NoError(t, hide("staging", d.staging))
-	d.down()
+	d.unmount()
 }

@@ -9,49 +9,49 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// work runs what the calls ask for, one thing at a time for each volume or snapshot, apart from the callers:
+// inflight runs what the calls ask for, one thing at a time for each volume or snapshot, apart from the callers:
 // what is half done is more trouble than what is done and not heard of.
-type work struct {
+type inflight struct {
 	mu sync.Mutex
 	// busy has a channel for each id that is worked on; it is closed when the work is done.
 	busy map[string]chan struct{}
 	// ctx is that of Start, nil before it.
-	ctx   context.Context
-	group sync.WaitGroup
+	ctx     context.Context
+	running sync.WaitGroup
 }
 
-func newWork() *work {
-	return &work{busy: map[string]chan struct{}{}}
+func newInflight() *inflight {
+	return &inflight{busy: map[string]chan struct{}{}}
 }
 
-func (w *work) begin(ctx context.Context) {
+func (w *inflight) start(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ctx = ctx
 }
 
-// end lets nothing more begin and waits for what is under way.
-func (w *work) end() {
+// stop lets nothing more begin and waits for what is under way.
+func (w *inflight) stop() {
 	w.mu.Lock()
 	w.ctx = nil
 	w.mu.Unlock()
-	w.group.Wait()
+	w.running.Wait()
 }
 
 // run runs job with all ids taken, and returns its result. If the caller's ctx ends first, it returns Aborted
 // and the job goes on; if the ids could not be had by then, the job never runs. The job's own context is the
 // driver's.
-func run[T any](ctx context.Context, w *work, ids []string, job func(context.Context) (T, error)) (T, error) {
+func run[T any](ctx context.Context, w *inflight, ids []string, job func(context.Context) (T, error)) (T, error) {
 	var none T
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	own, err := w.take(ctx, ids)
+	own, err := w.acquire(ctx, ids)
 	if err != nil {
 		return none, err
 	}
 	var result T
 	done := make(chan struct{})
 	go func() {
-		defer w.group.Done()
+		defer w.running.Done()
 		defer w.release(ids)
 		result, err = job(own)
 		close(done)
@@ -64,8 +64,8 @@ func run[T any](ctx context.Context, w *work, ids []string, job func(context.Con
 	}
 }
 
-// take takes all ids at once, so that no two takers can wait for each other.
-func (w *work) take(ctx context.Context, ids []string) (context.Context, error) {
+// acquire takes all ids at once, so that no two takers can wait for each other.
+func (w *inflight) acquire(ctx context.Context, ids []string) (context.Context, error) {
 	for {
 		w.mu.Lock()
 		if w.ctx == nil || w.ctx.Err() != nil {
@@ -82,7 +82,7 @@ func (w *work) take(ctx context.Context, ids []string) (context.Context, error) 
 			for _, id := range ids {
 				w.busy[id] = make(chan struct{})
 			}
-			w.group.Add(1)
+			w.running.Add(1)
 			own := w.ctx
 			w.mu.Unlock()
 			return own, nil
@@ -96,7 +96,7 @@ func (w *work) take(ctx context.Context, ids []string) (context.Context, error) 
 	}
 }
 
-func (w *work) release(ids []string) {
+func (w *inflight) release(ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {

@@ -178,7 +178,7 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	if k.watcher, err = pleg.New(pleg.Deps{
-		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.Dirty(uid) }, Listed: k.heldByRuntime,
+		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.RuntimeChanged(uid) }, Listed: k.heldByRuntime,
 		Relisted: k.lives.relisted, Exits: d.Exits, Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (k *Kubelet) employ() (err error) {
 			node: k.node.Node, allocatable: k.allocatable, volumes: k.volumes.Supported, maxPods: cfg.MaxPods,
 			unsafeSysctls: cfg.AllowedUnsafeSysctls, fresh: k.freshNode, sys: systemFiles, resources: k.builder.Resources,
 		})),
-		Gone: k.gone, Allocations: k.grants, Metrics: k.lives, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
+		OnPodGone: k.gone, Allocations: k.grants, Metrics: k.lives, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
 	}); err != nil {
 		return err
@@ -229,7 +229,7 @@ func (k *Kubelet) open() error {
 	if err != nil {
 		return err
 	}
-	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift, working: k.workers.Working})
+	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift, working: k.workers.CountByState})
 	k.metrics.MustRegister(volumemanager.NewCollector(k.volumes))
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,

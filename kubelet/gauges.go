@@ -39,7 +39,7 @@ type gauges struct {
 	pods  func() []*corev1.Pod
 	drift func() int64
 	// working counts Pods' workers by where they stand.
-	working func() map[podworker.Place]int
+	working func() map[podworker.WorkerState]int
 }
 
 var _ prometheus.Collector = (*gauges)(nil)

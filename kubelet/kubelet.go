@@ -264,7 +264,7 @@ func (k *Kubelet) attend(ctx context.Context) error {
 			k.networkOf(resp)
 		}
 		k.node.RuntimeChanged()
-		k.workers.Connected()
+		k.workers.RuntimeConnected()
 	}
 	if k.connection == nil {
 		greet()
@@ -350,6 +350,6 @@ func (k *Kubelet) settle(ctx context.Context) error {
 
 // heldByRuntime takes a listing of the runtime.
 func (k *Kubelet) heldByRuntime(uids []types.UID) {
-	k.workers.Listed(uids)
+	k.workers.RuntimePods(uids)
 	k.once.listed.Do(func() { close(k.listed) })
 }

@@ -109,25 +109,25 @@ func (l *lives) PodRunning(sinceSeen, sinceCreated, own time.Duration) {
 func (l *lives) WorkerStarted(after time.Duration) { l.workerStart.Observe(after.Seconds()) }
 
 // Round implements podworker.Metrics.
-func (l *lives) Round(kind string, took time.Duration) {
+func (l *lives) SyncDuration(kind string, took time.Duration) {
 	l.rounds.WithLabelValues(kind).Observe(took.Seconds())
 }
 
 // Orphan implements podworker.Metrics.
-func (l *lives) Orphan() { l.orphans.Inc() }
+func (l *lives) OrphanedPod() { l.orphans.Inc() }
 
 // Resized implements podworker.Metrics.
-func (l *lives) Resized(took time.Duration, ok bool) {
+func (l *lives) ResizeFinished(took time.Duration, ok bool) {
 	l.resized.WithLabelValues(strconv.FormatBool(ok)).Observe(float64(took.Milliseconds()))
 }
 
 // ResizeAsked implements podworker.Metrics.
-func (l *lives) ResizeAsked(resource, requirement, operation string) {
+func (l *lives) ResizeRequested(resource, requirement, operation string) {
 	l.asked.WithLabelValues(resource, requirement, operation).Inc()
 }
 
 // Accepted implements podworker.Metrics.
-func (l *lives) Accepted(trigger string) { l.accepted.WithLabelValues(trigger).Inc() }
+func (l *lives) ResizeAccepted(trigger string) { l.accepted.WithLabelValues(trigger).Inc() }
 
 // Restarted implements podworker.Metrics.
 func (l *lives) Restarted(static bool) { l.restarted.WithLabelValues(staticLabel(static)).Inc() }
@@ -141,7 +141,7 @@ func staticLabel(static bool) string {
 }
 
 // Infeasible implements podworker.Metrics.
-func (l *lives) Infeasible(detail string) { l.infeasible.WithLabelValues(detail).Inc() }
+func (l *lives) ResizeInfeasible(detail string) { l.infeasible.WithLabelValues(detail).Inc() }
 
 // Evicted implements podworker.Metrics.
 func (l *lives) Evicted(signal string) { l.evictions.WithLabelValues(signal).Inc() }

@@ -43,13 +43,13 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	starts.PodRunning(time.Second, 2*time.Second, time.Second)
 	starts.ContainerEnded(kuberuntime.KindMain, 137, "OOMKilled")
 	starts.WorkerStarted(time.Second)
-	starts.Round("sync", time.Second)
-	starts.Orphan()
-	starts.Resized(time.Second, true)
-	starts.ResizeAsked("cpu", "limits", "add")
-	starts.Accepted("pod_updated")
+	starts.SyncDuration("sync", time.Second)
+	starts.OrphanedPod()
+	starts.ResizeFinished(time.Second, true)
+	starts.ResizeRequested("cpu", "limits", "add")
+	starts.ResizeAccepted("pod_updated")
 	starts.Restarted(true)
-	starts.Infeasible(needsSwap)
+	starts.ResizeInfeasible(needsSwap)
 	starts.statusWritten(time.Second)
 	starts.relisted(time.Second)
 	starts.Evicted(outgrown)
@@ -65,8 +65,8 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	over := testPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 	registry.MustRegister(&gauges{
 		node: "n", drift: func() int64 { return 3 }, pods: func() []*corev1.Pod { return []*corev1.Pod{static, over} },
-		working: func() map[podworker.Place]int {
-			return map[podworker.Place]int{{Lifecycle: "sync", Config: "desired"}: 1}
+		working: func() map[podworker.WorkerState]int {
+			return map[podworker.WorkerState]int{{Lifecycle: "sync", Config: "desired"}: 1}
 		},
 	})
 

@@ -33,7 +33,7 @@ func TestScrapeOfAPodsLife(t *testing.T) {
 	k, runtime, _, clk := grounded(t, func(c *Config) { c.EnforceNodeAllocatable = []string{EnforceNone} })
 	runtime.SetCgroupDriver(runtimeapi.CgroupDriver_CGROUPFS)
 	t.Cleanup(func() { require.NoError(t, k.cgroups.RemoveRoot(context.Background())) })
-	k.metrics.MustRegister(&gauges{node: "n", pods: k.newHost().GetPods, drift: k.Drift, working: k.workers.Working})
+	k.metrics.MustRegister(&gauges{node: "n", pods: k.newHost().GetPods, drift: k.Drift, working: k.workers.CountByState})
 	server := httptest.NewServer(promhttp.HandlerFor(k.Metrics(), promhttp.HandlerOpts{}))
 	defer server.Close()
 	scrape := func() string {

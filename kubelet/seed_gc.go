@@ -63,7 +63,7 @@ func (k *Kubelet) collectContainers(ctx context.Context) error {
 	for _, box := range boxes.Items {
 		uids = append(uids, types.UID(box.GetMetadata().GetUid()))
 	}
-	k.workers.Listed(uids) // which does nothing before all sources have spoken
+	k.workers.RuntimePods(uids) // which does nothing before all sources have spoken
 	list, err := k.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)

@@ -243,7 +243,7 @@ func (f *feed) set(known map[types.UID]*corev1.Pod, pods []*corev1.Pod) {
 // many there are, and nothing is ended.
 func (f *feed) ready(source string) {
 	if in := f.k.face.injected; in != nil && in.PodConfig != nil && in.PodConfig.Taken(source) {
-		f.k.SourceReady()
+		f.k.SourcesReady()
 	}
 }
 

@@ -98,7 +98,7 @@ func (k *Kubelet) spoken(source string) {
 	all := was && len(s.silent) == 0
 	s.mu.Unlock()
 	if all {
-		k.SourceReady()
+		k.SourcesReady()
 	}
 }
 
@@ -106,7 +106,7 @@ func (k *Kubelet) spoken(source string) {
 type apiHandler struct{ *Kubelet }
 
 // SourceReady implements config.Handler.
-func (h apiHandler) SourceReady() { h.spoken(config.SourceAPI) }
+func (h apiHandler) SourcesReady() { h.spoken(config.SourceAPI) }
 
 // HandlePod takes a change of one Pod. Sources call it; who has a source of their own may call it too, with Pods that
 // config.Decode made.
@@ -125,9 +125,9 @@ func (k *Kubelet) HandlePod(change config.Change) {
 // SourceReady says that all sources have delivered all their Pods: what the runtime holds beyond them is ended, and
 // what is left of others on the disk is removed. It must not be called on a runtime that is shared with another
 // node agent.
-func (k *Kubelet) SourceReady() {
+func (k *Kubelet) SourcesReady() {
 	k.mirrors.SourcesReady()
-	k.workers.SourceReady()
+	k.workers.SourcesReady()
 	k.once.sourced.Do(func() { close(k.sourced) })
 }
 

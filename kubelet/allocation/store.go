@@ -142,7 +142,7 @@ func (s *Store) Allocate(pod *corev1.Pod) {
 
 // Granted is the Pod with the resources that were noted last, which is the Pod itself if they are the same. It is nil if
 // nothing was noted.
-func (s *Store) Granted(pod *corev1.Pod) *corev1.Pod {
+func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 	s.mu.Lock()
 	held, found := s.allocated.pods[pod.UID]
 	word := string(s.allocated.worded[pod.UID])
@@ -189,7 +189,7 @@ func (s *Store) Actuate(pod *corev1.Pod, container string) {
 
 // Unsettled reports whether a container of the Pod was told to have something else than the Pod was granted, as far as
 // was noted.
-func (s *Store) Unsettled(pod *corev1.Pod) bool {
+func (s *Store) HasPendingActuation(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noted, known := s.actuated.pods[pod.UID]

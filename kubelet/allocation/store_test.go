@@ -51,7 +51,7 @@ func TestFilesAreUpstreams(t *testing.T) {
 	dir := t.TempDir()
 	pod := sized("500m")
 	require.Empty(t, run(t, dir, func(s *allocation.Store) {
-		require.Nil(t, s.Granted(pod), "nothing was noted")
+		require.Nil(t, s.Allocated(pod), "nothing was noted")
 		s.Allocate(pod)
 		s.Actuate(pod, "app")
 		s.Actuate(pod, "init") // cannot be resized, and is not in the files
@@ -62,8 +62,8 @@ func TestFilesAreUpstreams(t *testing.T) {
 		require.Equal(t, upstreams, string(content), name)
 	}
 	require.Empty(t, run(t, dir, func(s *allocation.Store) {
-		require.Same(t, pod, s.Granted(pod))
-		require.False(t, s.Unsettled(pod))
+		require.Same(t, pod, s.Allocated(pod))
+		require.False(t, s.HasPendingActuation(pod))
 	}))
 }
 
@@ -74,20 +74,20 @@ func TestWishIsNoGrant(t *testing.T) {
 	wish := sized("8")
 	whole := corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("9")}}
 	run(t, dir, func(s *allocation.Store) {
-		granted := s.Granted(wish)
+		granted := s.Allocated(wish)
 		require.Equal(t, "500m", granted.Spec.Containers[0].Resources.Requests.Cpu().String())
 		require.Equal(t, "8", wish.Spec.Containers[0].Resources.Requests.Cpu().String(), "the caller's own")
-		require.False(t, s.Unsettled(granted))
+		require.False(t, s.HasPendingActuation(granted))
 		wish.Spec.Resources = &whole
 		s.Allocate(wish)
 	})
 	run(t, dir, func(s *allocation.Store) {
-		granted := s.Granted(sized("1"))
+		granted := s.Allocated(sized("1"))
 		require.Equal(t, "8", granted.Spec.Containers[0].Resources.Requests.Cpu().String())
 		require.Equal(t, "9", granted.Spec.Resources.Limits.Cpu().String())
-		require.True(t, s.Unsettled(granted), "granted, and a crash came before the container was told")
+		require.True(t, s.HasPendingActuation(granted), "granted, and a crash came before the container was told")
 		s.Actuate(granted, "app")
-		require.False(t, s.Unsettled(granted))
+		require.False(t, s.HasPendingActuation(granted))
 	})
 }
 
@@ -101,7 +101,7 @@ func TestFileThatIsWrongIsDiscarded(t *testing.T) {
 			path := filepath.Join(dir, allocation.AllocatedFile)
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 			log := run(t, dir, func(s *allocation.Store) {
-				require.Nil(t, s.Granted(sized("1")))
+				require.Nil(t, s.Allocated(sized("1")))
 				s.Allocate(sized("500m"))
 			})
 			require.Contains(t, log, "cannot be read and is discarded")
@@ -115,7 +115,7 @@ func TestFileThatIsWrongIsDiscarded(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, allocation.AllocatedFile), 0o700))
 	log := run(t, dir, func(s *allocation.Store) {
 		s.Allocate(sized("1"))
-		require.NotNil(t, s.Granted(sized("1")), "what cannot be written is still known")
+		require.NotNil(t, s.Allocated(sized("1")), "what cannot be written is still known")
 	})
 	require.Contains(t, log, "cannot be written")
 }
@@ -131,8 +131,8 @@ func TestPodsThatAreGoneGo(t *testing.T) {
 	})
 	run(t, dir, func(s *allocation.Store) { s.Keep(func(uid types.UID) bool { return uid == "u-1" }) })
 	run(t, dir, func(s *allocation.Store) {
-		require.NotNil(t, s.Granted(sized("1")))
-		require.Nil(t, s.Granted(other))
+		require.NotNil(t, s.Allocated(sized("1")))
+		require.Nil(t, s.Allocated(other))
 		s.Forget("u-1")
 	})
 	content, err := os.ReadFile(filepath.Join(dir, allocation.AllocatedFile))

@@ -25,7 +25,7 @@ type Handler interface {
 	// HandlePod takes one change.
 	HandlePod(Change)
 	// SourceReady is called once, when all Pods of the source have been delivered for the first time.
-	SourceReady()
+	SourcesReady()
 }
 
 // APIConfig says whose Pods to watch.
@@ -168,7 +168,7 @@ func (a *API) Replace(list []any, _ string) error {
 	if !a.ready {
 		a.ready = true
 		a.deps.Logger.Info("first list of pods arrived", "node", a.cfg.NodeName, "pods", len(pods))
-		a.deps.Handler.SourceReady()
+		a.deps.Handler.SourcesReady()
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (r *recorder) HandlePod(c config.Change) {
 	r.seen, r.last = append(r.seen, c.Op.String()+" "+string(c.Pod.UID)), c.Pod
 }
 
-func (r *recorder) SourceReady() {
+func (r *recorder) SourcesReady() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ready = len(r.seen)

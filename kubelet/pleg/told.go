@@ -86,7 +86,7 @@ type Made struct{ Sandbox, Container string }
 // ReadMade asks the runtime for what the caller has made since it read the Pod, and adds it to that. It does so with one
 // call where Read takes four. Complete reports whether no event and no listing has told of anything beyond; if one has,
 // a Read has to follow. It is for the Pod's one reader, and what it had read stays as it is.
-func (w *Watcher) ReadMade(ctx context.Context, had *container.PodStatus, made Made) (
+func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, made Made) (
 	status *container.PodStatus, complete bool, err error,
 ) {
 	var boxes []*runtimeapi.PodSandboxStatus
@@ -135,7 +135,7 @@ func (w *Watcher) extend(uid types.UID, by fingerprint) bool {
 // HoldsNothing reports whether the runtime is known to hold nothing of a Pod: everything was listed since its events
 // are followed, and neither that listing nor an event has told of the Pod, nor was anything read of it. That is so only
 // if the caller has not yet asked the runtime for anything of the Pod: of what it makes, the events may be on their way.
-func (w *Watcher) HoldsNothing(uid types.UID) bool {
+func (w *Watcher) KnownEmpty(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, dirty := w.dirty[uid]

@@ -52,21 +52,21 @@ func (w *world) calls() int {
 
 func TestWhatIsKnownToBeNothingIsNotAskedFor(t *testing.T) {
 	w := newWorld(t)
-	require.False(t, w.watcher.HoldsNothing("a"), "nothing was listed yet")
+	require.False(t, w.watcher.KnownEmpty("a"), "nothing was listed yet")
 	w.sandbox("before")
 	w.start()
-	w.eventually("listed", func() bool { return w.watcher.HoldsNothing("a") })
-	require.False(t, w.watcher.HoldsNothing("before"), "an earlier process made it")
+	w.eventually("listed", func() bool { return w.watcher.KnownEmpty("a") })
+	require.False(t, w.watcher.KnownEmpty("before"), "an earlier process made it")
 	w.sandbox("a")
 	w.eventually("told", func() bool { return w.dirty["a"] > 0 })
-	require.False(t, w.watcher.HoldsNothing("a"))
+	require.False(t, w.watcher.KnownEmpty("a"))
 	_, err := w.watcher.Read(context.Background(), "a")
 	require.NoError(t, err)
-	require.False(t, w.watcher.HoldsNothing("a"))
+	require.False(t, w.watcher.KnownEmpty("a"))
 
 	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unavailable, "away"))
 	w.runtime.CutEvents()
-	w.eventually("without events nobody knows", func() bool { return !w.watcher.HoldsNothing("new") })
+	w.eventually("without events nobody knows", func() bool { return !w.watcher.KnownEmpty("new") })
 }
 
 // TestEventsDuringTheFirstListingAreNotForgotten has a Pod of an earlier process change while everything is listed for
@@ -87,9 +87,9 @@ func TestEventsDuringTheFirstListingAreNotForgotten(t *testing.T) {
 	w.eventually("told of the new one", func() bool { return w.dirty["new"] > 0 })
 	release()
 	w.eventually("listed", func() bool { return w.lists == 1 })
-	w.become("complete", func() bool { return w.watcher.HoldsNothing("another") })
-	require.False(t, w.watcher.HoldsNothing("before"))
-	require.False(t, w.watcher.HoldsNothing("new"))
+	w.become("complete", func() bool { return w.watcher.KnownEmpty("another") })
+	require.False(t, w.watcher.KnownEmpty("before"))
+	require.False(t, w.watcher.KnownEmpty("new"))
 }
 
 func TestWhatWasMadeIsReadAlone(t *testing.T) {
@@ -104,7 +104,7 @@ func TestWhatWasMadeIsReadAlone(t *testing.T) {
 
 	one := w.container(box, "a", "one")
 	calls := w.calls()
-	got, _, err := w.watcher.ReadMade(ctx, had, pleg.Made{Sandbox: box, Container: one})
+	got, _, err := w.watcher.ReadStarted(ctx, had, pleg.Made{Sandbox: box, Container: one})
 	require.NoError(t, err)
 	require.Equal(t, calls+1, w.calls())
 	require.Equal(t, container.StateRunning, got.FindID(one).State)
@@ -119,7 +119,7 @@ func TestWhatWasMadeIsReadAlone(t *testing.T) {
 	w.runtime.Exit("one", 3)
 	w.eventually("told of the end", func() bool { return w.dirty["a"] > before })
 	two := w.container(box, "a", "two")
-	got, complete, err := w.watcher.ReadMade(ctx, got, pleg.Made{Sandbox: box, Container: two})
+	got, complete, err := w.watcher.ReadStarted(ctx, got, pleg.Made{Sandbox: box, Container: two})
 	require.NoError(t, err)
 	require.False(t, complete, "another container has ended: all has to be read")
 	require.Equal(t, container.StateRunning, got.FindID(one).State)
@@ -127,6 +127,6 @@ func TestWhatWasMadeIsReadAlone(t *testing.T) {
 	got, err = w.watcher.Read(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, container.StateExited, got.FindID(one).State)
-	_, _, err = w.watcher.ReadMade(ctx, got, pleg.Made{Sandbox: box, Container: "none"})
+	_, _, err = w.watcher.ReadStarted(ctx, got, pleg.Made{Sandbox: box, Container: "none"})
 	require.ErrorContains(t, err, "read container none of pod a")
 }

@@ -14,13 +14,13 @@ import (
 func TestSteppedClock(t *testing.T) {
 	for name, step := range map[string]time.Duration{"back": -3 * time.Hour, "forward": 3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			p := pod("a")
 			w.add(p)
-			w.eventually(p.UID, "running", running)
+			w.waitStatus(p.UID, "running", running)
 			w.clock.SetTime(w.clock.Now().Add(step))
 			w.runtime.Exit("main", 3)
-			s := w.eventually(p.UID, "restarted", restarted(1))
+			s := w.waitStatus(p.UID, "restarted", restarted(1))
 			require.EqualValues(t, 3, s.ContainerStatuses[0].LastTerminationState.Terminated.ExitCode)
 			w.untilQuiet()
 			require.Equal(t, 2, w.runtime.Calls("StartContainer"), "one start for each end")
@@ -30,7 +30,7 @@ func TestSteppedClock(t *testing.T) {
 			w.clock.SetTime(w.clock.Now().Add(step))
 			_, err = w.runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
 			require.NoError(t, err)
-			w.become("restarted in a new sandbox", func() bool {
+			w.waitFor("restarted in a new sandbox", func() bool {
 				w.clock.Step(time.Second)
 				s, _ := w.statuses.Get(p.UID)
 				return restarted(2)(s) && w.runtime.Running()["main"] == 1

@@ -14,29 +14,29 @@ import (
 	"github.com/berth-dev/berth/kubelet/config"
 )
 
-// lives are Pods whose node agent dies again and again.
-type lives struct {
-	*world
-	rand  *rand.Rand
-	pods  map[string]*corev1.Pod
-	exits map[string]int32 // how often the Pod's container has ended by itself
-	gone  []*corev1.Pod    // removed, and of this life, or found by it
-	made  int
+// crashFixture are Pods whose node agent dies again and again.
+type crashFixture struct {
+	*fixture
+	rand    *rand.Rand
+	pods    map[string]*corev1.Pod
+	exits   map[string]int32 // how often the Pod's container has ended by itself
+	gone    []*corev1.Pod    // removed, and of this life, or found by it
+	created int
 }
 
 // create brings a Pod into the world; its container's name is the Pod's, so that the runtime can be told about it.
-func (l *lives) create() {
-	name := fmt.Sprintf("p%d", l.made)
-	l.made++
+func (l *crashFixture) create() {
+	name := fmt.Sprintf("p%d", l.created)
+	l.created++
 	p := pod(name, func(p *corev1.Pod) { p.Spec.Containers[0].Name = name })
 	l.pods[name] = p
 	l.add(p)
 }
 
-// settle waits until all Pods run, with as many restarts as their containers have ended.
-func (l *lives) settle() {
+// waitRunning waits until all Pods run, with as many restarts as their containers have ended.
+func (l *crashFixture) waitRunning() {
 	for name, p := range l.pods {
-		l.become(name+" runs", func() bool {
+		l.waitFor(name+" runs", func() bool {
 			l.clock.Step(time.Second)
 			l.statuses.mu.Lock()
 			defer l.statuses.mu.Unlock()
@@ -51,14 +51,14 @@ func (l *lives) settle() {
 }
 
 // crash ends the node agent, with starts that are cut off in the moment before, and begins another one.
-func (l *lives) crash() {
+func (l *crashFixture) crash() {
 	l.runtime.CutStarts(true)
 	before, some := l.runtime.Calls("StartContainer"), l.rand.IntN(3)
 	for range some {
 		l.create()
 	}
 	if l.rand.IntN(4) > 0 { // or else it dies before it comes to that
-		l.become("starts", func() bool { return l.runtime.Calls("StartContainer") >= before+some })
+		l.waitFor("starts", func() bool { return l.runtime.Calls("StartContainer") >= before+some })
 	}
 	l.stop()
 	l.runtime.CutStarts(false)
@@ -69,17 +69,17 @@ func (l *lives) crash() {
 	l.gone = slices.DeleteFunc(l.gone, func(p *corev1.Pod) bool {
 		return !slices.ContainsFunc(boxes.Items, func(box *runtimeapi.PodSandbox) bool { return box.Metadata.Uid == string(p.UID) })
 	})
-	l.boot()
+	l.start()
 	for _, p := range l.pods {
 		l.statuses.mu.Lock()
 		p.Status = l.statuses.last[p.UID]
 		l.statuses.mu.Unlock()
 		l.add(p.DeepCopy())
 	}
-	l.manager.SourceReady()
+	l.manager.SourcesReady()
 }
 
-func (l *lives) remove(name string) {
+func (l *crashFixture) remove(name string) {
 	p := deleted(l.pods[name])
 	l.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
 	l.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
@@ -87,44 +87,44 @@ func (l *lives) remove(name string) {
 	delete(l.pods, name)
 }
 
-// some is one of the Pods, or "".
-func (l *lives) some() string {
+// anyPod is one of the Pods, or "".
+func (l *crashFixture) anyPod() string {
 	for name := range l.pods {
 		return name
 	}
 	return ""
 }
 
-func TestPodsLiveThroughCrashesOfTheAgent(t *testing.T) {
+func TestPodsSurviveKubeletCrashes(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			l := &lives{
-				world: newWorld(t), rand: rand.New(rand.NewPCG(seed, 7)), pods: map[string]*corev1.Pod{},
+			l := &crashFixture{
+				fixture: newFixture(t), rand: rand.New(rand.NewPCG(seed, 7)), pods: map[string]*corev1.Pod{},
 				exits: map[string]int32{},
 			}
 			for range 30 {
-				name := l.some()
+				name := l.anyPod()
 				switch what := l.rand.IntN(10); {
 				case what < 3 || name == "":
 					l.create()
 				case what < 6:
 					l.crash()
 				case what < 8:
-					l.settle()
+					l.waitRunning()
 					l.exits[name]++
 					l.runtime.Exit(name, 1)
 				default:
 					l.remove(name)
 				}
 			}
-			l.settle()
+			l.waitRunning()
 			for _, p := range l.gone {
-				l.become(p.Name+" is gone with its volumes", func() bool {
+				l.waitFor(p.Name+" is gone with its volumes", func() bool {
 					l.clock.Step(time.Second)
 					return !l.manager.Has(p.UID) && !l.volumes.has(p.UID)
 				})
 			}
-			l.become("nothing is left of them", func() bool {
+			l.waitFor("nothing is left of them", func() bool {
 				l.clock.Step(time.Second)
 				boxes, _ := l.runtime.Held()
 				return boxes == len(l.pods)

@@ -46,10 +46,10 @@ type Runtime interface {
 // Reader reads all that the runtime holds of a Pod. *pleg.Watcher is one.
 type Reader interface {
 	Read(ctx context.Context, uid types.UID) (*container.PodStatus, error)
-	// HoldsNothing reports whether it is known without asking that nothing is held of a Pod for which nothing was asked.
-	HoldsNothing(uid types.UID) bool
-	// ReadMade adds to what was read of a Pod what was made since. Complete reports whether nothing was told of beyond.
-	ReadMade(ctx context.Context, had *container.PodStatus, made pleg.Made) (
+	// KnownEmpty reports whether it is known without asking that nothing is held of a Pod for which nothing was asked.
+	KnownEmpty(uid types.UID) bool
+	// ReadStarted adds to what was read of a Pod what was made since. Complete reports whether nothing was told of beyond.
+	ReadStarted(ctx context.Context, had *container.PodStatus, made pleg.Made) (
 		got *container.PodStatus, complete bool, err error)
 }
 
@@ -140,10 +140,10 @@ type Admitter interface {
 
 // Allocations remembers across processes what Pods were granted and told. *allocation.Store is one.
 type Allocations interface {
-	// Granted is the Pod with the resources it was granted last, nil if that is not known.
-	Granted(pod *corev1.Pod) *corev1.Pod
-	// Unsettled reports whether a container is known to have been told something else than the Pod was granted.
-	Unsettled(pod *corev1.Pod) bool
+	// Allocated is the Pod with the resources it was granted last, nil if that is not known.
+	Allocated(pod *corev1.Pod) *corev1.Pod
+	// HasPendingActuation reports whether a container is known to have been told something else than the Pod was granted.
+	HasPendingActuation(pod *corev1.Pod) bool
 	// Allocate notes that a Pod was granted what its spec says, Actuate that one of its containers was told so.
 	Allocate(pod *corev1.Pod)
 	Actuate(pod *corev1.Pod, container string)
@@ -153,11 +153,11 @@ type Allocations interface {
 // noAllocations remembers nothing.
 type noAllocations struct{}
 
-func (noAllocations) Granted(*corev1.Pod) *corev1.Pod { return nil }
-func (noAllocations) Unsettled(*corev1.Pod) bool      { return false }
-func (noAllocations) Allocate(*corev1.Pod)            {}
-func (noAllocations) Actuate(*corev1.Pod, string)     {}
-func (noAllocations) Forget(types.UID)                {}
+func (noAllocations) Allocated(*corev1.Pod) *corev1.Pod    { return nil }
+func (noAllocations) HasPendingActuation(*corev1.Pod) bool { return false }
+func (noAllocations) Allocate(*corev1.Pod)                 {}
+func (noAllocations) Actuate(*corev1.Pod, string)          {}
+func (noAllocations) Forget(types.UID)                     {}
 
 // Config are the values a Manager works with.
 type Config struct {
@@ -171,8 +171,8 @@ type Config struct {
 
 // Deps are what a Manager needs from others. Allocations, Metrics, Timeline, Recorder, Logger, Clock and Gone may be nil.
 type Deps struct {
-	// Gone is told of each Pod of which nothing is left on the node. It may call the Manager.
-	Gone func(uid types.UID)
+	// OnPodGone is told of each Pod of which nothing is left on the node. It may call the Manager.
+	OnPodGone func(uid types.UID)
 
 	Runtime  Runtime
 	Reader   Reader
@@ -201,8 +201,8 @@ func (d *Deps) complete() error {
 			return errors.New("pod workers: a dependency is missing")
 		}
 	}
-	if d.Gone == nil {
-		d.Gone = func(types.UID) {}
+	if d.OnPodGone == nil {
+		d.OnPodGone = func(types.UID) {}
 	}
 	if d.Allocations == nil {
 		d.Allocations = noAllocations{}

@@ -22,11 +22,11 @@ import (
 )
 
 type volumes struct {
-	mu      sync.Mutex
-	mounted map[types.UID]bool
-	starts  int
-	gate    chan struct{}
-	refuse  error // of Mount, set before there are Pods
+	mu       sync.Mutex
+	mounted  map[types.UID]bool
+	mounts   int
+	gate     chan struct{}
+	mountErr error // of Mount, set before there are Pods
 }
 
 func (v *volumes) block() func() {
@@ -37,10 +37,10 @@ func (v *volumes) block() func() {
 	return sync.OnceFunc(func() { close(gate) })
 }
 
-func (v *volumes) begun() int {
+func (v *volumes) mountCount() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.starts
+	return v.mounts
 }
 
 func (v *volumes) has(uid types.UID) bool {
@@ -51,7 +51,7 @@ func (v *volumes) has(uid types.UID) bool {
 
 func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
 	v.mu.Lock()
-	v.starts++
+	v.mounts++
 	gate := v.gate
 	v.mu.Unlock()
 	if gate != nil {
@@ -63,8 +63,8 @@ func (v *volumes) Mount(ctx context.Context, pod *corev1.Pod) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.refuse != nil {
-		return v.refuse
+	if v.mountErr != nil {
+		return v.mountErr
 	}
 	v.mounted[pod.UID] = true
 	return nil
@@ -162,10 +162,10 @@ func (h *hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler)
 }
 
 type admitter struct {
-	mu     sync.Mutex
-	refuse *status.Failure
-	later  *status.Failure // the answer of Resize
-	calls  map[string]int
+	mu            sync.Mutex
+	rejection     *status.Failure
+	resizeFailure *status.Failure // the answer of Resize
+	calls         map[string]int
 }
 
 func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
@@ -177,22 +177,22 @@ func (a *admitter) Admit(pod *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	if pod.Status.StartTime != nil {
 		a.calls["again"]++
 	}
-	return a.refuse
+	return a.rejection
 }
 
 func (a *admitter) Resize(_, _ *corev1.Pod, _ []*corev1.Pod) *status.Failure {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.later
+	return a.resizeFailure
 }
 
-func (a *admitter) answer(why *status.Failure) {
+func (a *admitter) setResizeFailure(why *status.Failure) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.later = why
+	a.resizeFailure = why
 }
 
-func (a *admitter) asked(what string) int {
+func (a *admitter) callCount(what string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.calls[what]
@@ -201,15 +201,15 @@ func (a *admitter) asked(what string) int {
 type builder struct {
 	mu      sync.Mutex
 	resized []bool // calls of ResizePod
-	// noGround is what the next PreparePod fails with.
-	noGround error
+	// prepareErr is what the next PreparePod fails with.
+	prepareErr error
 }
 
 func (b *builder) PreparePod(context.Context, *corev1.Pod) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.noGround
-	b.noGround = nil
+	err := b.prepareErr
+	b.prepareErr = nil
 	return err
 }
 
@@ -274,16 +274,16 @@ func (*builder) TerminationMessage(context.Context, *container.ContainerStatus) 
 
 // recorder counts the events it is given, by reason and message.
 type recorder struct {
-	mu   sync.Mutex
-	said map[string]int
-	// about are the parts of Pods that events were about, by the event's reason.
-	about map[string][]string
+	mu     sync.Mutex
+	counts map[string]int
+	// fieldPaths are the parts of Pods that events were about, by the event's reason.
+	fieldPaths map[string][]string
 	// all are the events as "type reason message".
 	all []string
 }
 
-// tells reports whether there was an event of which this is the beginning.
-func (r *recorder) tells(beginning string) bool {
+// hasPrefix reports whether there was an event of which this is the beginning.
+func (r *recorder) hasPrefix(beginning string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.all, func(event string) bool { return strings.HasPrefix(event, beginning) })
@@ -293,13 +293,13 @@ func (r *recorder) tells(beginning string) bool {
 func (r *recorder) fields(reason string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.about[reason])
+	return slices.Clone(r.fieldPaths[reason])
 }
 
-func (r *recorder) times(event string) int {
+func (r *recorder) count(event string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.said[event]
+	return r.counts[event]
 }
 
 func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
@@ -307,9 +307,9 @@ func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
 	defer r.mu.Unlock()
 	r.all = append(r.all, kind+" "+reason+" "+message)
 	if ref, ok := object.(*corev1.ObjectReference); ok {
-		r.about[reason] = append(r.about[reason], ref.FieldPath)
+		r.fieldPaths[reason] = append(r.fieldPaths[reason], ref.FieldPath)
 	}
-	r.said[reason+": "+message]++
+	r.counts[reason+": "+message]++
 }
 
 func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {

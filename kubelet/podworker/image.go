@@ -14,28 +14,28 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// pull begins to make images present: those of the containers to be started, and beside them those that will be
+// pullImages begins to make images present: those of the containers to be started, and beside them those that will be
 // needed first after these.
-func (w *worker) pull(ctx context.Context, actions kuberuntime.Actions) {
+func (w *worker) pullImages(ctx context.Context, actions kuberuntime.Actions) {
 	for _, s := range actions.Start {
-		w.pullFor(ctx, s.Container)
+		w.pullForContainer(ctx, s.Container)
 	}
 	for i := range w.pod.Spec.Containers {
 		c := &w.pod.Spec.Containers[i]
 		if w.runtime.Find(c.Name) == nil {
-			w.pullFor(ctx, c)
+			w.pullForContainer(ctx, c)
 		}
 	}
 }
 
-// pullFor begins to make a container's image present, and those of the image volumes that it mounts.
-func (w *worker) pullFor(ctx context.Context, c *corev1.Container) {
-	if w.ops[opCtr+c.Name] != nil {
+// pullForContainer begins to make a container's image present, and those of the image volumes that it mounts.
+func (w *worker) pullForContainer(ctx context.Context, c *corev1.Container) {
+	if w.ops[opContainer+c.Name] != nil {
 		return
 	}
-	w.pullOne(ctx, c.Name, c.Name, c.Image, c.ImagePullPolicy)
+	w.pullImage(ctx, c.Name, c.Name, c.Image, c.ImagePullPolicy)
 	for _, v := range w.imageVolumes(c) {
-		w.pullOne(ctx, c.Name, volumeKey(c, v.Name), v.Image.Reference, v.Image.PullPolicy)
+		w.pullImage(ctx, c.Name, imageVolumeKey(c, v.Name), v.Image.Reference, v.Image.PullPolicy)
 	}
 }
 
@@ -52,14 +52,14 @@ func (w *worker) imageVolumes(c *corev1.Container) []*corev1.Volume {
 	return found
 }
 
-// volumeKey is what the image of a container's volume is kept under; no container has such a name.
-func volumeKey(c *corev1.Container, volume string) string { return c.Name + "/" + volume }
+// imageVolumeKey is what the image of a container's volume is kept under; no container has such a name.
+func imageVolumeKey(c *corev1.Container, volume string) string { return c.Name + "/" + volume }
 
-// pulled returns the container's image and those of its image volumes by the volume's name, if all are present.
-func (w *worker) pulled(c *corev1.Container) (image *runtimeapi.Image, volumes map[string]*runtimeapi.Image) {
+// pulledImages returns the container's image and those of its image volumes by the volume's name, if all are present.
+func (w *worker) pulledImages(c *corev1.Container) (image *runtimeapi.Image, volumes map[string]*runtimeapi.Image) {
 	volumes = map[string]*runtimeapi.Image{}
 	for _, v := range w.imageVolumes(c) {
-		got := w.images[volumeKey(c, v.Name)]
+		got := w.images[imageVolumeKey(c, v.Name)]
 		if got == nil {
 			return nil, nil
 		}
@@ -72,24 +72,24 @@ func (w *worker) pulled(c *corev1.Container) (image *runtimeapi.Image, volumes m
 func (w *worker) forgetImages(c *corev1.Container) {
 	delete(w.images, c.Name)
 	for _, v := range w.imageVolumes(c) {
-		delete(w.images, volumeKey(c, v.Name))
+		delete(w.images, imageVolumeKey(c, v.Name))
 	}
 }
 
-// pullOne begins to make one image present, for the named container. It is kept under the key.
-func (w *worker) pullOne(ctx context.Context, name, key, image string, policy corev1.PullPolicy) {
+// pullImage begins to make one image present, for the named container. It is kept under the key.
+func (w *worker) pullImage(ctx context.Context, name, key, image string, policy corev1.PullPolicy) {
 	step := opImage + key
-	if w.images[key] != nil || w.ops[step] != nil || w.waits(step) {
+	if w.images[key] != nil || w.ops[step] != nil || w.backingOff(step) {
 		return
 	}
 	if w.pulls.from.IsZero() {
 		w.pulls.from = w.m.deps.Clock.Now()
 	}
 	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
-	w.begin(ctx, step, op{}, func(ctx context.Context) func() {
+	w.startOp(ctx, step, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
 		image, err := w.m.deps.Images.Ensure(span.Context(ctx), want)
-		span.End(withReason(err))
+		span.End(withImageReason(err))
 		return func() {
 			w.pulls.to = w.m.deps.Clock.Now()
 			if err == nil {
@@ -102,16 +102,16 @@ func (w *worker) pullOne(ctx context.Context, name, key, image string, policy co
 			if errors.As(err, &refused) {
 				w.waiting[name] = status.Waiting{Reason: refused.Reason, Message: refused.Message}
 				w.retries[step] = retry{until: refused.RetryAt}
-				w.lookAt(refused.RetryAt)
+				w.wakeAt(refused.RetryAt)
 				return
 			}
-			w.fail(ctx, step, err)
+			w.failStep(ctx, step, err)
 		}
 	})
 }
 
-// withReason gives the timeline what an image's error says beside its text.
-func withReason(err error) error {
+// withImageReason gives the timeline what an image's error says beside its text.
+func withImageReason(err error) error {
 	var refused *images.Error
 	if errors.As(err, &refused) {
 		return timeline.WithReason(err, refused.Reason, refused.Remedy)

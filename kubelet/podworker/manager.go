@@ -19,7 +19,7 @@ const owner = "kubelet"
 
 // Manager has one worker for each Pod. It is safe for concurrent use; its methods do not block.
 type Manager struct {
-	cfg     Config
+	config  Config
 	deps    Deps
 	backoff *kuberuntime.Backoff
 
@@ -30,28 +30,28 @@ type Manager struct {
 	mu      sync.Mutex // guards all below
 	running context.Context
 	workers map[types.UID]*worker
-	// held are the workers made before Start.
-	held []*worker
-	// ready says that the source has delivered all Pods once; listed is what the runtime was last seen to hold.
-	ready  bool
-	listed []types.UID
+	// pendingWorkers are the workers made before Start.
+	pendingWorkers []*worker
+	// sourcesReady says that the source has delivered all Pods once; listed is what the runtime was last seen to hold.
+	sourcesReady bool
+	runtimePods  []types.UID
 }
 
 var _ config.Handler = (*Manager)(nil)
 
 // New makes a Manager. Start runs its workers.
-func New(cfg Config, deps Deps) (*Manager, error) {
+func New(config Config, deps Deps) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	if cfg.HostIPs == nil {
-		cfg.HostIPs = func() []string { return nil }
+	if config.HostIPs == nil {
+		config.HostIPs = func() []string { return nil }
 	}
-	if cfg.RuntimeName == "" {
-		cfg.RuntimeName = "containerd"
+	if config.RuntimeName == "" {
+		config.RuntimeName = "containerd"
 	}
 	return &Manager{
-		cfg: cfg, deps: deps, backoff: kuberuntime.NewBackoff(cfg.MaxBackoff), workers: map[types.UID]*worker{},
+		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
 	}, nil
 }
 
@@ -59,14 +59,14 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.running = ctx
-	for _, w := range m.held {
-		m.launch(w)
+	for _, w := range m.pendingWorkers {
+		m.startWorker(w)
 	}
-	m.held = nil
+	m.pendingWorkers = nil
 	m.mu.Unlock()
 	<-ctx.Done()
 	m.mu.Lock()
-	m.ready = false // no worker is made from here on
+	m.sourcesReady = false // no worker is made from here on
 	m.mu.Unlock()
 	m.group.Wait()
 	return nil
@@ -83,36 +83,36 @@ func (m *Manager) HandlePod(change config.Change) {
 		if change.Op == config.Remove {
 			return
 		}
-		m.welcome(pod)
+		m.addPod(pod)
 		return
 	}
 	switch {
-	case w.leaving && change.Op == config.Remove:
-		w.again = nil
-	case w.leaving && (change.Op == config.Add || w.again != nil):
-		w.again = pod
+	case w.removedFromSource && change.Op == config.Remove:
+		w.recreated = nil
+	case w.removedFromSource && (change.Op == config.Add || w.recreated != nil):
+		w.recreated = pod
 	case change.Op == config.Remove:
-		w.leaving = true
+		w.removedFromSource = true
 		w.post(func() { w.removed = true })
 	case change.Op == config.Reconcile:
-		w.post(func() { w.take(pod) })
+		w.post(func() { w.updatePod(pod) })
 	default:
 		w.post(func() {
-			w.take(pod)
+			w.updatePod(pod)
 			m.deps.Volumes.PodUpdated(pod)
 		})
 	}
 }
 
-// welcome makes the worker of a new Pod. The caller holds mu.
-func (m *Manager) welcome(pod *corev1.Pod) {
+// addPod makes the worker of a new Pod. The caller holds mu.
+func (m *Manager) addPod(pod *corev1.Pod) {
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
 	rejected := m.admit(pod)
 	w := newWorker(m, pod)
 	if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
-	m.add(w)
+	m.addWorker(w)
 }
 
 // admit asks whether a new Pod may run here. The caller holds mu.
@@ -122,11 +122,11 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 		return nil
 	}
 	judged := pod
-	if granted := m.deps.Allocations.Granted(pod); granted != nil {
+	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
 		judged = granted // an earlier process has taken it, and got no further
 	}
-	failure := m.deps.Admitter.Admit(judged, m.others(nil))
-	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", asError(failure))
+	failure := m.deps.Admitter.Admit(judged, m.activePodsExcept(nil))
+	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
 		m.deps.Logger.Warn("pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
@@ -135,55 +135,55 @@ func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 	return failure
 }
 
-// others are the Pods that use some of the node, but for that of one worker. The caller holds mu.
-func (m *Manager) others(but *worker) []*corev1.Pod {
+// activePodsExcept are the Pods that use some of the node, but for that of one worker. The caller holds mu.
+func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, w := range m.workers {
-		if known := w.known.Load(); w != but && known != nil && w.rejected == nil && !w.over.Load() {
+		if known := w.sharedPod.Load(); w != but && known != nil && w.rejected == nil && !w.released.Load() {
 			others = append(others, known)
 		}
 	}
 	return others
 }
 
-// SourceReady says that all Pods were delivered once: what the runtime holds beyond them has to go.
-func (m *Manager) SourceReady() {
+// SourcesReady says that all Pods were delivered once: what the runtime holds beyond them has to go.
+func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ready = true
-	m.sweep()
+	m.sourcesReady = true
+	m.stopOrphans()
 }
 
-// Listed says which Pods the runtime holds.
-func (m *Manager) Listed(uids []types.UID) {
+// RuntimePods says which Pods the runtime holds.
+func (m *Manager) RuntimePods(uids []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listed = slices.Clone(uids)
-	m.sweep()
+	m.runtimePods = slices.Clone(uids)
+	m.stopOrphans()
 }
 
-// sweep makes a worker for each Pod that the runtime holds and nobody wants, to end it. The caller holds mu.
-func (m *Manager) sweep() {
-	if !m.ready {
+// stopOrphans makes a worker for each Pod that the runtime holds and nobody wants, to end it. The caller holds mu.
+func (m *Manager) stopOrphans() {
+	if !m.sourcesReady {
 		return
 	}
-	for _, uid := range m.listed {
+	for _, uid := range m.runtimePods {
 		if m.workers[uid] != nil {
 			continue
 		}
 		w := newWorker(m, nil)
-		w.uid, w.removed, w.leaving = uid, true, true
-		m.deps.Metrics.Orphan()
+		w.uid, w.removed, w.removedFromSource = uid, true, true
+		m.deps.Metrics.OrphanedPod()
 		m.deps.Logger.Warn("the runtime holds a pod that nobody wants; ending it", "uid", uid)
-		m.add(w)
+		m.addWorker(w)
 	}
-	m.listed = nil
+	m.runtimePods = nil
 }
 
-// Dirty says that a Pod's state in the runtime may have changed.
-func (m *Manager) Dirty(uid types.UID) {
+// RuntimeChanged says that a Pod's state in the runtime may have changed.
+func (m *Manager) RuntimeChanged(uid types.UID) {
 	if w := m.worker(uid); w != nil {
-		w.post(func() { w.heard = true })
+		w.post(func() { w.eventPending = true })
 	}
 }
 
@@ -194,12 +194,12 @@ func (m *Manager) Wake(uid types.UID) {
 	}
 }
 
-// Connected says that the runtime can be reached again: all workers look anew.
-func (m *Manager) Connected() {
+// RuntimeConnected says that the runtime can be reached again: all workers look anew.
+func (m *Manager) RuntimeConnected() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.workers {
-		w.post(func() { w.changed = true; w.retries.clear() })
+		w.post(func() { w.dirty = true; w.retries.clear() })
 	}
 }
 
@@ -231,7 +231,7 @@ func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) boo
 	failure.Disruption = true
 	w.post(func() {
 		if w.failure == nil {
-			w.failure, w.override = &failure, grace
+			w.failure, w.graceOverride = &failure, grace
 			if failure.Detail != "" {
 				w.m.deps.Metrics.Evicted(failure.Detail)
 			}
@@ -246,7 +246,7 @@ func (m *Manager) Pods() []*corev1.Pod {
 	defer m.mu.Unlock()
 	pods := make([]*corev1.Pod, 0, len(m.workers))
 	for _, w := range m.workers {
-		if pod := w.known.Load(); pod != nil {
+		if pod := w.sharedPod.Load(); pod != nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -266,8 +266,8 @@ func (m *Manager) Ended(uid types.UID, containerID string) <-chan struct{} {
 		return ended
 	}
 	w.post(func() {
-		w.watched[containerID] = append(w.watched[containerID], ended)
-		w.touched()
+		w.exitWaiters[containerID] = append(w.exitWaiters[containerID], ended)
+		w.invalidate()
 	})
 	return ended
 }
@@ -278,46 +278,46 @@ func (m *Manager) worker(uid types.UID) *worker {
 	return m.workers[uid]
 }
 
-// add takes a new worker in. The caller holds mu.
-func (m *Manager) add(w *worker) {
+// addWorker takes a new worker in. The caller holds mu.
+func (m *Manager) addWorker(w *worker) {
 	m.workers[w.uid] = w
 	if m.running == nil {
-		m.held = append(m.held, w)
+		m.pendingWorkers = append(m.pendingWorkers, w)
 		return
 	}
-	m.launch(w)
+	m.startWorker(w)
 }
 
-// launch runs a worker. The caller holds mu.
-func (m *Manager) launch(w *worker) {
+// startWorker runs a worker. The caller holds mu.
+func (m *Manager) startWorker(w *worker) {
 	ctx := m.running
 	if ctx.Err() != nil {
 		return
 	}
 	m.group.Go(func() {
 		if w.run(ctx) {
-			m.drop(w)
+			m.removeWorker(w)
 		}
 	})
 }
 
-// drop forgets a worker whose Pod has left no trace. If the Pod's source has it again, it begins anew.
-func (m *Manager) drop(w *worker) {
+// removeWorker forgets a worker whose Pod has left no trace. If the Pod's source has it again, it begins anew.
+func (m *Manager) removeWorker(w *worker) {
 	m.deps.Statuses.Forget(w.uid)
 	m.deps.Images.Forget(w.uid)
 	m.deps.Allocations.Forget(w.uid)
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
-	m.deps.Gone(w.uid) // which may have the source of static Pods hand on the next one, even of the same UID
+	m.deps.OnPodGone(w.uid) // which may have the source of static Pods hand on the next one, even of the same UID
 	m.mu.Lock()
 	delete(m.workers, w.uid)
-	if again := w.again; again != nil {
+	if again := w.recreated; again != nil {
 		m.deps.Metrics.Restarted(config.IsLocal(again))
 		m.deps.Logger.Info("the pod was deleted and made again with the same UID; it begins anew",
 			"pod", again.Namespace+"/"+again.Name, "uid", again.UID)
 		m.deps.Statuses.Observe(again)
-		m.welcome(again)
+		m.addPod(again)
 	}
 	m.mu.Unlock()
-	m.freed(byRemoval)
+	m.retryDeferred(triggerRemoval)
 }

@@ -26,58 +26,58 @@ type Metrics interface {
 	PodRunning(sinceSeen, sinceCreated, own time.Duration)
 	// WorkerStarted is told of each worker how long after its Pod was seen it began, Round of each of its looks.
 	WorkerStarted(after time.Duration)
-	Round(kind string, took time.Duration)
-	// Orphan is told of each Pod that the runtime held and nobody wanted.
-	Orphan()
+	SyncDuration(kind string, took time.Duration)
+	// OrphanedPod is told of each Pod that the runtime held and nobody wanted.
+	OrphanedPod()
 	// Restarted is told of each Pod that its source had again, under the same UID, before the last of it was gone.
 	Restarted(static bool)
-	// ResizeAsked is told of each amount in which a new version of a Pod differs from the one before it: "cpu" or
+	// ResizeRequested is told of each amount in which a new version of a Pod differs from the one before it: "cpu" or
 	// "memory" of a container's "requests" or "limits", and whether it was to "add", "remove", "increase" or "decrease" it.
-	ResizeAsked(resource, requirement, operation string)
-	// Accepted is told of each change that had to wait for room and was granted, and what made the worker ask again.
-	Accepted(trigger string)
-	// Resized is told of each change of resources that is in force, and of each try that failed, with the time since it
+	ResizeRequested(resource, requirement, operation string)
+	// ResizeAccepted is told of each change that had to wait for room and was granted, and what made the worker ask again.
+	ResizeAccepted(trigger string)
+	// ResizeFinished is told of each change of resources that is in force, and of each try that failed, with the time since it
 	// was granted; Infeasible of each change that never can be, and why.
-	Resized(took time.Duration, ok bool)
-	Infeasible(detail string)
+	ResizeFinished(took time.Duration, ok bool)
+	ResizeInfeasible(detail string)
 	// Evicted is told once of each Pod that is evicted by a signal.
 	Evicted(signal string)
 }
 
-// Place is where a Pod's worker stands: its lifecycle is sync, terminating or terminated, its configuration desired,
+// WorkerState is where a Pod's worker stands: its lifecycle is sync, terminating or terminated, its configuration desired,
 // orphan (gone from its source) or runtime_only (never in one).
-type Place struct {
+type WorkerState struct {
 	Lifecycle, Config string
 	Static            bool
 }
 
-// Working counts the workers by where they stand.
-func (m *Manager) Working() map[Place]int {
+// CountByState counts the workers by where they stand.
+func (m *Manager) CountByState() map[WorkerState]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	counts := map[Place]int{}
+	counts := map[WorkerState]int{}
 	for _, w := range m.workers {
-		if at := w.place.Load(); at != nil {
+		if at := w.lastState.Load(); at != nil {
 			counts[*at]++
 		}
 	}
 	return counts
 }
 
-// lifecycles are upstream's words for states.
-var lifecycles = map[state]string{syncing: "sync", terminating: "terminating", terminated: "terminated"}
+// lifecycleNames are upstream's words for states.
+var lifecycleNames = map[state]string{syncing: "sync", terminating: "terminating", terminated: "terminated"}
 
-// measured does one round and tells how long it took.
-func (w *worker) measured(look func() bool) bool {
-	kind, start := lifecycles[w.state], w.m.deps.Clock.Now()
-	if w.place.Load() == nil {
+// timed does one round and tells how long it took.
+func (w *worker) timed(look func() bool) bool {
+	kind, start := lifecycleNames[w.state], w.m.deps.Clock.Now()
+	if w.lastState.Load() == nil {
 		kind = "create"
 	}
 	gone := look()
-	w.m.deps.Metrics.Round(kind, w.m.deps.Clock.Since(start))
-	at := Place{Lifecycle: lifecycles[w.state], Config: "desired"}
+	w.m.deps.Metrics.SyncDuration(kind, w.m.deps.Clock.Since(start))
+	at := WorkerState{Lifecycle: lifecycleNames[w.state], Config: "desired"}
 	switch {
-	case w.found:
+	case w.runtimeOnly:
 		at.Config = "runtime_only"
 	case w.removed:
 		at.Config = "orphan"
@@ -85,12 +85,12 @@ func (w *worker) measured(look func() bool) bool {
 	if w.pod != nil {
 		at.Static = config.IsLocal(w.pod)
 	}
-	w.place.Store(&at)
+	w.lastState.Store(&at)
 	return gone
 }
 
-// ownTime is how long the Pod took to run since its creation, without pulls and init containers.
-func (w *worker) ownTime(sinceCreated time.Duration) time.Duration {
+// sliDuration is how long the Pod took to run since its creation, without pulls and init containers.
+func (w *worker) sliDuration(sinceCreated time.Duration) time.Duration {
 	for _, v := range w.pod.Spec.Volumes {
 		if v.Secret == nil && v.ConfigMap == nil && v.DownwardAPI == nil && v.Projected == nil && v.EmptyDir == nil {
 			return -1
@@ -111,8 +111,8 @@ func (w *worker) ownTime(sinceCreated time.Duration) time.Duration {
 	return max(own, 0)
 }
 
-// tellEnd tells of an instance that ran.
-func (w *worker) tellEnd(id string) {
+// recordExit tells of an instance that ran.
+func (w *worker) recordExit(id string) {
 	c := w.runtime.FindID(id)
 	if c == nil || c.State != container.StateExited || w.pod == nil {
 		return
@@ -131,28 +131,28 @@ func (w *worker) tellEnd(id string) {
 	w.m.deps.Metrics.ContainerEnded(kind, int32(c.ExitCode), c.Reason)
 }
 
-// tellAsked tells which amounts differ between two versions of a Pod, and notes that there is something to ask for.
-func (w *worker) tellAsked(old, pod *corev1.Pod) {
+// recordResizeRequest tells which amounts differ between two versions of a Pod, and notes that there is something to ask for.
+func (w *worker) recordResizeRequest(old, pod *corev1.Pod) {
 	if old == nil || sameResources(old, pod) {
 		return
 	}
-	w.ask(byUpdate)
+	w.setResizeTrigger(triggerUpdate)
 	tell := func(before, now []corev1.Container) {
 		for i := range now {
 			at := slices.IndexFunc(before, func(c corev1.Container) bool { return c.Name == now[i].Name })
 			if at < 0 {
 				continue
 			}
-			w.tellAmounts("requests", before[at].Resources.Requests, now[i].Resources.Requests)
-			w.tellAmounts("limits", before[at].Resources.Limits, now[i].Resources.Limits)
+			w.recordAmounts("requests", before[at].Resources.Requests, now[i].Resources.Requests)
+			w.recordAmounts("limits", before[at].Resources.Limits, now[i].Resources.Limits)
 		}
 	}
 	tell(old.Spec.InitContainers, pod.Spec.InitContainers)
 	tell(old.Spec.Containers, pod.Spec.Containers)
 }
 
-// tellAmounts tells of the amounts that differ. One of zero is as good as none.
-func (w *worker) tellAmounts(requirement string, before, now corev1.ResourceList) {
+// recordAmounts tells of the amounts that differ. One of zero is as good as none.
+func (w *worker) recordAmounts(requirement string, before, now corev1.ResourceList) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		had, wants := before[name], now[name]
 		operation := ""
@@ -168,14 +168,14 @@ func (w *worker) tellAmounts(requirement string, before, now corev1.ResourceList
 		default:
 			operation = "increase"
 		}
-		w.m.deps.Metrics.ResizeAsked(string(name), requirement, operation)
+		w.m.deps.Metrics.ResizeRequested(string(name), requirement, operation)
 	}
 }
 
-// tellResized tells of a granted change that is in force or that failed, unless an earlier process has begun it.
-func (w *worker) tellResized(ok bool) {
-	if begun := w.resize.begun; !begun.IsZero() {
-		w.m.deps.Metrics.Resized(w.m.deps.Clock.Since(begun), ok)
+// recordResizeResult tells of a granted change that is in force or that failed, unless an earlier process has begun it.
+func (w *worker) recordResizeResult(ok bool) {
+	if begun := w.resize.startedAt; !begun.IsZero() {
+		w.m.deps.Metrics.ResizeFinished(w.m.deps.Clock.Since(begun), ok)
 	}
 }
 
@@ -196,11 +196,11 @@ func (noMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
 // The rest implements Metrics.
 func (noMetrics) ContainerEnded(kuberuntime.Kind, int32, string) {}
 func (noMetrics) WorkerStarted(time.Duration)                    {}
-func (noMetrics) Round(string, time.Duration)                    {}
-func (noMetrics) Orphan()                                        {}
+func (noMetrics) SyncDuration(string, time.Duration)             {}
+func (noMetrics) OrphanedPod()                                   {}
 func (noMetrics) Restarted(bool)                                 {}
-func (noMetrics) ResizeAsked(string, string, string)             {}
-func (noMetrics) Accepted(string)                                {}
-func (noMetrics) Resized(time.Duration, bool)                    {}
-func (noMetrics) Infeasible(string)                              {}
+func (noMetrics) ResizeRequested(string, string, string)         {}
+func (noMetrics) ResizeAccepted(string)                          {}
+func (noMetrics) ResizeFinished(time.Duration, bool)             {}
+func (noMetrics) ResizeInfeasible(string)                        {}
 func (noMetrics) Evicted(string)                                 {}

@@ -11,92 +11,92 @@ import (
 	"github.com/berth-dev/berth/kubelet/pleg"
 )
 
-// touched says that we have changed the runtime ourselves: the next look reads it at once.
-func (w *worker) touched() { w.changed, w.urgent = true, true }
+// invalidate says that we have changed the runtime ourselves: the next look reads it at once.
+func (w *worker) invalidate() { w.dirty, w.forceRead = true, true }
 
-// stale reports whether the runtime may hold something else than what was read.
-func (w *worker) stale() bool { return w.changed || w.heard || len(w.made) > 0 }
+// needsRead reports whether the runtime may hold something else than what was read.
+func (w *worker) needsRead() bool { return w.dirty || w.eventPending || len(w.startedSinceRead) > 0 }
 
 // read brings the worker's view of the runtime up to date where it has to be, and reports whether it is there.
 func (w *worker) read(ctx context.Context) bool {
 	switch {
-	case w.runtime == nil && w.pod != nil && !w.since.IsZero() && w.m.deps.Reader.HoldsNothing(w.uid):
-		w.runtime, w.changed, w.urgent = container.FromCRI(w.uid, nil, nil), false, false
-	case len(w.made) > 0:
-		w.readMade(ctx)
+	case w.runtime == nil && w.pod != nil && !w.firstSeen.IsZero() && w.m.deps.Reader.KnownEmpty(w.uid):
+		w.runtime, w.dirty, w.forceRead = container.FromCRI(w.uid, nil, nil), false, false
+	case len(w.startedSinceRead) > 0:
+		w.readStarted(ctx)
 	}
-	if (w.changed || w.heard) && (w.urgent || w.busy.Load() == 0 && !w.allStopped()) {
-		if w.waits("read") {
+	if (w.dirty || w.eventPending) && (w.forceRead || w.busy.Load() == 0 && !w.allStopped()) {
+		if w.backingOff("read") {
 			return false
 		}
 		got, err := w.m.deps.Reader.Read(ctx, w.uid)
 		if err != nil {
-			w.unread(err)
-			w.failed("read", err)
+			w.reportReadError(err)
+			w.recordFailure("read", err)
 			return false
 		}
-		w.blind = false
+		w.readErrorReported = false
 		w.retries.done("read")
-		w.runtime, w.changed, w.heard, w.urgent = got, false, false, false
-		w.learn(ctx)
+		w.runtime, w.dirty, w.eventPending, w.forceRead = got, false, false, false
+		w.observe(ctx)
 	}
 	return w.runtime != nil
 }
 
-// unread tells once that the runtime does not say what it holds of the Pod. That it is away altogether concerns all Pods,
+// reportReadError tells once that the runtime does not say what it holds of the Pod. That it is away altogether concerns all Pods,
 // and is told of the node.
-func (w *worker) unread(err error) {
-	if w.blind || w.pod == nil || cri.IsUnavailable(err) || errors.Is(err, context.Canceled) {
+func (w *worker) reportReadError(err error) {
+	if w.readErrorReported || w.pod == nil || cri.IsUnavailable(err) || errors.Is(err, context.Canceled) {
 		return
 	}
-	w.blind = true
+	w.readErrorReported = true
 	if sandbox := (*pleg.SandboxError)(nil); errors.As(err, &sandbox) {
-		w.warn("", "FailedPodSandBoxStatus", "Unable to get pod sandbox status: %s", message(sandbox.Err))
+		w.eventWarning("", "FailedPodSandBoxStatus", "Unable to get pod sandbox status: %s", errorMessage(sandbox.Err))
 		return
 	}
-	w.warn("", "FailedSync", "error determining status: %s", message(err))
+	w.eventWarning("", "FailedSync", "error determining status: %s", errorMessage(err))
 }
 
-// readMade reads what we have made ourselves, and no more unless something else was told of meanwhile. A whole read
+// readStarted reads what we have made ourselves, and no more unless something else was told of meanwhile. A whole read
 // follows if that does not do.
-func (w *worker) readMade(ctx context.Context) {
-	made := w.made
-	w.made = nil
-	if w.runtime == nil || w.changed {
-		w.touched()
+func (w *worker) readStarted(ctx context.Context) {
+	made := w.startedSinceRead
+	w.startedSinceRead = nil
+	if w.runtime == nil || w.dirty {
+		w.invalidate()
 		return
 	}
 	for _, one := range made {
-		got, complete, err := w.m.deps.Reader.ReadMade(ctx, w.runtime, one)
+		got, complete, err := w.m.deps.Reader.ReadStarted(ctx, w.runtime, one)
 		if err != nil {
-			w.log.Debug("what was made could not be read alone", "error", err)
-			w.unread(err)
-			w.touched()
+			w.logger.Debug("what was made could not be read alone", "error", err)
+			w.reportReadError(err)
+			w.invalidate()
 			return
 		}
-		w.runtime, w.heard = got, !complete
+		w.runtime, w.eventPending = got, !complete
 	}
-	if w.heard {
-		w.touched()
+	if w.eventPending {
+		w.invalidate()
 		return
 	}
-	w.learn(ctx)
+	w.observe(ctx)
 }
 
 // allStopped reports whether the Pod is on its way out and everything of it has been stopped: nothing that the runtime
 // could tell matters to what is left to do.
 func (w *worker) allStopped() bool {
-	return w.state == terminating && w.killed && w.runtime != nil && !w.lives()
+	return w.state == terminating && w.podKilled && w.runtime != nil && !w.anyRunning()
 }
 
-// lives reports whether anything of the Pod ran when it was read.
-func (w *worker) lives() bool {
+// anyRunning reports whether anything of the Pod ran when it was read.
+func (w *worker) anyRunning() bool {
 	return len(w.runtime.Running()) > 0 || len(w.runtime.ReadySandboxes()) > 0
 }
 
-// sandboxesStopped notes that the runtime has stopped the sandboxes that the Pod was read with. It says so when it is
+// markSandboxesStopped notes that the runtime has stopped the sandboxes that the Pod was read with. It says so when it is
 // done, so there is no need to ask.
-func (w *worker) sandboxesStopped(held *container.PodStatus) {
+func (w *worker) markSandboxesStopped(held *container.PodStatus) {
 	down := &container.PodStatus{UID: w.uid}
 	for _, box := range held.Sandboxes {
 		down.Sandboxes = append(down.Sandboxes, &runtimeapi.PodSandboxStatus{

@@ -22,29 +22,29 @@ func (w *worker) report() {
 			return
 		}
 		w.reported = true
-		w.set(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
+		w.setStatus(status.Rejected(w.pod, *w.rejected, w.m.deps.Clock.Now()))
 		return
 	}
-	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.stale()) {
+	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead()) {
 		return
 	}
 	if !w.reported && status.Terminal(w.pod.Status.Phase) {
 		return // its last word was written by an earlier process
 	}
 	w.reported = true
-	w.set(status.Compute(status.Input{
+	w.setStatus(status.Compute(status.Input{
 		Pod:         w.pod,
-		Old:         w.status(),
+		Old:         w.lastStatus(),
 		Runtime:     w.runtime,
-		RuntimeName: w.m.cfg.RuntimeName,
+		RuntimeName: w.m.config.RuntimeName,
 		Waiting:     w.waiting,
-		Messages:    w.messages,
-		Probes:      verdicts{w.m.deps.Probes},
-		HostIPs:     w.m.cfg.HostIPs(),
-		Prepared:    w.prepared && !w.ended() && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
+		Messages:    w.terminationMessages,
+		Probes:      probeResults{w.m.deps.Probes},
+		HostIPs:     w.m.config.HostIPs(),
+		Prepared:    w.volumesMounted && !w.ended() && kuberuntime.UsableSandbox(w.pod, w.runtime) != nil,
 		Ended:       w.ended(),
 		Failure:     w.failure,
-		Resize:      w.resize.state(),
+		Resize:      w.resize.status(),
 		Now:         w.m.deps.Clock.Now(),
 	}))
 }
@@ -55,22 +55,22 @@ func (w *worker) ended() bool {
 	return w.stopped || w.ops[opStop] != nil && len(w.runtime.Running()) == 0
 }
 
-func (w *worker) set(s corev1.PodStatus) {
+func (w *worker) setStatus(s corev1.PodStatus) {
 	w.m.deps.Statuses.Set(w.pod, s)
-	if s.Phase == corev1.PodRunning && !w.since.IsZero() {
+	if s.Phase == corev1.PodRunning && !w.firstSeen.IsZero() {
 		whole := w.m.deps.Clock.Since(w.pod.CreationTimestamp.Time)
-		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.since), whole, w.ownTime(whole))
-		w.since = time.Time{}
+		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.firstSeen), whole, w.sliDuration(whole))
+		w.firstSeen = time.Time{}
 	}
 	ready := status.IsReady(&s)
 	if ready && !w.wasReady {
-		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageReady, "", nil)
+		w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageReady, "", nil)
 	}
 	w.wasReady = ready
 }
 
-// initEnded notes in the timeline that an init container has come to its end.
-func (w *worker) initEnded(c *container.ContainerStatus) {
+// recordInitEnd notes in the timeline that an init container has come to its end.
+func (w *worker) recordInitEnd(c *container.ContainerStatus) {
 	for i := range w.pod.Spec.InitContainers {
 		if w.pod.Spec.InitContainers[i].Name != c.Name {
 			continue
@@ -79,39 +79,39 @@ func (w *worker) initEnded(c *container.ContainerStatus) {
 		if c.ExitCode != 0 {
 			err = fmt.Errorf("exit code %d (%s)", c.ExitCode, c.Reason)
 		}
-		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageInit, c.Name, err)
+		w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageInit, c.Name, err)
 	}
 }
 
-// verdicts are the probes in the words of the status. A container that the prober does not know yet has only the
+// probeResults are the probes in the words of the status. A container that the prober does not know yet has only the
 // probes it does not have behind it.
-type verdicts struct{ probes Probes }
+type probeResults struct{ probes Probes }
 
-var _ status.Probes = verdicts{}
+var _ status.Probes = probeResults{}
 
 // Started implements status.Probes.
-func (v verdicts) Started(c *corev1.Container, id string) bool {
+func (v probeResults) Started(c *corev1.Container, id string) bool {
 	started, known := v.probes.Started(id)
 	return started || !known && c.StartupProbe == nil
 }
 
 // Ready implements status.Probes.
-func (v verdicts) Ready(c *corev1.Container, id string) bool {
+func (v probeResults) Ready(c *corev1.Container, id string) bool {
 	ready, known := v.probes.Ready(id)
 	return ready || !known && c.ReadinessProbe == nil
 }
 
-// note and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
-func (w *worker) note(name, reason, format string, args ...any) {
+// eventNormal and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
+func (w *worker) eventNormal(name, reason, format string, args ...any) {
 	w.event(name, corev1.EventTypeNormal, reason, format, args...)
 }
 
-func (w *worker) warn(name, reason, format string, args ...any) {
+func (w *worker) eventWarning(name, reason, format string, args ...any) {
 	w.event(name, corev1.EventTypeWarning, reason, format, args...)
 }
 
 func (w *worker) event(name, kind, reason, format string, args ...any) {
-	pod := w.known.Load()
+	pod := w.sharedPod.Load()
 	if pod == nil || pod.Name == "" {
 		return
 	}

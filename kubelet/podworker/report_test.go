@@ -14,86 +14,86 @@ import (
 )
 
 func TestTheLastStatusDoesNotWaitForTheSandbox(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a")
 	w.add(p)
-	w.eventually(p.UID, "running", running)
+	w.waitStatus(p.UID, "running", running)
 	release := w.runtime.Block("StopPodSandbox")
 	defer release()
 	p = deleted(p)
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
-	s := w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
 	require.Equal(t, int32(143), s.ContainerStatuses[0].State.Terminated.ExitCode)
 	require.True(t, w.volumes.has(p.UID), "the volumes wait for the sandbox")
 	require.False(t, w.statuses.isFinished(p.UID), "and the object for both")
 	release()
-	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	w.waitFor("finished", func() bool { return w.statuses.isFinished(p.UID) })
 	require.False(t, w.volumes.has(p.UID))
 }
 
 // A sandbox waits for no answer of the runtime's where it is known that nothing is held of its Pod.
 func TestNothingIsReadBeforeTheFirstSandbox(t *testing.T) {
-	w := newWorld(t)
-	w.become("listed", func() bool { return w.watcher.HoldsNothing("uid-a") })
+	w := newFixture(t)
+	w.waitFor("listed", func() bool { return w.watcher.KnownEmpty("uid-a") })
 	lists := w.runtime.Calls("ListPodSandbox")
 	release := w.runtime.Block("RunPodSandbox")
 	defer release()
 	w.add(pod("a"))
-	w.become("sandbox is being made", func() bool { return w.runtime.Calls("RunPodSandbox") == 1 })
+	w.waitFor("sandbox is being made", func() bool { return w.runtime.Calls("RunPodSandbox") == 1 })
 	require.Equal(t, lists, w.runtime.Calls("ListPodSandbox"))
 	release()
-	w.eventually("uid-a", "running", running)
+	w.waitStatus("uid-a", "running", running)
 }
 
 // reads is how often the runtime was asked for all that it holds of a Pod.
-func (w *world) reads() int {
+func (w *fixture) reads() int {
 	return w.runtime.Calls("ListPodSandbox") + w.runtime.Calls("PodSandboxStatus") + w.runtime.Calls("ContainerStatus")
 }
 
 // The way from the sandbox's end to the object's is short: StopPodSandbox has said that it is done, and nothing that the
 // runtime could tell matters any more.
 func TestNothingIsReadAfterTheSandboxWasStopped(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var reads atomic.Int64 // when its object was told to go for the first time: it may be told again
 	w.statuses.atFinish = func() { reads.CompareAndSwap(0, int64(w.reads())) }
 	p := pod("a")
 	w.add(p)
-	w.eventually(p.UID, "running", running)
+	w.waitStatus(p.UID, "running", running)
 	release := w.runtime.Block("StopPodSandbox")
 	defer release()
 	p = deleted(p)
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
-	w.become("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
-	w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	w.waitFor("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
+	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
 	before := w.reads()
-	w.manager.Dirty(p.UID) // an event that comes late
+	w.manager.RuntimeChanged(p.UID) // an event that comes late
 	release()
-	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	w.waitFor("finished", func() bool { return w.statuses.isFinished(p.UID) })
 	require.EqualValues(t, before, reads.Load())
 	require.False(t, w.volumes.has(p.UID))
 
 	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
-	w.become("gone", func() bool { return !w.manager.Has(p.UID) })
+	w.waitFor("gone", func() bool { return !w.manager.Has(p.UID) })
 	boxes, containers := w.runtime.Held()
 	require.Zero(t, boxes+containers)
 }
 
 // A stop that failed says nothing: the Pod is read, and stopped once more, before its volumes and its object go.
 func TestThePodIsReadAfterItsSandboxDidNotStop(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a")
 	w.add(p)
-	w.eventually(p.UID, "running", running)
+	w.waitStatus(p.UID, "running", running)
 	release := w.runtime.Block("StopPodSandbox")
 	defer release()
 	w.runtime.FailNext("StopPodSandbox", errors.New("its network does not go"))
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
-	w.become("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
-	w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	w.waitFor("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
+	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
 	reads := w.reads()
 	release()
-	w.become("read", func() bool { return w.reads() > reads })
+	w.waitFor("read", func() bool { return w.reads() > reads })
 	require.True(t, w.volumes.has(p.UID))
-	w.become("finished", func() bool { w.clock.Step(time.Second); return w.statuses.isFinished(p.UID) })
+	w.waitFor("finished", func() bool { w.clock.Step(time.Second); return w.statuses.isFinished(p.UID) })
 	require.Equal(t, 2, w.runtime.Calls("StopPodSandbox"))
 }

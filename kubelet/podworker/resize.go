@@ -18,13 +18,13 @@ import (
 
 const opResize = "resize"
 
-// group is how the Pod's control group stands to the resources that were granted.
-type group int
+// cgroupState is how the Pod's control group stands to the resources that were granted.
+type cgroupState int
 
 const (
-	groupExact group = iota // as granted, as far as is known
-	groupTight              // may be too small for what was granted
-	groupRoomy              // without limits, while the containers' limits change
+	cgroupCurrent   cgroupState = iota // as granted, as far as is known
+	cgroupStale                        // may be too small for what was granted
+	cgroupUnlimited                    // without limits, while the containers' limits change
 )
 
 // resize is what a worker knows of a change of its Pod's resources. The Pod as the source has it says what is wanted;
@@ -32,43 +32,43 @@ const (
 type resize struct {
 	desired *corev1.Pod // as the source has it
 	pending *status.Failure
-	group   group
-	// asked is what a running instance was last told to have, by its id.
-	asked     map[string]*runtimeapi.LinuxContainerResources
-	unsettled map[string]bool // names of the containers that do not have it yet
-	trouble   string
-	under     bool // a change is under way, and its end is to be told of
-	begun     time.Time
+	cgroup  cgroupState
+	// requested is what a running instance was last told to have, by its id.
+	requested         map[string]*runtimeapi.LinuxContainerResources
+	pendingContainers map[string]bool // names of the containers that do not have it yet
+	lastErr           string
+	inProgress        bool // a change is under way, and its end is to be told of
+	startedAt         time.Time
 	// trigger is the first thing that gave reason to ask again for what is deferred; empty if nothing did since.
 	trigger string
 }
 
 // What makes a worker ask again for resources that were deferred, in upstream's words.
 const (
-	byUpdate   = "pod_updated" // of the Pod itself
-	byStart    = "pods_added"  // of the node agent, which has all its Pods anew
-	byRemoval  = "pods_removed"
-	byEnd      = "pod_terminated"
-	byResize   = "pod_resized"    // of another Pod
-	byAnything = "periodic_retry" // a look that the worker took for another reason
+	triggerUpdate   = "pod_updated" // of the Pod itself
+	triggerStart    = "pods_added"  // of the node agent, which has all its Pods anew
+	triggerRemoval  = "pods_removed"
+	triggerEnd      = "pod_terminated"
+	triggerResize   = "pod_resized"    // of another Pod
+	triggerPeriodic = "periodic_retry" // a look that the worker took for another reason
 )
 
-// take takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
-func (w *worker) take(pod *corev1.Pod) {
-	w.tellAsked(w.resize.desired, pod)
+// updatePod takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
+func (w *worker) updatePod(pod *corev1.Pod) {
+	w.recordResizeRequest(w.resize.desired, pod)
 	w.resize.desired = pod
 	w.pod = withResources(pod, w.pod)
 }
 
-// ask notes why the worker asks again for what was deferred.
-func (w *worker) ask(trigger string) {
+// setResizeTrigger notes why the worker asks again for what was deferred.
+func (w *worker) setResizeTrigger(trigger string) {
 	w.resize.trigger = cmp.Or(w.resize.trigger, trigger)
 }
 
-// firstGrant is the Pod as an earlier process has granted it, where nothing was noted of that: as its spec says, unless its status tells that the spec
+// initialAllocation is the Pod as an earlier process has granted it, where nothing was noted of that: as its spec says, unless its status tells that the spec
 // still waits to be granted. Then its status tells as well what its containers have.
-func firstGrant(pod *corev1.Pod) *corev1.Pod {
-	if !hasCondition(pod, corev1.PodResizePending) {
+func initialAllocation(pod *corev1.Pod) *corev1.Pod {
+	if !isConditionTrue(pod, corev1.PodResizePending) {
 		return pod
 	}
 	out := pod.DeepCopy()
@@ -89,14 +89,14 @@ func firstGrant(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// defers reports whether the Pod's status tells that it waits for resources to become free.
-func defers(pod *corev1.Pod) bool {
+// isResizeDeferred reports whether the Pod's status tells that it waits for resources to become free.
+func isResizeDeferred(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonDeferred
 	})
 }
 
-func hasCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+func isConditionTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == kind && c.Status == corev1.ConditionTrue {
 			return true
@@ -135,108 +135,108 @@ func withResources(pod, granted *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// grant asks for the resources that the Pod's spec wants, if they are others than it has.
-func (w *worker) grant() {
+// allocate asks for the resources that the Pod's spec wants, if they are others than it has.
+func (w *worker) allocate() {
 	r := &w.resize
 	if r.desired == nil || sameResources(r.desired, w.pod) {
 		r.pending, r.trigger = nil, ""
-		w.deferred.Store(false)
+		w.resizeDeferred.Store(false)
 		return
 	}
-	why := w.m.fits(w, r.desired)
-	trigger := cmp.Or(r.trigger, byAnything)
+	why := w.m.admitResize(w, r.desired)
+	trigger := cmp.Or(r.trigger, triggerPeriodic)
 	r.trigger = ""
-	if w.deferred.Swap(why != nil && why.Reason == corev1.PodReasonDeferred) && why == nil {
-		w.m.deps.Metrics.Accepted(trigger)
+	if w.resizeDeferred.Swap(why != nil && why.Reason == corev1.PodReasonDeferred) && why == nil {
+		w.m.deps.Metrics.ResizeAccepted(trigger)
 	}
 	if why != nil {
 		if r.pending == nil || *r.pending != *why {
-			w.warn("", "Resize"+why.Reason, "%s", why.Message)
+			w.eventWarning("", "Resize"+why.Reason, "%s", why.Message)
 			if why.Reason == corev1.PodReasonInfeasible {
-				w.m.deps.Metrics.Infeasible(why.Detail)
+				w.m.deps.Metrics.ResizeInfeasible(why.Detail)
 			}
 		}
 		r.pending = why
 		return
 	}
 	shrinks := w.pod
-	w.pod, r.pending, r.trouble = r.desired, nil, ""
+	w.pod, r.pending, r.lastErr = r.desired, nil, ""
 	w.m.deps.Allocations.Allocate(w.pod)
-	r.group, r.under, r.begun = groupTight, true, w.m.deps.Clock.Now()
+	r.cgroup, r.inProgress, r.startedAt = cgroupStale, true, w.m.deps.Clock.Now()
 	w.retries.done(opResize)
-	w.note("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
+	w.eventNormal("", "ResizeStarted", "Pod resize started: resources of generation %d are granted", w.pod.Generation)
 	if shrinks != nil {
-		w.m.freed(byResize)
+		w.m.retryDeferred(triggerResize)
 	}
 }
 
-// settle brings control group and running containers to what was granted: the group gets room, then the containers
+// actuate brings control group and running containers to what was granted: the group gets room, then the containers
 // change, and when all of them have what they should, the group gets its limits. A container that takes its new
 // resources by a restart is somebody else's to restart; the group waits for it.
-func (w *worker) settle(ctx context.Context, actions kuberuntime.Actions) {
+func (w *worker) actuate(ctx context.Context, actions kuberuntime.Actions) {
 	r := &w.resize
-	todo := w.unsettle(actions)
-	if r.group == groupExact && len(todo) > 0 {
-		r.group, r.under = groupTight, true
+	todo := w.updatePendingContainers(actions)
+	if r.cgroup == cgroupCurrent && len(todo) > 0 {
+		r.cgroup, r.inProgress = cgroupStale, true
 	}
-	if r.group == groupExact {
-		if r.under {
-			r.under = false
-			w.tellResized(true)
-			w.note("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
+	if r.cgroup == cgroupCurrent {
+		if r.inProgress {
+			r.inProgress = false
+			w.recordResizeResult(true)
+			w.eventNormal("", "ResizeCompleted", "Pod resize completed: generation %d", w.pod.Generation)
 		}
 		return
 	}
 	exact := len(actions.Kill) == 0 && len(actions.Start) == 0
-	if w.ops[opResize] != nil || w.waits(opResize) || r.group == groupRoomy && len(todo) == 0 && !exact {
+	if w.ops[opResize] != nil || w.backingOff(opResize) || r.cgroup == cgroupUnlimited && len(todo) == 0 && !exact {
 		return
 	}
-	w.begin(ctx, opResize, op{}, w.resizeOp(todo, r.group == groupTight, exact))
+	w.startOp(ctx, opResize, op{}, w.actuateOp(todo, r.cgroup == cgroupStale, exact))
 }
 
-// unsettle notes which containers do not have what was granted, and returns those that have not been told to yet.
-func (w *worker) unsettle(actions kuberuntime.Actions) []kuberuntime.Resize {
+// updatePendingContainers notes which containers do not have what was granted, and returns those that have not been told to yet.
+func (w *worker) updatePendingContainers(actions kuberuntime.Actions) []kuberuntime.Resize {
 	r := &w.resize
 	var todo []kuberuntime.Resize
-	r.unsettled = map[string]bool{}
+	r.pendingContainers = map[string]bool{}
 	for _, change := range actions.Resize {
 		// A runtime may report other numbers than it was told; telling it again would change nothing.
-		if asked := r.asked[change.Status.ID]; asked == nil || !proto.Equal(asked, change.Want) {
+		if asked := r.requested[change.Status.ID]; asked == nil || !proto.Equal(asked, change.Want) {
 			todo = append(todo, change)
-			r.unsettled[change.Container.Name] = true
+			r.pendingContainers[change.Container.Name] = true
 		}
 	}
 	for _, kill := range actions.Kill {
 		if kill.Reason == kuberuntime.KillResize {
-			r.unsettled[kill.Status.Name] = true
+			r.pendingContainers[kill.Status.Name] = true
 		}
 	}
 	return todo
 }
 
-// resizeOp is one step towards what was granted.
-func (w *worker) resizeOp(todo []kuberuntime.Resize, room, exact bool) func(ctx context.Context) func() {
+// actuateOp is one step towards what was granted.
+func (w *worker) actuateOp(todo []kuberuntime.Resize, room, exact bool) func(ctx context.Context) func() {
 	pod := w.pod
 	return func(ctx context.Context) func() {
-		reached, done, err := w.change(ctx, pod, todo, room, exact)
+		reached, done, err := w.applyResources(ctx, pod, todo, room, exact)
 		return func() {
-			w.touched()
+			w.invalidate()
 			r := &w.resize
 			for _, change := range done {
-				r.asked[change.Status.ID] = change.Want
+				r.requested[change.Status.ID] = change.Want
 				w.m.deps.Allocations.Actuate(pod, change.Container.Name)
 			}
 			if sameResources(pod, w.pod) {
-				r.group = reached
+				r.cgroup = reached
 			} else {
-				r.group = groupTight // another change was granted meanwhile
+				r.cgroup = cgroupStale // another change was granted meanwhile
 			}
-			r.trouble = ""
+			r.lastErr = ""
 			if err != nil {
-				r.trouble = message(err)
-				w.tellResized(false)
-				w.warn("", "ResizeError", "Pod resize error: %s", r.trouble)
-				w.fail(ctx, opResize, err)
+				r.lastErr = errorMessage(err)
+				w.recordResizeResult(false)
+				w.eventWarning("", "ResizeError", "Pod resize error: %s", r.lastErr)
+				w.failStep(ctx, opResize, err)
 				return
 			}
 			w.retries.done(opResize)
@@ -244,61 +244,61 @@ func (w *worker) resizeOp(todo []kuberuntime.Resize, room, exact bool) func(ctx 
 	}
 }
 
-// change tells control group and runtime, and returns how far it came.
-func (w *worker) change(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, room, exact bool) (
-	reached group, done []kuberuntime.Resize, err error,
+// applyResources tells control group and runtime, and returns how far it came.
+func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, room, exact bool) (
+	reached cgroupState, done []kuberuntime.Resize, err error,
 ) {
 	if room {
 		if err := w.m.deps.Builder.ResizePod(ctx, pod, false); err != nil {
-			return groupTight, nil, err
+			return cgroupStale, nil, err
 		}
 	}
 	for _, change := range todo {
-		_, err := w.m.deps.Runtime.UpdateContainerResources(whole(ctx), &runtimeapi.UpdateContainerResourcesRequest{
+		_, err := w.m.deps.Runtime.UpdateContainerResources(uncancelled(ctx), &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: change.Status.ID, Linux: change.Want,
 		})
-		if unless(err) != nil {
-			return groupRoomy, done, fmt.Errorf("change resources of container %q: %w", change.Container.Name, err)
+		if ignoreNotFound(err) != nil {
+			return cgroupUnlimited, done, fmt.Errorf("change resources of container %q: %w", change.Container.Name, err)
 		}
 		done = append(done, change)
 	}
 	if !exact {
-		return groupRoomy, done, nil
+		return cgroupUnlimited, done, nil
 	}
 	if err := w.m.deps.Builder.ResizePod(ctx, pod, true); err != nil {
-		return groupRoomy, done, err
+		return cgroupUnlimited, done, err
 	}
-	return groupExact, done, nil
+	return cgroupCurrent, done, nil
 }
 
-// state is the change of resources as the status tells of it.
-func (r *resize) state() *status.Resize {
-	progress := r.group != groupExact || len(r.unsettled) > 0
+// status is the change of resources as the status tells of it.
+func (r *resize) status() *status.Resize {
+	progress := r.cgroup != cgroupCurrent || len(r.pendingContainers) > 0
 	if r.pending == nil && !progress {
 		return nil
 	}
-	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.trouble, Unsettled: r.unsettled}
+	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, Unsettled: r.pendingContainers}
 }
 
-// fits asks whether a Pod that runs here may have the resources of another version of it, and if so takes note of
+// admitResize asks whether a Pod that runs here may have the resources of another version of it, and if so takes note of
 // that version at once, so that nobody else is given the same room.
-func (m *Manager) fits(w *worker, desired *corev1.Pod) *status.Failure {
+func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	why := m.deps.Admitter.Resize(w.pod, desired, m.others(w))
+	why := m.deps.Admitter.Resize(w.pod, desired, m.activePodsExcept(w))
 	if why == nil {
-		w.known.Store(desired)
+		w.sharedPod.Store(desired)
 	}
 	return why
 }
 
-// freed says that some of the node may be free again, and by what: Pods that wait for resources ask anew.
-func (m *Manager) freed(trigger string) {
+// retryDeferred says that some of the node may be free again, and by what: Pods that wait for resources ask anew.
+func (m *Manager) retryDeferred(trigger string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, w := range m.workers {
-		if w.deferred.Load() {
-			w.post(func() { w.ask(trigger) })
+		if w.resizeDeferred.Load() {
+			w.post(func() { w.setResizeTrigger(trigger) })
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	firstRetry = 250 * time.Millisecond
-	maxRetry   = 10 * time.Second
+	initialRetryDelay = 250 * time.Millisecond
+	maxRetryDelay     = 10 * time.Second
 )
 
 // retries are the waits of steps that failed, by step. A nil map has none.
@@ -30,44 +30,44 @@ func (r retries) clear() {
 	}
 }
 
-// waits reports whether a step that failed is not to be tried yet, and sees to it that it will be.
-func (w *worker) waits(step string) bool {
+// backingOff reports whether a step that failed is not to be tried yet, and sees to it that it will be.
+func (w *worker) backingOff(step string) bool {
 	entry, ok := w.retries[step]
 	if !ok || !w.m.deps.Clock.Now().Before(entry.until) {
 		return false
 	}
-	w.lookAt(entry.until)
+	w.wakeAt(entry.until)
 	return true
 }
 
-// failed notes that a step failed: it is tried again later, each time later still.
-func (w *worker) failed(step string, err error) {
+// recordFailure notes that a step failed: it is tried again later, each time later still.
+func (w *worker) recordFailure(step string, err error) {
 	entry := w.retries[step]
-	entry.delay = min(max(2*entry.delay, firstRetry), maxRetry)
+	entry.delay = min(max(2*entry.delay, initialRetryDelay), maxRetryDelay)
 	entry.until = w.m.deps.Clock.Now().Add(entry.delay)
 	w.retries[step] = entry
-	w.lookAt(entry.until)
-	w.log.Warn("a step failed", "step", step, "retry", entry.delay, "error", err)
+	w.wakeAt(entry.until)
+	w.logger.Warn("a step failed", "step", step, "retry", entry.delay, "error", err)
 }
 
-// unless returns nil for errors that say that there is nothing left to be stopped or removed.
-func unless(err error) error {
+// ignoreNotFound returns nil for errors that say that there is nothing left to be stopped or removed.
+func ignoreNotFound(err error) error {
 	if cri.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// set is a set of strings for several goroutines.
-type set struct {
+// stringSet is a set of strings for several goroutines.
+type stringSet struct {
 	mu   sync.Mutex
 	have map[string]bool
 }
 
-func newSet() *set { return &set{have: map[string]bool{}} }
+func newStringSet() *stringSet { return &stringSet{have: map[string]bool{}} }
 
 // add puts the string in and reports whether it was new.
-func (s *set) add(v string) bool {
+func (s *stringSet) add(v string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.have[v] {

@@ -19,29 +19,29 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// sandbox begins to make a new sandbox, after taking down what is left of an old one.
-func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
-	if w.ops[opSandbox] != nil || w.containerOps() || w.waits(opSandbox) || !w.networked() {
+// createSandbox begins to make a new sandbox, after taking down what is left of an old one.
+func (w *worker) createSandbox(ctx context.Context, actions kuberuntime.Actions) {
+	if w.ops[opSandbox] != nil || w.hasContainerOps() || w.backingOff(opSandbox) || !w.networkReady() {
 		return
 	}
 	if actions.SandboxChanged {
-		w.note("", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+		w.eventNormal("", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 	}
 	pod, held := w.pod, w.runtime
-	w.begin(ctx, opSandbox, op{}, func(ctx context.Context) func() {
+	w.startOp(ctx, opSandbox, op{}, func(ctx context.Context) func() {
 		id, config, err := w.replaceSandbox(ctx, pod, held, actions)
 		return func() {
-			w.config, w.configOf = config, id
+			w.sandboxConfig, w.sandboxConfigID = config, id
 			if err == nil && held.Empty() {
-				w.made = append(w.made, pleg.Made{Sandbox: id})
+				w.startedSinceRead = append(w.startedSinceRead, pleg.Made{Sandbox: id})
 			} else {
-				w.touched()
+				w.invalidate()
 			}
 			if err != nil {
 				if ctx.Err() == nil {
-					w.sandboxFailed(err)
+					w.reportSandboxError(err)
 				}
-				w.fail(ctx, opSandbox, err)
+				w.failStep(ctx, opSandbox, err)
 				return
 			}
 			w.retries.done(opSandbox)
@@ -49,33 +49,33 @@ func (w *worker) sandbox(ctx context.Context, actions kuberuntime.Actions) {
 	})
 }
 
-// groundError says that a Pod's directories or control group could not be made.
-type groundError struct{ error }
+// prepareError says that a Pod's directories or control group could not be made.
+type prepareError struct{ error }
 
 // Unwrap is what failed.
-func (e groundError) Unwrap() error { return e.error }
+func (e prepareError) Unwrap() error { return e.error }
 
-// sandboxFailed tells that there is no sandbox.
-func (w *worker) sandboxFailed(err error) {
-	if ground := (groundError{}); errors.As(err, &ground) {
-		w.warn("", "FailedCreatePodContainer", "unable to ensure pod container exists: %s", message(err))
+// reportSandboxError tells that there is no sandbox.
+func (w *worker) reportSandboxError(err error) {
+	if ground := (prepareError{}); errors.As(err, &ground) {
+		w.eventWarning("", "FailedCreatePodContainer", "unable to ensure pod container exists: %s", errorMessage(err))
 		return
 	}
-	w.warn("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", message(err))
+	w.eventWarning("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", errorMessage(err))
 }
 
-// networked reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
+// networkReady reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
 // that changes.
-func (w *worker) networked() bool {
+func (w *worker) networkReady() bool {
 	missing := w.m.network.Load()
 	if missing == nil || w.pod.Spec.HostNetwork {
-		w.offline = ""
+		w.networkError = ""
 		return true
 	}
-	if *missing != w.offline {
-		w.offline = *missing
-		w.warn("", "NetworkNotReady", "network is not ready: %s", w.offline)
-		w.m.deps.Timeline.Mark(w.ref(), owner, timeline.StageSandbox, "", fmt.Errorf("network is not ready: %s", w.offline))
+	if *missing != w.networkError {
+		w.networkError = *missing
+		w.eventWarning("", "NetworkNotReady", "network is not ready: %s", w.networkError)
+		w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageSandbox, "", fmt.Errorf("network is not ready: %s", w.networkError))
 	}
 	return false
 }
@@ -99,7 +99,7 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	span := w.m.deps.Timeline.Begin(timeline.PodRef(pod), owner, timeline.StageSandbox, "")
 	defer func() { span.End(err) }()
 	if err := w.m.deps.Builder.PreparePod(ctx, pod); err != nil {
-		return "", nil, groundError{err}
+		return "", nil, prepareError{err}
 	}
 	config, handler, err := w.m.deps.Builder.Sandbox(ctx, pod, actions.Attempt)
 	if err != nil {
@@ -117,27 +117,27 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	return resp.PodSandboxId, config, nil
 }
 
-// containerOps reports whether anything is under way that belongs to one container's life.
-func (w *worker) containerOps() bool {
+// hasContainerOps reports whether anything is under way that belongs to one container's life.
+func (w *worker) hasContainerOps() bool {
 	for key := range w.ops {
-		if len(key) > len(opCtr) && key[:len(opCtr)] == opCtr {
+		if len(key) > len(opContainer) && key[:len(opContainer)] == opContainer {
 			return true
 		}
 	}
 	return false
 }
 
-// start begins the containers that have all they need. They are begun in order; one that others have to wait for
+// startContainers begins the containers that have all they need. They are begun in order; one that others have to wait for
 // (an init container, or one with a postStart hook) holds back those after it until it is up.
-func (w *worker) start(ctx context.Context, actions kuberuntime.Actions) {
+func (w *worker) startContainers(ctx context.Context, actions kuberuntime.Actions) {
 	sandbox := kuberuntime.UsableSandbox(w.pod, w.runtime)
 	if sandbox == nil {
 		return
 	}
 	// A container whose limits are beyond those of the Pod's group cannot be made.
-	held := w.resize.group == groupTight
+	held := w.resize.cgroup == cgroupStale
 	for _, o := range w.ops {
-		held = held || o.hold
+		held = held || o.blocking
 	}
 	for _, s := range actions.Start {
 		if held && s.Kind != kuberuntime.KindEphemeral {
@@ -145,28 +145,28 @@ func (w *worker) start(ctx context.Context, actions kuberuntime.Actions) {
 		}
 		hold := s.Kind != kuberuntime.KindEphemeral &&
 			(s.Blocking || s.Container.Lifecycle != nil && s.Container.Lifecycle.PostStart != nil)
-		key := opCtr + s.Container.Name
-		if image, _ := w.pulled(s.Container); image != nil && w.ops[key] == nil && w.prepared && !w.waits(key) {
-			w.startOne(ctx, s, sandbox.Id, actions, hold)
+		key := opContainer + s.Container.Name
+		if image, _ := w.pulledImages(s.Container); image != nil && w.ops[key] == nil && w.volumesMounted && !w.backingOff(key) {
+			w.startContainer(ctx, s, sandbox.Id, actions, hold)
 		}
 		held = held || hold
 	}
 }
 
-// startOne begins one container.
-func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID string, actions kuberuntime.Actions,
+// startContainer begins one container.
+func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandboxID string, actions kuberuntime.Actions,
 	hold bool,
 ) {
-	key, name := opCtr+s.Container.Name, s.Container.Name
-	image, volumes := w.pulled(s.Container)
-	launch := launch{
+	key, name := opContainer+s.Container.Name, s.Container.Name
+	image, volumes := w.pulledImages(s.Container)
+	launch := containerStart{
 		worker: w, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
 		request: ContainerRequest{
 			Pod: w.pod, Start: s, Image: image, ImageVolumes: volumes, PodIPs: w.podIPs(),
 		},
 	}
-	if w.configOf == sandboxID {
-		launch.sandbox = w.config
+	if w.sandboxConfigID == sandboxID {
+		launch.sandbox = w.sandboxConfig
 	}
 	for _, c := range actions.Remove {
 		if c.Name == name {
@@ -175,56 +175,56 @@ func (w *worker) startOne(ctx context.Context, s kuberuntime.Start, sandboxID st
 	}
 	w.forgetImages(s.Container)
 	w.busy.Add(1) // until it is known that it is up, or not
-	launch.settled = sync.OnceFunc(func() { w.busy.Add(-1) })
-	w.begin(ctx, key, op{hold: hold}, func(ctx context.Context) func() {
+	launch.done = sync.OnceFunc(func() { w.busy.Add(-1) })
+	w.startOp(ctx, key, op{blocking: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
 		return func() {
-			launch.settled()
+			launch.done()
 			if err == nil { // that it runs was told when it did
 				w.retries.done(key)
 				delete(w.waiting, name)
 				return
 			}
-			w.touched()
-			var f *failure
+			w.invalidate()
+			var f *startError
 			if errors.As(err, &f) {
 				w.waiting[name] = status.Waiting{Reason: f.reason, Message: f.text}
 			}
-			w.fail(ctx, key, err)
+			w.failStep(ctx, key, err)
 		}
 	})
 }
 
 func (w *worker) podIPs() []string {
 	if w.pod.Spec.HostNetwork {
-		return w.m.cfg.HostIPs()
+		return w.m.config.HostIPs()
 	}
 	return w.runtime.IPs
 }
 
-// failure is a step of a container's start that failed.
-type failure struct {
+// startError is a step of a container's start that failed.
+type startError struct {
 	reason, text string
 	err          error
 }
 
-func (f *failure) Error() string { return f.reason + ": " + f.text }
-func (f *failure) Unwrap() error { return f.err }
+func (f *startError) Error() string { return f.reason + ": " + f.text }
+func (f *startError) Unwrap() error { return f.err }
 
-func fail(reason string, err error) error {
-	return &failure{reason: reason, text: message(err), err: err}
+func newStartError(reason string, err error) error {
+	return &startError{reason: reason, text: errorMessage(err), err: err}
 }
 
-// message is what a user is told of an error.
-func message(err error) string {
+// errorMessage is what a user is told of an error.
+func errorMessage(err error) string {
 	if cri.IsUnavailable(err) {
 		return "the container runtime cannot be reached: " + cri.Message(err)
 	}
 	return cri.Message(err)
 }
 
-// launch is the start of one container. It runs beside the worker and only reads what it was given.
-type launch struct {
+// containerStart is the start of one container. It runs beside the worker and only reads what it was given.
+type containerStart struct {
 	*worker
 	pod       *corev1.Pod
 	start     kuberuntime.Start
@@ -234,56 +234,56 @@ type launch struct {
 	sandbox *runtimeapi.PodSandboxConfig
 	request ContainerRequest
 	remove  []*container.ContainerStatus
-	settled func() // counts the launch off in busy
+	done    func() // counts the launch off in busy
 }
 
 // run creates and starts the container and runs its postStart hook.
-func (l *launch) run(ctx context.Context) error {
+func (l *containerStart) run(ctx context.Context) error {
 	name := l.start.Container.Name
-	id, err := l.bringUp(ctx)
-	l.m.deps.Metrics.ContainerStarted(l.start.Kind, reasonOf(err), err)
+	id, err := l.createAndStart(ctx)
+	l.m.deps.Metrics.ContainerStarted(l.start.Kind, startErrorReason(err), err)
 	if err != nil {
-		l.failedEvent(ctx, name, err)
+		l.reportStartError(ctx, name, err)
 		return err
 	}
 	l.m.deps.Allocations.Actuate(l.pod, name)
-	l.started(name, id) // first: the status is more urgent than the events
-	l.note(name, "Created", "Container created")
-	l.note(name, "Started", "Container started")
+	l.reportStarted(name, id) // first: the status is more urgent than the events
+	l.eventNormal(name, "Created", "Container created")
+	l.eventNormal(name, "Started", "Container started")
 	return l.postStart(ctx, id)
 }
 
-// bringUp makes the container, in the place of earlier instances that are in its way, and lets its process run.
-func (l *launch) bringUp(ctx context.Context) (id string, err error) {
+// createAndStart makes the container, in the place of earlier instances that are in its way, and lets its process run.
+func (l *containerStart) createAndStart(ctx context.Context) (id string, err error) {
 	name := l.start.Container.Name
 	for _, c := range l.remove {
 		if err := l.removeContainer(ctx, c); err != nil {
-			return "", fail("CreateContainerError", err)
+			return "", newStartError("CreateContainerError", err)
 		}
 	}
-	create, err := l.configure(ctx)
+	create, err := l.createRequest(ctx)
 	if err != nil {
-		return "", fail("CreateContainerConfigError", err)
+		return "", newStartError("CreateContainerConfigError", err)
 	}
 	l.m.backoff.Started(l.pod.UID, l.start.BackoffKey, l.start.BackoffSince, l.m.deps.Clock.Now())
 	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageCreate, name)
 	resp, err := l.m.deps.Runtime.CreateContainer(ctx, create)
 	span.End(err)
 	if err != nil {
-		return "", fail("CreateContainerError", err)
+		return "", newStartError("CreateContainerError", err)
 	}
 	span = l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageStart, name)
-	_, err = l.m.deps.Runtime.StartContainer(whole(ctx),
+	_, err = l.m.deps.Runtime.StartContainer(uncancelled(ctx),
 		&runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
 	span.End(err)
 	if err != nil {
-		return "", fail("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
+		return "", newStartError("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
 	}
 	return resp.ContainerId, nil
 }
 
-// configure says what the runtime is to make.
-func (l *launch) configure(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
+// createRequest says what the runtime is to make.
+func (l *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
 	config, err := l.m.deps.Builder.Container(ctx, l.request)
 	if err != nil {
 		return nil, err
@@ -299,74 +299,74 @@ func (l *launch) configure(ctx context.Context) (*runtimeapi.CreateContainerRequ
 	}, nil
 }
 
-// started lets the worker know at once that the container runs, whatever its hook still does.
-func (l *launch) started(name, id string) {
+// reportStarted lets the worker know at once that the container runs, whatever its hook still does.
+func (l *containerStart) reportStarted(name, id string) {
 	now := l.m.deps.Clock.Now()
 	l.post(func() {
-		l.settled()
+		l.done()
 		if len(l.remove) == 0 {
-			l.made = append(l.made, pleg.Made{Sandbox: l.sandboxID, Container: id})
+			l.startedSinceRead = append(l.startedSinceRead, pleg.Made{Sandbox: l.sandboxID, Container: id})
 		} else {
-			l.touched()
+			l.invalidate()
 		}
 		delete(l.waiting, name)
 		if l.state != syncing {
 			return
 		}
-		l.adopted[id] = true
+		l.probed[id] = true
 		l.m.deps.Probes.ContainerStarted(l.pod, prober.Container{
-			Name: name, ID: id, PodIP: first(l.podIPs()), StartedAt: now,
+			Name: name, ID: id, PodIP: firstIP(l.podIPs()), StartedAt: now,
 		})
 	})
 }
 
 // postStart runs the container's hook. A container whose hook fails is killed.
-func (l *launch) postStart(ctx context.Context, id string) error {
+func (l *containerStart) postStart(ctx context.Context, id string) error {
 	c := l.start.Container
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
 	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StagePostStart, c.Name)
-	target := lifecycle.Target{Pod: l.pod, Container: c, ContainerID: id, PodIP: first(l.request.PodIPs)}
+	target := lifecycle.Target{Pod: l.pod, Container: c, ContainerID: id, PodIP: firstIP(l.request.PodIPs)}
 	err := l.m.deps.Hooks.Run(ctx, target, c.Lifecycle.PostStart)
 	span.End(err)
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
-	l.warn(c.Name, "FailedPostStartHook", "PostStartHook failed")
+	l.eventWarning(c.Name, "FailedPostStartHook", "PostStartHook failed")
 	kill := kuberuntime.Kill{
 		Status:    &container.ContainerStatus{ID: id, Name: c.Name, State: container.StateRunning},
 		Container: c, Message: "FailedPostStartHook",
 	}
-	return errors.Join(fail("PostStartHookError", err), l.killOne(ctx, l.pod, kill, target.PodIP))
+	return errors.Join(newStartError("PostStartHookError", err), l.killContainer(ctx, l.pod, kill, target.PodIP))
 }
 
-// reasonOf is the reason of a failed start, empty for none.
-func reasonOf(err error) string {
-	var f *failure
+// startErrorReason is the reason of a failed start, empty for none.
+func startErrorReason(err error) string {
+	var f *startError
 	if errors.As(err, &f) {
 		return f.reason
 	}
 	return ""
 }
 
-// failedEvent tells of a start that failed, unless it was given up.
-func (w *worker) failedEvent(ctx context.Context, name string, err error) {
-	var f *failure
+// reportStartError tells of a start that failed, unless it was given up.
+func (w *worker) reportStartError(ctx context.Context, name string, err error) {
+	var f *startError
 	if ctx.Err() == nil && errors.As(err, &f) {
-		w.warn(name, "Failed", "Error: %s", f.text)
+		w.eventWarning(name, "Failed", "Error: %s", f.text)
 	}
 }
 
-// probe lets the probes of a container run that an earlier process started.
-func (w *worker) probe(c *container.ContainerStatus) {
-	w.adopted[c.ID] = true
-	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: first(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
+// resumeProbes lets the probes of a container run that an earlier process started.
+func (w *worker) resumeProbes(c *container.ContainerStatus) {
+	w.probed[c.ID] = true
+	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
 	for _, list := range [][]corev1.ContainerStatus{
 		w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses,
 	} {
 		for _, s := range list {
-			if s.Name == c.Name && s.ContainerID == w.m.cfg.RuntimeName+"://"+c.ID {
+			if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName+"://"+c.ID {
 				was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
 			}
 		}
@@ -374,7 +374,7 @@ func (w *worker) probe(c *container.ContainerStatus) {
 	w.m.deps.Probes.ContainerStarted(w.pod, was)
 }
 
-func first(ips []string) string {
+func firstIP(ips []string) string {
 	if len(ips) == 0 {
 		return ""
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 )
 
-// stopSlack is what the runtime may take beyond a container's grace before the stop counts as failed.
-const stopSlack = 2 * time.Minute
+// stopTimeoutMargin is what the runtime may take beyond a container's grace before the stop counts as failed.
+const stopTimeoutMargin = 2 * time.Minute
 
 // killPod stops all containers of the Pod within the grace, in seconds, and then its sandboxes. What the runtime tells
 // of that is not read until noted is called, whatever is returned with it.
 func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64,
 ) (noted func(), err error) {
 	plan := kuberuntime.TerminationPlan(pod, held.Running(), grace)
-	if err := w.stopAll(ctx, pod, plan, grace, first(held.IPs)); err != nil {
+	if err := w.stopContainers(ctx, pod, plan, grace, firstIP(held.IPs)); err != nil {
 		return func() {}, err
 	}
 	// How the containers ended is read at once; that the sandboxes end is no news.
@@ -31,15 +31,15 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	noted = func() { w.busy.Add(-1) }
 	w.post(func() {
 		if len(w.runtime.Running()) > 0 {
-			w.touched()
+			w.invalidate()
 		}
 	})
 	errs := make([]error, len(held.Sandboxes))
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {
 		group.Go(func() {
-			_, err := w.m.deps.Runtime.StopPodSandbox(whole(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
-			if unless(err) != nil {
+			_, err := w.m.deps.Runtime.StopPodSandbox(uncancelled(ctx), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+			if ignoreNotFound(err) != nil {
 				errs[i] = fmt.Errorf("stop sandbox %s of pod %s/%s: %w", box.Id, pod.Namespace, pod.Name, err)
 			}
 		})
@@ -48,8 +48,8 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	return noted, errors.Join(errs...)
 }
 
-// stopAll stops the containers of a plan side by side.
-func (w *worker) stopAll(ctx context.Context, pod *corev1.Pod, plan []kuberuntime.Stop, grace int64, ip string) error {
+// stopContainers stops the containers of a plan side by side.
+func (w *worker) stopContainers(ctx context.Context, pod *corev1.Pod, plan []kuberuntime.Stop, grace int64, ip string) error {
 	deadline := w.m.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
 	errs := make([]error, len(plan))
 	done := make([]chan struct{}, len(plan))
@@ -60,10 +60,10 @@ func (w *worker) stopAll(ctx context.Context, pod *corev1.Pod, plan []kuberuntim
 	for i, stop := range plan {
 		group.Go(func() {
 			defer close(done[i])
-			w.note(stop.Status.Name, "Killing", "Stopping container %s", stop.Status.Name)
-			w.preStop(ctx, pod, stop, deadline, ip)
+			w.eventNormal(stop.Status.Name, "Killing", "Stopping container %s", stop.Status.Name)
+			w.runPreStop(ctx, pod, stop, deadline, ip)
 			for _, before := range stop.After {
-				w.await(ctx, done[before], deadline)
+				w.waitUntil(ctx, done[before], deadline)
 			}
 			left := int64(deadline.Sub(w.m.deps.Clock.Now()).Round(time.Second) / time.Second)
 			errs[i] = w.stopContainer(ctx, stop.Status, max(left, kuberuntime.MinGracePeriod))
@@ -73,8 +73,8 @@ func (w *worker) stopAll(ctx context.Context, pod *corev1.Pod, plan []kuberuntim
 	return errors.Join(errs...)
 }
 
-// await waits for the channel to be closed, at most until the deadline.
-func (w *worker) await(ctx context.Context, done <-chan struct{}, deadline time.Time) {
+// waitUntil waits for the channel to be closed, at most until the deadline.
+func (w *worker) waitUntil(ctx context.Context, done <-chan struct{}, deadline time.Time) {
 	timer := w.m.deps.Clock.NewTimer(deadline.Sub(w.m.deps.Clock.Now()))
 	defer timer.Stop()
 	select {
@@ -84,8 +84,8 @@ func (w *worker) await(ctx context.Context, done <-chan struct{}, deadline time.
 	}
 }
 
-// preStop runs a container's preStop hook, once, within the deadline. A hook that fails stops nothing.
-func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) {
+// runPreStop runs a container's runPreStop hook, once, within the deadline. A hook that fails stops nothing.
+func (w *worker) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) {
 	hook, c := stop.Status.PreStop, stop.Container
 	if c != nil {
 		hook = nil
@@ -93,7 +93,7 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.
 			hook = c.Lifecycle.PreStop
 		}
 	}
-	if hook == nil || stop.Status.State != container.StateRunning || !w.hooked.add(stop.Status.ID) {
+	if hook == nil || stop.Status.State != container.StateRunning || !w.preStopDone.add(stop.Status.ID) {
 		return
 	}
 	if c == nil {
@@ -112,37 +112,37 @@ func (w *worker) preStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.
 	select {
 	case err := <-ended:
 		if err != nil {
-			w.warn(c.Name, "FailedPreStopHook", "PreStopHook failed")
+			w.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook failed")
 		}
 		return
 	case <-timer.C():
-		w.warn(c.Name, "FailedPreStopHook", "PreStopHook did not finish within the grace period")
+		w.eventWarning(c.Name, "FailedPreStopHook", "PreStopHook did not finish within the grace period")
 	case <-ctx.Done():
 	}
 	cancel()
 	<-ended
 }
 
-// killOne stops one container while its Pod, which has the address ip, goes on.
-func (w *worker) killOne(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill, ip string) error {
+// killContainer stops one container while its Pod, which has the address ip, goes on.
+func (w *worker) killContainer(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill, ip string) error {
 	grace := kuberuntime.KillGracePeriod(pod, kill)
-	w.note(kill.Status.Name, "Killing", "%s", kill.Message)
+	w.eventNormal(kill.Status.Name, "Killing", "%s", kill.Message)
 	stop := kuberuntime.Stop{Status: kill.Status, Container: kill.Container}
 	if grace <= 0 {
 		return w.stopContainer(ctx, kill.Status, 0)
 	}
 	deadline := w.m.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
-	w.preStop(ctx, pod, stop, deadline, ip)
+	w.runPreStop(ctx, pod, stop, deadline, ip)
 	left := int64(deadline.Sub(w.m.deps.Clock.Now()).Round(time.Second) / time.Second)
 	return w.stopContainer(ctx, kill.Status, max(left, kuberuntime.MinGracePeriod))
 }
 
 // stopContainer asks the runtime to end a container, by force after the grace, in seconds.
 func (w *worker) stopContainer(ctx context.Context, c *container.ContainerStatus, grace int64) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopSlack)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopTimeoutMargin)
 	defer cancel()
 	_, err := w.m.deps.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: grace})
-	if unless(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("stop container %q (%s): %w", c.Name, c.ID, err)
 	}
 	return nil
@@ -152,22 +152,22 @@ func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStat
 	if err := kuberuntime.ForgetUnusedLog(c); err != nil {
 		return err
 	}
-	_, err := w.m.deps.Runtime.RemoveContainer(whole(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
-	if unless(err) != nil {
+	_, err := w.m.deps.Runtime.RemoveContainer(uncancelled(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("remove container %q (%s): %w", c.Name, c.ID, err)
 	}
 	return nil
 }
 
 func (w *worker) removeSandbox(ctx context.Context, id string) error {
-	_, err := w.m.deps.Runtime.RemovePodSandbox(whole(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-	if unless(err) != nil {
+	_, err := w.m.deps.Runtime.RemovePodSandbox(uncancelled(ctx), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	return nil
 }
 
-// whole lets a call that has begun run to its end (which the runtime's client bounds), whatever happens to the op it
+// uncancelled lets a call that has begun run to its end (which the runtime's client bounds), whatever happens to the op it
 // belongs to. A runtime that is interrupted while it takes something down may leave a process behind, and one that
 // is interrupted in a start leaves a container that counts as a failed one.
-func whole(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }
+func uncancelled(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }

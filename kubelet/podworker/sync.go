@@ -16,66 +16,66 @@ import (
 
 // Keys of ops. Those of one container end in its name.
 const (
-	opVolumes = "volumes"
-	opSandbox = "sandbox"
-	opRestart = "restart all"
-	opCollect = "collect"
-	opImage   = "image "
-	opCtr     = "container "
+	opVolumes   = "volumes"
+	opSandbox   = "sandbox"
+	opRestart   = "restart all"
+	opGC        = "collect"
+	opImage     = "image "
+	opContainer = "container "
 )
 
 // sync decides what the Pod needs now and begins it.
 func (w *worker) sync(ctx context.Context) {
-	w.grant()
+	w.allocate()
 	actions := kuberuntime.ComputeActions(w.pod, w.runtime, kuberuntime.Inputs{
 		Now:      w.m.deps.Clock.Now(),
 		Backoff:  w.m.backoff,
-		Startup:  w.startup,
-		Liveness: w.liveness,
+		Startup:  w.startupResult,
+		Liveness: w.livenessResult,
 		Resources: func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
 			return w.m.deps.Builder.Resources(w.pod, c)
 		},
 		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
 	})
 	if !actions.NextLook.IsZero() {
-		w.lookAt(actions.NextLook)
+		w.wakeAt(actions.NextLook)
 	}
 	if actions.Finished {
-		w.end()
+		w.startTermination()
 		w.terminate(ctx)
 		return
 	}
-	w.crashed(actions.Waiting)
-	w.mount(ctx)
-	w.pull(ctx, actions)
+	w.updateBackoff(actions.Waiting)
+	w.mountVolumes(ctx)
+	w.pullImages(ctx, actions)
 	switch {
 	case actions.RestartAll:
 		w.restartAll(ctx, actions)
 	case actions.CreateSandbox:
-		w.sandbox(ctx, actions)
+		w.createSandbox(ctx, actions)
 	default:
-		w.settle(ctx, actions)
+		w.actuate(ctx, actions)
 		for _, kill := range actions.Kill {
-			w.kill(ctx, kill)
+			w.startKill(ctx, kill)
 		}
-		w.start(ctx, actions)
-		w.collect(ctx, actions)
+		w.startContainers(ctx, actions)
+		w.gcContainers(ctx, actions)
 	}
 }
 
-// mount begins to set the Pod's volumes up.
-func (w *worker) mount(ctx context.Context) {
-	if w.prepared || w.ops[opVolumes] != nil || w.waits(opVolumes) {
+// mountVolumes begins to set the Pod's volumes up.
+func (w *worker) mountVolumes(ctx context.Context) {
+	if w.volumesMounted || w.ops[opVolumes] != nil || w.backingOff(opVolumes) {
 		return
 	}
 	pod := w.pod
-	w.begin(ctx, opVolumes, op{}, func(ctx context.Context) func() {
+	w.startOp(ctx, opVolumes, op{}, func(ctx context.Context) func() {
 		err := w.m.deps.Volumes.Mount(ctx, pod)
 		return func() {
 			switch {
 			case err == nil:
 				w.retries.done(opVolumes)
-				w.prepared = true
+				w.volumesMounted = true
 			case volume.IsUnsupported(err) && w.failure == nil:
 				// What a claim turned out to be cannot be had here: no retry will help.
 				w.failure = &status.Failure{Reason: "UnsupportedField", Message: err.Error()}
@@ -83,21 +83,21 @@ func (w *worker) mount(ctx context.Context) {
 				// The scheduler did not know: whoever owns the Pod makes another, for which there may be room elsewhere.
 				w.failure = &status.Failure{Reason: "VolumeAttachmentLimitExceeded", Message: err.Error()}
 			default:
-				w.fail(ctx, opVolumes, err)
+				w.failStep(ctx, opVolumes, err)
 			}
 		}
 	})
 }
 
-// fail notes that a step failed, unless it was given up because the Pod ends or the node agent does.
-func (w *worker) fail(ctx context.Context, step string, err error) {
+// failStep notes that a step failed, unless it was given up because the Pod ends or the node agent does.
+func (w *worker) failStep(ctx context.Context, step string, err error) {
 	if ctx.Err() == nil {
-		w.failed(step, err)
+		w.recordFailure(step, err)
 	}
 }
 
-// crashed notes the containers that wait out their backoff, with one event for each wait.
-func (w *worker) crashed(waiting []kuberuntime.Waiting) {
+// updateBackoff notes the containers that wait out their backoff, with one event for each wait.
+func (w *worker) updateBackoff(waiting []kuberuntime.Waiting) {
 	const reason = "CrashLoopBackOff"
 	for name, why := range w.waiting {
 		if why.Reason == reason {
@@ -105,13 +105,13 @@ func (w *worker) crashed(waiting []kuberuntime.Waiting) {
 		}
 	}
 	for _, crash := range waiting {
-		if w.ops[opCtr+crash.Container] != nil {
+		if w.ops[opContainer+crash.Container] != nil {
 			continue // it is being started, and its next wait was noted with that
 		}
 		w.waiting[crash.Container] = status.Waiting{Reason: reason, Message: crash.Message}
-		if !w.backoffs[crash.Container].Equal(crash.Until) {
-			w.backoffs[crash.Container] = crash.Until
-			w.warn(crash.Container, "BackOff", "Back-off restarting failed container %s in pod %s_%s(%s)",
+		if !w.reportedBackoffs[crash.Container].Equal(crash.Until) {
+			w.reportedBackoffs[crash.Container] = crash.Until
+			w.eventWarning(crash.Container, "BackOff", "Back-off restarting failed container %s in pod %s_%s(%s)",
 				crash.Container, w.pod.Name, w.pod.Namespace, w.uid)
 		}
 	}
@@ -119,16 +119,16 @@ func (w *worker) crashed(waiting []kuberuntime.Waiting) {
 
 // restartAll takes all containers down so that they start over.
 func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
-	if len(w.ops) > 0 || w.waits(opRestart) {
+	if len(w.ops) > 0 || w.backingOff(opRestart) {
 		return
 	}
-	pod, ip := w.pod, first(w.podIPs())
-	w.begin(ctx, opRestart, op{}, func(ctx context.Context) func() {
-		err := w.takeAllDown(ctx, pod, actions, ip)
+	pod, ip := w.pod, firstIP(w.podIPs())
+	w.startOp(ctx, opRestart, op{}, func(ctx context.Context) func() {
+		err := w.removeAll(ctx, pod, actions, ip)
 		return func() {
-			w.touched()
+			w.invalidate()
 			if err != nil {
-				w.fail(ctx, opRestart, err)
+				w.failStep(ctx, opRestart, err)
 				return
 			}
 			w.retries.done(opRestart)
@@ -137,11 +137,11 @@ func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
 	})
 }
 
-// takeAllDown stops and removes what is in the way of a restart of all containers. It stops at the first error: the
+// removeAll stops and removes what is in the way of a restart of all containers. It stops at the first error: the
 // instances whose exit asks for the restart stand last, and without them nobody would know that it is not done.
-func (w *worker) takeAllDown(ctx context.Context, pod *corev1.Pod, actions kuberuntime.Actions, ip string) error {
+func (w *worker) removeAll(ctx context.Context, pod *corev1.Pod, actions kuberuntime.Actions, ip string) error {
 	for _, kill := range actions.Kill {
-		if err := w.killOne(ctx, pod, kill, ip); err != nil {
+		if err := w.killContainer(ctx, pod, kill, ip); err != nil {
 			return err
 		}
 	}
@@ -153,22 +153,22 @@ func (w *worker) takeAllDown(ctx context.Context, pod *corev1.Pod, actions kuber
 	return nil
 }
 
-// kill begins to stop one container while its Pod goes on.
-func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
-	key := opCtr + kill.Status.Name
-	if w.ops[key] != nil || w.waits(key) {
+// startKill begins to stop one container while its Pod goes on.
+func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
+	key := opContainer + kill.Status.Name
+	if w.ops[key] != nil || w.backingOff(key) {
 		return
 	}
 	if f, ok := w.m.deps.Probes.Failed(kill.Status.ID); ok && kill.GracePeriod == nil {
 		kill.GracePeriod = f.GraceSeconds
 	}
-	pod, ip := w.pod, first(w.podIPs())
-	w.begin(ctx, key, op{}, func(ctx context.Context) func() {
-		err := w.killOne(ctx, pod, kill, ip)
+	pod, ip := w.pod, firstIP(w.podIPs())
+	w.startOp(ctx, key, op{}, func(ctx context.Context) func() {
+		err := w.killContainer(ctx, pod, kill, ip)
 		return func() {
-			w.touched()
+			w.invalidate()
 			if err != nil {
-				w.fail(ctx, key, err)
+				w.failStep(ctx, key, err)
 				return
 			}
 			w.retries.done(key)
@@ -176,10 +176,10 @@ func (w *worker) kill(ctx context.Context, kill kuberuntime.Kill) {
 	})
 }
 
-// collect removes instances and sandboxes that nobody will ask for any more: of each container the two newest
+// gcContainers removes instances and sandboxes that nobody will ask for any more: of each container the two newest
 // instances stay, for its state and its last one.
-func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
-	if len(w.ops) > 0 || len(actions.Start) > 0 || w.waits(opCollect) {
+func (w *worker) gcContainers(ctx context.Context, actions kuberuntime.Actions) {
+	if len(w.ops) > 0 || len(actions.Start) > 0 || w.backingOff(opGC) {
 		return
 	}
 	var dead []*container.ContainerStatus
@@ -203,7 +203,7 @@ func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
 	if len(dead)+len(boxes) == 0 {
 		return
 	}
-	w.begin(ctx, opCollect, op{}, func(ctx context.Context) func() {
+	w.startOp(ctx, opGC, op{}, func(ctx context.Context) func() {
 		var errs []error
 		for _, c := range dead {
 			errs = append(errs, w.removeContainer(ctx, c))
@@ -213,18 +213,18 @@ func (w *worker) collect(ctx context.Context, actions kuberuntime.Actions) {
 		}
 		err := errors.Join(errs...)
 		return func() {
-			w.changed = true
+			w.dirty = true
 			if err != nil {
-				w.fail(ctx, opCollect, err)
+				w.failStep(ctx, opGC, err)
 				return
 			}
-			w.retries.done(opCollect)
+			w.retries.done(opGC)
 		}
 	})
 }
 
-// startup and liveness are the verdicts of probes in the words of the decision.
-func (w *worker) startup(id string) kuberuntime.Verdict {
+// startupResult and liveness are the verdicts of probes in the words of the decision.
+func (w *worker) startupResult(id string) kuberuntime.Verdict {
 	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Startup {
 		return kuberuntime.VerdictFailure
 	}
@@ -234,7 +234,7 @@ func (w *worker) startup(id string) kuberuntime.Verdict {
 	return kuberuntime.VerdictUnknown
 }
 
-func (w *worker) liveness(id string) kuberuntime.Verdict {
+func (w *worker) livenessResult(id string) kuberuntime.Verdict {
 	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Liveness {
 		return kuberuntime.VerdictFailure
 	}

@@ -18,7 +18,7 @@ import (
 const (
 	opStop    = "stop"
 	opCleanup = "cleanup"
-	opPurge   = "purge"
+	opRemove  = "purge"
 )
 
 // orphanGrace is what the containers of a Pod nobody knows have to end, in seconds.
@@ -27,60 +27,60 @@ const orphanGrace = 1
 // terminate goes on with the Pod's end: first all that was under way, then containers and sandboxes, then volumes.
 func (w *worker) terminate(ctx context.Context) {
 	if stop := w.ops[opStop]; stop != nil {
-		if w.gracePeriod() < w.grace {
+		if w.gracePeriod() < w.stopGrace {
 			stop.cancel() // the stop begins again with the shorter time
 		}
 		return
 	}
 	if len(w.ops) > 0 {
 		if w.ops[opCleanup] == nil {
-			w.touched() // what is being given up may still change the runtime
+			w.invalidate() // what is being given up may still change the runtime
 		}
 		return
 	}
 	if !w.stopped {
-		w.stop(ctx)
+		w.stopPod(ctx)
 	}
-	if w.stopped && !w.cleaned {
-		w.clean(ctx)
+	if w.stopped && !w.cleanedUp {
+		w.cleanup(ctx)
 	}
-	if w.cleaned {
+	if w.cleanedUp {
 		w.state = terminated
-		w.over.Store(true)
-		w.m.freed(byEnd)
+		w.released.Store(true)
+		w.m.retryDeferred(triggerEnd)
 		w.finish(ctx)
 	}
 }
 
-// stop begins to end containers and sandboxes, or notes that there is nothing left to be ended.
-func (w *worker) stop(ctx context.Context) {
-	over := !w.lives()
+// stopPod begins to end containers and sandboxes, or notes that there is nothing left to be ended.
+func (w *worker) stopPod(ctx context.Context) {
+	over := !w.anyRunning()
 	// A sandbox that is not ready may still hold its network, until it was stopped once without an error.
-	if over && (w.killed || len(w.runtime.Sandboxes) == 0) {
+	if over && (w.podKilled || len(w.runtime.Sandboxes) == 0) {
 		w.stopped = true
 		w.retries.done(opStop)
 		w.stopSpan.End(nil)
 		return
 	}
-	if w.waits(opStop) {
+	if w.backingOff(opStop) {
 		return
 	}
 	pod, held, grace := w.pod, w.runtime, w.gracePeriod()
-	w.grace = grace
-	w.begin(ctx, opStop, op{}, func(ctx context.Context) func() {
+	w.stopGrace = grace
+	w.startOp(ctx, opStop, op{}, func(ctx context.Context) func() {
 		noted, err := w.killPod(ctx, pod, held, grace)
 		canceled := ctx.Err() != nil
 		return func() {
 			noted()
-			w.killed = err == nil
-			if w.killed && len(w.runtime.Running()) == 0 {
-				w.sandboxesStopped(held)
+			w.podKilled = err == nil
+			if w.podKilled && len(w.runtime.Running()) == 0 {
+				w.markSandboxesStopped(held)
 			} else {
-				w.touched()
+				w.invalidate()
 			}
 			if err != nil && !canceled {
-				w.warn("", "FailedKillPod", "error killing pod: %s", message(err))
-				w.failed(opStop, err)
+				w.eventWarning("", "FailedKillPod", "error killing pod: %s", errorMessage(err))
+				w.recordFailure(opStop, err)
 			}
 		}
 	})
@@ -91,16 +91,16 @@ func (w *worker) gracePeriod() int64 {
 	if w.removed && w.pod.DeletionTimestamp == nil && w.pod.DeletionGracePeriodSeconds == nil {
 		return orphanGrace // taken away by force
 	}
-	return kuberuntime.PodGracePeriod(w.pod, w.override)
+	return kuberuntime.PodGracePeriod(w.pod, w.graceOverride)
 }
 
-// clean begins to take the Pod's volumes, cgroup and directories down.
-func (w *worker) clean(ctx context.Context) {
-	if w.waits(opCleanup) {
+// cleanup begins to take the Pod's volumes, cgroup and directories down.
+func (w *worker) cleanup(ctx context.Context) {
+	if w.backingOff(opCleanup) {
 		return
 	}
-	ref := w.ref()
-	w.begin(ctx, opCleanup, op{}, func(ctx context.Context) func() {
+	ref := w.timelineRef()
+	w.startOp(ctx, opCleanup, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(ref, owner, timeline.StageUnmount, "")
 		err := w.m.deps.Builder.ReleasePod(ctx, w.uid)
 		if err == nil {
@@ -109,11 +109,11 @@ func (w *worker) clean(ctx context.Context) {
 		span.End(err)
 		return func() {
 			if err != nil {
-				w.fail(ctx, opCleanup, err)
+				w.failStep(ctx, opCleanup, err)
 				return
 			}
 			w.retries.done(opCleanup)
-			w.cleaned, w.prepared = true, false
+			w.cleanedUp, w.volumesMounted = true, false
 		}
 	})
 }
@@ -131,16 +131,16 @@ func (w *worker) finish(ctx context.Context) (gone bool) {
 	if w.purged {
 		return true
 	}
-	if w.ops[opPurge] != nil || w.waits(opPurge) {
+	if w.ops[opRemove] != nil || w.backingOff(opRemove) {
 		return false
 	}
 	pod, held := w.pod, w.runtime
-	w.begin(ctx, opPurge, op{}, func(ctx context.Context) func() {
+	w.startOp(ctx, opRemove, op{}, func(ctx context.Context) func() {
 		err := w.purge(ctx, pod, held)
 		return func() {
 			if err != nil {
-				w.touched()
-				w.failed(opPurge, err)
+				w.invalidate()
+				w.recordFailure(opRemove, err)
 				return
 			}
 			w.purged = true

@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a node in memory: everything around the workers.
-type world struct {
+// fixture is a node in memory: everything around the workers.
+type fixture struct {
 	t        *testing.T
 	dir      string // of the node agent
 	clock    *clocktesting.FakeClock
@@ -40,45 +40,45 @@ type world struct {
 	admitter *admitter
 	recorder *recorder
 	hooks    *hooks
-	counts   *counts
+	metrics  *countingMetrics
 	gone     func(types.UID) // set before there are Pods
 	watcher  *pleg.Watcher
 	manager  *podworker.Manager
 	stop     func()
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	clk := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	w := &world{
+	w := &fixture{
 		t: t, dir: t.TempDir(), clock: clk, runtime: fake.New(clk), volumes: &volumes{mounted: map[types.UID]bool{}},
 		statuses: &statuses{last: map[types.UID]corev1.PodStatus{}, finished: map[types.UID]bool{},
 			changed: make(chan struct{}, 1)},
-		counts:  &counts{by: map[string]int{}},
+		metrics: &countingMetrics{by: map[string]int{}},
 		builder: &builder{}, admitter: &admitter{}, hooks: &hooks{},
-		recorder: &recorder{said: map[string]int{}, about: map[string][]string{}},
+		recorder: &recorder{counts: map[string]int{}, fieldPaths: map[string][]string{}},
 	}
-	w.boot()
+	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w
 }
 
-// boot starts a node agent on what is there, as after a crash.
-func (w *world) boot() {
+// start starts a node agent on what is there, as after a crash.
+func (w *fixture) start() {
 	pulls, err := images.New(images.Config{}, images.Deps{Service: w.runtime, Clock: w.clock})
 	require.NoError(w.t, err)
 	var manager *podworker.Manager
 	watcher, err := pleg.New(pleg.Deps{
 		Runtime: w.runtime, Clock: w.clock,
-		Dirty:  func(uid types.UID) { manager.Dirty(uid) },
-		Listed: func(uids []types.UID) { manager.Listed(uids) },
+		Dirty:  func(uid types.UID) { manager.RuntimeChanged(uid) },
+		Listed: func(uids []types.UID) { manager.RuntimePods(uids) },
 	})
 	require.NoError(w.t, err)
 	grants := allocation.Open(w.dir, nil)
 	manager, err = podworker.New(podworker.Config{HostIPs: func() []string { return []string{"10.0.0.1"} }}, podworker.Deps{
 		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
-		Recorder: w.recorder, Allocations: grants, Metrics: w.counts,
-		Gone: func(uid types.UID) {
+		Recorder: w.recorder, Allocations: grants, Metrics: w.metrics,
+		OnPodGone: func(uid types.UID) {
 			if w.gone != nil {
 				w.gone(uid)
 			}
@@ -94,10 +94,10 @@ func (w *world) boot() {
 	w.stop = sync.OnceFunc(func() { cancel(); group.Wait() })
 }
 
-func (w *world) add(pod *corev1.Pod) { w.manager.HandlePod(config.Change{Op: config.Add, Pod: pod}) }
+func (w *fixture) add(pod *corev1.Pod) { w.manager.HandlePod(config.Change{Op: config.Add, Pod: pod}) }
 
-// eventually waits until the Pod's status satisfies the condition.
-func (w *world) eventually(uid types.UID, what string, ok func(s corev1.PodStatus) bool) corev1.PodStatus {
+// waitStatus waits until the Pod's status satisfies the condition.
+func (w *fixture) waitStatus(uid types.UID, what string, ok func(s corev1.PodStatus) bool) corev1.PodStatus {
 	w.t.Helper()
 	deadline := time.After(time.Minute)
 	for {
@@ -115,7 +115,7 @@ func (w *world) eventually(uid types.UID, what string, ok func(s corev1.PodStatu
 	}
 }
 
-func (w *world) become(what string, ok func() bool) {
+func (w *fixture) waitFor(what string, ok func() bool) {
 	w.t.Helper()
 	require.Eventually(w.t, ok, time.Minute, time.Millisecond, what)
 }
@@ -145,46 +145,46 @@ func deleted(p *corev1.Pod) *corev1.Pod {
 }
 
 func TestPodRunsAndGoes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a")
 	w.add(p)
-	s := w.eventually(p.UID, "running", running)
+	s := w.waitStatus(p.UID, "running", running)
 	require.Equal(t, "10.1.0.2", s.PodIP)
 	require.Equal(t, "containerd://container-2", s.ContainerStatuses[0].ContainerID)
 	require.Equal(t, map[string]int{"main": 1}, w.runtime.Running())
 
 	p = deleted(p)
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
-	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	w.waitFor("finished", func() bool { return w.statuses.isFinished(p.UID) })
 	require.False(t, w.volumes.has(p.UID), "the object goes only after the volumes")
-	s = w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	s = w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
 	require.Equal(t, int32(143), s.ContainerStatuses[0].State.Terminated.ExitCode)
 
 	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
-	w.become("gone", func() bool { return !w.manager.Has(p.UID) })
+	w.waitFor("gone", func() bool { return !w.manager.Has(p.UID) })
 	boxes, containers := w.runtime.Held()
 	require.Zero(t, boxes+containers)
 }
 
 func TestVolumesImageAndSandboxAtTheSameTime(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	mount, pull, run := w.volumes.block(), w.runtime.Block("PullImage"), w.runtime.Block("RunPodSandbox")
 	w.add(pod("a"))
-	w.become("all three begun", func() bool {
-		return w.volumes.begun() == 1 && w.runtime.Calls("PullImage") == 1 && w.runtime.Calls("RunPodSandbox") == 1
+	w.waitFor("all three begun", func() bool {
+		return w.volumes.mountCount() == 1 && w.runtime.Calls("PullImage") == 1 && w.runtime.Calls("RunPodSandbox") == 1
 	})
 	run()
 	pull()
 	require.Zero(t, w.runtime.Calls("CreateContainer"), "nothing is created before the volumes are there")
 	mount()
-	w.eventually("uid-a", "running", running)
+	w.waitStatus("uid-a", "running", running)
 }
 
 func TestCrashLoopWaits(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.runtime.ExitOnStart("main", 1)
 	w.add(pod("a"))
-	s := w.eventually("uid-a", "backoff", func(s corev1.PodStatus) bool {
+	s := w.waitStatus("uid-a", "backoff", func(s corev1.PodStatus) bool {
 		return len(s.ContainerStatuses) > 0 && s.ContainerStatuses[0].State.Waiting != nil &&
 			s.ContainerStatuses[0].State.Waiting.Reason == "CrashLoopBackOff"
 	})
@@ -192,102 +192,102 @@ func TestCrashLoopWaits(t *testing.T) {
 	require.Equal(t, corev1.PodRunning, s.Phase)
 	w.runtime.RunForever("main")
 	ended := w.clock.Now()
-	w.become("started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
+	w.waitFor("started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
 	require.GreaterOrEqual(t, w.clock.Since(ended), kuberuntime.InitialBackoff)
-	s = w.eventually("uid-a", "running", running)
+	s = w.waitStatus("uid-a", "running", running)
 	require.Equal(t, int32(2), s.ContainerStatuses[0].RestartCount)
 }
 
 func TestNeverPodEndsByItself(t *testing.T) {
 	for code, phase := range map[int32]corev1.PodPhase{0: corev1.PodSucceeded, 3: corev1.PodFailed} {
 		t.Run(strconv.Itoa(int(code)), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			p := pod("a", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
 			w.add(p)
-			w.eventually(p.UID, "running", running)
+			w.waitStatus(p.UID, "running", running)
 			w.runtime.Exit("main", code)
-			s := w.eventually(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+			s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
 			require.Equal(t, phase, s.Phase)
 			require.Equal(t, code, s.ContainerStatuses[0].State.Terminated.ExitCode)
-			w.become("volumes gone", func() bool { return !w.volumes.has(p.UID) })
+			w.waitFor("volumes gone", func() bool { return !w.volumes.has(p.UID) })
 			require.False(t, w.statuses.isFinished(p.UID), "nobody asked for the object to go")
 		})
 	}
 }
 
 func TestInitContainersInOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "one", Image: "app:1"}, {Name: "two", Image: "app:1"}}
 	})
 	w.add(p)
-	w.become("first", func() bool { return w.runtime.Running()["one"] == 1 })
+	w.waitFor("first", func() bool { return w.runtime.Running()["one"] == 1 })
 	require.Len(t, w.runtime.Running(), 1)
 	w.runtime.Exit("one", 0)
-	w.become("second", func() bool { return w.runtime.Running()["two"] == 1 })
+	w.waitFor("second", func() bool { return w.runtime.Running()["two"] == 1 })
 	require.Len(t, w.runtime.Running(), 1)
 	w.runtime.Exit("two", 0)
-	s := w.eventually(p.UID, "running", running)
+	s := w.waitStatus(p.UID, "running", running)
 	require.Equal(t, "one", s.InitContainerStatuses[0].Name)
 	require.True(t, s.InitContainerStatuses[0].Ready)
 }
 
-func TestRestartOfTheAgentChangesNothing(t *testing.T) {
-	w := newWorld(t)
+func TestKubeletRestartChangesNothing(t *testing.T) {
+	w := newFixture(t)
 	p := pod("a")
 	w.add(p)
-	before := w.eventually(p.UID, "running", running)
+	before := w.waitStatus(p.UID, "running", running)
 	w.stop()
 	p = p.DeepCopy()
 	p.Status = before
-	w.boot()
+	w.start()
 	w.add(p)
-	w.manager.SourceReady()
-	w.eventually(p.UID, "running again", running)
+	w.manager.SourcesReady()
+	w.waitStatus(p.UID, "running again", running)
 	require.Equal(t, 1, w.runtime.Calls("CreateContainer"))
 	require.Equal(t, 1, w.runtime.Calls("RunPodSandbox"))
-	require.Zero(t, w.admitter.asked("again"), "a pod that was taken is not judged again")
+	require.Zero(t, w.admitter.callCount("again"), "a pod that was taken is not judged again")
 }
 
 func TestOrphanIsEnded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a")
 	w.add(p)
-	w.eventually(p.UID, "running", running)
+	w.waitStatus(p.UID, "running", running)
 	w.stop()
-	w.boot()
-	w.manager.SourceReady()
-	w.become("gone", func() bool { b, c := w.runtime.Held(); return b+c == 0 && !w.manager.Has(p.UID) })
+	w.start()
+	w.manager.SourcesReady()
+	w.waitFor("gone", func() bool { b, c := w.runtime.Held(); return b+c == 0 && !w.manager.Has(p.UID) })
 	require.False(t, w.volumes.has(p.UID))
 }
 
-func TestPodForWhoseVolumeThereIsNoRoomFails(t *testing.T) {
-	w := newWorld(t)
-	w.volumes.refuse = volume.AttachLimitExceeded(errors.New("25 volumes are attached already"))
+func TestPodFailsAtVolumeAttachmentLimit(t *testing.T) {
+	w := newFixture(t)
+	w.volumes.mountErr = volume.AttachLimitExceeded(errors.New("25 volumes are attached already"))
 	p := pod("a")
 	w.add(p)
-	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	s := w.waitStatus(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
 	require.Equal(t, "VolumeAttachmentLimitExceeded", s.Reason)
 	require.Contains(t, s.Message, "25 volumes are attached already")
 	require.Zero(t, w.runtime.Calls("CreateContainer"))
 }
 
 func TestDeletionWhileVolumesAreMissing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	defer w.volumes.block()()
 	p := pod("a")
 	w.add(p)
-	w.become("mounting", func() bool { return w.volumes.begun() == 1 })
+	w.waitFor("mounting", func() bool { return w.volumes.mountCount() == 1 })
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
-	w.become("finished", func() bool { return w.statuses.isFinished(p.UID) })
+	w.waitFor("finished", func() bool { return w.statuses.isFinished(p.UID) })
 }
 
 func TestSandboxFailureIsRetried(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.runtime.FailNext("RunPodSandbox", errors.New("no network"))
 	w.add(pod("a"))
-	w.become("failed once", func() bool { return w.runtime.Calls("RunPodSandbox") == 1 && w.clock.HasWaiters() })
-	w.become("running", func() bool {
+	w.waitFor("failed once", func() bool { return w.runtime.Calls("RunPodSandbox") == 1 && w.clock.HasWaiters() })
+	w.waitFor("running", func() bool {
 		w.clock.Step(time.Second)
 		return w.runtime.Running()["main"] == 1
 	})
@@ -295,38 +295,38 @@ func TestSandboxFailureIsRetried(t *testing.T) {
 }
 
 func TestPodsWaitForTheNetwork(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.manager.SetNetwork(errors.New("cni plugin not initialized"))
 	w.add(pod("a"))
 	onHost := pod("b", func(p *corev1.Pod) { p.Spec.HostNetwork, p.Spec.Containers[0].Name = true, "host" })
 	w.add(onHost)
-	w.eventually(onHost.UID, "running", running)
+	w.waitStatus(onHost.UID, "running", running)
 	require.Zero(t, w.runtime.Running()["main"])
-	w.become("told", func() bool {
-		return w.recorder.times("NetworkNotReady: network is not ready: cni plugin not initialized") == 1
+	w.waitFor("told", func() bool {
+		return w.recorder.count("NetworkNotReady: network is not ready: cni plugin not initialized") == 1
 	})
 	w.manager.SetNetwork(nil)
-	w.become("running", func() bool { return w.runtime.Running()["main"] == 1 })
+	w.waitFor("running", func() bool { return w.runtime.Running()["main"] == 1 })
 }
 
 func TestRejectedPodFailsWithoutTrace(t *testing.T) {
-	w := newWorld(t)
-	w.admitter.refuse = &status.Failure{Reason: "OutOfpods", Message: "full"}
+	w := newFixture(t)
+	w.admitter.rejection = &status.Failure{Reason: "OutOfpods", Message: "full"}
 	p := pod("a")
 	w.add(p)
-	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	s := w.waitStatus(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
 	require.Equal(t, "OutOfpods", s.Reason)
 	require.Zero(t, w.runtime.Calls("RunPodSandbox"))
 }
 
 func TestActiveDeadline(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	limit := int64(60)
 	p := pod("a", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &limit })
 	w.add(p)
-	w.eventually(p.UID, "running", running)
-	w.become("ended", func() bool { w.clock.Step(10 * time.Second); return len(w.runtime.Running()) == 0 })
-	s := w.eventually(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	w.waitStatus(p.UID, "running", running)
+	w.waitFor("ended", func() bool { w.clock.Step(10 * time.Second); return len(w.runtime.Running()) == 0 })
+	s := w.waitStatus(p.UID, "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
 	require.Equal(t, "DeadlineExceeded", s.Reason)
 	require.Empty(t, w.runtime.Running())
 }

@@ -12,15 +12,15 @@ import (
 
 // A minute in which nothing changes costs nothing that grows with the number of Pods: whatever looked at each Pod but
 // once would make more calls than are allowed here.
-func TestRestCostsNothingPerPod(t *testing.T) {
+func TestIdleCostsNothingPerPod(t *testing.T) {
 	const pods = 60
-	w := newWorld(t)
+	w := newFixture(t)
 	w.runtime.AddImage("app:1")
 	for i := range pods {
 		w.add(pod(fmt.Sprint(i)))
 	}
 	for i := range pods {
-		w.eventually(types.UID(fmt.Sprint("uid-", i)), "running", func(s corev1.PodStatus) bool { return running(s) })
+		w.waitStatus(types.UID(fmt.Sprint("uid-", i)), "running", func(s corev1.PodStatus) bool { return running(s) })
 	}
 	before := w.untilQuiet()
 	for range 60 {
@@ -30,7 +30,7 @@ func TestRestCostsNothingPerPod(t *testing.T) {
 }
 
 // untilQuiet waits until the workers have nothing to do, and returns how often the runtime was called by then.
-func (w *world) untilQuiet() int {
+func (w *fixture) untilQuiet() int {
 	w.t.Helper()
 	calls := func() (sum int) {
 		for _, method := range []string{

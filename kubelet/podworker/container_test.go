@@ -14,7 +14,7 @@ import (
 
 // TestPostStartThatFails has a container whose hook fails killed, said so without what the hook wrote, and restarted.
 func TestPostStartThatFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.hooks.fail(&lifecycle.Error{Step: "exec", Output: "password", Err: errors.New("command exited with 7")})
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
@@ -22,22 +22,22 @@ func TestPostStartThatFails(t *testing.T) {
 		}}
 	})
 	w.add(p)
-	s := w.eventually(p.UID, "waiting", func(s corev1.PodStatus) bool {
+	s := w.waitStatus(p.UID, "waiting", func(s corev1.PodStatus) bool {
 		return len(s.ContainerStatuses) > 0 && s.ContainerStatuses[0].State.Waiting != nil &&
 			s.ContainerStatuses[0].State.Waiting.Reason == "PostStartHookError"
 	})
 	require.NotContains(t, s.ContainerStatuses[0].State.Waiting.Message, "password")
 	require.NotNil(t, s.ContainerStatuses[0].LastTerminationState.Terminated)
 	require.Equal(t, 1, w.runtime.Calls("StopContainer"), "it is killed")
-	require.Equal(t, 1, w.recorder.times("FailedPostStartHook: PostStartHook failed"))
-	w.become("it is started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
-	s = w.eventually(p.UID, "running", running)
+	require.Equal(t, 1, w.recorder.count("FailedPostStartHook: PostStartHook failed"))
+	w.waitFor("it is started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
+	s = w.waitStatus(p.UID, "running", running)
 	require.EqualValues(t, 1, s.ContainerStatuses[0].RestartCount)
 }
 
 // TestEventsSayTheContainer holds what the events of containers are about.
 func TestEventsSayTheContainer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "app:1"}}
 		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
@@ -45,21 +45,21 @@ func TestEventsSayTheContainer(t *testing.T) {
 		}}}
 	})
 	w.add(p)
-	w.become("init runs", func() bool { return w.runtime.Running()["first"] == 1 })
+	w.waitFor("init runs", func() bool { return w.runtime.Running()["first"] == 1 })
 	w.runtime.Exit("first", 0)
-	w.eventually(p.UID, "running", running)
-	w.become("all are told of", func() bool { return len(w.recorder.fields("Started")) == 3 })
+	w.waitStatus(p.UID, "running", running)
+	w.waitFor("all are told of", func() bool { return len(w.recorder.fields("Started")) == 3 })
 	require.ElementsMatch(t, []string{
 		"spec.initContainers{first}", "spec.ephemeralContainers{look}", "spec.containers{main}",
 	}, w.recorder.fields("Started"))
 	w.manager.Evict(p.UID, status.Failure{Reason: "Evicted", Message: "for the test"}, nil)
-	w.become("it is stopped", func() bool { return len(w.recorder.fields("Killing")) > 0 })
+	w.waitFor("it is stopped", func() bool { return len(w.recorder.fields("Killing")) > 0 })
 	require.Contains(t, []string{"spec.containers{main}", "spec.ephemeralContainers{look}"}, w.recorder.fields("Killing")[0])
 }
 
-// TestRestartOfAllContainersIsTold follows the condition from a container's exit to the Pod's new start.
-func TestRestartOfAllContainersIsTold(t *testing.T) {
-	w := newWorld(t)
+// TestRestartAllContainersCondition follows the condition from a container's exit to the Pod's new start.
+func TestRestartAllContainersCondition(t *testing.T) {
+	w := newFixture(t)
 	never := corev1.ContainerRestartPolicyNever
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.Containers[0].RestartPolicy = &never
@@ -82,20 +82,20 @@ func TestRestartOfAllContainersIsTold(t *testing.T) {
 		}
 	}
 	w.add(p)
-	s := w.eventually(p.UID, "running", running)
+	s := w.waitStatus(p.UID, "running", running)
 	require.True(t, restarting(corev1.ConditionFalse)(s))
 	release := w.runtime.Block("RemoveContainer")
 	defer release()
 	w.runtime.Exit("main", 42)
-	w.eventually(p.UID, "told", restarting(corev1.ConditionTrue))
+	w.waitStatus(p.UID, "told", restarting(corev1.ConditionTrue))
 	release()
-	w.eventually(p.UID, "runs again", func(s corev1.PodStatus) bool {
+	w.waitStatus(p.UID, "runs again", func(s corev1.PodStatus) bool {
 		return running(s) && restarting(corev1.ConditionFalse)(s)
 	})
 	require.Equal(t, 4, w.runtime.Calls("CreateContainer"), "both are made anew")
 
 	w.add(pod("b"))
-	s = w.eventually("uid-b", "running", running)
+	s = w.waitStatus("uid-b", "running", running)
 	for _, c := range s.Conditions {
 		require.NotEqual(t, corev1.AllContainersRestarting, c.Type, "it says nothing of Pods that cannot do so")
 	}

@@ -131,7 +131,7 @@ var rows = []struct{ row, says, tests string }{
 	{"B-24", "the answer is heard when it comes", "csi.TestAttach"},
 	{"B-25", "an attachment taken away is an error", "csi.TestAttachThatCannotBe"},
 	{"B-26", "metrics count, they do not list", "metrics.TestNamesAndLabels cache.TestDesired"},
-	{"B-27", "bounded concurrency", "operationexecutor.TestLanes operationexecutor.TestDoSerialisesAndLimitBounds"},
+	{"B-27", "bounded concurrency", "operationexecutor.TestAttachesAndDetachesHaveTheirOwnConcurrency operationexecutor.TestDoSerialisesAndLimitBounds"},
 
 	{"U-1", "the time for unmounting is the caller's, and each node's", "reconciler.TestMountedVolumeIsDetachedOnlyWhen .TestNodeFailures"},
 	{"U-2", "no force on live nodes; force is told", "reconciler.TestMountedVolumeIsDetachedOnlyWhen reconciler.TestForcedDetachIsTold"},

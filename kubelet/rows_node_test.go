@@ -89,7 +89,7 @@ var nodeRows = []row{
 		"prober.TestMetricsGoWithThePod stats.TestResourceMetrics podworker.TestWishesForResourcesAreCounted podworker.TestDeferredResourcesThatAreGrantedAreCounted " +
 		"podworker.TestResizesAreCountedWithTheirEnd podworker.TestSameUIDAgainBeginsAnew podworker.TestStaticPodWithItsUIDAgainBeginsAnew " +
 		"certificate.TestFailedRenewalsAreCounted csinode.TestCallsOfDriversAreMeasured volumemanager.TestOperationsAreMeasured " +
-		"volumemanager.TestOperationThatIsBrokenOffIsNoFailure podworker.TestEvictionIsCountedOnce kubelet.TestWhyResizesAreInfeasible " +
+		"volumemanager.TestCancelledOperationIsNoFailure podworker.TestEvictionIsCountedOnce kubelet.TestWhyResizesAreInfeasible " +
 		"integration.TestJoinByBootstrapToken integration.TestNodeAPI", "",
 		"no preemptions and no pleg_discard_events, since there is neither; no verify_controller_attached_volume among the operations, " +
 			"since that is not asked but awaited; device plugins come with their theme"},

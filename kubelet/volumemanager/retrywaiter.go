@@ -22,29 +22,29 @@ type retryWaiter struct {
 	claims watch.Interface // of the volume's claim, while that is what is missing
 }
 
-func (f *retryWaiter) stop() {
-	if f.claims != nil {
-		f.claims.Stop()
+func (w *retryWaiter) stop() {
+	if w.claims != nil {
+		w.claims.Stop()
 	}
 }
 
 // claimEvents is what tells of the claim, if something does beside the manager's own source, and the longest pause.
-func (f *retryWaiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
-	if f.m.deps.Claims != nil {
+func (w *retryWaiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
+	if w.m.deps.Claims != nil {
 		return nil, pause
 	}
-	if f.claims == nil {
-		f.claims = f.m.watchClaim(ctx, claim)
+	if w.claims == nil {
+		w.claims = w.m.watchClaim(ctx, claim)
 	}
-	if f.claims == nil {
+	if w.claims == nil {
 		return nil, min(pause, claimPollInterval)
 	}
-	return f.claims.ResultChan(), pause
+	return w.claims.ResultChan(), pause
 }
 
 // wait returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
-func (f *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
-	pause := f.m.exec.RetryAfter(volumeKey(f.state.uid, name), opMount)
+func (w *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
+	pause := w.m.exec.RetryAfter(volumeKey(w.state.uid, name), opMount)
 	var claim *claimError
 	var events <-chan watch.Event
 	var used *inUseError
@@ -53,12 +53,12 @@ func (f *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name st
 		freed = used.freed
 	}
 	if errors.As(cause, &claim) {
-		events, pause = f.claimEvents(ctx, claim, pause)
+		events, pause = w.claimEvents(ctx, claim, pause)
 	}
 	if pause <= 0 {
 		return ctx.Err() // the pause went by while the failure was reported
 	}
-	timer := f.m.clock.NewTimer(pause)
+	timer := w.m.clock.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -70,12 +70,12 @@ func (f *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name st
 			return nil
 		case <-ctx.Done():
 			return fmt.Errorf("%w; last failure: %w", ctx.Err(), cause)
-		case <-f.state.closing:
+		case <-w.state.closing:
 			return ErrTerminating
 		case event, ok := <-events:
 			if !ok {
-				f.claims.Stop()
-				f.claims, events = nil, nil // opened again after the next attempt
+				w.claims.Stop()
+				w.claims, events = nil, nil // opened again after the next attempt
 				continue
 			}
 			if object, ok := event.Object.(metav1.Object); ok && object.GetName() == claim.name {

@@ -59,7 +59,7 @@ type Config struct {
 	NodeGoneGrace time.Duration
 	// AttachTimeout is how long an attach or detach may take. Default 2 min.
 	AttachTimeout time.Duration
-	// Parallel is how many attaches, and how many detaches, run at once. Default operationexecutor.DefaultLane.
+	// Parallel is how many attaches, and how many detaches, run at once. Default operationexecutor.DefaultConcurrency.
 	Parallel int
 	// StatusWriters is how many node statuses are written at once. Default 16.
 	StatusWriters int

@@ -119,13 +119,16 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 	desired := cache.NewDesiredStateOfWorld(plugins)
 	actual := cache.NewActualStateOfWorld(plugins, c.deps.Clock, c.deps.Logger)
 	collector := metrics.New(actual, desired)
-	executor := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+	executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Recorder: recorder, Timeline: c.deps.Timeline, Logger: c.deps.Logger, Clock: c.deps.Clock,
 		Nodes: func(ctx context.Context, name types.NodeName) (*corev1.Node, error) {
 			return c.deps.Client.CoreV1().Nodes().Get(ctx, string(name), metav1.GetOptions{})
 		},
 		Observe: collector.Observe,
-	}, operationexecutor.ExecutorConfig{AttachConcurrency: c.config.Parallel, DetachConcurrency: c.config.Parallel})
+	}, operationexecutor.Config{AttachConcurrency: c.config.Parallel, DetachConcurrency: c.config.Parallel})
+	if err != nil {
+		return nil, err
+	}
 	foreign := &nodeSet{}
 	engine, err := reconciler.New(reconciler.Options{
 		Manages:    func(node types.NodeName) bool { return !foreign.has(node) },

@@ -59,10 +59,10 @@ var rows = []struct{ row, says, tests string }{
 	{"R-49", "events come from attachdetach-controller", ".TestEventsCarryTheControllersName"},
 	{"R-50", "one operation on an exclusive volume", "reconciler.TestOperationsSideBySide"},
 	{"R-51", "one a node on a shared one", "reconciler.TestOperationsSideBySide"},
-	{"R-52", "which keys conflict", "operationexecutor.TestConflicts"},
-	{"R-53", "busy and backoff are told apart", "operationexecutor.TestConflicts operationexecutor.TestAttach"},
-	{"R-54", "500 ms doubling; another kind resets", "operationexecutor.TestBackoffDoublesToTheLimitAndEndsWithSuccess operationexecutor.TestAnotherKindDoesNotWaitForTheFirstKindsBackoff"},
-	{"R-55", "a panic is a failure", "operationexecutor.TestPanicIsAFailure"},
+	{"R-52", "which keys conflict", "keyed.TestConflicts"},
+	{"R-53", "busy and backoff are told apart", "keyed.TestConflicts operationexecutor.TestAttach"},
+	{"R-54", "500 ms doubling; another kind resets", "keyed.TestBackoffDoublesToTheLimitAndEndsWithSuccess keyed.TestAnotherKindDoesNotWaitForTheFirstKindsBackoff"},
+	{"R-55", "a panic is a failure", "keyed.TestPanicIsAFailure"},
 	{"R-60", "names come from specs", "cache.TestActual"},
 	{"R-61", "new is mounted until said otherwise", "cache.TestActual .TestFailedAttachOfAPodThatGoes"},
 	{"R-62", "confirmed and uncertain, and the list", "cache.TestActual"},
@@ -106,8 +106,8 @@ var rows = []struct{ row, says, tests string }{
 	{"R-112", "durations of calls", "metrics.TestOperations"},
 
 	{"B-1", "no copy of everything: a change costs itself", "reconciler.BenchmarkReaction"},
-	{"B-2", "pending is asked by key", "operationexecutor.TestConflicts"},
-	{"B-3", "old failures are forgotten", "operationexecutor.TestOldFailuresAreForgotten"},
+	{"B-2", "pending is asked by key", "keyed.TestConflicts"},
+	{"B-3", "old failures are forgotten", "keyed.TestOldFailuresAreForgotten"},
 	{"B-4", "few writes for many detaches", "reconciler.TestDrainIsFewWrites"},
 	{"B-5", "only flagged nodes, none for ever", "statusupdater.TestWritesFlaggedNodesOnly statusupdater.TestFailures"},
 	{"B-6", "no race on flags", "reconciler.TestChurn"},
@@ -131,7 +131,7 @@ var rows = []struct{ row, says, tests string }{
 	{"B-24", "the answer is heard when it comes", "csi.TestAttach"},
 	{"B-25", "an attachment taken away is an error", "csi.TestAttachThatCannotBe"},
 	{"B-26", "metrics count, they do not list", "metrics.TestNamesAndLabels cache.TestDesired"},
-	{"B-27", "bounded concurrency", "operationexecutor.TestAttachesAndDetachesHaveTheirOwnConcurrency operationexecutor.TestDoSerialisesAndLimitBounds"},
+	{"B-27", "bounded concurrency", "operationexecutor.TestAttachesAndDetachesHaveTheirOwnConcurrency keyed.TestDoSerialisesAndLimitBounds"},
 
 	{"U-1", "the time for unmounting is the caller's, and each node's", "reconciler.TestMountedVolumeIsDetachedOnlyWhen .TestNodeFailures"},
 	{"U-2", "no force on live nodes; force is told", "reconciler.TestMountedVolumeIsDetachedOnlyWhen reconciler.TestForcedDetachIsTold"},
@@ -149,7 +149,7 @@ func TestEveryRowHasItsTests(t *testing.T) {
 	known := make(map[string]bool)
 	for dir, name := range map[string]string{
 		".": "", "reconciler": "reconciler", "cache": "cache", "statusupdater": "statusupdater", "csi": "csi",
-		"metrics": "metrics", "../volume/operationexecutor": "operationexecutor",
+		"metrics": "metrics", "../volume/operationexecutor": "operationexecutor", "../internal/keyed": "keyed",
 	} {
 		tests, err := testfuncs.List(dir, "Test", "Benchmark")
 		require.NoError(t, err)

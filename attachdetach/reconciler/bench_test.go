@@ -52,10 +52,11 @@ func BenchmarkReaction(b *testing.B) {
 			plugin := &instant{storage: newStorage(), attached: make(chan string, 1), detached: make(chan string, 1)}
 			plugins := operationexecutor.Plugins{plugin}
 			desired, actual := cache.NewDesiredStateOfWorld(plugins), cache.NewActualStateOfWorld(plugins, nil, nil)
-			executor := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+			executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 				Plugins: plugins,
 				Nodes:   func(context.Context, types.NodeName) (*corev1.Node, error) { return &corev1.Node{}, nil },
-			}, operationexecutor.ExecutorConfig{})
+			}, operationexecutor.Config{})
+			require.NoError(b, err)
 			engine, err := reconciler.New(reconciler.Options{
 				LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: desired, Actual: actual, Executor: executor,
 				Updater: noStatus{actual},

@@ -126,10 +126,11 @@ func (c *churn) begin() {
 	c.desired = cache.NewDesiredStateOfWorld(plugins)
 	c.actual = cache.NewActualStateOfWorld(plugins, c.clock, nil)
 	c.statuses.set(func() { c.statuses.actual = c.actual })
-	c.executor = operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
-		Plugins: plugins, Nodes: c.statuses.get, Clock: c.clock,
-	}, operationexecutor.ExecutorConfig{})
 	var err error
+	c.executor, err = operationexecutor.NewOperationExecutor(operationexecutor.Deps{
+		Plugins: plugins, Nodes: c.statuses.get, Clock: c.clock,
+	}, operationexecutor.Config{})
+	require.NoError(c.t, err)
 	c.engine, err = reconciler.New(reconciler.Options{
 		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: c.desired, Actual: c.actual, Executor: c.executor,
 		Updater: c.statuses, Clock: c.clock, Nodes: corelisters.NewNodeLister(c.world.nodes),

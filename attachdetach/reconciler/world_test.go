@@ -245,9 +245,11 @@ func newWorld(t testing.TB, change ...func(*reconciler.Options)) *world {
 		actual: w.actual, lists: make(map[types.NodeName][]corev1.AttachedVolume), gone: make(map[types.NodeName]bool),
 		inUse: make(map[types.NodeName][]corev1.UniqueVolumeName), writes: make(map[types.NodeName]int),
 	}
-	w.executor = operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+	var err error
+	w.executor, err = operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Nodes: w.statuses.get, Recorder: w.events, Clock: w.clock,
-	}, operationexecutor.ExecutorConfig{})
+	}, operationexecutor.Config{})
+	require.NoError(w.t, err)
 	options := reconciler.Options{
 		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: w.desired, Actual: w.actual, Executor: w.executor,
 		Updater: w.statuses, Recorder: w.events, Clock: w.clock, OnForcedDetach: func(reason string) { w.forced <- reason },
@@ -256,7 +258,6 @@ func newWorld(t testing.TB, change ...func(*reconciler.Options)) *world {
 	for _, f := range change {
 		f(&options)
 	}
-	var err error
 	w.engine, err = reconciler.New(options)
 	require.NoError(t, err)
 	return w

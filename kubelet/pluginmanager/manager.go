@@ -14,7 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/volume/operationexecutor"
+	"github.com/berth-dev/berth/internal/keyed"
 )
 
 const (
@@ -68,7 +68,7 @@ type Deps struct {
 type Manager struct {
 	config Config
 	deps   Deps
-	exec   *operationexecutor.Keyed
+	exec   *keyed.Executor
 	wake   chan struct{} // has a value when the directory is to be looked at
 
 	mu      sync.Mutex // guards all below
@@ -104,9 +104,7 @@ func New(config Config, deps Deps) (*Manager, error) {
 	}
 	return &Manager{
 		config: config, deps: deps, wake: make(chan struct{}, 1),
-		exec: operationexecutor.NewKeyed(
-			operationexecutor.Config{InitialBackoff: firstRetry, MaxBackoff: lastRetry},
-			operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger}),
+		exec:   keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger}, keyed.Config{InitialBackoff: firstRetry, MaxBackoff: lastRetry}),
 		wanted: make(map[string]identity), present: make(map[string]*registration),
 	}, nil
 }
@@ -164,7 +162,7 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 	m.mu.Unlock()
 	pause := walkEvery
 	for _, path := range paths {
-		key := operationexecutor.Key{Object: path}
+		key := keyed.Key{Object: path}
 		// Failures of one socket are no reason to wait with another that takes its place, or with its end.
 		kind := "leave"
 		if socket, ok := found[path]; ok {
@@ -177,7 +175,7 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 				}
 				m.poke()
 			})
-		var backoff *operationexecutor.BackoffError
+		var backoff *keyed.BackoffError
 		if errors.As(err, &backoff) {
 			pause = min(pause, backoff.RetryAfter)
 		}
@@ -234,8 +232,8 @@ func (m *Manager) leave(ctx context.Context, path string, have *registration) er
 }
 
 // pluginKey is the key under which a plugin comes by one socket and goes with another.
-func pluginKey(plugin Plugin) operationexecutor.Key {
-	return operationexecutor.Key{Object: plugin.Type + " " + plugin.Name}
+func pluginKey(plugin Plugin) keyed.Key {
+	return keyed.Key{Object: plugin.Type + " " + plugin.Name}
 }
 
 // isElsewhere reports whether the plugin has come back under another socket already.

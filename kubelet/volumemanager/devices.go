@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
 // NodeStatus writes this Node's status. *node.Manager is one.
@@ -26,7 +26,7 @@ type NodeStatus interface {
 // from the moment that somebody asks for it until it was unstaged. It is safe for concurrent use.
 type deviceTable struct {
 	node          NodeStatus
-	exec          *operationexecutor.Keyed
+	exec          *keyed.Executor
 	metrics       opMetrics
 	clock         clock.Clock
 	logger        *slog.Logger
@@ -74,7 +74,7 @@ func (e *inUseError) Error() string {
 }
 
 func newDeviceTable(
-	node NodeStatus, exec *operationexecutor.Keyed, meter opMetrics, clock clock.Clock, log *slog.Logger,
+	node NodeStatus, exec *keyed.Executor, meter opMetrics, clock clock.Clock, log *slog.Logger,
 ) *deviceTable {
 	return &deviceTable{
 		node: node, exec: exec, metrics: meter, clock: clock, logger: log,
@@ -85,8 +85,8 @@ func newDeviceTable(
 }
 
 // deviceKey is the key under which operations on a device exclude each other, whichever Pods they are for.
-func deviceKey(name string) operationexecutor.Key {
-	return operationexecutor.Key{Object: "device " + name}
+func deviceKey(name string) keyed.Key {
+	return keyed.Key{Object: "device " + name}
 }
 
 // acquire notes that the volume of a Pod is going to use the device. It is fine to do so again.

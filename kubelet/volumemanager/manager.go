@@ -17,12 +17,12 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/blockpin"
 	"github.com/berth-dev/berth/volume/mounts"
-	"github.com/berth-dev/berth/volume/operationexecutor"
 	"github.com/berth-dev/berth/volume/subpath"
 )
 
@@ -112,7 +112,7 @@ type Manager struct {
 	deps          Deps
 	clock         clock.Clock
 	logger        *slog.Logger
-	exec          *operationexecutor.Keyed
+	exec          *keyed.Executor
 	subpaths      *subpath.SubPaths
 	pinner        *blockpin.Pinner
 	devices       *deviceTable
@@ -181,8 +181,7 @@ func New(config Config, deps Deps) *Manager {
 	if deps.Recorder == nil {
 		deps.Recorder = &record.FakeRecorder{}
 	}
-	exec := operationexecutor.NewKeyed(operationexecutor.Config{},
-		operationexecutor.Deps{Clock: deps.Clock, Logger: deps.Logger})
+	exec := keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger, OnWait: recordWait}, keyed.Config{})
 	meter := opMetrics{clock: deps.Clock, observe: deps.Observe}
 	return &Manager{
 		config: config, deps: deps, clock: deps.Clock, logger: deps.Logger, exec: exec, metrics: meter,
@@ -201,6 +200,9 @@ func New(config Config, deps Deps) *Manager {
 		podsToRefresh: make(map[types.UID]struct{}),
 	}
 }
+
+// recordWait adds the time that an operation waited for its turn to the stage that ctx belongs to.
+func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).Waited(waited) }
 
 // Start prepares the root directory (it is made if it is missing, and mounts below it are made to propagate into
 // containers), and then keeps mounted volumes up to date until ctx ends. It must run for Mount to go on. It is called

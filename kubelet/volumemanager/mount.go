@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
 const (
@@ -111,8 +111,8 @@ func (m *Manager) warnSlowMounts(ctx context.Context, state *podState, done <-ch
 }
 
 // volumeKey is the key under which operations on a volume exclude each other.
-func volumeKey(uid types.UID, name string) operationexecutor.Key {
-	return operationexecutor.Key{Object: string(uid) + "/" + name}
+func volumeKey(uid types.UID, name string) keyed.Key {
+	return keyed.Key{Object: string(uid) + "/" + name}
 }
 
 // mountVolume tries to set one volume up until it is.

@@ -16,7 +16,7 @@ var rows = []struct{ row, says, tests, lacks string }{
 	{"VOL-1", "only what containers use is set up; all are awaited; what is missing is told",
 		"volumemanager.TestAllKindsOfVolumes volumemanager.TestSlowMountNamesWhatIsMissing podworker.TestVolumesImageAndSandboxAtTheSameTime", ""},
 	{"VOL-2", "a failure is told and tried again, 0.5 s doubling; one operation a volume",
-		"volumemanager.TestFailureIsTriedAgainAfterThePause operationexecutor.TestBackoffDoublesToTheLimitAndEndsWithSuccess operationexecutor.TestDoSerialisesAndLimitBounds", ""},
+		"volumemanager.TestFailureIsTriedAgainAfterThePause keyed.TestBackoffDoublesToTheLimitAndEndsWithSuccess keyed.TestDoSerialisesAndLimitBounds", ""},
 	{"VOL-3", "emptyDir on disk: 0777, lasts as long as the Pod",
 		"emptydir.TestModeAndGroup emptydir.TestContract volumemanager.TestNewProcessTakesOverWhatIsMounted", ""},
 	{"VOL-4", "emptyDir in memory: the smallest bound is its size; a warning where it may reach a disk",
@@ -132,7 +132,7 @@ var testRooms = map[string]string{
 	"volume": "../../volume", "atomicwriter": "../../volume/atomicwriter", "csi": "../../volume/csi",
 	"emptydir": "../../volume/emptydir", "blockpin": "../../volume/blockpin", "kubelet": "..", "fsgroup": "../../volume/fsgroup", "hostpath": "../../volume/hostpath",
 	"local": "../../volume/local", "mounts": "../../volume/mounts", "nfs": "../../volume/nfs",
-	"operationexecutor": "../../volume/operationexecutor", "projected": "../../volume/projected",
+	"operationexecutor": "../../volume/operationexecutor", "keyed": "../../internal/keyed", "projected": "../../volume/projected",
 	"subpath": "../../volume/subpath", "csidriver": "../../csidriver", "registrar": "../../csidriver/registrar",
 	"integration": "../../test/integration",
 }

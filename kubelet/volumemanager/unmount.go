@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
-	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
 const (
@@ -63,7 +63,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 }
 
 // podKey is the key of operations on all volumes of a Pod.
-func podKey(uid types.UID) operationexecutor.Key { return operationexecutor.Key{Object: string(uid)} }
+func podKey(uid types.UID) keyed.Key { return keyed.Key{Object: string(uid)} }
 
 // close makes Mount and refreshes of the Pod end, and returns the Pod's state.
 func (m *Manager) close(uid types.UID) *podState {

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// ErrNotAttachable says that a volume needs no attachment, or that no plugin is there to make one.
+// ErrNotAttachable is the error about a volume that needs no attachment, or for which there is no plugin.
 var ErrNotAttachable = errors.New("volume is not attachable")
 
-// Verdict is what a plugin finds when it looks whether a volume is attached.
+// Verdict is what a plugin finds when it verifies whether a volume is attached.
 type Verdict int
 
 const (
@@ -23,11 +23,11 @@ const (
 	VerdictUncertain Verdict = iota
 	// VerdictAttached means that the volume is attached.
 	VerdictAttached
-	// VerdictDetached means that the volume is certainly not attached. A failure to look is no such certainty.
+	// VerdictDetached means that the volume is certainly not attached. A failed verification does not mean that.
 	VerdictDetached
 )
 
-// String is the verdict as it appears in logs.
+// String returns the verdict as logs show it.
 func (v Verdict) String() string {
 	switch v {
 	case VerdictAttached:
@@ -43,7 +43,7 @@ func (v Verdict) String() string {
 //
 // Attach and Detach are idempotent: attaching what is attached and detaching what is not both succeed. They are
 // never called twice at once for one exclusive volume, nor for one pair of a shared volume and a node. After an
-// error the volume counts as perhaps attached. They return soon after ctx ends, and have a time limit of their own.
+// error the volume may be attached or not. They return soon after ctx ends, and have a timeout of their own.
 type AttachablePlugin interface {
 	// Name is the plugin's qualified name of two parts, such as "kubernetes.io/csi".
 	Name() string
@@ -51,13 +51,14 @@ type AttachablePlugin interface {
 	CanAttach(spec *volume.Spec) (bool, error)
 	// VolumeName identifies the volume among those of the plugin. Together with Name it is the unique name.
 	VolumeName(spec *volume.Spec) (string, error)
-	// Attach returns when the volume is attached. The device path may be empty. An error that is a
-	// *DanglingAttachError says that the volume hangs on another node.
+	// Attach returns when the volume is attached. The device path may be empty. A
+	// *DanglingAttachError means that the volume is attached to another node.
 	Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (devicePath string, err error)
-	// Detach returns when the volume is detached. It gets what VolumeName gave, for the volume's objects may be gone.
+	// Detach returns when the volume is detached. It gets the result of VolumeName, because the volume's objects may no
+	// longer exist.
 	Detach(ctx context.Context, volumeName string, node types.NodeName) error
-	// Verify looks whether the volumes are still attached to the node. A volume without an entry in the answer
-	// was not looked at.
+	// Verify checks whether the volumes are still attached to the node. A volume without an entry in the result was not
+	// checked.
 	Verify(ctx context.Context, volumes []AttachedVolume, node types.NodeName) (map[corev1.UniqueVolumeName]Verdict, error)
 }
 
@@ -82,7 +83,7 @@ func (p Plugins) FindAttachablePluginBySpec(spec *volume.Spec) (AttachablePlugin
 	for _, plugin := range p {
 		ok, err := plugin.CanAttach(spec)
 		if err != nil {
-			return nil, fmt.Errorf("ask plugin %q about volume %q: %w", plugin.Name(), spec.DirName(), err)
+			return nil, fmt.Errorf("check with plugin %q whether volume %q can be attached: %w", plugin.Name(), spec.DirName(), err)
 		}
 		if ok {
 			return plugin, nil
@@ -101,12 +102,12 @@ func (p Plugins) FindAttachablePluginByName(name string) (AttachablePlugin, erro
 	return nil, fmt.Errorf("find plugin %q: no such plugin: %w", name, ErrNotAttachable)
 }
 
-// DanglingAttachError says that a volume could not be attached because it is attached to another node.
+// DanglingAttachError means that a volume could not be attached because it is attached to another node.
 type DanglingAttachError struct {
 	// Node is where the volume is attached, DevicePath its path there (may be empty).
 	Node       types.NodeName
 	DevicePath string
-	// Err is the storage system's own words.
+	// Err is the error of the storage system.
 	Err error
 }
 
@@ -115,15 +116,15 @@ func (e *DanglingAttachError) Error() string {
 	return fmt.Sprintf("volume is attached to node %q: %v", e.Node, e.Err)
 }
 
-// Unwrap gives the storage system's error.
+// Unwrap returns the storage system's error.
 func (e *DanglingAttachError) Unwrap() error { return e.Err }
 
-// UniqueVolumeName joins a plugin's name and its name for a volume to the name that is in node.status.
+// UniqueVolumeName joins a plugin's name and its name for a volume to the unique name that node.status uses.
 func UniqueVolumeName(plugin, volumeName string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(plugin + "/" + volumeName)
 }
 
-// UniqueVolumeNameFromSpec asks the volume's plugin for its unique name.
+// UniqueVolumeNameFromSpec returns the unique name of a volume, from its plugin.
 func UniqueVolumeNameFromSpec(plugins PluginFinder, spec *volume.Spec) (corev1.UniqueVolumeName, error) {
 	plugin, err := plugins.FindAttachablePluginBySpec(spec)
 	if err != nil {
@@ -136,7 +137,8 @@ func UniqueVolumeNameFromSpec(plugins PluginFinder, spec *volume.Spec) (corev1.U
 	return UniqueVolumeName(plugin.Name(), name), nil
 }
 
-// SplitUniqueVolumeName undoes UniqueVolumeName. A plugin's name has one slash, what follows the next is the volume.
+// SplitUniqueVolumeName is the inverse of UniqueVolumeName. A plugin's name has one slash; what follows the next
+// slash is the volume.
 func SplitUniqueVolumeName(unique corev1.UniqueVolumeName) (plugin, volumeName string, err error) {
 	parts := strings.SplitN(string(unique), "/", 3)
 	if len(parts) != 3 {
@@ -146,8 +148,8 @@ func SplitUniqueVolumeName(unique corev1.UniqueVolumeName) (plugin, volumeName s
 }
 
 // IsMultiAttachAllowed reports whether a volume may be attached to several nodes at once: its PersistentVolume lists
-// ReadWriteMany or ReadOnlyMany, or no access mode at all. A volume without spec is one that was found after a
-// restart and of which nothing is known but the name; it is taken for exclusive, which is slower but never wrong.
+// ReadWriteMany or ReadOnlyMany, or no access mode at all. A volume without a spec was found after a restart and only
+// its name is known; it counts as exclusive, which is slower but never wrong.
 func IsMultiAttachAllowed(spec *volume.Spec) bool {
 	switch {
 	case spec == nil:

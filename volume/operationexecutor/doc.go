@@ -1,7 +1,6 @@
-// Package operationexecutor runs operations on volumes: at most one at a time for a volume, with a growing pause
-// after failures, and however many volumes there are at a cost that depends on the one volume only.
+// Package operationexecutor attaches volumes to nodes and detaches them: one operation at a time for each volume, with a
+// growing backoff after failures, at a cost that does not depend on the number of volumes.
 //
-// [Keyed] is the executor itself and knows nothing of what its operations do. [Executor] is an [OperationExecutor]
-// on top of it: it attaches volumes to nodes and detaches them through an [AttachablePlugin], and writes what came
-// of it into the caller's actual state of the world.
+// [Executor] is the [OperationExecutor] of controllers. It calls the [AttachablePlugin] of the volume and writes the
+// result into the caller's actual state of the world.
 package operationexecutor

@@ -6,24 +6,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Durations is the metric of operations on volumes, under upstream's name. Attaching and mounting are both measured by
-// it, each in a registry of its own. It is safe for concurrent use.
+// Durations is the metric storage_operation_duration_seconds: the duration of operations on volumes. Attach/detach and
+// mounting use one each, in registries of their own. It is safe for concurrent use.
 type Durations struct{ took *prometheus.HistogramVec }
 
 var _ prometheus.Collector = (*Durations)(nil)
 
-// NewDurations makes a Durations that has seen no operation.
+// NewDurations returns a Durations without observations.
 func NewDurations() *Durations {
 	return &Durations{took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "storage_operation_duration_seconds",
-		Help:    "Duration of operations on volumes, by plugin and by what came of them.",
+		Help:    "Duration of storage operations, by plugin, operation and status.",
 		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
 	}, []string{"volume_plugin", "operation_name", "status", "migrated"})}
 }
 
-// Observe notes an operation of a plugin, whose name is that of volume.Spec.FullName. Without a plugin there was none:
-// looking one up is not measured. Volumes of the plugins that Kubernetes once had in its own tree are not used here, so
-// none is migrated.
+// Observe records an operation of a plugin; the name is that of volume.Spec.QualifiedPluginName. An empty name is
+// ignored: the lookup of a plugin is not measured. Berth has no in-tree plugins, so the label migrated is always false.
 func (d *Durations) Observe(plugin, operation string, took time.Duration, err error) {
 	if plugin == "" {
 		return

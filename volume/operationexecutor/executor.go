@@ -16,14 +16,15 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/keyed"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
 
-// DefaultConcurrency is how many attaches, and how many detaches, run at once unless told otherwise.
+// DefaultConcurrency is how many attaches, and how many detaches, run at once by default.
 const DefaultConcurrency = 512
 
-// The reasons of the events that attaching writes.
+// The reasons of the events about an attach.
 const (
 	ReasonFailedAttach  = "FailedAttachVolume"
 	ReasonSuccessAttach = "SuccessfulAttachVolume"
@@ -32,35 +33,64 @@ const (
 // NodeGetter reads a node from the API server, not from a cache.
 type NodeGetter func(ctx context.Context, name types.NodeName) (*corev1.Node, error)
 
-// ExecutorDeps is what an Executor needs. Plugins is required; Nodes is, if volumes are detached with a check of
-// the node. The others may be nil: no events, no record, no log, the real clock, no measurements.
-type ExecutorDeps struct {
-	Plugins  PluginFinder
-	Nodes    NodeGetter
+// Deps holds what an Executor uses.
+type Deps struct {
+	// Plugins is required.
+	Plugins PluginFinder
+	// Nodes is required to detach volumes with verifySafeToDetach.
+	Nodes NodeGetter
+	// Recorder, Timeline and Logger may be nil: then there are no events, no stages and no log.
 	Recorder record.EventRecorder
 	Timeline *timeline.Recorder
 	Logger   *slog.Logger
-	Clock    clock.PassiveClock
-	// Observe gets the duration of every call to a plugin, under its full name.
+	// Clock defaults to the real clock.
+	Clock clock.PassiveClock
+	// Observe, if not nil, gets the duration of every call to a plugin, with the plugin's qualified name.
 	Observe func(plugin, operation string, took time.Duration, err error)
 }
 
-// ExecutorConfig is the values that an Executor runs with. Zero fields mean the defaults.
-type ExecutorConfig struct {
-	// AttachConcurrency and DetachConcurrency bound how many attaches and how many detaches run at once, so that neither can
-	// starve the other. Default DefaultConcurrency.
+func (d *Deps) complete() error {
+	if d.Plugins == nil {
+		return errors.New("operationexecutor: Deps.Plugins is required")
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Observe == nil {
+		d.Observe = func(string, string, time.Duration, error) {}
+	}
+	return nil
+}
+
+// Config holds the settings of an Executor. Zero fields mean the defaults.
+type Config struct {
+	// AttachConcurrency and DetachConcurrency are how many attaches and how many detaches may run at once. They are
+	// separate, so that neither can starve the other. Default DefaultConcurrency.
 	AttachConcurrency, DetachConcurrency int
-	// InitialBackoff and MaxBackoff bound the pause after failures; see Config.
+	// InitialBackoff and MaxBackoff bound the backoff after failures. The defaults are 500 ms and 2 min 2 s.
 	InitialBackoff, MaxBackoff time.Duration
 }
 
-// Executor is the OperationExecutor of controllers. It owns the goroutines of its operations: who made it ends their
-// contexts and calls Wait.
+func (c Config) withDefaults() Config {
+	if c.AttachConcurrency <= 0 {
+		c.AttachConcurrency = DefaultConcurrency
+	}
+	if c.DetachConcurrency <= 0 {
+		c.DetachConcurrency = DefaultConcurrency
+	}
+	return c
+}
+
+// Executor is the OperationExecutor of controllers. It owns the goroutines of its operations: to stop it, cancel their
+// contexts and call Wait.
 type Executor struct {
-	deps            ExecutorDeps
+	deps            Deps
 	logger          *slog.Logger
 	clock           clock.PassiveClock
-	ops             *Keyed
+	ops             *keyed.Executor
 	attaches        chan struct{}
 	detaches        chan struct{}
 	verifying       atomic.Bool
@@ -73,34 +103,28 @@ var (
 	_ CompletionNotifier = (*Executor)(nil)
 )
 
-// NewOperationExecutor makes an Executor. It starts nothing.
-func NewOperationExecutor(deps ExecutorDeps, config ExecutorConfig) *Executor {
-	if deps.Clock == nil {
-		deps.Clock = clock.RealClock{}
+// NewOperationExecutor returns an Executor. It starts no goroutine.
+func NewOperationExecutor(deps Deps, config Config) (*Executor, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	if deps.Observe == nil {
-		deps.Observe = func(string, string, time.Duration, error) {}
-	}
-	if config.AttachConcurrency <= 0 {
-		config.AttachConcurrency = DefaultConcurrency
-	}
-	if config.DetachConcurrency <= 0 {
-		config.DetachConcurrency = DefaultConcurrency
-	}
+	config = config.withDefaults()
+	ops := keyed.New(
+		keyed.Deps{Clock: deps.Clock, Logger: deps.Logger, OnWait: recordWait},
+		keyed.Config{InitialBackoff: config.InitialBackoff, MaxBackoff: config.MaxBackoff},
+	)
 	return &Executor{
-		deps: deps, logger: deps.Logger, clock: deps.Clock,
-		ops: NewKeyed(Config{InitialBackoff: config.InitialBackoff, MaxBackoff: config.MaxBackoff},
-			Deps{Clock: deps.Clock, Logger: deps.Logger}),
+		deps: deps, logger: deps.Logger, clock: deps.Clock, ops: ops,
 		attaches: make(chan struct{}, config.AttachConcurrency),
 		detaches: make(chan struct{}, config.DetachConcurrency),
-	}
+	}, nil
 }
 
-// OperationNode is the node that an operation on the volume is pending on: the node itself for volumes that several nodes
-// may have, and none for exclusive ones, so that only one node at a time is worked on.
+// recordWait adds the time that an operation waited for its turn to the stage that ctx belongs to.
+func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).Waited(waited) }
+
+// OperationNode returns the node for which an operation on the volume is pending: the node itself for a volume that
+// several nodes may have, and none for an exclusive one, so that only one operation at a time runs on it.
 func OperationNode(spec *volume.Spec, node types.NodeName) types.NodeName {
 	if IsMultiAttachAllowed(spec) {
 		return node
@@ -108,8 +132,8 @@ func OperationNode(spec *volume.Spec, node types.NodeName) types.NodeName {
 	return ""
 }
 
-func key(name corev1.UniqueVolumeName, node types.NodeName) Key {
-	return Key{Object: string(name), Node: string(node)}
+func key(name corev1.UniqueVolumeName, node types.NodeName) keyed.Key {
+	return keyed.Key{Object: string(name), Node: string(node)}
 }
 
 // OnCompletion implements CompletionNotifier.
@@ -137,12 +161,12 @@ func (e *Executor) ForgetFailures(name corev1.UniqueVolumeName, node types.NodeN
 	e.ops.ForgetFailures(key(name, node))
 }
 
-// Wait returns when no operation runs any more.
+// Wait blocks until all operations have ended.
 func (e *Executor) Wait() { e.ops.Wait() }
 
-// start runs op under the key of the volume, in a lane. op is told when it was asked for.
+// start starts op under the key of the volume, within the concurrency of its kind. op gets the time of the request.
 func (e *Executor) start(
-	ctx context.Context, on Key, node types.NodeName, kind string, op func(ctx context.Context, requestedAt time.Time) error,
+	ctx context.Context, on keyed.Key, node types.NodeName, kind string, op func(ctx context.Context, requestedAt time.Time) error,
 ) error {
 	requestedAt := e.clock.Now()
 	slots := e.attaches
@@ -164,7 +188,8 @@ func (e *Executor) start(
 	})
 }
 
-// callPlugin runs a call to the plugin, measures it, and turns a panic into an error: the state must be written either way.
+// callPlugin makes one call to a plugin, measures it, and turns a panic into an error, because the actual state must
+// be updated either way.
 func (e *Executor) callPlugin(plugin, kind string, f func() error) (err error) {
 	began := e.clock.Now()
 	defer func() {
@@ -194,7 +219,7 @@ func (e *Executor) AttachVolume(
 	})
 }
 
-// beginSpans notes the attach with each of the Pods that wait for it.
+// beginSpans begins a stage in the timeline of each Pod that waits for the volume.
 func (e *Executor) beginSpans(want VolumeToAttach, requestedAt time.Time) []*timeline.Span {
 	spans := make([]*timeline.Span, 0, len(want.ScheduledPods))
 	for _, pod := range want.ScheduledPods {
@@ -208,7 +233,7 @@ func (e *Executor) beginSpans(want VolumeToAttach, requestedAt time.Time) []*tim
 	return spans
 }
 
-// attach calls the plugin and writes the state.
+// attach calls the plugin and updates the actual state.
 func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual ActualStateOfWorldAttacherUpdater) error {
 	var plugin AttachablePlugin
 	err := e.callPlugin("", OperationAttach+"_lookup", func() (err error) {
@@ -216,7 +241,7 @@ func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual Actua
 		return err
 	})
 	if err != nil {
-		return err // nothing was begun, so there is nothing to be uncertain of
+		return err // no call was made, so nothing is uncertain
 	}
 	var devicePath string
 	err = e.callPlugin(want.VolumeSpec.QualifiedPluginName(plugin.Name()), OperationAttach, func() (err error) {
@@ -235,11 +260,11 @@ func (e *Executor) attach(ctx context.Context, want VolumeToAttach, actual Actua
 	return err
 }
 
-// recordAttach writes the events and the log.
+// recordAttach writes the events and the log message of an attach.
 func (e *Executor) recordAttach(want VolumeToAttach, err error) {
 	name := want.VolumeSpec.DirName()
 	if err != nil {
-		e.logger.Warn("cannot attach volume", "volume", want.VolumeName, "node", want.NodeName, "error", err)
+		e.logger.Warn("failed to attach volume", "volume", want.VolumeName, "node", want.NodeName, "error", err)
 	} else {
 		e.logger.Info("attached volume", "volume", want.VolumeName, "node", want.NodeName)
 	}
@@ -277,8 +302,8 @@ func (e *Executor) DetachVolume(ctx context.Context, from AttachedVolume, verify
 			e.logger.Info("detached volume", "volume", from.VolumeName, "node", from.NodeName)
 			return nil
 		}
-		e.logger.Warn("cannot detach volume", "volume", from.VolumeName, "node", from.NodeName, "error", err)
-		// Nothing is certain now. Only an attach that succeeds may put it back on the node's list.
+		e.logger.Warn("failed to detach volume", "volume", from.VolumeName, "node", from.NodeName, "error", err)
+		// The state is uncertain now. Only a successful attach may put the volume back on the node's list.
 		return errors.Join(err, actual.MarkVolumeAsUncertain(from.VolumeName, from.VolumeSpec, from.NodeName))
 	})
 }
@@ -300,10 +325,10 @@ func (e *Executor) detach(
 	})
 }
 
-// verifySafeToDetach asks the API server, because a cache may not know yet that the node has begun to mount.
+// verifySafeToDetach reads the node from the API server, because a cache may not show yet that the node began to mount.
 func (e *Executor) verifySafeToDetach(ctx context.Context, from AttachedVolume) error {
 	if e.deps.Nodes == nil {
-		return fmt.Errorf("detach volume %q from node %q: no way to ask whether it is in use", from.VolumeName, from.NodeName)
+		return fmt.Errorf("detach volume %q from node %q: Deps.Nodes is required to check whether it is in use", from.VolumeName, from.NodeName)
 	}
 	node, err := e.deps.Nodes(ctx, from.NodeName)
 	switch {

@@ -158,9 +158,10 @@ func TestAttach(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			events, state := record.NewFakeRecorder(10), &recordingState{}
 			clock := testclock.NewFakeClock(time.Now())
-			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+			e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 				Plugins: operationexecutor.Plugins{&fakePlugin{attach: test.attach}}, Recorder: events, Clock: clock,
-			}, operationexecutor.ExecutorConfig{})
+			}, operationexecutor.Config{})
+			require.NoError(t, err)
 			var ended []corev1.UniqueVolumeName
 			e.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
 				require.False(t, e.IsOperationPending(name, node), "the volume must be free when its end is told")
@@ -212,14 +213,15 @@ func TestDetach(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			state, called := &recordingState{}, false
-			e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+			e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 				Plugins: operationexecutor.Plugins{&fakePlugin{detach: func(name string) error {
 					called = true
 					require.Equal(t, "d", name)
 					return test.detach
 				}}},
 				Nodes: func(context.Context, types.NodeName) (*corev1.Node, error) { return test.node, test.nodeErr },
-			}, operationexecutor.ExecutorConfig{})
+			}, operationexecutor.Config{})
+			require.NoError(t, err)
 			from := operationexecutor.AttachedVolume{VolumeName: "test/disk/d", NodeName: "a"}
 			require.NoError(t, e.DetachVolume(t.Context(), from, test.verify, state))
 			e.Wait()
@@ -227,8 +229,9 @@ func TestDetach(t *testing.T) {
 			require.Equal(t, []string{test.told}, state.updates)
 		})
 	}
-	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{}},
-		operationexecutor.ExecutorConfig{})
+	e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{Plugins: operationexecutor.Plugins{}},
+		operationexecutor.Config{})
+	require.NoError(t, err)
 	require.ErrorContains(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "x"}, true, &recordingState{}), "three parts")
 	require.ErrorIs(t, e.DetachVolume(t.Context(), operationexecutor.AttachedVolume{VolumeName: "a/b/c"}, true, &recordingState{}),
 		operationexecutor.ErrNotAttachable)
@@ -237,11 +240,12 @@ func TestDetach(t *testing.T) {
 // Attaches that hang do not keep detaches from running.
 func TestAttachesAndDetachesHaveTheirOwnConcurrency(t *testing.T) {
 	gate, state := make(chan struct{}), &recordingState{}
-	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+	e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: operationexecutor.Plugins{&fakePlugin{
 			attach: func() error { <-gate; return nil }, detach: func(string) error { return nil },
 		}},
-	}, operationexecutor.ExecutorConfig{AttachConcurrency: 1, DetachConcurrency: 1})
+	}, operationexecutor.Config{AttachConcurrency: 1, DetachConcurrency: 1})
+	require.NoError(t, err)
 	detached := make(chan struct{})
 	e.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		if name == "test/disk/z" {
@@ -264,8 +268,9 @@ func TestAttachesAndDetachesHaveTheirOwnConcurrency(t *testing.T) {
 // B-12: that nobody answers says nothing of the volumes.
 func TestVerify(t *testing.T) {
 	state, plugin := &recordingState{}, &fakePlugin{}
-	e := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{Plugins: operationexecutor.Plugins{plugin}},
-		operationexecutor.ExecutorConfig{})
+	e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{Plugins: operationexecutor.Plugins{plugin}},
+		operationexecutor.Config{})
+	require.NoError(t, err)
 	volumes := []operationexecutor.AttachedVolume{{VolumeName: "test/disk/d", NodeName: "a", Generation: 3}}
 	all := map[types.NodeName][]operationexecutor.AttachedVolume{"a": volumes}
 	plugin.verify = func() (operationexecutor.Verdict, error) {

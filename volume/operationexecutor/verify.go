@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/keyed"
 )
 
 // VerifyVolumesAreAttached implements OperationExecutor.
@@ -16,8 +18,8 @@ func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumes map[typ
 	if !e.verifying.CompareAndSwap(false, true) {
 		return
 	}
-	// The empty key conflicts with nothing and has no pause, so this cannot be refused.
-	err := e.ops.Start(ctx, Key{}, OperationVerify, func(ctx context.Context) error {
+	// The empty key conflicts with nothing and has no backoff, so Start always succeeds.
+	err := e.ops.Start(ctx, keyed.Key{}, OperationVerify, func(ctx context.Context) error {
 		var failed []error
 		for node, onNode := range volumes {
 			if ctx.Err() != nil {
@@ -29,12 +31,12 @@ func (e *Executor) VerifyVolumesAreAttached(ctx context.Context, volumes map[typ
 	}, func(err error) {
 		e.verifying.Store(false)
 		if err != nil {
-			e.logger.Warn("cannot verify all attachments", "error", err)
+			e.logger.Warn("failed to verify all attachments", "error", err)
 		}
 	})
 	if err != nil {
 		e.verifying.Store(false)
-		e.logger.Warn("cannot start to verify attachments", "error", err)
+		e.logger.Warn("failed to start verifying attachments", "error", err)
 	}
 }
 
@@ -62,7 +64,7 @@ func (e *Executor) VerifyVolumesAreAttachedPerNode(ctx context.Context, volumes 
 			verdicts, err = plugin.Verify(ctx, group, node)
 			return err
 		})
-		if err != nil { // that nobody answers says nothing of the volumes
+		if err != nil { // without a result, nothing is known about the volumes
 			failed = append(failed, fmt.Errorf("verify volumes of node %q: %w", node, err))
 			continue
 		}

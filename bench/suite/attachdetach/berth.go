@@ -33,12 +33,15 @@ func newBerth(s *storage, names []types.NodeName) (controllerUnderTest, error) {
 		desired: cache.NewDesiredStateOfWorld(plugins),
 		actual:  cache.NewActualStateOfWorld(plugins, nil, nil),
 	}
-	executor := operationexecutor.NewOperationExecutor(operationexecutor.ExecutorDeps{
+	executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Recorder: &record.FakeRecorder{},
 		Nodes: func(_ context.Context, node types.NodeName) (*corev1.Node, error) {
 			return readyNode(string(node)), nil
 		},
-	}, operationexecutor.ExecutorConfig{})
+	}, operationexecutor.Config{})
+	if err != nil {
+		return nil, err
+	}
 	w.engine, err = reconciler.New(reconciler.Options{
 		LoopPeriod: safetyPeriod, MaxWaitForUnmount: maxWaitForUnmount, SyncDuration: verifyPeriod,
 		Desired: w.desired, Actual: w.actual, Executor: executor, Nodes: lister, Recorder: &record.FakeRecorder{},

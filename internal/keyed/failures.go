@@ -1,25 +1,25 @@
-package operationexecutor
+package keyed
 
 import (
 	"container/list"
 	"time"
 )
 
-// failureLog remembers the keys whose last operation failed, the one that failed longest ago in front. A record goes
-// when the key succeeds, when an operation of another kind runs, and when it has grown old, so that volumes which
-// are gone are not remembered for ever.
+// failureLog holds the keys whose last operation failed, the oldest failure first. A record is dropped when the key
+// succeeds, when an operation of another kind runs, and when it is old, so that keys which no longer exist are not kept
+// for ever.
 type failureLog struct {
 	byKey  map[Key]*list.Element
 	oldest *list.List // of *failure
 }
 
-// failure is one key's failures in a row.
+// failure holds one key's failures in a row.
 type failure struct {
 	key   Key
 	kind  string
 	count int
-	delay time.Duration // the pause that the last failure began
-	at    time.Time     // when it failed last
+	delay time.Duration // the backoff that the last failure began
+	at    time.Time     // when the last failure happened
 	err   error
 }
 
@@ -34,7 +34,7 @@ func (l *failureLog) get(key Key) *failure {
 	return nil
 }
 
-// add counts a failure. One of another kind than the last begins anew.
+// add counts a failure. A failure of another kind than the last resets the count.
 func (l *failureLog) add(key Key, kind string, err error, now time.Time, initial, limit time.Duration) {
 	l.expire(now, 2*limit)
 	record := l.get(key)

@@ -89,7 +89,7 @@ func (a *admission) swaps(granted, pod *corev1.Pod) string {
 		for i := range now {
 			c := &now[i]
 			at := slices.IndexFunc(before, func(b corev1.Container) bool { return b.Name == c.Name })
-			if at >= 0 && !kuberuntime.RestartsFor(c, corev1.ResourceMemory) && share(granted, &before[at]) != share(pod, c) {
+			if at >= 0 && !kuberuntime.RestartsOnResize(c, corev1.ResourceMemory) && share(granted, &before[at]) != share(pod, c) {
 				return c.Name
 			}
 		}

@@ -166,7 +166,7 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	if k.probes, err = prober.New(prober.Deps{
-		Looker: probe.New(k.runtime), OnVerdict: func(v prober.Verdict) { k.workers.Wake(v.PodUID) },
+		Prober: probe.New(k.runtime), OnResult: func(v prober.Result) { k.workers.Wake(v.PodUID) },
 		Recorder: d.Recorder, Timeline: d.Timeline, Registerer: k.probeMetrics, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
@@ -178,8 +178,8 @@ func (k *Kubelet) employ() (err error) {
 		return err
 	}
 	if k.watcher, err = pleg.New(pleg.Deps{
-		Runtime: k.runtime, Dirty: func(uid types.UID) { k.workers.RuntimeChanged(uid) }, Listed: k.heldByRuntime,
-		Relisted: k.lives.relisted, Exits: d.Exits, Audit: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
+		Runtime: k.runtime, OnPodChanged: func(uid types.UID) { k.workers.RuntimeChanged(uid) }, OnListed: k.heldByRuntime,
+		ObserveRelist: k.lives.relisted, Exits: d.Exits, RelistPeriod: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}

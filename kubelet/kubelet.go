@@ -210,7 +210,7 @@ func (k *Kubelet) work(ctx context.Context) error {
 }
 
 // Drift is how many Pods a slow listing of the runtime found changed without an event. It should be 0.
-func (k *Kubelet) Drift() int64 { return k.watcher.Drift() }
+func (k *Kubelet) Drift() int64 { return k.watcher.MissedEvents() }
 
 // Metrics gathers the node agent's metrics.
 func (k *Kubelet) Metrics() prometheus.Gatherer { return k.metrics }

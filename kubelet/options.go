@@ -191,7 +191,7 @@ type Deps struct {
 	// AtRest, if set, is called each time that no Pod has changed for some seconds; footprint.Release is made for it.
 	AtRest func() error
 	// Exits, if set, tells how containers ended whose end the runtime has lost because it was itself ended then.
-	Exits pleg.Exits
+	Exits pleg.ExitRecorder
 	// standalone says that Client is one that reaches nobody.
 	standalone bool
 }

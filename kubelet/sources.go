@@ -73,7 +73,7 @@ func (k *Kubelet) openSources() (err error) {
 // reflect makes what shows static Pods in the API server, and keeps all statuses where there is none.
 func (k *Kubelet) reflect() (err error) {
 	d := &k.deps
-	deps := mirror.Deps{Changed: k.readers.changed, Logger: d.Logger.With("room", "mirror pods"), Clock: d.Clock}
+	deps := mirror.Deps{OnStatus: k.readers.changed, Logger: d.Logger.With("room", "mirror pods"), Clock: d.Clock}
 	if !d.standalone {
 		deps.Client, deps.Writer, deps.Node, deps.Registered = d.Client, k.statuses, k.node.Node, k.node.Registered()
 	}

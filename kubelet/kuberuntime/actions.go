@@ -19,15 +19,15 @@ func ComputeActions(pod *corev1.Pod, status *container.PodStatus, in Inputs) Act
 		status = &container.PodStatus{UID: pod.UID}
 	}
 	p := &planner{pod: pod, status: status, in: in}
-	if p.restartAll() {
+	if p.planRestartAll() {
 		return p.out
 	}
-	if p.newSandbox() {
+	if p.planSandbox() {
 		return p.out
 	}
-	p.ephemeral()
-	if p.inits() && !p.out.Finished {
-		p.mains()
+	p.planEphemeralContainers()
+	if p.planInitContainers() && !p.out.Finished {
+		p.planMainContainers()
 	}
 	return p.out
 }
@@ -40,11 +40,11 @@ type planner struct {
 	out    Actions
 }
 
-// newSandbox says whether the Pod needs a new sandbox, or has none to look into because it is over, and then has
+// planSandbox says whether the Pod needs a new sandbox, or has none to look into because it is over, and then has
 // planned all of it. Otherwise the ready sandbox is noted.
-func (p *planner) newSandbox() bool {
+func (p *planner) planSandbox() bool {
 	sandbox := p.status.LatestSandbox()
-	if usable(p.pod, p.status) {
+	if sandboxUsable(p.pod, p.status) {
 		p.out.SandboxID, p.out.Attempt = sandbox.Id, sandbox.GetMetadata().GetAttempt()
 		return false
 	}
@@ -52,8 +52,8 @@ func (p *planner) newSandbox() bool {
 	for _, s := range p.status.Sandboxes {
 		p.out.Attempt = max(p.out.Attempt, s.GetMetadata().GetAttempt()+1)
 	}
-	starts := p.mainsForNewSandbox()
-	if p.pod.DeletionTimestamp != nil || p.overWithSandbox(starts) {
+	starts := p.mainContainersForNewSandbox()
+	if p.pod.DeletionTimestamp != nil || p.finishedWithSandbox(starts) {
 		p.finish()
 		return true
 	}
@@ -62,7 +62,7 @@ func (p *planner) newSandbox() bool {
 	for i := range p.pod.Spec.InitContainers {
 		p.out.Remove = append(p.out.Remove, p.oldestFirst(p.pod.Spec.InitContainers[i].Name)...)
 	}
-	if !p.chain(0) {
+	if !p.startInitFrom(0) {
 		return true
 	}
 	for _, i := range starts {
@@ -79,13 +79,13 @@ func (p *planner) oldestFirst(name string) []*container.ContainerStatus {
 	return instances
 }
 
-// overWithSandbox says whether losing the sandbox means the end of the Pod, rather than a new sandbox in which the
+// finishedWithSandbox says whether losing the sandbox means the end of the Pod, rather than a new sandbox in which the
 // main containers with these indexes would be started.
-func (p *planner) overWithSandbox(starts []int) bool {
-	if len(starts) == 0 && p.anyMain() {
+func (p *planner) finishedWithSandbox(starts []int) bool {
+	if len(starts) == 0 && p.anyMainCreated() {
 		return true // all that ever had to run has run
 	}
-	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || !p.anyRan() || p.out.Attempt == 0 {
+	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || !p.anyHasRun() || p.out.Attempt == 0 {
 		return false
 	}
 	for i := range p.pod.Spec.Containers {
@@ -97,24 +97,24 @@ func (p *planner) overWithSandbox(starts []int) bool {
 	return true
 }
 
-// anyRan says whether any instance has come to run: one that was only made has not begun the Pod's work.
-func (p *planner) anyRan() bool {
+// anyHasRun says whether any instance has come to run: one that was only made has not begun the Pod's work.
+func (p *planner) anyHasRun() bool {
 	return slices.ContainsFunc(p.status.Containers, func(c *container.ContainerStatus) bool {
 		return c.State != container.StateCreated
 	})
 }
 
-// mainsForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run for
+// mainContainersForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run for
 // the last time. Those that ran in the old one count as failed, for they end with it.
-func (p *planner) mainsForNewSandbox() []int {
+func (p *planner) mainContainersForNewSandbox() []int {
 	var starts []int
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
 		last := p.status.Find(c.Name)
 		succeeded := last != nil && last.State == container.StateExited && last.ExitCode == 0
-		switch policy := policyOf(c, p.pod); {
+		switch policy := restartPolicy(c, p.pod); {
 		case policy == corev1.RestartPolicyOnFailure && succeeded:
-		case policy == corev1.RestartPolicyNever && c.RestartPolicy != nil && last != nil && !everWillRun(c, last):
+		case policy == corev1.RestartPolicyNever && c.RestartPolicy != nil && last != nil && !mayRunAgain(c, last):
 		default:
 			starts = append(starts, i)
 		}
@@ -122,8 +122,8 @@ func (p *planner) mainsForNewSandbox() []int {
 	return starts
 }
 
-// everWillRun says whether a container that is never restarted by policy still has a rule that restarts it.
-func everWillRun(c *corev1.Container, last *container.ContainerStatus) bool {
+// mayRunAgain says whether a container that is never restarted by policy still has a rule that restarts it.
+func mayRunAgain(c *corev1.Container, last *container.ContainerStatus) bool {
 	if last.State == container.StateCreated {
 		return true
 	}
@@ -131,8 +131,8 @@ func everWillRun(c *corev1.Container, last *container.ContainerStatus) bool {
 	return last.State == container.StateExited && rule != nil
 }
 
-// anyMain says whether a main container has been made, in whatever sandbox.
-func (p *planner) anyMain() bool {
+// anyMainCreated says whether a main container has been made, in whatever sandbox.
+func (p *planner) anyMainCreated() bool {
 	for i := range p.pod.Spec.Containers {
 		if p.status.Find(p.pod.Spec.Containers[i].Name) != nil {
 			return true
@@ -141,8 +141,8 @@ func (p *planner) anyMain() bool {
 	return false
 }
 
-// usable says whether the newest sandbox is the only ready one and still fits the Pod.
-func usable(pod *corev1.Pod, status *container.PodStatus) bool {
+// sandboxUsable says whether the newest sandbox is the only ready one and still fits the Pod.
+func sandboxUsable(pod *corev1.Pod, status *container.PodStatus) bool {
 	latest, ready := status.LatestSandbox(), status.ReadySandboxes()
 	if latest == nil || len(ready) != 1 || ready[0] != latest {
 		return false
@@ -156,15 +156,15 @@ func usable(pod *corev1.Pod, status *container.PodStatus) bool {
 
 // UsableSandbox returns the sandbox the Pod's containers are to be started in, or nil if it needs a new one.
 func UsableSandbox(pod *corev1.Pod, status *container.PodStatus) *runtimeapi.PodSandboxStatus {
-	if status == nil || !usable(pod, status) {
+	if status == nil || !sandboxUsable(pod, status) {
 		return nil
 	}
 	return status.LatestSandbox()
 }
 
-// ephemeral plans the ephemeral containers that have never run. They need not wait for initialization, and a
+// planEphemeralContainers plans the ephemeral containers that have never run. They need not wait for initialization, and a
 // container that has run once stays ended.
-func (p *planner) ephemeral() {
+func (p *planner) planEphemeralContainers() {
 	if p.pod.DeletionTimestamp != nil {
 		return
 	}
@@ -178,8 +178,8 @@ func (p *planner) ephemeral() {
 	}
 }
 
-// mains plans the main containers of an initialized Pod, and its end when there is nothing left for them to do.
-func (p *planner) mains() {
+// planMainContainers plans the main containers of an initialized Pod, and its end when there is nothing left for them to do.
+func (p *planner) planMainContainers() {
 	kept := 0
 	for i := range p.pod.Spec.Containers {
 		c := &p.pod.Spec.Containers[i]
@@ -195,14 +195,14 @@ func (p *planner) mains() {
 			p.start(KindMain, i, last, false)
 			kept++
 		default:
-			reason, message := p.unwanted(c, last, "Container")
+			reason, message := p.needsKill(c, last, "Container")
 			if reason == "" {
 				kept++
 				p.resize(c, last)
 				continue
 			}
 			restart := p.pod.DeletionTimestamp == nil &&
-				(reason == KillDefinitionChanged || reason == KillResize || policyOf(c, p.pod) != corev1.RestartPolicyNever)
+				(reason == KillDefinitionChanged || reason == KillResize || restartPolicy(c, p.pod) != corev1.RestartPolicyNever)
 			if restart {
 				message += ", will be restarted"
 				kept++
@@ -223,26 +223,26 @@ func (p *planner) finish() {
 	p.out = Actions{KillPod: true, Finished: true, SandboxID: p.out.SandboxID, Attempt: p.out.Attempt}
 }
 
-// unwanted says why a running container has to be killed; an empty reason keeps it.
-func (p *planner) unwanted(c *corev1.Container, s *container.ContainerStatus, what string) (KillReason, string) {
+// needsKill says why a running container has to be killed; an empty reason keeps it.
+func (p *planner) needsKill(c *corev1.Container, s *container.ContainerStatus, what string) (KillReason, string) {
 	if s.SpecHash != 0 && s.SpecHash != HashContainer(c) {
 		return KillDefinitionChanged, fmt.Sprintf("%s %s definition changed", what, c.Name)
 	}
-	if c.LivenessProbe != nil && verdict(p.in.Liveness, s.ID) == VerdictFailure {
+	if c.LivenessProbe != nil && probeResult(p.in.Liveness, s.ID) == ProbeFailure {
 		return KillLiveness, fmt.Sprintf("%s %s failed liveness probe", what, c.Name)
 	}
-	if c.StartupProbe != nil && verdict(p.in.Startup, s.ID) == VerdictFailure {
+	if c.StartupProbe != nil && probeResult(p.in.Startup, s.ID) == ProbeFailure {
 		return KillStartup, fmt.Sprintf("%s %s failed startup probe", what, c.Name)
 	}
-	if p.resizeRestarts(c, s) {
+	if p.resizeNeedsRestart(c, s) {
 		return KillResize, fmt.Sprintf("%s %s resize requires restart", what, c.Name)
 	}
 	return "", ""
 }
 
-func verdict(ask func(string) Verdict, id string) Verdict {
+func probeResult(ask func(string) ProbeResult, id string) ProbeResult {
 	if ask == nil {
-		return VerdictUnknown
+		return ProbeUnknown
 	}
 	return ask(id)
 }
@@ -266,7 +266,7 @@ func (p *planner) start(kind Kind, index int, last *container.ContainerStatus, b
 		// An end that lies ahead was before the clock was set back: how long ago, nobody knows, and to wait until the
 		// clock has come there again could take for ever.
 		if until.After(p.in.Now) && !exited.FinishedAt.After(p.in.Now) {
-			p.wait(c, until, delay)
+			p.planBackoff(c, until, delay)
 			return false
 		}
 		plan.BackoffSince = exited.FinishedAt
@@ -306,7 +306,7 @@ func (p *planner) nextAttempt(name string, last *container.ContainerStatus) uint
 	return next
 }
 
-func (p *planner) wait(c *corev1.Container, until time.Time, delay time.Duration) {
+func (p *planner) planBackoff(c *corev1.Container, until time.Time, delay time.Duration) {
 	p.out.Waiting = append(p.out.Waiting, Waiting{
 		Container: c.Name,
 		Until:     until,
@@ -314,8 +314,8 @@ func (p *planner) wait(c *corev1.Container, until time.Time, delay time.Duration
 		Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
 			delay, c.Name, p.pod.Name, p.pod.Namespace, p.pod.UID),
 	})
-	if p.out.NextLook.IsZero() || until.Before(p.out.NextLook) {
-		p.out.NextLook = until
+	if p.out.NextSync.IsZero() || until.Before(p.out.NextSync) {
+		p.out.NextSync = until
 	}
 }
 

@@ -95,9 +95,9 @@ func notReady(s *container.PodStatus) *container.PodStatus {
 	return s
 }
 
-// say words actions in short: "pod" and "sandbox=N" and "finished", then -NAME for a kill, xID for a removal, +NAME
+// describe words actions in short: "pod" and "sandbox=N" and "finished", then -NAME for a kill, xID for a removal, +NAME
 // for a start (with #N for an attempt above 0, ! if it is blocking), ~NAME for a wait.
-func say(a Actions) string {
+func describe(a Actions) string {
 	var words []string
 	if a.KillPod {
 		words = append(words, "pod")
@@ -178,7 +178,7 @@ func TestComputeActionsSandbox(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ComputeActions(c.pod, c.status, Inputs{Now: at(1000)})
-			require.Equal(t, c.want, say(got))
+			require.Equal(t, c.want, describe(got))
 			require.Equal(t, got.CreateSandbox && c.status != nil, got.SandboxChanged)
 			require.Equal(t, got, ComputeActions(c.pod, c.status, Inputs{Now: at(1000)}), "asking twice")
 		})
@@ -186,8 +186,8 @@ func TestComputeActionsSandbox(t *testing.T) {
 }
 
 func TestComputeActionsInit(t *testing.T) {
-	failing := func(string) Verdict { return VerdictFailure }
-	passed := func(string) Verdict { return VerdictSuccess }
+	failing := func(string) ProbeResult { return ProbeFailure }
+	passed := func(string) ProbeResult { return ProbeSuccess }
 	probed := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
 		pod.Spec.InitContainers[0].LivenessProbe = &corev1.Probe{}
@@ -254,13 +254,13 @@ func TestComputeActionsInit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.in.Now = at(1000)
-			require.Equal(t, c.want, say(ComputeActions(c.pod, c.status, c.in)))
+			require.Equal(t, c.want, describe(ComputeActions(c.pod, c.status, c.in)))
 		})
 	}
 }
 
 func TestComputeActionsMain(t *testing.T) {
-	failing := func(string) Verdict { return VerdictFailure }
+	failing := func(string) ProbeResult { return ProbeFailure }
 	probed := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
 		return pod
@@ -308,7 +308,7 @@ func TestComputeActionsMain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.in.Now = at(1000)
-			require.Equal(t, c.want, say(ComputeActions(c.pod, c.status, c.in)))
+			require.Equal(t, c.want, describe(ComputeActions(c.pod, c.status, c.in)))
 		})
 	}
 	got := ComputeActions(debug, statusOf(running("a", 20)), Inputs{})
@@ -326,17 +326,17 @@ func TestComputeActionsRestartAll(t *testing.T) {
 		},
 	}}
 	quiet := statusOf(exited("i", 0, 11), running("s", 12), running("a", 20), exited("b", 1, 21))
-	require.Equal(t, "", say(ComputeActions(pod, quiet, Inputs{})))
+	require.Equal(t, "", describe(ComputeActions(pod, quiet, Inputs{})))
 
 	status := statusOf(exited("i", 0, 11), running("s", 12), running("a", 20), exited("b", 7, 21))
 	got := ComputeActions(pod, status, Inputs{})
-	require.Equal(t, "all -a:RestartAllContainers -s:RestartAllContainers xa-20 xs-12 xi-11 xb-21", say(got))
+	require.Equal(t, "all -a:RestartAllContainers -s:RestartAllContainers xa-20 xs-12 xi-11 xb-21", describe(got))
 	require.Equal(t, int64(0), *got.Kill[0].GracePeriod)
 
 	// A crash in the middle: what is left still asks for the rest, and the source goes last.
-	require.Equal(t, "all xb-21", say(ComputeActions(pod, statusOf(exited("b", 7, 21)), Inputs{})))
+	require.Equal(t, "all xb-21", describe(ComputeActions(pod, statusOf(exited("b", 7, 21)), Inputs{})))
 	logs := func(string) (uint32, bool) { return 0, true }
-	require.Equal(t, "+i#1!", say(ComputeActions(pod, statusOf(), Inputs{LastAttempt: logs})))
+	require.Equal(t, "+i#1!", describe(ComputeActions(pod, statusOf(), Inputs{LastAttempt: logs})))
 }
 
 // BenchmarkComputeActions measures the look that every event of a Pod costs when there is nothing to do.

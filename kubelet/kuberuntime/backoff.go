@@ -27,10 +27,10 @@ type Backoff struct {
 	initial, limit time.Duration
 
 	mu   sync.Mutex // guards pods
-	pods map[types.UID]map[string]waitEntry
+	pods map[types.UID]map[string]backoffEntry
 }
 
-type waitEntry struct {
+type backoffEntry struct {
 	delay   time.Duration
 	updated time.Time
 }
@@ -44,7 +44,7 @@ func NewBackoff(limit time.Duration) *Backoff {
 	return &Backoff{
 		initial: min(InitialBackoff, limit),
 		limit:   limit,
-		pods:    make(map[types.UID]map[string]waitEntry),
+		pods:    make(map[types.UID]map[string]backoffEntry),
 	}
 }
 
@@ -73,15 +73,15 @@ func (b *Backoff) Started(uid types.UID, key string, finished, now time.Time) {
 	defer b.mu.Unlock()
 	entries := b.pods[uid]
 	if entries == nil {
-		entries = make(map[string]waitEntry)
+		entries = make(map[string]backoffEntry)
 		b.pods[uid] = entries
 	}
 	entry, ok := entries[key]
 	if !ok || entry.expired(finished) {
-		entries[key] = waitEntry{delay: b.initial, updated: now}
+		entries[key] = backoffEntry{delay: b.initial, updated: now}
 		return
 	}
-	entries[key] = waitEntry{delay: min(2*entry.delay, b.limit), updated: now}
+	entries[key] = backoffEntry{delay: min(2*entry.delay, b.limit), updated: now}
 }
 
 // Forget drops what is known of a Pod's containers. To be called when the Pod is gone.
@@ -94,7 +94,7 @@ func (b *Backoff) Forget(uid types.UID) {
 	delete(b.pods, uid)
 }
 
-func (e waitEntry) expired(finished time.Time) bool {
+func (e backoffEntry) expired(finished time.Time) bool {
 	return finished.Sub(e.updated) > backoffReset
 }
 

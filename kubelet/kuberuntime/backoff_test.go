@@ -20,13 +20,13 @@ func TestCrashLoop(t *testing.T) {
 		actions := ComputeActions(pod, statusOf(last), Inputs{Now: now, Backoff: backoff})
 		if len(actions.Waiting) > 0 {
 			require.Empty(t, actions.Start)
-			require.Equal(t, actions.NextLook, actions.Waiting[0].Until)
+			require.Equal(t, actions.NextSync, actions.Waiting[0].Until)
 			require.Equal(t, fmt.Sprintf("back-off %s restarting failed container=a pod=p_ns(u1)",
 				actions.Waiting[0].Delay), actions.Waiting[0].Message)
 			require.False(t, actions.KillPod, "a pod that waits is not over")
-			early := ComputeActions(pod, statusOf(last), Inputs{Now: actions.NextLook.Add(-1), Backoff: backoff})
+			early := ComputeActions(pod, statusOf(last), Inputs{Now: actions.NextSync.Add(-1), Backoff: backoff})
 			require.Len(t, early.Waiting, 1)
-			now = actions.NextLook
+			now = actions.NextSync
 			actions = ComputeActions(pod, statusOf(last), Inputs{Now: now, Backoff: backoff})
 		}
 		waits = append(waits, int(now.Sub(last.FinishedAt).Seconds()))
@@ -39,17 +39,17 @@ func TestCrashLoop(t *testing.T) {
 
 	last := exited("a", 1, 20)
 	last.CreatedAt, last.FinishedAt = created, now.Add(10*time.Minute+time.Second)
-	require.Equal(t, "+a#1", say(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})),
+	require.Equal(t, "+a#1", describe(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})),
 		"ten good minutes are rewarded")
 
 	last.FinishedAt = now.Add(time.Second)
-	require.Equal(t, "~a", say(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})))
+	require.Equal(t, "~a", describe(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})))
 	repaired := podOf("Always", "a")
 	repaired.Spec.Containers[0].Image = "image/better"
-	require.Equal(t, "+a#1", say(ComputeActions(repaired, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})),
+	require.Equal(t, "+a#1", describe(ComputeActions(repaired, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})),
 		"another image is another key")
 	backoff.Forget(pod.UID)
-	require.Equal(t, "+a#1", say(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})))
+	require.Equal(t, "+a#1", describe(ComputeActions(pod, statusOf(last), Inputs{Now: last.FinishedAt, Backoff: backoff})))
 }
 
 func TestBackoffLimit(t *testing.T) {
@@ -73,8 +73,8 @@ func TestBackoffAfterTheClockWasSetBack(t *testing.T) {
 	last := exited("a", 1, 3600)
 	first := ComputeActions(pod, statusOf(last), Inputs{Now: at(3600), Backoff: backoff})
 	backoff.Started(pod.UID, first.Start[0].BackoffKey, first.Start[0].BackoffSince, at(3600))
-	require.Equal(t, "~a", say(ComputeActions(pod, statusOf(last), Inputs{Now: at(3601), Backoff: backoff})))
-	require.Equal(t, "+a#1", say(ComputeActions(pod, statusOf(last), Inputs{Now: at(10), Backoff: backoff})),
+	require.Equal(t, "~a", describe(ComputeActions(pod, statusOf(last), Inputs{Now: at(3601), Backoff: backoff})))
+	require.Equal(t, "+a#1", describe(ComputeActions(pod, statusOf(last), Inputs{Now: at(10), Backoff: backoff})),
 		"it does not wait for an hour")
 }
 
@@ -83,7 +83,7 @@ func TestInitWaitsInBackoff(t *testing.T) {
 	last := exited("i", 1, 12)
 	status := statusOf(running("s", 11), last)
 	actions := ComputeActions(pod, status, Inputs{Now: at(13), Backoff: backoff})
-	require.Equal(t, "+i#1!", say(actions))
+	require.Equal(t, "+i#1!", describe(actions))
 	backoff.Started(pod.UID, actions.Start[0].BackoffKey, actions.Start[0].BackoffSince, at(13))
-	require.Equal(t, "~i", say(ComputeActions(pod, status, Inputs{Now: at(14), Backoff: backoff})))
+	require.Equal(t, "~i", describe(ComputeActions(pod, status, Inputs{Now: at(14), Backoff: backoff})))
 }

@@ -47,9 +47,9 @@ func LastAttemptInLogs(podLogsDir string, pod *corev1.Pod, containerName string)
 	return highest, found
 }
 
-// ForgetUnusedLog removes the log file of an instance that never ran, if it has one: restart counts are read from the
+// RemoveUnusedLog removes the log file of an instance that never ran, if it has one: restart counts are read from the
 // names of log files, and this number is to be taken again. To be called before the instance is removed.
-func ForgetUnusedLog(c *container.ContainerStatus) error {
+func RemoveUnusedLog(c *container.ContainerStatus) error {
 	if c.State != container.StateCreated || c.LogPath == "" {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// inits plans the init containers and says whether the main containers may be looked at in the same pass.
-func (p *planner) inits() bool {
+// planInitContainers plans the init containers and says whether the main containers may be looked at in the same pass.
+func (p *planner) planInitContainers() bool {
 	list := p.pod.Spec.InitContainers
 	if len(list) == 0 {
 		return true
@@ -27,15 +27,15 @@ func (p *planner) inits() bool {
 		}
 	}
 	if newest < 0 {
-		return p.pod.DeletionTimestamp == nil && p.chain(0)
+		return p.pod.DeletionTimestamp == nil && p.startInitFrom(0)
 	}
 	for i := range newest {
 		p.keepSidecar(i, false)
 	}
 	if IsSidecar(&list[newest]) {
-		return p.newestSidecar(newest)
+		return p.planNewestSidecar(newest)
 	}
-	return p.newestInit(newest)
+	return p.planNewestInit(newest)
 }
 
 // initialized says whether a main container was made in the Pod's sandbox. Then all init containers are done, even
@@ -68,9 +68,9 @@ func (p *planner) inSandbox(name string) *container.ContainerStatus {
 	return s
 }
 
-// chain plans the init containers from index i on, as far as one can go without waiting for any: a regular one has
+// startInitFrom plans the init containers from index i on, as far as one can go without waiting for any: a regular one has
 // to end, and a sidecar with a startup probe has to pass it. It says whether the whole list is passed.
-func (p *planner) chain(i int) bool {
+func (p *planner) startInitFrom(i int) bool {
 	for ; i < len(p.pod.Spec.InitContainers); i++ {
 		c := &p.pod.Spec.InitContainers[i]
 		if !p.start(KindInit, i, p.status.Find(c.Name), true) {
@@ -83,22 +83,22 @@ func (p *planner) chain(i int) bool {
 	return true
 }
 
-// newestSidecar looks at the sidecar that initialization has come to.
-func (p *planner) newestSidecar(i int) bool {
+// planNewestSidecar looks at the sidecar that initialization has come to.
+func (p *planner) planNewestSidecar(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)
 	if last.State != container.StateRunning {
-		return p.keepSidecar(i, true) && c.StartupProbe == nil && p.chain(i+1)
+		return p.keepSidecar(i, true) && c.StartupProbe == nil && p.startInitFrom(i+1)
 	}
-	if reason, _ := p.unwanted(c, last, "Init container"); reason != "" && reason != KillLiveness {
+	if reason, _ := p.needsKill(c, last, "Init container"); reason != "" && reason != KillLiveness {
 		p.keepSidecar(i, false)
 		return false
 	}
-	if c.StartupProbe != nil && verdict(p.in.Startup, last.ID) != VerdictSuccess {
+	if c.StartupProbe != nil && probeResult(p.in.Startup, last.ID) != ProbeSuccess {
 		return false
 	}
 	p.keepSidecar(i, false)
-	return p.chain(i + 1)
+	return p.startInitFrom(i + 1)
 }
 
 // keepSidecar sees to it that a sidecar that was started once goes on running. It says whether it is started now.
@@ -112,7 +112,7 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 	if last != nil {
 		switch last.State {
 		case container.StateRunning:
-			reason, message := p.unwanted(c, last, "Init container")
+			reason, message := p.needsKill(c, last, "Init container")
 			if reason == "" {
 				p.resize(c, last)
 				return false
@@ -125,17 +125,17 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 	return p.start(KindInit, i, last, blocking)
 }
 
-// newestInit looks at the regular init container that initialization has come to.
-func (p *planner) newestInit(i int) bool {
+// planNewestInit looks at the regular init container that initialization has come to.
+func (p *planner) planNewestInit(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)
 	if last.State == container.StateRunning {
 		return false
 	}
 	if last.State == container.StateExited && last.ExitCode == 0 {
-		return p.pod.DeletionTimestamp == nil && p.chain(i+1)
+		return p.pod.DeletionTimestamp == nil && p.startInitFrom(i+1)
 	}
-	if last.State == container.StateUnknown && policyOf(c, p.pod) == corev1.RestartPolicyNever ||
+	if last.State == container.StateUnknown && restartPolicy(c, p.pod) == corev1.RestartPolicyNever ||
 		!shouldRestart(c, p.pod, last) {
 		p.finish() // the init container has failed for good, and the Pod with it
 		return false

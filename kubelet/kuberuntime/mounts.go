@@ -73,7 +73,7 @@ func (b *Builder) Mounts(ctx context.Context, in MountInputs) ([]*runtimeapi.Mou
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: network.HostsPath})
 	}
 	if path := in.Container.TerminationMessagePath; path != "" && in.TerminationLog != "" {
-		mounts = append(mounts, &runtimeapi.Mount{HostPath: in.TerminationLog, ContainerPath: absolute(path)})
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: in.TerminationLog, ContainerPath: absolutePath(path)})
 	}
 	return mounts, nil
 }
@@ -86,11 +86,11 @@ func (b *Builder) volumeMount(ctx context.Context, in *MountInputs, index int) (
 	}
 	m := &runtimeapi.Mount{
 		HostPath:       volume.HostPath,
-		ContainerPath:  absolute(spec.MountPath),
+		ContainerPath:  absolutePath(spec.MountPath),
 		Readonly:       spec.ReadOnly || volume.ReadOnly,
 		SelinuxRelabel: volume.SELinuxRelabel,
 	}
-	subPath, err := subPathOf(spec, in.Env)
+	subPath, err := expandSubPath(spec, in.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -115,12 +115,12 @@ func (b *Builder) volumeMount(ctx context.Context, in *MountInputs, index int) (
 	if m.Propagation, err = propagation(spec.MountPropagation); err != nil {
 		return nil, err
 	}
-	m.RecursiveReadOnly, err = b.recursive(spec)
+	m.RecursiveReadOnly, err = b.recursiveReadOnly(spec)
 	return m, err
 }
 
-// subPathOf returns the mount's subPath, or its subPathExpr with every variable filled in.
-func subPathOf(spec *corev1.VolumeMount, env []envvars.Var) (string, error) {
+// expandSubPath returns the mount's subPath, or its subPathExpr with every variable filled in.
+func expandSubPath(spec *corev1.VolumeMount, env []envvars.Var) (string, error) {
 	path := spec.SubPath
 	if spec.SubPathExpr != "" {
 		values := map[string]string{}
@@ -164,8 +164,8 @@ func propagation(mode *corev1.MountPropagationMode) (runtimeapi.MountPropagation
 	return 0, fmt.Errorf("read volumeMounts.mountPropagation %q: not a propagation mode", *mode)
 }
 
-// recursive says whether the mount has to be read-only with all that is mounted below it.
-func (b *Builder) recursive(spec *corev1.VolumeMount) (bool, error) {
+// recursiveReadOnly says whether the mount has to be read-only with all that is mounted below it.
+func (b *Builder) recursiveReadOnly(spec *corev1.VolumeMount) (bool, error) {
 	mode := spec.RecursiveReadOnly
 	if mode == nil || *mode == corev1.RecursiveReadOnlyDisabled {
 		return false, nil
@@ -190,8 +190,8 @@ func (b *Builder) recursive(spec *corev1.VolumeMount) (bool, error) {
 	return false, fmt.Errorf("read volumeMounts.recursiveReadOnly %q: not a mode", *mode)
 }
 
-// absolute puts a path that does not begin at the root there.
-func absolute(path string) string {
+// absolutePath puts a path that does not begin at the root there.
+func absolutePath(path string) string {
 	if filepath.IsAbs(path) {
 		return path
 	}

@@ -20,7 +20,7 @@ type Resize struct {
 
 // resize plans the change of a running container's limits, if they differ from the spec's.
 func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
-	if cpu, memory := p.resized(c, s); cpu || memory {
+	if cpu, memory := p.resourcesDiffer(c, s); cpu || memory {
 		want := p.in.Resources(c)
 		have := s.Resources.GetLinux()
 		if want.CpuQuota <= 0 && have.CpuQuota > 0 {
@@ -33,9 +33,9 @@ func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
 	}
 }
 
-// resized says which of a container's resources are not as the spec has them. A runtime that does not tell what a
+// resourcesDiffer says which of a container's resources are not as the spec has them. A runtime that does not tell what a
 // container has got is believed to have done as it was told.
-func (p *planner) resized(c *corev1.Container, s *container.ContainerStatus) (cpu, memory bool) {
+func (p *planner) resourcesDiffer(c *corev1.Container, s *container.ContainerStatus) (cpu, memory bool) {
 	have := s.Resources.GetLinux()
 	if p.in.Resources == nil || have == nil {
 		return false, false
@@ -49,14 +49,14 @@ func (p *planner) resized(c *corev1.Container, s *container.ContainerStatus) (cp
 	return cpu, max(want.MemoryLimitInBytes, 0) != max(have.MemoryLimitInBytes, 0)
 }
 
-// resizeRestarts says whether a resource of the container has changed that it can only get by a restart.
-func (p *planner) resizeRestarts(c *corev1.Container, s *container.ContainerStatus) bool {
-	cpu, memory := p.resized(c, s)
-	return cpu && RestartsFor(c, corev1.ResourceCPU) || memory && RestartsFor(c, corev1.ResourceMemory)
+// resizeNeedsRestart says whether a resource of the container has changed that it can only get by a restart.
+func (p *planner) resizeNeedsRestart(c *corev1.Container, s *container.ContainerStatus) bool {
+	cpu, memory := p.resourcesDiffer(c, s)
+	return cpu && RestartsOnResize(c, corev1.ResourceCPU) || memory && RestartsOnResize(c, corev1.ResourceMemory)
 }
 
-// RestartsFor says whether the container takes another amount of the resource by a restart, and not while it runs.
-func RestartsFor(c *corev1.Container, resource corev1.ResourceName) bool {
+// RestartsOnResize says whether the container takes another amount of the resource by a restart, and not while it runs.
+func RestartsOnResize(c *corev1.Container, resource corev1.ResourceName) bool {
 	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
 		return p.ResourceName == resource && p.RestartPolicy == corev1.RestartContainer
 	})

@@ -15,8 +15,8 @@ func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// policyOf is the restart policy of the container: its own, or else the Pod's, or else Always.
-func policyOf(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
+// restartPolicy is the restart policy of the container: its own, or else the Pod's, or else Always.
+func restartPolicy(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return corev1.RestartPolicy(*c.RestartPolicy)
 	}
@@ -59,7 +59,7 @@ func RestartsOnExit(c *corev1.Container, pod *corev1.Pod, exitCode int32) bool {
 			}
 		}
 	}
-	switch policyOf(c, pod) {
+	switch restartPolicy(c, pod) {
 	case corev1.RestartPolicyNever:
 		return false
 	case corev1.RestartPolicyOnFailure:
@@ -87,10 +87,10 @@ func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.Contain
 	}
 }
 
-// restartAll plans the restart of the whole Pod in its sandbox, if a container has ended in a way that asks for it:
+// planRestartAll plans the restart of the whole Pod in its sandbox, if a container has ended in a way that asks for it:
 // everything is stopped without grace and removed. Those whose exit asks for it are removed last, so that a crash in
 // the middle finds the same plan again.
-func (p *planner) restartAll() bool {
+func (p *planner) planRestartAll() bool {
 	if p.pod.DeletionTimestamp != nil {
 		return false
 	}
@@ -103,7 +103,7 @@ func (p *planner) restartAll() bool {
 				continue
 			}
 			newest := instances[len(instances)-1]
-			if asksRestartAll(c, newest) {
+			if wantsRestartAll(c, newest) {
 				sources = append(sources, instances...)
 				continue
 			}
@@ -138,13 +138,13 @@ func RestartingAll(pod *corev1.Pod, held *container.PodStatus) (possible, asked 
 				return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
 			})
 			last := held.Find(c.Name)
-			asked = asked || last != nil && asksRestartAll(c, last)
+			asked = asked || last != nil && wantsRestartAll(c, last)
 		}
 	}
 	return possible, asked && pod.DeletionTimestamp == nil
 }
 
-func asksRestartAll(c *corev1.Container, last *container.ContainerStatus) bool {
+func wantsRestartAll(c *corev1.Container, last *container.ContainerStatus) bool {
 	if c.RestartPolicy == nil || last.State != container.StateExited {
 		return false
 	}

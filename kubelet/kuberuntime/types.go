@@ -38,19 +38,19 @@ const (
 	KillRestartAll KillReason = "RestartAllContainers"
 )
 
-// Verdict is what a probe has said last of one container instance.
-type Verdict int
+// ProbeResult is what a probe has said last of one container instance.
+type ProbeResult int
 
 const (
-	// VerdictUnknown is no answer yet. For a startup probe it means "not started", for a liveness probe "alive".
-	VerdictUnknown Verdict = iota
-	// VerdictSuccess and VerdictFailure are answers past the probe's threshold.
-	VerdictSuccess
-	VerdictFailure
+	// ProbeUnknown is no answer yet. For a startup probe it means "not started", for a liveness probe "alive".
+	ProbeUnknown ProbeResult = iota
+	// ProbeSuccess and ProbeFailure are answers past the probe's threshold.
+	ProbeSuccess
+	ProbeFailure
 )
 
 // Actions is what is to be done for a Pod now. The parts are done in the order of the fields: kill, remove, sandbox,
-// start. An empty Actions with a NextLook means: nothing now, look again at that time or at the next event.
+// start. An empty Actions with a NextSync means: nothing now, look again at that time or at the next event.
 type Actions struct {
 	// KillPod asks for all containers and sandboxes of the Pod to be stopped before anything else.
 	KillPod bool
@@ -80,9 +80,9 @@ type Actions struct {
 	Start []Start
 	// Waiting are the containers that would be started but for their backoff.
 	Waiting []Waiting
-	// NextLook is when the Pod is to be looked at again even if nothing happens: the earliest end of a backoff. The
+	// NextSync is when the Pod is to be looked at again even if nothing happens: the earliest end of a backoff. The
 	// zero time means never.
-	NextLook time.Time
+	NextSync time.Time
 }
 
 // Kill is one container instance to be stopped.
@@ -123,7 +123,7 @@ type Inputs struct {
 	Backoff *Backoff
 	// Startup and Liveness tell the newest verdict of the container instance with that runtime id; nil functions
 	// know of none. A container without such a probe is never asked for.
-	Startup, Liveness func(containerID string) Verdict
+	Startup, Liveness func(containerID string) ProbeResult
 	// Resources tells what the runtime is to be told of a container's resources; nil leaves running containers as they
 	// are. The caller may change what it returns.
 	Resources func(c *corev1.Container) *runtimeapi.LinuxContainerResources

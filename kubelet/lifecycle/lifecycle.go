@@ -22,8 +22,8 @@ import (
 // ReasonHTTPFallback is the event's reason when an HTTPS hook was answered in plain HTTP and sent again so.
 const ReasonHTTPFallback = "LifecycleHTTPFallback"
 
-// maxBody is how much of a hook's HTTP answer is read before the connection is closed, in bytes.
-const maxBody = 10 << 10
+// maxResponseBody is how much of a hook's HTTP answer is read before the connection is closed, in bytes.
+const maxResponseBody = 10 << 10
 
 // Deps are what a Runner works with. Exec is needed; the rest may be nil.
 type Deps struct {
@@ -40,7 +40,7 @@ type Runner struct {
 	http     *http.Client
 	recorder record.EventRecorder
 	clock    clock.Clock
-	log      *slog.Logger
+	logger   *slog.Logger
 }
 
 // Target is the container whose hook is to run.
@@ -84,7 +84,7 @@ func NewRunner(deps Deps) (*Runner, error) {
 		http:     &http.Client{Transport: deps.HTTP},
 		recorder: deps.Recorder,
 		clock:    deps.Clock,
-		log:      deps.Logger,
+		logger:   deps.Logger,
 	}, nil
 }
 
@@ -125,7 +125,7 @@ func (r *Runner) runExec(ctx context.Context, target Target, action *corev1.Exec
 		output = string(slices.Concat(resp.Stdout, resp.Stderr))
 		err = fmt.Errorf("command %q exited with %d", strings.Join(action.Command, " "), resp.ExitCode)
 	}
-	r.log.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
+	r.logger.Info("hook command failed", "pod", target.Pod.Namespace+"/"+target.Pod.Name, "uid", target.Pod.UID,
 		"container", target.Container.Name, "command", action.Command, "output", output, "error", err)
 	return &Error{Step: "exec", Output: output, Err: err}
 }
@@ -158,7 +158,7 @@ func (r *Runner) do(req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
+	_, _ = io.CopyN(io.Discard, resp.Body, maxResponseBody)
 	return resp.Body.Close()
 }
 

@@ -24,8 +24,8 @@ import (
 const Annotation = corev1.MirrorPodAnnotationKey
 
 const (
-	firstRetry = 100 * time.Millisecond
-	maxRetry   = 30 * time.Second
+	initialRetryDelay = 100 * time.Millisecond
+	maxRetryDelay     = 30 * time.Second
 )
 
 // Statuses brings statuses to the API server. *status.Writer is one.
@@ -47,8 +47,8 @@ type Deps struct {
 	Node func() *corev1.Node
 	// Registered is closed when the Node is registered, before which no mirror can be made.
 	Registered <-chan struct{}
-	// Changed is told of each new status, of all Pods. It must not block. It may be nil.
-	Changed func(pod *corev1.Pod, status corev1.PodStatus)
+	// OnStatus is told of each new status, of all Pods. It must not block. It may be nil.
+	OnStatus func(pod *corev1.Pod, status corev1.PodStatus)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
@@ -65,8 +65,8 @@ type Manager struct {
 	names    map[types.UID]types.NamespacedName // of static
 	mirrors  map[types.NamespacedName]*corev1.Pod
 	statuses map[types.UID]corev1.PodStatus // of static Pods, and of all where there is no writer
-	// known says that the sources of static Pods have spoken: a mirror without a static Pod is one too many.
-	known bool
+	// sourcesReady says that the sources of static Pods have spoken: a mirror without a static Pod is one too many.
+	sourcesReady bool
 }
 
 var _ Statuses = (*Manager)(nil)
@@ -79,8 +79,8 @@ func New(deps Deps) (*Manager, error) {
 	if deps.Client != nil && (deps.Node == nil || deps.Registered == nil) {
 		return nil, errors.New("mirror pods: Deps.Node and Deps.Registered are needed with a client")
 	}
-	if deps.Changed == nil {
-		deps.Changed = func(*corev1.Pod, corev1.PodStatus) {}
+	if deps.OnStatus == nil {
+		deps.OnStatus = func(*corev1.Pod, corev1.PodStatus) {}
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -91,7 +91,7 @@ func New(deps Deps) (*Manager, error) {
 	return &Manager{
 		deps: deps,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, maxRetry),
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](initialRetryDelay, maxRetryDelay),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "mirror_pods", Clock: deps.Clock}),
 		static: map[types.NamespacedName]*corev1.Pod{}, names: map[types.UID]types.NamespacedName{},
 		mirrors: map[types.NamespacedName]*corev1.Pod{}, statuses: map[types.UID]corev1.PodStatus{},
@@ -176,7 +176,7 @@ func (m *Manager) HandleMirror(change config.Change) {
 // SourcesReady says that all sources of Pods have spoken: mirrors without a static Pod have to go.
 func (m *Manager) SourcesReady() {
 	m.mu.Lock()
-	m.known = true
+	m.sourcesReady = true
 	names := make([]types.NamespacedName, 0, len(m.mirrors))
 	for name := range m.mirrors {
 		names = append(names, name)
@@ -205,7 +205,7 @@ func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 		return
 	}
 	m.mu.Lock()
-	static, mirror, known := m.static[name], m.mirrors[name], m.known
+	static, mirror, known := m.static[name], m.mirrors[name], m.sourcesReady
 	var status *corev1.PodStatus
 	if static != nil {
 		if s, ok := m.statuses[static.UID]; ok {
@@ -213,7 +213,7 @@ func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 		}
 	}
 	m.mu.Unlock()
-	err := m.settle(ctx, static, mirror, status, known)
+	err := m.reconcile(ctx, static, mirror, status, known)
 	if err == nil {
 		m.queue.Forget(name)
 		return
@@ -224,8 +224,8 @@ func (m *Manager) process(ctx context.Context, name types.NamespacedName) {
 	}
 }
 
-// settle does the next step for a mirror. What it does comes back as an event, which leads to the step after.
-func (m *Manager) settle(ctx context.Context, static, mirror *corev1.Pod, status *corev1.PodStatus, known bool) error {
+// reconcile does the next step for a mirror. What it does comes back as an event, which leads to the step after.
+func (m *Manager) reconcile(ctx context.Context, static, mirror *corev1.Pod, status *corev1.PodStatus, known bool) error {
 	switch {
 	case mirror == nil && static == nil:
 		return nil
@@ -233,7 +233,7 @@ func (m *Manager) settle(ctx context.Context, static, mirror *corev1.Pod, status
 		return m.create(ctx, static)
 	case static == nil && !known:
 		return nil // its source may still be to speak
-	case static == nil, !mirrors(static, mirror):
+	case static == nil, !matches(static, mirror):
 		return m.remove(ctx, mirror)
 	case status != nil:
 		m.deps.Writer.Set(mirror, *status)
@@ -241,8 +241,8 @@ func (m *Manager) settle(ctx context.Context, static, mirror *corev1.Pod, status
 	return nil
 }
 
-// mirrors reports whether the mirror shows the static Pod as it is.
-func mirrors(static, mirror *corev1.Pod) bool {
+// matches reports whether the mirror shows the static Pod as it is.
+func matches(static, mirror *corev1.Pod) bool {
 	if mirror.DeletionTimestamp != nil || mirror.Annotations[Annotation] != hashOf(static) {
 		return false
 	}
@@ -279,7 +279,7 @@ func (m *Manager) create(ctx context.Context, static *corev1.Pod) error {
 	mirror.Annotations[Annotation] = hashOf(static)
 	_, err := m.deps.Client.CoreV1().Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return m.existing(ctx, static)
+		return m.checkExisting(ctx, static)
 	}
 	if err != nil {
 		return fmt.Errorf("create mirror of static pod %s/%s: %w", static.Namespace, static.Name, err)
@@ -287,8 +287,8 @@ func (m *Manager) create(ctx context.Context, static *corev1.Pod) error {
 	return nil
 }
 
-// existing tells a mirror that the watch has not shown yet from a Pod of somebody else's.
-func (m *Manager) existing(ctx context.Context, static *corev1.Pod) error {
+// checkExisting tells a mirror that the watch has not shown yet from a Pod of somebody else's.
+func (m *Manager) checkExisting(ctx context.Context, static *corev1.Pod) error {
 	found, err := m.deps.Client.CoreV1().Pods(static.Namespace).Get(ctx, static.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:

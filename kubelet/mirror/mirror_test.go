@@ -58,8 +58,8 @@ func static(uid types.UID, image string) *corev1.Pod {
 	}
 }
 
-// world is a Manager and the API server that it keeps mirrors in.
-type world struct {
+// fixture is a Manager and the API server that it keeps mirrors in.
+type fixture struct {
 	*mirror.Manager
 	t          *testing.T
 	client     *fake.Clientset
@@ -67,8 +67,8 @@ type world struct {
 	registered chan struct{}
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{
 		t: t, client: fake.NewClientset(), writer: &writer{phases: map[types.UID]corev1.PodPhase{}},
 		registered: make(chan struct{}),
 	}
@@ -85,8 +85,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// mirrored waits for a mirror that satisfies the condition, gives it a UID as the API server would, and shows it.
-func (w *world) mirrored(uid types.UID, ok func(*corev1.Pod) bool) *corev1.Pod {
+// waitMirror waits for a mirror that satisfies the condition, gives it a UID as the API server would, and shows it.
+func (w *fixture) waitMirror(uid types.UID, ok func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
 	var found *corev1.Pod
 	require.Eventually(w.t, func() bool {
@@ -105,7 +105,7 @@ func (w *world) mirrored(uid types.UID, ok func(*corev1.Pod) bool) *corev1.Pod {
 	return found
 }
 
-func (w *world) gone() {
+func (w *fixture) waitDeleted() {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		_, err := w.client.CoreV1().Pods("ns").Get(context.Background(), "p-n", metav1.GetOptions{})
@@ -118,7 +118,7 @@ func hash(want string) func(*corev1.Pod) bool {
 }
 
 func TestLifeOfAMirror(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pod := static("one", "i")
 	w.HandleStatic(config.Change{Op: config.Add, Pod: pod})
 	require.True(t, w.Set(pod, corev1.PodStatus{Phase: corev1.PodRunning}))
@@ -126,7 +126,7 @@ func TestLifeOfAMirror(t *testing.T) {
 	require.Empty(t, w.client.Actions(), "nothing before the node is registered")
 
 	close(w.registered)
-	m := w.mirrored("m1", hash("one"))
+	m := w.waitMirror("m1", hash("one"))
 	require.Equal(t, []metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "Node", Name: "n", UID: "node-uid", Controller: m.OwnerReferences[0].Controller,
 	}}, m.OwnerReferences)
@@ -137,15 +137,15 @@ func TestLifeOfAMirror(t *testing.T) {
 	// A user deletes it: there is another one.
 	require.NoError(t, w.client.CoreV1().Pods("ns").Delete(t.Context(), "p-n", metav1.DeleteOptions{}))
 	w.HandleMirror(config.Change{Op: config.Remove, Pod: m})
-	m = w.mirrored("m2", hash("one"))
+	m = w.waitMirror("m2", hash("one"))
 
 	// A user edits it: it is replaced.
 	edited := m.DeepCopy()
 	edited.Spec.Containers[0].Image = "other"
 	w.HandleMirror(config.Change{Op: config.Update, Pod: edited})
-	w.gone()
+	w.waitDeleted()
 	w.HandleMirror(config.Change{Op: config.Remove, Pod: edited})
-	m = w.mirrored("m3", hash("one"))
+	m = w.waitMirror("m3", hash("one"))
 
 	// The file is removed: the mirror stays until nothing of the Pod is left.
 	w.HandleStatic(config.Change{Op: config.Delete, Pod: pod})
@@ -155,25 +155,25 @@ func TestLifeOfAMirror(t *testing.T) {
 	_, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p-n", metav1.GetOptions{})
 	require.NoError(t, err)
 	w.Forget("one")
-	w.gone()
+	w.waitDeleted()
 	w.HandleMirror(config.Change{Op: config.Remove, Pod: m})
 	require.Empty(t, w.Mirrors())
 }
 
 func TestReplacedStaticPod(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	close(w.registered)
 	w.HandleStatic(config.Change{Op: config.Add, Pod: static("one", "i")})
-	m := w.mirrored("m1", hash("one"))
+	m := w.waitMirror("m1", hash("one"))
 	w.Forget("one")
 	w.HandleStatic(config.Change{Op: config.Add, Pod: static("two", "i")})
-	w.gone()
+	w.waitDeleted()
 	w.HandleMirror(config.Change{Op: config.Remove, Pod: m})
-	w.mirrored("m2", hash("two"))
+	w.waitMirror("m2", hash("two"))
 }
 
 func TestOrphanedMirror(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	close(w.registered)
 	orphan := static("gone", "i")
 	orphan.Annotations = map[string]string{mirror.Annotation: "gone", config.SourceAnnotation: config.SourceAPI}
@@ -181,12 +181,12 @@ func TestOrphanedMirror(t *testing.T) {
 	require.NoError(t, w.client.Tracker().Add(orphan))
 	w.HandleMirror(config.Change{Op: config.Add, Pod: orphan})
 	w.SourcesReady()
-	w.gone()
+	w.waitDeleted()
 }
 
 func TestWithoutAPIServer(t *testing.T) {
 	var told []corev1.PodPhase
-	m, err := mirror.New(mirror.Deps{Changed: func(_ *corev1.Pod, s corev1.PodStatus) { told = append(told, s.Phase) }})
+	m, err := mirror.New(mirror.Deps{OnStatus: func(_ *corev1.Pod, s corev1.PodStatus) { told = append(told, s.Phase) }})
 	require.NoError(t, err)
 	pod := static("one", "i")
 	require.True(t, m.Set(pod, corev1.PodStatus{Phase: corev1.PodRunning}))

@@ -9,10 +9,10 @@ import (
 // Set takes a Pod's status and brings it to the API server: a static Pod's to its mirror, as soon as there is one.
 // It reports whether the status differs from the one before.
 func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
-	if !m.keeps(pod) {
+	if !m.isLocalOnly(pod) {
 		changed := m.deps.Writer.Set(pod, status)
 		if changed {
-			m.deps.Changed(pod, status)
+			m.deps.OnStatus(pod, status)
 		}
 		return changed
 	}
@@ -27,7 +27,7 @@ func (m *Manager) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 	if !changed {
 		return false
 	}
-	m.deps.Changed(pod, status)
+	m.deps.OnStatus(pod, status)
 	if static {
 		m.queue.Add(name)
 	}
@@ -50,14 +50,14 @@ func (m *Manager) Get(uid types.UID) (corev1.PodStatus, bool) {
 
 // Observe takes note of a Pod as the API server has it.
 func (m *Manager) Observe(pod *corev1.Pod) {
-	if !m.keeps(pod) {
+	if !m.isLocalOnly(pod) {
 		m.deps.Writer.Observe(pod)
 	}
 }
 
 // Finish asks for a Pod's object to be deleted. Of static Pods there is none.
 func (m *Manager) Finish(pod *corev1.Pod) {
-	if !m.keeps(pod) {
+	if !m.isLocalOnly(pod) {
 		m.deps.Writer.Finish(pod)
 	}
 }
@@ -82,5 +82,5 @@ func (m *Manager) Forget(uid types.UID) {
 	}
 }
 
-// keeps reports whether a Pod's status is kept here.
-func (m *Manager) keeps(pod *corev1.Pod) bool { return m.deps.Writer == nil || IsStatic(pod) }
+// isLocalOnly reports whether a Pod's status is kept here.
+func (m *Manager) isLocalOnly(pod *corev1.Pod) bool { return m.deps.Writer == nil || IsStatic(pod) }

@@ -9,17 +9,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ends are the exit codes of containers that ended at a known moment.
-type ends map[string]int32
+// fakeExits are the exit codes of containers that ended at a known moment.
+type fakeExits map[string]int32
 
 var ended = time.Unix(1e9, 5)
 
-func (e ends) Exit(_ context.Context, id string) (int32, time.Time, bool) {
+func (e fakeExits) Exit(_ context.Context, id string) (int32, time.Time, bool) {
 	code, ok := e[id]
 	return code, ended, ok
 }
 
-func TestLostExitsAreRecalled(t *testing.T) {
+func TestUnknownExitsAreRestored(t *testing.T) {
 	lost := func(id string, change func(*runtimeapi.ContainerStatus)) *runtimeapi.ContainerStatus {
 		status := &runtimeapi.ContainerStatus{
 			Id: id, State: runtimeapi.ContainerState_CONTAINER_EXITED, StartedAt: 1, FinishedAt: 2, ExitCode: 255, Reason: "Unknown",
@@ -37,7 +37,7 @@ func TestLostExitsAreRecalled(t *testing.T) {
 	}{
 		"succeeded":    {lost("good", nothing), 0, "Completed", "", ended.UnixNano()},
 		"failed":       {lost("bad", nothing), 3, "Error", "", ended.UnixNano()},
-		"nobody knows": {lost("other", nothing), 255, "Unknown", lostMessage, 2},
+		"nobody knows": {lost("other", nothing), 255, "Unknown", unknownMessage, 2},
 		"the runtime says more": {
 			lost("other", func(c *runtimeapi.ContainerStatus) { c.Message = "more" }), 255, "Unknown", "more", 2},
 		"really ended with 255": {
@@ -49,8 +49,8 @@ func TestLostExitsAreRecalled(t *testing.T) {
 			255, "Unknown", "", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &Watcher{deps: Deps{Exits: ends{"good": 0, "bad": 3}}}
-			w.recall(t.Context(), test.status)
+			w := &Watcher{deps: Deps{Exits: fakeExits{"good": 0, "bad": 3}}}
+			w.restoreExitCode(t.Context(), test.status)
 			require.Equal(t, test.code, test.status.ExitCode)
 			require.Equal(t, test.reason, test.status.Reason)
 			require.Equal(t, test.message, test.status.Message)
@@ -58,6 +58,6 @@ func TestLostExitsAreRecalled(t *testing.T) {
 		})
 	}
 	status := lost("good", nothing)
-	(&Watcher{}).recall(t.Context(), status)
-	require.Equal(t, lostMessage, status.Message, "nobody to ask")
+	(&Watcher{}).restoreExitCode(t.Context(), status)
+	require.Equal(t, unknownMessage, status.Message, "nobody to ask")
 }

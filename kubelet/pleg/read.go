@@ -27,9 +27,9 @@ const containerOffset = 100
 // Read asks the runtime for all it holds of one Pod. A Pod that it does not know has an empty status. A Pod has one
 // reader: events that tell nothing beyond what Read has returned are not passed on.
 func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus, error) {
-	w.forgetTold(uid)
+	w.dropUnread(uid)
 	labels := map[string]string{podUIDLabel: string(uid)}
-	sandboxes, containers, err := w.both(ctx, labels)
+	sandboxes, containers, err := w.listAll(ctx, labels)
 	if err != nil {
 		return nil, fmt.Errorf("read runtime state of pod %s: %w", uid, err)
 	}
@@ -63,7 +63,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 			if err != nil {
 				return fmt.Errorf("status of container %s: %w", c.Id, err)
 			}
-			w.recall(ctx, resp.Status)
+			w.restoreExitCode(ctx, resp.Status)
 			mu.Lock()
 			defer mu.Unlock()
 			ctrs = append(ctrs, resp.Status)
@@ -80,7 +80,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 	for _, c := range ctrs {
 		print[c.Id] = int32(c.State) + containerOffset
 	}
-	w.remember(uid, print)
+	w.storeFingerprint(uid, print)
 	out := container.FromCRI(uid, boxes, ctrs)
 	for _, c := range out.Containers {
 		c.SandboxID = boxOf[c.ID]
@@ -88,20 +88,20 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 	return out, nil
 }
 
-// remember keeps what was last seen of a Pod.
-func (w *Watcher) remember(uid types.UID, print fingerprint) {
+// storeFingerprint keeps what was last seen of a Pod.
+func (w *Watcher) storeFingerprint(uid types.UID, print fingerprint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.touch(uid, true)
+	w.markTouched(uid, true)
 	if len(print) == 0 {
-		delete(w.prints, uid)
+		delete(w.fingerprints, uid)
 		return
 	}
-	w.prints[uid] = print
+	w.fingerprints[uid] = print
 }
 
-// both lists sandboxes and containers at the same time; labels narrow it to a Pod.
-func (w *Watcher) both(ctx context.Context, labels map[string]string) (
+// listAll lists sandboxes and containers at the same time; labels narrow it to a Pod.
+func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 	sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error,
 ) {
 	group, ctx := errgroup.WithContext(ctx)
@@ -138,9 +138,9 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.touched = map[types.UID]bool{}
 	w.mu.Unlock()
 	began := w.deps.Clock.Now()
-	sandboxes, containers, err := w.both(ctx, nil)
-	if err == nil && w.deps.Relisted != nil {
-		w.deps.Relisted(w.deps.Clock.Since(began))
+	sandboxes, containers, err := w.listAll(ctx, nil)
+	if err == nil && w.deps.ObserveRelist != nil {
+		w.deps.ObserveRelist(w.deps.Clock.Since(began))
 	}
 	if err != nil {
 		w.mu.Lock()
@@ -165,24 +165,24 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 		note(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
 	}
 	uids := slices.Collect(maps.Keys(seen))
-	for _, uid := range w.differing(seen, count) {
-		w.deps.Dirty(uid)
+	for _, uid := range w.diff(seen, count) {
+		w.deps.OnPodChanged(uid)
 	}
-	if w.deps.Listed != nil {
-		w.deps.Listed(uids)
+	if w.deps.OnListed != nil {
+		w.deps.OnListed(uids)
 	}
 	return nil
 }
 
-// differing takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in
+// diff takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in
 // which it differs from before.
-func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.UID {
+func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	touched := w.touched
 	w.touched = nil
 	for uid, read := range touched {
-		if print := w.prints[uid]; print != nil {
+		if print := w.fingerprints[uid]; print != nil {
 			seen[uid] = print
 		} else if read {
 			delete(seen, uid) // that there is nothing is known, not only that nothing was heard of it yet
@@ -190,32 +190,32 @@ func (w *Watcher) differing(seen map[types.UID]fingerprint, count bool) []types.
 	}
 	var out []types.UID
 	for uid, print := range seen {
-		if !maps.Equal(print, w.prints[uid]) {
+		if !maps.Equal(print, w.fingerprints[uid]) {
 			out = append(out, uid)
 		}
 	}
-	for uid := range w.prints {
+	for uid := range w.fingerprints {
 		if seen[uid] == nil {
 			out = append(out, uid)
 		}
 	}
-	for uid := range w.told {
+	for uid := range w.unread {
 		if _, since := touched[uid]; !since && seen[uid] == nil {
-			delete(w.told, uid) // nobody reads it: it is gone, or was never ours
+			delete(w.unread, uid) // nobody reads it: it is gone, or was never ours
 		}
 	}
 	for _, uid := range out {
-		w.told[uid] = append(w.told[uid], anything)
+		w.unread[uid] = append(w.unread[uid], unknownChange)
 	}
 	if count {
 		for _, uid := range out {
-			if _, announced := w.dirty[uid]; !announced {
-				w.drift.Add(1)
+			if _, announced := w.changed[uid]; !announced {
+				w.missedEvents.Add(1)
 				w.deps.Logger.Warn("a slow listing found a pod changed without an event", "uid", uid)
 			}
 		}
 	}
-	w.prints = seen
+	w.fingerprints = seen
 	return out
 }
 

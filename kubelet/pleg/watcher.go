@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// AuditPeriod is how often everything is listed although events flow: a net below a lost event.
-	AuditPeriod = 2 * time.Minute
-	// FallbackPeriod is how often everything is listed if the runtime has no events.
-	FallbackPeriod = time.Second
+	// RelistPeriod is how often everything is listed although events flow: a net below a lost event.
+	RelistPeriod = 2 * time.Minute
+	// PollPeriod is how often everything is listed if the runtime has no events.
+	PollPeriod = time.Second
 	// retryDelay is the first wait before the event stream is opened again; it doubles up to maxRetryDelay.
 	retryDelay    = 50 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
@@ -44,16 +44,16 @@ type Runtime interface {
 // Deps are what a Watcher needs from others.
 type Deps struct {
 	Runtime Runtime
-	// Dirty is told of each Pod whose state in the runtime may have changed. It must not block.
-	Dirty func(uid types.UID)
-	// Listed, if set, is told after each full listing which Pods the runtime holds. It must not block.
-	Listed func(uids []types.UID)
-	// Relisted, if set, is told of each full listing that came to its end, and how long it took. It must not block.
-	Relisted func(took time.Duration)
+	// OnPodChanged is told of each Pod whose state in the runtime may have changed. It must not block.
+	OnPodChanged func(uid types.UID)
+	// OnListed, if set, is told after each full listing which Pods the runtime holds. It must not block.
+	OnListed func(uids []types.UID)
+	// ObserveRelist, if set, is told of each full listing that came to its end, and how long it took. It must not block.
+	ObserveRelist func(took time.Duration)
 	// Exits, if set, is asked how a container ended that the runtime says it does not know of.
-	Exits Exits
-	// Audit is how often everything is listed although events flow; AuditPeriod if zero.
-	Audit time.Duration
+	Exits ExitRecorder
+	// RelistPeriod is how often everything is listed although events flow; RelistPeriod if zero.
+	RelistPeriod time.Duration
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -63,21 +63,21 @@ type Deps struct {
 type Watcher struct {
 	deps Deps
 
-	drift atomic.Int64
+	missedEvents atomic.Int64
 	// listing is held while everything is listed, so that one listing runs at a time.
 	listing sync.Mutex
 
 	mu sync.Mutex // guards all below
-	// prints is what was last known of each Pod: from a listing, or from a read.
-	prints map[types.UID]fingerprint
-	// dirty are the Pods to be told of; wake holds a value while it is not empty.
-	dirty map[types.UID]struct{}
-	// told is what events and listings have told of each Pod since it was read last.
-	told map[types.UID][]fact
+	// fingerprints is what was last known of each Pod: from a listing, or from a read.
+	fingerprints map[types.UID]fingerprint
+	// changed are the Pods to be told of; wake holds a value while it is not empty.
+	changed map[types.UID]struct{}
+	// unread is what events and listings have told of each Pod since it was read last.
+	unread map[types.UID][]observation
 	// complete says that everything was listed since the event stream is open.
 	complete bool
-	// relist asks for a listing: an event could not be told to belong to a Pod.
-	relist bool
+	// relistNeeded asks for a listing: an event could not be told to belong to a Pod.
+	relistNeeded bool
 	// touched are, while a listing is under way, the Pods that an event or a read was about since it began, and whether
 	// it was a read: of them the listing may be older than what is known. Nil otherwise.
 	touched map[types.UID]bool
@@ -86,7 +86,7 @@ type Watcher struct {
 
 // New makes a Watcher. Start runs it; Read works without.
 func New(deps Deps) (*Watcher, error) {
-	if deps.Runtime == nil || deps.Dirty == nil {
+	if deps.Runtime == nil || deps.OnPodChanged == nil {
 		return nil, fmt.Errorf("runtime watcher: needs a runtime and someone to tell")
 	}
 	if deps.Logger == nil {
@@ -95,39 +95,39 @@ func New(deps Deps) (*Watcher, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	if deps.Audit == 0 {
-		deps.Audit = AuditPeriod
+	if deps.RelistPeriod == 0 {
+		deps.RelistPeriod = RelistPeriod
 	}
 	return &Watcher{
-		deps: deps, prints: map[types.UID]fingerprint{}, dirty: map[types.UID]struct{}{},
-		told: map[types.UID][]fact{},
-		wake: make(chan struct{}, 1),
+		deps: deps, fingerprints: map[types.UID]fingerprint{}, changed: map[types.UID]struct{}{},
+		unread: map[types.UID][]observation{},
+		wake:   make(chan struct{}, 1),
 	}, nil
 }
 
-// Drift is how many Pods a slow listing found changed without an event having said so. It should stay 0 while the
+// MissedEvents is how many Pods a slow listing found changed without an event having said so. It should stay 0 while the
 // runtime sends events.
-func (w *Watcher) Drift() int64 { return w.drift.Load() }
+func (w *Watcher) MissedEvents() int64 { return w.missedEvents.Load() }
 
 // Start follows the runtime until ctx ends. A runtime that goes away is waited for.
 func (w *Watcher) Start(ctx context.Context) error {
 	var group errgroup.Group
-	group.Go(func() error { w.tell(ctx); return nil })
-	group.Go(func() error { w.follow(ctx); return nil })
+	group.Go(func() error { w.notifyLoop(ctx); return nil })
+	group.Go(func() error { w.watchEvents(ctx); return nil })
 	return group.Wait()
 }
 
-// follow keeps an event stream open.
-func (w *Watcher) follow(ctx context.Context) {
+// watchEvents keeps an event stream open.
+func (w *Watcher) watchEvents(ctx context.Context) {
 	delay := retryDelay
 	for ctx.Err() == nil {
-		opened, err := w.stream(ctx)
+		opened, err := w.streamEvents(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if status.Code(err) == codes.Unimplemented {
 			w.deps.Logger.Warn("the container runtime sends no events; listing its containers instead",
-				"period", FallbackPeriod, "remedy", "use containerd 1.7 or newer")
+				"period", PollPeriod, "remedy", "use containerd 1.7 or newer")
 			w.poll(ctx)
 			return
 		}
@@ -142,8 +142,8 @@ func (w *Watcher) follow(ctx context.Context) {
 	}
 }
 
-// stream opens the event stream, lists everything once, and drains the stream until it ends.
-func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
+// streamEvents opens the event stream, lists everything once, and drains the stream until it ends.
+func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := w.deps.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
@@ -153,7 +153,7 @@ func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
 	var group errgroup.Group
 	defer func() { cancel(); _ = group.Wait(); w.setComplete(false) }()
 	// The listing runs beside the drain, so that the stream is read from the first instant.
-	group.Go(func() error { w.audit(ctx); return nil })
+	group.Go(func() error { w.relistPeriodically(ctx); return nil })
 	for {
 		event, err := events.Recv()
 		if err != nil {
@@ -164,18 +164,18 @@ func (w *Watcher) stream(ctx context.Context) (opened bool, err error) {
 		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
 			continue // what is gone tells no name; only its owner removes it, and knows
 		}
-		if !w.knows(uid, event) {
-			w.mark(uid)
+		if !w.alreadySeen(uid, event) {
+			w.markChanged(uid)
 		}
 	}
 }
 
-// audit lists at once, and then slowly, until ctx ends.
-func (w *Watcher) audit(ctx context.Context) {
+// relistPeriodically lists at once, and then slowly, until ctx ends.
+func (w *Watcher) relistPeriodically(ctx context.Context) {
 	first := true
 	delay := retryDelay
 	for {
-		wait := w.deps.Audit
+		wait := w.deps.RelistPeriod
 		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
 			wait, delay = delay, min(2*delay, maxRetryDelay)
@@ -202,21 +202,21 @@ func (w *Watcher) poll(ctx context.Context) {
 		if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
 		}
-		if !w.sleep(ctx, FallbackPeriod) {
+		if !w.sleep(ctx, PollPeriod) {
 			return
 		}
 	}
 }
 
-// mark notes a Pod as dirty, or that all have to be listed if the UID is empty.
-func (w *Watcher) mark(uid types.UID) {
+// markChanged notes a Pod as dirty, or that all have to be listed if the UID is empty.
+func (w *Watcher) markChanged(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if uid == "" {
-		w.relist = true
+		w.relistNeeded = true
 	} else {
-		w.dirty[uid] = struct{}{}
-		w.touch(uid, false)
+		w.changed[uid] = struct{}{}
+		w.markTouched(uid, false)
 	}
 	select {
 	case w.wake <- struct{}{}:
@@ -224,15 +224,15 @@ func (w *Watcher) mark(uid types.UID) {
 	}
 }
 
-// touch keeps a listing under way from overruling what is newer, an event or what was read. The caller holds mu.
-func (w *Watcher) touch(uid types.UID, read bool) {
+// markTouched keeps a listing under way from overruling what is newer, an event or what was read. The caller holds mu.
+func (w *Watcher) markTouched(uid types.UID, read bool) {
 	if w.touched != nil {
 		w.touched[uid] = w.touched[uid] || read
 	}
 }
 
-// tell hands dirty Pods on until ctx ends.
-func (w *Watcher) tell(ctx context.Context) {
+// notifyLoop hands dirty Pods on until ctx ends.
+func (w *Watcher) notifyLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -240,11 +240,11 @@ func (w *Watcher) tell(ctx context.Context) {
 		case <-w.wake:
 		}
 		w.mu.Lock()
-		dirty, relist := w.dirty, w.relist
-		w.dirty, w.relist = map[types.UID]struct{}{}, false
+		dirty, relist := w.changed, w.relistNeeded
+		w.changed, w.relistNeeded = map[types.UID]struct{}{}, false
 		w.mu.Unlock()
 		for uid := range dirty {
-			w.deps.Dirty(uid)
+			w.deps.OnPodChanged(uid)
 		}
 		if relist {
 			if err := w.list(ctx, false); err != nil && ctx.Err() == nil {

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type world struct {
+type fixture struct {
 	t       *testing.T
 	clock   *clocktesting.FakeClock
 	runtime *fake.Runtime
@@ -32,27 +32,27 @@ type world struct {
 	lists int
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), dirty: map[types.UID]int{}}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{t: t, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), dirty: map[types.UID]int{}}
 	w.runtime = fake.New(w.clock)
 	var err error
 	w.watcher, err = pleg.New(pleg.Deps{
 		Runtime: w.runtime, Clock: w.clock,
-		Dirty:  func(uid types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.dirty[uid]++ },
-		Listed: func([]types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.lists++ },
+		OnPodChanged: func(uid types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.dirty[uid]++ },
+		OnListed:     func([]types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.lists++ },
 	})
 	require.NoError(t, err)
 	return w
 }
 
-func (w *world) start() {
+func (w *fixture) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = w.watcher.Start(ctx) })
 	w.t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-func (w *world) sandbox(uid string) {
+func (w *fixture) runSandbox(uid string) {
 	_, err := w.runtime.RunPodSandbox(context.Background(), &runtimeapi.RunPodSandboxRequest{
 		Config: &runtimeapi.PodSandboxConfig{
 			Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}, Labels: map[string]string{container.PodUIDLabel: uid},
@@ -61,61 +61,61 @@ func (w *world) sandbox(uid string) {
 	require.NoError(w.t, err)
 }
 
-func (w *world) eventually(what string, ok func() bool) {
+func (w *fixture) waitLocked(what string, ok func() bool) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return ok() },
 		time.Minute, time.Millisecond, what)
 }
 
 func TestEventsMarkTheirPod(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
-	w.eventually("first listing", func() bool { return w.lists == 1 })
-	w.sandbox("a")
-	w.eventually("marked", func() bool { return w.dirty["a"] > 0 })
-	require.Zero(t, w.watcher.Drift())
+	w.waitLocked("first listing", func() bool { return w.lists == 1 })
+	w.runSandbox("a")
+	w.waitLocked("marked", func() bool { return w.dirty["a"] > 0 })
+	require.Zero(t, w.watcher.MissedEvents())
 }
 
 func TestEverythingIsListedAtConnectAndReconnect(t *testing.T) {
-	w := newWorld(t)
-	w.sandbox("before")
+	w := newFixture(t)
+	w.runSandbox("before")
 	w.start()
-	w.eventually("found without an event", func() bool { return w.dirty["before"] == 1 && w.lists == 1 })
+	w.waitLocked("found without an event", func() bool { return w.dirty["before"] == 1 && w.lists == 1 })
 	w.runtime.CutEvents()
-	w.sandbox("meanwhile")
-	w.eventually("found after reconnecting", func() bool {
+	w.runSandbox("meanwhile")
+	w.waitLocked("found after reconnecting", func() bool {
 		w.clock.Step(10 * time.Millisecond)
 		return w.dirty["meanwhile"] == 1
 	})
-	require.Zero(t, w.watcher.Drift(), "a reconnect explains what it finds")
+	require.Zero(t, w.watcher.MissedEvents(), "a reconnect explains what it finds")
 }
 
 func TestLostEventIsFoundAndCounted(t *testing.T) {
-	w := newWorld(t)
-	w.sandbox("a")
+	w := newFixture(t)
+	w.runSandbox("a")
 	w.start()
-	w.eventually("first listing", func() bool { return w.lists == 1 && w.clock.HasWaiters() })
+	w.waitLocked("first listing", func() bool { return w.lists == 1 && w.clock.HasWaiters() })
 	w.runtime.Forget("a")
-	w.clock.Step(pleg.AuditPeriod)
-	w.eventually("found", func() bool { return w.dirty["a"] == 2 })
-	require.Equal(t, int64(1), w.watcher.Drift())
+	w.clock.Step(pleg.RelistPeriod)
+	w.waitLocked("found", func() bool { return w.dirty["a"] == 2 })
+	require.Equal(t, int64(1), w.watcher.MissedEvents())
 }
 
 func TestRuntimeWithoutEventsIsPolled(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unimplemented, "no events"))
 	w.start()
-	w.eventually("first listing", func() bool { return w.lists == 1 && w.clock.HasWaiters() })
-	w.sandbox("a")
-	w.clock.Step(pleg.FallbackPeriod)
-	w.eventually("found", func() bool { return w.dirty["a"] == 1 })
-	require.Zero(t, w.watcher.Drift(), "without events there is no drift to speak of")
+	w.waitLocked("first listing", func() bool { return w.lists == 1 && w.clock.HasWaiters() })
+	w.runSandbox("a")
+	w.clock.Step(pleg.PollPeriod)
+	w.waitLocked("found", func() bool { return w.dirty["a"] == 1 })
+	require.Zero(t, w.watcher.MissedEvents(), "without events there is no drift to speak of")
 }
 
 func TestReadIsOnePodOnly(t *testing.T) {
-	w := newWorld(t)
-	w.sandbox("a")
-	w.sandbox("b")
+	w := newFixture(t)
+	w.runSandbox("a")
+	w.runSandbox("b")
 	got, err := w.watcher.Read(context.Background(), "a")
 	require.NoError(t, err)
 	require.Len(t, got.Sandboxes, 1)

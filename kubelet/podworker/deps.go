@@ -49,7 +49,7 @@ type Reader interface {
 	// KnownEmpty reports whether it is known without asking that nothing is held of a Pod for which nothing was asked.
 	KnownEmpty(uid types.UID) bool
 	// ReadStarted adds to what was read of a Pod what was made since. Complete reports whether nothing was told of beyond.
-	ReadStarted(ctx context.Context, had *container.PodStatus, made pleg.Made) (
+	ReadStarted(ctx context.Context, had *container.PodStatus, made pleg.Started) (
 		got *container.PodStatus, complete bool, err error)
 }
 

@@ -33,7 +33,7 @@ func (w *worker) createSandbox(ctx context.Context, actions kuberuntime.Actions)
 		return func() {
 			w.sandboxConfig, w.sandboxConfigID = config, id
 			if err == nil && held.Empty() {
-				w.startedSinceRead = append(w.startedSinceRead, pleg.Made{Sandbox: id})
+				w.startedSinceRead = append(w.startedSinceRead, pleg.Started{Sandbox: id})
 			} else {
 				w.invalidate()
 			}
@@ -305,7 +305,7 @@ func (l *containerStart) reportStarted(name, id string) {
 	l.post(func() {
 		l.done()
 		if len(l.remove) == 0 {
-			l.startedSinceRead = append(l.startedSinceRead, pleg.Made{Sandbox: l.sandboxID, Container: id})
+			l.startedSinceRead = append(l.startedSinceRead, pleg.Started{Sandbox: l.sandboxID, Container: id})
 		} else {
 			l.invalidate()
 		}

@@ -149,7 +149,7 @@ func (w *worker) stopContainer(ctx context.Context, c *container.ContainerStatus
 }
 
 func (w *worker) removeContainer(ctx context.Context, c *container.ContainerStatus) error {
-	if err := kuberuntime.ForgetUnusedLog(c); err != nil {
+	if err := kuberuntime.RemoveUnusedLog(c); err != nil {
 		return err
 	}
 	_, err := w.m.deps.Runtime.RemoveContainer(uncancelled(ctx), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})

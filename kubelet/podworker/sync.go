@@ -37,8 +37,8 @@ func (w *worker) sync(ctx context.Context) {
 		},
 		LastAttempt: func(name string) (uint32, bool) { return w.m.deps.Builder.LastAttempt(w.pod, name) },
 	})
-	if !actions.NextLook.IsZero() {
-		w.wakeAt(actions.NextLook)
+	if !actions.NextSync.IsZero() {
+		w.wakeAt(actions.NextSync)
 	}
 	if actions.Finished {
 		w.startTermination()
@@ -224,19 +224,19 @@ func (w *worker) gcContainers(ctx context.Context, actions kuberuntime.Actions) 
 }
 
 // startupResult and liveness are the verdicts of probes in the words of the decision.
-func (w *worker) startupResult(id string) kuberuntime.Verdict {
+func (w *worker) startupResult(id string) kuberuntime.ProbeResult {
 	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Startup {
-		return kuberuntime.VerdictFailure
+		return kuberuntime.ProbeFailure
 	}
 	if started, _ := w.m.deps.Probes.Started(id); started {
-		return kuberuntime.VerdictSuccess
+		return kuberuntime.ProbeSuccess
 	}
-	return kuberuntime.VerdictUnknown
+	return kuberuntime.ProbeUnknown
 }
 
-func (w *worker) livenessResult(id string) kuberuntime.Verdict {
+func (w *worker) livenessResult(id string) kuberuntime.ProbeResult {
 	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Liveness {
-		return kuberuntime.VerdictFailure
+		return kuberuntime.ProbeFailure
 	}
-	return kuberuntime.VerdictUnknown
+	return kuberuntime.ProbeUnknown
 }

@@ -66,7 +66,7 @@ type worker struct {
 	dirty   bool                 // the runtime may hold something else than that
 	// eventPending says the same, because an event told so; made is what we have brought up ourselves since the last read.
 	eventPending     bool
-	startedSinceRead []pleg.Made
+	startedSinceRead []pleg.Started
 	// readErrorReported says that it was told that the last read failed.
 	readErrorReported bool
 	// forceRead says that a read must not wait for what is under way.

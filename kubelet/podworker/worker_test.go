@@ -69,8 +69,8 @@ func (w *fixture) start() {
 	var manager *podworker.Manager
 	watcher, err := pleg.New(pleg.Deps{
 		Runtime: w.runtime, Clock: w.clock,
-		Dirty:  func(uid types.UID) { manager.RuntimeChanged(uid) },
-		Listed: func(uids []types.UID) { manager.RuntimePods(uids) },
+		OnPodChanged: func(uid types.UID) { manager.RuntimeChanged(uid) },
+		OnListed:     func(uids []types.UID) { manager.RuntimePods(uids) },
 	})
 	require.NoError(w.t, err)
 	grants := allocation.Open(w.dir, nil)

@@ -27,18 +27,18 @@ const (
 	Readiness Type = "Readiness"
 )
 
-// Looker looks once at a container. *probe.Prober is the real one.
-type Looker interface {
+// Prober looks once at a container. *probe.Prober is the real one.
+type Prober interface {
 	Probe(ctx context.Context, handler corev1.ProbeHandler, target probe.Target, timeout time.Duration) (
 		probe.Result, string, error)
 }
 
-var _ Looker = (*probe.Prober)(nil)
+var _ Prober = (*probe.Prober)(nil)
 
 // Deps are what a Manager works with. Looker is needed; the rest may be nil.
 type Deps struct {
-	Looker     Looker
-	OnVerdict  func(Verdict)         // told of every change of a verdict; must not block
+	Prober     Prober
+	OnResult   func(Result)          // told of every change of a verdict; must not block
 	Recorder   record.EventRecorder  // gets Unhealthy and ProbeWarning on the Pod, with the container's field path
 	Timeline   *timeline.Recorder    // gets StageProbe per container
 	Registerer prometheus.Registerer // gets prober_probe_total and prober_probe_duration_seconds
@@ -57,8 +57,8 @@ type Container struct {
 	Adopted, WasReady, WasStarted bool
 }
 
-// Verdict is a change that OnVerdict is told of.
-type Verdict struct {
+// Result is a change that OnResult is told of.
+type Result struct {
 	PodUID      types.UID
 	Container   string
 	ContainerID string
@@ -90,24 +90,24 @@ type Manager struct {
 
 // containerProbes is what is known of one container ID.
 type containerProbes struct {
-	pod       *corev1.Pod
-	spec      *corev1.Container
-	container Container
-	quiet     bool // liveness and startup are over: the Pod terminates
-	started   bool
-	ready     bool
-	failure   *Failure
-	span      *timeline.Span
-	cancels   map[Type]context.CancelFunc
+	pod         *corev1.Pod
+	spec        *corev1.Container
+	container   Container
+	terminating bool // liveness and startup are over: the Pod terminates
+	started     bool
+	ready       bool
+	failure     *Failure
+	span        *timeline.Span
+	cancels     map[Type]context.CancelFunc
 }
 
 // New makes a Manager. Nothing is probed before Start.
 func New(deps Deps) (*Manager, error) {
-	if deps.Looker == nil {
+	if deps.Prober == nil {
 		return nil, errors.New("make prober: no Looker given")
 	}
-	if deps.OnVerdict == nil {
-		deps.OnVerdict = func(Verdict) {}
+	if deps.OnResult == nil {
+		deps.OnResult = func(Result) {}
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -134,7 +134,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.running = ctx
 	for _, cp := range m.byID {
-		m.launch(cp)
+		m.startWorkers(cp)
 	}
 	m.mu.Unlock()
 
@@ -176,7 +176,7 @@ func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
 	}
 	containers[c.Name] = cp
 	m.byID[c.ID] = cp
-	m.launch(cp)
+	m.startWorkers(cp)
 }
 
 // ContainerStopped ends the probes of a container ID and forgets its verdicts.
@@ -195,7 +195,7 @@ func (m *Manager) StopLivenessAndStartup(podUID types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, cp := range m.pods[podUID] {
-		cp.quiet = true
+		cp.terminating = true
 		cp.failure = nil
 		m.cancel(cp, Liveness)
 		m.cancel(cp, Startup)
@@ -245,22 +245,22 @@ func (m *Manager) Failed(containerID string) (Failure, bool) {
 	return *cp.failure, true
 }
 
-// launch starts the workers that this container should have now. The caller holds mu.
-func (m *Manager) launch(cp *containerProbes) {
+// startWorkers starts the workers that this container should have now. The caller holds mu.
+func (m *Manager) startWorkers(cp *containerProbes) {
 	if m.running == nil || m.stopped || cp.failure != nil {
 		return
 	}
 	if !cp.started {
-		m.launchOne(cp, Startup, cp.spec.StartupProbe)
+		m.startWorker(cp, Startup, cp.spec.StartupProbe)
 		return
 	}
-	if !cp.quiet {
-		m.launchOne(cp, Liveness, cp.spec.LivenessProbe)
+	if !cp.terminating {
+		m.startWorker(cp, Liveness, cp.spec.LivenessProbe)
 	}
-	m.launchOne(cp, Readiness, cp.spec.ReadinessProbe)
+	m.startWorker(cp, Readiness, cp.spec.ReadinessProbe)
 }
 
-func (m *Manager) launchOne(cp *containerProbes, kind Type, spec *corev1.Probe) {
+func (m *Manager) startWorker(cp *containerProbes, kind Type, spec *corev1.Probe) {
 	if spec == nil || cp.cancels[kind] != nil {
 		return
 	}
@@ -297,7 +297,7 @@ func (m *Manager) setStarted(cp *containerProbes) {
 	if cp.spec.ReadinessProbe == nil {
 		m.setReady(cp, true)
 	}
-	m.launch(cp)
+	m.startWorkers(cp)
 }
 
 // setReady notes a readiness verdict. The caller holds mu.

@@ -17,21 +17,21 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-func TestNewNeedsLooker(t *testing.T) {
+func TestNewNeedsProber(t *testing.T) {
 	_, err := prober.New(prober.Deps{})
 	require.ErrorContains(t, err, "Looker")
 }
 
 func TestReadinessIsFoundEarly(t *testing.T) {
-	run(t, passAfter(100*time.Millisecond), func(t *testing.T, b *bench) {
+	run(t, passAfter(100*time.Millisecond), func(t *testing.T, b *fixture) {
 		p := pod(corev1.Container{ReadinessProbe: httpProbe("ready")})
 		b.ContainerStarted(p, started("c1"))
 		requireReady(t, b, "c1", false)
 		b.wait(30 * time.Second)
 
 		ms := time.Millisecond
-		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 10140 * ms, 20140 * ms}, b.looker.times("ready"))
-		require.Equal(t, []verdict{{prober.Readiness, true, 140 * ms}}, b.seen())
+		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 10140 * ms, 20140 * ms}, b.prober.times("ready"))
+		require.Equal(t, []result{{prober.Readiness, true, 140 * ms}}, b.seen())
 		requireReady(t, b, "c1", true)
 		require.Empty(t, b.events(), "a failed early look is no event")
 
@@ -49,13 +49,13 @@ func TestReadinessThresholds(t *testing.T) {
 		}
 		return probe.Success, "", nil
 	}
-	run(t, failing, func(t *testing.T, b *bench) {
+	run(t, failing, func(t *testing.T, b *fixture) {
 		b.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready", func(p *corev1.Probe) {
 			p.SuccessThreshold, p.FailureThreshold = 2, 3
 		})}), started("c1"))
 		b.wait(90 * time.Second)
 		s := time.Second
-		require.Equal(t, []verdict{
+		require.Equal(t, []result{
 			{prober.Readiness, true, 10 * s}, {prober.Readiness, false, 40 * s}, {prober.Readiness, true, 60 * s},
 		}, b.seen())
 		require.Equal(t, []string{
@@ -67,7 +67,7 @@ func TestReadinessThresholds(t *testing.T) {
 }
 
 func TestLivenessFailureAsksForKill(t *testing.T) {
-	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *fixture) {
 		p := pod(corev1.Container{LivenessProbe: httpProbe("alive", func(p *corev1.Probe) {
 			p.TerminationGracePeriodSeconds = ptr.To[int64](5)
 		})})
@@ -78,7 +78,7 @@ func TestLivenessFailureAsksForKill(t *testing.T) {
 		b.wait(2 * time.Minute)
 
 		s := time.Second
-		require.Equal(t, []time.Duration{10 * s, 20 * s, 30 * s}, b.looker.times("alive"), "then no more looks")
+		require.Equal(t, []time.Duration{10 * s, 20 * s, 30 * s}, b.prober.times("alive"), "then no more looks")
 		failure, failed := b.Failed("c1")
 		require.True(t, failed)
 		require.Equal(t, prober.Failure{Type: prober.Liveness, Message: "not yet", GraceSeconds: ptr.To[int64](5)}, failure)
@@ -94,19 +94,19 @@ func TestLivenessFailureAsksForKill(t *testing.T) {
 }
 
 func TestInitialDelay(t *testing.T) {
-	run(t, passAfter(0), func(t *testing.T, b *bench) {
+	run(t, passAfter(0), func(t *testing.T, b *fixture) {
 		delayed := func(p *corev1.Probe) { p.InitialDelaySeconds = 3 }
 		b.ContainerStarted(pod(corev1.Container{
 			LivenessProbe: httpProbe("alive", delayed), ReadinessProbe: httpProbe("ready", delayed),
 		}), started("c1"))
 		b.wait(5 * time.Second)
-		require.Equal(t, []time.Duration{3 * time.Second}, b.looker.times("alive"))
-		require.Equal(t, []time.Duration{3 * time.Second}, b.looker.times("ready"))
+		require.Equal(t, []time.Duration{3 * time.Second}, b.prober.times("alive"))
+		require.Equal(t, []time.Duration{3 * time.Second}, b.prober.times("ready"))
 	})
 }
 
 func TestStartupGatesOthers(t *testing.T) {
-	run(t, passAfter(25*time.Second), func(t *testing.T, b *bench) {
+	run(t, passAfter(25*time.Second), func(t *testing.T, b *fixture) {
 		b.ContainerStarted(pod(corev1.Container{
 			StartupProbe: httpProbe("start"), LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready"),
 		}), started("c1"))
@@ -114,22 +114,22 @@ func TestStartupGatesOthers(t *testing.T) {
 		isStarted, known := b.Started("c1")
 		require.True(t, known)
 		require.False(t, isStarted)
-		require.Empty(t, b.looker.times("alive"))
-		require.Empty(t, b.looker.times("ready"))
+		require.Empty(t, b.prober.times("alive"))
+		require.Empty(t, b.prober.times("ready"))
 		b.wait(31 * time.Second)
 		isStarted, _ = b.Started("c1")
 		require.True(t, isStarted)
-		require.Equal(t, []time.Duration{30 * time.Second}, b.looker.times("alive"))
-		require.Equal(t, []time.Duration{30 * time.Second}, b.looker.times("ready"))
+		require.Equal(t, []time.Duration{30 * time.Second}, b.prober.times("alive"))
+		require.Equal(t, []time.Duration{30 * time.Second}, b.prober.times("ready"))
 		requireReady(t, b, "c1", true)
-		n := len(b.looker.times("start"))
+		n := len(b.prober.times("start"))
 		b.wait(2 * time.Minute)
-		require.Len(t, b.looker.times("start"), n, "a startup probe ends with its success")
+		require.Len(t, b.prober.times("start"), n, "a startup probe ends with its success")
 	})
 }
 
 func TestStartupFailureCountsOncePerPeriod(t *testing.T) {
-	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *fixture) {
 		b.ContainerStarted(pod(corev1.Container{StartupProbe: httpProbe("start")}), started("c1"))
 		b.wait(29 * time.Second)
 		_, failed := b.Failed("c1")
@@ -139,25 +139,25 @@ func TestStartupFailureCountsOncePerPeriod(t *testing.T) {
 		failure, failed := b.Failed("c1")
 		require.True(t, failed)
 		require.Equal(t, prober.Startup, failure.Type)
-		require.Equal(t, []verdict{{prober.Startup, false, 30 * time.Second}}, b.seen())
+		require.Equal(t, []result{{prober.Startup, false, 30 * time.Second}}, b.seen())
 	})
 }
 
 func TestTerminatingPodIsNotKilledByProbes(t *testing.T) {
 	run(t, func(kind string, at time.Duration) (probe.Result, string, error) {
 		return passAfter(time.Hour)(kind, at)
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		p := pod(corev1.Container{
 			StartupProbe: httpProbe("start"), LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready"),
 		})
 		b.ContainerStarted(p, started("c1"))
 		b.wait(15 * time.Second)
 		b.StopLivenessAndStartup(p.UID)
-		before := len(b.looker.times("start"))
+		before := len(b.prober.times("start"))
 		b.wait(5 * time.Minute)
-		require.Len(t, b.looker.times("start"), before)
-		require.Empty(t, b.looker.times("alive"))
-		require.NotEmpty(t, b.looker.times("ready"), "readiness goes on to the end")
+		require.Len(t, b.prober.times("start"), before)
+		require.Empty(t, b.prober.times("alive"))
+		require.NotEmpty(t, b.prober.times("ready"), "readiness goes on to the end")
 		_, failed := b.Failed("c1")
 		require.False(t, failed)
 		b.RemovePod(p.UID)
@@ -166,8 +166,8 @@ func TestTerminatingPodIsNotKilledByProbes(t *testing.T) {
 	})
 }
 
-func TestAdoptedContainerKeepsItsVerdicts(t *testing.T) {
-	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+func TestAdoptedContainerKeepsItsResults(t *testing.T) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *fixture) {
 		c := started("c1")
 		c.Adopted, c.WasReady, c.WasStarted = true, true, true
 		b.ContainerStarted(pod(corev1.Container{
@@ -176,32 +176,32 @@ func TestAdoptedContainerKeepsItsVerdicts(t *testing.T) {
 		requireReady(t, b, "c1", true)
 		b.wait(9 * time.Second)
 		requireReady(t, b, "c1", true)
-		require.LessOrEqual(t, len(b.looker.times("ready")), 1)
+		require.LessOrEqual(t, len(b.prober.times("ready")), 1)
 		b.wait(time.Minute)
 		requireReady(t, b, "c1", false)
-		require.Empty(t, b.looker.times("start"))
+		require.Empty(t, b.prober.times("start"))
 	})
 }
 
 func TestProbesAfterTheClockWasSetBack(t *testing.T) {
-	run(t, passAfter(0), func(t *testing.T, b *bench) {
+	run(t, passAfter(0), func(t *testing.T, b *fixture) {
 		c := started("c1")
 		c.StartedAt = c.StartedAt.Add(24 * time.Hour)
 		c.Adopted, c.WasReady = true, true
 		b.ContainerStarted(pod(corev1.Container{LivenessProbe: httpProbe("alive"), ReadinessProbe: httpProbe("ready")}), c)
 		b.wait(time.Minute)
-		require.NotEmpty(t, b.looker.times("alive"), "it is not left alone for a day")
-		require.NotEmpty(t, b.looker.times("ready"))
+		require.NotEmpty(t, b.prober.times("alive"), "it is not left alone for a day")
+		require.NotEmpty(t, b.prober.times("ready"))
 	})
 }
 
-func TestErrorsAreNoVerdict(t *testing.T) {
+func TestErrorsAreNoResult(t *testing.T) {
 	run(t, func(string, time.Duration) (probe.Result, string, error) {
 		return probe.Failure, "", errors.New("runtime away")
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		b.ContainerStarted(pod(corev1.Container{LivenessProbe: httpProbe("alive")}), started("c1"))
 		b.wait(61 * time.Second)
-		require.Len(t, b.looker.times("alive"), 6*3, "each look is tried three times")
+		require.Len(t, b.prober.times("alive"), 6*3, "each look is tried three times")
 		_, failed := b.Failed("c1")
 		require.False(t, failed)
 		events := b.events()
@@ -213,7 +213,7 @@ func TestErrorsAreNoVerdict(t *testing.T) {
 func TestWarningPasses(t *testing.T) {
 	run(t, func(string, time.Duration) (probe.Result, string, error) {
 		return probe.Warning, "moved", nil
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		b.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready")}), started("c1"))
 		b.wait(time.Second)
 		requireReady(t, b, "c1", true)
@@ -222,14 +222,14 @@ func TestWarningPasses(t *testing.T) {
 }
 
 func TestStoppedContainerIsForgotten(t *testing.T) {
-	run(t, passAfter(time.Hour), func(t *testing.T, b *bench) {
+	run(t, passAfter(time.Hour), func(t *testing.T, b *fixture) {
 		p := pod(corev1.Container{ReadinessProbe: httpProbe("ready")})
 		b.ContainerStarted(p, started("c1"))
 		b.wait(time.Second)
 		b.ContainerStopped(p.UID, "c1")
-		n := len(b.looker.times("ready"))
+		n := len(b.prober.times("ready"))
 		b.wait(time.Minute)
-		require.Len(t, b.looker.times("ready"), n)
+		require.Len(t, b.prober.times("ready"), n)
 		record, _ := b.timeline.Record(p.UID)
 		require.NotEmpty(t, record.Stages[0].Error)
 		b.ContainerStarted(p, started("c1"))
@@ -239,7 +239,7 @@ func TestStoppedContainerIsForgotten(t *testing.T) {
 }
 
 func TestMetricsGoWithThePod(t *testing.T) {
-	run(t, passAfter(15*time.Second), func(t *testing.T, b *bench) {
+	run(t, passAfter(15*time.Second), func(t *testing.T, b *fixture) {
 		p := pod(corev1.Container{LivenessProbe: httpProbe("alive")})
 		b.ContainerStarted(p, started("c1"))
 		b.wait(25 * time.Second)
@@ -272,8 +272,8 @@ func results(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestProbesBeginWithStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looker := &fakeLooker{begin: time.Now(), answer: passAfter(0)}
-		m, err := prober.New(prober.Deps{Looker: looker})
+		looker := &fakeProber{begin: time.Now(), respond: passAfter(0)}
+		m, err := prober.New(prober.Deps{Prober: looker})
 		require.NoError(t, err)
 		m.ContainerStarted(pod(corev1.Container{ReadinessProbe: httpProbe("ready")}), started("c1"))
 		time.Sleep(time.Minute)

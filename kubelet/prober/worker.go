@@ -17,13 +17,13 @@ const (
 	reasonUnhealthy = "Unhealthy"
 	reasonWarning   = "ProbeWarning"
 
-	// rampNetwork and rampExec are the first distances of early looks. A command costs a process in the container,
+	// earlyNetworkInterval and earlyExecInterval are the first distances of early looks. A command costs a process in the container,
 	// so it is tried less eagerly than a connection.
-	rampNetwork = 20 * time.Millisecond
-	rampExec    = 100 * time.Millisecond
+	earlyNetworkInterval = 20 * time.Millisecond
+	earlyExecInterval    = 100 * time.Millisecond
 
-	// attempts is how often a look that could not be made is repeated before its result is thrown away.
-	attempts = 3
+	// maxAttempts is how often a look that could not be made is repeated before its result is thrown away.
+	maxAttempts = 3
 )
 
 // worker runs one probe of one container ID. Its fields are its goroutine's own.
@@ -35,10 +35,10 @@ type worker struct {
 
 	period, timeout time.Duration
 	first           time.Duration // from now until the first look
-	ramp            time.Duration // distance to the next early look; 0 when early looks are over
-	counted         time.Time     // from here on a failure counts
+	earlyInterval   time.Duration // distance to the next early look; 0 when early looks are over
+	countFrom       time.Time     // from here on a failure counts
 	lastPassed      bool
-	streak          int32 // length of the run of equal results
+	consecutive     int32 // length of the run of equal results
 }
 
 // newWorker plans the first look. The caller holds the Manager's mu.
@@ -50,9 +50,9 @@ func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *
 	now := m.deps.Clock.Now()
 	early := kind != Liveness && !cp.ready
 	if early {
-		w.ramp = rampNetwork
+		w.earlyInterval = earlyNetworkInterval
 		if spec.Exec != nil {
-			w.ramp = rampExec
+			w.earlyInterval = earlyExecInterval
 		}
 	} else if delay == 0 && cp.spec.StartupProbe == nil {
 		// A liveness probe has nothing to gain from an early look, and at the very start it could only do harm.
@@ -68,18 +68,18 @@ func newWorker(m *Manager, cp *containerProbes, kind Type, spec *corev1.Probe) *
 	}
 	if cp.container.Adopted && !early {
 		// After a restart of the kubelet all workers begin at once; spread them over their period.
-		due = due.Add(phase(cp.container.ID, kind, w.period))
+		due = due.Add(spreadOffset(cp.container.ID, kind, w.period))
 	}
 	w.first = due.Sub(now)
-	w.counted = due
+	w.countFrom = due
 	if early {
-		w.counted = due.Add(w.period)
+		w.countFrom = due.Add(w.period)
 	}
 	return w
 }
 
-// phase spreads workers over a period, always the same way for the same container.
-func phase(containerID string, kind Type, period time.Duration) time.Duration {
+// spreadOffset spreads workers over a period, always the same way for the same container.
+func spreadOffset(containerID string, kind Type, period time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(containerID + "/" + string(kind)))
 	return time.Duration(h.Sum64() % uint64(period))
@@ -94,7 +94,7 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case <-timer.C():
 		}
-		next, more := w.look(ctx)
+		next, more := w.probeOnce(ctx)
 		if !more {
 			return
 		}
@@ -102,42 +102,42 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// look looks once and tells when to look again, if at all.
-func (w *worker) look(ctx context.Context) (next time.Duration, more bool) {
+// probeOnce looks once and tells when to look again, if at all.
+func (w *worker) probeOnce(ctx context.Context) (next time.Duration, more bool) {
 	begin := w.m.deps.Clock.Now()
-	result, message, err := w.try(ctx)
+	result, message, err := w.probeWithRetry(ctx)
 	if ctx.Err() != nil {
 		return 0, false // what was seen of a container that is being stopped is no verdict
 	}
-	counts := w.ramp == 0 || !begin.Before(w.counted)
+	counts := w.earlyInterval == 0 || !begin.Before(w.countFrom)
 	took := w.m.deps.Clock.Since(begin)
 	w.m.metrics.observe(w.cp.pod, w.cp.spec.Name, w.kind, result, err, took)
 	if err == nil && result != probe.Failure {
-		w.ramp = 0
+		w.earlyInterval = 0
 		if result == probe.Warning {
 			w.event(reasonWarning, fmt.Sprintf("%s probe warning: %s", w.kind, message))
 		}
-		return w.rest(took), w.verdict(true, "")
+		return w.remainingPeriod(took), w.countResult(true, "")
 	}
 	if !counts {
-		next = min(w.ramp, max(w.counted.Sub(w.m.deps.Clock.Now()), 0))
-		w.ramp *= 2
+		next = min(w.earlyInterval, max(w.countFrom.Sub(w.m.deps.Clock.Now()), 0))
+		w.earlyInterval *= 2
 		return next, true
 	}
-	w.ramp = 0
+	w.earlyInterval = 0
 	if err != nil {
 		w.event(reasonUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", w.kind, err))
-		return w.rest(took), true
+		return w.remainingPeriod(took), true
 	}
 	w.event(reasonUnhealthy, fmt.Sprintf("%s probe failed: %s", w.kind, message))
-	return w.rest(took), w.verdict(false, message)
+	return w.remainingPeriod(took), w.countResult(false, message)
 }
 
-// rest is what is left of the period after a look, so that a slow look does not stretch it.
-func (w *worker) rest(took time.Duration) time.Duration { return max(w.period-took, 0) }
+// remainingPeriod is what is left of the period after a look, so that a slow look does not stretch it.
+func (w *worker) remainingPeriod(took time.Duration) time.Duration { return max(w.period-took, 0) }
 
-// try makes one look, repeating it at once if it could not be made.
-func (w *worker) try(ctx context.Context) (result probe.Result, message string, err error) {
+// probeWithRetry makes one look, repeating it at once if it could not be made.
+func (w *worker) probeWithRetry(ctx context.Context) (result probe.Result, message string, err error) {
 	w.m.mu.Lock()
 	target := probe.Target{
 		ContainerID: w.cp.container.ID,
@@ -145,8 +145,8 @@ func (w *worker) try(ctx context.Context) (result probe.Result, message string, 
 		PodIP:       w.cp.container.PodIP,
 	}
 	w.m.mu.Unlock()
-	for range attempts {
-		result, message, err = w.m.deps.Looker.Probe(ctx, w.spec.ProbeHandler, target, w.timeout)
+	for range maxAttempts {
+		result, message, err = w.m.deps.Prober.Probe(ctx, w.spec.ProbeHandler, target, w.timeout)
 		if err == nil || ctx.Err() != nil {
 			break
 		}
@@ -154,24 +154,24 @@ func (w *worker) try(ctx context.Context) (result probe.Result, message string, 
 	return result, message, err
 }
 
-// verdict counts a result, settles the state when its threshold is reached, and tells whether to go on.
-func (w *worker) verdict(passed bool, message string) (more bool) {
-	if w.streak == 0 || w.lastPassed != passed {
-		w.lastPassed, w.streak = passed, 0
+// countResult counts a result, settles the state when its threshold is reached, and tells whether to go on.
+func (w *worker) countResult(passed bool, message string) (more bool) {
+	if w.consecutive == 0 || w.lastPassed != passed {
+		w.lastPassed, w.consecutive = passed, 0
 	}
-	w.streak++
+	w.consecutive++
 	threshold := w.spec.FailureThreshold
 	if passed {
 		threshold = w.spec.SuccessThreshold
 	}
-	if w.streak < threshold {
+	if w.consecutive < threshold {
 		return true
 	}
-	changed, more := w.settle(passed, message)
+	changed, more := w.applyResult(passed, message)
 	if changed {
 		w.m.deps.Logger.Debug("probe verdict", "pod", w.cp.pod.Namespace+"/"+w.cp.pod.Name, "uid", w.cp.pod.UID,
 			"container", w.cp.spec.Name, "probe", w.kind, "passed", passed, "message", message)
-		w.m.deps.OnVerdict(Verdict{
+		w.m.deps.OnResult(Result{
 			PodUID: w.cp.pod.UID, Container: w.cp.spec.Name, ContainerID: w.cp.container.ID,
 			Type: w.kind, Passed: passed, Message: message,
 		})
@@ -179,8 +179,8 @@ func (w *worker) verdict(passed bool, message string) (more bool) {
 	return more
 }
 
-// settle writes the verdict into the container's state.
-func (w *worker) settle(passed bool, message string) (changed, more bool) {
+// applyResult writes the verdict into the container's state.
+func (w *worker) applyResult(passed bool, message string) (changed, more bool) {
 	m, cp := w.m, w.cp
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,7 +192,7 @@ func (w *worker) settle(passed bool, message string) (changed, more bool) {
 		changed = cp.ready != passed
 		m.setReady(cp, passed)
 		return changed, true
-	case cp.quiet:
+	case cp.terminating:
 		return false, false
 	case !passed:
 		cp.failure = &Failure{Type: w.kind, Message: message, GraceSeconds: w.spec.TerminationGracePeriodSeconds}

@@ -14,13 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// execSlack is what a runtime may take beyond the probe's own timeout before the call is given up on our side.
-const execSlack = 10 * time.Second
+// execTimeoutMargin is what a runtime may take beyond the probe's own timeout before the call is given up on our side.
+const execTimeoutMargin = 10 * time.Second
 
 func (p *Prober) probeExec(ctx context.Context, command []string, target Target, timeout time.Duration) (
 	Result, string, error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, timeout+execSlack)
+	ctx, cancel := context.WithTimeout(ctx, timeout+execTimeoutMargin)
 	defer cancel()
 	resp, err := p.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
 		ContainerId: target.ContainerID,

@@ -100,7 +100,7 @@ func NewHTTPRequest(
 }
 
 func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, string, error) {
-	client := &http.Client{Transport: p.transport, Timeout: timeout, CheckRedirect: sameHost}
+	client := &http.Client{Transport: p.transport, Timeout: timeout, CheckRedirect: checkRedirect}
 	resp, err := client.Do(req)
 	if err != nil {
 		return Failure, err.Error(), nil
@@ -120,8 +120,8 @@ func (p *httpProber) probe(req *http.Request, timeout time.Duration) (Result, st
 	return Failure, fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode), nil
 }
 
-// sameHost stops at a redirect to another host: what answers there says nothing about this container.
-func sameHost(req *http.Request, via []*http.Request) error {
+// checkRedirect stops at a redirect to another host: what answers there says nothing about this container.
+func checkRedirect(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
 	}

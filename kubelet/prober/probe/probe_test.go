@@ -224,14 +224,14 @@ func TestTCP(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, probe.Success, result)
 	require.NoError(t, l.Close())
-	result, message, err := probe.New(nil).Probe(t.Context(), handler, target(t, deaf(t)), timeout)
+	result, message, err := probe.New(nil).Probe(t.Context(), handler, target(t, unresponsiveAddress(t)), timeout)
 	require.NoError(t, err)
 	require.Equal(t, probe.Failure, result)
 	require.Contains(t, message, "refused")
 }
 
-// deaf is an address that nobody listens on, nor will while the test runs: its port is taken.
-func deaf(t *testing.T) string {
+// unresponsiveAddress is an address that nobody listens on, nor will while the test runs: its port is taken.
+func unresponsiveAddress(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)

@@ -22,37 +22,37 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// look is one look that the fake Looker was asked for; the kind is told by the probe's path.
-type look struct {
+// probeCall is one look that the fake Looker was asked for; the kind is told by the probe's path.
+type probeCall struct {
 	kind string
 	at   time.Duration
 }
 
-// fakeLooker answers with a function of the kind of probe and the time since its making.
-type fakeLooker struct {
-	begin  time.Time
-	answer func(kind string, at time.Duration) (probe.Result, string, error)
+// fakeProber answers with a function of the kind of probe and the time since its making.
+type fakeProber struct {
+	begin   time.Time
+	respond func(kind string, at time.Duration) (probe.Result, string, error)
 
 	mu    sync.Mutex
-	looks []look
+	calls []probeCall
 }
 
-func (f *fakeLooker) Probe(_ context.Context, handler corev1.ProbeHandler, _ probe.Target, _ time.Duration) (
+func (f *fakeProber) Probe(_ context.Context, handler corev1.ProbeHandler, _ probe.Target, _ time.Duration) (
 	probe.Result, string, error,
 ) {
-	l := look{kind: handler.HTTPGet.Path, at: time.Since(f.begin)}
+	l := probeCall{kind: handler.HTTPGet.Path, at: time.Since(f.begin)}
 	f.mu.Lock()
-	f.looks = append(f.looks, l)
+	f.calls = append(f.calls, l)
 	f.mu.Unlock()
-	return f.answer(l.kind, l.at)
+	return f.respond(l.kind, l.at)
 }
 
 // times are when looks of a kind were made.
-func (f *fakeLooker) times(kind string) []time.Duration {
+func (f *fakeProber) times(kind string) []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var times []time.Duration
-	for _, l := range f.looks {
+	for _, l := range f.calls {
 		if l.kind == kind {
 			times = append(times, l.at)
 		}
@@ -60,41 +60,41 @@ func (f *fakeLooker) times(kind string) []time.Duration {
 	return times
 }
 
-type verdict struct {
+type result struct {
 	kind   prober.Type
 	passed bool
 	at     time.Duration
 }
 
-// bench is a running Manager in a synctest bubble.
-type bench struct {
+// fixture is a running Manager in a synctest bubble.
+type fixture struct {
 	*prober.Manager
-	looker   *fakeLooker
+	prober   *fakeProber
 	recorder *record.FakeRecorder
 	registry *prometheus.Registry
 	timeline *timeline.Recorder
 
-	mu       sync.Mutex
-	verdicts []verdict
+	mu      sync.Mutex
+	results []result
 }
 
 // run calls test in a bubble, with a Manager whose looks are answered by answer.
-func run(t *testing.T, answer func(kind string, at time.Duration) (probe.Result, string, error), test func(*testing.T, *bench)) {
+func run(t *testing.T, answer func(kind string, at time.Duration) (probe.Result, string, error), test func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{
-			looker:   &fakeLooker{begin: time.Now(), answer: answer},
+		b := &fixture{
+			prober:   &fakeProber{begin: time.Now(), respond: answer},
 			recorder: record.NewFakeRecorder(1000),
 			registry: prometheus.NewRegistry(),
 			timeline: timeline.New(clock.RealClock{}, 0),
 		}
 		var err error
 		b.Manager, err = prober.New(prober.Deps{
-			Looker: b.looker, Recorder: b.recorder, Registerer: b.registry, Timeline: b.timeline,
-			OnVerdict: func(v prober.Verdict) {
+			Prober: b.prober, Recorder: b.recorder, Registerer: b.registry, Timeline: b.timeline,
+			OnResult: func(v prober.Result) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				b.verdicts = append(b.verdicts, verdict{v.Type, v.Passed, time.Since(b.looker.begin)})
+				b.results = append(b.results, result{v.Type, v.Passed, time.Since(b.prober.begin)})
 			},
 		})
 		require.NoError(t, err)
@@ -108,18 +108,18 @@ func run(t *testing.T, answer func(kind string, at time.Duration) (probe.Result,
 }
 
 // wait lets virtual time pass, up to the given time since the beginning.
-func (b *bench) wait(until time.Duration) {
-	time.Sleep(until - time.Since(b.looker.begin) + time.Microsecond)
+func (b *fixture) wait(until time.Duration) {
+	time.Sleep(until - time.Since(b.prober.begin) + time.Microsecond)
 	synctest.Wait()
 }
 
-func (b *bench) seen() []verdict {
+func (b *fixture) seen() []result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.verdicts
+	return b.results
 }
 
-func (b *bench) events() []string {
+func (b *fixture) events() []string {
 	var list []string
 	for {
 		select {
@@ -163,7 +163,7 @@ func passAfter(d time.Duration) func(string, time.Duration) (probe.Result, strin
 	}
 }
 
-func requireReady(t *testing.T, b *bench, id string, want bool) {
+func requireReady(t *testing.T, b *fixture, id string, want bool) {
 	t.Helper()
 	ready, known := b.Ready(id)
 	require.True(t, known)

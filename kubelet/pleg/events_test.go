@@ -10,7 +10,7 @@ import (
 
 // An event may be left aside only if all that it tells was read already: each of these tells of something else than
 // a Pod whose sandbox is ready and whose container is as given.
-func TestEventsThatSayNothingNewAreKnown(t *testing.T) {
+func TestAlreadySeenEvents(t *testing.T) {
 	const (
 		created = runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT
 		started = runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT
@@ -45,7 +45,7 @@ func TestEventsThatSayNothingNewAreKnown(t *testing.T) {
 		"of another container":            {read: running, kind: created, about: "new", says: running},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &Watcher{told: map[types.UID][]fact{}, prints: map[types.UID]fingerprint{
+			w := &Watcher{unread: map[types.UID][]observation{}, fingerprints: map[types.UID]fingerprint{
 				"uid": {"box": int32(runtimeapi.PodSandboxState_SANDBOX_READY), "ctr": int32(c.read) + containerOffset},
 			}}
 			event := &runtimeapi.ContainerEventResponse{
@@ -59,8 +59,8 @@ func TestEventsThatSayNothingNewAreKnown(t *testing.T) {
 			if c.about == "new" {
 				event.ContainersStatuses = append(event.ContainersStatuses, &runtimeapi.ContainerStatus{Id: "new"})
 			}
-			require.Equal(t, c.known, w.knows("uid", event))
-			require.False(t, w.knows("another", event), "nothing was read of it")
+			require.Equal(t, c.known, w.alreadySeen("uid", event))
+			require.False(t, w.alreadySeen("another", event), "nothing was read of it")
 		})
 	}
 }

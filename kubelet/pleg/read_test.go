@@ -14,8 +14,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/pleg"
 )
 
-// container makes a container in the Pod's sandbox and starts it.
-func (w *world) container(box, uid, name string) string {
+// startContainer makes a container in the Pod's sandbox and starts it.
+func (w *fixture) startContainer(box, uid, name string) string {
 	ctx := context.Background()
 	resp, err := w.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: box, Config: &runtimeapi.ContainerConfig{
@@ -29,8 +29,8 @@ func (w *world) container(box, uid, name string) string {
 	return resp.ContainerId
 }
 
-// boxOf is the id of the Pod's sandbox.
-func (w *world) boxOf(uid string) string {
+// sandboxID is the id of the Pod's sandbox.
+func (w *fixture) sandboxID(uid string) string {
 	resp, err := w.runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{
 		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{container.PodUIDLabel: uid}},
 	})
@@ -39,26 +39,26 @@ func (w *world) boxOf(uid string) string {
 	return resp.Items[0].Id
 }
 
-// become waits until something holds that needs no lock of ours.
-func (w *world) become(what string, ok func() bool) {
+// waitFor waits until something holds that needs no lock of ours.
+func (w *fixture) waitFor(what string, ok func() bool) {
 	w.t.Helper()
 	require.Eventually(w.t, ok, time.Minute, time.Millisecond, what)
 }
 
-func (w *world) calls() int {
+func (w *fixture) calls() int {
 	return w.runtime.Calls("ListPodSandbox") + w.runtime.Calls("ListContainers") +
 		w.runtime.Calls("PodSandboxStatus") + w.runtime.Calls("ContainerStatus")
 }
 
-func TestWhatIsKnownToBeNothingIsNotAskedFor(t *testing.T) {
-	w := newWorld(t)
+func TestKnownEmptyPodIsNotRead(t *testing.T) {
+	w := newFixture(t)
 	require.False(t, w.watcher.KnownEmpty("a"), "nothing was listed yet")
-	w.sandbox("before")
+	w.runSandbox("before")
 	w.start()
-	w.eventually("listed", func() bool { return w.watcher.KnownEmpty("a") })
+	w.waitLocked("listed", func() bool { return w.watcher.KnownEmpty("a") })
 	require.False(t, w.watcher.KnownEmpty("before"), "an earlier process made it")
-	w.sandbox("a")
-	w.eventually("told", func() bool { return w.dirty["a"] > 0 })
+	w.runSandbox("a")
+	w.waitLocked("told", func() bool { return w.dirty["a"] > 0 })
 	require.False(t, w.watcher.KnownEmpty("a"))
 	_, err := w.watcher.Read(context.Background(), "a")
 	require.NoError(t, err)
@@ -66,45 +66,45 @@ func TestWhatIsKnownToBeNothingIsNotAskedFor(t *testing.T) {
 
 	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unavailable, "away"))
 	w.runtime.CutEvents()
-	w.eventually("without events nobody knows", func() bool { return !w.watcher.KnownEmpty("new") })
+	w.waitLocked("without events nobody knows", func() bool { return !w.watcher.KnownEmpty("new") })
 }
 
 // TestEventsDuringTheFirstListingAreNotForgotten has a Pod of an earlier process change while everything is listed for
 // the first time, and another one come up behind the listing's back. Whoever takes the node for empty of them makes
 // their sandboxes once more.
 func TestEventsDuringTheFirstListingAreNotForgotten(t *testing.T) {
-	w := newWorld(t)
-	w.sandbox("before")
-	box := w.boxOf("before")
-	w.container(box, "before", "one")
+	w := newFixture(t)
+	w.runSandbox("before")
+	box := w.sandboxID("before")
+	w.startContainer(box, "before", "one")
 	release := w.runtime.Block("ListContainers")
 	defer release()
 	w.start()
-	w.become("listing", func() bool { return w.runtime.Calls("ListContainers") == 1 && w.runtime.Calls("ListPodSandbox") == 2 })
+	w.waitFor("listing", func() bool { return w.runtime.Calls("ListContainers") == 1 && w.runtime.Calls("ListPodSandbox") == 2 })
 	w.runtime.Exit("one", 3)
-	w.eventually("told of the end", func() bool { return w.dirty["before"] > 0 })
-	w.sandbox("new")
-	w.eventually("told of the new one", func() bool { return w.dirty["new"] > 0 })
+	w.waitLocked("told of the end", func() bool { return w.dirty["before"] > 0 })
+	w.runSandbox("new")
+	w.waitLocked("told of the new one", func() bool { return w.dirty["new"] > 0 })
 	release()
-	w.eventually("listed", func() bool { return w.lists == 1 })
-	w.become("complete", func() bool { return w.watcher.KnownEmpty("another") })
+	w.waitLocked("listed", func() bool { return w.lists == 1 })
+	w.waitFor("complete", func() bool { return w.watcher.KnownEmpty("another") })
 	require.False(t, w.watcher.KnownEmpty("before"))
 	require.False(t, w.watcher.KnownEmpty("new"))
 }
 
-func TestWhatWasMadeIsReadAlone(t *testing.T) {
-	w := newWorld(t)
+func TestReadStartedReadsOneContainer(t *testing.T) {
+	w := newFixture(t)
 	ctx := context.Background()
 	w.start()
-	w.eventually("first listing", func() bool { return w.lists == 1 })
-	w.sandbox("a")
+	w.waitLocked("first listing", func() bool { return w.lists == 1 })
+	w.runSandbox("a")
 	had, err := w.watcher.Read(ctx, "a")
 	require.NoError(t, err)
 	box := had.Sandboxes[0].Id
 
-	one := w.container(box, "a", "one")
+	one := w.startContainer(box, "a", "one")
 	calls := w.calls()
-	got, _, err := w.watcher.ReadStarted(ctx, had, pleg.Made{Sandbox: box, Container: one})
+	got, _, err := w.watcher.ReadStarted(ctx, had, pleg.Started{Sandbox: box, Container: one})
 	require.NoError(t, err)
 	require.Equal(t, calls+1, w.calls())
 	require.Equal(t, container.StateRunning, got.FindID(one).State)
@@ -117,9 +117,9 @@ func TestWhatWasMadeIsReadAlone(t *testing.T) {
 	before := w.dirty["a"]
 	w.mu.Unlock()
 	w.runtime.Exit("one", 3)
-	w.eventually("told of the end", func() bool { return w.dirty["a"] > before })
-	two := w.container(box, "a", "two")
-	got, complete, err := w.watcher.ReadStarted(ctx, got, pleg.Made{Sandbox: box, Container: two})
+	w.waitLocked("told of the end", func() bool { return w.dirty["a"] > before })
+	two := w.startContainer(box, "a", "two")
+	got, complete, err := w.watcher.ReadStarted(ctx, got, pleg.Started{Sandbox: box, Container: two})
 	require.NoError(t, err)
 	require.False(t, complete, "another container has ended: all has to be read")
 	require.Equal(t, container.StateRunning, got.FindID(one).State)
@@ -127,6 +127,6 @@ func TestWhatWasMadeIsReadAlone(t *testing.T) {
 	got, err = w.watcher.Read(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, container.StateExited, got.FindID(one).State)
-	_, _, err = w.watcher.ReadStarted(ctx, got, pleg.Made{Sandbox: box, Container: "none"})
+	_, _, err = w.watcher.ReadStarted(ctx, got, pleg.Started{Sandbox: box, Container: "none"})
 	require.ErrorContains(t, err, "read container none of pod a")
 }

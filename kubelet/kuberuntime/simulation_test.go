@@ -14,9 +14,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// world plays the runtime, the misfortunes, and a kubelet that is killed between any two of its steps. It keeps
+// simulation plays the runtime, the misfortunes, and a kubelet that is killed between any two of its steps. It keeps
 // account of its own of what has happened, to which every start is held.
-type world struct {
+type simulation struct {
 	t       *testing.T
 	rand    *rand.Rand
 	pod     *corev1.Pod
@@ -31,8 +31,8 @@ type world struct {
 	up        map[string]map[string]bool // sidecars that were started, by sandbox
 }
 
-func newWorld(t *testing.T, seed uint64, policy corev1.RestartPolicy) *world {
-	return &world{
+func newSimulation(t *testing.T, seed uint64, policy corev1.RestartPolicy) *simulation {
+	return &simulation{
 		t: t, rand: rand.New(rand.NewPCG(seed, 7)), now: epoch.Add(time.Hour), backoff: NewBackoff(0),
 		pod:    podOf(policy, "side:s1", "init:i1", "side:s2", "init:i2", "a", "b"),
 		status: &container.PodStatus{UID: "u1"}, started: map[string]uint32{},
@@ -40,10 +40,10 @@ func newWorld(t *testing.T, seed uint64, policy corev1.RestartPolicy) *world {
 	}
 }
 
-func (w *world) chance(percent int) bool { return !w.calm && w.rand.IntN(100) < percent }
+func (w *simulation) chance(percent int) bool { return !w.calm && w.rand.IntN(100) < percent }
 
-// turn lets the kubelet look once and carry out what it finds, or a part of it. It says whether the Pod is over.
-func (w *world) turn() bool {
+// step lets the kubelet look once and carry out what it finds, or a part of it. It says whether the Pod is over.
+func (w *simulation) step() bool {
 	w.now = w.now.Add(time.Second)
 	actions := ComputeActions(w.pod, w.status, Inputs{Now: w.now, Backoff: w.backoff, LastAttempt: w.lastAttempt})
 	if actions.KillPod {
@@ -90,14 +90,14 @@ func (w *world) turn() bool {
 			return false
 		}
 	}
-	if len(actions.Start) == 0 && !actions.NextLook.IsZero() {
-		w.now = actions.NextLook
+	if len(actions.Start) == 0 && !actions.NextSync.IsZero() {
+		w.now = actions.NextSync
 	}
 	return false
 }
 
 // start makes a container and starts it. It says whether the kubelet has lived through that.
-func (w *world) start(s Start, sandboxID string) bool {
+func (w *simulation) start(s Start, sandboxID string) bool {
 	name := s.Container.Name
 	require.Equal(w.t, sandboxID, w.status.LatestSandbox().Id)
 	for _, c := range w.status.Running() {
@@ -108,7 +108,7 @@ func (w *world) start(s Start, sandboxID string) bool {
 	} else {
 		require.Zero(w.t, s.Attempt, "first instance of %s", name)
 	}
-	w.inOrder(s, sandboxID)
+	w.checkStartOrder(s, sandboxID)
 	w.backoff.Started(w.pod.UID, s.BackoffKey, s.BackoffSince, w.now)
 	w.ids++
 	w.now = w.now.Add(time.Millisecond)
@@ -128,8 +128,8 @@ func (w *world) start(s Start, sandboxID string) bool {
 	return true
 }
 
-// inOrder holds a start to the order of the spec, within one sandbox.
-func (w *world) inOrder(s Start, sandboxID string) {
+// checkStartOrder holds a start to the order of the spec, within one sandbox.
+func (w *simulation) checkStartOrder(s Start, sandboxID string) {
 	before := w.pod.Spec.InitContainers
 	if s.Kind == KindInit {
 		before = before[:s.Index]
@@ -144,15 +144,15 @@ func (w *world) inOrder(s Start, sandboxID string) {
 	}
 }
 
-func (w *world) exit(c *container.ContainerStatus, code int32) {
+func (w *simulation) exit(c *container.ContainerStatus, code int32) {
 	c.State, c.ExitCode, c.FinishedAt = container.StateExited, code, w.now
 	if sandbox := w.status.LatestSandbox(); code == 0 && c.Name[0] == 'i' {
 		w.succeeded[sandbox.Id][c.Name] = true
 	}
 }
 
-// befall lets things happen that the kubelet did not ask for.
-func (w *world) befall() {
+// injectFault lets things happen that the kubelet did not ask for.
+func (w *simulation) injectFault() {
 	for _, c := range w.status.Running() {
 		sidecar := c.Name[0] == 's'
 		switch {
@@ -182,33 +182,33 @@ func (w *world) befall() {
 	}
 }
 
-func (w *world) lastAttempt(name string) (uint32, bool) {
+func (w *simulation) lastAttempt(name string) (uint32, bool) {
 	n, ok := w.started[name]
 	return n, ok
 }
 
-// TestLives lets many Pods live through misfortunes and a kubelet that keeps dying, and checks that no start breaks a
+// TestRandomPodLifecycles lets many Pods live through misfortunes and a kubelet that keeps dying, and checks that no start breaks a
 // promise: one instance at a time, counts without gaps, the order of the spec. When the misfortunes end, every Pod
 // whose policy lets it end does so, and every other one runs.
-func TestLives(t *testing.T) {
+func TestRandomPodLifecycles(t *testing.T) {
 	for _, policy := range []corev1.RestartPolicy{"Always", "OnFailure", "Never"} {
 		t.Run(string(policy), func(t *testing.T) {
 			for seed := range uint64(300) {
-				w := newWorld(t, seed, policy)
+				w := newSimulation(t, seed, policy)
 				over := false
 				for range 150 {
-					if over = w.turn(); over {
+					if over = w.step(); over {
 						break
 					}
-					w.befall()
+					w.injectFault()
 				}
 				w.calm = true
 				for range 200 {
 					if over {
 						break
 					}
-					if over = w.turn(); !over && policy != corev1.RestartPolicyAlways {
-						w.befall()
+					if over = w.step(); !over && policy != corev1.RestartPolicyAlways {
+						w.injectFault()
 					}
 					if policy == corev1.RestartPolicyAlways && !over {
 						w.endInits()
@@ -228,7 +228,7 @@ func TestLives(t *testing.T) {
 }
 
 // endInits lets the regular init containers succeed.
-func (w *world) endInits() {
+func (w *simulation) endInits() {
 	for _, c := range w.status.Running() {
 		if c.Name[0] == 'i' {
 			w.exit(c, 0)

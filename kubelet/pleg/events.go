@@ -11,49 +11,49 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// fact is one thing that an event tells: that a sandbox or container has come at least so far, or is gone.
-type fact struct {
+// observation is one thing that an event tells: that a sandbox or container has come at least so far, or is gone.
+type observation struct {
 	id    string
 	state int32
 	gone  bool
 }
 
-// anything is the fact that a listing leaves of a Pod that it found changed: only a whole read is an answer to it.
-var anything = fact{}
+// unknownChange is the fact that a listing leaves of a Pod that it found changed: only a whole read is an answer to it.
+var unknownChange = observation{}
 
-// factsOf are what an event tells. States of a sandbox and of a container only grow, and those that come with an event
+// observationsOf are what an event tells. States of a sandbox and of a container only grow, and those that come with an event
 // may be older than what it is about.
-func factsOf(event *runtimeapi.ContainerEventResponse) []fact {
-	var facts []fact
+func observationsOf(event *runtimeapi.ContainerEventResponse) []observation {
+	var facts []observation
 	id, box := event.ContainerId, event.PodSandboxStatus
 	sandbox := box.GetId() == id
 	switch event.ContainerEventType {
 	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		facts = append(facts, fact{id: id, gone: true})
+		facts = append(facts, observation{id: id, gone: true})
 	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
 		last := int32(runtimeapi.ContainerState_CONTAINER_EXITED) + containerOffset
 		if sandbox {
 			last = int32(runtimeapi.PodSandboxState_SANDBOX_NOTREADY)
 		}
-		facts = append(facts, fact{id: id, state: last})
+		facts = append(facts, observation{id: id, state: last})
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
 		if !sandbox {
-			facts = append(facts, fact{id: id, state: int32(runtimeapi.ContainerState_CONTAINER_RUNNING) + containerOffset})
+			facts = append(facts, observation{id: id, state: int32(runtimeapi.ContainerState_CONTAINER_RUNNING) + containerOffset})
 		}
 	default:
-		facts = append(facts, fact{id: id})
+		facts = append(facts, observation{id: id})
 	}
 	if box != nil {
-		facts = append(facts, fact{id: box.Id, state: int32(box.State)})
+		facts = append(facts, observation{id: box.Id, state: int32(box.State)})
 	}
 	for _, c := range event.ContainersStatuses {
-		facts = append(facts, fact{id: c.Id, state: int32(c.State) + containerOffset})
+		facts = append(facts, observation{id: c.Id, state: int32(c.State) + containerOffset})
 	}
 	return facts
 }
 
-// tells reports whether all facts are in what was seen of a Pod.
-func (f fingerprint) tells(facts []fact) bool {
+// covers reports whether all facts are in what was seen of a Pod.
+func (f fingerprint) covers(facts []observation) bool {
 	for _, told := range facts {
 		state, there := f[told.id]
 		if told.gone == there || !told.gone && state < told.state {
@@ -63,30 +63,30 @@ func (f fingerprint) tells(facts []fact) bool {
 	return true
 }
 
-// knows reports whether an event says nothing that was not read already: most tell of what a worker has just done and
+// alreadySeen reports whether an event says nothing that was not read already: most tell of what a worker has just done and
 // looked at itself, and looking again would cost as much as the first time. What happens after the event has an event
 // of its own. What an event says beyond is noted until the Pod is read.
-func (w *Watcher) knows(uid types.UID, event *runtimeapi.ContainerEventResponse) bool {
-	facts := factsOf(event)
+func (w *Watcher) alreadySeen(uid types.UID, event *runtimeapi.ContainerEventResponse) bool {
+	facts := observationsOf(event)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if print := w.prints[uid]; print != nil && print.tells(facts) {
+	if print := w.fingerprints[uid]; print != nil && print.covers(facts) {
 		return true
 	}
 	if uid != "" {
-		w.told[uid] = append(w.told[uid], facts...)
-		w.touch(uid, false)
+		w.unread[uid] = append(w.unread[uid], facts...)
+		w.markTouched(uid, false)
 	}
 	return false
 }
 
-// Made are a sandbox, or a container in it, that the caller has just brought up. Container may be empty.
-type Made struct{ Sandbox, Container string }
+// Started are a sandbox, or a container in it, that the caller has just brought up. Container may be empty.
+type Started struct{ Sandbox, Container string }
 
 // ReadMade asks the runtime for what the caller has made since it read the Pod, and adds it to that. It does so with one
 // call where Read takes four. Complete reports whether no event and no listing has told of anything beyond; if one has,
 // a Read has to follow. It is for the Pod's one reader, and what it had read stays as it is.
-func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, made Made) (
+func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, made Started) (
 	status *container.PodStatus, complete bool, err error,
 ) {
 	var boxes []*runtimeapi.PodSandboxStatus
@@ -97,7 +97,7 @@ func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, mad
 		if err != nil {
 			return nil, false, fmt.Errorf("read container %s of pod %s: %w", made.Container, had.UID, err)
 		}
-		w.recall(ctx, resp.Status)
+		w.restoreExitCode(ctx, resp.Status)
 		ctrs, print[made.Container] = append(ctrs, resp.Status), int32(resp.Status.GetState())+containerOffset
 	} else {
 		resp, err := w.deps.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: made.Sandbox})
@@ -110,25 +110,25 @@ func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, mad
 	for _, c := range out.Containers {
 		c.SandboxID = made.Sandbox
 	}
-	return had.With(out), w.extend(had.UID, print), nil
+	return had.With(out), w.addToFingerprint(had.UID, print), nil
 }
 
-// extend adds to what was last seen of a Pod, and reports whether that is all that was told of it.
-func (w *Watcher) extend(uid types.UID, by fingerprint) bool {
+// addToFingerprint adds to what was last seen of a Pod, and reports whether that is all that was told of it.
+func (w *Watcher) addToFingerprint(uid types.UID, by fingerprint) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.touch(uid, true)
-	print := maps.Clone(w.prints[uid])
+	w.markTouched(uid, true)
+	print := maps.Clone(w.fingerprints[uid])
 	if print == nil {
 		print = fingerprint{}
 	}
 	maps.Copy(print, by)
-	w.prints[uid] = print
-	if !print.tells(w.told[uid]) {
+	w.fingerprints[uid] = print
+	if !print.covers(w.unread[uid]) {
 		return false
 	}
-	delete(w.told, uid)
-	delete(w.dirty, uid) // nobody needs to be told of it any more
+	delete(w.unread, uid)
+	delete(w.changed, uid) // nobody needs to be told of it any more
 	return true
 }
 
@@ -138,13 +138,13 @@ func (w *Watcher) extend(uid types.UID, by fingerprint) bool {
 func (w *Watcher) KnownEmpty(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, dirty := w.dirty[uid]
-	return w.complete && !dirty && !w.relist && w.prints[uid] == nil && len(w.told[uid]) == 0
+	_, dirty := w.changed[uid]
+	return w.complete && !dirty && !w.relistNeeded && w.fingerprints[uid] == nil && len(w.unread[uid]) == 0
 }
 
-// forgetTold drops what was told of a Pod: it is about to be read.
-func (w *Watcher) forgetTold(uid types.UID) {
+// dropUnread drops what was told of a Pod: it is about to be read.
+func (w *Watcher) dropUnread(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.told, uid)
+	delete(w.unread, uid)
 }

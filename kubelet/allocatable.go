@@ -102,7 +102,7 @@ func (k *Kubelet) enforceReserved(ctx context.Context) error {
 		if !wanted {
 			continue
 		}
-		if err := k.cgroups.Bound(ctx, part.group, amounts); err != nil {
+		if err := k.cgroups.EnforceReserved(ctx, part.group, amounts); err != nil {
 			k.deps.Recorder.Eventf(ref, corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement",
 				"Failed to enforce %s Reserved Cgroup Limits on %q: %v", part.title, part.group, err)
 			return fmt.Errorf("enforceNodeAllocatable: hold %s %q to its reservation: %w", part.groupField, part.group, err)

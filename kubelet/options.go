@@ -216,7 +216,7 @@ func (c *Config) complete() error {
 	case c.MaxPods < 0:
 		return fmt.Errorf("kubelet: Config.MaxPods %d is negative", c.MaxPods)
 	}
-	if err := errors.Join(c.CheckEnforcement(), c.SwapBehavior.Check()); err != nil {
+	if err := errors.Join(c.CheckEnforcement(), c.SwapBehavior.Validate()); err != nil {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	if c.RuntimeName == "" {

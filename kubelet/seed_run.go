@@ -242,7 +242,7 @@ func (f *feed) set(known map[types.UID]*corev1.Pod, pods []*corev1.Pod) {
 // ready lets what nobody wants be ended as soon as all sources have spoken. Without a PodConfig it is not known how
 // many there are, and nothing is ended.
 func (f *feed) ready(source string) {
-	if in := f.k.face.injected; in != nil && in.PodConfig != nil && in.PodConfig.Taken(source) {
+	if in := f.k.face.injected; in != nil && in.PodConfig != nil && in.PodConfig.MarkSeen(source) {
 		f.k.SourcesReady()
 	}
 }

@@ -33,7 +33,7 @@ func (k *Kubelet) openSources() (err error) {
 	logger := d.Logger.With("room", "static pods")
 	s.silent = map[string]bool{}
 	if s.pods, err = config.NewStatic(config.StaticDeps{
-		Handle: k.HandlePod, Logger: logger, Clock: d.Clock, Refused: func(pod *corev1.Pod, message string) {
+		Handle: k.HandlePod, Logger: logger, Clock: d.Clock, OnConflict: func(pod *corev1.Pod, message string) {
 			d.Recorder.Event(pod, corev1.EventTypeWarning, "FailedValidation", message)
 		},
 	}); err != nil {
@@ -133,7 +133,7 @@ func (k *Kubelet) SourcesReady() {
 
 // gone takes note that nothing is left of a Pod.
 func (k *Kubelet) gone(uid types.UID) {
-	k.sources.pods.Gone(uid)
+	k.sources.pods.PodGone(uid)
 	k.readers.tell(Report{UID: uid, Gone: true})
 }
 

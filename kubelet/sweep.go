@@ -30,7 +30,7 @@ func (k *Kubelet) sweep(ctx context.Context) error {
 
 // cleanUp removes volumes, directories, control groups and logs of Pods that have no worker.
 func (k *Kubelet) cleanUp(ctx context.Context) error {
-	k.grants.Keep(k.workers.Has)
+	k.grants.Retain(k.workers.Has)
 	errs := []error{k.volumes.CleanupOrphans(ctx, k.workers.Has), k.cleanLogs(), k.settleLinks(ctx)}
 	groups, err := k.cgroups.Pods()
 	if err != nil {

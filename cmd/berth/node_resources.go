@@ -51,8 +51,8 @@ func (r *resourceFlags) apply(c *kubelet.Config) error {
 	c.KubeReservedCgroup, c.SystemReservedCgroup = r.kubeReservedCgroup, r.systemReservedCgroup
 	c.EnforceNodeAllocatable, c.PodPidsLimit = r.enforce, r.podPids
 	c.FailSwapOn, c.FailCgroupV1 = r.failSwapOn, r.failCgroupV1
-	if c.SwapBehavior = cm.SwapBehavior(r.swap); c.SwapBehavior.Check() != nil {
-		return usageError{fmt.Errorf("--swap-behavior: %w", c.SwapBehavior.Check())}
+	if c.SwapBehavior = cm.SwapBehavior(r.swap); c.SwapBehavior.Validate() != nil {
+		return usageError{fmt.Errorf("--swap-behavior: %w", c.SwapBehavior.Validate())}
 	}
 	if r.set.Changed("single-process-oom-kill") {
 		c.SingleProcessOOMKill = &r.oneOOMKill

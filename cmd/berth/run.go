@@ -150,7 +150,7 @@ func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read manifest %s: %w", location, err)
 	}
-	pods, err := config.Decode(data, config.Origin{Source: config.SourceFile, Location: location})
+	pods, err := config.Decode(data, config.SourceInfo{Source: config.SourceFile, Location: location})
 	if errors.Is(err, config.ErrReference) {
 		return nil, fmt.Errorf("manifest %s: %w, and berth run has none: write emptyDir, hostPath or the values themselves "+
 			"in its place, or start a cluster with `berth up` and apply the manifest there", location, err)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// sizeLimit is how large a file may be: some hundred bytes a container.
-const sizeLimit = 32 << 20
+// maxFileSize is how large a file may be: some hundred bytes a container.
+const maxFileSize = 32 << 20
 
 // Resources are those of one Pod's containers, by name, and of the Pod as a whole. The names of the fields are those in
 // the files.
@@ -29,8 +29,8 @@ type checkpoint struct {
 	Checksum uint64 `json:"checksum"`
 }
 
-// entries are what Data holds. Entries are kept as they will be written.
-type entries struct {
+// checkpointData are what Data holds. Entries are kept as they will be written.
+type checkpointData struct {
 	Entries map[types.UID]json.RawMessage `json:"entries,omitempty"`
 }
 
@@ -41,8 +41,8 @@ func checksum(data string) uint64 {
 	return uint64(hash.Sum32())
 }
 
-// read reads a file. One that is not there holds nothing.
-func read(path string) (map[types.UID]Resources, error) {
+// readCheckpoint reads a file. One that is not there holds nothing.
+func readCheckpoint(path string) (map[types.UID]Resources, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -50,8 +50,8 @@ func read(path string) (map[types.UID]Resources, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > sizeLimit {
-		return nil, fmt.Errorf("it is no file of at most %d bytes", sizeLimit)
+	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
+		return nil, fmt.Errorf("it is no file of at most %d bytes", maxFileSize)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -73,9 +73,9 @@ func read(path string) (map[types.UID]Resources, error) {
 	return inner.Entries, nil
 }
 
-// write replaces a file. It appears whole or not at all.
-func write(path string, pods map[types.UID]json.RawMessage) error {
-	data, err := json.Marshal(entries{pods})
+// writeCheckpoint replaces a file. It appears whole or not at all.
+func writeCheckpoint(path string, pods map[types.UID]json.RawMessage) error {
+	data, err := json.Marshal(checkpointData{pods})
 	if err != nil {
 		return err
 	}

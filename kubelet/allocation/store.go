@@ -25,38 +25,38 @@ const (
 // Start writes, soon after a change and once for all changes that came meanwhile. What a crash keeps from being written
 // is at worst decided again.
 type Store struct {
-	log   *slog.Logger
-	dirty chan struct{}
+	logger *slog.Logger
+	dirty  chan struct{}
 
 	mu                  sync.Mutex // guards all below
-	allocated, actuated ledger
+	allocated, actuated checkpointState
 }
 
-// ledger is one file and what it is to hold.
-type ledger struct {
+// checkpointState is one file and what it is to hold.
+type checkpointState struct {
 	path    string
 	changed bool // since it was written
 	pods    map[types.UID]Resources
-	// worded are the entries as they are written, so that a change of one Pod does not cost the wording of all.
-	worded map[types.UID]json.RawMessage
+	// encoded are the entries as they are written, so that a change of one Pod does not cost the wording of all.
+	encoded map[types.UID]json.RawMessage
 }
 
 // Open reads both files in dir. What cannot be read is discarded with a warning.
-func Open(dir string, log *slog.Logger) *Store {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+func Open(dir string, logger *slog.Logger) *Store {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{log: log, dirty: make(chan struct{}, 1)}
-	s.allocated = open(filepath.Join(dir, AllocatedFile), log)
-	s.actuated = open(filepath.Join(dir, ActuatedFile), log)
+	s := &Store{logger: logger, dirty: make(chan struct{}, 1)}
+	s.allocated = openCheckpoint(filepath.Join(dir, AllocatedFile), logger)
+	s.actuated = openCheckpoint(filepath.Join(dir, ActuatedFile), logger)
 	return s
 }
 
-func open(path string, log *slog.Logger) ledger {
-	l := ledger{path: path, pods: map[types.UID]Resources{}, worded: map[types.UID]json.RawMessage{}}
-	held, err := read(path)
+func openCheckpoint(path string, logger *slog.Logger) checkpointState {
+	l := checkpointState{path: path, pods: map[types.UID]Resources{}, encoded: map[types.UID]json.RawMessage{}}
+	held, err := readCheckpoint(path)
 	if err != nil {
-		log.Warn("a checkpoint of resources cannot be read and is discarded: statuses and runtime tell instead",
+		logger.Warn("a checkpoint of resources cannot be read and is discarded: statuses and runtime tell instead",
 			"file", path, "error", err)
 	}
 	for uid, resources := range held {
@@ -66,21 +66,21 @@ func open(path string, log *slog.Logger) ledger {
 	return l
 }
 
-func (l *ledger) put(uid types.UID, resources Resources) {
+func (l *checkpointState) put(uid types.UID, resources Resources) {
 	word, err := json.Marshal(resources)
 	if err != nil {
 		return // quantities and names always can be worded
 	}
-	if string(l.worded[uid]) == string(word) {
+	if string(l.encoded[uid]) == string(word) {
 		return
 	}
-	l.pods[uid], l.worded[uid], l.changed = resources, word, true
+	l.pods[uid], l.encoded[uid], l.changed = resources, word, true
 }
 
-func (l *ledger) drop(uid types.UID) {
+func (l *checkpointState) drop(uid types.UID) {
 	if _, held := l.pods[uid]; held {
 		delete(l.pods, uid)
-		delete(l.worded, uid)
+		delete(l.encoded, uid)
 		l.changed = true
 	}
 }
@@ -100,16 +100,16 @@ func (s *Store) Start(ctx context.Context) error {
 
 // flush writes what has changed. What cannot be written is said, and written with the next change.
 func (s *Store) flush() {
-	for _, l := range []*ledger{&s.allocated, &s.actuated} {
+	for _, l := range []*checkpointState{&s.allocated, &s.actuated} {
 		s.mu.Lock()
-		changed, worded := l.changed, maps.Clone(l.worded)
+		changed, worded := l.changed, maps.Clone(l.encoded)
 		l.changed = false
 		s.mu.Unlock()
 		if !changed {
 			continue
 		}
-		if err := write(l.path, worded); err != nil {
-			s.log.Error("a checkpoint of resources cannot be written", "file", l.path, "error", err)
+		if err := writeCheckpoint(l.path, worded); err != nil {
+			s.logger.Error("a checkpoint of resources cannot be written", "file", l.path, "error", err)
 			s.mu.Lock()
 			l.changed = true
 			s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Store) flush() {
 	}
 }
 
-func (s *Store) touch() {
+func (s *Store) markDirty() {
 	select {
 	case s.dirty <- struct{}{}:
 	default:
@@ -131,13 +131,13 @@ func (s *Store) change(do func()) {
 	changed := s.allocated.changed || s.actuated.changed
 	s.mu.Unlock()
 	if changed {
-		s.touch()
+		s.markDirty()
 	}
 }
 
 // Allocate notes that the Pod was granted what its spec says.
 func (s *Store) Allocate(pod *corev1.Pod) {
-	s.change(func() { s.allocated.put(pod.UID, of(pod)) })
+	s.change(func() { s.allocated.put(pod.UID, resourcesOf(pod)) })
 }
 
 // Granted is the Pod with the resources that were noted last, which is the Pod itself if they are the same. It is nil if
@@ -145,12 +145,12 @@ func (s *Store) Allocate(pod *corev1.Pod) {
 func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 	s.mu.Lock()
 	held, found := s.allocated.pods[pod.UID]
-	word := string(s.allocated.worded[pod.UID])
+	word := string(s.allocated.encoded[pod.UID])
 	s.mu.Unlock()
 	if !found {
 		return nil
 	}
-	if own, err := json.Marshal(of(pod)); err == nil && string(own) == word {
+	if own, err := json.Marshal(resourcesOf(pod)); err == nil && string(own) == word {
 		return pod
 	}
 	out := pod.DeepCopy()
@@ -171,7 +171,7 @@ func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 
 // Actuate notes that a container has what it was granted, in the runtime and in the Pod's control group.
 func (s *Store) Actuate(pod *corev1.Pod, container string) {
-	now := of(pod)
+	now := resourcesOf(pod)
 	granted, known := now.ContainerResources[container]
 	if !known {
 		return
@@ -196,10 +196,10 @@ func (s *Store) HasPendingActuation(pod *corev1.Pod) bool {
 	if !known {
 		return false // as of every Pod that has only just come
 	}
-	granted := of(pod)
+	granted := resourcesOf(pod)
 	for name, told := range noted.ContainerResources {
 		want, ok := granted.ContainerResources[name]
-		if ok && word(want) != word(told) {
+		if ok && encode(want) != encode(told) {
 			return true
 		}
 	}
@@ -211,11 +211,11 @@ func (s *Store) Forget(uid types.UID) {
 	s.change(func() { s.allocated.drop(uid); s.actuated.drop(uid) })
 }
 
-// Keep drops all Pods that are not wanted.
-func (s *Store) Keep(wanted func(uid types.UID) bool) {
+// Retain drops all Pods that are not wanted.
+func (s *Store) Retain(wanted func(uid types.UID) bool) {
 	s.mu.Lock()
 	var gone []types.UID
-	for _, l := range []*ledger{&s.allocated, &s.actuated} {
+	for _, l := range []*checkpointState{&s.allocated, &s.actuated} {
 		for uid := range l.pods {
 			gone = append(gone, uid)
 		}
@@ -228,8 +228,8 @@ func (s *Store) Keep(wanted func(uid types.UID) bool) {
 	}
 }
 
-// word is what resources look like in a file: two values that mean the same read the same.
-func word(r corev1.ResourceRequirements) string {
+// encode is what resources look like in a file: two values that mean the same read the same.
+func encode(r corev1.ResourceRequirements) string {
 	out, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Sprint(r)
@@ -237,8 +237,8 @@ func word(r corev1.ResourceRequirements) string {
 	return string(out)
 }
 
-// of are the resources in the Pod's spec, of the containers whose resources can change while they run.
-func of(pod *corev1.Pod) Resources {
+// resourcesOf are the resources in the Pod's spec, of the containers whose resources can change while they run.
+func resourcesOf(pod *corev1.Pod) Resources {
 	r := Resources{ContainerResources: map[string]corev1.ResourceRequirements{}, PodLevelResources: pod.Spec.Resources.DeepCopy()}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]

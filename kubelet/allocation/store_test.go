@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// upstreams is what upstream's kubelet, v1.36.3, writes for the Pod that sized makes.
-const upstreams = `{"data":"{\"entries\":{\"u-1\":{\"ContainerResources\":{\"app\":{\"limits\":{\"cpu\":\"500m\",\"memory\":` +
+// upstreamFile is what upstream's kubelet, v1.36.3, writes for the Pod that sized makes.
+const upstreamFile = `{"data":"{\"entries\":{\"u-1\":{\"ContainerResources\":{\"app\":{\"limits\":{\"cpu\":\"500m\",\"memory\":` +
 	`\"64Mi\"},\"requests\":{\"cpu\":\"500m\",\"memory\":\"64Mi\"}}},\"PodLevelResources\":null}}}","checksum":1741942974}`
 
 func sized(cpu string) *corev1.Pod {
@@ -34,7 +34,7 @@ func sized(cpu string) *corev1.Pod {
 }
 
 // run does something to a Store that writes, and returns when all is written.
-func run(t *testing.T, dir string, do func(s *allocation.Store)) (log string) {
+func run(t *testing.T, dir string, do func(s *allocation.Store)) (logger string) {
 	t.Helper()
 	var out bytes.Buffer
 	s := allocation.Open(dir, slog.New(slog.NewTextHandler(&out, nil)))
@@ -59,7 +59,7 @@ func TestFilesAreUpstreams(t *testing.T) {
 	for _, name := range []string{allocation.AllocatedFile, allocation.ActuatedFile} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
-		require.Equal(t, upstreams, string(content), name)
+		require.Equal(t, upstreamFile, string(content), name)
 	}
 	require.Empty(t, run(t, dir, func(s *allocation.Store) {
 		require.Same(t, pod, s.Allocated(pod))
@@ -67,8 +67,8 @@ func TestFilesAreUpstreams(t *testing.T) {
 	}))
 }
 
-// TestWishIsNoGrant has the spec changed while nobody watched.
-func TestWishIsNoGrant(t *testing.T) {
+// TestSpecIsNotAllocation has the spec changed while nobody watched.
+func TestSpecIsNotAllocation(t *testing.T) {
 	dir := t.TempDir()
 	run(t, dir, func(s *allocation.Store) { s.Allocate(sized("500m")); s.Actuate(sized("500m"), "app") })
 	wish := sized("8")
@@ -93,34 +93,34 @@ func TestWishIsNoGrant(t *testing.T) {
 
 func TestFileThatIsWrongIsDiscarded(t *testing.T) {
 	for name, content := range map[string]string{
-		"empty": "", "cut off": upstreams[:50], "not JSON": "\x00\x01", "other checksum": upstreams[:len(upstreams)-2] + "5}",
+		"empty": "", "cut off": upstreamFile[:50], "not JSON": "\x00\x01", "other checksum": upstreamFile[:len(upstreamFile)-2] + "5}",
 		"no list": `{"data":"7","checksum":0}`, "an array": `[]`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, allocation.AllocatedFile)
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-			log := run(t, dir, func(s *allocation.Store) {
+			logger := run(t, dir, func(s *allocation.Store) {
 				require.Nil(t, s.Allocated(sized("1")))
 				s.Allocate(sized("500m"))
 			})
-			require.Contains(t, log, "cannot be read and is discarded")
-			require.Contains(t, log, path)
+			require.Contains(t, logger, "cannot be read and is discarded")
+			require.Contains(t, logger, path)
 			got, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.Equal(t, upstreams, string(got), "it is good again")
+			require.Equal(t, upstreamFile, string(got), "it is good again")
 		})
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, allocation.AllocatedFile), 0o700))
-	log := run(t, dir, func(s *allocation.Store) {
+	logger := run(t, dir, func(s *allocation.Store) {
 		s.Allocate(sized("1"))
 		require.NotNil(t, s.Allocated(sized("1")), "what cannot be written is still known")
 	})
-	require.Contains(t, log, "cannot be written")
+	require.Contains(t, logger, "cannot be written")
 }
 
-func TestPodsThatAreGoneGo(t *testing.T) {
+func TestRetainAndForget(t *testing.T) {
 	dir := t.TempDir()
 	other := sized("1")
 	other.UID = "u-2"
@@ -129,7 +129,7 @@ func TestPodsThatAreGoneGo(t *testing.T) {
 		s.Allocate(other)
 		s.Actuate(other, "app")
 	})
-	run(t, dir, func(s *allocation.Store) { s.Keep(func(uid types.UID) bool { return uid == "u-1" }) })
+	run(t, dir, func(s *allocation.Store) { s.Retain(func(uid types.UID) bool { return uid == "u-1" }) })
 	run(t, dir, func(s *allocation.Store) {
 		require.NotNil(t, s.Allocated(sized("1")))
 		require.Nil(t, s.Allocated(other))
@@ -147,7 +147,7 @@ func TestWritesWithoutAnEnd(t *testing.T) {
 		s.Allocate(sized("500m"))
 		require.Eventually(t, func() bool {
 			content, err := os.ReadFile(filepath.Join(dir, allocation.AllocatedFile))
-			return err == nil && string(content) == upstreams
+			return err == nil && string(content) == upstreamFile
 		}, time.Minute, time.Millisecond)
 	})
 }

@@ -145,8 +145,8 @@ func TestSwap(t *testing.T) {
 			}
 		})
 	}
-	require.NoError(t, errors.Join(SwapBehavior("").Check(), NoSwap.Check(), LimitedSwap.Check()))
-	require.ErrorContains(t, SwapBehavior("UnlimitedSwap").Check(), "memorySwap.swapBehavior")
+	require.NoError(t, errors.Join(SwapBehavior("").Validate(), NoSwap.Validate(), LimitedSwap.Validate()))
+	require.ErrorContains(t, SwapBehavior("UnlimitedSwap").Validate(), "memorySwap.swapBehavior")
 }
 
 func TestPodLimits(t *testing.T) {
@@ -180,11 +180,11 @@ func TestNames(t *testing.T) {
 		m, err := New(Config{CgroupRoot: "/berth-1", Driver: driver}, Deps{})
 		require.NoError(t, err)
 		require.Equal(t, want, m.CgroupParent(burstable))
-		uid, ok := m.uidOf(filepath.Base(want))
+		uid, ok := m.podUID(filepath.Base(want))
 		require.True(t, ok)
 		require.Equal(t, types.UID("12-ab"), uid)
 		for _, not := range []string{"burstable", "cpu.shares", "kubepods-burstable.slice", "pod"} {
-			_, ok = m.uidOf(not)
+			_, ok = m.podUID(not)
 			require.False(t, ok, not)
 		}
 	}
@@ -274,14 +274,14 @@ func TestLegacy(t *testing.T) {
 
 	// A group of the node's own programs, which somebody else has made.
 	own := root + "/system"
-	require.ErrorContains(t, m.Bound(ctx, own, amounts("memory", "1Gi")), "has to make it")
-	require.ErrorContains(t, m.Bound(ctx, "/", amounts("memory", "1Gi")), "below the root")
+	require.ErrorContains(t, m.EnforceReserved(ctx, own, amounts("memory", "1Gi")), "has to make it")
+	require.ErrorContains(t, m.EnforceReserved(ctx, "/", amounts("memory", "1Gi")), "below the root")
 	for _, c := range []string{"cpu", "memory", "pids"} {
 		if dirs[c] != "" {
 			require.NoError(t, os.Mkdir(filepath.Join(dirs[c], own), 0o755))
 		}
 	}
-	require.NoError(t, m.Bound(ctx, own, amounts("cpu", "500m", "memory", "1Gi", "pid", "70")))
+	require.NoError(t, m.EnforceReserved(ctx, own, amounts("cpu", "500m", "memory", "1Gi", "pid", "70")))
 	expect("cpu", own, "cpu.shares", "512")
 	expect("memory", own, "memory.limit_in_bytes", fmt.Sprint(1<<30))
 	expect("pids", own, "pids.max", "70")
@@ -308,9 +308,9 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, <-waited, context.Canceled)
 }
 
-// unified makes a directory that looks like a hierarchy of version 2 to whoever writes to it. The kernel's part,
+// unifiedHierarchy makes a directory that looks like a hierarchy of version 2 to whoever writes to it. The kernel's part,
 // filling new groups with files, is played by the test.
-func unified(t *testing.T, groups ...string) Hierarchy {
+func unifiedHierarchy(t *testing.T, groups ...string) Hierarchy {
 	t.Helper()
 	cgroupslib.TestMode = true
 	t.Cleanup(func() { cgroupslib.TestMode = false })
@@ -330,7 +330,7 @@ func unified(t *testing.T, groups ...string) Hierarchy {
 
 func TestUnified(t *testing.T) {
 	const group = "/b/kubepods/burstable/podu-1"
-	h := unified(t, "b", "b/kubepods", "b/kubepods/burstable", group)
+	h := unifiedHierarchy(t, "b", "b/kubepods", "b/kubepods/burstable", group)
 	m, err := New(Config{CgroupRoot: "b", PodPidsLimit: 50, Hierarchies: []Hierarchy{h}}, Deps{})
 	require.NoError(t, err)
 	pod := podOf("u-1", corev1.ResourceRequirements{
@@ -354,7 +354,7 @@ func TestUnified(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []types.UID{"u-1"}, uids)
 
-	require.NoError(t, m.Bound(t.Context(), "b/kubepods/burstable", amounts("pid", "7")))
+	require.NoError(t, m.EnforceReserved(t.Context(), "b/kubepods/burstable", amounts("pid", "7")))
 	content, err := os.ReadFile(filepath.Join(h.Dir, "b/kubepods/burstable/pids.max"))
 	require.NoError(t, err)
 	require.Equal(t, "7", strings.TrimSpace(string(content)))
@@ -365,7 +365,7 @@ func TestUnified(t *testing.T) {
 }
 
 func TestUnifiedWithoutAController(t *testing.T) {
-	h := unified(t, "kubepods", "kubepods/besteffort", "kubepods/besteffort/podu-1")
+	h := unifiedHierarchy(t, "kubepods", "kubepods/besteffort", "kubepods/besteffort/podu-1")
 	group := filepath.Join(h.Dir, "kubepods/besteffort/podu-1")
 	require.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.controllers"), []byte("cpu"), 0o600))
 	m, err := New(Config{PodPidsLimit: 50, Hierarchies: []Hierarchy{h}}, Deps{})

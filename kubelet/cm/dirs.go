@@ -20,20 +20,20 @@ type Dirs struct {
 
 // PodsDirs are those of the group that holds all Pods.
 func (m *Manager) PodsDirs() (Dirs, error) {
-	return m.dirs(m.class(corev1.PodQOSGuaranteed).path(m.Driver()))
+	return m.dirs(m.qosCgroup(corev1.PodQOSGuaranteed).path(m.Driver()))
 }
 
 // PodDirs are those of one Pod's group.
 func (m *Manager) PodDirs(pod *corev1.Pod) (Dirs, error) {
-	return m.dirs(m.podName(pod).path(m.Driver()))
+	return m.dirs(m.podCgroup(pod).path(m.Driver()))
 }
 
-// GroupDirs are those of a group that others have made, by its path from the root of the hierarchy.
-func (m *Manager) GroupDirs(name string) (Dirs, error) { return m.dirs(name) }
+// CgroupDirs are those of a group that others have made, by its path from the root of the hierarchy.
+func (m *Manager) CgroupDirs(name string) (Dirs, error) { return m.dirs(name) }
 
 // dirs are those of the group at the path.
 func (m *Manager) dirs(group string) (Dirs, error) {
-	return m.find(func(Hierarchy, string) (string, error) { return group, nil })
+	return m.findDirs(func(Hierarchy, string) (string, error) { return group, nil })
 }
 
 // ProcessDirs are those of the group of a process, whose file /proc/PID/cgroup is given. alone is false if it has none
@@ -44,7 +44,7 @@ func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
 		return Dirs{}, false, fmt.Errorf("read the control groups of a process: %w", err)
 	}
 	alone = true
-	dirs, err = m.find(func(h Hierarchy, controller string) (string, error) {
+	dirs, err = m.findDirs(func(h Hierarchy, controller string) (string, error) {
 		group := groups[controller]
 		if h.Unified {
 			group = groups[""]
@@ -59,9 +59,9 @@ func (m *Manager) ProcessDirs(file string) (dirs Dirs, alone bool, err error) {
 	return dirs, alone, err
 }
 
-// find is the directories of the group that where names in each hierarchy, for the controller that counts there.
-func (m *Manager) find(where func(h Hierarchy, controller string) (string, error)) (Dirs, error) {
-	hierarchies, err := m.mounted()
+// findDirs is the directories of the group that where names in each hierarchy, for the controller that counts there.
+func (m *Manager) findDirs(where func(h Hierarchy, controller string) (string, error)) (Dirs, error) {
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return Dirs{}, err
 	}

@@ -63,7 +63,7 @@ func FindHierarchies() ([]Hierarchy, error) {
 
 // ensure makes a group in this hierarchy and sets the limits that its controllers know of. giveUp decides whether
 // one can live without a controller.
-func (h Hierarchy) ensure(name groupName, limits Limits, giveUp func(string, error) bool) error {
+func (h Hierarchy) ensure(name cgroupName, limits Limits, giveUp func(string, error) bool) error {
 	if h.Unified {
 		return h.ensureUnified(name, limits, giveUp)
 	}
@@ -83,7 +83,7 @@ func (h Hierarchy) ensure(name groupName, limits Limits, giveUp func(string, err
 	return nil
 }
 
-var legacySetters = map[string]func(string, *cgroupslib.Resources) error{
+var v1Setters = map[string]func(string, *cgroupslib.Resources) error{
 	"cpu":     (&fs.CpuGroup{}).Set,
 	"memory":  (&fs.MemoryGroup{}).Set,
 	"pids":    (&fs.PidsGroup{}).Set,
@@ -91,14 +91,14 @@ var legacySetters = map[string]func(string, *cgroupslib.Resources) error{
 }
 
 // ensureUnified makes the directories from the top down and hands each the controllers it can have.
-func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(string, error) bool) error {
+func (h Hierarchy) ensureUnified(name cgroupName, limits Limits, giveUp func(string, error) bool) error {
 	if len(h.Controllers) == 0 {
 		return nil // the empty half of a hybrid machine; the runtime makes what it needs there
 	}
 	dir := h.Dir
 	for _, element := range name {
 		for _, controller := range h.Controllers {
-			err := h.enableBelow(dir, controller)
+			err := h.enableForChildren(dir, controller)
 			if err != nil && slices.Contains(limitControllers, controller) && !giveUp(controller, err) {
 				return fmt.Errorf("enable controller %s below %q: %w", controller, dir, err)
 			}
@@ -127,7 +127,7 @@ func (h Hierarchy) ensureUnified(name groupName, limits Limits, giveUp func(stri
 func set(dir, controller string, limits Limits, unified bool) error {
 	resources := limits.resources(unified)
 	if !unified {
-		return legacySetters[controller](dir, resources)
+		return v1Setters[controller](dir, resources)
 	}
 	group, err := fs2.NewManager(&cgroupslib.Cgroup{Resources: resources}, dir)
 	if err != nil {

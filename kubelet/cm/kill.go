@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killRounds bounds how often new children of dying processes are looked for.
-const killRounds = 64
+// maxKillRounds bounds how often new children of dying processes are looked for.
+const maxKillRounds = 64
 
 // killAll kills every process in the groups at these directories and below, and returns when none is left or ctx
 // ends. It waits for the exits themselves, so it never looks again before something has changed.
 func killAll(ctx context.Context, dirs []string) error {
-	for range killRounds {
+	for range maxKillRounds {
 		for _, dir := range dirs {
 			// Version 2 kills a whole tree at once, forks included; elsewhere the file is not there.
 			if file := filepath.Join(dir, "cgroup.kill"); cgroupslib.PathExists(file) {

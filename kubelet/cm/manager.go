@@ -46,13 +46,13 @@ type Deps struct {
 // also for the same Pod.
 type Manager struct {
 	config Config
-	root   groupName
-	log    *slog.Logger
+	root   cgroupName
+	logger *slog.Logger
 
 	mu          sync.Mutex // guards all below
-	maker       Driver
+	driver      Driver
 	hierarchies []Hierarchy
-	given       map[string]bool // controllers that were said to be left out
+	warned      map[string]bool // controllers that were said to be left out
 }
 
 // New makes a Manager; it looks at nothing yet. An unknown driver is an error.
@@ -67,12 +67,12 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if trimmed := "/" + strings.Trim(config.CgroupRoot, "/"); path.Clean(trimmed) != trimmed {
 		return nil, fmt.Errorf("read cgroupRoot %q: not a clean path", config.CgroupRoot)
 	}
-	log := deps.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	logger := deps.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		config: config, root: rootName(config.CgroupRoot), log: log, maker: driver, given: map[string]bool{},
+		config: config, root: parseCgroupName(config.CgroupRoot), logger: logger, driver: driver, warned: map[string]bool{},
 	}, nil
 }
 
@@ -81,14 +81,14 @@ func New(config Config, deps Deps) (*Manager, error) {
 func (m *Manager) SetDriver(driver Driver) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.maker = driver
+	m.driver = driver
 }
 
 // Driver is who makes the groups.
 func (m *Manager) Driver() Driver {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.maker
+	return m.driver
 }
 
 // EnsureRoot makes the groups above all Pods. To be called before the first EnsurePod, and as often as one likes.
@@ -100,7 +100,7 @@ func (m *Manager) EnsureRoot(ctx context.Context) error {
 		if class == corev1.PodQOSBestEffort {
 			limits.CPUShares = minShares
 		}
-		if err := m.ensure(ctx, m.class(class), limits); err != nil {
+		if err := m.ensure(ctx, m.qosCgroup(class), limits); err != nil {
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func (m *Manager) EnsureRoot(ctx context.Context) error {
 // EnforceAllocatable bounds what all Pods together may use: CPU time by shares, memory, and processes if they are among
 // the resources. To be called after EnsureRoot. Memory that is in use already cannot be taken away, which is an error.
 func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.ResourceList) error {
-	return m.ensure(ctx, m.class(corev1.PodQOSGuaranteed), limitsOf(resources))
+	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), limitsFor(resources))
 }
 
 // UpdateBurstable gives the class of Burstable Pods the CPU shares that these Pods of it ask for together. Pods of
@@ -123,17 +123,17 @@ func (m *Manager) UpdateBurstable(ctx context.Context, pods []*corev1.Pod) error
 			milli += requests.Cpu().MilliValue()
 		}
 	}
-	return m.ensure(ctx, m.class(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milli)})
+	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milli)})
 }
 
 // CgroupParent is what the runtime is told to make the Pod's sandbox and containers in.
 func (m *Manager) CgroupParent(pod *corev1.Pod) string {
-	return m.podName(pod).path(m.Driver())
+	return m.podCgroup(pod).path(m.Driver())
 }
 
 // EnsurePod makes the Pod's group with the limits its spec amounts to now, and returns its CgroupParent.
 func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error) {
-	name := m.podName(pod)
+	name := m.podCgroup(pod)
 	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
 	if err := m.ensure(ctx, name, limits); err != nil {
 		return "", err
@@ -146,46 +146,46 @@ func (m *Manager) EnsurePod(ctx context.Context, pod *corev1.Pod) (string, error
 func (m *Manager) UnlimitPod(ctx context.Context, pod *corev1.Pod) error {
 	limits := PodLimits(pod, m.config.PodPidsLimit, m.config.Resources)
 	limits.CPUPeriod, limits.CPUQuota, limits.Memory = m.config.Resources.period(), -1, -1
-	return m.ensure(ctx, m.podName(pod), limits)
+	return m.ensure(ctx, m.podCgroup(pod), limits)
 }
 
 // ensure makes a group and all above it, and sets its limits.
-func (m *Manager) ensure(ctx context.Context, name groupName, limits Limits) error {
+func (m *Manager) ensure(ctx context.Context, name cgroupName, limits Limits) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if m.Driver() == DriverSystemd {
 		return ensureSlice(name, limits, m.config.Resources.Unified)
 	}
-	hierarchies, err := m.mounted()
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range hierarchies {
-		if err := h.ensure(name, limits, m.leaveOut); err != nil {
+		if err := h.ensure(name, limits, m.skipController); err != nil {
 			return fmt.Errorf("make control group %q: %w", name.cgroupfs(), err)
 		}
 	}
 	return nil
 }
 
-// leaveOut says once that a controller does not do its work here, and whether the error is of that kind.
-func (m *Manager) leaveOut(controller string, err error) bool {
+// skipController says once that a controller does not do its work here, and whether the error is of that kind.
+func (m *Manager) skipController(controller string, err error) bool {
 	if !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) && !isReadOnly(err) {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.given[controller] {
-		m.given[controller] = true
-		m.log.Warn("control group limits of a controller are left out: it is missing or cannot be written",
+	if !m.warned[controller] {
+		m.warned[controller] = true
+		m.logger.Warn("control group limits of a controller are left out: it is missing or cannot be written",
 			"controller", controller, "error", err)
 	}
 	return true
 }
 
-// mounted returns the hierarchies, looking them up the first time.
-func (m *Manager) mounted() ([]Hierarchy, error) {
+// mountedHierarchies returns the hierarchies, looking them up the first time.
+func (m *Manager) mountedHierarchies() ([]Hierarchy, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.hierarchies == nil {
@@ -205,8 +205,8 @@ func (m *Manager) mounted() ([]Hierarchy, error) {
 		}
 		for _, c := range limitControllers {
 			if !have[c] {
-				m.given[c] = true
-				m.log.Info("control group controller is not there, its limits are left out", "controller", c)
+				m.warned[c] = true
+				m.logger.Info("control group controller is not there, its limits are left out", "controller", c)
 			}
 		}
 	}
@@ -215,20 +215,20 @@ func (m *Manager) mounted() ([]Hierarchy, error) {
 
 // Pods lists the Pods that have a group in any hierarchy, in order of their UIDs.
 func (m *Manager) Pods() ([]types.UID, error) {
-	hierarchies, err := m.mounted()
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return nil, err
 	}
 	uids := map[types.UID]bool{}
-	for class := range classes {
-		parent := m.class(class).path(m.Driver())
+	for class := range qosCgroups {
+		parent := m.qosCgroup(class).path(m.Driver())
 		for _, h := range hierarchies {
 			entries, err := os.ReadDir(filepath.Join(h.Dir, parent))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, fmt.Errorf("list control groups in %q: %w", parent, err)
 			}
 			for _, entry := range entries {
-				if uid, ok := m.uidOf(entry.Name()); ok && entry.IsDir() {
+				if uid, ok := m.podUID(entry.Name()); ok && entry.IsDir() {
 					uids[uid] = true
 				}
 			}
@@ -240,8 +240,8 @@ func (m *Manager) Pods() ([]types.UID, error) {
 // RemovePod kills whatever still runs in the Pod's group and removes it, with all that the runtime has left in it,
 // from every hierarchy. It returns when that is done or ctx ends. A Pod without a group is no error.
 func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
-	for class := range classes {
-		name := m.class(class).child(podPrefix + string(uid))
+	for class := range qosCgroups {
+		name := m.qosCgroup(class).child(podPrefix + string(uid))
 		if err := m.remove(ctx, name); err != nil {
 			return fmt.Errorf("remove control group of pod %q: %w", uid, err)
 		}
@@ -252,28 +252,28 @@ func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 // RemoveRoot kills whatever runs in any Pod's group and removes all groups, the CgroupRoot with them unless
 // something else lives there. To be called when the node is taken down.
 func (m *Manager) RemoveRoot(ctx context.Context) error {
-	if err := m.remove(ctx, m.root.child(podsGroup)); err != nil {
-		return fmt.Errorf("remove control group %q: %w", m.root.child(podsGroup).cgroupfs(), err)
+	if err := m.remove(ctx, m.root.child(kubepodsName)); err != nil {
+		return fmt.Errorf("remove control group %q: %w", m.root.child(kubepodsName).cgroupfs(), err)
 	}
 	if len(m.root) == 0 || m.Driver() == DriverSystemd {
 		return nil
 	}
-	hierarchies, err := m.mounted()
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range hierarchies {
 		dir := filepath.Join(h.Dir, m.root.cgroupfs())
 		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-			m.log.Info("control group is left, something else lives in it", "dir", dir, "error", err)
+			m.logger.Info("control group is left, something else lives in it", "dir", dir, "error", err)
 		}
 	}
 	return nil
 }
 
 // remove empties and removes a group in all hierarchies.
-func (m *Manager) remove(ctx context.Context, name groupName) error {
-	hierarchies, err := m.mounted()
+func (m *Manager) remove(ctx context.Context, name cgroupName) error {
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
 	}

@@ -32,16 +32,16 @@ func ParseDriver(name string) (Driver, error) {
 }
 
 const (
-	podsGroup = "kubepods"
-	podPrefix = "pod"
+	kubepodsName = "kubepods"
+	podPrefix    = "pod"
 )
 
-// groupName is the way to a group from the root of the hierarchy, one element a level.
-type groupName []string
+// cgroupName is the way to a group from the root of the hierarchy, one element a level.
+type cgroupName []string
 
-// rootName splits a path like "/berth-1a2b" into its elements.
-func rootName(root string) groupName {
-	var name groupName
+// parseCgroupName splits a path like "/berth-1a2b" into its elements.
+func parseCgroupName(root string) cgroupName {
+	var name cgroupName
 	for element := range strings.SplitSeq(root, "/") {
 		if element != "" {
 			name = append(name, element)
@@ -50,19 +50,19 @@ func rootName(root string) groupName {
 	return name
 }
 
-func (n groupName) child(elements ...string) groupName {
+func (n cgroupName) child(elements ...string) cgroupName {
 	return append(n[:len(n):len(n)], elements...)
 }
 
 // cgroupfs is the group's path as the cgroupfs driver names it.
-func (n groupName) cgroupfs() string {
+func (n cgroupName) cgroupfs() string {
 	return "/" + path.Join(n...)
 }
 
 // systemd is the group's path as the systemd driver names it. A slice carries the names of all above it, and "-"
 // stands between levels: [kubepods burstable pod1-2] is
 // /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice.
-func (n groupName) systemd() string {
+func (n cgroupName) systemd() string {
 	whole, slice := "/", ""
 	for _, element := range n {
 		element = strings.ReplaceAll(element, "-", "_")
@@ -75,32 +75,32 @@ func (n groupName) systemd() string {
 	return whole
 }
 
-func (n groupName) path(driver Driver) string {
+func (n cgroupName) path(driver Driver) string {
 	if driver == DriverSystemd {
 		return n.systemd()
 	}
 	return n.cgroupfs()
 }
 
-// classes are the elements below kubepods that hold the Pods of each class.
-var classes = map[corev1.PodQOSClass][]string{
+// qosCgroups are the elements below kubepods that hold the Pods of each class.
+var qosCgroups = map[corev1.PodQOSClass][]string{
 	corev1.PodQOSGuaranteed: nil,
 	corev1.PodQOSBurstable:  {"burstable"},
 	corev1.PodQOSBestEffort: {"besteffort"},
 }
 
-// class is the group that holds the Pods of a class.
-func (m *Manager) class(class corev1.PodQOSClass) groupName {
-	return m.root.child(podsGroup).child(classes[class]...)
+// qosCgroup is the group that holds the Pods of a class.
+func (m *Manager) qosCgroup(class corev1.PodQOSClass) cgroupName {
+	return m.root.child(kubepodsName).child(qosCgroups[class]...)
 }
 
-// podName is the Pod's group.
-func (m *Manager) podName(pod *corev1.Pod) groupName {
-	return m.class(qos.Class(pod)).child(podPrefix + string(pod.UID))
+// podCgroup is the Pod's group.
+func (m *Manager) podCgroup(pod *corev1.Pod) cgroupName {
+	return m.qosCgroup(qos.Class(pod)).child(podPrefix + string(pod.UID))
 }
 
-// uidOf reads the Pod's UID out of the last element of its group's path.
-func (m *Manager) uidOf(element string) (types.UID, bool) {
+// podUID reads the Pod's UID out of the last element of its group's path.
+func (m *Manager) podUID(element string) (types.UID, bool) {
 	if m.Driver() == DriverSystemd {
 		name, isSlice := strings.CutSuffix(element, ".slice")
 		uid, isPod := strings.CutPrefix(name[strings.LastIndex(name, "-")+1:], podPrefix)

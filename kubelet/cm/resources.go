@@ -123,7 +123,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container,
 		r.CpuPeriod = opts.period()
 		r.CpuQuota = Quota(cpuLimit.MilliValue(), r.CpuPeriod)
 	}
-	limitSwap(r, opts, swapOf(pod, c, opts))
+	limitSwap(r, opts, swapLimit(pod, c, opts))
 	return r
 }
 

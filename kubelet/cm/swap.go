@@ -25,8 +25,8 @@ const (
 // SwapMax is the key, among LinuxContainerResources.Unified, of how much swap a container may use.
 const SwapMax = "memory.swap.max"
 
-// Check says whether the behavior is one of those known; empty is NoSwap.
-func (b SwapBehavior) Check() error {
+// Validate says whether the behavior is one of those known; empty is NoSwap.
+func (b SwapBehavior) Validate() error {
 	switch b {
 	case "", NoSwap, LimitedSwap:
 		return nil
@@ -35,11 +35,11 @@ func (b SwapBehavior) Check() error {
 	}
 }
 
-// swapOf is how much swap the container may use, in bytes: KEP-2400 gives it to containers of Burstable Pods that ask for
+// swapLimit is how much swap the container may use, in bytes: KEP-2400 gives it to containers of Burstable Pods that ask for
 // memory, but not to critical ones, nor where the limit of memory is the request.
-func swapOf(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) int64 {
+func swapLimit(pod *corev1.Pod, c *corev1.Container, opts ResourceOptions) int64 {
 	if opts.SwapBehavior != LimitedSwap || !opts.Unified || opts.MemoryCapacity <= 0 ||
-		qos.Class(pod) != corev1.PodQOSBurstable || qos.Critical(pod) {
+		qos.Class(pod) != corev1.PodQOSBurstable || qos.IsCritical(pod) {
 		return 0
 	}
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()

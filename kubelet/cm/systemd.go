@@ -10,7 +10,7 @@ import (
 )
 
 // ensureSlice has systemd make a slice, and all above it, with its limits.
-func ensureSlice(name groupName, limits Limits, unified bool) error {
+func ensureSlice(name cgroupName, limits Limits, unified bool) error {
 	resources := limits.resources(unified)
 	group, err := sliceManager(name, resources)
 	if err != nil {
@@ -43,7 +43,7 @@ func setSlice(slice string, limits Limits, unified bool) error {
 }
 
 // removeSlice has systemd stop a slice.
-func removeSlice(name groupName) error {
+func removeSlice(name cgroupName) error {
 	group, err := sliceManager(name, &cgroupslib.Resources{SkipDevices: true})
 	if err != nil {
 		return err
@@ -54,8 +54,8 @@ func removeSlice(name groupName) error {
 	return nil
 }
 
-// sliceOf says to the library which slice is meant, and below which one.
-func sliceOf(name groupName, resources *cgroupslib.Resources) *cgroupslib.Cgroup {
+// sliceConfig says to the library which slice is meant, and below which one.
+func sliceConfig(name cgroupName, resources *cgroupslib.Resources) *cgroupslib.Cgroup {
 	dir, slice := path.Split(name.systemd())
 	parent := path.Base(dir)
 	if parent == "/" {
@@ -64,8 +64,8 @@ func sliceOf(name groupName, resources *cgroupslib.Resources) *cgroupslib.Cgroup
 	return &cgroupslib.Cgroup{Name: slice, Parent: parent, Systemd: true, Resources: resources}
 }
 
-func sliceManager(name groupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
-	group, err := manager.New(sliceOf(name, resources))
+func sliceManager(name cgroupName, resources *cgroupslib.Resources) (cgroupslib.Manager, error) {
+	group, err := manager.New(sliceConfig(name, resources))
 	if err != nil {
 		return nil, fmt.Errorf("reach systemd for slice %q: %w", name.systemd(), err)
 	}

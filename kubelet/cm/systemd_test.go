@@ -14,16 +14,16 @@ func TestSlices(t *testing.T) {
 	pod := podOf("12-ab", corev1.ResourceRequirements{Requests: amounts("cpu", "1"), Limits: amounts("cpu", "1500m", "memory", "64Mi")})
 	limits := PodLimits(pod, 50, ResourceOptions{})
 	for name, c := range map[string]struct {
-		group         groupName
+		group         cgroupName
 		parent, slice string
 	}{
-		"the root of all Pods": {rootName("/").child("kubepods"), "-.slice", "kubepods.slice"},
-		"a Pod": {rootName("/").child("kubepods", "burstable", "pod12-ab"), "kubepods-burstable.slice",
+		"the root of all Pods": {parseCgroupName("/").child("kubepods"), "-.slice", "kubepods.slice"},
+		"a Pod": {parseCgroupName("/").child("kubepods", "burstable", "pod12-ab"), "kubepods-burstable.slice",
 			"kubepods-burstable-pod12_ab.slice"},
-		"below a group of its own": {rootName("/berth-1").child("kubepods"), "berth_1.slice", "berth_1-kubepods.slice"},
+		"below a group of its own": {parseCgroupName("/berth-1").child("kubepods"), "berth_1.slice", "berth_1-kubepods.slice"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := sliceOf(c.group, limits.resources(true))
+			got := sliceConfig(c.group, limits.resources(true))
 			require.True(t, got.Systemd)
 			require.Equal(t, c.slice, got.Name)
 			require.Equal(t, c.parent, got.Parent)
@@ -44,5 +44,5 @@ func TestSlices(t *testing.T) {
 	if systemd.IsRunningSystemd() {
 		return
 	}
-	require.ErrorContains(t, ensureSlice(rootName("/").child("kubepods"), limits, true), "kubepods.slice")
+	require.ErrorContains(t, ensureSlice(parseCgroupName("/").child("kubepods"), limits, true), "kubepods.slice")
 }

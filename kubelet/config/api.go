@@ -48,8 +48,8 @@ type Deps struct {
 
 // API is the source of the Pods that the API server has bound to this node.
 type API struct {
-	cfg  APIConfig
-	deps Deps
+	config APIConfig
+	deps   Deps
 
 	mu    sync.Mutex // guards all below
 	pods  map[types.UID]*corev1.Pod
@@ -60,12 +60,12 @@ type API struct {
 var _ cache.ReflectorStore = (*API)(nil)
 
 // NewAPI makes the source. Start runs it.
-func NewAPI(cfg APIConfig, deps Deps) (*API, error) {
-	if cfg.NodeName == "" {
+func NewAPI(config APIConfig, deps Deps) (*API, error) {
+	if config.NodeName == "" {
 		return nil, fmt.Errorf("pod source: the node's name is empty")
 	}
 	if deps.Client == nil || deps.Handler == nil {
-		return nil, fmt.Errorf("pod source of node %q: needs a client and a handler", cfg.NodeName)
+		return nil, fmt.Errorf("pod source of node %q: needs a client and a handler", config.NodeName)
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -74,14 +74,14 @@ func NewAPI(cfg APIConfig, deps Deps) (*API, error) {
 		deps.Clock = clock.RealClock{}
 	}
 	return &API{
-		cfg: cfg, deps: deps,
+		config: config, deps: deps,
 		pods: map[types.UID]*corev1.Pod{}, names: map[types.NamespacedName]types.UID{},
 	}, nil
 }
 
 // Start lists and watches until ctx ends. A lost API server is waited for, and changes nothing meanwhile.
 func (a *API) Start(ctx context.Context) error {
-	selector := fields.OneTermEqualSelector("spec.nodeName", a.cfg.NodeName).String()
+	selector := fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
 	pods := a.deps.Client.CoreV1().Pods(metav1.NamespaceAll)
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -94,7 +94,7 @@ func (a *API) Start(ctx context.Context) error {
 		},
 	}
 	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, a.deps.Client),
-		&corev1.Pod{}, a, cache.ReflectorOptions{Name: "kubelet pods of " + a.cfg.NodeName, Clock: a.deps.Clock})
+		&corev1.Pod{}, a, cache.ReflectorOptions{Name: "kubelet pods of " + a.config.NodeName, Clock: a.deps.Clock})
 	reflector.RunWithContext(ctx)
 	return nil
 }
@@ -121,7 +121,7 @@ func (a *API) Update(obj any) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.set(pod)
+	a.apply(pod)
 	return nil
 }
 
@@ -163,11 +163,11 @@ func (a *API) Replace(list []any, _ string) error {
 		}
 	}
 	for _, pod := range pods {
-		a.set(pod)
+		a.apply(pod)
 	}
 	if !a.ready {
 		a.ready = true
-		a.deps.Logger.Info("first list of pods arrived", "node", a.cfg.NodeName, "pods", len(pods))
+		a.deps.Logger.Info("first list of pods arrived", "node", a.config.NodeName, "pods", len(pods))
 		a.deps.Handler.SourcesReady()
 	}
 	return nil
@@ -176,8 +176,8 @@ func (a *API) Replace(list []any, _ string) error {
 // Resync is the reflector's and has nothing to do here.
 func (a *API) Resync() error { return nil }
 
-// set takes a Pod's newest version and tells the handler how it differs. The caller holds mu.
-func (a *API) set(pod *corev1.Pod) {
+// apply takes a Pod's newest version and tells the handler how it differs. The caller holds mu.
+func (a *API) apply(pod *corev1.Pod) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if other, ok := a.names[name]; ok && other != pod.UID {
 		// The name was given to a new Pod while we did not look.
@@ -190,7 +190,7 @@ func (a *API) set(pod *corev1.Pod) {
 		a.deps.Handler.HandlePod(Change{Op: Add, Pod: pod})
 		return
 	}
-	if op, changed := compare(old, pod); changed {
+	if op, changed := changeOp(old, pod); changed {
 		a.deps.Handler.HandlePod(Change{Op: op, Pod: pod})
 	}
 }
@@ -220,7 +220,7 @@ func (a *API) annotate(pod, old *corev1.Pod) *corev1.Pod {
 	out.ManagedFields = nil
 	out.Annotations = make(map[string]string, len(pod.Annotations)+2)
 	for key, value := range pod.Annotations {
-		if !local(key) {
+		if !isLocalAnnotation(key) {
 			out.Annotations[key] = value
 		}
 	}

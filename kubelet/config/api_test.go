@@ -39,7 +39,7 @@ func (r *recorder) SourcesReady() {
 	r.seen = append(r.seen, "READY")
 }
 
-func (r *recorder) take() []string {
+func (r *recorder) drain() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.seen
@@ -67,30 +67,30 @@ func TestChangesAreTyped(t *testing.T) {
 	r := &recorder{}
 	a := newSource(t, r)
 	require.NoError(t, a.Replace([]any{pod("young", "y", 0), pod("old", "o", time.Hour)}, ""))
-	require.Equal(t, []string{"ADD o", "ADD y", "READY"}, r.take(), "older pods are judged first")
+	require.Equal(t, []string{"ADD o", "ADD y", "READY"}, r.drain(), "older pods are judged first")
 
 	same := pod("old", "o", time.Hour)
 	require.NoError(t, a.Update(same))
-	require.Empty(t, r.take(), "nothing changed")
+	require.Empty(t, r.drain(), "nothing changed")
 
 	same = same.DeepCopy()
 	same.Status.Phase = corev1.PodRunning
 	require.NoError(t, a.Update(same))
-	require.Equal(t, []string{"RECONCILE o"}, r.take())
+	require.Equal(t, []string{"RECONCILE o"}, r.drain())
 
 	same = same.DeepCopy()
 	same.Labels = map[string]string{"a": "b"}
 	require.NoError(t, a.Update(same))
-	require.Equal(t, []string{"UPDATE o"}, r.take())
+	require.Equal(t, []string{"UPDATE o"}, r.drain())
 
 	same = same.DeepCopy()
 	deleted := metav1.Now()
 	same.DeletionTimestamp = &deleted
 	require.NoError(t, a.Update(same))
-	require.Equal(t, []string{"DELETE o"}, r.take())
+	require.Equal(t, []string{"DELETE o"}, r.drain())
 
 	require.NoError(t, a.Delete(same))
-	require.Equal(t, []string{"REMOVE o"}, r.take())
+	require.Equal(t, []string{"REMOVE o"}, r.drain())
 }
 
 func TestLocalAnnotations(t *testing.T) {
@@ -113,11 +113,11 @@ func TestNameGivenToANewPod(t *testing.T) {
 	r := &recorder{}
 	a := newSource(t, r)
 	require.NoError(t, a.Replace([]any{pod("p", "one", 0)}, ""))
-	r.take()
+	r.drain()
 	require.NoError(t, a.Replace([]any{pod("p", "two", 0)}, ""))
-	require.Equal(t, []string{"REMOVE one", "ADD two"}, r.take())
+	require.Equal(t, []string{"REMOVE one", "ADD two"}, r.drain())
 	require.NoError(t, a.Update(pod("p", "three", 0)))
-	require.Equal(t, []string{"REMOVE two", "ADD three"}, r.take(), "also if the deletion itself was missed")
+	require.Equal(t, []string{"REMOVE two", "ADD three"}, r.drain(), "also if the deletion itself was missed")
 }
 
 func TestEmptyFirstListCounts(t *testing.T) {
@@ -126,7 +126,7 @@ func TestEmptyFirstListCounts(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = a.Start(ctx) })
-	require.Eventually(t, func() bool { got := r.take(); return len(got) == 1 && got[0] == "READY" },
+	require.Eventually(t, func() bool { got := r.drain(); return len(got) == 1 && got[0] == "READY" },
 		time.Minute, time.Millisecond)
 	cancel()
 	group.Wait()

@@ -30,8 +30,8 @@ const (
 	SourceHTTP = "http"
 )
 
-// Origin says where a manifest came from, which is part of what its Pods are.
-type Origin struct {
+// SourceInfo says where a manifest came from, which is part of what its Pods are.
+type SourceInfo struct {
 	// Source is SourceFile or SourceHTTP.
 	Source string
 	// Location is the file's path or the URL. The same manifest at two locations is two Pods.
@@ -58,7 +58,7 @@ func newManifests() runtime.Decoder {
 // known are errors, those that are left out get the API server's defaults, and what cannot work without an API
 // server is refused with its field's name. A Pod without a UID gets one that follows from the manifest's content
 // and origin, so that an edited manifest is another Pod.
-func Decode(data []byte, origin Origin) ([]*corev1.Pod, error) {
+func Decode(data []byte, source SourceInfo) ([]*corev1.Pod, error) {
 	if len(data) > MaxManifest {
 		return nil, fmt.Errorf("manifest is larger than %d MiB", MaxManifest>>20)
 	}
@@ -74,7 +74,7 @@ func Decode(data []byte, origin Origin) ([]*corev1.Pod, error) {
 	seen := map[types.NamespacedName]bool{}
 	for i := range items {
 		pod := &items[i]
-		if err := adopt(pod, origin); err != nil {
+		if err := applySource(pod, source); err != nil {
 			return nil, fmt.Errorf("pod %q: %w", pod.Name, err)
 		}
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -99,7 +99,7 @@ func onlyDocument(data []byte) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read manifest: %w", err)
 		}
-		if blank(document) {
+		if isEmptyDocument(document) {
 			continue
 		}
 		if found != nil {
@@ -114,8 +114,8 @@ func onlyDocument(data []byte) ([]byte, error) {
 	return found, nil
 }
 
-// blank reports whether a document is made of comments, separators and white space.
-func blank(document []byte) bool {
+// isEmptyDocument reports whether a document is made of comments, separators and white space.
+func isEmptyDocument(document []byte) bool {
 	for line := range bytes.Lines(document) {
 		line = bytes.TrimSpace(line)
 		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
@@ -130,7 +130,7 @@ func decodeItems(document []byte) ([]corev1.Pod, error) {
 	object, kind, err := manifests.Decode(document, nil, nil)
 	var meta metav1.TypeMeta
 	if runtime.IsNotRegisteredError(err) && yaml.Unmarshal(document, &meta) == nil {
-		return nil, wrongKind(meta.Kind) // the error itself tells of Go's registry
+		return nil, unsupportedKindError(meta.Kind) // the error itself tells of Go's registry
 	}
 	if err != nil {
 		return nil, fmt.Errorf("decode manifest: %w", err)
@@ -143,10 +143,10 @@ func decodeItems(document []byte) ([]corev1.Pod, error) {
 	case *corev1.List:
 		return listItems(object)
 	}
-	return nil, wrongKind(kind.Kind)
+	return nil, unsupportedKindError(kind.Kind)
 }
 
-func wrongKind(kind string) error {
+func unsupportedKindError(kind string) error {
 	return fmt.Errorf("decode manifest: kind %s is not run here, only Pod and lists of Pods are", kind)
 }
 
@@ -166,8 +166,8 @@ func listItems(list *corev1.List) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// adopt makes a decoded Pod one of this node's: checked, complete and with an identity of its own.
-func adopt(pod *corev1.Pod, origin Origin) error {
+// applySource makes a decoded Pod one of this node's: checked, complete and with an identity of its own.
+func applySource(pod *corev1.Pod, source SourceInfo) error {
 	// What the manifest claims of the past is not so.
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
@@ -179,14 +179,14 @@ func adopt(pod *corev1.Pod, origin Origin) error {
 		pod.Namespace = metav1.NamespaceDefault
 	}
 	setDefaults(pod)
-	if err := identify(pod, origin); err != nil {
+	if err := setUID(pod, source); err != nil {
 		return err
 	}
-	if origin.NodeName != "" {
-		pod.Name += "-" + strings.ToLower(origin.NodeName)
-		pod.Spec.NodeName = origin.NodeName
+	if source.NodeName != "" {
+		pod.Name += "-" + strings.ToLower(source.NodeName)
+		pod.Spec.NodeName = source.NodeName
 	}
-	if origin.Source == SourceFile {
+	if source.Source == SourceFile {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
 			Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
 		})
@@ -196,17 +196,17 @@ func adopt(pod *corev1.Pod, origin Origin) error {
 	}
 	annotations := make(map[string]string, len(pod.Annotations)+2)
 	for key, value := range pod.Annotations {
-		if !local(key) {
+		if !isLocalAnnotation(key) {
 			annotations[key] = value
 		}
 	}
-	annotations[SourceAnnotation], annotations[HashAnnotation] = origin.Source, string(pod.UID)
+	annotations[SourceAnnotation], annotations[HashAnnotation] = source.Source, string(pod.UID)
 	pod.Annotations = annotations
 	return nil
 }
 
-// identify gives the Pod a UID, if it has none, that changes with everything that makes it what it is.
-func identify(pod *corev1.Pod, origin Origin) error {
+// setUID gives the Pod a UID, if it has none, that changes with everything that makes it what it is.
+func setUID(pod *corev1.Pod, source SourceInfo) error {
 	if pod.UID != "" {
 		return nil
 	}
@@ -215,7 +215,7 @@ func identify(pod *corev1.Pod, origin Origin) error {
 		return fmt.Errorf("encode pod to find its identity: %w", err)
 	}
 	hash := sha256.New()
-	for _, part := range [][]byte{content, []byte(origin.NodeName), []byte(origin.Source), []byte(origin.Location)} {
+	for _, part := range [][]byte{content, []byte(source.NodeName), []byte(source.Source), []byte(source.Location)} {
 		// The length keeps what one part ends with from being taken for the start of the next.
 		fmt.Fprintf(hash, "%d:", len(part))
 		hash.Write(part)

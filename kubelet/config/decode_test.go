@@ -16,9 +16,9 @@ func manifest(name string, spec ...string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n" + strings.Join(lines, "\n") + "\n"
 }
 
-var origin = config.Origin{Source: config.SourceFile, Location: "/etc/pods/a.yaml", NodeName: "Node1"}
+var origin = config.SourceInfo{Source: config.SourceFile, Location: "/etc/pods/a.yaml", NodeName: "Node1"}
 
-func decodeOne(t *testing.T, data string, o config.Origin) *corev1.Pod {
+func decodeOne(t *testing.T, data string, o config.SourceInfo) *corev1.Pod {
 	t.Helper()
 	pods, err := config.Decode([]byte(data), o)
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestIdentityFollowsFromContentAndOrigin(t *testing.T) {
 	for _, uid := range []string{
 		string(decodeOne(t, manifest("p"), elsewhere).UID),
 		string(decodeOne(t, manifest("p", "  hostNetwork: true"), origin).UID),
-		string(decodeOne(t, manifest("p"), config.Origin{Source: config.SourceFile, Location: origin.Location}).UID),
+		string(decodeOne(t, manifest("p"), config.SourceInfo{Source: config.SourceFile, Location: origin.Location}).UID),
 	} {
 		require.False(t, seen[uid], "another pod")
 		seen[uid] = true

@@ -22,9 +22,9 @@ import (
 
 const (
 	defaultCheckPeriod = 20 * time.Second
-	// racy is how young a file may be for its times to tell that it has not changed since: file systems count in
+	// minStableAge is how young a file may be for its times to tell that it has not changed since: file systems count in
 	// steps of several milliseconds, and some in whole seconds.
-	racy = 2 * time.Second
+	minStableAge = 2 * time.Second
 )
 
 // FileConfig says where static Pods lie.
@@ -50,39 +50,39 @@ type FileDeps struct {
 // does not touch the others; if it was good before, its Pods of then stay, because a manifest that is half written
 // is no wish to end a Pod.
 type File struct {
-	cfg  FileConfig
-	deps FileDeps
+	config FileConfig
+	deps   FileDeps
 	// files is what was read last, by path. It belongs to Start's goroutine.
 	files map[string]*manifest
 }
 
 // manifest is one file as last seen.
 type manifest struct {
-	stamp stamp
-	pods  []*corev1.Pod
-	err   string // that was logged
+	version fileVersion
+	pods    []*corev1.Pod
+	err     string // that was logged
 }
 
-// stamp changes when a file does, unless it is younger than racy.
-type stamp struct {
+// fileVersion changes when a file does, unless it is younger than racy.
+type fileVersion struct {
 	inode, device  uint64
 	size           int64
 	modified, meta unix.Timespec
 }
 
 // NewFile makes the source. Start runs it.
-func NewFile(cfg FileConfig, deps FileDeps) (*File, error) {
+func NewFile(config FileConfig, deps FileDeps) (*File, error) {
 	switch {
-	case !filepath.IsAbs(cfg.Path):
-		return nil, fmt.Errorf("static pods: path %q is not absolute", cfg.Path)
+	case !filepath.IsAbs(config.Path):
+		return nil, fmt.Errorf("static pods: path %q is not absolute", config.Path)
 	case deps.Set == nil:
 		return nil, errors.New("static pods: FileDeps.Set is needed")
-	case cfg.Period < 0:
-		return nil, fmt.Errorf("static pods: check period %s is negative", cfg.Period)
+	case config.Period < 0:
+		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
 	}
-	cfg.Path = filepath.Clean(cfg.Path)
-	if cfg.Period == 0 {
-		cfg.Period = defaultCheckPeriod
+	config.Path = filepath.Clean(config.Path)
+	if config.Period == 0 {
+		config.Period = defaultCheckPeriod
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -90,17 +90,17 @@ func NewFile(cfg FileConfig, deps FileDeps) (*File, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &File{cfg: cfg, deps: deps, files: map[string]*manifest{}}, nil
+	return &File{config: config, deps: deps, files: map[string]*manifest{}}, nil
 }
 
 // Start follows the path until ctx ends. A path that is not there has no Pods.
 func (f *File) Start(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch static pods at %q: %w", f.cfg.Path, err)
+		return fmt.Errorf("watch static pods at %q: %w", f.config.Path, err)
 	}
 	defer watcher.Close()
-	ticker := f.deps.Clock.NewTicker(f.cfg.Period)
+	ticker := f.deps.Clock.NewTicker(f.config.Period)
 	defer ticker.Stop()
 	for {
 		f.watch(watcher)
@@ -113,17 +113,17 @@ func (f *File) Start(ctx context.Context) error {
 
 // watch watches the path, and the nearest directory above it that exists, for when the path comes or goes.
 func (f *File) watch(watcher *fsnotify.Watcher) {
-	above := filepath.Dir(f.cfg.Path)
+	above := filepath.Dir(f.config.Path)
 	for {
 		if err := watcher.Add(above); err == nil || above == filepath.Dir(above) {
 			break
 		}
 		above = filepath.Dir(above)
 	}
-	err := watcher.Add(f.cfg.Path)
+	err := watcher.Add(f.config.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.deps.Logger.Warn("static pods cannot be watched, changes are seen late", "path", f.cfg.Path,
-			"after", f.cfg.Period, "error", err)
+		f.deps.Logger.Warn("static pods cannot be watched, changes are seen late", "path", f.config.Path,
+			"after", f.config.Period, "error", err)
 	}
 }
 
@@ -134,13 +134,13 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 		case <-ctx.Done():
 			return false
 		case event := <-watcher.Events:
-			if !f.concerns(event.Name) {
+			if !f.isRelevant(event.Name) {
 				continue
 			}
-			f.drain(watcher)
+			f.drainEvents(watcher)
 			return true
 		case err := <-watcher.Errors:
-			f.deps.Logger.Warn("watching static pods", "path", f.cfg.Path, "error", err)
+			f.deps.Logger.Warn("watching static pods", "path", f.config.Path, "error", err)
 			return true // the queue ran over: what was lost is found by looking
 		case <-tick:
 			return true
@@ -148,8 +148,8 @@ func (f *File) wait(ctx context.Context, watcher *fsnotify.Watcher, tick <-chan 
 	}
 }
 
-// drain takes what came together with an event: one look is enough for all of it.
-func (f *File) drain(watcher *fsnotify.Watcher) {
+// drainEvents takes what came together with an event: one look is enough for all of it.
+func (f *File) drainEvents(watcher *fsnotify.Watcher) {
 	for {
 		select {
 		case <-watcher.Events:
@@ -159,23 +159,23 @@ func (f *File) drain(watcher *fsnotify.Watcher) {
 	}
 }
 
-// concerns reports whether a path lies below ours, or above.
-func (f *File) concerns(path string) bool {
+// isRelevant reports whether a path lies below ours, or above.
+func (f *File) isRelevant(path string) bool {
 	below := func(a, b string) bool { return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/") }
-	return below(path, f.cfg.Path) || below(f.cfg.Path, path)
+	return below(path, f.config.Path) || below(f.config.Path, path)
 }
 
 // list reads all files that have changed and returns the Pods of all, in the order of their files' names.
 func (f *File) list() []*corev1.Pod {
 	paths, err := f.paths()
 	if err != nil {
-		f.deps.Logger.Warn("listing static pods failed, those known stay", "path", f.cfg.Path, "error", err)
+		f.deps.Logger.Warn("listing static pods failed, those known stay", "path", f.config.Path, "error", err)
 		paths = slices.Sorted(maps.Keys(f.files))
 	}
 	var pods []*corev1.Pod
 	next := make(map[string]*manifest, len(paths))
 	for _, path := range paths {
-		if next[path] = f.look(path, f.files[path]); next[path] == nil {
+		if next[path] = f.readIfChanged(path, f.files[path]); next[path] == nil {
 			delete(next, path)
 			continue
 		}
@@ -187,44 +187,44 @@ func (f *File) list() []*corev1.Pod {
 
 // paths are the files that may be manifests, sorted.
 func (f *File) paths() ([]string, error) {
-	info, err := os.Stat(f.cfg.Path)
+	info, err := os.Stat(f.config.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case !info.IsDir():
-		return []string{f.cfg.Path}, nil
+		return []string{f.config.Path}, nil
 	}
-	entries, err := os.ReadDir(f.cfg.Path)
+	entries, err := os.ReadDir(f.config.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var paths []string
 	for _, entry := range entries {
 		if !strings.HasPrefix(entry.Name(), ".") && !entry.IsDir() {
-			paths = append(paths, filepath.Join(f.cfg.Path, entry.Name()))
+			paths = append(paths, filepath.Join(f.config.Path, entry.Name()))
 		}
 	}
 	return paths, nil
 }
 
-// look reads a file if it is not as it was before. It returns nil if the file is no manifest at all.
-func (f *File) look(path string, before *manifest) *manifest {
+// readIfChanged reads a file if it is not as it was before. It returns nil if the file is no manifest at all.
+func (f *File) readIfChanged(path string, before *manifest) *manifest {
 	if before == nil {
 		before = &manifest{}
 	}
-	data, now, err := f.read(path, before.stamp)
+	data, now, err := f.read(path, before.version)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNoFile):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotRegular):
 		return nil
 	case err == nil && data == nil:
 		return before // not changed
 	}
-	next := &manifest{stamp: now, pods: before.pods}
+	next := &manifest{version: now, pods: before.pods}
 	var pods []*corev1.Pod
 	if err == nil {
-		pods, err = Decode(data, Origin{Source: SourceFile, Location: path, NodeName: f.cfg.NodeName})
+		pods, err = Decode(data, SourceInfo{Source: SourceFile, Location: path, NodeName: f.config.NodeName})
 	}
 	if err == nil {
 		next.pods = pods
@@ -237,31 +237,31 @@ func (f *File) look(path string, before *manifest) *manifest {
 	return next
 }
 
-// errNoFile says that something is neither a file nor a link to one.
-var errNoFile = errors.New("not a regular file")
+// errNotRegular says that something is neither a file nor a link to one.
+var errNotRegular = errors.New("not a regular file")
 
 // read reads a file, or nothing if its stamp is still the given one.
-func (f *File) read(path string, before stamp) ([]byte, stamp, error) {
+func (f *File) read(path string, before fileVersion) ([]byte, fileVersion, error) {
 	// Opening a pipe or a device must neither block nor do anything.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, stamp{}, err
+		return nil, fileVersion{}, err
 	}
 	defer file.Close()
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return nil, stamp{}, fmt.Errorf("stat %q: %w", path, err)
+		return nil, fileVersion{}, fmt.Errorf("stat %q: %w", path, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, stamp{}, errNoFile
+		return nil, fileVersion{}, errNotRegular
 	}
-	now := stamp{inode: stat.Ino, device: uint64(stat.Dev), size: stat.Size, modified: stat.Mtim, meta: stat.Ctim}
+	now := fileVersion{inode: stat.Ino, device: uint64(stat.Dev), size: stat.Size, modified: stat.Mtim, meta: stat.Ctim}
 	if now == before {
 		return nil, now, nil
 	}
 	changed := time.Unix(stat.Ctim.Unix())
-	if f.deps.Clock.Now().Sub(changed) < racy {
-		now = stamp{} // may change again without looking so: never taken for unchanged
+	if f.deps.Clock.Now().Sub(changed) < minStableAge {
+		now = fileVersion{} // may change again without looking so: never taken for unchanged
 	}
 	if stat.Size > MaxManifest {
 		return nil, now, fmt.Errorf("read %q: %d bytes, a manifest has at most %d", path, stat.Size, MaxManifest)

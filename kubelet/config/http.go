@@ -41,15 +41,15 @@ type HTTPDeps struct {
 // HTTP is the source of static Pods at a URL. As long as the URL cannot be had, or gives something broken, the Pods
 // that it gave last stay.
 type HTTP struct {
-	cfg    HTTPConfig
-	deps   HTTPDeps
-	client *http.Client
-	last   []byte // the last answer that was good, nil if there was none
+	config   HTTPConfig
+	deps     HTTPDeps
+	client   *http.Client
+	lastBody []byte // the last answer that was good, nil if there was none
 }
 
 // NewHTTP makes the source. Start runs it.
-func NewHTTP(cfg HTTPConfig, deps HTTPDeps) (*HTTP, error) {
-	target, err := url.Parse(cfg.URL)
+func NewHTTP(config HTTPConfig, deps HTTPDeps) (*HTTP, error) {
+	target, err := url.Parse(config.URL)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("static pods: %w", err)
@@ -57,11 +57,11 @@ func NewHTTP(cfg HTTPConfig, deps HTTPDeps) (*HTTP, error) {
 		return nil, fmt.Errorf("static pods: URL %q: want http:// or https:// and a host", target.Redacted())
 	case deps.Set == nil:
 		return nil, errors.New("static pods: HTTPDeps.Set is needed")
-	case cfg.Period < 0:
-		return nil, fmt.Errorf("static pods: check period %s is negative", cfg.Period)
+	case config.Period < 0:
+		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
 	}
-	if cfg.Period == 0 {
-		cfg.Period = defaultCheckPeriod
+	if config.Period == 0 {
+		config.Period = defaultCheckPeriod
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -69,15 +69,15 @@ func NewHTTP(cfg HTTPConfig, deps HTTPDeps) (*HTTP, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &HTTP{cfg: cfg, deps: deps, client: &http.Client{Transport: deps.Transport, Timeout: httpTimeout}}, nil
+	return &HTTP{config: config, deps: deps, client: &http.Client{Transport: deps.Transport, Timeout: httpTimeout}}, nil
 }
 
 // Start asks the URL until ctx ends.
 func (h *HTTP) Start(ctx context.Context) error {
-	ticker := h.deps.Clock.NewTicker(h.cfg.Period)
+	ticker := h.deps.Clock.NewTicker(h.config.Period)
 	defer ticker.Stop()
 	for {
-		if err := h.ask(ctx); err != nil && ctx.Err() == nil {
+		if err := h.fetch(ctx); err != nil && ctx.Err() == nil {
 			h.deps.Logger.Warn("fetching static pods failed, those known stay", "error", err)
 		}
 		select {
@@ -89,13 +89,13 @@ func (h *HTTP) Start(ctx context.Context) error {
 	}
 }
 
-// ask fetches the URL once.
-func (h *HTTP) ask(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.cfg.URL, nil)
+// fetch fetches the URL once.
+func (h *HTTP) fetch(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.config.URL, nil)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
-	for name, values := range h.cfg.Header {
+	for name, values := range h.config.Header {
 		req.Header[name] = values
 	}
 	resp, err := h.client.Do(req)
@@ -110,14 +110,14 @@ func (h *HTTP) ask(ctx context.Context) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("get %q: status %s", req.URL.Redacted(), resp.Status)
 	}
-	if h.last != nil && bytes.Equal(h.last, data) {
+	if h.lastBody != nil && bytes.Equal(h.lastBody, data) {
 		return nil
 	}
-	pods, err := Decode(data, Origin{Source: SourceHTTP, Location: h.cfg.URL, NodeName: h.cfg.NodeName})
+	pods, err := Decode(data, SourceInfo{Source: SourceHTTP, Location: h.config.URL, NodeName: h.config.NodeName})
 	if err != nil && !errors.Is(err, errEmpty) {
 		return fmt.Errorf("pods of %q: %w", req.URL.Redacted(), err)
 	}
-	h.last = append([]byte{}, data...)
+	h.lastBody = append([]byte{}, data...)
 	h.deps.Set(pods)
 	return nil
 }

@@ -43,8 +43,8 @@ func (c *PodConfig) Send(ctx context.Context, update kubelettypes.PodUpdate) err
 	}
 }
 
-// Taken notes that the source's update was taken in, and reports whether all sources have now spoken.
-func (c *PodConfig) Taken(source string) bool {
+// MarkSeen notes that the source's update was taken in, and reports whether all sources have now spoken.
+func (c *PodConfig) MarkSeen(source string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen.Insert(source)

@@ -20,9 +20,9 @@ import (
 type StaticDeps struct {
 	// Handle takes the changes, one at a time and in order. It must not block, and must not call the Static.
 	Handle func(Change)
-	// Refused, if set, is told of each Pod that has the name of one its source had before it. It is bound to Handle's
+	// OnConflict, if set, is told of each Pod that has the name of one its source had before it. It is bound to Handle's
 	// rules.
-	Refused func(pod *corev1.Pod, message string)
+	OnConflict func(pod *corev1.Pod, message string)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
@@ -33,11 +33,11 @@ type StaticDeps struct {
 type Static struct {
 	deps StaticDeps
 
-	mu      sync.Mutex // guards all below, and orders the calls of Handle
-	wanted  map[string]map[types.UID]*corev1.Pod
-	holders map[types.NamespacedName]types.UID // the Pod on the node that has the name, be it wanted or ending
-	names   map[types.UID]types.NamespacedName // of holders
-	waiting map[types.NamespacedName][]*corev1.Pod
+	mu         sync.Mutex // guards all below, and orders the calls of Handle
+	wanted     map[string]map[types.UID]*corev1.Pod
+	owners     map[types.NamespacedName]types.UID // the Pod on the node that has the name, be it wanted or ending
+	ownerNames map[types.UID]types.NamespacedName // of holders
+	waiting    map[types.NamespacedName][]*corev1.Pod
 }
 
 // NewStatic makes a Static that knows of no Pod.
@@ -53,7 +53,7 @@ func NewStatic(deps StaticDeps) (*Static, error) {
 	}
 	return &Static{
 		deps: deps, wanted: map[string]map[types.UID]*corev1.Pod{},
-		holders: map[types.NamespacedName]types.UID{}, names: map[types.UID]types.NamespacedName{},
+		owners: map[types.NamespacedName]types.UID{}, ownerNames: map[types.UID]types.NamespacedName{},
 		waiting: map[types.NamespacedName][]*corev1.Pod{},
 	}, nil
 }
@@ -66,77 +66,77 @@ func (s *Static) Replace(source string, pods []*corev1.Pod) {
 	for _, pod := range pods {
 		next[pod.UID] = pod
 	}
-	for _, pod := range sorted(slices.Collect(maps.Values(before))) {
+	for _, pod := range sortByName(slices.Collect(maps.Values(before))) {
 		if now := next[pod.UID]; now == nil || nameOf(now) != nameOf(pod) {
-			s.withdraw(pod)
+			s.remove(pod)
 			delete(before, pod.UID)
 		}
 	}
-	for _, pod := range sorted(slices.Collect(maps.Values(next))) {
+	for _, pod := range sortByName(slices.Collect(maps.Values(next))) {
 		old := before[pod.UID]
 		if old == nil {
-			if s.taken(source, pod.UID) {
+			if s.uidTaken(source, pod.UID) {
 				s.deps.Logger.Warn("static pod left out: another one has its UID", "pod", nameOf(pod), "uid", pod.UID)
 				delete(next, pod.UID)
 				continue
 			}
-			next[pod.UID] = s.see(pod)
-			if rival := s.holders[nameOf(pod)]; rival != pod.UID && next[rival] != nil && s.deps.Refused != nil {
-				s.deps.Refused(next[pod.UID], fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q: it "+
+			next[pod.UID] = s.stampFirstSeen(pod)
+			if rival := s.owners[nameOf(pod)]; rival != pod.UID && next[rival] != nil && s.deps.OnConflict != nil {
+				s.deps.OnConflict(next[pod.UID], fmt.Sprintf("Error validating pod %s from %s due to duplicate pod name %q: it "+
 					"waits until the other one is gone", nameOf(pod), source, pod.Name))
 			}
-			s.offer(next[pod.UID])
+			s.admit(next[pod.UID])
 			continue
 		}
 		// Only a Pod whose manifest gives it a UID can change and still be the same.
 		next[pod.UID] = old
-		if !sameWanted(old, pod) {
-			next[pod.UID] = s.see(pod)
+		if !sameDesired(old, pod) {
+			next[pod.UID] = s.stampFirstSeen(pod)
 			s.update(next[pod.UID])
 		}
 	}
 	s.wanted[source] = next
 }
 
-// Gone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on, and so is one
+// PodGone says that nothing is left of a Pod on the node. The next one of its name, if any waits, is handed on, and so is one
 // that has its UID under another name.
-func (s *Static) Gone(uid types.UID) {
+func (s *Static) PodGone(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name, known := s.names[uid]
+	name, known := s.ownerNames[uid]
 	if !known {
 		return
 	}
-	delete(s.names, uid)
-	delete(s.holders, name)
-	s.next(name)
+	delete(s.ownerNames, uid)
+	delete(s.owners, name)
+	s.admitNext(name)
 	for _, other := range slices.SortedFunc(maps.Keys(s.waiting), byName) {
 		if s.waiting[other][0].UID == uid {
-			s.next(other)
+			s.admitNext(other)
 		}
 	}
 }
 
-// next hands on the Pod that has waited longest for a name, unless the name or its UID is another's still. The caller
+// admitNext hands on the Pod that has waited longest for a name, unless the name or its UID is another's still. The caller
 // holds mu.
-func (s *Static) next(name types.NamespacedName) {
+func (s *Static) admitNext(name types.NamespacedName) {
 	queue := s.waiting[name]
 	if len(queue) == 0 {
 		return
 	}
-	_, held := s.holders[name]
-	if _, ending := s.names[queue[0].UID]; held || ending {
+	_, held := s.owners[name]
+	if _, ending := s.ownerNames[queue[0].UID]; held || ending {
 		return
 	}
 	s.waiting[name] = queue[1:]
 	if len(queue) == 1 {
 		delete(s.waiting, name)
 	}
-	s.hand(queue[0])
+	s.emitAdd(queue[0])
 }
 
-// taken reports whether another source has a Pod with the UID. The caller holds mu.
-func (s *Static) taken(source string, uid types.UID) bool {
+// uidTaken reports whether another source has a Pod with the UID. The caller holds mu.
+func (s *Static) uidTaken(source string, uid types.UID) bool {
 	for other, pods := range s.wanted {
 		if other != source && pods[uid] != nil {
 			return true
@@ -145,43 +145,43 @@ func (s *Static) taken(source string, uid types.UID) bool {
 	return false
 }
 
-// offer hands a new Pod on, or lets it wait for its name. The caller holds mu.
-func (s *Static) offer(pod *corev1.Pod) {
+// admit hands a new Pod on, or lets it wait for its name. The caller holds mu.
+func (s *Static) admit(pod *corev1.Pod) {
 	name := nameOf(pod)
-	_, held := s.holders[name]
-	_, ending := s.names[pod.UID] // under another name
+	_, held := s.owners[name]
+	_, ending := s.ownerNames[pod.UID] // under another name
 	if held || ending {
 		s.waiting[name] = append(s.waiting[name], pod)
 		return
 	}
-	s.hand(pod)
+	s.emitAdd(pod)
 }
 
-// hand hands a Pod on whose name is free. The caller holds mu.
-func (s *Static) hand(pod *corev1.Pod) {
+// emitAdd hands a Pod on whose name is free. The caller holds mu.
+func (s *Static) emitAdd(pod *corev1.Pod) {
 	name := nameOf(pod)
-	s.holders[name], s.names[pod.UID] = pod.UID, name
+	s.owners[name], s.ownerNames[pod.UID] = pod.UID, name
 	s.deps.Handle(Change{Op: Add, Pod: pod})
 }
 
 // update hands a Pod's new version on, or lets it wait in place of the old one. The caller holds mu.
 func (s *Static) update(pod *corev1.Pod) {
 	name := nameOf(pod)
-	if i := position(s.waiting[name], pod.UID); i >= 0 {
+	if i := indexOfUID(s.waiting[name], pod.UID); i >= 0 {
 		s.waiting[name][i] = pod
 		return
 	}
 	s.deps.Handle(Change{Op: Update, Pod: pod})
 }
 
-// withdraw ends a Pod that its source does not have any more, with its own grace. The caller holds mu.
-func (s *Static) withdraw(pod *corev1.Pod) {
+// remove ends a Pod that its source does not have any more, with its own grace. The caller holds mu.
+func (s *Static) remove(pod *corev1.Pod) {
 	name := nameOf(pod)
-	if i := position(s.waiting[name], pod.UID); i >= 0 {
+	if i := indexOfUID(s.waiting[name], pod.UID); i >= 0 {
 		if s.waiting[name] = slices.Delete(s.waiting[name], i, i+1); len(s.waiting[name]) == 0 {
 			delete(s.waiting, name)
 		}
-		s.next(name) // it may have been in the way of others while its UID was another's
+		s.admitNext(name) // it may have been in the way of others while its UID was another's
 		return
 	}
 	ending := *pod
@@ -191,8 +191,8 @@ func (s *Static) withdraw(pod *corev1.Pod) {
 	s.deps.Handle(Change{Op: Remove, Pod: &ending})
 }
 
-// see copies the Pod with the time at which it was first seen, which stands for that of its creation.
-func (s *Static) see(pod *corev1.Pod) *corev1.Pod {
+// stampFirstSeen copies the Pod with the time at which it was first seen, which stands for that of its creation.
+func (s *Static) stampFirstSeen(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Annotations = maps.Clone(pod.Annotations)
 	if out.Annotations == nil {
@@ -214,11 +214,11 @@ func nameOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-func position(pods []*corev1.Pod, uid types.UID) int {
+func indexOfUID(pods []*corev1.Pod, uid types.UID) int {
 	return slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid })
 }
 
-func sorted(pods []*corev1.Pod) []*corev1.Pod {
+func sortByName(pods []*corev1.Pod) []*corev1.Pod {
 	slices.SortFunc(pods, func(x, y *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
 	})

@@ -34,31 +34,31 @@ func TestOnePodPerName(t *testing.T) {
 	one, two, three := pod("p", "one", 0), pod("p", "two", 0), pod("p", "three", 0)
 	s.Replace("file", []*corev1.Pod{one})
 	s.Replace("file", []*corev1.Pod{one})
-	require.Equal(t, []string{"ADD one"}, r.take(), "once")
+	require.Equal(t, []string{"ADD one"}, r.drain(), "once")
 	s.Replace("file", []*corev1.Pod{two})
-	require.Equal(t, []string{"DELETE one", "REMOVE one"}, r.take(), "two waits")
+	require.Equal(t, []string{"DELETE one", "REMOVE one"}, r.drain(), "two waits")
 	require.NotNil(t, r.last.DeletionTimestamp, "ended with its own grace")
 	s.Replace("http", []*corev1.Pod{three})
-	require.Empty(t, r.take(), "three waits behind two")
-	s.Gone("one")
-	require.Equal(t, []string{"ADD two"}, r.take())
+	require.Empty(t, r.drain(), "three waits behind two")
+	s.PodGone("one")
+	require.Equal(t, []string{"ADD two"}, r.drain())
 	s.Replace("file", nil)
-	s.Gone("two")
-	require.Equal(t, []string{"DELETE two", "REMOVE two", "ADD three"}, r.take())
-	s.Gone("nobody")
-	require.Empty(t, r.take())
+	s.PodGone("two")
+	require.Equal(t, []string{"DELETE two", "REMOVE two", "ADD three"}, r.drain())
+	s.PodGone("nobody")
+	require.Empty(t, r.drain())
 }
 
 func TestNameThatIsTakenInItsOwnSource(t *testing.T) {
 	r, refused := &recorder{}, []string{}
-	s, err := config.NewStatic(config.StaticDeps{Handle: r.HandlePod, Refused: func(pod *corev1.Pod, message string) {
+	s, err := config.NewStatic(config.StaticDeps{Handle: r.HandlePod, OnConflict: func(pod *corev1.Pod, message string) {
 		refused = append(refused, string(pod.UID)+": "+message)
 	}})
 	require.NoError(t, err)
 	both := []*corev1.Pod{pod("p", "one", 0), pod("p", "two", 0)}
 	s.Replace("file", both)
 	s.Replace("file", both)
-	require.Equal(t, []string{"ADD one"}, r.take(), "the first is kept")
+	require.Equal(t, []string{"ADD one"}, r.drain(), "the first is kept")
 	require.Len(t, refused, 1, "and the other told of once")
 	require.Contains(t, refused[0], `two: Error validating pod ns/p from file due to duplicate pod name "p"`)
 	s.Replace("http", []*corev1.Pod{pod("p", "three", 0)})
@@ -74,9 +74,9 @@ func TestTakenBackWhileEnding(t *testing.T) {
 	s.Replace("file", []*corev1.Pod{one})
 	s.Replace("file", []*corev1.Pod{two})
 	s.Replace("file", []*corev1.Pod{one})
-	require.Equal(t, []string{"ADD one", "DELETE one", "REMOVE one"}, r.take(), "what was only waiting never was")
-	s.Gone("one")
-	require.Equal(t, []string{"ADD one"}, r.take(), "the same pod may run again")
+	require.Equal(t, []string{"ADD one", "DELETE one", "REMOVE one"}, r.drain(), "what was only waiting never was")
+	s.PodGone("one")
+	require.Equal(t, []string{"ADD one"}, r.drain(), "the same pod may run again")
 }
 
 func TestUIDOfTwoPods(t *testing.T) {
@@ -84,27 +84,27 @@ func TestUIDOfTwoPods(t *testing.T) {
 	s := newStatic(t, r)
 	s.Replace("file", []*corev1.Pod{pod("a", "u", 0)})
 	s.Replace("http", []*corev1.Pod{pod("b", "u", 0)})
-	require.Equal(t, []string{"ADD u"}, r.take())
+	require.Equal(t, []string{"ADD u"}, r.drain())
 	require.Equal(t, "a", r.last.Name)
 	changed := pod("a", "u", 0)
 	changed.Labels = map[string]string{"x": "y"}
 	s.Replace("file", []*corev1.Pod{changed})
-	require.Equal(t, []string{"UPDATE u"}, r.take())
+	require.Equal(t, []string{"UPDATE u"}, r.drain())
 	s.Replace("file", []*corev1.Pod{pod("c", "u", 0)})
-	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.take(), "renamed: another pod, after the first")
-	s.Gone("u")
-	require.Equal(t, []string{"ADD u"}, r.take())
+	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.drain(), "renamed: another pod, after the first")
+	s.PodGone("u")
+	require.Equal(t, []string{"ADD u"}, r.drain())
 	require.Equal(t, "c", r.last.Name)
 
 	s.Replace("file", []*corev1.Pod{pod("d", "u", 0)})
-	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.take())
+	require.Equal(t, []string{"DELETE u", "REMOVE u"}, r.drain())
 	s.Replace("http", []*corev1.Pod{pod("d", "v", 0)})
-	require.Equal(t, []string{"ADD v"}, r.take(), "the name is free, and its own UID too")
-	s.Gone("u")
-	require.Empty(t, r.take(), "u waits for the name now")
+	require.Equal(t, []string{"ADD v"}, r.drain(), "the name is free, and its own UID too")
+	s.PodGone("u")
+	require.Empty(t, r.drain(), "u waits for the name now")
 	s.Replace("http", nil)
-	s.Gone("v")
-	require.Equal(t, []string{"DELETE v", "REMOVE v", "ADD u"}, r.take())
+	s.PodGone("v")
+	require.Equal(t, []string{"DELETE v", "REMOVE v", "ADD u"}, r.drain())
 	require.Equal(t, "d", r.last.Name)
 }
 
@@ -120,14 +120,14 @@ func run(t *testing.T, s source) {
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-// names keeps what a source gave last.
-type names struct {
+// podNames keeps what a source gave last.
+type podNames struct {
 	mu   sync.Mutex
 	last []string
 	sets int
 }
 
-func (n *names) set(pods []*corev1.Pod) {
+func (n *podNames) set(pods []*corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.last, n.sets = nil, n.sets+1
@@ -136,7 +136,7 @@ func (n *names) set(pods []*corev1.Pod) {
 	}
 }
 
-func (n *names) is(t *testing.T, want ...string) {
+func (n *podNames) require(t *testing.T, want ...string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		n.mu.Lock()
@@ -146,7 +146,7 @@ func (n *names) is(t *testing.T, want ...string) {
 	}, time.Minute, time.Millisecond)
 }
 
-func newFile(t *testing.T, path string, n *names) *config.File {
+func newFile(t *testing.T, path string, n *podNames) *config.File {
 	// Twenty seconds never pass here: what is seen is seen by an event.
 	f, err := config.NewFile(config.FileConfig{Path: path, NodeName: "n"}, config.FileDeps{Set: n.set})
 	require.NoError(t, err)
@@ -161,37 +161,37 @@ func write(t *testing.T, path, content string) {
 func TestDirectoryIsFollowed(t *testing.T) {
 	base := t.TempDir()
 	dir := filepath.Join(base, "later", "pods")
-	n := &names{}
+	n := &podNames{}
 	run(t, newFile(t, dir, n))
-	n.is(t)
+	n.require(t)
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	write(t, filepath.Join(dir, "a.yaml"), manifest("a"))
-	n.is(t, "a-n")
+	n.require(t, "a-n")
 	write(t, filepath.Join(dir, "b.json"), manifest("b"))
-	n.is(t, "a-n", "b-n")
+	n.require(t, "a-n", "b-n")
 	write(t, filepath.Join(dir, "a.yaml"), manifest("renamed"))
-	n.is(t, "renamed-n", "b-n")
+	n.require(t, "renamed-n", "b-n")
 	require.NoError(t, os.Rename(filepath.Join(dir, "b.json"), filepath.Join(base, "b.json")))
-	n.is(t, "renamed-n")
+	n.require(t, "renamed-n")
 	require.NoError(t, os.RemoveAll(dir))
-	n.is(t)
+	n.require(t)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	write(t, filepath.Join(dir, "c"), manifest("c"))
-	n.is(t, "c-n")
+	n.require(t, "c-n")
 }
 
 func TestSingleFileIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pod.yaml")
-	n := &names{}
+	n := &podNames{}
 	run(t, newFile(t, path, n))
-	n.is(t)
+	n.require(t)
 	write(t, path, manifest("a"))
-	n.is(t, "a-n")
+	n.require(t, "a-n")
 	require.NoError(t, os.Remove(path))
-	n.is(t)
+	n.require(t)
 }
 
-func TestHostileFilesStopNobody(t *testing.T) {
+func TestHostileFilesDoNotAffectOthers(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, ".hidden"), manifest("hidden"))
 	write(t, filepath.Join(dir, "broken"), "{{{")
@@ -208,27 +208,27 @@ func TestHostileFilesStopNobody(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o700))
 	write(t, filepath.Join(dir, "sub", "in.yaml"), manifest("sub"))
 	write(t, filepath.Join(dir, "good.yaml"), manifest("good"))
-	n := &names{}
+	n := &podNames{}
 	run(t, newFile(t, dir, n))
-	n.is(t, "good-n")
+	n.require(t, "good-n")
 	write(t, filepath.Join(dir, "zz.yaml"), manifest("last"))
-	n.is(t, "good-n", "last-n")
+	n.require(t, "good-n", "last-n")
 }
 
-func TestHalfWrittenManifestEndsNobody(t *testing.T) {
+func TestHalfWrittenManifestKeepsPods(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.yaml")
 	write(t, path, manifest("a"))
-	n := &names{}
+	n := &podNames{}
 	run(t, newFile(t, dir, n))
-	n.is(t, "a-n")
+	n.require(t, "a-n")
 	for _, half := range []string{"", "apiVersion: v1\nkind: Po", manifest("a")[:40]} {
 		write(t, path, half)
 		write(t, filepath.Join(dir, "mark.yaml"), manifest(fmt.Sprintf("mark%d", len(half))))
-		n.is(t, "a-n", fmt.Sprintf("mark%d-n", len(half)))
+		n.require(t, "a-n", fmt.Sprintf("mark%d-n", len(half)))
 	}
 	write(t, path, manifest("b"))
-	n.is(t, "b-n", "mark40-n")
+	n.require(t, "b-n", "mark40-n")
 }
 
 func TestURL(t *testing.T) {
@@ -248,13 +248,13 @@ func TestURL(t *testing.T) {
 	}))
 	defer server.Close()
 	clk := clocktesting.NewFakeClock(time.Now())
-	n := &names{}
+	n := &podNames{}
 	h, err := config.NewHTTP(config.HTTPConfig{
 		URL: server.URL, NodeName: "n", Header: http.Header{"Manifest": {"please"}}, Period: time.Minute,
 	}, config.HTTPDeps{Set: n.set, Clock: clk, Transport: &http.Transport{DisableKeepAlives: true}})
 	require.NoError(t, err)
 	run(t, h)
-	n.is(t, "a-n")
+	n.require(t, "a-n")
 	again := func(status int, content string) {
 		before := asked.Load()
 		code.Store(int32(status))
@@ -266,12 +266,12 @@ func TestURL(t *testing.T) {
 	again(http.StatusInternalServerError, manifest("b"))
 	again(http.StatusOK, "{{{")
 	again(http.StatusOK, manifest("c"))
-	n.is(t, "c-n")
+	n.require(t, "c-n")
 	n.mu.Lock()
 	require.Equal(t, 2, n.sets, "neither the same again, nor a failure, nor what is broken")
 	n.mu.Unlock()
 	again(http.StatusOK, "")
-	n.is(t)
+	n.require(t)
 }
 
 func TestSourcesAreChecked(t *testing.T) {

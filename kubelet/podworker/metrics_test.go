@@ -202,7 +202,7 @@ func TestStaticPodWithItsUIDAgainBeginsAnew(t *testing.T) {
 	w := newFixture(t)
 	source, err := config.NewStatic(config.StaticDeps{Handle: func(c config.Change) { w.manager.HandlePod(c) }})
 	require.NoError(t, err)
-	w.gone = source.Gone
+	w.gone = source.PodGone
 	p := pod("a", func(p *corev1.Pod) { p.Annotations = map[string]string{config.SourceAnnotation: config.SourceFile} })
 	source.Replace("file", []*corev1.Pod{p})
 	w.waitStatus(p.UID, "running", running)

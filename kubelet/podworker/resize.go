@@ -277,7 +277,7 @@ func (r *resize) status() *status.Resize {
 	if r.pending == nil && !progress {
 		return nil
 	}
-	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, Unsettled: r.pendingContainers}
+	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, PendingContainers: r.pendingContainers}
 }
 
 // admitResize asks whether a Pod that runs here may have the resources of another version of it, and if so takes note of

@@ -6,14 +6,14 @@ import (
 	"github.com/berth-dev/berth/kubelet/config"
 )
 
-// systemCritical is the least priority that users' own priority classes cannot have.
-const systemCritical = 2_000_000_000
+// systemCriticalPriority is the least priority that users' own priority classes cannot have.
+const systemCriticalPriority = 2_000_000_000
 
-// Critical reports whether the node or the cluster cannot do without the Pod: a static Pod, the mirror of one, or a Pod of
+// IsCritical reports whether the node or the cluster cannot do without the Pod: a static Pod, the mirror of one, or a Pod of
 // a system priority.
-func Critical(pod *corev1.Pod) bool {
+func IsCritical(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || config.IsLocal(pod) {
 		return true
 	}
-	return pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
+	return pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority
 }

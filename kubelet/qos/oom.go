@@ -10,15 +10,15 @@ const (
 	KubeletOOMScoreAdj = -999
 	guaranteedScore    = -997
 	bestEffortScore    = 1000
-	// nodeCritical is the priority class without whose Pods a node is none.
-	nodeCritical = "system-node-critical"
+	// nodeCriticalClass is the priority class without whose Pods a node is none.
+	nodeCriticalClass = "system-node-critical"
 )
 
 // OOMScoreAdj returns the score adjustment of a container's processes: the higher, the sooner they are killed when
 // the node runs out of memory. capacity is the node's memory in bytes. Burstable containers lie in between: the
 // smaller a part of the node's memory a container asked for, the sooner it goes.
 func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, capacity int64) int64 {
-	if pod.Spec.PriorityClassName == nodeCritical {
+	if pod.Spec.PriorityClassName == nodeCriticalClass {
 		return guaranteedScore
 	}
 	switch Class(pod) {

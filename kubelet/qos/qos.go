@@ -36,8 +36,8 @@ func Compute(pod *corev1.Pod) corev1.PodQOSClass {
 	requests, limits := map[corev1.ResourceName]*resource.Quantity{}, map[corev1.ResourceName]*resource.Quantity{}
 	for _, part := range parts {
 		for _, name := range computeResources {
-			any = add(requests, name, part.Requests) || any
-			limited := add(limits, name, part.Limits)
+			any = addAmount(requests, name, part.Requests) || any
+			limited := addAmount(limits, name, part.Limits)
 			any = limited || any
 			allLimited = allLimited && limited
 		}
@@ -57,8 +57,8 @@ func Compute(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSGuaranteed
 }
 
-// add adds the list's amount of the resource to the sums, and says whether there was a positive one.
-func add(sums map[corev1.ResourceName]*resource.Quantity, name corev1.ResourceName, list corev1.ResourceList) bool {
+// addAmount adds the list's amount of the resource to the sums, and says whether there was a positive one.
+func addAmount(sums map[corev1.ResourceName]*resource.Quantity, name corev1.ResourceName, list corev1.ResourceList) bool {
 	amount, ok := list[name]
 	if !ok || amount.Sign() <= 0 {
 		return false

@@ -88,7 +88,7 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 // the whole machine, is measured itself; an error may come with that.
 func (p *Provider) program(group, process string, now time.Time) (*measurement, error) {
 	if group != "" {
-		dirs, err := p.deps.Groups.GroupDirs(group)
+		dirs, err := p.deps.Groups.CgroupDirs(group)
 		if err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ type Volumes interface {
 type Groups interface {
 	PodsDirs() (cm.Dirs, error)
 	PodDirs(pod *corev1.Pod) (cm.Dirs, error)
-	GroupDirs(name string) (cm.Dirs, error)
+	CgroupDirs(name string) (cm.Dirs, error)
 	ProcessDirs(file string) (dirs cm.Dirs, alone bool, err error)
 }
 

@@ -35,8 +35,8 @@ type Resize struct {
 	// InProgress says that what was granted is not in force yet, and Error what is in its way.
 	InProgress bool
 	Error      string
-	// Unsettled are the names of the containers that still have what they had before.
-	Unsettled map[string]bool
+	// PendingContainers are the names of the containers that still have what they had before.
+	PendingContainers map[string]bool
 }
 
 // Probes says what is known of a container instance, by runtime id. An instance without such a probe counts as
@@ -97,10 +97,10 @@ func Compute(in Input) corev1.PodStatus {
 		now := metav1.NewTime(in.Now.Truncate(time.Second))
 		out.StartTime = &now
 	}
-	addresses(&in, &out)
-	containers(&in, &out)
-	phase(&in, &out)
-	conditions(&in, &out)
+	setAddresses(&in, &out)
+	setContainerStatuses(&in, &out)
+	setPhase(&in, &out)
+	setConditions(&in, &out)
 	return out
 }
 
@@ -122,7 +122,7 @@ func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus 
 		t := metav1.NewTime(now.Truncate(time.Second))
 		out.StartTime = &t
 	}
-	conditions(&in, &out)
+	setConditions(&in, &out)
 	return out
 }
 
@@ -131,8 +131,8 @@ func Terminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// addresses fills the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
-func addresses(in *Input, out *corev1.PodStatus) {
+// setAddresses fills the node's and the Pod's addresses. Those of the Pod stay when its sandbox is gone.
+func setAddresses(in *Input, out *corev1.PodStatus) {
 	if len(in.HostIPs) > 0 {
 		out.HostIP, out.HostIPs = in.HostIPs[0], nil
 		for _, ip := range in.HostIPs {
@@ -157,8 +157,8 @@ func addresses(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// phase decides the phase from the container statuses in out.
-func phase(in *Input, out *corev1.PodStatus) {
+// setPhase decides the phase from the container statuses in out.
+func setPhase(in *Input, out *corev1.PodStatus) {
 	old := in.Old.Phase
 	if Terminal(in.Pod.Status.Phase) {
 		old = in.Pod.Status.Phase
@@ -172,7 +172,7 @@ func phase(in *Input, out *corev1.PodStatus) {
 	case in.Failure != nil:
 		next = corev1.PodFailed
 	case in.Ended && !Terminal(next):
-		next = ended(out)
+		next = endedPhase(out)
 	}
 	if Terminal(next) && !in.Ended {
 		// Something may still run: a sidecar, or a container that is being killed.
@@ -190,8 +190,8 @@ func phase(in *Input, out *corev1.PodStatus) {
 	}
 }
 
-// ended is the phase of a Pod that was stopped: did all its containers end well?
-func ended(out *corev1.PodStatus) corev1.PodPhase {
+// endedPhase is the phase of a Pod that was stopped: did all its containers end well?
+func endedPhase(out *corev1.PodStatus) corev1.PodPhase {
 	for _, s := range out.ContainerStatuses {
 		if s.State.Terminated == nil || s.State.Terminated.ExitCode != 0 {
 			return corev1.PodFailed

@@ -22,7 +22,7 @@ func exited(name string, code int32, attempt uint32) *container.ContainerStatus 
 	}
 }
 
-func runs(name string, attempt uint32) *container.ContainerStatus {
+func running(name string, attempt uint32) *container.ContainerStatus {
 	return &container.ContainerStatus{
 		ID: name + "-id", Name: name, State: container.StateRunning, Attempt: attempt, StartedAt: now,
 	}
@@ -63,8 +63,8 @@ func TestPhase(t *testing.T) {
 		phase corev1.PodPhase
 	}{
 		{"nothing yet", status.Input{Pod: pod(always, "a"), Runtime: held()}, corev1.PodPending},
-		{"one of two started", status.Input{Pod: pod(always, "a", "b"), Runtime: held(runs("a", 0))}, corev1.PodPending},
-		{"running", status.Input{Pod: pod(always, "a"), Runtime: held(runs("a", 0))}, corev1.PodRunning},
+		{"one of two started", status.Input{Pod: pod(always, "a", "b"), Runtime: held(running("a", 0))}, corev1.PodPending},
+		{"running", status.Input{Pod: pod(always, "a"), Runtime: held(running("a", 0))}, corev1.PodRunning},
 		{"crash loop", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 1, 2)), Waiting: waiting},
 			corev1.PodRunning},
 		{"always restarts exit 0", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0))}, corev1.PodRunning},
@@ -78,15 +78,15 @@ func TestPhase(t *testing.T) {
 		{"deleted, policy always, exit 0", status.Input{Pod: pod(always, "a"), Ended: true,
 			Runtime: held(exited("a", 0, 0))}, corev1.PodSucceeded},
 		{"deleted before it ran", status.Input{Pod: pod(always, "a"), Ended: true, Runtime: held()}, corev1.PodFailed},
-		{"init running", status.Input{Pod: withInit(pod(always, "a"), false, "i"), Runtime: held(runs("i", 0))},
+		{"init running", status.Input{Pod: withInit(pod(always, "a"), false, "i"), Runtime: held(running("i", 0))},
 			corev1.PodPending},
 		{"init failed for good", status.Input{Pod: withInit(pod(never, "a"), false, "i"), Ended: true,
 			Runtime: held(exited("i", 1, 0))}, corev1.PodFailed},
-		{"sidecar alone", status.Input{Pod: withInit(pod(always, "a"), true, "i"), Runtime: held(runs("i", 0))},
+		{"sidecar alone", status.Input{Pod: withInit(pod(always, "a"), true, "i"), Runtime: held(running("i", 0))},
 			corev1.PodPending},
 		{"sidecar's exit code plays no part", status.Input{Pod: withInit(pod(never, "a"), true, "i"), Ended: true,
 			Runtime: held(exited("i", 137, 0), exited("a", 0, 0))}, corev1.PodSucceeded},
-		{"terminal is never left", status.Input{Pod: pod(always, "a"), Runtime: held(runs("a", 0)),
+		{"terminal is never left", status.Input{Pod: pod(always, "a"), Runtime: held(running("a", 0)),
 			Old: corev1.PodStatus{Phase: corev1.PodFailed}}, corev1.PodFailed},
 		{"evicted", status.Input{Pod: pod(always, "a"), Runtime: held(exited("a", 0, 0)), Ended: true,
 			Failure: &status.Failure{Reason: "Evicted"}}, corev1.PodFailed},
@@ -98,9 +98,9 @@ func TestPhase(t *testing.T) {
 	}
 }
 
-func TestRunningPodIsReadyWithItsFacts(t *testing.T) {
+func TestRunningPodIsReady(t *testing.T) {
 	got := status.Compute(status.Input{
-		Pod: pod(corev1.RestartPolicyAlways, "b", "a"), Runtime: held(runs("a", 0), runs("b", 2)), Prepared: true,
+		Pod: pod(corev1.RestartPolicyAlways, "b", "a"), Runtime: held(running("a", 0), running("b", 2)), Prepared: true,
 		RuntimeName: "containerd", HostIPs: []string{"10.0.0.1"}, Now: now,
 	})
 	require.True(t, status.IsReady(&got))
@@ -120,7 +120,7 @@ func TestRunningPodIsReadyWithItsFacts(t *testing.T) {
 func TestTransitionTimeMovesOnlyWithTheStatus(t *testing.T) {
 	in := status.Input{Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(), Now: now}
 	in.Old = status.Compute(in)
-	in.Now, in.Runtime = now.Add(time.Minute), held(runs("a", 0))
+	in.Now, in.Runtime = now.Add(time.Minute), held(running("a", 0))
 	got := status.Compute(in)
 	for i, c := range got.Conditions {
 		if c.Status == in.Old.Conditions[i].Status {
@@ -151,7 +151,7 @@ func TestWaitingReasons(t *testing.T) {
 
 func TestVanishedContainerCountsAsRestart(t *testing.T) {
 	p := pod(corev1.RestartPolicyAlways, "a")
-	in := status.Input{Pod: p, Runtime: held(runs("a", 1)), Now: now}
+	in := status.Input{Pod: p, Runtime: held(running("a", 1)), Now: now}
 	in.Old = status.Compute(in)
 	in.Runtime = held()
 	s := status.Compute(in).ContainerStatuses[0]
@@ -163,7 +163,7 @@ func TestVanishedContainerCountsAsRestart(t *testing.T) {
 func TestReadinessGatesAndForeignConditions(t *testing.T) {
 	p := pod(corev1.RestartPolicyAlways, "a")
 	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
-	in := status.Input{Pod: p, Runtime: held(runs("a", 0)), Now: now}
+	in := status.Input{Pod: p, Runtime: held(running("a", 0)), Now: now}
 	got := status.Compute(in)
 	require.False(t, status.IsReady(&got))
 	p.Status.Conditions = []corev1.PodCondition{{Type: "x/y", Status: corev1.ConditionTrue}}
@@ -201,7 +201,7 @@ func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {
 
 func TestEvictedPodIsTheTargetOfADisruption(t *testing.T) {
 	in := status.Input{
-		Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(runs("a", 0)), Prepared: true, Now: now,
+		Pod: pod(corev1.RestartPolicyAlways, "a"), Runtime: held(running("a", 0)), Prepared: true, Now: now,
 		Failure: &status.Failure{Reason: "Evicted", Message: "full", Disruption: true},
 	}
 	target := func() (found []corev1.PodCondition) {

@@ -20,8 +20,8 @@ const (
 	reasonRestartingAll  = "RestartAllContainersStarted"
 )
 
-// owned are the conditions that the node agent alone writes. DisruptionTarget is shared with others, and kept.
-var owned = map[corev1.PodConditionType]bool{
+// ownedConditions are the conditions that the node agent alone writes. DisruptionTarget is shared with others, and kept.
+var ownedConditions = map[corev1.PodConditionType]bool{
 	corev1.PodReadyToStartContainers: true,
 	corev1.PodInitialized:            true,
 	corev1.PodReady:                  true,
@@ -32,22 +32,22 @@ var owned = map[corev1.PodConditionType]bool{
 	corev1.AllContainersRestarting:   true,
 }
 
-// conditions fills ours and keeps those of others.
-func conditions(in *Input, out *corev1.PodStatus) {
-	ready := containersReady(in, out)
+// setConditions fills ours and keeps those of others.
+func setConditions(in *Input, out *corev1.PodStatus) {
+	ready := containersReadyCondition(in, out)
 	ours := []corev1.PodCondition{
-		truth(corev1.PodReadyToStartContainers, in.Prepared && !Terminal(out.Phase)),
-		initialized(in, out),
-		podReady(in, ready),
+		newCondition(corev1.PodReadyToStartContainers, in.Prepared && !Terminal(out.Phase)),
+		initializedCondition(in, out),
+		readyCondition(in, ready),
 		ready,
-		truth(corev1.PodScheduled, true),
+		newCondition(corev1.PodScheduled, true),
 	}
 	if f := in.Failure; f != nil && f.Disruption && in.Ended && Terminal(out.Phase) {
-		c := truth(corev1.DisruptionTarget, true)
+		c := newCondition(corev1.DisruptionTarget, true)
 		c.Reason, c.Message = corev1.PodReasonTerminationByKubelet, f.Message
 		ours = append(ours, c)
 	}
-	ours = append(append(ours, resizing(in, out)...), restartingAll(in, out)...)
+	ours = append(append(ours, resizeConditions(in, out)...), restartingAllConditions(in, out)...)
 	for _, c := range ours {
 		c.ObservedGeneration = out.ObservedGeneration
 		c.LastTransitionTime = metav1.NewTime(in.Now.Truncate(1e9))
@@ -57,25 +57,25 @@ func conditions(in *Input, out *corev1.PodStatus) {
 		out.Conditions = append(out.Conditions, c)
 	}
 	for _, c := range in.Pod.Status.Conditions {
-		if !owned[c.Type] && condition(out.Conditions, c.Type) == nil {
+		if !ownedConditions[c.Type] && condition(out.Conditions, c.Type) == nil {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
 }
 
-// resizing are the conditions of a change of resources, as long as it lasts.
-func resizing(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
+// resizeConditions are the conditions of a change of resources, as long as it lasts.
+func resizeConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	if in.Resize == nil || Terminal(out.Phase) {
 		return nil
 	}
 	var list []corev1.PodCondition
 	if why := in.Resize.Pending; why != nil {
-		c := truth(corev1.PodResizePending, true)
+		c := newCondition(corev1.PodResizePending, true)
 		c.Reason, c.Message = why.Reason, why.Message
 		list = append(list, c)
 	}
 	if in.Resize.InProgress {
-		c := truth(corev1.PodResizeInProgress, true)
+		c := newCondition(corev1.PodResizeInProgress, true)
 		if in.Resize.Error != "" {
 			c.Reason, c.Message = corev1.PodReasonError, in.Resize.Error
 		}
@@ -84,13 +84,13 @@ func resizing(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	return list
 }
 
-// restartingAll is the condition of a Pod of which one container's exit can restart all of them.
-func restartingAll(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
+// restartingAllConditions is the condition of a Pod of which one container's exit can restart all of them.
+func restartingAllConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	possible, asked := kuberuntime.RestartingAll(in.Pod, in.Runtime)
 	if !possible {
 		return nil
 	}
-	c := truth(corev1.AllContainersRestarting, asked && !Terminal(out.Phase))
+	c := newCondition(corev1.AllContainersRestarting, asked && !Terminal(out.Phase))
 	switch {
 	case out.Phase == corev1.PodSucceeded:
 		c.Reason = reasonPodCompleted
@@ -102,9 +102,9 @@ func restartingAll(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
 	return []corev1.PodCondition{c}
 }
 
-// initialized is the condition Initialized.
-func initialized(in *Input, out *corev1.PodStatus) corev1.PodCondition {
-	c := truth(corev1.PodInitialized, true)
+// initializedCondition is the condition Initialized.
+func initializedCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition {
+	c := newCondition(corev1.PodInitialized, true)
 	if out.Phase == corev1.PodSucceeded {
 		c.Reason = reasonPodCompleted
 		return c
@@ -128,9 +128,9 @@ func initialized(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 	return c
 }
 
-// containersReady is the condition ContainersReady.
-func containersReady(in *Input, out *corev1.PodStatus) corev1.PodCondition {
-	c := truth(corev1.ContainersReady, true)
+// containersReadyCondition is the condition ContainersReady.
+func containersReadyCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition {
+	c := newCondition(corev1.ContainersReady, true)
 	switch out.Phase {
 	case corev1.PodSucceeded:
 		c.Status, c.Reason = corev1.ConditionFalse, reasonPodCompleted
@@ -160,13 +160,13 @@ func containersReady(in *Input, out *corev1.PodStatus) corev1.PodCondition {
 	return c
 }
 
-// podReady is the condition Ready: all containers, and all readiness gates.
-func podReady(in *Input, containers corev1.PodCondition) corev1.PodCondition {
+// readyCondition is the condition Ready: all containers, and all readiness gates.
+func readyCondition(in *Input, containers corev1.PodCondition) corev1.PodCondition {
 	if containers.Status != corev1.ConditionTrue {
 		containers.Type = corev1.PodReady
 		return containers
 	}
-	c := truth(corev1.PodReady, true)
+	c := newCondition(corev1.PodReady, true)
 	var open []string
 	for _, gate := range in.Pod.Spec.ReadinessGates {
 		got := condition(in.Pod.Status.Conditions, gate.ConditionType)
@@ -200,7 +200,7 @@ func condition(list []corev1.PodCondition, kind corev1.PodConditionType) *corev1
 	return nil
 }
 
-func truth(kind corev1.PodConditionType, ok bool) corev1.PodCondition {
+func newCondition(kind corev1.PodConditionType, ok bool) corev1.PodCondition {
 	c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse}
 	if ok {
 		c.Status = corev1.ConditionTrue

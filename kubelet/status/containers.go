@@ -25,8 +25,8 @@ const (
 	exitUnknown = 137
 )
 
-// containers fills the three lists of container statuses.
-func containers(in *Input, out *corev1.PodStatus) {
+// setContainerStatuses fills the three lists of container statuses.
+func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 	spec := &in.Pod.Spec
 	mainsExist := false
 	for i := range spec.Containers {
@@ -37,14 +37,14 @@ func containers(in *Input, out *corev1.PodStatus) {
 			fallback = reasonInitializing
 		}
 		out.ContainerStatuses = append(out.ContainerStatuses,
-			one(in, c, find(in.Old.ContainerStatuses, c.Name), fallback, true))
+			containerStatus(in, c, find(in.Old.ContainerStatuses, c.Name), fallback, true))
 	}
 	slices.SortFunc(out.ContainerStatuses, func(a, b corev1.ContainerStatus) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		s := one(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, kuberuntime.IsSidecar(c))
+		s := containerStatus(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, kuberuntime.IsSidecar(c))
 		if !kuberuntime.IsSidecar(c) {
 			ended := s.State.Terminated
 			if mainsExist && in.Runtime.Find(c.Name) == nil {
@@ -60,7 +60,7 @@ func containers(in *Input, out *corev1.PodStatus) {
 	}
 	for i := range spec.EphemeralContainers {
 		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
-		s := one(in, &c, find(in.Old.EphemeralContainerStatuses, c.Name), reasonCreating, false)
+		s := containerStatus(in, &c, find(in.Old.EphemeralContainerStatuses, c.Name), reasonCreating, false)
 		s.Ready = false
 		out.EphemeralContainerStatuses = append(out.EphemeralContainerStatuses, s)
 	}
@@ -68,36 +68,36 @@ func containers(in *Input, out *corev1.PodStatus) {
 		return strings.Compare(a.Name, b.Name)
 	})
 	if in.Ended {
-		settleAll(in, out)
+		fillTerminated(in, out)
 	}
 }
 
-// settleAll gives the containers of an ended Pod the ends that they have or must have had. The turn of those that
+// fillTerminated gives the containers of an ended Pod the ends that they have or must have had. The turn of those that
 // stand behind an init container that has not done its work had not come: they go on waiting for it.
-func settleAll(in *Input, out *corev1.PodStatus) {
+func fillTerminated(in *Input, out *corev1.PodStatus) {
 	for i := range out.EphemeralContainerStatuses {
-		settle(in, &out.EphemeralContainerStatuses[i])
+		fillTerminatedContainer(in, &out.EphemeralContainerStatuses[i])
 	}
 	begun := len(out.InitContainerStatuses) // how many init containers had their turn
-	if !initializedOnce(in, out) {
+	if !initializationDone(in, out) {
 		for begun > 0 && !wasStarted(&out.InitContainerStatuses[begun-1]) {
 			begun--
 		}
 	} else {
 		for i := range out.ContainerStatuses {
-			settle(in, &out.ContainerStatuses[i])
+			fillTerminatedContainer(in, &out.ContainerStatuses[i])
 		}
 	}
 	for i := range out.InitContainerStatuses[:begun] {
 		s := &out.InitContainerStatuses[i]
-		settle(in, s)
+		fillTerminatedContainer(in, s)
 		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 &&
 			!kuberuntime.IsSidecar(&in.Pod.Spec.InitContainers[i])
 	}
 }
 
-// initializedOnce reports whether the turn of the main containers has ever come.
-func initializedOnce(in *Input, out *corev1.PodStatus) bool {
+// initializationDone reports whether the turn of the main containers has ever come.
+func initializationDone(in *Input, out *corev1.PodStatus) bool {
 	for i := range out.ContainerStatuses {
 		if wasStarted(&out.ContainerStatuses[i]) {
 			return true
@@ -117,16 +117,16 @@ func wasStarted(s *corev1.ContainerStatus) bool {
 	return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 }
 
-// one is the status of one container. fallback is the waiting reason of one that is merely not there yet, and
+// containerStatus is the status of one container. fallback is the waiting reason of one that is merely not there yet, and
 // lasting says that it is meant to stay running, so that it can be started and ready.
-func one(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback string, lasting bool,
+func containerStatus(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback string, lasting bool,
 ) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
 	all := in.Runtime.All(c.Name)
 	if len(all) == 0 {
-		absent(in, &s, old, fallback)
+		statusWithoutInstance(in, &s, old, fallback)
 	} else {
-		present(in, &s, all, fallback)
+		statusOfInstances(in, &s, all, fallback)
 	}
 	if w, ok := in.Waiting[c.Name]; ok && s.State.Running == nil && !in.Ended {
 		if s.State.Terminated != nil {
@@ -134,13 +134,13 @@ func one(in *Input, c *corev1.Container, old *corev1.ContainerStatus, fallback s
 		}
 		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}}
 	}
-	details(in, c, &s, lasting)
-	resources(in, c, &s, old)
+	setDetails(in, c, &s, lasting)
+	setResources(in, c, &s, old)
 	return s
 }
 
-// absent is a container of which the runtime has no instance.
-func absent(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, fallback string) {
+// statusWithoutInstance is a container of which the runtime has no instance.
+func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, fallback string) {
 	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
 	if old == nil {
 		return
@@ -151,7 +151,7 @@ func absent(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, f
 		*s = *old.DeepCopy() // not read yet: what was known holds
 	case old.State.Terminated != nil:
 		s.ContainerID, s.ImageID = old.ContainerID, old.ImageID
-		if in.Ended || !restarting(in, s.Name, old.State.Terminated.ExitCode) {
+		if in.Ended || !willRestart(in, s.Name, old.State.Terminated.ExitCode) {
 			s.State = *old.State.DeepCopy()
 		} else {
 			s.LastTerminationState = *old.State.DeepCopy()
@@ -170,8 +170,8 @@ func absent(in *Input, s *corev1.ContainerStatus, old *corev1.ContainerStatus, f
 	}
 }
 
-// restarting reports whether the named container would be started again after the exit code.
-func restarting(in *Input, name string, code int32) bool {
+// willRestart reports whether the named container would be started again after the exit code.
+func willRestart(in *Input, name string, code int32) bool {
 	spec := &in.Pod.Spec
 	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range list {
@@ -183,23 +183,23 @@ func restarting(in *Input, name string, code int32) bool {
 	return false
 }
 
-// present is a container with instances, the newest first.
-func present(in *Input, s *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
+// statusOfInstances is a container with instances, the newest first.
+func statusOfInstances(in *Input, s *corev1.ContainerStatus, all []*container.ContainerStatus, fallback string) {
 	now := all[0]
 	s.RestartCount = int32(now.Attempt)
-	s.ContainerID = in.id(now)
+	s.ContainerID = in.containerID(now)
 	if now.Image != "" {
 		s.Image = now.Image
 	}
 	s.ImageID = now.ImageRef
 	switch now.State {
 	case container.StateRunning:
-		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(now.StartedAt)}
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: apiTime(now.StartedAt)}
 	case container.StateExited:
 		s.State.Terminated = in.terminated(now)
 	case container.StateUnknown:
 		s.State.Terminated = &corev1.ContainerStateTerminated{
-			Reason: reasonUnknown, ExitCode: exitUnknown, ContainerID: s.ContainerID, StartedAt: stamp(now.StartedAt),
+			Reason: reasonUnknown, ExitCode: exitUnknown, ContainerID: s.ContainerID, StartedAt: apiTime(now.StartedAt),
 		}
 	default:
 		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: fallback}
@@ -217,8 +217,8 @@ func present(in *Input, s *corev1.ContainerStatus, all []*container.ContainerSta
 	}
 }
 
-// settle gives a container of an ended Pod the end that it has or must have had.
-func settle(in *Input, s *corev1.ContainerStatus) {
+// fillTerminatedContainer gives a container of an ended Pod the end that it has or must have had.
+func fillTerminatedContainer(in *Input, s *corev1.ContainerStatus) {
 	if s.State.Terminated != nil {
 		return
 	}
@@ -236,8 +236,8 @@ func settle(in *Input, s *corev1.ContainerStatus) {
 	}}
 }
 
-// details fills what follows from the state and the spec.
-func details(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting bool) {
+// setDetails fills what follows from the state and the spec.
+func setDetails(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting bool) {
 	running := s.State.Running != nil
 	started := running
 	if running && lasting {
@@ -256,20 +256,20 @@ func details(in *Input, c *corev1.Container, s *corev1.ContainerStatus, lasting 
 			disabled := corev1.RecursiveReadOnlyDisabled
 			mount.RecursiveReadOnly = &disabled
 			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
-				mount.RecursiveReadOnly = recursive(in.Runtime.Find(c.Name), m.MountPath)
+				mount.RecursiveReadOnly = recursiveReadOnly(in.Runtime.Find(c.Name), m.MountPath)
 			}
 		}
 		s.VolumeMounts = append(s.VolumeMounts, mount)
 	}
 }
 
-// resources fills what the container was granted, and what of it is in force.
-func resources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *corev1.ContainerStatus) {
+// setResources fills what the container was granted, and what of it is in force.
+func setResources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *corev1.ContainerStatus) {
 	if in.Runtime.Find(c.Name) == nil {
 		return
 	}
 	s.AllocatedResources = c.Resources.Requests
-	if old != nil && old.Resources != nil && in.Resize != nil && in.Resize.Unsettled[c.Name] {
+	if old != nil && old.Resources != nil && in.Resize != nil && in.Resize.PendingContainers[c.Name] {
 		s.Resources = old.Resources
 		return
 	}
@@ -277,8 +277,8 @@ func resources(in *Input, c *corev1.Container, s *corev1.ContainerStatus, old *c
 	s.Resources.Claims = nil
 }
 
-// recursive says whether the runtime made the mount recursively read-only.
-func recursive(instance *container.ContainerStatus, path string) *corev1.RecursiveReadOnlyMode {
+// recursiveReadOnly says whether the runtime made the mount recursively read-only.
+func recursiveReadOnly(instance *container.ContainerStatus, path string) *corev1.RecursiveReadOnlyMode {
 	mode := corev1.RecursiveReadOnlyDisabled
 	if instance != nil {
 		for _, m := range instance.Mounts {
@@ -294,7 +294,7 @@ func recursive(instance *container.ContainerStatus, path string) *corev1.Recursi
 func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerStateTerminated {
 	t := &corev1.ContainerStateTerminated{
 		ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
-		StartedAt: stamp(c.StartedAt), FinishedAt: stamp(c.FinishedAt), ContainerID: in.id(c),
+		StartedAt: apiTime(c.StartedAt), FinishedAt: apiTime(c.FinishedAt), ContainerID: in.containerID(c),
 	}
 	if m, ok := in.Messages[c.ID]; ok && m != "" {
 		t.Message = m
@@ -308,10 +308,12 @@ func (in *Input) terminated(c *container.ContainerStatus) *corev1.ContainerState
 	return t
 }
 
-func (in *Input) id(c *container.ContainerStatus) string { return in.RuntimeName + "://" + c.ID }
+func (in *Input) containerID(c *container.ContainerStatus) string {
+	return in.RuntimeName + "://" + c.ID
+}
 
-// stamp has the API's resolution, so that a status read back equals the one written.
-func stamp(t time.Time) metav1.Time {
+// apiTime has the API's resolution, so that a status read back equals the one written.
+func apiTime(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}
 	}

@@ -37,12 +37,12 @@ func merge(api *corev1.Pod, want corev1.PodStatus) corev1.PodStatus {
 func mergeConditions(api, want []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range want {
-		if owned[c.Type] || c.Type == corev1.DisruptionTarget {
+		if ownedConditions[c.Type] || c.Type == corev1.DisruptionTarget {
 			out = append(out, c)
 		}
 	}
 	for _, c := range api {
-		if !owned[c.Type] && condition(out, c.Type) == nil {
+		if !ownedConditions[c.Type] && condition(out, c.Type) == nil {
 			out = append(out, c)
 		}
 	}

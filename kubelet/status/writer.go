@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	defaultWorkers = 8
-	firstRetry     = 50 * time.Millisecond
-	maxRetry       = 10 * time.Second
-	owner          = "kubelet"
+	defaultWorkers    = 8
+	initialRetryDelay = 50 * time.Millisecond
+	maxRetryDelay     = 10 * time.Second
+	owner             = "kubelet"
 )
 
 // WriterConfig are the values a Writer works with.
@@ -62,21 +62,21 @@ type entry struct {
 	// want is the status to be written; set says that there is one.
 	want corev1.PodStatus
 	set  bool
-	// asked is since when there has been something to write, zero if there is nothing. patient says that all of that can
+	// requestedAt is since when there has been something to write, zero if there is nothing. patient says that all of that can
 	// wait; what ends the patience is a new question.
-	asked   time.Time
-	patient bool
+	requestedAt time.Time
+	delayed     bool
 	// finish asks for the Pod's object to be deleted once want is written.
 	finish bool
 }
 
 // NewWriter makes a Writer. Start runs it.
-func NewWriter(cfg WriterConfig, deps WriterDeps) (*Writer, error) {
+func NewWriter(config WriterConfig, deps WriterDeps) (*Writer, error) {
 	if deps.Client == nil {
 		return nil, errors.New("status writer: needs a client")
 	}
-	if cfg.Workers <= 0 {
-		cfg.Workers = defaultWorkers
+	if config.Workers <= 0 {
+		config.Workers = defaultWorkers
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -84,13 +84,13 @@ func NewWriter(cfg WriterConfig, deps WriterDeps) (*Writer, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Writer{deps: deps, workers: cfg.Workers, pods: map[types.UID]*entry{}, queue: newQueue(deps.Clock)}, nil
+	return &Writer{deps: deps, workers: config.Workers, pods: map[types.UID]*entry{}, queue: newQueue(deps.Clock)}, nil
 }
 
-func newQueue(clk clock.WithTicker) workqueue.TypedRateLimitingInterface[types.UID] {
+func newQueue(clock clock.WithTicker) workqueue.TypedRateLimitingInterface[types.UID] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, maxRetry),
-		workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "pod_status", Clock: clk},
+		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](initialRetryDelay, maxRetryDelay),
+		workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "pod_status", Clock: clock},
 	)
 }
 
@@ -122,18 +122,18 @@ func (w *Writer) Set(pod *corev1.Pod, status corev1.PodStatus) bool {
 		return false
 	}
 	e.want, e.set = status, true
-	patient := w.ask(e)
-	if e.asked.IsZero() || e.patient && !patient {
-		e.asked = w.deps.Clock.Now()
+	patient := w.enqueue(e)
+	if e.requestedAt.IsZero() || e.delayed && !patient {
+		e.requestedAt = w.deps.Clock.Now()
 	}
-	e.patient = patient
+	e.delayed = patient
 	return true
 }
 
-// ask has what is to be written of an entry written, later if nobody waits for it, which it reports. The caller holds mu.
-func (w *Writer) ask(e *entry) (patient bool) {
-	if !e.finish && canWait(e.api, merge(e.api, e.want)) {
-		w.queue.AddAfter(e.api.UID, patience)
+// enqueue has what is to be written of an entry written, later if nobody waits for it, which it reports. The caller holds mu.
+func (w *Writer) enqueue(e *entry) (patient bool) {
+	if !e.finish && canDelay(e.api, merge(e.api, e.want)) {
+		w.queue.AddAfter(e.api.UID, debounceDelay)
 		return true
 	}
 	w.queue.Add(e.api.UID)
@@ -161,7 +161,7 @@ func (w *Writer) Observe(pod *corev1.Pod) {
 	}
 	e.api = pod
 	if e.set && !apiequality.Semantic.DeepEqual(pod.Status, merge(pod, e.want)) {
-		w.ask(e)
+		w.enqueue(e)
 	}
 }
 
@@ -206,7 +206,7 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 	var current entry
 	if ok {
 		current = *e
-		e.asked = time.Time{}
+		e.requestedAt = time.Time{}
 	}
 	w.mu.Unlock()
 	if !ok {
@@ -224,8 +224,8 @@ func (w *Writer) process(ctx context.Context, uid types.UID) {
 		w.deps.Logger.Warn("writing a pod's status failed", "pod", current.api.Namespace+"/"+current.api.Name,
 			"uid", uid, "error", err)
 		w.mu.Lock()
-		if e.asked.IsZero() {
-			e.asked = w.deps.Clock.Now()
+		if e.requestedAt.IsZero() {
+			e.requestedAt = w.deps.Clock.Now()
 		}
 		w.mu.Unlock()
 		w.queue.AddRateLimited(uid)
@@ -237,13 +237,13 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 	if e.set {
 		status := merge(e.api, e.want)
 		if !apiequality.Semantic.DeepEqual(e.api.Status, status) {
-			api, err := w.patch(ctx, e.api, status, e.asked)
+			api, err := w.patch(ctx, e.api, status, e.requestedAt)
 			if err != nil {
 				return err
 			}
-			w.written(api)
-			if w.deps.Observe != nil && !e.asked.IsZero() {
-				w.deps.Observe(w.deps.Clock.Since(e.asked))
+			w.storeWritten(api)
+			if w.deps.Observe != nil && !e.requestedAt.IsZero() {
+				w.deps.Observe(w.deps.Clock.Since(e.requestedAt))
 			}
 		}
 	}
@@ -253,9 +253,9 @@ func (w *Writer) write(ctx context.Context, e entry) error {
 	return nil
 }
 
-// written notes the API server's answer to a patch, unless the watch has brought the same version, which is kept elsewhere
+// storeWritten notes the API server's answer to a patch, unless the watch has brought the same version, which is kept elsewhere
 // too and costs no memory here.
-func (w *Writer) written(api *corev1.Pod) {
+func (w *Writer) storeWritten(api *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e, ok := w.pods[api.UID]; ok && !same(api, e.api) && !older(api, e.api) {

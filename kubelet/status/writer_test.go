@@ -32,8 +32,8 @@ func startWriter(t *testing.T, client *fake.Clientset) *status.Writer {
 	return startWriterAt(t, client, clock.RealClock{})
 }
 
-func startWriterAt(t *testing.T, client *fake.Clientset, clk clock.WithTicker) *status.Writer {
-	return startWriterWith(t, status.WriterDeps{Client: client, Clock: clk})
+func startWriterAt(t *testing.T, client *fake.Clientset, clock clock.WithTicker) *status.Writer {
+	return startWriterWith(t, status.WriterDeps{Client: client, Clock: clock})
 }
 
 func startWriterWith(t *testing.T, deps status.WriterDeps) *status.Writer {
@@ -138,7 +138,7 @@ func patches(client *fake.Clientset) (n int) {
 	return n
 }
 
-func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
+func TestInitialStatusIsDelayed(t *testing.T) {
 	creating := corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{Time: time.Unix(1e9, 0)},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
 			Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
@@ -150,9 +150,9 @@ func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
 	newer := *running.DeepCopy()
 	newer.ObservedGeneration = 2
 
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	client := fake.NewClientset(apiPod())
-	w := startWriterAt(t, client, clk)
+	w := startWriterAt(t, client, clock)
 	w.Set(apiPod(), creating)
 	require.Zero(t, patches(client))
 	w.Set(apiPod(), running)
@@ -163,10 +163,10 @@ func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
 	w.Observe(live(t, client))
 	w.Set(live(t, client), newer)
 	require.Eventually(t, func() bool {
-		clk.Step(50 * time.Millisecond)
+		clock.Step(50 * time.Millisecond)
 		return live(t, client).Status.ObservedGeneration == 2
 	}, time.Minute, time.Millisecond, "a newer generation alone is written in the end")
-	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
+	require.GreaterOrEqual(t, clock.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 
 	client = fake.NewClientset(apiPod())
 	w = startWriterAt(t, client, clocktesting.NewFakeClock(time.Unix(1e9, 0)))
@@ -175,30 +175,30 @@ func TestTheFirstWordOnAPodWaitsForTheNext(t *testing.T) {
 		"what goes wrong is told at once")
 }
 
-func TestTheFirstWordOnAPodIsWrittenIfNoOtherComes(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+func TestInitialStatusIsWrittenAfterTheDelay(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	client := fake.NewClientset(apiPod())
-	w := startWriterAt(t, client, clk)
+	w := startWriterAt(t, client, clock)
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable})
 	require.Eventually(t, func() bool {
-		clk.Step(50 * time.Millisecond)
+		clock.Step(50 * time.Millisecond)
 		return live(t, client).Status.QOSClass == corev1.PodQOSBurstable
 	}, time.Minute, time.Millisecond)
-	require.GreaterOrEqual(t, clk.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
+	require.GreaterOrEqual(t, clock.Since(time.Unix(1e9, 0)), 500*time.Millisecond)
 }
 
-func TestPatienceIsNotTimeThatAWriteTook(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	records := timeline.New(clk, 1)
+func TestDelayIsNotCountedAsWriteDuration(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	records := timeline.New(clock, 1)
 	took := make(chan time.Duration, 1)
-	w := startWriterWith(t, status.WriterDeps{Client: fake.NewClientset(apiPod()), Clock: clk, Timeline: records,
+	w := startWriterWith(t, status.WriterDeps{Client: fake.NewClientset(apiPod()), Clock: clock, Timeline: records,
 		Observe: func(d time.Duration) { took <- d }})
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodPending})
-	clk.Step(300 * time.Millisecond)
+	clock.Step(300 * time.Millisecond)
 	w.Set(apiPod(), corev1.PodStatus{Phase: corev1.PodRunning})
 	require.Zero(t, <-took)
 	record, found := records.Record("u")
 	require.True(t, found)
-	require.Equal(t, clk.Now(), record.Stages[0].Start, "%+v", record.Stages)
+	require.Equal(t, clock.Now(), record.Stages[0].Start, "%+v", record.Stages)
 	require.Zero(t, record.Stages[0].WaitMs)
 }

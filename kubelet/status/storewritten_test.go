@@ -20,13 +20,13 @@ func TestTheWatchsCopyOfAVersionIsTheOneThatIsKept(t *testing.T) {
 	}
 	watched := version("5")
 	w.Observe(watched)
-	w.written(version("5"))
+	w.storeWritten(version("5"))
 	require.Same(t, watched, w.pods["u"].api, "the source has this object anyhow")
 
-	w.written(version("6"))
+	w.storeWritten(version("6"))
 	require.Equal(t, "6", w.pods["u"].api.ResourceVersion)
 	require.Empty(t, w.pods["u"].api.ManagedFields)
-	w.written(version("5"))
+	w.storeWritten(version("5"))
 	require.Equal(t, "6", w.pods["u"].api.ResourceVersion, "an answer that came late")
 	again := version("6")
 	w.Observe(again)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// topOfAContainer is a group of version 2 as a container sees it at the top: a real one, with a process in it.
-func topOfAContainer(t *testing.T) (Hierarchy, *exec.Cmd) {
+// containerRoot is a group of version 2 as a container sees it at the top: a real one, with a process in it.
+func containerRoot(t *testing.T) (Hierarchy, *exec.Cmd) {
 	t.Helper()
 	hierarchies, err := FindHierarchies()
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func topOfAContainer(t *testing.T) (Hierarchy, *exec.Cmd) {
 		t.Cleanup(func() {
 			_ = process.Process.Kill()
 			_ = process.Wait()
-			for _, below := range []string{"berth/kubepods", "berth", evacuated, ""} {
+			for _, below := range []string{"berth/kubepods", "berth", initCgroup, ""} {
 				_ = os.Remove(filepath.Join(dir, below)) // not all of them were made
 			}
 			require.NoDirExists(t, dir)
@@ -48,23 +48,23 @@ func topOfAContainer(t *testing.T) (Hierarchy, *exec.Cmd) {
 	return Hierarchy{}, nil
 }
 
-func TestTopOfAContainerIsCleared(t *testing.T) {
-	h, process := topOfAContainer(t)
+func TestContainerRootIsEmptied(t *testing.T) {
+	h, process := containerRoot(t)
 	never := func(string, error) bool { return false }
-	require.NoError(t, h.ensure(groupName{"berth", "kubepods"}, Limits{}, never))
+	require.NoError(t, h.ensure(cgroupName{"berth", "kubepods"}, Limits{}, never))
 	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", process.Process.Pid))
 	require.NoError(t, err)
-	require.Contains(t, string(group), "/"+filepath.Base(h.Dir)+"/"+evacuated+"\n")
-	require.NoError(t, h.ensure(groupName{"berth", "kubepods"}, Limits{}, never), "it may be done again")
+	require.Contains(t, string(group), "/"+filepath.Base(h.Dir)+"/"+initCgroup+"\n")
+	require.NoError(t, h.ensure(cgroupName{"berth", "kubepods"}, Limits{}, never), "it may be done again")
 }
 
-func TestGroupsBelowTheTopAreNotCleared(t *testing.T) {
-	h, process := topOfAContainer(t)
+func TestCgroupsBelowTheRootAreNotEmptied(t *testing.T) {
+	h, process := containerRoot(t)
 	inner := filepath.Join(h.Dir, "berth")
 	require.NoError(t, os.Mkdir(inner, 0o755))
 	procs := filepath.Join(inner, "cgroup.procs")
 	require.NoError(t, os.WriteFile(procs, []byte(strconv.Itoa(process.Process.Pid)), 0o644))
-	err := h.ensure(groupName{"berth", "kubepods"}, Limits{}, func(string, error) bool { return false })
+	err := h.ensure(cgroupName{"berth", "kubepods"}, Limits{}, func(string, error) bool { return false })
 	require.ErrorContains(t, err, "busy", "whoever put it there is to answer for it")
 	left, err := os.ReadFile(procs)
 	require.NoError(t, err)

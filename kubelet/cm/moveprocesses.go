@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// evacuated is the group that takes what ran in the top one.
-const evacuated = "init"
+// initCgroup is the group that takes what ran in the top one.
+const initCgroup = "init"
 
-// evacuateTries is how often the list of processes is read anew: one that is read may have forked since.
-const evacuateTries = 20
+// maxMoveAttempts is how often the list of processes is read anew: one that is read may have forked since.
+const maxMoveAttempts = 20
 
-// enableBelow lets the groups below dir have the controller. A group of version 2 that has processes of its own cannot
+// enableForChildren lets the groups below dir have the controller. A group of version 2 that has processes of its own cannot
 // give controllers to others ("no internal processes"; only the machine's root may). In a container the topmost group
 // that is seen is such a one: whoever started berth there runs in it, and berth too. They are moved into a group beside.
-func (h Hierarchy) enableBelow(dir, controller string) error {
+func (h Hierarchy) enableForChildren(dir, controller string) error {
 	err := enable(dir, controller)
-	for try := 0; errors.Is(err, syscall.EBUSY) && dir == h.Dir && try < evacuateTries; try++ {
-		if err := evacuate(dir); err != nil {
+	for try := 0; errors.Is(err, syscall.EBUSY) && dir == h.Dir && try < maxMoveAttempts; try++ {
+		if err := moveProcesses(dir); err != nil {
 			return fmt.Errorf("move the processes of %q into a group of their own: %w", dir, err)
 		}
 		err = enable(dir, controller)
@@ -29,9 +29,9 @@ func (h Hierarchy) enableBelow(dir, controller string) error {
 	return err
 }
 
-// evacuate moves the processes of a group into one below it.
-func evacuate(dir string) error {
-	target := filepath.Join(dir, evacuated)
+// moveProcesses moves the processes of a group into one below it.
+func moveProcesses(dir string) error {
+	target := filepath.Join(dir, initCgroup)
 	if err := os.Mkdir(target, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}

@@ -52,10 +52,10 @@ type Change struct {
 	Pod *corev1.Pod
 }
 
-// compare says what kind of change leads from old to next, two versions of one Pod, and false if none.
-func compare(old, next *corev1.Pod) (Op, bool) {
+// changeOp says what kind of change leads from old to next, two versions of one Pod, and false if none.
+func changeOp(old, next *corev1.Pod) (Op, bool) {
 	switch {
-	case !sameWanted(old, next):
+	case !sameDesired(old, next):
 		if next.DeletionTimestamp != nil {
 			return Delete, true
 		}
@@ -66,8 +66,8 @@ func compare(old, next *corev1.Pod) (Op, bool) {
 	return Reconcile, false
 }
 
-// sameWanted reports whether nothing changed that a Pod's worker acts on.
-func sameWanted(old, next *corev1.Pod) bool {
+// sameDesired reports whether nothing changed that a Pod's worker acts on.
+func sameDesired(old, next *corev1.Pod) bool {
 	return old.Generation == next.Generation &&
 		old.DeletionTimestamp.Equal(next.DeletionTimestamp) &&
 		apiequality.Semantic.DeepEqual(old.DeletionGracePeriodSeconds, next.DeletionGracePeriodSeconds) &&
@@ -79,7 +79,7 @@ func sameWanted(old, next *corev1.Pod) bool {
 func sameAnnotations(a, b map[string]string) bool {
 	count := func(m map[string]string) (n int) {
 		for key := range m {
-			if !local(key) {
+			if !isLocalAnnotation(key) {
 				n++
 			}
 		}
@@ -89,13 +89,13 @@ func sameAnnotations(a, b map[string]string) bool {
 		return false
 	}
 	for key, value := range a {
-		if other, ok := b[key]; !local(key) && (!ok || other != value) {
+		if other, ok := b[key]; !isLocalAnnotation(key) && (!ok || other != value) {
 			return false
 		}
 	}
 	return true
 }
 
-func local(key string) bool {
+func isLocalAnnotation(key string) bool {
 	return key == SourceAnnotation || key == SeenAnnotation || key == HashAnnotation
 }

@@ -7,18 +7,18 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
 
-// patience is how long a status waits for a later one that says more. A write costs the API server, and all who watch
+// debounceDelay is how long a status waits for a later one that says more. A write costs the API server, and all who watch
 // Pods, as much CPU as a good part of a container's start, and on a small node takes it from that.
-const patience = 500 * time.Millisecond
+const debounceDelay = 500 * time.Millisecond
 
-// canWait reports whether nobody needs to know at once what a status says beyond what the API server has: that the Pod
+// canDelay reports whether nobody needs to know at once what a status says beyond what the API server has: that the Pod
 // was seen and that its start has begun, which is over in a moment if all goes well, or that its newest generation was.
-func canWait(api *corev1.Pod, want corev1.PodStatus) bool {
-	return beginning(api, &want) || onlyGeneration(api.Status, want)
+func canDelay(api *corev1.Pod, want corev1.PodStatus) bool {
+	return isInitial(api, &want) || onlyGeneration(api.Status, want)
 }
 
-// beginning reports whether a status is the first word on a Pod that nothing was done for yet, and nothing went wrong.
-func beginning(api *corev1.Pod, want *corev1.PodStatus) bool {
+// isInitial reports whether a status is the first word on a Pod that nothing was done for yet, and nothing went wrong.
+func isInitial(api *corev1.Pod, want *corev1.PodStatus) bool {
 	if api.Status.StartTime != nil || api.DeletionTimestamp != nil || want.Phase != corev1.PodPending ||
 		want.Reason != "" || len(want.PodIPs) > 0 && !api.Spec.HostNetwork {
 		return false

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// limitsOf are the limits that amounts of CPU, memory and processes make. What is absent or zero sets nothing.
-func limitsOf(resources corev1.ResourceList) Limits {
+// limitsFor are the limits that amounts of CPU, memory and processes make. What is absent or zero sets nothing.
+func limitsFor(resources corev1.ResourceList) Limits {
 	limits := Limits{Memory: resources.Memory().Value()}
 	if cpu := resources.Cpu(); !cpu.IsZero() {
 		limits.CPUShares = Shares(cpu.MilliValue())
@@ -25,11 +25,11 @@ func limitsOf(resources corev1.ResourceList) Limits {
 	return limits
 }
 
-// Bound holds a group that somebody else made, like that of the system's own programs, to the amounts: CPU time by
+// EnforceReserved holds a group that somebody else made, like that of the system's own programs, to the amounts: CPU time by
 // shares, memory, and processes. The group is a path below the hierarchies, "/system.slice", whoever makes groups. It has
 // to be there, with each controller whose limit is to be set: what is missing is an error, and so is memory that is in
 // use already.
-func (m *Manager) Bound(ctx context.Context, group string, amounts corev1.ResourceList) error {
+func (m *Manager) EnforceReserved(ctx context.Context, group string, amounts corev1.ResourceList) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -37,13 +37,13 @@ func (m *Manager) Bound(ctx context.Context, group string, amounts corev1.Resour
 	if clean == "/" {
 		return fmt.Errorf("bound control group %q: name a group below the root", group)
 	}
-	hierarchies, err := m.mounted()
+	hierarchies, err := m.mountedHierarchies()
 	if err != nil {
 		return err
 	}
-	limits := limitsOf(amounts)
+	limits := limitsFor(amounts)
 	for _, controller := range limits.controllers() {
-		dir, unified, err := placeOf(hierarchies, controller, clean)
+		dir, unified, err := controllerDir(hierarchies, controller, clean)
 		if err != nil {
 			return err
 		}
@@ -59,8 +59,8 @@ func (m *Manager) Bound(ctx context.Context, group string, amounts corev1.Resour
 	return nil
 }
 
-// placeOf is the group's directory where the controller is, which has to be there.
-func placeOf(hierarchies []Hierarchy, controller, group string) (dir string, unified bool, err error) {
+// controllerDir is the group's directory where the controller is, which has to be there.
+func controllerDir(hierarchies []Hierarchy, controller, group string) (dir string, unified bool, err error) {
 	for _, h := range hierarchies {
 		if !slices.Contains(h.Controllers, controller) {
 			continue

@@ -135,7 +135,7 @@ func (c Config) validatePaths() error {
 	}
 	if c.StaticPods != "" {
 		if _, err := os.Stat(c.StaticPods); err != nil {
-			errs = append(errs, fmt.Errorf("--pod-manifest-path: make the file or the directory first, or correct the path: %w", err))
+			errs = append(errs, fmt.Errorf("--pod-manifest-path: create the file or the directory first, or correct the path: %w", err))
 		}
 	}
 	return errors.Join(errs...)

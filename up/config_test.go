@@ -22,7 +22,7 @@ func TestConfigErrorsNameTheFlag(t *testing.T) {
 		"port out of range": {Config{APIPort: 70000}, "--api-port 70000"},
 		"data in a file":    {Config{DataDir: "/proc/version"}, "--data-dir /proc/version: it is a file"},
 		"below a file":      {Config{DataDir: "/proc/version/x"}, "--data-dir /proc/version/x: it is a file"},
-		"no static Pods":    {Config{StaticPods: "/absent"}, "--pod-manifest-path: make the file"},
+		"no static Pods":    {Config{StaticPods: "/absent"}, "--pod-manifest-path: create the file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.config.NodeName == "" {

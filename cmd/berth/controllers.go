@@ -37,8 +37,8 @@ func newControllers() *cobra.Command {
 		Use: "controllers", Short: "Run berth's controllers on a cluster you have", Args: noArgs,
 		Long: "Runs berth's controllers against any Kubernetes cluster until Ctrl-C. `provision` serves the storage class\n" +
 			"berth-local on this machine (create the class with `berth controllers --print-class | kubectl apply -f -`).\n" +
-			"`attachdetach` works for the nodes that --attach-nodes selects, which kube-controller-manager's own must leave alone.\n" +
-			"`replicaset` stands in for kube-controller-manager's own: turn that one off first.",
+			"`attachdetach` manages the nodes that --attach-nodes selects; no other attach/detach controller may manage them.\n" +
+			"`replicaset` replaces the controller of that name in kube-controller-manager: disable that one first.",
 		Example: "  berth controllers --kubeconfig admin.kubeconfig\n" +
 			"  berth controllers --kubeconfig admin.kubeconfig --csi-driver disks.example.com=/run/disks/csi.sock\n" +
 			"  berth controllers --kubeconfig admin.kubeconfig --controllers attachdetach --attach-nodes pool=berth",
@@ -53,15 +53,15 @@ func newControllers() *cobra.Command {
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig (inside a Pod: its own identity)")
 	f.StringSliceVar(&flags.run, "controllers", []string{"provision"}, "which to run: "+strings.Join(controllerNames, ", "))
 	f.StringVar(&flags.nodeName, "node-name", "", "this machine's Node (default: the host name)")
-	f.StringVar(&flags.volumes, "local-volumes-dir", "/var/lib/berth/volumes", "where the volumes of class berth-local lie")
-	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach works for (required with it)")
+	f.StringVar(&flags.volumes, "local-volumes-dir", "/var/lib/berth/volumes", "directory of the volumes of class berth-local")
+	f.StringVar(&flags.attachNodes, "attach-nodes", "", "label selector of the nodes that attachdetach manages (required with it)")
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.attach, "csi-attacher", true, "with --csi-driver: attach volumes too (false: the driver has an external-attacher)")
-	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: make volumes larger too (false: the driver has an external-resizer)")
-	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: let one of several replicas work at a time")
+	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: expand volumes too (false: the driver has an external-resizer)")
+	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: run several replicas of which one at a time is active")
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
-	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish how much room the driver has")
-	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish CSIStorageCapacity objects for the driver")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
 	f.Bool("print-class", false, "print the storage class berth-local and exit")
 	return cmd
 }
@@ -81,7 +81,7 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 		return fmt.Errorf("make an API client: %w", err)
 	}
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
-		f.run = nil // who names drivers wants those
+		f.run = nil // --csi-driver alone runs only that driver's sidecars
 	}
 	records := newTimelineServer(f.socket)
 	starts := map[string]func(context.Context) error{
@@ -124,10 +124,10 @@ func (f controllersFlags) controller(name string, client kubernetes.Interface, r
 	return f.provision(client, recorder, logger)
 }
 
-// attachdetach works only for nodes that were named: two controllers for one node would undo each other's work.
+// attachdetach manages only the selected nodes: two controllers for one node would undo each other's work.
 func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
 	if f.attachNodes == "" {
-		return nil, usageError{errors.New("--attach-nodes is required: which nodes does no other attach/detach controller work for?")}
+		return nil, usageError{errors.New("--attach-nodes is required: select the nodes that no other attach/detach controller manages")}
 	}
 	nodes, err := labels.Parse(f.attachNodes)
 	if err != nil {
@@ -138,7 +138,7 @@ func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *ti
 	if err != nil {
 		return nil, err
 	}
-	logger.Info("attachdetach works for selected nodes only", "selector", nodes)
+	logger.Info("attachdetach manages the selected nodes only", "selector", nodes)
 	return controller.Start, nil
 }
 
@@ -155,7 +155,7 @@ func (f controllersFlags) provision(client kubernetes.Interface, recorder *timel
 	if err != nil {
 		return nil, err
 	}
-	// Every node runs its own: nobody else can make a directory on it, so there is no leader to elect.
+	// Each node runs its own instance, because no other machine can create a directory on it: there is no leader to elect.
 	controller, err := provision.New(client, local.ProvisionerName, provisioner, provision.LeaderElection(false),
 		provision.IntentFinalizer(local.IntentFinalizer(node)), provision.Timeline(recorder), provision.Logger(logger))
 	if err != nil {

@@ -23,8 +23,8 @@ func newCSIDriver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "csi-driver --endpoint SOCKET --node-id NAME --root DIR", Short: "Serve disks of this machine over CSI",
 		Long: "Serves the CSI driver " + csidriver.Name + " until Ctrl-C: volumes are sparse image files on loop devices, with real\n" +
-			"size limits, ext4, xfs or raw block, expansion, snapshots and clones. With --plugins-registry it makes itself known\n" +
-			"to the node's kubelet.",
+			"size limits, ext4, xfs or raw block, expansion, snapshots and clones. With --plugins-registry it registers itself\n" +
+			"with the node's kubelet.",
 		Example: "  berth csi-driver --endpoint /run/disks/csi.sock --node-id worker-1 --root /var/lib/disks \\\n" +
 			"      --plugins-registry /var/lib/kubelet/plugins_registry",
 		Args: noArgs,
@@ -51,11 +51,11 @@ func newCSIDriver() *cobra.Command {
 	f.StringVar(&config.Root, "root", "", "the directory of the images (required)")
 	f.Int64Var(&config.MaxVolumes, "max-volumes", 0, "how many volumes the node may have attached (0: no limit)")
 	f.StringVar(&config.Name, "name", csidriver.Name, "the driver's name")
-	f.BoolVar(&config.Shared, "shared", false, "other nodes reach --root too: a volume goes to whichever node it is attached to")
-	f.BoolVar(&config.NodeOnly, "node-only", false, "with --shared: leave the controller service to another node's driver")
-	f.BoolVar(&config.Thin, "thin", false, "let volumes promise more than the disk holds")
+	f.BoolVar(&config.Shared, "shared", false, "--root is shared by several nodes: a volume can be attached to any of them, to one at a time")
+	f.BoolVar(&config.NodeOnly, "node-only", false, "with --shared: serve no controller service; another node's driver does")
+	f.BoolVar(&config.Thin, "thin", false, "allow volumes whose sizes sum to more than the disk has free")
 	f.StringVar(&registry, "plugins-registry", "", "the kubelet's plugins_registry directory, to register there")
-	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	f.IntVarP(&verbosity, "verbosity", "v", 0, verbosityUsage)
 	return cmd
 }
 

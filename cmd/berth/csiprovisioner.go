@@ -26,10 +26,10 @@ func newCSIProvisioner() *cobra.Command {
 	var f csiProvisionerFlags
 	cmd := &cobra.Command{
 		Use: "csi-provisioner --csi-address SOCKET", Short: "Provision volumes by a CSI driver, as the driver's sidecar",
-		Long: "Makes and removes the volumes of the CSI driver that serves on a socket, for any Kubernetes cluster, until Ctrl-C:\n" +
-			"it stands in for external-provisioner in a driver's Pod. The driver says its name itself. With --enable-capacity\n" +
-			"it also publishes how much room the driver has, owned by what controls its Pod (POD_NAME and POD_NAMESPACE);\n" +
-			"with --enable-resizer it makes volumes larger whose claims ask for more, and stands in for external-resizer too.",
+		Long: "Provisions and deletes the volumes of the CSI driver that serves on a socket, for any Kubernetes cluster, until\n" +
+			"Ctrl-C: it replaces external-provisioner in a driver's Pod. It reads the driver's name from the driver. With\n" +
+			"--enable-capacity it also publishes CSIStorageCapacity objects, owned by the controller of its Pod (POD_NAME and\n" +
+			"POD_NAMESPACE); with --enable-resizer it expands volumes whose claims request more, and replaces external-resizer too.",
 		Example: "  berth csi-provisioner --csi-address /csi/csi.sock --leader-election --enable-capacity",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,17 +42,17 @@ func newCSIProvisioner() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.address, "csi-address", "", "the driver's unix socket (required)")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig (inside a Pod: its own identity)")
-	flags.BoolVar(&f.leaderElection, "leader-election", false, "let one of several replicas work at a time")
-	flags.StringVar(&f.leaderNamespace, "leader-election-namespace", "", "where the Lease is (default: the Pod's namespace)")
-	flags.DurationVar(&f.timeout, "timeout", csiprovision.DefaultTimeout, "how long one call to the driver may take; a longer one is repeated")
-	flags.IntVar(&f.workers, "worker-threads", 100, "how many calls run at once")
+	flags.BoolVar(&f.leaderElection, "leader-election", false, "run several replicas of which one at a time is active")
+	flags.StringVar(&f.leaderNamespace, "leader-election-namespace", "", "namespace of the leader election Lease (default: the Pod's namespace)")
+	flags.DurationVar(&f.timeout, "timeout", csiprovision.DefaultTimeout, "timeout of one call to the driver; a call that times out is repeated")
+	flags.IntVar(&f.workers, "worker-threads", 100, "maximum number of concurrent calls")
 	flags.StringVar(&f.fsType, "default-fstype", "", "the filesystem of volumes whose class names none (default: the driver's)")
-	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "tell the driver the names of the claim and the volume")
+	flags.BoolVar(&f.metadata, "extra-create-metadata", false, "pass the names of the claim and the volume to the driver")
 	flags.BoolVar(&f.capacity, "enable-capacity", false, "publish CSIStorageCapacity objects")
-	flags.BoolVar(&f.resize, "enable-resizer", false, "make volumes larger whose claims ask for more, in external-resizer's place")
-	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to ask for room that changes without an event (default 1m)")
-	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve metrics on this port (0: do not)")
-	flags.IntVarP(&f.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	flags.BoolVar(&f.resize, "enable-resizer", false, "expand volumes whose claims request more, in place of external-resizer")
+	flags.DurationVar(&f.capacityPeriod, "capacity-poll-interval", 0, "how often to poll the driver's capacity for changes that have no event (default 1m)")
+	flags.IntVar(&f.metricsPort, "metrics-port", 0, "serve metrics on this port (0: disabled)")
+	flags.IntVarP(&f.verbosity, "verbosity", "v", 0, verbosityUsage)
 	return cmd
 }
 
@@ -85,20 +85,20 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	return start(ctx)
 }
 
-// driverName asks the driver for its name, and waits for the driver if it is not there yet.
+// driverName reads the driver's name over CSI. It waits for a driver that does not serve yet.
 func driverName(ctx context.Context, address string, logger *slog.Logger) (string, error) {
 	conn, err := dialDriver(address)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	logger.Info("asking the driver for its name", "socket", address)
+	logger.Info("reading the driver's name", "socket", address)
 	info, err := csi.NewIdentityClient(conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return "", fmt.Errorf("ask the driver on %s for its name: %w", address, err)
+		return "", fmt.Errorf("read the name of the driver on %s: %w", address, err)
 	}
 	if info.GetName() == "" {
-		return "", fmt.Errorf("the driver on %s gives no name", address)
+		return "", fmt.Errorf("the driver on %s reports an empty name", address)
 	}
 	return info.GetName(), nil
 }

@@ -14,26 +14,26 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// severity is how bad a finding of the doctor is.
+// severity is how serious a diagnosis is.
 type severity string
 
 const (
-	severityOK      severity = "ok"      // as it should be
-	severityWarning severity = "lacking" // Berth lives with it, and says what is worse for it
-	severityError   severity = "broken"  // `berth up` fails or a dead cluster is in the way
+	severityOK      severity = "ok"
+	severityWarning severity = "warning" // Berth works without it, with the restriction that Found names
+	severityError   severity = "error"   // `berth up` fails, or a dead cluster occupies resources
 )
 
-// diagnosis is one thing that the doctor looked at.
+// diagnosis is the result of one check.
 type diagnosis struct {
-	// Name is what was looked at, in a word or two.
+	// Name is the subject of the check, in a word or two.
 	Name     string   `json:"name"`
 	Severity severity `json:"severity"`
-	// Found is what there is, in one sentence.
+	// Found is the finding, in one sentence.
 	Found string `json:"found"`
-	// Remedy is what a person can do; empty if nothing needs doing.
-	Remedy string `json:"mend,omitempty"`
+	// Remedy says what to do about it; empty if nothing needs to be done.
+	Remedy string `json:"remedy,omitempty"`
 
-	// confirmation is the question before fix, which does it; fix is nil if only a person can.
+	// confirmation is the question that is asked before fix runs; fix is nil if berth cannot fix it.
 	confirmation string
 	fix          func(context.Context) error
 }
@@ -45,7 +45,7 @@ type report struct {
 	Leftovers []diagnosis `json:"leftovers"`
 }
 
-// newReport is one without leftovers.
+// newReport returns a report without leftovers.
 func newReport(machine []diagnosis) report {
 	return report{typeMeta{"doctor.berth.dev/v1alpha1", "Diagnosis"}, machine, []diagnosis{}}
 }
@@ -58,12 +58,12 @@ type doctorFlags struct {
 func newDoctor() *cobra.Command {
 	var flags doctorFlags
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine lacks, what dead clusters left over, and how to mend it", Args: noArgs,
-		Long: "Looks at the machine (rights, cgroups, file systems, network tools, limits, programs) and for what clusters that were\n" +
-			"killed left behind (mounts, shims, loop devices, bridges, firewall rules, cgroups, directories below /run/berth).\n" +
-			"Nothing is changed without --fix, which asks before each step. Clusters that run are left alone, and so are data\n" +
-			"directories.\n\n" +
-			"Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.",
+		Use: "doctor", Short: "Check this machine, find leftovers of dead clusters, and fix what can be fixed", Args: noArgs,
+		Long: "Checks the machine (privileges, cgroups, file systems, network tools, limits, programs) and finds leftovers of clusters\n" +
+			"that were killed (mounts, shims, loop devices, bridges, firewall rules, cgroups, directories below /run/berth).\n" +
+			"Nothing is changed without --fix, which asks before each step. Running clusters and data directories are never\n" +
+			"touched.\n\n" +
+			"Exit codes: 0 no errors found, 1 errors found, 2 wrong usage.",
 		Example: "  berth doctor\n  berth doctor -o json\n  sudo berth doctor --fix",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(flags.output); err != nil {
@@ -76,14 +76,14 @@ func newDoctor() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
-	cmd.Flags().BoolVar(&flags.fix, "fix", false, "mend what can be mended, asking before each step")
-	cmd.Flags().BoolVar(&flags.yes, "yes", false, "with --fix: do not ask")
+	cmd.Flags().BoolVar(&flags.fix, "fix", false, "fix what can be fixed, asking before each step")
+	cmd.Flags().BoolVar(&flags.yes, "yes", false, "with --fix: do not ask before each step")
 	return cmd
 }
 
 func (f doctorFlags) run(cmd *cobra.Command) error {
 	layout, err := layoutOf(cmd)
-	if errors.Is(err, fs.ErrPermission) { // it has much to say to those who are not root, too
+	if errors.Is(err, fs.ErrPermission) { // most checks work without root
 		layout, err = layoutWithoutState(cmd)
 	}
 	if err != nil {
@@ -91,8 +91,8 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	}
 	r := newReport(checkMachine(layout))
 	dead, unseen := up.FindLeftovers(cmd.Context())
-	if unseen != nil { // what there is to tell comes first
-		unseen = fmt.Errorf("look for leftovers: %w", unseen)
+	if unseen != nil { // the report is printed first
+		unseen = fmt.Errorf("find leftovers: %w", unseen)
 	}
 	for _, remains := range dead {
 		r.Leftovers = append(r.Leftovers, leftoverDiagnosis(remains))
@@ -111,24 +111,24 @@ func (f doctorFlags) run(cmd *cobra.Command) error {
 	return errors.Join(err, unseen)
 }
 
-// applyFixes fixes what the person wants to be fixed, and counts what stays broken.
+// applyFixes applies the fixes that the user agrees to, and counts the errors that remain.
 func (f doctorFlags) applyFixes(cmd *cobra.Command, r report) (left int, err error) {
 	for _, d := range append(r.Machine, r.Leftovers...) {
 		if d.Severity != severityError {
 			continue
 		}
-		mended, err := f.applyFix(cmd, d)
+		fixed, err := f.applyFix(cmd, d)
 		if err != nil {
 			return left, err
 		}
-		if !mended {
+		if !fixed {
 			left++
 		}
 	}
 	return left, nil
 }
 
-// applyFix fixes one thing if that was asked for and the person agrees.
+// applyFix applies the fix of one diagnosis if --fix is given and the user agrees.
 func (f doctorFlags) applyFix(cmd *cobra.Command, d diagnosis) (bool, error) {
 	if !f.fix || d.fix == nil {
 		return false, nil
@@ -144,13 +144,13 @@ func (f doctorFlags) applyFix(cmd *cobra.Command, d diagnosis) (bool, error) {
 		}
 	}
 	if err := d.fix(cmd.Context()); err != nil {
-		return false, fmt.Errorf("mend %s: %w", d.Name, err)
+		return false, fmt.Errorf("fix %s: %w", d.Name, err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "mended: %s\n", d.Name)
+	fmt.Fprintf(cmd.ErrOrStderr(), "fixed: %s\n", d.Name)
 	return true, nil
 }
 
-// oneByte reads no further than it must, so that the next question gets the next answer of a pipe.
+// oneByte reads one byte at a time, so that the next question reads the next line of a pipe.
 type oneByte struct{ io.Reader }
 
 func (r oneByte) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(1, len(p))]) }
@@ -174,9 +174,9 @@ func printReport(w io.Writer, r report) error {
 	}
 	list("This machine", r.Machine)
 	if len(r.Leftovers) > 0 {
-		list("\nLeft over of clusters that are dead", r.Leftovers)
+		list("\nLeftovers of dead clusters", r.Leftovers)
 	} else {
-		b.WriteString("\nNothing is left over of dead clusters.\n")
+		b.WriteString("\nNo leftovers of dead clusters.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

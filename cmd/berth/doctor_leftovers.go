@@ -7,7 +7,7 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// leftoverDiagnosis words what a dead cluster left.
+// leftoverDiagnosis describes the leftovers of one dead cluster.
 func leftoverDiagnosis(r *up.Leftover) diagnosis {
 	var parts []string
 	count := func(n int, what string) {
@@ -15,7 +15,7 @@ func leftoverDiagnosis(r *up.Leftover) diagnosis {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	count(len(r.Shims), "containers' shims")
+	count(len(r.Shims), "container shims")
 	count(len(r.Mounts), "mounts")
 	count(len(r.Cgroups), "cgroups")
 	count(len(r.Disks), "loop devices")
@@ -31,6 +31,6 @@ func leftoverDiagnosis(r *up.Leftover) diagnosis {
 		found += " of the cluster in " + r.DataDir
 	}
 	return diagnosis{Name: "cluster " + r.ID, Severity: severityError, Found: found,
-		Remedy:       "`berth up` on its data directory takes it over; else remove it with berth doctor --fix (its data directory stays)",
+		Remedy:       "run `berth up` on its data directory to take it over, or remove it with berth doctor --fix (its data directory stays)",
 		confirmation: "Remove all of that? Its data directory stays.", fix: r.Remove}
 }

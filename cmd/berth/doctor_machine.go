@@ -11,7 +11,7 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// checkMachine looks at what `berth up` needs of this machine, and at what it can do without.
+// checkMachine checks what `berth up` requires of this machine, and what it works without.
 func checkMachine(layout up.Layout) []diagnosis {
 	return []diagnosis{
 		checkRoot(), checkCgroups(), checkOOMScore(), checkOverlay(layout.DataDir), checkFirewall(), checkConfinement(), checkInotify(),
@@ -44,7 +44,7 @@ func checkOOMScore() diagnosis {
 		for line := range strings.Lines(string(data)) {
 			var caps uint64
 			if n, _ := fmt.Sscanf(line, "CapEff:\t%x", &caps); n == 1 && caps&(1<<unix.CAP_SYS_RESOURCE) != 0 {
-				return diagnosis{Name: "CAP_SYS_RESOURCE", Severity: severityOK, Found: "held: OOM scores can be lowered"}
+				return diagnosis{Name: "CAP_SYS_RESOURCE", Severity: severityOK, Found: "present: OOM scores can be lowered"}
 			}
 		}
 	}
@@ -52,13 +52,13 @@ func checkOOMScore() diagnosis {
 		Found: "missing: containers keep containerd's OOM score where Kubernetes would lower it", Remedy: "run outside the container that drops it"}
 }
 
-// checkOverlay looks for the kernel's support only; `berth up` tries it on the data directory's file system.
+// checkOverlay checks only the kernel's support; `berth up` tries it on the data directory's file system.
 func checkOverlay(dataDir string) diagnosis {
 	data, err := os.ReadFile("/proc/filesystems")
 	if err == nil && strings.Contains(string(data), "\toverlay\n") {
-		return diagnosis{Name: "overlayfs", Severity: severityOK, Found: "known to the kernel"}
+		return diagnosis{Name: "overlayfs", Severity: severityOK, Found: "supported by the kernel"}
 	}
-	return diagnosis{Name: "overlayfs", Severity: severityWarning, Found: "the kernel does not know it (yet): images are copied for each container below " + dataDir,
+	return diagnosis{Name: "overlayfs", Severity: severityWarning, Found: "not supported by the kernel (or module not loaded): images are copied for each container below " + dataDir,
 		Remedy: "modprobe overlay"}
 }
 
@@ -68,7 +68,7 @@ func checkFirewall() diagnosis {
 			return diagnosis{Name: "firewall", Severity: severityOK, Found: path}
 		}
 	}
-	return diagnosis{Name: "firewall", Severity: severityError, Found: "neither iptables nor nft is there, which Pods' networking needs",
+	return diagnosis{Name: "firewall", Severity: severityError, Found: "neither iptables nor nft found; Pod networking needs one of them",
 		Remedy: "apt-get install iptables"}
 }
 
@@ -82,7 +82,7 @@ func checkConfinement() diagnosis {
 	return diagnosis{Name: "confinement", Severity: severityWarning, Found: "neither AppArmor nor SELinux: containers are confined by namespaces and seccomp alone"}
 }
 
-// minInotifyInstances is how many inotify instances many containers easily use up.
+// minInotifyInstances is the number of inotify instances below which many containers exhaust them.
 const minInotifyInstances = 512
 
 func checkInotify() diagnosis {
@@ -93,16 +93,16 @@ func checkInotify() diagnosis {
 		_, err = fmt.Sscan(string(data), &instances)
 	}
 	if err != nil {
-		return diagnosis{Name: "inotify", Severity: severityWarning, Found: fmt.Sprintf("%s cannot be read: %v", limit, err)}
+		return diagnosis{Name: "inotify", Severity: severityWarning, Found: fmt.Sprintf("failed to read %s: %v", limit, err)}
 	}
 	if instances < minInotifyInstances {
-		return diagnosis{Name: "inotify", Severity: severityWarning, Found: fmt.Sprintf("%d instances: many Pods may see \"too many open files\"", instances),
+		return diagnosis{Name: "inotify", Severity: severityWarning, Found: fmt.Sprintf("%d instances: with many Pods, containers may fail with \"too many open files\"", instances),
 			Remedy: fmt.Sprintf("sysctl fs.inotify.max_user_instances=%d", 16*minInotifyInstances)}
 	}
 	return diagnosis{Name: "inotify", Severity: severityOK, Found: fmt.Sprintf("%d instances", instances)}
 }
 
-// checkDiskSpace looks whether the node of a cluster there would say that its disk is full.
+// checkDiskSpace checks whether the Node of a cluster in dataDir would report disk pressure.
 func checkDiskSpace(dataDir string) diagnosis {
 	free, err := up.FreeBytes(dataDir)
 	if err != nil {
@@ -110,12 +110,12 @@ func checkDiskSpace(dataDir string) diagnosis {
 	}
 	found := fmt.Sprintf("%.1f GiB free for %s", float64(free)/(1<<30), dataDir)
 	if free < up.EnoughFreeBytes {
-		return diagnosis{Name: "disk", Severity: severityWarning, Found: found, Remedy: "make room, or choose another --data-dir"}
+		return diagnosis{Name: "disk", Severity: severityWarning, Found: found, Remedy: "free disk space, or choose another --data-dir"}
 	}
 	return diagnosis{Name: "disk", Severity: severityOK, Found: found}
 }
 
-// checkPrograms looks for what `make build` puts beside berth.
+// checkPrograms checks that the programs which `make build` puts beside berth exist.
 func checkPrograms(layout up.Layout) diagnosis {
 	var missing []string
 	for _, name := range append(up.Programs(), kubectlProgram) {
@@ -127,5 +127,5 @@ func checkPrograms(layout up.Layout) diagnosis {
 		return diagnosis{Name: "programs", Severity: severityError, Found: "missing below " + layout.BinDir + ": " + strings.Join(missing, ", "),
 			Remedy: "make build"}
 	}
-	return diagnosis{Name: "programs", Severity: severityOK, Found: "all there below " + layout.BinDir}
+	return diagnosis{Name: "programs", Severity: severityOK, Found: "all found below " + layout.BinDir}
 }

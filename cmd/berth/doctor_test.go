@@ -12,7 +12,7 @@ import (
 func TestLeftoversAreWorded(t *testing.T) {
 	d := leftoverDiagnosis(&up.Leftover{ID: "0123abcd", Shims: []int{100}, Cgroups: []string{"/sys/fs/cgroup/berth-0123abcd"}, Bridge: true})
 	require.Equal(t, severityError, d.Severity)
-	require.Equal(t, "1 containers' shims, 1 cgroups, bridge berth0123abcd", d.Found)
+	require.Equal(t, "1 container shims, 1 cgroups, bridge berth0123abcd", d.Found)
 	require.NotEmpty(t, d.confirmation, "--fix asks first")
 
 	d = leftoverDiagnosis(&up.Leftover{ID: "0123abcd", DataDir: "/data", Mounts: []string{"/data/kubelet/a"}, Disks: []string{"/data/disks/b"},

@@ -27,21 +27,21 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// The exit codes of `berth explain --exit-code`, beside 0 (ready or succeeded), 1 (no answer) and 2 (wrong usage).
+// The exit codes of `berth explain --exit-code`, besides 0 (ready or succeeded), 1 (error) and 2 (wrong usage).
 const (
 	exitFailed      = 3
 	exitWaiting     = 4
 	exitTerminating = 5
 )
 
-// pluginName is how kubectl finds berth as `kubectl why`: a link of this name on the PATH.
+// pluginName is the name under which kubectl finds berth as `kubectl why`: a link of this name on the PATH.
 const pluginName = "kubectl-why"
 
 type explainFlags struct {
 	kubeconfig, context, namespace, selector, output, socket string
 	all, allNamespaces, watch, exitCode, plugin              bool
 	timeout                                                  time.Duration
-	// layout is of the cluster that --data-dir means; set by connect.
+	// layout is that of the cluster of --data-dir; connect sets it.
 	layout up.Layout
 }
 
@@ -49,12 +49,12 @@ func newExplain() *cobra.Command {
 	var flags explainFlags
 	cmd := &cobra.Command{
 		Use: "explain TYPE/NAME", Aliases: []string{"why"},
-		Short: "Say why a Pod, claim, volume, node or ReplicaSet is not there yet, or how it came up",
-		Long: "Says in one sentence what the object waits for, since when, and who holds it; then the stages of its way, where the\n" +
-			"time went, the evidence, and the next safe command. With --all, lists everything that is stuck, the worst first.\n\n" +
+		Short: "Explain why a Pod, claim, volume, node or ReplicaSet is not ready, or how it became ready",
+		Long: "Says in one sentence what the object waits for, since when, and what holds it; then lists its stages, where the time\n" +
+			"went, the evidence, and the next safe command. With --all, lists everything that is stuck, the worst first.\n\n" +
 			"Types: pod, pvc, pv, node, replicaset, deployment, and kubectl's other names for them.\n\n" +
-			"Exit codes: 0 answered, 1 no answer (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
-			"3 failed, 4 waiting, 5 terminating; with --all, that of the worst.",
+			"Exit codes: 0 explained, 1 not possible (no such object, no cluster), 2 wrong usage. With --exit-code also\n" +
+			"3 failed, 4 waiting, 5 terminating; with --all, the code of the worst object.",
 		Example: "  berth explain pod/demo\n  berth why pvc/data -n shop -o json\n  berth explain --all\n" +
 			"  berth explain pod/demo -w\n  ln -s $(readlink -f $(which berth)) /usr/local/bin/kubectl-why && kubectl why pod/demo",
 		ValidArgsFunction: flags.complete,
@@ -68,22 +68,22 @@ func newExplain() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "another cluster's kubeconfig; berth's own by default")
-	f.StringVar(&flags.socket, "socket", "", "`path` of the --socket of a 'berth node' or 'berth controllers' to ask (default: that of --data-dir)")
+	f.StringVar(&flags.socket, "socket", "", "`path` of the --socket of a 'berth node' or 'berth controllers' to read stages from (default: that of --data-dir)")
 	f.StringVar(&flags.context, "context", "", "the kubeconfig's context to use")
 	f.StringVarP(&flags.namespace, "namespace", "n", "", "the object's namespace (default: the kubeconfig's)")
 	f.BoolVar(&flags.all, "all", false, "list everything that is stuck, the worst first (in all namespaces unless -n is given)")
 	f.BoolVarP(&flags.allNamespaces, "all-namespaces", "A", false, "with --all: all namespaces, nodes and volumes")
 	f.StringVarP(&flags.selector, "selector", "l", "", "with --all: only objects with these labels")
-	f.BoolVarP(&flags.watch, "watch", "w", false, "stay, and answer again at every change, until it is ready or has ended")
+	f.BoolVarP(&flags.watch, "watch", "w", false, "explain again at every change, until the object is ready or has ended")
 	f.StringVarP(&flags.output, "output", "o", "", "output format: json or yaml")
 	f.BoolVar(&flags.exitCode, "exit-code", false, "exit with 0 if ready or succeeded, 3 failed, 4 waiting, 5 terminating")
-	f.DurationVar(&flags.timeout, "request-timeout", 10*time.Second, "how long one request to the API server may take")
+	f.DurationVar(&flags.timeout, "request-timeout", 10*time.Second, "timeout of one request to the API server")
 	f.BoolVar(&flags.plugin, "plugin", false, "use KUBECONFIG and ~/.kube/config as kubectl does")
-	_ = f.MarkHidden("plugin") // it is there
+	_ = f.MarkHidden("plugin") // fails only for a flag that does not exist
 	return cmd
 }
 
-// pluginArgs makes `kubectl-why …` mean `berth explain --plugin …`.
+// pluginArgs turns `kubectl-why …` into `berth explain --plugin …`.
 func pluginArgs(argv []string) []string {
 	if filepath.Base(argv[0]) == pluginName {
 		return append([]string{"explain", "--plugin"}, argv[1:]...)
@@ -91,7 +91,7 @@ func pluginArgs(argv []string) []string {
 	return argv[1:]
 }
 
-// target is what to explain; an empty kind is all that is stuck.
+// target is the object to explain; an empty kind means everything that is stuck.
 type target struct{ kind, name string }
 
 // parse reads "TYPE NAME" or "TYPE/NAME", as kubectl does, and checks the flags against one another.
@@ -107,7 +107,7 @@ func (f *explainFlags) parse(args []string) (target, error) {
 	}
 	if f.all || len(args) == 0 && (f.allNamespaces || f.selector != "") {
 		if len(args) > 0 {
-			return target{}, fmt.Errorf("--all takes no object, and here is %q", args[0])
+			return target{}, fmt.Errorf("--all takes no object: unexpected argument %q", args[0])
 		}
 		if f.watch {
 			return target{}, errors.New("--all and --watch exclude each other: watch one object")
@@ -120,7 +120,7 @@ func (f *explainFlags) parse(args []string) (target, error) {
 	var word, name string
 	switch len(args) {
 	case 0:
-		return target{}, errors.New("which object? Say `berth explain pod/NAME`, or `berth explain --all`")
+		return target{}, errors.New("no object given: use `berth explain pod/NAME`, or `berth explain --all`")
 	case 1:
 		word, name, _ = strings.Cut(args[0], "/")
 	case 2:
@@ -133,12 +133,12 @@ func (f *explainFlags) parse(args []string) (target, error) {
 		return target{}, err
 	}
 	if name == "" || strings.Contains(name, "/") {
-		return target{}, fmt.Errorf("which %s? Say `berth explain %s/NAME`", kind, word)
+		return target{}, fmt.Errorf("no name of a %s given: use `berth explain %s/NAME`", kind, word)
 	}
 	return target{kind, name}, nil
 }
 
-// connect makes the API client that the flags name, and the way to the running berth's records if there is one.
+// connect returns the API client that the flags name, and the records of the running berth if there is one.
 func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source, error) {
 	var src explain.Source
 	layout, err := layoutOf(cmd)
@@ -153,13 +153,13 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	case !f.plugin:
 		rules.ExplicitPath = layout.AdminKubeconfig()
 		if _, err := os.Stat(rules.ExplicitPath); err != nil {
-			return nil, src, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir or --kubeconfig (%w)",
+			return nil, src, fmt.Errorf("no cluster found in %s: start one with `berth up`, or name one with --data-dir or --kubeconfig (%w)",
 				layout.DataDir, err)
 		}
 	}
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
 	config, err := loader.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) { // client-go asks for its own variables here
+	if clientcmd.IsEmptyConfig(err) { // client-go's own error suggests environment variables
 		return nil, src, fmt.Errorf("%s names no cluster: give another one with --kubeconfig",
 			cmp.Or(rules.ExplicitPath, "neither KUBECONFIG nor ~/.kube/config"))
 	}
@@ -175,7 +175,7 @@ func (f *explainFlags) connect(cmd *cobra.Command) (*rest.Config, explain.Source
 	if src.Client, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, src, fmt.Errorf("make an API client: %w", err)
 	}
-	// UIDs tell clusters apart: asking a berth that knows nothing of another cluster's objects does no harm.
+	// Records are looked up by UID, so records of another cluster cannot match.
 	socket := cmp.Or(f.socket, layout.Socket())
 	if _, err := os.Stat(socket); err == nil {
 		src.Records = remote.NewClient(socket)
@@ -193,7 +193,7 @@ func (f *explainFlags) run(cmd *cobra.Command, of target) error {
 	return explainDialError(config.Host, f.explainAndPrint(cmd, config, src, of))
 }
 
-// explainDialError says once, and with what to do, that nobody is there to be asked, where each question has an error of its own.
+// explainDialError replaces the errors of many refused requests by one that says what to do.
 func explainDialError(server string, err error) error {
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return fmt.Errorf("the API server at %s cannot be reached: is the cluster running? `berth up` brings one of its own back (%w)",
@@ -202,7 +202,7 @@ func explainDialError(server string, err error) error {
 	return err
 }
 
-// explainAndPrint says what there is to say of the object, or of all.
+// explainAndPrint explains the object, or everything that is stuck, and prints the result.
 func (f *explainFlags) explainAndPrint(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) error {
 	if of.kind == "" {
 		return f.runAll(cmd, src)
@@ -227,7 +227,7 @@ func (f *explainFlags) explainAndPrint(cmd *cobra.Command, config *rest.Config, 
 	return f.exitCodeFor(explanation)
 }
 
-// notFound adds to an error the name that was meant, if one is near.
+// notFound adds the closest existing name to a "not found" error.
 func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
@@ -236,12 +236,12 @@ func (f *explainFlags) notFound(cmd *cobra.Command, of target, err error) error 
 		return fmt.Errorf("%w: did you mean %q?", err, near)
 	}
 	if explain.Namespaced(of.kind) {
-		return fmt.Errorf("%w: is it in another namespace (-n)?", err)
+		return fmt.Errorf("%w: if it is in another namespace, use -n", err)
 	}
 	return err
 }
 
-// exitCodeFor is the exit code that the answer asks for.
+// exitCodeFor returns the exit code for the object's state, nil without --exit-code.
 func (f *explainFlags) exitCodeFor(explanation *explain.Explanation) error {
 	if !f.exitCode {
 		return nil
@@ -296,13 +296,13 @@ func (f *explainFlags) print(cmd *cobra.Command, explanation *explain.Explanatio
 	return style().Print(cmd.OutOrStdout(), explanation)
 }
 
-// style follows the terminal: bars and colours only there, and no colours if NO_COLOR says so.
+// style returns the style for standard output: bars and colours on a terminal only, no colours with NO_COLOR.
 func style() explain.Style {
 	width := terminalWidth()
 	return explain.Style{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }
 
-// terminalWidth is the width of standard output, 0 if it is not a terminal.
+// terminalWidth returns the width of standard output, 0 if it is not a terminal.
 func terminalWidth() int {
 	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		return width
@@ -310,7 +310,7 @@ func terminalWidth() int {
 	return 0
 }
 
-// terminalWidthFunc tells the width of standard output at any time, nil if it is not a terminal.
+// terminalWidthFunc returns a function that reads the current width of standard output, nil if it is not a terminal.
 func terminalWidthFunc() func() int {
 	if !term.IsTerminal(int(os.Stdout.Fd())) {
 		return nil
@@ -318,7 +318,7 @@ func terminalWidthFunc() func() int {
 	return terminalWidth
 }
 
-// completionTimeout bounds a completion: a shell that hangs is worse than one that knows no names.
+// completionTimeout bounds shell completion: no names are better than a shell that hangs.
 const completionTimeout = 2 * time.Second
 
 // complete offers types, then names of objects: "po<TAB>" and "pod/de<TAB>" and "pod de<TAB>".

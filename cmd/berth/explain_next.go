@@ -8,7 +8,7 @@ import (
 	"github.com/berth-dev/berth/explain"
 )
 
-// explain asks for the object's answer, whose next command is one for the cluster that was asked.
+// explain explains the object. The next command of the result is one for the cluster that this command uses.
 func (f *explainFlags) explain(ctx context.Context, src explain.Source, of target) (*explain.Explanation, error) {
 	explanation, err := explain.Explain(ctx, src, of.kind, f.namespace, of.name)
 	if err != nil {
@@ -18,14 +18,14 @@ func (f *explainFlags) explain(ctx context.Context, src explain.Source, of targe
 	return explanation, nil
 }
 
-// forThisCluster makes a command that would reach berth's own cluster one that reaches the cluster that this command asked, by
-// the same way: whoever copies it must not look at another cluster, or delete something there.
+// forThisCluster adds the flags to a berth command that make it use the same cluster as this command does: a user who
+// copies it must not reach another cluster.
 func (f *explainFlags) forThisCluster(next string) string {
 	verb, rest, ok := strings.Cut(strings.TrimPrefix(next, "berth "), " ")
 	if !ok {
 		return next
 	}
-	// `berth kubectl why` runs the plugin with this environment, which the caller's shell does not have.
+	// `berth kubectl why` runs the plugin with an environment that the caller's shell does not have.
 	plugin := f.plugin && os.Getenv("KUBECONFIG") != f.layout.AdminKubeconfig()
 	if f.kubeconfig != "" {
 		verb += " --kubeconfig " + f.kubeconfig

@@ -26,8 +26,8 @@ func TestParseTarget(t *testing.T) {
 		"group":             {args: []string{"deployments.apps/d"}, want: target{explain.KindDeployment, "d"}},
 		"all":               {flags: explainFlags{all: true}},
 		"all by -A":         {flags: explainFlags{allNamespaces: true}},
-		"nothing":           {fails: "which object?"},
-		"no name":           {args: []string{"pod/"}, fails: "which Pod?"},
+		"nothing":           {fails: "no object given"},
+		"no name":           {args: []string{"pod/"}, fails: "no name of a Pod given"},
 		"misspelt":          {args: []string{"pds/x"}, fails: `did you mean "pods"?`},
 		"unknown":           {args: []string{"service/x"}, fails: "pod, pvc, pv, node, replicaset, deployment are known"},
 		"three words":       {args: []string{"pod", "a", "b"}, fails: `unexpected argument "b"`},
@@ -100,25 +100,25 @@ func TestCompletionOffersTypes(t *testing.T) {
 	require.NotZero(t, directive&cobra.ShellCompDirectiveNoFileComp)
 }
 
-func TestMendAsks(t *testing.T) {
-	for explanation, want := range map[string]bool{"y\n": true, "yes": true, "n\n": false, "\n": false, "": false} {
-		fixed := false
-		d := diagnosis{Name: "x", Severity: severityError, fix: func(context.Context) error { fixed = true; return nil }}
+func TestFixAsks(t *testing.T) {
+	for input, want := range map[string]bool{"y\n": true, "yes": true, "n\n": false, "\n": false, "": false} {
+		ran := false
+		d := diagnosis{Name: "x", Severity: severityError, fix: func(context.Context) error { ran = true; return nil }}
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())
-		cmd.SetIn(strings.NewReader(explanation))
+		cmd.SetIn(strings.NewReader(input))
 		cmd.SetErr(new(bytes.Buffer))
-		mended, err := doctorFlags{fix: true}.applyFix(cmd, d)
+		fixed, err := doctorFlags{fix: true}.applyFix(cmd, d)
 		require.NoError(t, err)
-		require.Equal(t, want, mended, "%q", explanation)
-		require.Equal(t, want, fixed)
-		mended, err = doctorFlags{}.applyFix(cmd, d)
+		require.Equal(t, want, fixed, "%q", input)
+		require.Equal(t, want, ran)
+		fixed, err = doctorFlags{}.applyFix(cmd, d)
 		require.NoError(t, err)
-		require.False(t, mended, "nothing is changed without --fix")
+		require.False(t, fixed, "nothing is changed without --fix")
 	}
 }
 
-// TestAStoppedClusterIsSaidOnce asks a port on which nobody listens.
+// TestAStoppedClusterIsSaidOnce connects to a port on which nothing listens.
 func TestAStoppedClusterIsSaidOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"a",

@@ -30,9 +30,9 @@ import (
 // errDone ends a watch from within.
 var errDone = errors.New("done")
 
-// watchObject answers at every change until the object is ready or has ended, and returns the last answer, none if it is gone.
-// On a terminal it redraws, and every second too, because the verdict counts the time; elsewhere it prints each verdict
-// that is new.
+// watchObject explains the object at every change until it is ready or has ended, and returns the last explanation, nil
+// if the object is gone. On a terminal it redraws at each change and every second, because the verdict contains times;
+// elsewhere it prints each new verdict.
 func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src explain.Source, of target) (*explain.Explanation, error) {
 	watching := rest.CopyConfig(config)
 	watching.Timeout = 0 // a watch has no end
@@ -54,7 +54,7 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	group.Go(func() error { return watchAPI(ctx, client, f.namespace, of.kind, notify) })
 	if records, ok := src.Records.(*remote.Client); ok {
 		group.Go(func() error {
-			// Without the stream the API's own changes still wake us.
+			// Without the stream the API's changes still trigger.
 			_ = records.Stages(ctx, "", notify, func(timeline.Change) { notify() })
 			return nil
 		})
@@ -65,7 +65,7 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	})
 	err = group.Wait()
 	switch {
-	case cmd.Context().Err() != nil: // the answer is not the last that there would be
+	case cmd.Context().Err() != nil: // interrupted: the last explanation is not final
 		return nil, signalExitCode(cmd.Context())
 	case !errors.Is(err, errDone):
 		return nil, err
@@ -73,7 +73,7 @@ func (f *explainFlags) watchObject(cmd *cobra.Command, config *rest.Config, src 
 	return last, failed
 }
 
-// watchLoop answers whenever it is woken.
+// watchLoop explains the object whenever wake is signalled.
 func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src explain.Source, of target, wake <-chan struct{},
 ) (*explain.Explanation, error) {
 	var tick <-chan time.Time
@@ -107,9 +107,9 @@ func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src ex
 		case terminal:
 			err = f.repaint(cmd, explanation)
 		case fresh && f.output == "json":
-			err = json.NewEncoder(cmd.OutOrStdout()).Encode(explanation) // a line each, to be read line by line
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(explanation) // one line each
 		case fresh && f.output == "yaml":
-			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below tells
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "---") // the write below reports errors
 			err = printAs(cmd, f.output, explanation)
 		case fresh:
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", time.Now().Format("15:04:05.000"), explain.Title(explanation), explanation.Verdict)
@@ -120,7 +120,7 @@ func (f *explainFlags) watchLoop(ctx context.Context, cmd *cobra.Command, src ex
 	}
 }
 
-// repaint draws over the last screen: it homes the cursor and clears what is left of each line, which does not flicker.
+// repaint overwrites the screen: it moves the cursor home and clears the rest of each line, which does not flicker.
 func (f *explainFlags) repaint(cmd *cobra.Command, explanation *explain.Explanation) error {
 	var screen bytes.Buffer
 	if err := style().Print(&screen, explanation); err != nil {
@@ -136,8 +136,8 @@ func (f *explainFlags) repaint(cmd *cobra.Command, explanation *explain.Explanat
 
 var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// fit keeps as many lines as a terminal of that size shows, for what is taller would scroll its beginning, the verdict,
-// out of sight. Lines that are wider than the terminal take several rows.
+// fit returns as many lines as a terminal of that size shows: more lines would scroll the verdict, which comes first,
+// off the screen. Lines that are wider than the terminal take several rows.
 func fit(text string, width, height int) string {
 	var kept strings.Builder
 	rows := 1 // the cursor stands below the last line
@@ -152,7 +152,7 @@ func fit(text string, width, height int) string {
 	return kept.String()
 }
 
-// watchAPI wakes at every change that can alter the answer.
+// watchAPI calls notify at every change that can alter the explanation.
 func watchAPI(ctx context.Context, client kubernetes.Interface, namespace, kind string, notify func()) error {
 	if !explain.Namespaced(kind) {
 		namespace = corev1.NamespaceAll

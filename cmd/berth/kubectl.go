@@ -14,13 +14,13 @@ import (
 // kubectlProgram is kubectl's name below the directory of berth's programs.
 const kubectlProgram = "kubectl"
 
-// newKubectl makes the command that becomes kubectl, which is a program of its own beside berth: within berth, what kubectl
-// sets up at every start would be paid by every node agent, in time and in memory.
+// newKubectl returns the command that executes kubectl, a separate program beside berth: linked into berth, kubectl's
+// initialization would cost every kubelet time and memory.
 func newKubectl() *cobra.Command {
 	return &cobra.Command{
-		Use: "kubectl …", Short: "kubectl, already pointed at the cluster", DisableFlagParsing: true,
-		Long: "Runs kubectl with all its commands and flags. It talks to berth's own cluster, whatever KUBECONFIG says,\n" +
-			"unless --kubeconfig is given. What needs no cluster, such as completion and version --client, works without one.",
+		Use: "kubectl …", Short: "Run kubectl on the cluster", DisableFlagParsing: true,
+		Long: "Runs kubectl with all its commands and flags. It uses berth's own cluster and ignores KUBECONFIG, unless\n" +
+			"--kubeconfig is given. Commands that need no cluster, such as completion and version --client, work without one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			layout, err := setUpKubectlEnv(cmd, args)
 			if err != nil {
@@ -28,13 +28,13 @@ func newKubectl() *cobra.Command {
 			}
 			program := layout.Program(kubectlProgram)
 			err = unix.Exec(program, append([]string{kubectlProgram}, args...), os.Environ())
-			return fmt.Errorf("start kubectl, which `make build` puts beside berth, as %s: %w", program, err)
+			return fmt.Errorf("start kubectl (built by `make build`) as %s: %w", program, err)
 		},
 	}
 }
 
-// setUpKubectlEnv has the environment name the cluster that --data-dir means, also for what needs none: nothing may reach
-// another by mistake. With --kubeconfig the person has named one, and kubectl heeds that more.
+// setUpKubectlEnv sets the environment to the cluster of --data-dir, also for commands that need none: no command may
+// reach another cluster by mistake. --kubeconfig takes precedence in kubectl.
 func setUpKubectlEnv(cmd *cobra.Command, args []string) (up.Layout, error) {
 	need, find := needOf(args), layoutOf
 	if need < needsKubeconfig {
@@ -46,13 +46,13 @@ func setUpKubectlEnv(cmd *cobra.Command, args []string) (up.Layout, error) {
 	}
 	path := layout.AdminKubeconfig()
 	if _, err := os.Stat(path); err != nil && need >= needsKubeconfig {
-		return layout, fmt.Errorf("there is no cluster in %s: start one with `berth up`, or name one with --data-dir (%w)",
+		return layout, fmt.Errorf("no cluster found in %s: start one with `berth up`, or name one with --data-dir (%w)",
 			layout.DataDir, err)
 	}
 	if _, err := os.Stat(layout.Socket()); err != nil && need >= needsCluster {
 		fmt.Fprintf(os.Stderr, "berth: no cluster is running on %s; `berth up` starts it\n", layout.DataDir)
 	}
-	// Plug-ins get these too: kubectl-why finds the cluster's records by the directory.
+	// Plugins inherit these: kubectl-why finds the cluster's records by the directory.
 	if err := errors.Join(os.Setenv("KUBECONFIG", path), os.Setenv(dataDirVariable, layout.DataDir)); err != nil {
 		return layout, fmt.Errorf("point kubectl at the cluster: %w", err)
 	}

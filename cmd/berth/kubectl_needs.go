@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// need is what a call of kubectl needs of a cluster.
+// need says what a kubectl command needs of a cluster.
 type need int
 
 const (
-	// needsNothing: it tells about kubectl itself, or works on files alone.
+	// needsNothing: the command describes kubectl itself, or works on files only.
 	needsNothing need = iota
-	// hasKubeconfigFlag: --kubeconfig says which cluster it is, and berth has no part in it.
+	// hasKubeconfigFlag: --kubeconfig names the cluster.
 	hasKubeconfigFlag
-	// needsKubeconfig: it reads and changes the cluster's kubeconfig.
+	// needsKubeconfig: the command reads or changes the cluster's kubeconfig.
 	needsKubeconfig
-	// needsCluster: it asks the cluster.
+	// needsCluster: the command sends requests to the cluster.
 	needsCluster
 )
 
-// needOf tells by kubectl's arguments what it needs. Where that is not certain, it is a cluster that answers: kubectl
-// itself would only tell of an address where nobody listens.
+// needOf returns what kubectl needs, by its arguments. If that is uncertain it returns needsCluster: kubectl itself
+// would only report a refused connection.
 func needOf(args []string) need {
 	if end := slices.Index(args, "--"); end >= 0 {
-		args = args[:end] // what follows is a Pod's command
+		args = args[:end] // the rest is a command for a container
 	}
 	has := func(flags ...string) bool {
 		return slices.ContainsFunc(args, func(arg string) bool { return slices.Contains(flags, arg) })
@@ -41,19 +41,19 @@ func needOf(args []string) need {
 	return needsCluster
 }
 
-// readsObjects tells the arguments by which create makes objects of others, whose kinds only a cluster knows, or which are
-// in one.
+// readsObjects reports whether an argument makes `kubectl create` read objects, whose kinds only a cluster knows, or
+// which are in a cluster.
 func readsObjects(arg string) bool {
 	flag, _, _ := strings.Cut(arg, "=")
 	return slices.Contains([]string{"--filename", "--kustomize", "--from"}, flag) ||
 		strings.HasPrefix(arg, "-f") || strings.HasPrefix(arg, "-k")
 }
 
-// clusterlessCommands are kubectl's commands that never need one; none at all shows its help, and what a shell asks to complete
-// a line may fail, but neither for long nor with words in the middle of that line.
+// clusterlessCommands are kubectl's commands that never need a cluster. Without a command kubectl shows its help. Shell
+// completion may fail without a cluster, but must neither block nor print messages into the command line.
 var clusterlessCommands = []string{"", "help", "options", "completion", "plugin", "kuberc", "kustomize", "__complete", "__completeNoDesc"}
 
-// kubectlCommand is the word that says what kubectl is to do, empty if there is none.
+// kubectlCommand returns the name of kubectl's subcommand, empty if there is none.
 func kubectlCommand(args []string) string {
 	for i := 0; i < len(args); i++ {
 		if !strings.HasPrefix(args[i], "-") {
@@ -66,8 +66,8 @@ func kubectlCommand(args []string) string {
 	return ""
 }
 
-// valueFlags are the flags that may stand before kubectl's word and have the next argument for their value. A test holds
-// them against what kubectl tells of itself.
+// valueFlags are the flags that may precede kubectl's subcommand and take the next argument as their value. A test
+// compares them with `kubectl options`.
 var valueFlags = []string{
 	"-n", "--namespace", "-s", "--server", "-v", "--v", "--as", "--as-group", "--as-uid", "--as-user-extra", "--cache-dir",
 	"--certificate-authority", "--client-certificate", "--client-key", "--cluster", "--context", "--kubeconfig", "--kuberc",

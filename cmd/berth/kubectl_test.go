@@ -54,7 +54,7 @@ func TestWhatKubectlNeeds(t *testing.T) {
 func TestKubectlWithoutACluster(t *testing.T) {
 	broken := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(broken, "cluster.json"), []byte("{"), 0o600))
-	for dir, refusal := range map[string]string{filepath.Join(t.TempDir(), "absent"): "there is no cluster in", broken: "is damaged"} {
+	for dir, refusal := range map[string]string{filepath.Join(t.TempDir(), "absent"): "no cluster found in", broken: "is damaged"} {
 		for _, line := range []string{"version --client", "completion bash", "get --help"} {
 			t.Setenv("KUBECONFIG", "of/another/cluster")
 			t.Setenv(dataDirVariable, "elsewhere")

@@ -15,13 +15,13 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// The exit codes of berth, beside those of signalExitCode. kubectl's own commands keep kubectl's.
+// The exit codes of berth, besides those of signalExitCode. `berth kubectl` exits with kubectl's codes.
 const (
 	exitError = 1
 	exitUsage = 2
 )
 
-// usageError is a call whose words are off.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func main() {
@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) int {
 	return exitError
 }
 
-// exitCode ends the program with this code and says nothing more.
+// exitCode ends the program with this code without printing an error.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -65,9 +65,9 @@ const (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
-		Short: "A whole Kubernetes on one machine, which says why a Pod is not running yet",
+		Short: "A whole Kubernetes on one machine that explains why a Pod is not running yet",
 		Long: "Berth takes a Pod and its PersistentVolumeClaim from manifest to a running process with its disk mounted,\n" +
-			"on one machine with one command, and can say at any instant why it is not there yet.",
+			"on one machine with one command, and can explain at any time why a Pod is not running yet.",
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		TraverseChildren: true,
@@ -90,8 +90,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// addClusterCommands adds the commands that work on the cluster of a data directory. --data-dir may stand before their
-// words, too, as it must for kubectl's, which takes all that follows for its own.
+// addClusterCommands adds the commands that work on the cluster of a data directory. --data-dir may also precede the
+// command's name; for kubectl it must, because kubectl parses everything that follows its name.
 func addClusterCommands(root *cobra.Command, commands ...*cobra.Command) {
 	dir := os.Getenv(dataDirVariable)
 	if dir == "" {
@@ -106,7 +106,7 @@ func addClusterCommands(root *cobra.Command, commands ...*cobra.Command) {
 	root.AddCommand(commands...)
 }
 
-// refuseDataDir refuses --data-dir before a command that has no use for it; behind one it is an unknown flag.
+// refuseDataDir rejects --data-dir before a command that does not use it; after such a command it is an unknown flag.
 func refuseDataDir(cmd *cobra.Command) error {
 	if before := cmd.Root().Flags().Lookup(dataDirFlag); before != nil && before.Changed && cmd.Flag(dataDirFlag) == nil {
 		return flagError(cmd, errors.New("unknown flag: --"+dataDirFlag))
@@ -114,7 +114,7 @@ func refuseDataDir(cmd *cobra.Command) error {
 	return nil
 }
 
-// dataDir is --data-dir. Empty, it is a shell variable that was not set, and does not mean the default's cluster.
+// dataDir returns --data-dir. An empty value is an error, not the default: it usually is an unset shell variable.
 func dataDir(cmd *cobra.Command) (string, error) {
 	flag := cmd.Flag(dataDirFlag)
 	if flag == nil {
@@ -130,7 +130,7 @@ func dataDir(cmd *cobra.Command) (string, error) {
 	return dir, nil
 }
 
-// layoutOf is the layout of the cluster that --data-dir names.
+// layoutOf returns the layout of the cluster that --data-dir names.
 func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	dir, err := dataDir(cmd)
 	if err != nil {
@@ -143,7 +143,8 @@ func layoutOf(cmd *cobra.Command) (up.Layout, error) {
 	return complete(config)
 }
 
-// layoutWithoutState is what layoutOf tells of a cluster whose own state this user may not read: its places are right.
+// layoutWithoutState returns the layout without reading the cluster's saved state, for users that may not read it. Its
+// paths are correct; settings that the state overrides have their defaults.
 func layoutWithoutState(cmd *cobra.Command) (up.Layout, error) {
 	dir, err := dataDir(cmd)
 	if err != nil {

@@ -36,7 +36,7 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// nodeLogDir is what a node's server shows at /logs/.
+// nodeLogDir is the directory that a node's server serves at /logs/.
 const nodeLogDir = "/var/log"
 
 type nodeFlags struct {
@@ -64,8 +64,8 @@ func newNode() *cobra.Command {
 	var flags nodeFlags
 	cmd := &cobra.Command{
 		Use: "node --kubeconfig FILE", Short: "Join this machine to a cluster you have", Args: noArgs,
-		Long: "Runs berth's node agent against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
-			"running, until Ctrl-C. Containers run on when it stops; the next start finds them. Its log goes to standard error.",
+		Long: "Runs berth's kubelet against any Kubernetes cluster, on a containerd (or another CRI runtime) that is already\n" +
+			"running, until Ctrl-C. Containers keep running when it stops; the next start takes them over. It logs to standard error.",
 		Example: "  berth node --kubeconfig node.kubeconfig\n" +
 			"  berth node --bootstrap-kubeconfig bootstrap.kubeconfig --kubeconfig /var/lib/kubelet/kubeconfig --rotate-server-certificates",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
@@ -80,53 +80,53 @@ func addNodeFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
 	f.StringVar(&flags.kubeconfig, "kubeconfig", "", "the cluster's kubeconfig with a node's identity (required)")
 	f.StringVar(&flags.name, "node-name", "", "the Node's name (default: the host name)")
-	f.StringVar(&flags.ip, "node-ip", "", "the Node's address (default: the one from which the API server is reached)")
+	f.StringVar(&flags.ip, "node-ip", "", "the Node's address (default: the local address of connections to the API server)")
 	f.StringVar(&flags.runtime, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the CRI socket")
-	f.StringVar(&flags.root, "root-dir", "/var/lib/kubelet", "Pods' directories and volumes")
-	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "the containers' logs")
-	f.StringVar(&flags.cgroupRoot, "cgroup-root", "/", "the cgroup below which Pods' cgroups lie")
-	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "who manages cgroups, where the runtime does not say: cgroupfs or systemd")
+	f.StringVar(&flags.root, "root-dir", "/var/lib/kubelet", "directory of Pods' files and volumes")
+	f.StringVar(&flags.logs, "pod-logs-dir", "/var/log/pods", "directory of the containers' logs")
+	f.StringVar(&flags.cgroupRoot, "cgroup-root", "/", "the parent cgroup of all Pods' cgroups")
+	f.StringVar(&flags.cgroupDriver, "cgroup-driver", "cgroupfs", "cgroup driver if the runtime does not report one: cgroupfs or systemd")
 	f.StringSliceVar(&flags.dns, "cluster-dns", nil, "name servers of Pods")
 	f.StringVar(&flags.domain, "cluster-domain", "cluster.local", "the domain of services")
-	f.Int64Var(&flags.maxPods, "max-pods", 110, "how many Pods the node takes")
+	f.Int64Var(&flags.maxPods, "max-pods", 110, "maximum number of Pods on the node")
 	f.StringVar(&flags.manifests, "pod-manifest-path", "", "a manifest, or a directory of manifests, of static Pods")
 	f.StringVar(&flags.manifestURL, "manifest-url", "", "a URL that serves manifests of static Pods")
 	flags.resources.add(f)
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
-	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much the log tells, as klog counts")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
 }
 
-// addNodeServerFlags are those of certificates and of the node's server.
+// addNodeServerFlags adds the flags of certificates and of the node's server.
 func addNodeServerFlags(cmd *cobra.Command, flags *nodeFlags) {
 	f := cmd.Flags()
-	f.StringVar(&flags.bootstrap, "bootstrap-kubeconfig", "", "a kubeconfig that may ask for a client certificate: with it, the "+
-		"node has one signed and renewed,\nand --kubeconfig is written")
-	f.StringVar(&flags.certDir, "cert-dir", "", "where certificates are kept (default: pki below --root-dir)")
+	f.StringVar(&flags.bootstrap, "bootstrap-kubeconfig", "", "a kubeconfig that may request a client certificate: the node requests\n"+
+		"one with it, renews it, and writes --kubeconfig")
+	f.StringVar(&flags.certDir, "cert-dir", "", "directory of certificates (default: pki below --root-dir)")
 	f.BoolVar(&flags.rotateServer, "rotate-server-certificates", false,
-		"have the cluster sign the serving certificate, and renew it; an administrator approves its requests")
-	f.StringVar(&flags.certFile, "tls-cert-file", "", "serving certificate (default: self-signed, kept below --root-dir)")
+		"request the serving certificate from the cluster and renew it; an administrator must approve the requests")
+	f.StringVar(&flags.certFile, "tls-cert-file", "", "serving certificate (default: self-signed, stored below --root-dir)")
 	f.StringVar(&flags.keyFile, "tls-private-key-file", "", "the serving certificate's key")
 	f.StringVar(&flags.clientCA, "client-ca-file", "", "CAs of the clients of the node's server (default: the kubeconfig's CA)")
 	f.Int32Var(&flags.port, "port", 10250, "the port of the node's server")
 	f.IntVar(&flags.healthzPort, "healthz-port", 10248, "the loopback port of /healthz, without TLS; 0: none")
-	f.StringVar(&flags.lockFile, "lock-file", "", "a file to lock while the node agent runs, so that a second one waits")
-	f.BoolVar(&flags.lockYield, "exit-on-lock-contention", false, "end when a second node agent wants the --lock-file")
+	f.StringVar(&flags.lockFile, "lock-file", "", "a file that is locked while the kubelet runs, so that a second one waits")
+	f.BoolVar(&flags.lockYield, "exit-on-lock-contention", false, "exit when a second kubelet waits for the --lock-file")
 	f.BoolVar(&flags.logQuery, "enable-system-log-query", false,
-		"let /logs/ be asked for what the machine's journal has of a service: /logs/?query=NAME")
+		"allow queries of the machine's journal by service at /logs/?query=NAME")
 	f.BoolVar(&flags.debugging, "enable-debugging-handlers", true, "serve exec, attach, port-forward, run and logs")
-	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to those who may ask the node for it")
+	f.BoolVar(&flags.profiling, "profiling", false, "serve Go's profiler at /debug/pprof/ to authorized clients")
 	f.BoolVar(&flags.debugFlags, "enable-debug-flags-handler", false,
-		"let those who may ask the node for it change the level of its log: PUT /debug/flags/v")
+		"allow authorized clients to change the log level: PUT /debug/flags/v")
 	f.BoolVar(&flags.contention, "contention-profiling", false,
-		"with --profiling: tell at /debug/pprof/block where goroutines wait for each other")
+		"with --profiling: record where goroutines block, served at /debug/pprof/block")
 }
 
 func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if f.contention && !f.profiling {
-		return usageError{errors.New("--contention-profiling fills a profile that only --profiling serves: give both")}
+		return usageError{errors.New("--contention-profiling needs --profiling, which serves the profile")}
 	}
 	if f.kubeconfig == "" {
-		return usageError{errors.New("--kubeconfig is required: which cluster should this machine join?")}
+		return usageError{errors.New("--kubeconfig is required: name the kubeconfig of the cluster to join")}
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("berth node makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
@@ -168,7 +168,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		Readdressed: func(ips []net.IP) {
 			id.conns.CloseAll()
 			if err := id.onAddressesChanged(ips); err != nil {
-				logger.Error("the serving certificate is not for the node's address of now", "addresses", ips, "error", err)
+				logger.Error("serving certificate does not cover the node's current address", "addresses", ips, "error", err)
 			}
 		},
 	})
@@ -176,14 +176,14 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
-	if _, err := os.Stat(f.manifests); f.manifests != "" && err != nil { // a node is often set up in parts
-		logger.Warn("no static Pods until --pod-manifest-path is there", "error", err)
+	if _, err := os.Stat(f.manifests); f.manifests != "" && err != nil { // it may be created later
+		logger.Warn("--pod-manifest-path does not exist yet; static Pods are disabled until it does", "error", err)
 	}
 	dog, err := watchdog.New(watchdog.Deps{Ready: k.Serving(), Healthy: k.Healthy, Logger: logger})
 	if err != nil {
 		return err
 	}
-	logger.Info("joining", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
+	logger.Info("joining the cluster", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return records.run(ctx) })
 	group.Go(func() error { return k.Start(ctx) })
@@ -191,14 +191,14 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	return group.Wait()
 }
 
-// flagValues are the values of the command's flags, by name. None of them is a secret: those lie in files.
+// flagValues returns the values of the command's flags by name. None of them is a secret: secrets are in files.
 func flagValues(cmd *cobra.Command) map[string]string {
 	values := map[string]string{}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
 	return values
 }
 
-// nodeName is the flag's, or the machine's.
+// nodeName returns --node-name, or the machine's host name.
 func (f nodeFlags) nodeName() (string, error) {
 	if f.name != "" {
 		return f.name, nil
@@ -210,7 +210,7 @@ func (f nodeFlags) nodeName() (string, error) {
 	return strings.ToLower(host), nil
 }
 
-// certificateDir is where the node keeps its certificates.
+// certificateDir returns the directory of the node's certificates.
 func (f nodeFlags) certificateDir() string {
 	if f.certDir != "" {
 		return f.certDir
@@ -251,10 +251,10 @@ func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubel
 	return config, f.resources.apply(&config)
 }
 
-// addressTimeout bounds how long the API server's name may take to be found.
+// addressTimeout bounds the DNS lookup of the API server's name.
 const addressTimeout = 10 * time.Second
 
-// addresses finds the node's address anew, nil if the flag has it.
+// addresses returns a function that detects the node's address again, nil if --node-ip sets it.
 func (f nodeFlags) addresses(server string) func(context.Context) ([]net.IP, error) {
 	if f.ip != "" {
 		return nil
@@ -265,7 +265,7 @@ func (f nodeFlags) addresses(server string) func(context.Context) ([]net.IP, err
 	}
 }
 
-// address is the node's own address: the flag's, or the one that the kernel would use towards the API server.
+// address returns the node's own address: --node-ip, or the source address that the kernel chooses for the API server.
 func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 	if f.ip != "" {
 		ip, err := netip.ParseAddr(f.ip)
@@ -276,7 +276,7 @@ func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 	}
 	target, err := url.Parse(server)
 	if err != nil || target.Host == "" {
-		return nil, fmt.Errorf("find the node's address: the API server %q is no URL: give --node-ip", server)
+		return nil, fmt.Errorf("find the node's address: the API server %q is not a URL: give --node-ip", server)
 	}
 	port := target.Port()
 	if port == "" {
@@ -292,7 +292,7 @@ func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 	return connection.LocalAddr().(*net.UDPAddr).IP, nil
 }
 
-// completeServer fills in a self-signed certificate and the cluster's CA where no files were named.
+// completeServer fills in a self-signed certificate and the cluster's CA if the flags name no files.
 func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, name string, ip net.IP) error {
 	dir := f.certificateDir()
 	if (server.CertFile == "") != (server.KeyFile == "") {
@@ -300,7 +300,7 @@ func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, na
 	}
 	if server.CertFile == "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("keep the serving certificate: %w", err)
+			return fmt.Errorf("store the serving certificate: %w", err)
 		}
 		server.CertFile, server.KeyFile = filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
 		id.onAddressesChanged = func(ips []net.IP) error { return selfSign(name, dir, server.CertFile, server.KeyFile, ips) }
@@ -311,19 +311,20 @@ func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, na
 	return f.completeClientCA(server, id.server)
 }
 
-// selfSign writes a serving certificate and its key. What it has made for an address it uses again: that is kept in dir.
+// selfSign writes a serving certificate and its key. A certificate that was created before for the same addresses is
+// reused: it is stored in dir.
 func selfSign(name, dir, certFile, keyFile string, ips []net.IP) error {
 	crt, key, err := cert.GenerateSelfSignedCertKeyWithFixtures(name, ips, nil, dir)
 	if err != nil {
-		return fmt.Errorf("make a serving certificate: %w", err)
+		return fmt.Errorf("create a serving certificate: %w", err)
 	}
 	if err := errors.Join(os.WriteFile(certFile, crt, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
-		return fmt.Errorf("keep the serving certificate: %w", err)
+		return fmt.Errorf("store the serving certificate: %w", err)
 	}
 	return nil
 }
 
-// completeClientCA takes the CA of the cluster for that of the clients where no other was named.
+// completeClientCA uses the cluster's CA for clients if --client-ca-file is not set.
 func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Config) error {
 	dir := f.certificateDir()
 	if server.ClientCAFile != "" {
@@ -335,14 +336,14 @@ func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Con
 		return nil
 	}
 	if len(ca) == 0 {
-		return nil // callers then come with tokens only
+		return nil // clients can authenticate with tokens only
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("keep the clients' CA: %w", err)
+		return fmt.Errorf("store the clients' CA: %w", err)
 	}
 	server.ClientCAFile = filepath.Join(dir, "client-ca.crt")
 	if err := os.WriteFile(server.ClientCAFile, ca, 0o600); err != nil {
-		return fmt.Errorf("keep the clients' CA: %w", err)
+		return fmt.Errorf("store the clients' CA: %w", err)
 	}
 	return nil
 }
@@ -352,7 +353,7 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	if path == "" {
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, usageError{errors.New("--kubeconfig is required outside a cluster's Pod: which cluster is meant?")}
+			return nil, usageError{errors.New("--kubeconfig is required outside of a cluster's Pod")}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("use the Pod's own identity: %w", err)
@@ -361,7 +362,7 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("kubeconfig %q names no cluster", path) // client-go asks for its own variables here
+		return nil, fmt.Errorf("kubeconfig %q names no cluster", path) // client-go's own error suggests environment variables
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %q: %w", path, err)
@@ -369,14 +370,17 @@ func loadKubeconfig(path string) (*rest.Config, error) {
 	return tuneClientConfig(config), nil
 }
 
-// tuneClientConfig is how Berth's parts talk to an API server.
+// tuneClientConfig sets the options that all clients of Berth's components use.
 func tuneClientConfig(config *rest.Config) *rest.Config {
-	config.QPS = -1                                  // the API server's own fairness limits us
-	config.ContentType = runtime.ContentTypeProtobuf // much less work than JSON, on both sides
+	config.QPS = -1                                  // the API server's priority and fairness limits clients
+	config.ContentType = runtime.ContentTypeProtobuf // cheaper than JSON on both sides
 	return config
 }
 
-// stderrLogger is the log of the parts that run for themselves.
+// verbosityUsage is the help of --verbosity.
+const verbosityUsage = "log verbosity (klog levels)"
+
+// stderrLogger returns a logger that writes to standard error, and sets it as klog's.
 func stderrLogger(verbosity int) *slog.Logger {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo - slog.Level(verbosity)}))
 	klog.SetSlogLogger(logger)

@@ -20,18 +20,18 @@ import (
 	"github.com/berth-dev/berth/kubelet/certificate"
 )
 
-// identity is how the node speaks to the API server. Its certificates, if it keeps any itself, are renewed until stop.
+// identity is the node's identity towards the API server. Certificates that it manages are renewed until stop.
 type identity struct {
-	// rest has the node's credentials, once for each client that is to have connections of its own.
+	// rest returns a config with the node's credentials. Each call returns one for connections of its own.
 	rest func() (*rest.Config, error)
-	// server is where the API server is and whom it is known by.
+	// server has the address and the CA of the API server.
 	server *rest.Config
 
-	// conns makes its connections. They are closed when the node has another address: nobody answers to the old one.
+	// conns dials all connections. They are closed when the node's address changes: the old address receives no replies.
 	conns *connrotation.Dialer
-	// onAddressesChanged makes the serving certificate one for these addresses.
+	// onAddressesChanged replaces the serving certificate by one for these addresses.
 	onAddressesChanged func(ips []net.IP) error
-	// metrics are those of the certificates that it keeps.
+	// metrics are the collectors of the certificate managers.
 	metrics []prometheus.Collector
 	cancel  []context.CancelFunc
 	running sync.WaitGroup
@@ -44,15 +44,15 @@ func (i *identity) stop() {
 	i.running.Wait()
 }
 
-// runManager runs the keeper until stop.
+// runManager runs the certificate manager until stop.
 func (i *identity) runManager(ctx context.Context, manager *certificate.Keeper) {
 	ctx, cancel := context.WithCancel(ctx)
 	i.cancel = append(i.cancel, cancel)
 	i.metrics = append(i.metrics, manager.Metrics())
-	i.running.Go(func() { _ = manager.Start(ctx) }) // it ends with ctx, and never else
+	i.running.Go(func() { _ = manager.Start(ctx) }) // it returns only when ctx is done
 }
 
-// client makes a client with the node's credentials and a connection of its own.
+// client returns a client with the node's credentials and a connection of its own.
 func (i *identity) client() (*kubernetes.Clientset, error) {
 	config, err := i.rest()
 	if err != nil {
@@ -60,17 +60,17 @@ func (i *identity) client() (*kubernetes.Clientset, error) {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make an API client: %w", err)
+		return nil, fmt.Errorf("create an API client: %w", err)
 	}
 	return client, nil
 }
 
-// identify finds out who the node is to the API server: whom the kubeconfig says, or, with --bootstrap-kubeconfig, the
-// owner of a client certificate that the node has signed for itself and keeps renewing.
+// identify returns the node's identity: that of the kubeconfig, or, with --bootstrap-kubeconfig, that of a client
+// certificate which the node requests and renews.
 func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logger) (*identity, error) {
 	id := &identity{
 		conns:              connrotation.NewDialer(certificate.Dial),
-		onAddressesChanged: func([]net.IP) error { return nil }, // a certificate that was given is not ours to change
+		onAddressesChanged: func([]net.IP) error { return nil }, // a certificate given by flags is never replaced
 	}
 	if f.bootstrap == "" {
 		config, err := loadKubeconfig(f.kubeconfig)
@@ -84,7 +84,7 @@ func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logge
 	}
 	id.runManager(ctx, manager)
 	if manager.Current() == nil {
-		logger.Info("asking for a client certificate", "cluster", id.server.Host, "node", name)
+		logger.Info("requesting a client certificate", "cluster", id.server.Host, "node", name)
 	}
 	if _, err := manager.Wait(ctx); err != nil {
 		return id, err
@@ -93,14 +93,14 @@ func (f nodeFlags) identify(ctx context.Context, name string, logger *slog.Logge
 	return id, certificate.WriteKubeconfig(f.kubeconfig, id.server, manager)
 }
 
-// useRotatingDialer has connections made that can be closed, if the node's address may change.
+// useRotatingDialer sets a dialer whose connections can be closed, if the node's address may change.
 func (f nodeFlags) useRotatingDialer(id *identity, config *rest.Config) {
 	if f.ip == "" && config != nil {
 		config.Dial = id.conns.DialContext
 	}
 }
 
-// clientCertificateManager makes what keeps the node's client certificate, and notes where the API server is.
+// clientCertificateManager returns the manager of the node's client certificate, and sets id.server.
 func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager *certificate.Keeper, err error) {
 	id.server, err = f.server()
 	if err != nil {
@@ -116,7 +116,7 @@ func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager 
 	})
 	manager, err = certificate.NewClient(certificate.Config{NodeName: name, Dir: f.certificateDir()},
 		func(current *tls.Certificate) (kubernetes.Interface, error) {
-			if current != nil { // it asks for its own renewal
+			if current != nil { // the current certificate requests its renewal
 				return renewing()
 			}
 			config, err := loadKubeconfig(f.bootstrap)
@@ -128,7 +128,8 @@ func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager 
 	return manager, err
 }
 
-// server is where the API server is: as the kubeconfig of an earlier start says, or else the bootstrap's.
+// server returns the API server's address and CA: from the kubeconfig that an earlier start wrote, or from the bootstrap
+// kubeconfig.
 func (f nodeFlags) server() (*rest.Config, error) {
 	path := f.kubeconfig
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -137,8 +138,8 @@ func (f nodeFlags) server() (*rest.Config, error) {
 	return loadKubeconfig(path)
 }
 
-// serve completes the node's server with a serving certificate: the one named, one that the cluster signs, or one that
-// the node signs itself.
+// serve sets the serving certificate of the node's server: the one that flags name, one that the cluster signs, or a
+// self-signed one.
 func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.ServerConfig, name string, ip net.IP) error {
 	if !f.rotateServer {
 		return f.completeServer(server, id, name, ip)

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-// imageFlags are those of images, with upstream's defaults.
+// imageFlags are the flags of images, with the upstream kubelet's defaults.
 type imageFlags struct {
 	high, low          int
 	parallel, burst    int
@@ -19,20 +19,20 @@ type imageFlags struct {
 
 func (f *imageFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.high, "image-gc-high-threshold", 85,
-		"how full the images' disk becomes, in percent, before unused images go; 0: never")
-	flags.IntVar(&f.low, "image-gc-low-threshold", 80, "how full it may be afterwards, in percent")
-	flags.IntVar(&f.parallel, "max-parallel-image-pulls", 4, "how many images are pulled at once")
-	flags.Float32Var(&f.qps, "registry-qps", 5, "how many pulls may begin in a second, in the long run; 0: any number")
-	flags.IntVar(&f.burst, "registry-burst", 10, "how many pulls may begin at once, if --registry-qps is above 0")
+		"percent of disk usage above which unused images are removed; 0: never")
+	flags.IntVar(&f.low, "image-gc-low-threshold", 80, "percent of disk usage down to which unused images are removed")
+	flags.IntVar(&f.parallel, "max-parallel-image-pulls", 4, "maximum number of concurrent image pulls")
+	flags.Float32Var(&f.qps, "registry-qps", 5, "average limit of image pulls per second; 0: unlimited")
+	flags.IntVar(&f.burst, "registry-burst", 10, "maximum burst of image pulls, if --registry-qps is above 0")
 	flags.StringVar(&f.providers, "image-credential-provider-config", "",
-		"a CredentialProviderConfig, or a directory of such: programs that have logins for registries")
-	flags.StringVar(&f.binDir, "image-credential-provider-bin-dir", "", "where these programs lie")
+		"a CredentialProviderConfig, or a directory of them: plugins that provide registry credentials")
+	flags.StringVar(&f.binDir, "image-credential-provider-bin-dir", "", "directory of the credential provider plugins")
 	flags.StringVar(&f.verification, "image-pull-credentials-verification-policy",
 		string(kubeletconfig.NeverVerifyPreloadedImages),
-		"which images that are present need no login that has pulled them: NeverVerify (all), NeverVerifyPreloadedImages,\n"+
+		"which present images may be used without credentials that pulled them: NeverVerify (all),\nNeverVerifyPreloadedImages, "+
 			"NeverVerifyAllowlistedImages or AlwaysVerify (none)")
 	flags.StringSliceVar(&f.preloadedAllowlist, "preloaded-images-verification-allowlist", nil,
-		"the list of NeverVerifyAllowlistedImages: names without tag, or ending in /*")
+		"images of NeverVerifyAllowlistedImages: names without tag, or ending in /*")
 }
 
 func (f *imageFlags) set(c *kubelet.Config) {

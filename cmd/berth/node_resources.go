@@ -9,8 +9,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
-// resourceFlags say how much of the machine is for Pods. They have upstream's names where it has such flags, and those of
-// the fields of its configuration file elsewhere.
+// resourceFlags configure which resources of the machine Pods may use. They are named as the kubelet's flags, or as the
+// fields of its configuration file where it has no flag.
 type resourceFlags struct {
 	kubeReserved, systemReserved             map[string]string
 	kubeReservedCgroup, systemReservedCgroup string
@@ -25,23 +25,23 @@ type resourceFlags struct {
 func (r *resourceFlags) add(f *pflag.FlagSet) {
 	r.set = f
 	f.StringToStringVar(&r.kubeReserved, "kube-reserved", nil,
-		"what Pods may not use for Kubernetes' programs: cpu=100m,memory=200Mi")
-	f.StringToStringVar(&r.systemReserved, "system-reserved", nil, "what Pods may not use for the system's programs")
+		"resources reserved for Kubernetes daemons: cpu=100m,memory=200Mi")
+	f.StringToStringVar(&r.systemReserved, "system-reserved", nil, "resources reserved for system daemons")
 	f.StringSliceVar(&r.enforce, "enforce-node-allocatable", []string{kubelet.EnforcePods},
-		"who is held to that by cgroups: none, or some of pods, kube-reserved,\nkube-reserved-compressible, system-reserved, "+
+		"reservations that cgroups enforce: none, or some of pods, kube-reserved,\nkube-reserved-compressible, system-reserved, "+
 			"system-reserved-compressible")
-	f.StringVar(&r.kubeReservedCgroup, "kube-reserved-cgroup", "", "the cgroup of Kubernetes' programs, which has to be there")
-	f.StringVar(&r.systemReservedCgroup, "system-reserved-cgroup", "", "the cgroup of the system's programs, which has to be there")
-	f.Int64Var(&r.podPids, "pod-max-pids", -1, "how many processes one Pod may have; -1: any number")
-	f.BoolVar(&r.failSwapOn, "fail-swap-on", false, "refuse to run on a machine that has swap")
-	f.BoolVar(&r.failCgroupV1, "fail-cgroup-v1", false, "refuse to run on a machine that has cgroup v1 only")
+	f.StringVar(&r.kubeReservedCgroup, "kube-reserved-cgroup", "", "the cgroup of Kubernetes daemons, which must exist")
+	f.StringVar(&r.systemReservedCgroup, "system-reserved-cgroup", "", "the cgroup of system daemons, which must exist")
+	f.Int64Var(&r.podPids, "pod-max-pids", -1, "maximum number of processes per Pod; -1: unlimited")
+	f.BoolVar(&r.failSwapOn, "fail-swap-on", false, "fail to start on a machine that has swap")
+	f.BoolVar(&r.failCgroupV1, "fail-cgroup-v1", false, "fail to start on a machine that has cgroup v1 only")
 	f.StringVar(&r.swap, "swap-behavior", string(cm.NoSwap),
-		"who may use swap: NoSwap, or LimitedSwap for Burstable Pods in proportion to\nthe memory they ask for (cgroup v2 only)")
+		"which Pods may use swap: none (NoSwap), or Burstable Pods in proportion to\ntheir memory requests (LimitedSwap, cgroup v2 only)")
 	f.BoolVar(&r.oneOOMKill, "single-process-oom-kill", false,
-		"kill one process of a container that is out of memory, not all (always so with cgroup v1)")
+		"kill only one process of a container that is out of memory (always so with cgroup v1)")
 }
 
-// apply puts the flags into the configuration, which the node agent checks as a whole.
+// apply copies the flags into the config, which the kubelet validates as a whole.
 func (r *resourceFlags) apply(c *kubelet.Config) error {
 	reserved, err := kubelet.ParseReservation(r.kubeReserved, r.systemReserved)
 	if err != nil {

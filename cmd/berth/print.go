@@ -8,28 +8,28 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// typeMeta is how each output for scripts begins, as an object of Kubernetes does: what it is, and of which version, so that a
-// later one can be told from it. A field that the version has is there in every output, and a list that is empty is [].
+// typeMeta is the kind and version of an output for scripts, as Kubernetes objects have it. Every output has all fields
+// of its version, and an empty list is [].
 type typeMeta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 }
 
-// listOutput is the output of a command that lists: an object, as of kubectl, because a bare array could never be given a
-// field.
+// listOutput is the output of a command that lists: an object, as kubectl's, because a bare array cannot be extended by
+// a field.
 type listOutput[T any] struct {
 	typeMeta
 	Items []T `json:"items"`
-	// Unseen tells what could not be looked at, so that it may be missing above.
+	// Unseen names what could not be read and may be missing from Items.
 	Unseen []string `json:"unseen,omitempty"`
 }
 
-// newList makes the list of objects of a kind.
+// newList returns the list of objects of a kind.
 func newList[T any](apiVersion, kind string, items []T) listOutput[T] {
 	return listOutput[T]{typeMeta: typeMeta{apiVersion, kind + "List"}, Items: append([]T{}, items...)}
 }
 
-// checkOutput refuses formats of --output that no command knows; empty is for people.
+// checkOutput rejects unknown formats of --output; empty is the format for people.
 func checkOutput(format string) error {
 	switch format {
 	case "", "json", "yaml":

@@ -36,26 +36,25 @@ func newRun() *cobra.Command {
 	var flags runFlags
 	cmd := &cobra.Command{
 		Use: "run -f FILE", Short: "Run a Pod in the foreground, with nothing but containerd", Args: noArgs,
-		Long: "Runs the Pod of a manifest without any cluster, shows what its containers write, and ends with its exit code:\n" +
-			"that of the first container that did not end with 0. Ctrl-C stops the Pod with its grace period and removes it;\n" +
-			"so do SIGTERM, a terminal that is closed, and the end of whoever reads the output, as of `berth run | head`. The\n" +
-			"exit code is 128 and the signal's number then: 130, 143, 129 and 141.\n\n" +
-			"Without --container-runtime-endpoint, berth starts a containerd of its own below --root-dir. On one that is named,\n" +
-			"the Pods of others are left alone; one whose Pods a kubelet keeps will end ours, since that kubelet knows nothing\n" +
-			"of it.",
+		Long: "Runs the Pod of a manifest without any cluster, prints the output of its containers, and exits with its exit code:\n" +
+			"that of the first container that did not exit with 0. Ctrl-C stops the Pod with its grace period and removes it;\n" +
+			"so do SIGTERM, closing the terminal, and closing the output, as in `berth run | head`. The exit code is then 128\n" +
+			"plus the signal's number: 130, 143, 129 and 141.\n\n" +
+			"Without --container-runtime-endpoint, berth starts its own containerd below --root-dir. With it, Pods of others on\n" +
+			"that runtime are never touched; a kubelet that manages that runtime will remove this Pod, because it does not know it.",
 		Example: "  berth run -f pod.yaml\n  generate-pod | berth run -f -\n" +
 			"  berth run -f pod.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock",
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&flags.file, "filename", "f", "", "the Pod's manifest, YAML or JSON; - reads standard input (required)")
-	f.BoolVar(&flags.wait, "wait", true, "wait for the Pod's end; with --wait=false, return when it runs and leave it running")
-	f.BoolVar(&flags.remove, "remove", false, "stop and remove the Pod that an earlier --wait=false has left running")
+	f.BoolVar(&flags.wait, "wait", true, "wait until the Pod ends; with --wait=false, return when it runs and leave it running")
+	f.BoolVar(&flags.remove, "remove", false, "stop and remove the Pod that an earlier run with --wait=false left running")
 	f.StringVar(&flags.runtime, "container-runtime-endpoint", "", "CRI socket of a running containerd (default: start one)")
-	f.StringArrayVar(&flags.archives, "image-archive", nil, "import the images of this archive (docker save, OCI) before; repeatable")
-	f.StringVar(&flags.root, "root-dir", "/var/lib/berth-run", "where Pods' files, and images of berth's own containerd, lie")
+	f.StringArrayVar(&flags.archives, "image-archive", nil, "import the images of this archive (docker save, OCI) first; repeatable")
+	f.StringVar(&flags.root, "root-dir", "/var/lib/berth-run", "directory of Pods' files and of the images of berth's own containerd")
 	f.StringVar(&flags.podCIDR, "pod-cidr", "10.87.0.0/24", "addresses of Pods on berth's own containerd")
-	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "how much is told of what goes on: 1 events, 2 the node agent's log")
+	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, "verbosity: 1 prints events, 2 also the kubelet's log")
 	return cmd
 }
 
@@ -81,7 +80,7 @@ func (f runFlags) run(cmd *cobra.Command) error {
 	}
 	defer unlock()
 
-	signals.IgnoreSIGPIPE() // a Pod would stay that nobody knows of
+	signals.IgnoreSIGPIPE() // else the Pod would be left running
 	if f.wait {
 		cmd.SetContext(contextUntilOutputBreaks(cmd))
 	}
@@ -117,10 +116,10 @@ func (f runFlags) run(cmd *cobra.Command) error {
 func (f runFlags) check() error {
 	switch {
 	case f.file == "":
-		return usageError{errors.New("which Pod? Give its manifest with -f FILE, or -f - for standard input")}
+		return usageError{errors.New("no Pod given: name its manifest with -f FILE, or -f - for standard input")}
 	case (!f.wait || f.remove) && f.runtime == "":
 		return usageError{errors.New("--wait=false and --remove need --container-runtime-endpoint: " +
-			"berth's own containerd ends with this command")}
+			"berth's own containerd stops with this command")}
 	case f.runtime != "" && !strings.HasPrefix(f.runtime, "unix://"):
 		return usageError{fmt.Errorf("--container-runtime-endpoint %q: want unix:///path/to/socket", f.runtime)}
 	case f.runtime != "":
@@ -131,7 +130,7 @@ func (f runFlags) check() error {
 	return nil
 }
 
-// pod reads the manifest's one Pod.
+// pod reads the only Pod of the manifest.
 func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
 	location, reader := "standard input", stdin
 	if f.file != "-" {
@@ -164,7 +163,7 @@ func (f runFlags) pod(stdin io.Reader) (*corev1.Pod, error) {
 	return pods[0], nil
 }
 
-// importImages brings the archives' images in, and says under which names: the manifest has to name one of them.
+// importImages imports the archives' images and prints their names: the manifest has to use one of them.
 func (f runFlags) importImages(ctx context.Context, socket string, printf func(string, ...any)) (err error) {
 	if len(f.archives) == 0 {
 		return nil
@@ -190,7 +189,7 @@ func (f runFlags) importImages(ctx context.Context, socket string, printf func(s
 	return nil
 }
 
-// foreground runs the Pod on a node agent below home, and cleans up behind it.
+// foreground runs the Pod on a kubelet of its own below home, and cleans up afterwards.
 func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint string,
 	printf func(string, ...any),
 ) (result podrun.Result, err error) {
@@ -220,9 +219,9 @@ func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint
 	if err := node.Clear(context.WithoutCancel(cmd.Context())); err != nil {
 		return result, err
 	}
-	// Clear has taken all mounts off, so that nothing of others lies below.
+	// Clear has unmounted everything below home.
 	if err := os.RemoveAll(home); err != nil {
-		return result, fmt.Errorf("remove what pod %q left: %w", pod.Name, err)
+		return result, fmt.Errorf("remove the files of pod %q: %w", pod.Name, err)
 	}
 	return result, nil
 }
@@ -238,10 +237,10 @@ func (f runFlags) logger(cmd *cobra.Command) *slog.Logger {
 	return logger
 }
 
-// hostAddress is the address by which the machine reaches others, or else its loopback one.
+// hostAddress returns the machine's source address towards other networks, or the loopback address.
 func hostAddress() net.IP {
 	// Connecting a datagram socket sends nothing: it only makes the kernel choose a route. The address is one that
-	// RFC 5737 keeps for documentation.
+	// RFC 5737 reserves for documentation.
 	connection, err := net.Dial("udp", "192.0.2.1:9")
 	if err != nil {
 		return net.IPv4(127, 0, 0, 1)
@@ -250,8 +249,8 @@ func hostAddress() net.IP {
 	return connection.LocalAddr().(*net.UDPAddr).IP
 }
 
-// lockDir makes the directory and keeps it for this process until unlock, or the process's end. busy is said if
-// another process has it.
+// lockDir creates the directory and locks it until unlock is called or the process ends. The error starts with busy if
+// another process holds the lock.
 func lockDir(dir, busy string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return nil, fmt.Errorf("make directory %q: %w", filepath.Dir(dir), err)
@@ -267,13 +266,13 @@ func lockDir(dir, busy string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", dir, err)
 	}
-	// Whoever had it before may have removed the file between our opening and locking it.
+	// The previous holder may have removed the file after this process opened it.
 	var mine, there unix.Stat_t
 	if err := errors.Join(unix.Fstat(int(file.Fd()), &mine), unix.Stat(path, &there)); err != nil || mine.Ino != there.Ino {
 		return nil, errors.Join(fmt.Errorf("lock %q: another berth run has just ended, try again", dir), err, file.Close())
 	}
 	return func() {
-		_ = os.Remove(dir) // which does nothing unless it is empty
+		_ = os.Remove(dir) // fails unless it is empty
 		_ = os.Remove(path)
 		_ = file.Close()
 	}, nil

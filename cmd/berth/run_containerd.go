@@ -26,11 +26,11 @@ const (
 	// runtimeStartTimeout bounds the start of berth run's own containerd, and runtimeStopTimeout its stop.
 	runtimeStartTimeout = 60 * time.Second
 	runtimeStopTimeout  = 20 * time.Second
-	// runImageVersion is the tag of the images that berth run brings along.
+	// runImageVersion is the tag of the images that berth run imports.
 	runImageVersion = "v1"
 )
 
-// ownRuntime is a containerd that runs as long as one `berth run`.
+// ownRuntime is a containerd that runs for the duration of one `berth run`.
 type ownRuntime struct {
 	config containerd.Config
 	log    *os.File
@@ -63,7 +63,7 @@ func startRuntime(ctx context.Context, root, cidr string, printf func(string, ..
 		r.ended <- nil
 		return nil, fmt.Errorf("open containerd's log: %w", err)
 	}
-	// It has to outlive ctx: the Pod is stopped through it.
+	// containerd must outlive ctx, because the Pod is stopped through it.
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
 	go func() { r.ended <- r.execute(inner) }()
@@ -74,7 +74,7 @@ func startRuntime(ctx context.Context, root, cidr string, printf func(string, ..
 	return r, nil
 }
 
-// runtimeConfig is how the containerd below root is set up. Each root has its own run directory and bridge.
+// runtimeConfig returns the config of the containerd below root. Each root has its own run directory and bridge.
 func runtimeConfig(root, cidr string) (containerd.Config, error) {
 	const narrowest = 29 // the network, its broadcast, the bridge, and some Pods
 	pods, err := up.ParseCIDR("--pod-cidr", cidr, narrowest)
@@ -87,8 +87,8 @@ func runtimeConfig(root, cidr string) (containerd.Config, error) {
 	}
 	bin := filepath.Dir(exe)
 	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
-		return containerd.Config{}, fmt.Errorf("there is no containerd beside this program to start: run `make build`, "+
-			"or name one that runs with --container-runtime-endpoint (%w)", err)
+		return containerd.Config{}, fmt.Errorf("containerd not found beside this program: run `make build`, "+
+			"or name a running one with --container-runtime-endpoint (%w)", err)
 	}
 	sum := sha256.Sum256([]byte(root))
 	id := hex.EncodeToString(sum[:4])
@@ -113,7 +113,7 @@ func (r *ownRuntime) execute(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = r.log, r.log
-	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
+	// A process group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops everything in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: containerd.StopSignal}
 	cmd.Cancel = func() error { return cmd.Process.Signal(containerd.StopSignal) }
 	cmd.WaitDelay = runtimeStopTimeout
@@ -121,10 +121,10 @@ func (r *ownRuntime) execute(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("containerd ended unasked (see %s): %w", r.log.Name(), err)
+	return fmt.Errorf("containerd exited unexpectedly (see %s): %w", r.log.Name(), err)
 }
 
-// ready waits until containerd can run Pods, and brings the images in that no registry has.
+// ready waits until containerd can run Pods, and imports the images that no registry has.
 func (r *ownRuntime) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimeStartTimeout)
 	defer cancel()
@@ -170,7 +170,7 @@ func ownImages(bin string) ([]imagestore.Built, error) {
 	return images, nil
 }
 
-// stop ends containerd and takes away what it left outside its root, where images stay for the next run.
+// stop stops containerd and removes its files outside of its root. Images stay in the root for the next run.
 func (r *ownRuntime) stop() error {
 	r.cancel()
 	errs := []error{<-r.ended}
@@ -195,10 +195,10 @@ func (r *ownRuntime) stop() error {
 func (r *ownRuntime) removeRunDir() error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(r.config.RunDir))
 	if err != nil {
-		return fmt.Errorf("look for what is mounted below %s: %w", r.config.RunDir, err)
+		return fmt.Errorf("list the mounts below %s: %w", r.config.RunDir, err)
 	}
 	if len(mounts) > 0 {
-		return nil // the next start finds it
+		return nil // the next start cleans up
 	}
 	return os.RemoveAll(r.config.RunDir)
 }

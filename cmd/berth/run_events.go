@@ -11,9 +11,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 )
 
-// eventPrinter shows events to the person at the terminal: warnings, or all. A warning that only repeats the last one of its
-// reason is said once: what does not heal by itself (an image that is not there) is tried every few seconds. It is safe for
-// concurrent use.
+// eventPrinter prints events to the terminal: warnings, or all. A warning that repeats the last one of its reason is
+// printed once, because persistent failures (an image that does not exist) are retried every few seconds. It is safe
+// for concurrent use.
 type eventPrinter struct {
 	printf func(format string, args ...any)
 	all    bool
@@ -26,7 +26,7 @@ var _ record.EventRecorder = (*eventPrinter)(nil)
 
 // Event implements record.EventRecorder.
 func (p *eventPrinter) Event(_ runtime.Object, kind, reason, message string) {
-	// A Pod without a cluster has no cluster's name servers: nobody is to be warned of that.
+	// A Pod without a cluster never has cluster DNS: that is no reason for a warning.
 	if reason == "MissingClusterDNS" {
 		return
 	}
@@ -42,9 +42,9 @@ func (p *eventPrinter) Event(_ runtime.Object, kind, reason, message string) {
 	p.printf("%s: %s%s", reason, message, remedies[reason])
 }
 
-// remedies are what to do about events, in terms of `berth run`.
+// remedies say what to do about events, in terms of `berth run`.
 var remedies = map[string]string{
-	images.ReasonNeverPull: "; bring it in with --image-archive, or let imagePullPolicy be IfNotPresent",
+	images.ReasonNeverPull: "; import it with --image-archive, or set imagePullPolicy to IfNotPresent",
 }
 
 // Eventf implements record.EventRecorder.

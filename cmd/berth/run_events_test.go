@@ -8,20 +8,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAWarningThatRepeatsIsSaidOnce: a Pod whose image cannot come is tried again every few seconds, for ever.
+// TestAWarningThatRepeatsIsSaidOnce: a Pod whose image cannot be pulled is retried every few seconds, forever.
 func TestAWarningThatRepeatsIsSaidOnce(t *testing.T) {
 	var printed []string
 	printf := func(format string, args ...any) { printed = append(printed, fmt.Sprintf(format, args...)) }
 	p := &eventPrinter{printf: printf}
 	for range 3 {
 		p.Event(nil, corev1.EventTypeWarning, "ErrImageNeverPull", "not there")
-		p.Event(nil, corev1.EventTypeWarning, "MissingClusterDNS", "nobody is to know")
+		p.Event(nil, corev1.EventTypeWarning, "MissingClusterDNS", "not printed")
 		p.Event(nil, corev1.EventTypeNormal, "Created", "container")
 	}
 	p.Eventf(nil, corev1.EventTypeWarning, "BackOff", "back-off %ds", 10)
 	p.Eventf(nil, corev1.EventTypeWarning, "BackOff", "back-off %ds", 20)
 	require.Equal(t, []string{
-		"ErrImageNeverPull: not there; bring it in with --image-archive, or let imagePullPolicy be IfNotPresent",
+		"ErrImageNeverPull: not there; import it with --image-archive, or set imagePullPolicy to IfNotPresent",
 		"BackOff: back-off 10s", "BackOff: back-off 20s",
 	}, printed)
 	printed, p = nil, &eventPrinter{printf: printf, all: true}

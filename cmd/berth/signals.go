@@ -14,25 +14,25 @@ import (
 	"github.com/berth-dev/berth/internal/signals"
 )
 
-// signalExitCode is the exit code of a command that ended before its work was done, because ctx did.
+// signalExitCode returns the exit code of a command that ended early because ctx was cancelled.
 func signalExitCode(ctx context.Context) exitCode { return exitCode(signals.ExitCode(ctx)) }
 
-// isInterrupted tells whether an error says no more than that the work was to stop.
+// isInterrupted reports whether an error only says that the work was cancelled.
 func isInterrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 }
 
-// serviceAnnotation is the annotation of a command that is asked to stop when it has done its work.
+// serviceAnnotation marks a command that runs until it is stopped.
 const serviceAnnotation = "berth.dev/service"
 
-// markService marks a command that runs until it is asked to stop: to be asked is how its work ends, with exit code 0.
+// markService marks a command that runs until a signal stops it: that is its normal end, with exit code 0.
 func markService(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{serviceAnnotation: "true"}
 	return cmd
 }
 
-// interruptedExitCode is the exit code of a command that ended with that error when berth had been asked to stop, if the error is
-// no other than that.
+// interruptedExitCode returns the exit code of a command that returned err after a signal. ok is false if there was no
+// signal, or if err says more than that the work was cancelled.
 func interruptedExitCode(ctx context.Context, cmd *cobra.Command, err error) (code int, ok bool) {
 	if by := (signals.Signal{}); !errors.As(context.Cause(ctx), &by) || !isInterrupted(err) {
 		return 0, false
@@ -43,15 +43,16 @@ func interruptedExitCode(ctx context.Context, cmd *cobra.Command, err error) (co
 	return int(signalExitCode(ctx)), true
 }
 
-// interruptibleReader is standard input, for one reader, who reads no more once ctx has ended: a read from a terminal, or from a program
-// that says nothing, would hold berth up for ever.
+// interruptibleReader is standard input for one reader whose reads end when ctx is done: a read from a terminal or a
+// silent pipe would otherwise block berth forever.
 type interruptibleReader struct {
 	io.Reader
 	ctx context.Context
 	buf []byte
 }
 
-// Read implements io.Reader. A read that ctx cuts short goes on behind, for nobody: it ends with the program.
+// Read implements io.Reader. A read that ctx interrupts continues in the background until the program ends; its data is
+// dropped.
 func (p *interruptibleReader) Read(data []byte) (int, error) {
 	if err := p.ctx.Err(); err != nil {
 		return 0, fmt.Errorf("read standard input: %w", err)
@@ -59,7 +60,7 @@ func (p *interruptibleReader) Read(data []byte) (int, error) {
 	if len(p.buf) < len(data) {
 		p.buf = make([]byte, len(data))
 	}
-	into := p.buf[:len(data)] // not data itself, which is the caller's again when ctx has ended
+	into := p.buf[:len(data)] // not data itself, which belongs to the caller again when ctx is done
 	var n int
 	var err error
 	done := make(chan struct{})
@@ -75,7 +76,7 @@ func (p *interruptibleReader) Read(data []byte) (int, error) {
 	}
 }
 
-// brokenPipeWriter is a writer that tells when nobody reads any more what is written.
+// brokenPipeWriter is a writer that reports when its reader is gone.
 type brokenPipeWriter struct {
 	io.Writer
 	onBroken func(error)
@@ -90,11 +91,11 @@ func (h brokenPipeWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// contextUntilOutputBreaks is cmd's context, which ends also when nobody reads any more what cmd writes, as when `| head` has had
-// enough. It is for what outlives its readers for a while, to stop in order.
+// contextUntilOutputBreaks returns cmd's context, which is also cancelled when the reader of cmd's output is gone, as
+// when `| head` exits. It is for commands that clean up after that.
 func contextUntilOutputBreaks(cmd *cobra.Command) context.Context {
 	ctx, cancel := context.WithCancelCause(cmd.Context())
-	gone := func(err error) { cancel(fmt.Errorf("nobody reads the output: %w", err)) }
+	gone := func(err error) { cancel(fmt.Errorf("output closed by its reader: %w", err)) }
 	cmd.SetOut(brokenPipeWriter{cmd.OutOrStdout(), gone})
 	cmd.SetErr(brokenPipeWriter{cmd.ErrOrStderr(), gone})
 	return ctx

@@ -31,16 +31,16 @@ func TestTheExitCodeTellsTheSignal(t *testing.T) {
 			require.Equal(t, code, got)
 			got, ok = interruptedExitCode(ctx, serve, err)
 			require.True(t, ok)
-			require.Zero(t, got, "to be asked is how its work ends")
+			require.Zero(t, got, "a signal is the normal end of a service")
 		}
 		_, ok := interruptedExitCode(ctx, work, errors.New("disk full"))
-		require.False(t, ok, "what went wrong besides is said")
+		require.False(t, ok, "other errors are printed")
 	}
 	_, ok := interruptedExitCode(t.Context(), &cobra.Command{}, context.Canceled)
-	require.False(t, ok, "nobody asked")
+	require.False(t, ok, "there was no signal")
 }
 
-// TestASilentInputDoesNotHoldUp is Ctrl-C where a command waits for somebody to type.
+// TestASilentInputDoesNotHoldUp sends Ctrl-C while a command waits for input.
 func TestASilentInputDoesNotHoldUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	read, write, err := os.Pipe()

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-dev/berth/timeline/remote"
 )
 
-// socketUsage is what `berth node` and `berth controllers` say about their socket.
-const socketUsage = "`path` of a unix socket on which 'berth explain --socket' and Prometheus (GET /metrics) may ask what was done (default: none)"
+// socketUsage is the help of --socket of `berth node` and `berth controllers`.
+const socketUsage = "`path` of a unix socket that serves stages to 'berth explain --socket' and metrics to Prometheus (GET /metrics) (default: none)"
 
-// timelineServer is what a process that runs parts of Berth by themselves has done, and where it can be asked for that.
+// timelineServer records what the components of this process do, and serves the records and their metrics on a socket.
 type timelineServer struct {
 	recorder *timeline.Recorder
 	stages   *metrics.Stages
@@ -26,7 +26,7 @@ func newTimelineServer(socket string) *timelineServer {
 	return &timelineServer{recorder: timeline.New(clock.RealClock{}, 0), stages: metrics.New(), socket: socket}
 }
 
-// run counts the stages, and answers on the socket if there is one, until ctx ends. The gatherers are served there too.
+// run counts the stages, and serves the socket if there is one, until ctx is done. It also serves the gatherers' metrics.
 func (r *timelineServer) run(ctx context.Context, gatherers ...prometheus.Gatherer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.stages.Start(ctx, r.recorder) })

@@ -11,10 +11,10 @@ import (
 	"github.com/berth-dev/berth/internal/suggest"
 )
 
-// newHelp is `berth help`, which unlike cobra's own refuses what is no command.
+// newHelp returns `berth help`, which unlike cobra's own rejects unknown commands.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "Tell about a command",
+		Use: "help [COMMAND]", Short: "Help about a command",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil {
@@ -29,10 +29,10 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// showHelp is what a command does that only holds others.
+// showHelp is the action of a command that only has subcommands.
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// requireSubcommand lets through nothing, because what stands behind a command that only holds others must be one of those.
+// requireSubcommand rejects the arguments of a command that only has subcommands: they are unknown subcommands.
 func requireSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -40,7 +40,7 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 	return unknownCommand(cmd, args[0])
 }
 
-// flagError says in its own words what is wrong with a flag.
+// flagError replaces pflag's error by one that says what the flag accepts, or which flag was probably meant.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	var number *strconv.NumError
@@ -62,7 +62,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError{fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())}
 }
 
-// unknownCommand is the error for a word that is no command of cmd's, with the nearest one that is.
+// unknownCommand returns the error for an unknown subcommand of cmd, with the closest known one.
 func unknownCommand(cmd *cobra.Command, word string) error {
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(word); len(near) > 0 {
@@ -71,7 +71,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	return usageError{fmt.Errorf("unknown command %q: see %s --help", word, cmd.CommandPath())}
 }
 
-// closestFlag is the flag of cmd that a misspelt one stands for; empty if the error is another or none is near.
+// closestFlag returns the flag of cmd that a misspelt one probably means; empty if err is another error or none is close.
 func closestFlag(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -86,7 +86,7 @@ func closestFlag(cmd *cobra.Command, err error) string {
 	return suggest.Closest(unknown.GetSpecifiedName(), known)
 }
 
-// noArgs refuses words that a command has no use for.
+// noArgs rejects arguments of a command that takes none.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], cmd.CommandPath())}

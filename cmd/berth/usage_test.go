@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// execute runs berth with these words and returns what it wrote to standard output.
+// execute runs berth with these arguments and returns its standard output.
 func execute(t *testing.T, words ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -36,8 +36,8 @@ func TestWrongUsageSaysWhatIsWanted(t *testing.T) {
 		{"images", "--data-dir="}:             "--data-dir is empty",
 		{"images", "--output=wide"}:           `--output "wide": json and yaml are known`,
 		{"up", "--data-dir="}:                 "--data-dir is empty",
-		{"node", "--contention-profiling"}:    "only --profiling serves: give both",
-		{"up", "--pod-manifest-path=/absent"}: "make the file or the directory first",
+		{"node", "--contention-profiling"}:    "--contention-profiling needs --profiling",
+		{"up", "--pod-manifest-path=/absent"}: "create the file or the directory first",
 	} {
 		args := words[:1]
 		if words[1] != "" {
@@ -89,7 +89,7 @@ func TestDataDirIsOnlyWhereItHasAnEffect(t *testing.T) {
 	require.Contains(t, out, "--data-dir string")
 }
 
-func TestEachCommandTells(t *testing.T) {
+func TestEachCommandHasHelp(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		out, err := execute(t, "help", cmd.Name())
 		require.NoError(t, err)

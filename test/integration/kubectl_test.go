@@ -55,5 +55,5 @@ func TestKubectlWithoutACluster(t *testing.T) {
 	require.NoDirExists(t, absent)
 	out, err := exec.CommandContext(t.Context(), berth, "--data-dir", absent, "kubectl", "get", "pods").CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(out), "there is no cluster in "+absent)
+	require.Contains(t, string(out), "no cluster found in "+absent)
 }

@@ -1,0 +1,59 @@
+//go:build !race
+
+package docs_test
+
+import (
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/berth-dev/berth/internal/reachability"
+)
+
+// TestRequirementsAreTestedAsTheProductUsesThem fails for a requirement of which every test calls a function of the
+// module that neither its commands nor users of its public API can reach: such a test proves nothing about the product.
+// The race detector would make it slow.
+func TestRequirementsAreTestedAsTheProductUsesThem(t *testing.T) {
+	module, err := reachability.Load("..", publicAPI(t), "integration")
+	require.NoError(t, err)
+	production := module.Production()
+	require.Greater(t, len(production), 3000, "the analysis found too few functions")
+	for _, r := range readRequirements(t) {
+		var unused []string
+		used := len(r.tests) == 0
+		for _, test := range r.tests {
+			dir, name := path.Split(strings.Replace(test, ".", "/", 1))
+			calls, found := module.TestCalls(dir, name)
+			if !found {
+				continue // TestRequirements reports it
+			}
+			unreached := slices.DeleteFunc(calls, func(function string) bool { return production[function] })
+			used = used || len(unreached) == 0
+			if len(unreached) > 0 {
+				unused = append(unused, test+": "+strings.Join(unreached, ", "))
+			}
+		}
+		if !used {
+			t.Errorf("%s: each of its tests calls functions that the product does not reach:\n  %s", r.id, strings.Join(unused, "\n  "))
+		}
+	}
+}
+
+// publicAPI are the packages that requirements/README.md lists under that heading.
+func publicAPI(t *testing.T) []string {
+	t.Helper()
+	data, err := os.ReadFile("requirements/README.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(data), "\n## Public API\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var packages []string
+	for _, match := range quoted.FindAllStringSubmatch(section, -1) {
+		packages = append(packages, match[1])
+	}
+	return packages
+}

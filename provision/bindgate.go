@@ -1,98 +1,99 @@
 package provision
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
-// maxYield is how long, at most, what nobody waits for gives way to claims. It is above the time that hundreds of
-// claims at once take to be bound, also by a machine that has more to do.
+// maxYield is how long a write yields at most. It is above the time in which hundreds of claims are bound, also on a
+// machine that does other work.
 const maxYield = 30 * time.Second
 
-// bindGate knows whether claims wait that only writes to the API, ours or Kubernetes' own, keep from being Bound. What nobody
-// waits for (removing an intent, telling of a success) gives way to them: all of it goes through the same API server.
-// It is safe for concurrent use.
+// bindGate orders writes to the API. Claims block on writes, the controller's own or Kubernetes' own, until they are
+// Bound. Writes that no claim needs for that (removing an intent, events that are no Warnings) yield to them: all go
+// through the same API server. It is safe for concurrent use.
 type bindGate struct {
 	clock clock.WithTicker
 
 	mu      sync.Mutex // guards all below
 	waiting map[types.UID]struct{}
-	// last is when a claim last began to wait. If that is long ago, the claims that wait are stuck and nothing helps them.
+	// last is when a claim last began to wait. Claims that have waited for maxYield since are stuck, and yielding does not
+	// help them.
 	last time.Time
-	// idle is closed when no claim waits any more, and made anew when one does.
-	idle chan struct{}
-	// deadline is set when the controller stops; what is left is done without giving way, until then.
+	// idle is notified when no claim waits any more, and at shutdown.
+	idle wakeup.Broadcast
+	// deadline is set when the controller stops: no write yields any more, and none may begin after it.
 	deadline time.Time
 }
 
-func newBindGate(clk clock.WithTicker) *bindGate {
-	over := make(chan struct{})
-	close(over)
-	return &bindGate{clock: clk, waiting: map[types.UID]struct{}{}, idle: over}
+func newBindGate(clock clock.WithTicker) *bindGate {
+	return &bindGate{clock: clock, waiting: map[types.UID]struct{}{}}
 }
 
-// setWaiting notes whether the claim waits.
-func (r *bindGate) setWaiting(uid types.UID, waits bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, did := r.waiting[uid]
+// setWaiting records whether the claim waits for writes that bind it.
+func (g *bindGate) setWaiting(uid types.UID, waits bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, waited := g.waiting[uid]
 	switch {
-	case waits && !did:
-		if len(r.waiting) == 0 && r.deadline.IsZero() {
-			r.idle = make(chan struct{})
-		}
-		r.waiting[uid], r.last = struct{}{}, r.clock.Now()
-	case did && !waits:
-		delete(r.waiting, uid)
-		if len(r.waiting) == 0 && r.deadline.IsZero() {
-			close(r.idle)
+	case waits && !waited:
+		g.waiting[uid], g.last = struct{}{}, g.clock.Now()
+	case waited && !waits:
+		delete(g.waiting, uid)
+		if len(g.waiting) == 0 {
+			g.idle.Notify()
 		}
 	}
 }
 
-// shutdown has nothing give way any more, and nothing be begun when grace is over.
-func (r *bindGate) shutdown(grace time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.deadline.IsZero() {
+// shutdown ends all yielding, and lets writes begin for grace.
+func (g *bindGate) shutdown(grace time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.deadline.IsZero() {
 		return
 	}
-	r.deadline = r.clock.Now().Add(grace)
-	if len(r.waiting) > 0 {
-		close(r.idle)
-	}
+	g.deadline = g.clock.Now().Add(grace)
+	g.idle.Notify()
 }
 
-// yield returns when no claim waits, or since lies maxYield back. It returns false once the controller has stopped
-// for so long that nothing may be begun.
-func (r *bindGate) yield(since time.Time) bool {
+// yield blocks until no claim waits, but not for longer than maxYield after since, and not after ctx has ended. It returns
+// whether the write may begin.
+func (g *bindGate) yield(ctx context.Context, since time.Time) bool {
 	for {
-		over, left, may := r.state(since)
-		if left <= 0 {
-			return may
+		idle, left, allowed := g.state(since)
+		if left <= 0 || ctx.Err() != nil {
+			return allowed
 		}
-		timer := r.clock.NewTimer(left)
+		timer := g.clock.NewTimer(left)
 		select {
-		case <-over:
+		case <-idle:
 		case <-timer.C():
+		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
 }
 
-// state returns how long to give way, at most, what may end it before, and whether anything may be begun.
-func (r *bindGate) state(since time.Time) (over <-chan struct{}, left time.Duration, may bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.clock.Now()
+// yieldEvent is yield for an event, which is written in any case.
+func (g *bindGate) yieldEvent(ctx context.Context, since time.Time) { g.yield(ctx, since) }
+
+// state returns how long to yield at most, the channel that is closed when that may end, and whether a write may begin.
+func (g *bindGate) state(since time.Time) (idle <-chan struct{}, left time.Duration, allowed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.clock.Now()
 	switch {
-	case !r.deadline.IsZero():
-		return nil, 0, now.Before(r.deadline)
-	case len(r.waiting) == 0:
+	case !g.deadline.IsZero():
+		return nil, 0, now.Before(g.deadline)
+	case len(g.waiting) == 0:
 		return nil, 0, true
 	}
-	return r.idle, maxYield - max(now.Sub(since), now.Sub(r.last)), true
+	return g.idle.Changed(), maxYield - max(now.Sub(since), now.Sub(g.last)), true
 }

@@ -178,7 +178,7 @@ func (e *engine) cleanup(ctx context.Context, key string) {
 	st.mu.Lock()
 	since := st.bound
 	st.mu.Unlock()
-	if !e.gate.yield(since) {
+	if !e.gate.yield(context.WithoutCancel(ctx), since) {
 		return // the next run finds it
 	}
 	st.mu.Lock()

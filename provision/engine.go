@@ -67,13 +67,13 @@ type engine struct {
 	classInformer                           cache.SharedInformer
 }
 
-func (ctrl *ProvisionController) newEngine(events record.EventRecorder, rush *bindGate) *engine {
+func (ctrl *ProvisionController) newEngine(events record.EventRecorder, gate *bindGate) *engine {
 	s := &ctrl.settings
 	e := &engine{
 		name: ctrl.provisionerName, client: ctrl.client, provisioner: ctrl.provisioner, serves: ctrl.serves,
 		settings: s, metrics: ctrl.metrics, events: events, logger: s.logger.With("provisioner", ctrl.provisionerName),
 		clock: s.clock, timeline: s.timeline,
-		states: newClaimStates(), gate: rush, deletions: newVolumeStates(),
+		states: newClaimStates(), gate: gate, deletions: newVolumeStates(),
 		claimLimiter: s.newLimiter(), volumeLimiter: s.newLimiter(),
 		claimWrites:  newWriteLimiter(),
 		volumeWrites: newWriteLimiter(),

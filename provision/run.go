@@ -22,25 +22,27 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	helpers.Go(func() { ctrl.serveMetrics(ctx) })
 
 	// Events outlive ctx: those of the calls in flight are still to be written.
-	rush := newBindGate(ctrl.settings.clock)
-	events, endEvents := ctrl.startEvents(context.WithoutCancel(ctx), rush)
-	defer endEvents()
-	if user, ok := ctrl.provisioner.(EventRecorderInjector); ok {
-		user.InjectEventRecorder(events)
+	gate := newBindGate(ctrl.settings.clock)
+	events, stopEvents, err := ctrl.startEvents(ctx, gate)
+	if err != nil {
+		return fmt.Errorf("run provision controller %q: %w", ctrl.provisionerName, err)
 	}
-	engine := ctrl.newEngine(events, rush)
+	defer stopEvents()
+	if injector, ok := ctrl.provisioner.(EventRecorderInjector); ok {
+		injector.InjectEventRecorder(events)
+	}
+	engine := ctrl.newEngine(events, gate)
 	defer engine.factory.Shutdown()
 	defer cancel() // before Shutdown, which waits for the informers
 	work := func(ctx context.Context) error {
 		ctrl.running.Store(true)
 		group, ctx := errgroup.WithContext(ctx)
-		for _, companion := range ctrl.settings.runnables {
-			group.Go(func() error { return companion(ctx) })
+		for _, runnable := range ctrl.settings.runnables {
+			group.Go(func() error { return runnable(ctx) })
 		}
 		group.Go(func() error { return engine.run(ctx) })
 		return group.Wait()
 	}
-	var err error
 	if ctrl.settings.leaderElection {
 		err = ctrl.lead(ctx, work)
 	} else {

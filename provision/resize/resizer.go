@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/client"
 	"github.com/berth-dev/berth/controller"
+	"github.com/berth-dev/berth/internal/eventsink"
 	"github.com/berth-dev/berth/reconcile"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -164,11 +164,14 @@ func (r *Resizer) build() error {
 // is taken up by the next.
 func (r *Resizer) Start(ctx context.Context) error {
 	if r.recorder == nil {
-		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-		defer broadcaster.Shutdown()
-		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.deps.Client.CoreV1().Events("")})
-		r.recorder = broadcaster.NewRecorder(scheme.Scheme,
-			corev1.EventSource{Component: timelineOwner + " " + r.config.DriverName})
+		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
+			Client: r.deps.Client.CoreV1(), Clock: r.deps.Clock, Logger: r.deps.Logger,
+		}, eventsink.Config{}, corev1.EventSource{Component: timelineOwner + " " + r.config.DriverName})
+		if err != nil {
+			return fmt.Errorf("start resizer of driver %q: %w", r.config.DriverName, err)
+		}
+		defer stop()
+		r.recorder = recorder
 	}
 	if r.deps.Registerer != nil {
 		if err := r.deps.Registerer.Register(r.metrics); err != nil {

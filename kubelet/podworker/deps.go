@@ -174,6 +174,8 @@ type Deps struct {
 	// OnPodGone is told of each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
 
+	// Signals are made before the Manager, which handles them from Start on.
+	Signals  *Signals
 	Runtime  Runtime
 	Reader   Reader
 	Images   Images
@@ -200,6 +202,9 @@ func (d *Deps) complete() error {
 		if missing {
 			return errors.New("pod workers: a dependency is missing")
 		}
+	}
+	if d.Signals == nil {
+		d.Signals = NewSignals()
 	}
 	if d.OnPodGone == nil {
 		d.OnPodGone = func(types.UID) {}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,8 +23,6 @@ type Manager struct {
 	backoff *kuberuntime.Backoff
 
 	group sync.WaitGroup // the workers
-	// network is why the runtime has no network for new sandboxes; nil if it has one.
-	network atomic.Pointer[string]
 
 	mu      sync.Mutex // guards all below
 	running context.Context
@@ -64,7 +61,13 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.pendingWorkers = nil
 	m.mu.Unlock()
-	<-ctx.Done()
+	for ctx.Err() == nil {
+		select {
+		case <-m.deps.Signals.pending.C():
+			m.handleSignals()
+		case <-ctx.Done():
+		}
+	}
 	m.mu.Lock()
 	m.sourcesReady = false // no worker is made from here on
 	m.mu.Unlock()
@@ -154,7 +157,7 @@ func (m *Manager) SourcesReady() {
 	m.stopOrphans()
 }
 
-// RuntimePods says which Pods the runtime holds.
+// RuntimePods is Signals.RuntimePods, with effect when it returns.
 func (m *Manager) RuntimePods(uids []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,64 +183,26 @@ func (m *Manager) stopOrphans() {
 	m.runtimePods = nil
 }
 
-// RuntimeChanged says that a Pod's state in the runtime may have changed.
-func (m *Manager) RuntimeChanged(uid types.UID) {
-	if w := m.worker(uid); w != nil {
-		w.post(func() { w.eventPending = true })
-	}
-}
+// RuntimeChanged is Signals.RuntimeChanged.
+func (m *Manager) RuntimeChanged(uid types.UID) { m.deps.Signals.RuntimeChanged(uid) }
 
-// Wake makes a Pod's worker look again: a probe has spoken, or an object that the Pod refers to has changed.
-func (m *Manager) Wake(uid types.UID) {
-	if w := m.worker(uid); w != nil {
-		w.post(func() { w.retries.clear() })
-	}
-}
+// Wake is Signals.Wake.
+func (m *Manager) Wake(uid types.UID) { m.deps.Signals.Wake(uid) }
 
-// RuntimeConnected says that the runtime can be reached again: all workers look anew.
-func (m *Manager) RuntimeConnected() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, w := range m.workers {
-		w.post(func() { w.dirty = true; w.retries.clear() })
-	}
-}
+// RuntimeConnected is Signals.RuntimeConnected.
+func (m *Manager) RuntimeConnected() { m.deps.Signals.RuntimeConnected() }
 
-// SetNetwork says why the runtime has no network for new sandboxes, nil that it has one. Pods on the node's own network
-// do not care; the others wait, with an event that tells the reason.
-func (m *Manager) SetNetwork(missing error) {
-	if missing != nil {
-		text := missing.Error()
-		m.network.Store(&text)
-		return
-	}
-	if m.network.Swap(nil) == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, w := range m.workers {
-		w.post(func() { w.retries.clear() })
-	}
-}
+// SetNetwork is Signals.SetNetwork.
+func (m *Manager) SetNetwork(missing error) { m.deps.Signals.SetNetwork(missing) }
 
-// Evict ends a Pod with phase Failed and the given reason, unless it fails already. grace, in seconds, may shorten its
-// time to end. With a Detail it is counted by that.
+// Evict ends a Pod with phase Failed and the given reason, unless it has failed already, and reports whether the Pod has a
+// worker. grace, in seconds, may shorten its time to end. An eviction with a Detail is counted by it.
 func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) bool {
 	w := m.worker(uid)
-	if w == nil {
-		return false
+	if w != nil {
+		w.evict(failure, grace)
 	}
-	failure.Disruption = true
-	w.post(func() {
-		if w.failure == nil {
-			w.failure, w.graceOverride = &failure, grace
-			if failure.Detail != "" {
-				w.m.deps.Metrics.Evicted(failure.Detail)
-			}
-		}
-	})
-	return true
+	return w != nil
 }
 
 // Pods are the Pods that have a worker, in no order: those that are wanted, and those that still end.

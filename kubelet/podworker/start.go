@@ -67,7 +67,7 @@ func (w *worker) reportSandboxError(err error) {
 // networkReady reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
 // that changes.
 func (w *worker) networkReady() bool {
-	missing := w.m.network.Load()
+	missing := w.m.deps.Signals.network.Load()
 	if missing == nil || w.pod.Spec.HostNetwork {
 		w.networkError = ""
 		return true

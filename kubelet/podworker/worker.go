@@ -154,6 +154,20 @@ func (w *worker) post(fn func()) {
 	}
 }
 
+// evict makes the worker end the Pod as failed. It may be called from any goroutine.
+func (w *worker) evict(failure status.Failure, grace *int64) {
+	failure.Disruption = true
+	w.post(func() {
+		if w.failure != nil {
+			return
+		}
+		w.failure, w.graceOverride = &failure, grace
+		if failure.Detail != "" {
+			w.m.deps.Metrics.Evicted(failure.Detail)
+		}
+	})
+}
+
 // run works until ctx ends or nothing of the Pod is left, which it reports.
 func (w *worker) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -32,6 +32,10 @@ type Manager struct {
 	// sourcesReady says that the source has delivered all Pods once; listed is what the runtime was last seen to hold.
 	sourcesReady bool
 	runtimePods  []types.UID
+	// listed says that the runtime's Pods are known, and ready is closed when the sources are ready, too.
+	listed    bool
+	ready     chan struct{}
+	markReady func()
 }
 
 var _ config.Handler = (*Manager)(nil)
@@ -47,10 +51,16 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if config.RuntimeName == "" {
 		config.RuntimeName = "containerd"
 	}
+	ready := make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
+		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }),
 	}, nil
 }
+
+// Ready is closed when all sources have delivered their Pods and the runtime has listed its own: from then on a Pod
+// without a worker is an orphan.
+func (m *Manager) Ready() <-chan struct{} { return m.ready }
 
 // Start runs the workers until ctx ends, and returns when they have all returned. Containers run on.
 func (m *Manager) Start(ctx context.Context) error {
@@ -161,7 +171,7 @@ func (m *Manager) SourcesReady() {
 func (m *Manager) RuntimePods(uids []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.runtimePods = slices.Clone(uids)
+	m.runtimePods, m.listed = slices.Clone(uids), true
 	m.stopOrphans()
 }
 
@@ -181,6 +191,9 @@ func (m *Manager) stopOrphans() {
 		m.addWorker(w)
 	}
 	m.runtimePods = nil
+	if m.listed {
+		m.markReady()
+	}
 }
 
 // RuntimeChanged is Signals.RuntimeChanged.

@@ -137,7 +137,7 @@ func (m *Manager) handleSignals() {
 		}
 	}
 	if batch.listed {
-		m.runtimePods = batch.pods
+		m.runtimePods, m.listed = batch.pods, true
 		m.stopOrphans()
 	}
 }

@@ -34,6 +34,11 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 			w.invalidate()
 		}
 	})
+	return noted, w.stopSandboxes(ctx, pod, held)
+}
+
+// stopSandboxes stops the sandboxes of the Pod side by side.
+func (w *worker) stopSandboxes(ctx context.Context, pod *corev1.Pod, held *container.PodStatus) error {
 	errs := make([]error, len(held.Sandboxes))
 	var group sync.WaitGroup
 	for i, box := range held.Sandboxes {
@@ -45,7 +50,7 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 		})
 	}
 	group.Wait()
-	return noted, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // stopContainers stops the containers of a plan side by side.

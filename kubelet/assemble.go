@@ -105,10 +105,13 @@ func (k *Kubelet) furnish() (err error) {
 func (k *Kubelet) furnishVolumes() (err error) {
 	cfg, d := &k.cfg, &k.deps
 	k.drivers = csi.NewDrivers()
-	k.csi = csi.New(csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName}, csi.Deps{
+	k.csi, err = csi.New(csi.Deps{
 		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, OnLimitExceeded: func(driver string) { k.csiNode.AskLimit(driver) },
 		Logger: d.Logger.With("room", "csi"),
-	})
+	}, csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName})
+	if err != nil {
+		return err
+	}
 	registry, err := plugins.New(plugins.Deps{
 		Objects: k.objects, Tokens: k.tokens, NodeAllocatable: k.allocatable, CSI: k.csi,
 	})
@@ -117,12 +120,15 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	}
 	durations, calls := operationexecutor.NewDurations(), csi.NewCallMetrics(d.Clock)
 	k.metrics.MustRegister(durations, calls)
-	k.volumes = volumemanager.New(volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName},
+	k.volumes, err = volumemanager.New(
 		volumemanager.Deps{
 			Client: d.Client, Plugins: registry, Objects: k.objects, Tokens: k.tokens, Node: k.node,
 			Claims: d.Claims, OnSizeLimitExceeded: k.evictOutgrown, Observe: durations.Observe,
 			Timeline: d.Timeline, Recorder: d.Recorder, Clock: d.Clock, Logger: d.Logger.With("room", "volumes"),
-		})
+		}, volumemanager.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName})
+	if err != nil {
+		return err
+	}
 	k.drivers.Subscribe(k.volumes.Retry)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,

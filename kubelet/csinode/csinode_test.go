@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -50,7 +51,7 @@ const soon = time.Minute
 
 func newWorld(t *testing.T) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
-	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCallMetrics(nil),
+	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCallMetrics(clock.RealClock{}),
 		clock: testclock.NewFakeClock(time.Now()), current: node}
 	registered := make(chan struct{})
 	close(registered)

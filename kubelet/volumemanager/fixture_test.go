@@ -124,18 +124,21 @@ func (f *fixture) start() {
 	f.objects = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
 	f.tokens = token.New(token.Deps{Client: f.client, Clock: f.clock})
 	f.drivers = csi.NewDrivers()
-	driverPlugin := csi.New(csi.Config{RootDir: f.root, NodeName: "here"},
-		csi.Deps{Client: f.client, Drivers: f.drivers, Tokens: f.tokens, OnLimitExceeded: func(driver string) { f.overAttachLimit <- driver }})
+	driverPlugin, err := csi.New(csi.Deps{
+		Client: f.client, Drivers: f.drivers, Tokens: f.tokens,
+		OnLimitExceeded: func(driver string) { f.overAttachLimit <- driver },
+	}, csi.Config{RootDir: f.root, NodeName: "here"})
+	require.NoError(f.t, err)
 	registry, err := plugins.New(plugins.Deps{Objects: f.objects, Tokens: f.tokens, CSI: driverPlugin})
 	require.NoError(f.t, err)
-	f.Manager = volumemanager.New(
-		volumemanager.Config{RootDir: f.root, NodeName: "here"},
+	f.Manager, err = volumemanager.New(
 		volumemanager.Deps{
 			Client: f.client, Plugins: registry, Objects: f.objects, Tokens: f.tokens,
 			Node: f.status, Claims: f.claims, MaySwap: f.maySwap, Timeline: f.timeline, Recorder: f.events, Clock: f.clock,
 			OnSizeLimitExceeded: func(uid types.UID, message string) { f.overLimit <- string(uid) + ": " + message },
 			Observe:             f.durations.Observe,
-		})
+		}, volumemanager.Config{RootDir: f.root, NodeName: "here"})
+	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	f.drivers.Subscribe(f.Manager.Retry)
 	if f.driver != nil {

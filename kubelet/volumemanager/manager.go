@@ -58,40 +58,80 @@ type Tokens interface {
 	Subscribe(renewed func(uid types.UID)) (cancel func())
 }
 
-// Config is the values that a Manager runs with.
+// Config holds the settings of a Manager. Both are required.
 type Config struct {
-	// RootDir is the node agent's root: Pods' directories lie in RootDir/pods.
+	// RootDir is the kubelet's root directory; the Pods' directories are in RootDir/pods.
 	RootDir string
 	// NodeName is this node's name.
 	NodeName string
 }
 
-// Deps is what a Manager needs. Claims, Observe, Mounter, MaySwap, Timeline, Recorder, Clock and Logger may be nil.
+func (c Config) validate() error {
+	switch {
+	case c.RootDir == "":
+		return errors.New("volumemanager: Config.RootDir is required")
+	case c.NodeName == "":
+		return errors.New("volumemanager: Config.NodeName is required")
+	}
+	return nil
+}
+
+// Deps holds what a Manager uses. Client, Plugins, Objects and Tokens are required.
 type Deps struct {
-	// Client reads claims, PersistentVolumes and this Node.
+	// Client reads claims, PersistentVolumes and this Node, and writes the status of claims.
 	Client  kubernetes.Interface
 	Plugins *volume.Registry
 	Objects Objects
 	Tokens  Tokens
-	// Node writes which volumes are in use. Nil refuses volumes that have to be attached.
+	// Node writes status.volumesInUse. If it is nil, volumes that must be attached are rejected.
 	Node NodeStatus
-	// Claims tells of changes of claims. Without it what waits for a claim reads it each second, and volumes are looked at
-	// each minute, whether they have grown.
+	// Claims reports changes of claims. If it is nil, a volume that waits for its claim reads it each second, and each
+	// minute the volumes of claims are checked for a larger size.
 	Claims ClaimSource
-	// OnSizeLimitExceeded is told of a Pod that has outgrown the sizeLimit of an emptyDir: it is to be evicted. It must return
-	// soon, and is told again until the Pod is gone. Nil lets such Pods be.
+	// OnSizeLimitExceeded, if not nil, is called for a Pod with an emptyDir that is larger than its sizeLimit, so
+	// that the Pod is evicted. It must not block. It is called again until the volume is unmounted.
 	OnSizeLimitExceeded func(uid types.UID, message string)
-	// Mounter mounts. Nil is system calls.
-	Mounter mounts.Mounter
-	// Observe gets the duration of each attempt of an operation on a volume, in upstream's words (see
-	// operationexecutor.Durations). It must return soon. Nil measures nothing.
+	// Observe, if not nil, gets the duration of each attempt of an operation on a volume, with the plugin's qualified
+	// name and the operation's name in metrics (see operationexecutor.Durations). It must not block.
 	Observe func(plugin, operation string, took time.Duration, err error)
-	// MaySwap reports whether what is in memory-backed volumes may be written to a disk. Nil asks the kernel.
-	MaySwap  func() (bool, error)
+	// Mounter defaults to system calls.
+	Mounter mounts.Mounter
+	// MaySwap reports whether the kernel may write memory-backed volumes to a disk. The default checks the kernel.
+	MaySwap func() (bool, error)
+	// Timeline, Recorder and Logger may be nil. Clock defaults to the real clock.
 	Timeline *timeline.Recorder
 	Recorder record.EventRecorder
-	Clock    clock.Clock
 	Logger   *slog.Logger
+	Clock    clock.Clock
+}
+
+func (d *Deps) complete() error {
+	switch {
+	case d.Client == nil:
+		return errors.New("volumemanager: Deps.Client is required")
+	case d.Plugins == nil:
+		return errors.New("volumemanager: Deps.Plugins is required")
+	case d.Objects == nil:
+		return errors.New("volumemanager: Deps.Objects is required")
+	case d.Tokens == nil:
+		return errors.New("volumemanager: Deps.Tokens is required")
+	}
+	if d.Mounter == nil {
+		d.Mounter = mounts.Syscalls{}
+	}
+	if d.MaySwap == nil {
+		d.MaySwap = func() (bool, error) { return mounts.TmpfsMaySwap(mounts.SwapsFile) }
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Recorder == nil {
+		d.Recorder = &record.FakeRecorder{}
+	}
+	return nil
 }
 
 // Mounted is a volume of a Pod that is set up.
@@ -154,8 +194,8 @@ type mountedVolume struct {
 	Mounted
 	plugin  volume.Plugin
 	request volume.Request
-	// expandedTo is the size in bytes up to which this node has done its part in making the volume larger, 0 if an earlier
-	// process would have to tell. It is shared by copies of this struct.
+	// expandedTo is the size in bytes up to which this node has done its part in making the volume larger, 0 if an
+	// earlier process would have to tell. It is shared by copies of this struct.
 	expandedTo *atomic.Int64
 }
 
@@ -164,22 +204,13 @@ type lastEvent struct {
 	at      time.Time
 }
 
-// New makes a Manager.
-func New(config Config, deps Deps) *Manager {
-	if deps.Mounter == nil {
-		deps.Mounter = mounts.Syscalls{}
+// New returns a Manager. It starts nothing.
+func New(deps Deps, config Config) (*Manager, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
 	}
-	if deps.MaySwap == nil {
-		deps.MaySwap = func() (bool, error) { return mounts.TmpfsMaySwap(mounts.SwapsFile) }
-	}
-	if deps.Clock == nil {
-		deps.Clock = clock.RealClock{}
-	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	if deps.Recorder == nil {
-		deps.Recorder = &record.FakeRecorder{}
+	if err := config.validate(); err != nil {
+		return nil, err
 	}
 	exec := keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger, OnWait: recordWait}, keyed.Config{})
 	meter := opMetrics{clock: deps.Clock, observe: deps.Observe}
@@ -198,7 +229,7 @@ func New(config Config, deps Deps) *Manager {
 		refreshQueued: make(chan struct{}, 1),
 		pods:          make(map[types.UID]*podState),
 		podsToRefresh: make(map[types.UID]struct{}),
-	}
+	}, nil
 }
 
 // recordWait adds the time that an operation waited for its turn to the stage that ctx belongs to.
@@ -302,7 +333,8 @@ func (m *Manager) onPodChanged(uid types.UID) {
 	}
 }
 
-// wakeWaiters has failed volumes of the Pod tried again now. It returns false if the Pod is unknown. The caller holds mu.
+// wakeWaiters has failed volumes of the Pod tried again now. It returns false if the Pod is unknown. The caller holds
+// mu.
 func (m *Manager) wakeWaiters(uid types.UID) bool {
 	state, ok := m.pods[uid]
 	if ok {

@@ -81,12 +81,14 @@ func (f *fixture) start(objects ...runtime.Object) *csi.Plugin {
 	return f.startWith(kubefake.NewClientset(append(objects, f.object)...), drivers)
 }
 
-// startWith makes the plugin with drivers of the test's own.
+// startWith creates the plugin with the drivers of the test.
 func (f *fixture) startWith(client *kubefake.Clientset, drivers *csi.Drivers) *csi.Plugin {
 	f.t.Helper()
 	f.client = client
-	f.Plugin = csi.New(csi.Config{RootDir: f.root, NodeName: "here"},
-		csi.Deps{Client: f.client, Drivers: drivers, Tokens: tokens{}})
+	var err error
+	f.Plugin, err = csi.New(csi.Deps{Client: f.client, Drivers: drivers, Tokens: tokens{}},
+		csi.Config{RootDir: f.root, NodeName: "here"})
+	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)
 	plugin := f.Plugin

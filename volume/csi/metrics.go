@@ -10,7 +10,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// CallMetrics is the metric of calls of drivers, under upstream's name. It is safe for concurrent use.
+// CallMetrics is the metric csi_operations_seconds: the duration of calls of CSI drivers. It is safe for concurrent
+// use.
 type CallMetrics struct {
 	*prometheus.HistogramVec
 	clock clock.PassiveClock
@@ -18,18 +19,15 @@ type CallMetrics struct {
 
 var _ prometheus.Collector = (*CallMetrics)(nil)
 
-// NewCallMetrics makes a Calls that has seen none; a nil clock is the real one.
-func NewCallMetrics(clk clock.PassiveClock) *CallMetrics {
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
-	return &CallMetrics{clock: clk, HistogramVec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "csi_operations_seconds", Help: "Length of calls of CSI drivers, by method and by what came of them.",
+// NewCallMetrics returns a CallMetrics without observations.
+func NewCallMetrics(clock clock.PassiveClock) *CallMetrics {
+	return &CallMetrics{clock: clock, HistogramVec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "csi_operations_seconds", Help: "Duration of calls of CSI drivers, by driver, method and gRPC status code.",
 		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})}
 }
 
-// DialOption has the calls of a driver measured, when it is given to Dial.
+// DialOption makes Dial measure the calls of a driver.
 func (c *CallMetrics) DialOption(driver string) grpc.DialOption {
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn,
 		call grpc.UnaryInvoker, opts ...grpc.CallOption,
@@ -41,8 +39,7 @@ func (c *CallMetrics) DialOption(driver string) grpc.DialOption {
 	})
 }
 
-// observe notes one call. Volumes of the plugins that Kubernetes once had in its own tree are not used here, so none is
-// migrated.
+// observe records one call. Berth has no in-tree plugins, so the label migrated is always false.
 func (c *CallMetrics) observe(driver, method string, took time.Duration, err error) {
 	c.WithLabelValues(driver, method, status.Code(err).String(), "false").Observe(took.Seconds())
 }

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -18,41 +19,71 @@ import (
 // Name is the plugin's name.
 const Name = "kubernetes.io/csi"
 
-// Tokens gives tokens of Pods' service accounts (see kubelet/token).
+// Tokens requests tokens of Pods' service accounts (see kubelet/token).
 type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, want *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Config is the values that a Plugin runs with.
+// Config holds the settings of a Plugin. Both are required.
 type Config struct {
-	// RootDir is the node agent's root: the plugin keeps what belongs to devices in RootDir/plugins/kubernetes.io/csi.
+	// RootDir is the kubelet's root directory. The plugin keeps the files of devices in
+	// RootDir/plugins/kubernetes.io/csi.
 	RootDir string
 	// NodeName is this node's name.
 	NodeName string
 }
 
-// Deps is what a Plugin needs. Full, Mounter and Logger may be nil.
+// Deps holds what a Plugin uses. Client, Drivers and Tokens are required.
 type Deps struct {
 	// Client reads CSIDrivers, VolumeAttachments and Secrets.
 	Client  kubernetes.Interface
 	Drivers *Drivers
 	Tokens  Tokens
-	// OnLimitExceeded is told of a driver that has no room on this node for one more volume, so that it is asked for its limit
-	// again. It must return soon. Nil tells nobody.
+	// OnLimitExceeded, if not nil, is called when this node cannot have one more volume of the driver, so that the
+	// driver's limit is read again. It must not block.
 	OnLimitExceeded func(driver string)
-	Mounter         mounts.Mounter
-	Logger          *slog.Logger
+	// Mounter defaults to system calls, Logger to no log.
+	Mounter mounts.Mounter
+	Logger  *slog.Logger
 }
 
-// Plugin is the volume plugin. It is safe for concurrent use. Start must run for its calls to go on.
+func (d *Deps) complete() error {
+	switch {
+	case d.Client == nil:
+		return errors.New("csi: Deps.Client is required")
+	case d.Drivers == nil:
+		return errors.New("csi: Deps.Drivers is required")
+	case d.Tokens == nil:
+		return errors.New("csi: Deps.Tokens is required")
+	}
+	if d.Mounter == nil {
+		d.Mounter = mounts.Syscalls{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.RootDir == "":
+		return errors.New("csi: Config.RootDir is required")
+	case c.NodeName == "":
+		return errors.New("csi: Config.NodeName is required")
+	}
+	return nil
+}
+
+// Plugin is the volume plugin. It is safe for concurrent use. Its calls block until Start has listed the CSIDrivers.
 type Plugin struct {
 	config     Config
 	deps       Deps
 	csiDrivers *csiDriverStore
 	pinner     *blockpin.Pinner
 
-	mu              sync.Mutex                   // guards attachments
-	publishContexts map[string]map[string]string // by device, what its attacher told of it
+	mu              sync.Mutex                   // guards publishContexts
+	publishContexts map[string]map[string]string // by device, from its VolumeAttachment
 }
 
 var (
@@ -64,21 +95,21 @@ var (
 	_ volume.StatsProvider     = (*Plugin)(nil)
 )
 
-// New makes the plugin.
-func New(config Config, deps Deps) *Plugin {
-	if deps.Mounter == nil {
-		deps.Mounter = mounts.Syscalls{}
+// New returns the plugin. It starts nothing.
+func New(deps Deps, config Config) (*Plugin, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
+	if err := config.validate(); err != nil {
+		return nil, err
 	}
 	return &Plugin{
 		config: config, deps: deps, csiDrivers: newCSIDriverStore(deps.Client, deps.Drivers.notify),
 		pinner: blockpin.New(blockpin.Deps{Mounter: deps.Mounter}), publishContexts: make(map[string]map[string]string),
-	}
+	}, nil
 }
 
-// Start follows the CSIDriver objects until ctx ends. Subscribers of Drivers are told of their changes too.
+// Start watches the CSIDriver objects until ctx ends, and notifies the subscribers of Drivers about their changes.
 func (p *Plugin) Start(ctx context.Context) error { return p.csiDrivers.start(ctx) }
 
 // Name implements volume.Plugin.
@@ -92,7 +123,7 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 	return spec.Volume != nil && spec.Volume.CSI != nil
 }
 
-// Repeats implements volume.Repeater: a volume whose driver wants to be called again and again does.
+// RequiresRemount implements volume.Remounter, as requiresRepublish of the volume's CSIDriver says.
 func (p *Plugin) RequiresRemount(ctx context.Context, spec volume.Spec) bool {
 	source, err := sourceOf(spec, "")
 	if err != nil {
@@ -102,10 +133,10 @@ func (p *Plugin) RequiresRemount(ctx context.Context, spec volume.Spec) bool {
 	return err == nil && requiresRepublish(object)
 }
 
-// dir is where the plugin keeps what belongs to devices.
+// dir is the directory of the files that belong to devices.
 func (p *Plugin) dir() string { return filepath.Join(p.config.RootDir, "plugins", Name) }
 
-// source is what a volume's own fields say, whichever kind of volume it is.
+// source holds the fields of a volume's source, for persistent and inline volumes alike.
 type source struct {
 	name           string // of the PersistentVolume, or of the volume in the Pod
 	driver, handle string
@@ -120,7 +151,7 @@ type source struct {
 	publishSecret, stageSecret, expandSecret *corev1.SecretReference
 }
 
-// sourceOf reads the source of a volume. The handle of an ephemeral one is made of the Pod's UID.
+// sourceOf reads the source of a volume. The handle of an inline volume is derived from the Pod's UID.
 func sourceOf(spec volume.Spec, podUID string) (*source, error) {
 	s := &source{name: spec.DirName()}
 	switch {

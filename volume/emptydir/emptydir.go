@@ -1,5 +1,5 @@
-// Package emptydir is the volume plugin for emptyDir: a directory that is empty at first and goes with its Pod, on
-// the node's disk, in memory or in huge pages.
+// Package emptydir is the volume plugin for emptyDir: a directory that is empty at first and is removed with its Pod,
+// on the node's disk, in memory or in huge pages.
 package emptydir
 
 import (
@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/mounts"
 )
@@ -20,11 +21,11 @@ import (
 // Name is the plugin's name.
 const Name = "kubernetes.io/empty-dir"
 
-// Deps is what the plugin needs.
+// Deps holds what the plugin uses.
 type Deps struct {
-	// Mounter mounts the volumes that are in memory.
+	// Mounter mounts volumes in memory. It defaults to system calls.
 	Mounter mounts.Mounter
-	// NodeAllocatable tells what Pods may use of this node: no volume in memory is larger. Nil is no bound.
+	// NodeAllocatable returns the node's allocatable resources: no volume in memory is larger. Nil means no bound.
 	NodeAllocatable func() corev1.ResourceList
 }
 
@@ -33,8 +34,16 @@ type Plugin struct{ deps Deps }
 
 var _ volume.Plugin = (*Plugin)(nil)
 
-// New makes the plugin.
-func New(deps Deps) *Plugin { return &Plugin{deps: deps} }
+// New returns the plugin.
+func New(deps Deps) *Plugin {
+	if deps.Mounter == nil {
+		deps.Mounter = mounts.Syscalls{}
+	}
+	if deps.NodeAllocatable == nil {
+		deps.NodeAllocatable = func() corev1.ResourceList { return nil }
+	}
+	return &Plugin{deps: deps}
+}
 
 // Name implements volume.Plugin.
 func (p *Plugin) Name() string { return Name }
@@ -48,7 +57,7 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, error) {
 	source := req.Spec.Volume.EmptyDir
 	if err := os.MkdirAll(filepath.Dir(req.Dir), 0o750); err != nil {
-		return volume.Mount{}, fmt.Errorf("make directory for emptyDir %q: %w", req.Spec.Name, err)
+		return volume.Mount{}, fmt.Errorf("create directory for emptyDir %q: %w", req.Spec.Name, err)
 	}
 	var err error
 	switch {
@@ -68,8 +77,8 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
 }
 
-// setUpDir makes the directory. It is born with no permission at all and gets its own last: so a directory that a
-// crash left unfinished is known, and one that the Pod has changed the mode of is left as it is.
+// setUpDir creates the directory with mode 0 and sets its real mode last. So a directory that a crash left unfinished
+// is recognised, and one whose mode the Pod has changed is left unchanged.
 func setUpDir(req volume.Request) error {
 	if err := os.Mkdir(req.Dir, 0); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -79,7 +88,7 @@ func setUpDir(req volume.Request) error {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is in the way and is no directory: remove it", req.Dir)
+		return fmt.Errorf("%s exists and is not a directory: remove it", req.Dir)
 	}
 	if info.Mode().Perm() != 0 {
 		return nil
@@ -94,7 +103,7 @@ func setUpDir(req volume.Request) error {
 	return os.Chmod(req.Dir, mode)
 }
 
-// setUpTmpfs mounts a tmpfs, with its mode and owner at once.
+// setUpTmpfs mounts a tmpfs, with mode and owner as mount options.
 func (p *Plugin) setUpTmpfs(req volume.Request, limit *resource.Quantity) error {
 	if err := os.Mkdir(req.Dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -108,18 +117,14 @@ func (p *Plugin) setUpTmpfs(req volume.Request, limit *resource.Quantity) error 
 	if req.FSGroup != nil {
 		options = []string{"mode=3777", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
 	}
-	var allocatable corev1.ResourceList
-	if p.deps.NodeAllocatable != nil {
-		allocatable = p.deps.NodeAllocatable()
-	}
-	if size := memorySize(req.Pod, limit, allocatable); size > 0 {
+	if size := memorySize(req.Pod, limit, p.deps.NodeAllocatable()); size > 0 {
 		options = append(options, "size="+strconv.FormatInt(size, 10))
 	}
 	return mounts.MountTmpfs(p.deps.Mounter, req.Dir, options...)
 }
 
-// memorySize is the smallest of the volume's own limit, the memory that the Pod may use, and the memory that all
-// Pods may use, of those that are known; 0 if none is. Without a size the kernel takes half of the machine's memory.
+// memorySize returns the smallest of the volume's sizeLimit, the Pod's memory limit and the node's allocatable
+// memory, of those that are known; 0 if none is. Without a size the kernel takes half of the machine's memory.
 func memorySize(pod *corev1.Pod, limit *resource.Quantity, allocatable corev1.ResourceList) int64 {
 	size := allocatable.Memory().Value()
 	for _, bound := range []int64{podMemoryLimit(pod), limitValue(limit)} {
@@ -137,7 +142,7 @@ func limitValue(limit *resource.Quantity) int64 {
 	return limit.Value()
 }
 
-// podMemoryLimit is what the Pod's cgroup may use at most, 0 if it has no limit: a limit of the Pod itself, or the
+// podMemoryLimit returns the memory limit of the Pod's cgroup, 0 if it has none: the limit of the Pod itself, or the
 // sum over its containers if every one has a limit.
 func podMemoryLimit(pod *corev1.Pod) int64 {
 	if pod.Spec.Resources != nil {
@@ -146,25 +151,23 @@ func podMemoryLimit(pod *corev1.Pod) int64 {
 		}
 	}
 	var sum, sidecars, largestInit int64
-	for i := range pod.Spec.InitContainers {
-		container := &pod.Spec.InitContainers[i]
+	for container, kind := range podutil.Containers(&pod.Spec) {
+		if kind == podutil.Ephemeral {
+			continue // it has no resources
+		}
 		limit, ok := container.Resources.Limits[corev1.ResourceMemory]
 		if !ok {
 			return 0
 		}
-		if container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+		switch {
+		case kind == podutil.Regular:
+			sum += limit.Value()
+		case podutil.IsSidecar(container, kind):
 			sidecars += limit.Value()
 			largestInit = max(largestInit, sidecars)
-			continue
+		default:
+			largestInit = max(largestInit, sidecars+limit.Value())
 		}
-		largestInit = max(largestInit, sidecars+limit.Value())
-	}
-	for i := range pod.Spec.Containers {
-		limit, ok := pod.Spec.Containers[i].Resources.Limits[corev1.ResourceMemory]
-		if !ok {
-			return 0
-		}
-		sum += limit.Value()
 	}
 	overhead := pod.Spec.Overhead[corev1.ResourceMemory]
 	return max(sum+sidecars, largestInit) + overhead.Value()

@@ -11,22 +11,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/volume"
 )
 
-// SupportsMedium reports whether volumes of this medium can be made.
+// SupportsMedium reports whether the plugin has volumes of this medium.
 func SupportsMedium(medium corev1.StorageMedium) bool {
 	return medium == corev1.StorageMediumDefault || medium == corev1.StorageMediumMemory || isHugePages(medium)
 }
 
-// isHugePages reports whether the medium is huge pages: of the one size that the Pod asks for, or of a size that the
+// isHugePages reports whether the medium is huge pages: of the one size that the Pod requests, or of a size that the
 // medium names, as "HugePages-2Mi" does.
 func isHugePages(medium corev1.StorageMedium) bool {
 	return medium == corev1.StorageMediumHugePages ||
 		strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 }
 
-// setUpHugePages mounts a hugetlbfs of the page size that is asked for.
+// setUpHugePages mounts a hugetlbfs of the requested page size.
 func (p *Plugin) setUpHugePages(req volume.Request, medium corev1.StorageMedium) error {
 	size, err := pageSize(req.Pod, medium)
 	if err != nil {
@@ -44,12 +45,12 @@ func (p *Plugin) setUpHugePages(req volume.Request, medium corev1.StorageMedium)
 		options = []string{options[0], "mode=2777", "gid=" + strconv.FormatInt(*req.FSGroup, 10)}
 	}
 	if err := p.deps.Mounter.Mount("nodev", req.Dir, "hugetlbfs", options); err != nil {
-		return fmt.Errorf("mount huge pages of %s (has the node's kernel pages of this size?): %w", size.String(), err)
+		return fmt.Errorf("mount huge pages of %s (does the kernel have pages of this size?): %w", size.String(), err)
 	}
 	return nil
 }
 
-// pageSize is the size of the pages. The Pod must have asked for pages of this size, for its cgroup allows no others.
+// pageSize returns the size of the pages. The Pod must request pages of this size, because its cgroup allows no others.
 func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, error) {
 	requested := requestedPageSizes(pod)
 	if medium == corev1.StorageMediumHugePages {
@@ -62,7 +63,7 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 	text := strings.TrimPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 	size, err := resource.ParseQuantity(text)
 	if err != nil || size.Sign() <= 0 {
-		return size, fmt.Errorf("medium %q: %q is no size of a page", medium, text)
+		return size, fmt.Errorf("medium %q: %q is not a page size", medium, text)
 	}
 	if !slices.ContainsFunc(requested, func(one resource.Quantity) bool { return one.Cmp(size) == 0 }) {
 		return size, fmt.Errorf("medium %q: no container of the Pod requests hugepages-%s", medium, text)
@@ -87,11 +88,9 @@ func requestedPageSizes(pod *corev1.Pod) []resource.Quantity {
 		add(pod.Spec.Resources.Requests)
 		add(pod.Spec.Resources.Limits)
 	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			add(list[i].Resources.Requests)
-			add(list[i].Resources.Limits)
-		}
+	for container := range podutil.Containers(&pod.Spec) {
+		add(container.Resources.Requests)
+		add(container.Resources.Limits)
 	}
 	return sizes
 }

@@ -21,31 +21,41 @@ import (
 const (
 	// Name is the plugin's name.
 	Name = "kubernetes.io/nfs"
-	// Helper is the program that finds the server and speaks with it before the kernel mounts.
+	// Helper is the program that contacts the server before the kernel mounts.
 	Helper = "mount.nfs"
-	// mountTimeout bounds one call of the helper: by itself it asks a server that does not answer for minutes.
+	// mountTimeout bounds one call of the helper, which by itself retries an unreachable server for minutes.
 	mountTimeout = 2 * time.Minute
 )
 
-// Deps is what the plugin needs.
+// Deps holds what the plugin uses.
 type Deps struct {
-	// Mounter unmounts.
+	// Mounter unmounts. It defaults to system calls.
 	Mounter mounts.Mounter
-	// Helper is the path of the program to call. Empty: the one of this name that is in PATH.
+}
+
+// Config holds the settings of the plugin.
+type Config struct {
+	// Helper is the program that mounts. It defaults to Helper in PATH.
 	Helper string
 }
 
 // Plugin is the volume plugin. It has no state.
-type Plugin struct{ deps Deps }
+type Plugin struct {
+	mounter mounts.Mounter
+	helper  string
+}
 
 var _ volume.Plugin = (*Plugin)(nil)
 
-// New makes the plugin.
-func New(deps Deps) *Plugin {
-	if deps.Helper == "" {
-		deps.Helper = Helper
+// New returns the plugin.
+func New(deps Deps, config Config) *Plugin {
+	if deps.Mounter == nil {
+		deps.Mounter = mounts.Syscalls{}
 	}
-	return &Plugin{deps: deps}
+	if config.Helper == "" {
+		config.Helper = Helper
+	}
+	return &Plugin{mounter: deps.Mounter, helper: config.Helper}
 }
 
 // Name implements volume.Plugin.
@@ -64,7 +74,7 @@ func source(spec volume.Spec) *corev1.NFSVolumeSource {
 	return nil
 }
 
-// SetUp implements volume.Plugin. The group of a share is never changed: it is not this node's alone.
+// SetUp implements volume.Plugin. The group of a share is never changed, because other nodes use the share, too.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	nfs := source(req.Spec)
 	if err := validate(nfs); err != nil {
@@ -72,29 +82,29 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	readOnly := req.ReadOnly || nfs.ReadOnly
 	mount := volume.Mount{Path: req.Dir, ReadOnly: readOnly}
-	mounted, err := p.deps.Mounter.IsMountPoint(req.Dir)
+	mounted, err := p.mounter.IsMountPoint(req.Dir)
 	if err == nil && mounted {
 		return mount, nil
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return volume.Mount{}, fmt.Errorf("set up nfs volume %q: %w", req.Spec.DirName(), err)
 	}
-	helper, err := exec.LookPath(p.deps.Helper)
+	helper, err := exec.LookPath(p.helper)
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("set up nfs volume %q: %s is not installed on the node: install the package "+
-			"nfs-common (Debian) or nfs-utils", req.Spec.DirName(), filepath.Base(p.deps.Helper))
+			"nfs-common (Debian) or nfs-utils", req.Spec.DirName(), filepath.Base(p.helper))
 	}
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
-		return volume.Mount{}, fmt.Errorf("make directory of nfs volume %q: %w", req.Spec.DirName(), err)
+		return volume.Mount{}, fmt.Errorf("create directory of nfs volume %q: %w", req.Spec.DirName(), err)
 	}
 	if err := runHelper(ctx, helper, arguments(nfs, req, readOnly)); err != nil {
 		err = fmt.Errorf("mount nfs volume %q from %s:%s: %w", req.Spec.DirName(), nfs.Server, nfs.Path, err)
-		return volume.Mount{}, errors.Join(err, mounts.UnmountAndRemoveDir(context.WithoutCancel(ctx), p.deps.Mounter, req.Dir))
+		return volume.Mount{}, errors.Join(err, mounts.UnmountAndRemoveDir(context.WithoutCancel(ctx), p.mounter, req.Dir))
 	}
 	return mount, nil
 }
 
-// validate refuses what the helper would take for something else.
+// validate rejects values that the helper would parse as something else.
 func validate(nfs *corev1.NFSVolumeSource) error {
 	switch {
 	case nfs.Server == "" || strings.HasPrefix(nfs.Server, "-") || strings.ContainsAny(nfs.Server, "/ \x00"):
@@ -132,12 +142,12 @@ func runHelper(ctx context.Context, helper string, arguments []string) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s did not end in time, see whether the server answers: %w", filepath.Base(helper), ctx.Err())
+		return fmt.Errorf("%s timed out, check that the server is reachable: %w", filepath.Base(helper), ctx.Err())
 	}
 	return fmt.Errorf("%s: %w: %s", filepath.Base(helper), err, bytes.TrimSpace(out))
 }
 
-// TearDown implements volume.Plugin. What is on the share stays.
+// TearDown implements volume.Plugin. The content of the share is kept.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
-	return mounts.UnmountAndRemoveDir(ctx, p.deps.Mounter, dir)
+	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
 }

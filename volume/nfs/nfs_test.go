@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/volume"
-	"github.com/berth-dev/berth/volume/mounts"
 	"github.com/berth-dev/berth/volume/nfs"
 	"github.com/berth-dev/berth/volume/testsuite"
 )
@@ -32,7 +31,7 @@ const binds = `printf '%s\n' "$@" >"$0.args"; mount --bind "${1##*:}" "$2"`
 func TestContract(t *testing.T) {
 	testsuite.Run(t, testsuite.Subject{
 		New: func(t *testing.T) volume.Plugin {
-			return nfs.New(nfs.Deps{Mounter: mounts.Syscalls{}, Helper: helper(t, binds)})
+			return nfs.New(nfs.Deps{}, nfs.Config{Helper: helper(t, binds)})
 		},
 		Spec:     func(_ *testing.T, scratch string) volume.Spec { return spec("server", scratch) },
 		Writable: true, Persistent: true,
@@ -42,7 +41,7 @@ func TestContract(t *testing.T) {
 func TestArgumentsOfTheHelper(t *testing.T) {
 	root := testsuite.Root(t)
 	program := helper(t, binds)
-	plugin := nfs.New(nfs.Deps{Mounter: mounts.Syscalls{}, Helper: program})
+	plugin := nfs.New(nfs.Deps{}, nfs.Config{Helper: program})
 	pv := &corev1.PersistentVolume{}
 	pv.Name = "pv-1"
 	pv.Spec.NFS = &corev1.NFSVolumeSource{Server: "fd00::1", Path: t.TempDir()}
@@ -73,7 +72,7 @@ func TestFailures(t *testing.T) {
 		"no path":        {helper(t, binds), "s", "p", "nfs.path"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plugin := nfs.New(nfs.Deps{Mounter: mounts.Syscalls{}, Helper: test.helper})
+			plugin := nfs.New(nfs.Deps{}, nfs.Config{Helper: test.helper})
 			request := volume.Request{Pod: &corev1.Pod{}, Spec: spec(test.server, test.path),
 				Dir: volume.Dir(root, "u", nfs.Name, "data")}
 			_, err := plugin.SetUp(t.Context(), request)

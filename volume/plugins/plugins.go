@@ -1,4 +1,4 @@
-// Package plugins puts the volume plugins of the house together.
+// Package plugins assembles the volume plugins of Berth in one registry.
 package plugins
 
 import (
@@ -14,36 +14,38 @@ import (
 	"github.com/berth-dev/berth/volume/projected"
 )
 
-// Deps is what the plugins need between them.
+// Deps holds what the plugins use. Objects and Tokens are required.
 type Deps struct {
-	// Mounter mounts. Nil is system calls.
-	Mounter mounts.Mounter
-	// Objects and Tokens give what volumes of API objects are made of.
+	// Objects and Tokens provide the content of volumes that are made of API objects.
 	Objects projected.Objects
 	Tokens  projected.Tokens
-	// NodeAllocatable tells what Pods may use of this node. Nil is unknown.
+	// Mounter defaults to system calls.
+	Mounter mounts.Mounter
+	// NodeAllocatable returns the node's allocatable resources. Nil means that they are unknown.
 	NodeAllocatable func() corev1.ResourceList
-	// CSI is the plugin for CSI drivers. Nil leaves them out.
+	// CSI is the plugin for CSI drivers. If it is nil, CSI volumes are not supported.
 	CSI *csi.Plugin
 }
 
-// New makes a registry of all plugins.
+// New returns a registry of all plugins.
 func New(deps Deps) (*volume.Registry, error) {
 	if deps.Mounter == nil {
 		deps.Mounter = mounts.Syscalls{}
 	}
-	content := projected.Deps{
+	fromObjects, err := projected.New(projected.Deps{
 		Objects: deps.Objects, Tokens: deps.Tokens, Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable,
+	})
+	if err != nil {
+		return nil, err
 	}
 	list := []volume.Plugin{
 		emptydir.New(emptydir.Deps{Mounter: deps.Mounter, NodeAllocatable: deps.NodeAllocatable}),
 		hostpath.New(deps.Mounter),
 		local.New(deps.Mounter),
-		nfs.New(nfs.Deps{Mounter: deps.Mounter}),
-		projected.NewConfigMap(content),
-		projected.NewSecret(content),
-		projected.NewDownwardAPI(content),
-		projected.NewProjected(content),
+		nfs.New(nfs.Deps{Mounter: deps.Mounter}, nfs.Config{}),
+	}
+	for _, plugin := range fromObjects {
+		list = append(list, plugin)
 	}
 	if deps.CSI != nil {
 		list = append(list, deps.CSI)

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/atomicwriter"
@@ -23,8 +24,8 @@ type collector struct {
 	files map[string]atomicwriter.File
 }
 
-// collect gathers the files of all sources; a later source wins over an earlier one. It goes on after an error, so
-// that the user sees all that is missing at once.
+// collect gathers the files of all sources; a later source wins over an earlier one. It continues after an error, so
+// that the user sees everything that is missing at once.
 func (c *collector) collect(sources []corev1.VolumeProjection) error {
 	var errs []error
 	for i := range sources {
@@ -100,7 +101,7 @@ func (c *collector) configMap(source *corev1.ConfigMapProjection) error {
 	return c.items("configmap", source.Name, source.Items, optional, get)
 }
 
-// readError words why a Secret or ConfigMap is not used. One that is missing, only the user can help with.
+// readError describes why a Secret or ConfigMap was not read. The remedy for a missing one is the user's.
 func (c *collector) readError(kind, name string, err error) error {
 	object := c.req.Pod.Namespace + "/" + name
 	wrapped := fmt.Errorf("get %s %s: %w", kind, object, err)
@@ -135,7 +136,7 @@ func (c *collector) downwardAPI(source *corev1.DownwardAPIProjection) error {
 		item := &source.Items[i]
 		value, err := c.downwardValue(item)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("make downward API file %q: %w", item.Path, err))
+			errs = append(errs, fmt.Errorf("create downward API file %q: %w", item.Path, err))
 			continue
 		}
 		c.add(item.Path, []byte(value), item.Mode)
@@ -148,16 +149,12 @@ func (c *collector) downwardValue(item *corev1.DownwardAPIVolumeFile) (string, e
 	case item.FieldRef != nil:
 		return podField(c.req.Pod, item.FieldRef.FieldPath)
 	case item.ResourceFieldRef != nil:
-		var allocatable corev1.ResourceList
-		if c.deps.NodeAllocatable != nil {
-			allocatable = c.deps.NodeAllocatable()
-		}
-		return containerResource(c.req.Pod, item.ResourceFieldRef, allocatable)
+		return containerResource(c.req.Pod, item.ResourceFieldRef, c.deps.NodeAllocatable())
 	}
 	return "", errors.New("neither fieldRef nor resourceFieldRef is set")
 }
 
-// token adds a token. If the Pod says who is to read it, only they can.
+// token adds a token. If all containers run as one user, only that user can read it.
 func (c *collector) token(source *corev1.ServiceAccountTokenProjection) error {
 	token, err := c.deps.Tokens.Token(c.ctx, c.req.Pod, source)
 	if err != nil {
@@ -180,37 +177,21 @@ func (c *collector) add(path string, data []byte, mode *int32) {
 	c.files[path] = atomicwriter.File{Data: data, Mode: os.FileMode(*mode)}
 }
 
-// commonUser is the user that all containers of the Pod run as, nil if there is no such user or it is not named.
+// commonUser returns the user that all containers of the Pod run as, nil if they differ or one names no user.
 func commonUser(pod *corev1.Pod) *int64 {
-	var user *int64
-	same := func(securityContext *corev1.SecurityContext) bool {
-		var own *int64
+	var common *int64
+	for container := range podutil.Containers(&pod.Spec) {
+		var user *int64
 		if pod.Spec.SecurityContext != nil {
-			own = pod.Spec.SecurityContext.RunAsUser
+			user = pod.Spec.SecurityContext.RunAsUser
 		}
-		if securityContext != nil && securityContext.RunAsUser != nil {
-			own = securityContext.RunAsUser
+		if container.SecurityContext != nil && container.SecurityContext.RunAsUser != nil {
+			user = container.SecurityContext.RunAsUser
 		}
-		if own == nil || user != nil && *user != *own {
-			return false
-		}
-		user = own
-		return true
-	}
-	for i := range pod.Spec.InitContainers {
-		if !same(pod.Spec.InitContainers[i].SecurityContext) {
+		if user == nil || common != nil && *common != *user {
 			return nil
 		}
+		common = user
 	}
-	for i := range pod.Spec.Containers {
-		if !same(pod.Spec.Containers[i].SecurityContext) {
-			return nil
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if !same(pod.Spec.EphemeralContainers[i].SecurityContext) {
-			return nil
-		}
-	}
-	return user
+	return common
 }

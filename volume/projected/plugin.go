@@ -27,27 +27,47 @@ const (
 // defaultMode is what the API server fills in for a volume that names none.
 const defaultMode = 0o644
 
-// Objects gives the objects that volumes are made of. A missing object gives an error for which
-// apierrors.IsNotFound is true. The objects are shared: not written to.
+// Objects reads the objects that volumes are made of. For a missing object it returns an error for which
+// apierrors.IsNotFound is true. The objects are shared and must not be modified.
 type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 }
 
-// Tokens gives tokens of a Pod's service account, bound to that Pod.
+// Tokens requests tokens of a Pod's service account, bound to that Pod.
 type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Deps is what the plugins need.
+// Deps holds what the plugins use. Objects and Tokens are required.
 type Deps struct {
 	Objects Objects
 	Tokens  Tokens
+	// Mounter defaults to system calls.
 	Mounter mounts.Mounter
-	// NodeAllocatable is what a container without a limit is told its limit is. Nil is nothing.
+	// NodeAllocatable returns what resourceFieldRef reports as the limit of a container without one. It may be nil.
 	NodeAllocatable func() corev1.ResourceList
-	// Clock names the generations of files. Nil is the real clock.
+	// Clock names the generations of files. It defaults to the real clock.
 	Clock clock.PassiveClock
+}
+
+func (d *Deps) complete() error {
+	switch {
+	case d.Objects == nil:
+		return errors.New("projected: Deps.Objects is required")
+	case d.Tokens == nil:
+		return errors.New("projected: Deps.Tokens is required")
+	}
+	if d.Mounter == nil {
+		d.Mounter = mounts.Syscalls{}
+	}
+	if d.NodeAllocatable == nil {
+		d.NodeAllocatable = func() corev1.ResourceList { return nil }
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	return nil
 }
 
 // Plugin is one of the four volume plugins. It has no state.
@@ -55,30 +75,23 @@ type Plugin struct {
 	deps     Deps
 	name     string
 	inMemory bool
-	// sources are what the volume projects, nil if it is not of this plugin; mode is that of its files.
+	// sources returns what the volume projects, nil if it is not of this plugin, and the default mode of its files.
 	sources func(source *corev1.VolumeSource) (sources []corev1.VolumeProjection, mode *int32)
 }
 
 var _ volume.Refresher = (*Plugin)(nil)
 
-// NewConfigMap makes the plugin for configMap volumes.
-func NewConfigMap(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ConfigMapName, sources: configMapSources}
-}
-
-// NewSecret makes the plugin for secret volumes.
-func NewSecret(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: SecretName, inMemory: true, sources: secretSources}
-}
-
-// NewDownwardAPI makes the plugin for downwardAPI volumes.
-func NewDownwardAPI(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: DownwardAPIName, inMemory: true, sources: downwardAPISources}
-}
-
-// NewProjected makes the plugin for projected volumes.
-func NewProjected(deps Deps) *Plugin {
-	return &Plugin{deps: deps, name: ProjectedName, inMemory: true, sources: projectedSources}
+// New returns the plugins for configMap, secret, downwardAPI and projected volumes.
+func New(deps Deps) ([]*Plugin, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
+	}
+	return []*Plugin{
+		{deps: deps, name: ConfigMapName, sources: configMapSources},
+		{deps: deps, name: SecretName, inMemory: true, sources: secretSources},
+		{deps: deps, name: DownwardAPIName, inMemory: true, sources: downwardAPISources},
+		{deps: deps, name: ProjectedName, inMemory: true, sources: projectedSources},
+	}, nil
 }
 
 func configMapSources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *int32) {
@@ -117,7 +130,7 @@ func projectedSources(source *corev1.VolumeSource) ([]corev1.VolumeProjection, *
 		return nil, nil
 	}
 	if source.Projected.Sources == nil {
-		return []corev1.VolumeProjection{}, source.Projected.DefaultMode // not nil: it is of this plugin
+		return []corev1.VolumeProjection{}, source.Projected.DefaultMode // not nil, so that the plugin supports it
 	}
 	return source.Projected.Sources, source.Projected.DefaultMode
 }
@@ -134,7 +147,7 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 	return sources != nil
 }
 
-// SetUp implements volume.Plugin. The content is read before anything is made on disk.
+// SetUp implements volume.Plugin. The content is read before anything is created on disk.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	sources, mode := p.sources(&req.Spec.Volume.VolumeSource)
 	collector := &collector{ctx: ctx, deps: p.deps, req: req, mode: defaultMode, files: make(map[string]atomicwriter.File)}
@@ -145,13 +158,9 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 		return volume.Mount{}, err
 	}
 	if err := p.prepareDir(req); err != nil {
-		return volume.Mount{}, fmt.Errorf("make directory for volume %q: %w", req.Spec.Name, err)
+		return volume.Mount{}, fmt.Errorf("create directory for volume %q: %w", req.Spec.Name, err)
 	}
-	now := clock.PassiveClock(clock.RealClock{})
-	if p.deps.Clock != nil {
-		now = p.deps.Clock
-	}
-	_, err := atomicwriter.Write(req.Dir, collector.files, atomicwriter.Options{GID: req.FSGroup, Now: now.Now()})
+	_, err := atomicwriter.Write(req.Dir, collector.files, atomicwriter.Options{GID: req.FSGroup, Now: p.deps.Clock.Now()})
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("write files of volume %q: %w", req.Spec.Name, err)
 	}
@@ -169,7 +178,7 @@ func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	return mounts.UnmountAndRemoveAll(ctx, p.deps.Mounter, dir)
 }
 
-// prepareDir makes the directory, and mounts memory on it if the volume is to be there.
+// prepareDir creates the directory, and mounts a tmpfs on it if the plugin keeps its volumes in memory.
 func (p *Plugin) prepareDir(req volume.Request) error {
 	if err := os.MkdirAll(filepath.Dir(req.Dir), 0o750); err != nil {
 		return err

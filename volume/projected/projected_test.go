@@ -70,8 +70,9 @@ func (c *cluster) deps() projected.Deps {
 
 func (c *cluster) plugin(t *testing.T, source corev1.VolumeSource) *projected.Plugin {
 	t.Helper()
-	for _, plugin := range []*projected.Plugin{projected.NewConfigMap(c.deps()), projected.NewSecret(c.deps()),
-		projected.NewDownwardAPI(c.deps()), projected.NewProjected(c.deps())} {
+	plugins, err := projected.New(c.deps())
+	require.NoError(t, err)
+	for _, plugin := range plugins {
 		if plugin.CanSupport(volume.Spec{Volume: &corev1.Volume{VolumeSource: source}}) {
 			return plugin
 		}

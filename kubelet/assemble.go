@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/berth-dev/berth/kubelet/addresses"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/cri"
@@ -23,6 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/logs"
 	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/nodeaddress"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -72,7 +72,7 @@ func (k *Kubelet) furnish() (err error) {
 	if err := k.remember(); err != nil {
 		return err
 	}
-	k.machine, k.addresses = node.NewLinuxMachine("/", cfg.RootDir), addresses.NewBook(cfg.NodeIPs)
+	k.machine, k.addresses = node.NewLinuxMachine("/", cfg.RootDir), nodeaddress.NewStore(cfg.NodeIPs)
 	k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
 		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
@@ -80,7 +80,7 @@ func (k *Kubelet) furnish() (err error) {
 	}, node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: k.machine, Recorder: d.Recorder, Clock: d.Clock,
-		OnNode: k.nodeChanged, OnRuntime: k.networkOf, OnImages: k.ledger.Listed,
+		OnNode: k.nodeChanged, OnRuntime: k.networkOf, OnImages: k.ledger.Reconcile,
 		Logger: d.Logger.With("room", "node"),
 	})
 	if err != nil {
@@ -158,8 +158,8 @@ func (k *Kubelet) employ() (err error) {
 	if k.images, err = images.New(images.Config{
 		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
 	}, images.Deps{
-		Service: k.runtime, Keyring: keyring, Ledger: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
-		Pulled: k.node.ImagesChanged, Observe: k.imageTimes.observe, Logger: d.Logger,
+		Service: k.runtime, Keyring: keyring, PullRecords: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
+		OnPulled: k.node.ImagesChanged, ObservePull: k.imageTimes.observe, Logger: d.Logger,
 	}); err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/kubelet/authzretry"
 	"github.com/berth-dev/berth/kubelet/images"
-	"github.com/berth-dev/berth/kubelet/images/provider"
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/images/credentialprovider"
 )
 
 // WithCredentialProviders asks the programs in dir for logins to registries, as the configuration, a file or a directory,
@@ -58,11 +58,11 @@ func (k *Kubelet) keyring() (images.Keyring, error) {
 	if k.cfg.CredentialProviders == "" {
 		return ring, nil
 	}
-	providers, err := provider.Load(k.cfg.CredentialProviders)
+	providers, err := credentialprovider.Load(k.cfg.CredentialProviders)
 	if err != nil {
 		return nil, err
 	}
-	programs, err := provider.New(provider.Config{Providers: providers, Dir: k.cfg.CredentialProvidersDir}, provider.Deps{
+	programs, err := credentialprovider.New(credentialprovider.Config{Providers: providers, Dir: k.cfg.CredentialProvidersDir}, credentialprovider.Deps{
 		Account: k.serviceAccount, Token: k.tokens.Once, Clock: k.deps.Clock,
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func (k *Kubelet) keyring() (images.Keyring, error) {
 
 // serviceAccount gets the account of one of the node's Pods.
 func (k *Kubelet) serviceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
-	return justbound.Ask(ctx, k.deps.Clock, func(ctx context.Context) (*corev1.ServiceAccount, error) {
+	return authzretry.Do(ctx, k.deps.Clock, func(ctx context.Context) (*corev1.ServiceAccount, error) {
 		return k.deps.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }

@@ -14,19 +14,19 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-dev/berth/kubelet/addresses"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/csinode"
-	"github.com/berth-dev/berth/kubelet/footprint"
 	"github.com/berth-dev/berth/kubelet/images"
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/logs"
+	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/mirror"
 	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/nodeaddress"
 	"github.com/berth-dev/berth/kubelet/objects"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
@@ -62,7 +62,7 @@ type Kubelet struct {
 	lives        *lives
 
 	machine   *node.LinuxMachine
-	addresses *addresses.Book
+	addresses *nodeaddress.Store
 	grants    *allocation.Store
 	node      *node.Manager
 	cgroups   *cm.Manager
@@ -76,7 +76,7 @@ type Kubelet struct {
 	plugins   *pluginmanager.Manager
 	probes    *prober.Manager
 	images    *images.Manager
-	ledger    *ledger.Ledger
+	ledger    *pullrecords.Manager
 	statuses  *status.Writer
 	builder   *builder
 	watcher   *pleg.Watcher
@@ -339,12 +339,12 @@ func (k *Kubelet) word(memory int64, recursiveReadOnly bool) {
 
 // settle tells the owner of the process when the node has come to rest.
 func (k *Kubelet) settle(ctx context.Context) error {
-	keeper := footprint.New(k.deps.Clock, func() {
+	keeper := memory.NewIdleWatcher(k.deps.Clock, func() {
 		if err := k.deps.AtRest(); err != nil {
 			k.deps.Logger.Warn("making the process smaller failed", "error", err)
 		}
 	})
-	defer k.Subscribe(func(Report) { keeper.Touch() })()
+	defer k.Subscribe(func(Report) { keeper.NoteActivity() })()
 	return keeper.Start(ctx)
 }
 

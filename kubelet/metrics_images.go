@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // imageTimes are the metrics of images, under upstream's names.
@@ -47,15 +47,15 @@ func (t *imageTimes) checked(result string) { t.checks.WithLabelValues(result).I
 
 // remember makes what knows the credentials of images.
 func (k *Kubelet) remember() (err error) {
-	k.ledger, err = ledger.New(ledger.Config{
-		Dir: filepath.Join(k.cfg.RootDir, "image_manager"), Policy: k.cfg.ImageVerification, Allowed: k.cfg.NotVerified,
-	}, ledger.Deps{Count: k.imageTimes.checked, Clock: k.deps.Clock, Logger: k.deps.Logger.With("room", "images")})
+	k.ledger, err = pullrecords.New(pullrecords.Config{
+		Dir: filepath.Join(k.cfg.RootDir, "image_manager"), Policy: k.cfg.ImageVerification, Allowlist: k.cfg.NotVerified,
+	}, pullrecords.Deps{CountCheck: k.imageTimes.checked, Clock: k.deps.Clock, Logger: k.deps.Logger.With("room", "images")})
 	if err != nil {
 		return err
 	}
 	kept := func(name, help string, count func(intents, records int) int) {
 		k.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-			return float64(count(k.ledger.Kept()))
+			return float64(count(k.ledger.Counts()))
 		}))
 	}
 	kept("kubelet_imagemanager_ondisk_pullintents", "Pulls of images whose end is not noted yet.",

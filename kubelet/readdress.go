@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 
-	"github.com/berth-dev/berth/kubelet/addresses"
+	"github.com/berth-dev/berth/kubelet/nodeaddress"
 )
 
 // followAddresses keeps the node's addresses true until ctx ends, if they were not given for good.
@@ -12,8 +12,8 @@ func (k *Kubelet) followAddresses(ctx context.Context) error {
 	if k.deps.FindIPs == nil {
 		return nil
 	}
-	follower, err := addresses.New(addresses.Deps{
-		Book: k.addresses, Find: k.deps.FindIPs, Changed: k.readdressed, Clock: k.deps.Clock,
+	follower, err := nodeaddress.New(nodeaddress.Deps{
+		Store: k.addresses, Find: k.deps.FindIPs, OnChange: k.readdressed, Clock: k.deps.Clock,
 		Logger: k.deps.Logger.With("room", "addresses"),
 	})
 	if err != nil {

@@ -48,7 +48,7 @@ func (k *Kubelet) tend() (err error) {
 	k.upkeep.collector, err = images.NewCollector(images.CollectorConfig{
 		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
 	}, images.CollectorDeps{
-		Service: k.runtime, Used: k.wantedImages, Listed: k.ledger.Listed, Removed: k.node.ImagesChanged, Count: k.imageTimes.count, Recorder: d.Recorder,
+		Service: k.runtime, ImagesInUse: k.wantedImages, OnListed: k.ledger.Reconcile, OnRemoved: k.node.ImagesChanged, CountRemoval: k.imageTimes.count, Recorder: d.Recorder,
 		Node:  node.Reference(k.cfg.NodeName),
 		Clock: d.Clock, Logger: d.Logger.With("room", "images"),
 	})

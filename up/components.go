@@ -21,7 +21,7 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/kubelet"
-	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
 	"github.com/berth-dev/berth/replicaset"
@@ -135,7 +135,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		},
 	}, kubelet.Deps{
 		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Collectors: []prometheus.Collector{c.stageMetrics},
-		AtRest: footprint.Release, Exits: c.exitRecords,
+		AtRest: memory.Release, Exits: c.exitRecords,
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
 	})
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/cm"
-	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/patience"
 	"github.com/berth-dev/berth/kubelet/watchdog"
 	"github.com/berth-dev/berth/version"
@@ -131,7 +131,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("berth node makes mounts and cgroups, so it must run as root (now uid %d): use sudo", os.Geteuid())
 	}
-	footprint.Thrift(f.profiling)
+	memory.TuneGC(f.profiling)
 	logger := stderrLogger(f.verbosity)
 	name, err := f.nodeName()
 	if err != nil {
@@ -164,7 +164,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 		Client: client, LeaseClient: leases, Timeline: records.recorder, Logger: logger,
 		Collectors: append(id.metrics, records.stages),
 		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
-		AtRest:     footprint.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
+		AtRest:     memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
 		Readdressed: func(ips []net.IP) {
 			id.conns.CloseAll()
 			if err := id.onAddressesChanged(ips); err != nil {

@@ -45,7 +45,7 @@ func (i *identity) stop() {
 }
 
 // runManager runs the certificate manager until stop.
-func (i *identity) runManager(ctx context.Context, manager *certificate.Keeper) {
+func (i *identity) runManager(ctx context.Context, manager *certificate.Manager) {
 	ctx, cancel := context.WithCancel(ctx)
 	i.cancel = append(i.cancel, cancel)
 	i.metrics = append(i.metrics, manager.Metrics())
@@ -101,7 +101,7 @@ func (f nodeFlags) useRotatingDialer(id *identity, config *rest.Config) {
 }
 
 // clientCertificateManager returns the manager of the node's client certificate, and sets id.server.
-func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager *certificate.Keeper, err error) {
+func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager *certificate.Manager, err error) {
 	id.server, err = f.server()
 	if err != nil {
 		return nil, err

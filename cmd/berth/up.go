@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/signals"
-	"github.com/berth-dev/berth/kubelet/footprint"
+	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/up"
 )
 
@@ -61,7 +61,7 @@ func newUp() *cobra.Command {
 				}
 			}
 			signals.IgnoreSIGPIPE() // the cluster runs on when the reader of its output is gone
-			footprint.Thrift(false)
+			memory.TuneGC(false)
 			progress := up.NewProgress(os.Stdout, terminalWidthFunc(), clock.RealClock{})
 			return up.New(layout, progress, up.Options{Demo: demo, Width: terminalWidth(), Without: without}).Run(cmd.Context())
 		},

@@ -36,17 +36,17 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 // RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
 // connections made with the old one are closed, so that none outlives it; a request that comes after the renewal makes
 // a new one. Each call makes connections of its own, by the server's Dial if it has one.
-func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
+func RESTConfig(server *rest.Config, manager *Manager) (*rest.Config, error) {
 	config := rest.AnonymousClientConfig(server)
-	trust, err := rest.TLSConfigFor(config)
+	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("speak to %s with the node's certificate: %w", server.Host, err)
 	}
-	if trust == nil {
-		trust = &tls.Config{MinVersion: tls.VersionTLS12}
+	if tlsConfig == nil {
+		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		if current := keeper.Current(); current != nil {
+	tlsConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if current := manager.Current(); current != nil {
 			return current, nil
 		}
 		return &tls.Certificate{}, nil // the API server then says that it knows nobody of that kind
@@ -55,43 +55,43 @@ func RESTConfig(server *rest.Config, keeper *Keeper) (*rest.Config, error) {
 	if dial == nil {
 		dial = Dial
 	}
-	transport := &renewing{dial: dial, trust: trust}
-	transport.current.Store(transport.next())
-	keeper.OnRenewal(transport.renew)
+	transport := &rotatingTransport{dial: dial, tlsConfig: tlsConfig}
+	transport.current.Store(transport.newTransport())
+	manager.OnRenewal(transport.rotate)
 	config.Transport, config.TLSClientConfig, config.Dial = transport, rest.TLSClientConfig{}, nil
 	return config, nil
 }
 
-// renewing sends requests by connections made with the certificate of now. Each certificate has a transport of its own:
+// rotatingTransport sends requests by connections made with the certificate of now. Each certificate has a transport of its own:
 // one that is kept finds out only later that its connections were closed, and fails requests until then.
-type renewing struct {
-	dial    connrotation.DialFunc
-	trust   *tls.Config
-	current atomic.Pointer[generation]
+type rotatingTransport struct {
+	dial      connrotation.DialFunc
+	tlsConfig *tls.Config
+	current   atomic.Pointer[certTransport]
 }
 
-// generation is the connections made with one certificate.
-type generation struct {
+// certTransport is the connections made with one certificate.
+type certTransport struct {
 	*http.Transport
 	conns *connrotation.Dialer
 }
 
-var _ http.RoundTripper = (*renewing)(nil)
+var _ http.RoundTripper = (*rotatingTransport)(nil)
 
 // RoundTrip implements http.RoundTripper.
-func (r *renewing) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *rotatingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return r.current.Load().RoundTrip(request)
 }
 
 // CloseIdleConnections closes the connections that nobody uses, as http.Client has it.
-func (r *renewing) CloseIdleConnections() { r.current.Load().CloseIdleConnections() }
+func (r *rotatingTransport) CloseIdleConnections() { r.current.Load().CloseIdleConnections() }
 
-func (r *renewing) renew() { r.current.Swap(r.next()).conns.CloseAll() }
+func (r *rotatingTransport) rotate() { r.current.Swap(r.newTransport()).conns.CloseAll() }
 
-func (r *renewing) next() *generation {
+func (r *rotatingTransport) newTransport() *certTransport {
 	conns := connrotation.NewDialer(r.dial)
-	return &generation{conns: conns, Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: r.trust.Clone(), TLSHandshakeTimeout: dialTimeout,
+	return &certTransport{conns: conns, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: r.tlsConfig.Clone(), TLSHandshakeTimeout: dialTimeout,
 		DialContext: conns.DialContext, IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: 25,
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}}
@@ -99,7 +99,7 @@ func (r *renewing) next() *generation {
 
 // WriteKubeconfig writes, with mode 0600, a kubeconfig that names the server and the keeper's file, for the next start
 // and for other programs.
-func WriteKubeconfig(path string, server *rest.Config, keeper *Keeper) error {
+func WriteKubeconfig(path string, server *rest.Config, manager *Manager) error {
 	if server.Host == "" {
 		return errors.New("write the node's kubeconfig: the server has no address")
 	}
@@ -108,7 +108,7 @@ func WriteKubeconfig(path string, server *rest.Config, keeper *Keeper) error {
 		Server: server.Host, CertificateAuthority: server.CAFile, CertificateAuthorityData: server.CAData,
 		InsecureSkipTLSVerify: server.Insecure, TLSServerName: server.ServerName,
 	}
-	config.AuthInfos["default"] = &clientcmdapi.AuthInfo{ClientCertificate: keeper.Path(), ClientKey: keeper.Path()}
+	config.AuthInfos["default"] = &clientcmdapi.AuthInfo{ClientCertificate: manager.Path(), ClientKey: manager.Path()}
 	config.Contexts["default"] = &clientcmdapi.Context{Cluster: "default", AuthInfo: "default"}
 	config.CurrentContext = "default"
 	data, err := clientcmd.Write(*config)

@@ -7,22 +7,22 @@ import (
 	"k8s.io/client-go/util/certificate"
 )
 
-// announced is a store that tells of each certificate that it was given, and takes none that is not wanted any more: a
+// notifyingStore is a store that tells of each certificate that it was given, and takes none that is not wanted any more: a
 // request may be answered when there is a newer one.
-type announced struct {
+type notifyingStore struct {
 	certificate.Store
-	tell   func(*tls.Certificate)
-	wanted func() bool
+	notify    func(*tls.Certificate)
+	isCurrent func() bool
 }
 
 // Update implements certificate.Store.
-func (a announced) Update(cert, key []byte) (*tls.Certificate, error) {
-	if !a.wanted() {
+func (a notifyingStore) Update(cert, key []byte) (*tls.Certificate, error) {
+	if !a.isCurrent() {
 		return nil, errors.New("store a certificate: another one is asked for by now")
 	}
 	pair, err := a.Store.Update(cert, key)
 	if err == nil {
-		a.tell(pair)
+		a.notify(pair)
 	}
 	return pair, err
 }

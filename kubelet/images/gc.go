@@ -53,15 +53,15 @@ type CollectorConfig struct {
 // CollectorDeps are what a Collector needs from others.
 type CollectorDeps struct {
 	Service CollectorService
-	// Used tells the images that Pods are about to use although no container does yet, by any name; it may be nil.
-	Used func() []string
+	// ImagesInUse tells the images that Pods are about to use although no container does yet, by any name; it may be nil.
+	ImagesInUse func() []string
 	// Usage measures the file system at a mount point, in bytes; nil asks the kernel.
 	Usage func(mountpoint string) (capacity, available uint64, err error)
-	// Listed, if set, is told of each list of all images, and when it was asked for.
-	Listed func(images []*runtimeapi.Image, asked time.Time)
-	// Removed, if set, is told that images were removed; Count, if set, of each of them, and why: "space" or "age".
-	Removed func()
-	Count   func(reason string)
+	// OnListed, if set, is told of each list of all images, and when it was asked for.
+	OnListed func(images []*runtimeapi.Image, asked time.Time)
+	// OnRemoved, if set, is told that images were removed; Count, if set, of each of them, and why: "space" or "age".
+	OnRemoved    func()
+	CountRemoval func(reason string)
 	// Recorder and Node are for the events FreeDiskSpaceFailed and ImageGCFailed; the Recorder may be nil.
 	Recorder record.EventRecorder
 	Node     *corev1.ObjectReference
@@ -72,30 +72,30 @@ type CollectorDeps struct {
 
 // Collector removes images that nobody has used for longest when the disk is full.
 type Collector struct {
-	cfg  CollectorConfig
-	deps CollectorDeps
-	// seen is what is known of each image, by id. It belongs to the goroutine of Start.
-	seen map[string]*imageRecord
+	config CollectorConfig
+	deps   CollectorDeps
+	// records is what is known of each image, by id. It belongs to the goroutine of Start.
+	records map[string]*imageRecord
 }
 
-type imageRecord struct{ first, used time.Time }
+type imageRecord struct{ firstSeen, lastUsed time.Time }
 
 // NewCollector makes a Collector. Start runs it.
-func NewCollector(cfg CollectorConfig, deps CollectorDeps) (*Collector, error) {
-	if cfg.High == 0 && cfg.Low == 0 {
-		cfg.High, cfg.Low = defaultHigh, defaultLow
+func NewCollector(config CollectorConfig, deps CollectorDeps) (*Collector, error) {
+	if config.High == 0 && config.Low == 0 {
+		config.High, config.Low = defaultHigh, defaultLow
 	}
 	switch {
 	case deps.Service == nil:
 		return nil, errors.New("image collector: Deps.Service is needed")
-	case cfg.High < 0 || cfg.High > 100 || cfg.Low < 0 || cfg.Low > cfg.High:
-		return nil, fmt.Errorf("image collector: High %d and Low %d: want 0 <= Low <= High <= 100", cfg.High, cfg.Low)
+	case config.High < 0 || config.High > 100 || config.Low < 0 || config.Low > config.High:
+		return nil, fmt.Errorf("image collector: High %d and Low %d: want 0 <= Low <= High <= 100", config.High, config.Low)
 	}
-	if cfg.MinAge == 0 {
-		cfg.MinAge = defaultMinAge
+	if config.MinAge == 0 {
+		config.MinAge = defaultMinAge
 	}
-	if cfg.Period <= 0 {
-		cfg.Period = defaultGCPeriod
+	if config.Period <= 0 {
+		config.Period = defaultGCPeriod
 	}
 	if deps.Usage == nil {
 		deps.Usage = usage
@@ -112,16 +112,16 @@ func NewCollector(cfg CollectorConfig, deps CollectorDeps) (*Collector, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Collector{cfg: cfg, deps: deps, seen: map[string]*imageRecord{}}, nil
+	return &Collector{config: config, deps: deps, records: map[string]*imageRecord{}}, nil
 }
 
 // Start looks at the disk each period until ctx ends.
 func (c *Collector) Start(ctx context.Context) error {
-	if c.cfg.High == 100 && c.cfg.MaxAge == 0 {
+	if c.config.High == 100 && c.config.MaxAge == 0 {
 		<-ctx.Done()
 		return nil
 	}
-	ticker := c.deps.Clock.NewTicker(c.cfg.Period)
+	ticker := c.deps.Clock.NewTicker(c.config.Period)
 	defer ticker.Stop()
 	failed := false
 	for {
@@ -143,17 +143,17 @@ func (c *Collector) Start(ctx context.Context) error {
 
 // collect removes unused images if the disk is too full.
 func (c *Collector) collect(ctx context.Context) error {
-	unused, err := c.unused(ctx)
+	unused, err := c.listUnused(ctx)
 	if err != nil {
 		return err
 	}
-	unused, err = c.expire(ctx, unused)
-	if err != nil || c.cfg.High == 100 {
+	unused, err = c.removeExpired(ctx, unused)
+	if err != nil || c.config.High == 100 {
 		return err
 	}
 	info, err := c.deps.Service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(info.ImageFilesystems) == 0 {
-		return fmt.Errorf("ask for the file system of images: %w", errors.Join(err, errNoFS(info)))
+		return fmt.Errorf("ask for the file system of images: %w", errors.Join(err, errNoFilesystem(info)))
 	}
 	dir := info.ImageFilesystems[0].GetFsId().GetMountpoint()
 	capacity, available, err := c.deps.Usage(dir)
@@ -165,11 +165,11 @@ func (c *Collector) collect(ctx context.Context) error {
 			"invalid capacity 0 on image filesystem")
 		return fmt.Errorf("measure the file system of images at %q: its capacity is 0", dir)
 	}
-	if full := 100 - int(available*100/capacity); full < c.cfg.High {
+	if full := 100 - int(available*100/capacity); full < c.config.High {
 		return nil
 	}
-	need := int64(capacity)*int64(100-c.cfg.Low)/100 - int64(available)
-	freed, err := c.free(ctx, unused, need)
+	need := int64(capacity)*int64(100-c.config.Low)/100 - int64(available)
+	freed, err := c.freeSpace(ctx, unused, need)
 	if freed < need {
 		err = errors.Join(err, fmt.Errorf("wanted to free %d bytes, but freed %d: what is left is in use or too new",
 			need, freed))
@@ -178,22 +178,22 @@ func (c *Collector) collect(ctx context.Context) error {
 	return err
 }
 
-func errNoFS(info *runtimeapi.ImageFsInfoResponse) error {
+func errNoFilesystem(info *runtimeapi.ImageFsInfoResponse) error {
 	if info != nil && len(info.ImageFilesystems) == 0 {
 		return errors.New("the container runtime names none")
 	}
 	return nil
 }
 
-// unused lists the images that nobody uses, the one not used for longest first.
-func (c *Collector) unused(ctx context.Context) ([]*runtimeapi.Image, error) {
+// listUnused lists the images that nobody uses, the one not used for longest first.
+func (c *Collector) listUnused(ctx context.Context) ([]*runtimeapi.Image, error) {
 	asked := c.deps.Clock.Now()
 	listed, err := c.deps.Service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	if c.deps.Listed != nil {
-		c.deps.Listed(listed.Images, asked)
+	if c.deps.OnListed != nil {
+		c.deps.OnListed(listed.Images, asked)
 	}
 	containers, err := c.deps.Service.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
@@ -203,8 +203,8 @@ func (c *Collector) unused(ctx context.Context) ([]*runtimeapi.Image, error) {
 	for _, each := range containers.Containers {
 		used[each.ImageRef], used[each.ImageId], used[each.GetImage().GetImage()] = true, true, true
 	}
-	if c.deps.Used != nil {
-		for _, name := range c.deps.Used() {
+	if c.deps.ImagesInUse != nil {
+		for _, name := range c.deps.ImagesInUse() {
 			used[fullName(name)] = true
 		}
 	}
@@ -212,26 +212,26 @@ func (c *Collector) unused(ctx context.Context) ([]*runtimeapi.Image, error) {
 	var unused []*runtimeapi.Image
 	for _, image := range listed.Images {
 		present[image.Id] = true
-		if c.seen[image.Id] == nil {
-			c.seen[image.Id] = &imageRecord{first: now}
+		if c.records[image.Id] == nil {
+			c.records[image.Id] = &imageRecord{firstSeen: now}
 		}
 		if inUse(image, used) {
-			c.seen[image.Id].used = now
+			c.records[image.Id].lastUsed = now
 		} else if !image.Pinned {
 			unused = append(unused, image)
 		}
 	}
-	for id := range c.seen {
+	for id := range c.records {
 		if !present[id] {
-			delete(c.seen, id)
+			delete(c.records, id)
 		}
 	}
 	slices.SortStableFunc(unused, func(a, b *runtimeapi.Image) int {
-		x, y := c.seen[a.Id], c.seen[b.Id]
-		if !x.used.Equal(y.used) {
-			return x.used.Compare(y.used)
+		x, y := c.records[a.Id], c.records[b.Id]
+		if !x.lastUsed.Equal(y.lastUsed) {
+			return x.lastUsed.Compare(y.lastUsed)
 		}
-		return x.first.Compare(y.first)
+		return x.firstSeen.Compare(y.firstSeen)
 	})
 	return unused, nil
 }
@@ -253,17 +253,17 @@ func inUse(image *runtimeapi.Image, used map[string]bool) bool {
 	return slices.ContainsFunc(image.RepoTags, known) || slices.ContainsFunc(image.RepoDigests, known)
 }
 
-// expire removes the images that nobody has used for too long, and returns the others.
-func (c *Collector) expire(ctx context.Context, unused []*runtimeapi.Image) (left []*runtimeapi.Image, err error) {
-	if c.cfg.MaxAge == 0 {
+// removeExpired removes the images that nobody has used for too long, and returns the others.
+func (c *Collector) removeExpired(ctx context.Context, unused []*runtimeapi.Image) (left []*runtimeapi.Image, err error) {
+	if c.config.MaxAge == 0 {
 		return unused, nil
 	}
 	now := c.deps.Clock.Now()
 	var errs []error
 	removed := false
 	for _, image := range unused {
-		seen := c.seen[image.Id]
-		if now.Sub(seen.first) <= c.cfg.MaxAge || now.Sub(seen.used) <= c.cfg.MaxAge {
+		record := c.records[image.Id]
+		if now.Sub(record.firstSeen) <= c.config.MaxAge || now.Sub(record.lastUsed) <= c.config.MaxAge {
 			left = append(left, image)
 			continue
 		}
@@ -273,8 +273,8 @@ func (c *Collector) expire(ctx context.Context, unused []*runtimeapi.Image) (lef
 		}
 		removed = true
 	}
-	if removed && c.deps.Removed != nil {
-		c.deps.Removed()
+	if removed && c.deps.OnRemoved != nil {
+		c.deps.OnRemoved()
 	}
 	return left, errors.Join(errs...)
 }
@@ -287,24 +287,24 @@ func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why str
 	if err != nil {
 		return fmt.Errorf("remove image %q: %w", image.Id, err)
 	}
-	delete(c.seen, image.Id)
-	if c.deps.Count != nil {
-		c.deps.Count(why)
+	delete(c.records, image.Id)
+	if c.deps.CountRemoval != nil {
+		c.deps.CountRemoval(why)
 	}
 	c.deps.Logger.Info("removed an image that nobody uses", "for", why, "image", image.Id, "names", image.RepoTags,
 		"bytes", image.Size)
 	return nil
 }
 
-// free removes images until so many bytes are free.
-func (c *Collector) free(ctx context.Context, unused []*runtimeapi.Image, need int64) (freed int64, err error) {
+// freeSpace removes images until so many bytes are free.
+func (c *Collector) freeSpace(ctx context.Context, unused []*runtimeapi.Image, need int64) (freed int64, err error) {
 	now := c.deps.Clock.Now()
 	var errs []error
 	for _, image := range unused {
 		if freed >= need {
 			break
 		}
-		if now.Sub(c.seen[image.Id].first) < c.cfg.MinAge {
+		if now.Sub(c.records[image.Id].firstSeen) < c.config.MinAge {
 			continue
 		}
 		if err := c.remove(ctx, image, "space"); err != nil {
@@ -313,8 +313,8 @@ func (c *Collector) free(ctx context.Context, unused []*runtimeapi.Image, need i
 		}
 		freed += int64(image.Size)
 	}
-	if freed > 0 && c.deps.Removed != nil {
-		c.deps.Removed()
+	if freed > 0 && c.deps.OnRemoved != nil {
+		c.deps.OnRemoved()
 	}
 	return freed, errors.Join(errs...)
 }

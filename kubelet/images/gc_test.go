@@ -16,14 +16,14 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 )
 
-// disk is a runtime with images of 10 bytes on a disk of 100.
-type disk struct {
+// fakeDisk is a runtime with images of 10 bytes on a disk of 100.
+type fakeDisk struct {
 	mu         sync.Mutex
 	images     []*runtimeapi.Image
 	containers []*runtimeapi.Container
 }
 
-func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
+func (d *fakeDisk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
 	*runtimeapi.ListImagesResponse, error,
 ) {
 	d.mu.Lock()
@@ -31,7 +31,7 @@ func (d *disk) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grp
 	return &runtimeapi.ListImagesResponse{Images: append([]*runtimeapi.Image(nil), d.images...)}, nil
 }
 
-func (d *disk) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (
+func (d *fakeDisk) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (
 	*runtimeapi.ListContainersResponse, error,
 ) {
 	d.mu.Lock()
@@ -39,7 +39,7 @@ func (d *disk) ListContainers(context.Context, *runtimeapi.ListContainersRequest
 	return &runtimeapi.ListContainersResponse{Containers: d.containers}, nil
 }
 
-func (d *disk) RemoveImage(_ context.Context, in *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (
+func (d *fakeDisk) RemoveImage(_ context.Context, in *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (
 	*runtimeapi.RemoveImageResponse, error,
 ) {
 	d.mu.Lock()
@@ -53,7 +53,7 @@ func (d *disk) RemoveImage(_ context.Context, in *runtimeapi.RemoveImageRequest,
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-func (d *disk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
+func (d *fakeDisk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
@@ -61,7 +61,7 @@ func (d *disk) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...g
 	}}}, nil
 }
 
-func (d *disk) ids() (out []string) {
+func (d *fakeDisk) ids() (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, image := range d.images {
@@ -71,20 +71,20 @@ func (d *disk) ids() (out []string) {
 }
 
 // change runs while nobody looks.
-func (d *disk) change(how func()) {
+func (d *fakeDisk) change(how func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	how()
 }
 
-func (d *disk) usage(string) (capacity, available uint64, err error) {
+func (d *fakeDisk) usage(string) (capacity, available uint64, err error) {
 	return 100, uint64(100 - 10*len(d.ids())), nil
 }
 
 // start runs the collector in the bubble of the test. What it returns lets a period pass, and the look at its end.
-func start(t *testing.T, cfg images.CollectorConfig, deps images.CollectorDeps) (look func()) {
+func start(t *testing.T, config images.CollectorConfig, deps images.CollectorDeps) (nextPeriod func()) {
 	t.Helper()
-	c, err := images.NewCollector(cfg, deps)
+	c, err := images.NewCollector(config, deps)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
@@ -99,21 +99,21 @@ func start(t *testing.T, cfg images.CollectorConfig, deps images.CollectorDeps) 
 // TestCollectorRemovesWhatIsTooOld removes by age alone, on a disk that has room.
 func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+		d := &fakeDisk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
 		for _, id := range []string{"pinned", "running", "left", "never"} {
 			d.images = append(d.images, &runtimeapi.Image{Id: id, Size: 10, Pinned: id == "pinned"})
 		}
 		d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "left"})
 		removed := 0
-		look := start(t, images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
-			Service: d, Usage: d.usage, Removed: func() { removed++ },
+		nextPeriod := start(t, images.CollectorConfig{High: 100, Low: 100, MaxAge: 12 * time.Minute}, images.CollectorDeps{
+			Service: d, Usage: d.usage, OnRemoved: func() { removed++ },
 		})
-		look() // all are seen, left is used
+		nextPeriod() // all are seen, left is used
 		d.change(func() { d.containers = d.containers[:1] })
-		look()
-		look()
+		nextPeriod()
+		nextPeriod()
 		require.Len(t, d.ids(), 4, "ten minutes are not too long")
-		look()
+		nextPeriod()
 		require.Equal(t, 1, removed)
 		require.Equal(t, []string{"pinned", "running"}, d.ids())
 	})
@@ -121,23 +121,23 @@ func TestCollectorRemovesWhatIsTooOld(t *testing.T) {
 
 func TestCollectorRemovesWhatWasNotUsedForLongest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &disk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
+		d := &fakeDisk{containers: []*runtimeapi.Container{{ImageRef: "running"}}}
 		for _, id := range []string{"pinned", "running", "wanted", "old", "a", "b", "c", "d"} {
 			d.images = append(d.images, &runtimeapi.Image{
 				Id: id, Size: 10, Pinned: id == "pinned", RepoTags: []string{"docker.io/library/" + id + ":latest"},
 			})
 		}
 		events := record.NewFakeRecorder(10)
-		look := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
-			Service: d, Usage: d.usage, Used: func() []string { return []string{"wanted"} }, Recorder: events,
+		nextPeriod := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+			Service: d, Usage: d.usage, ImagesInUse: func() []string { return []string{"wanted"} }, Recorder: events,
 		})
-		look()
+		nextPeriod()
 		require.Len(t, d.ids(), 8, "80 percent are not too much")
 		d.change(func() {
 			d.images = append(d.images, &runtimeapi.Image{Id: "new", Size: 10})
 			d.containers = append(d.containers, &runtimeapi.Container{ImageRef: "old"})
 		})
-		look()
+		nextPeriod()
 		require.Equal(t, []string{"pinned", "running", "wanted", "old", "d", "new"}, d.ids())
 		require.Empty(t, events.Events)
 	})
@@ -159,13 +159,13 @@ func TestCollectorTellsWhatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				events := record.NewFakeRecorder(10)
-				look := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
-					Service: &disk{}, Recorder: events, Used: func() []string { return nil },
+				nextPeriod := start(t, images.CollectorConfig{High: 85, Low: 60}, images.CollectorDeps{
+					Service: &fakeDisk{}, Recorder: events, ImagesInUse: func() []string { return nil },
 					Usage: func(string) (uint64, uint64, error) { return c.capacity, c.available, c.err },
 				})
 				for range c.periods {
 					require.Empty(t, events.Events)
-					look()
+					nextPeriod()
 				}
 				require.Len(t, events.Events, 1)
 				require.Contains(t, <-events.Events, c.want)

@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // Secrets gets Secrets. What it returns is not changed.
@@ -64,9 +64,9 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 			errs = append(errs, err)
 			continue
 		}
-		for _, m := range matching(logins, named) {
+		for _, m := range matchingLogins(logins, named) {
 			m.Source.Secret = &kubeletconfig.ImagePullSecret{
-				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: hash(m.Auth),
+				UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: credentialHash(m.Auth),
 			}
 			found = append(found, m)
 		}
@@ -74,8 +74,8 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 	return bestFirst(found), errors.Join(errs...)
 }
 
-// hash tells contents of credentials apart, whatever Secret they lie in.
-func hash(auth *runtimeapi.AuthConfig) string {
+// credentialHash tells contents of credentials apart, whatever Secret they lie in.
+func credentialHash(auth *runtimeapi.AuthConfig) string {
 	sum := sha256.New()
 	for _, part := range []string{auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken} {
 		fmt.Fprintf(sum, "%d:%s", len(part), part)
@@ -89,7 +89,7 @@ type match struct {
 	Credential
 }
 
-func matching(logins map[string]login, image reference.Named) (found []match) {
+func matchingLogins(logins map[string]login, image reference.Named) (found []match) {
 	for key, l := range logins {
 		if matches(key, image) {
 			found = append(found, match{key, Credential{Auth: l.auth(reference.Domain(image))}})
@@ -101,9 +101,9 @@ func matching(logins map[string]login, image reference.Named) (found []match) {
 // Matches reports whether a pattern, as docker configurations and credential providers have them, covers the image.
 func Matches(pattern string, image reference.Named) bool { return matches(pattern, image) }
 
-// Choose takes of logins by pattern those that cover the image, the most specific first. Which of them was tried with
+// MatchCredentials takes of logins by pattern those that cover the image, the most specific first. Which of them was tried with
 // success tells the source.
-func Choose(logins map[string]Login, image reference.Named, source ledger.Source) []Credential {
+func MatchCredentials(logins map[string]Login, image reference.Named, source pullrecords.Source) []Credential {
 	var found []match
 	for pattern, l := range logins {
 		if matches(pattern, image) {

@@ -20,7 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // Reasons of an Error, as they stand in status.state.waiting.
@@ -62,7 +62,7 @@ var errTooManyPulls = errors.New("pull QPS exceeded")
 type Credential struct {
 	// Auth is nil for a pull without any.
 	Auth   *runtimeapi.AuthConfig
-	Source ledger.Source
+	Source pullrecords.Source
 }
 
 // Keyring finds the credentials to try for an image, best first. None means an anonymous pull. It is where pull
@@ -86,14 +86,14 @@ type Deps struct {
 	Service Service
 	// Keyring may be nil: all pulls are anonymous then.
 	Keyring Keyring
-	// Ledger, if set, keeps Pods from images that others have pulled with credentials they do not have.
-	Ledger *ledger.Ledger
+	// PullRecords, if set, keeps Pods from images that others have pulled with credentials they do not have.
+	PullRecords *pullrecords.Manager
 	// Recorder gets the Pods' events; it may be nil.
 	Recorder record.EventRecorder
-	// Pulled, if set, is told after each pull, so that the node's list of images can be renewed.
-	Pulled func()
-	// Observe, if set, is told of each pull that succeeded: the image's size in bytes, and how long it took.
-	Observe func(size uint64, took time.Duration)
+	// OnPulled, if set, is told after each pull, so that the node's list of images can be renewed.
+	OnPulled func()
+	// ObservePull, if set, is told of each pull that succeeded: the image's size in bytes, and how long it took.
+	ObservePull func(size uint64, took time.Duration)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -117,8 +117,8 @@ func (e *Error) Error() string { return e.Reason + ": " + e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Want is the image of one container.
-type Want struct {
+// PullRequest is the image of one container.
+type PullRequest struct {
 	Pod *corev1.Pod
 	// Ref is what events are about: the Pod with the container's field path.
 	Ref *corev1.ObjectReference
@@ -133,32 +133,32 @@ type Want struct {
 
 // Manager makes images present. It is safe for concurrent use.
 type Manager struct {
-	deps  Deps
-	slots chan struct{}
-	limit flowcontrol.PassiveRateLimiter // nil if there is none
+	deps      Deps
+	slots     chan struct{}
+	rateLimit flowcontrol.PassiveRateLimiter // nil if there is none
 
-	mu    sync.Mutex // guards waits
-	waits map[key]wait
+	mu       sync.Mutex // guards waits
+	backoffs map[backoffKey]backoff
 }
 
-type key struct {
+type backoffKey struct {
 	uid   types.UID
 	image string
 }
 
-type wait struct {
-	delay time.Duration
-	until time.Time
-	last  string // the message of the failure that began the wait
+type backoff struct {
+	delay     time.Duration
+	until     time.Time
+	lastError string // the message of the failure that began the wait
 }
 
 // New makes a Manager.
-func New(cfg Config, deps Deps) (*Manager, error) {
+func New(config Config, deps Deps) (*Manager, error) {
 	if deps.Service == nil {
 		return nil, errors.New("image manager: needs an image service")
 	}
-	if cfg.MaxParallel <= 0 {
-		cfg.MaxParallel = DefaultParallel
+	if config.MaxParallel <= 0 {
+		config.MaxParallel = DefaultParallel
 	}
 	if deps.Recorder == nil {
 		deps.Recorder = &record.FakeRecorder{}
@@ -169,89 +169,89 @@ func New(cfg Config, deps Deps) (*Manager, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	m := &Manager{deps: deps, slots: make(chan struct{}, cfg.MaxParallel), waits: map[key]wait{}}
-	if cfg.PullQPS > 0 {
-		if cfg.PullBurst <= 0 {
-			cfg.PullBurst = defaultPullBurst
+	m := &Manager{deps: deps, slots: make(chan struct{}, config.MaxParallel), backoffs: map[backoffKey]backoff{}}
+	if config.PullQPS > 0 {
+		if config.PullBurst <= 0 {
+			config.PullBurst = defaultPullBurst
 		}
-		m.limit = flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(cfg.PullQPS, cfg.PullBurst, deps.Clock)
+		m.rateLimit = flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(config.PullQPS, config.PullBurst, deps.Clock)
 	}
 	return m, nil
 }
 
 // Ensure makes the image present according to the policy and returns it as the runtime describes it. The error is
 // an *Error unless ctx ended. It does not retry: the caller comes again at the error's RetryAt.
-func (m *Manager) Ensure(ctx context.Context, want Want) (*runtimeapi.Image, error) {
-	if _, err := reference.ParseNormalizedNamed(want.Image); err != nil && !isID(want.Image) {
-		return nil, m.fail(want, &Error{
+func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.Image, error) {
+	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil && !isID(request.Image) {
+		return nil, m.fail(request, &Error{
 			Reason: ReasonInvalidName, Err: err, Remedy: "correct the image's name in the pod's template",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
-				want.Image, want.Image, err),
+				request.Image, request.Image, err),
 		}, eventInspectFailed)
 	}
-	spec := &runtimeapi.ImageSpec{Image: withTag(want.Image), RuntimeHandler: want.RuntimeHandler}
-	held := sync.OnceValue(func() []Credential { return m.credentials(ctx, want) })
-	if want.Policy == corev1.PullAlways {
-		return m.pull(ctx, want, spec, held)
+	spec := &runtimeapi.ImageSpec{Image: withDefaultTag(request.Image), RuntimeHandler: request.RuntimeHandler}
+	podCredentials := sync.OnceValue(func() []Credential { return m.credentials(ctx, request) })
+	if request.Policy == corev1.PullAlways {
+		return m.pull(ctx, request, spec, podCredentials)
 	}
 	present, err := m.inspect(ctx, spec)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, m.fail(want, &Error{
+		return nil, m.fail(request, &Error{
 			Reason: ReasonInspect, Err: err,
-			Message: fmt.Sprintf("Failed to inspect image %q: %s", want.Image, text(err)),
+			Message: fmt.Sprintf("Failed to inspect image %q: %s", request.Image, errorText(err)),
 		}, eventInspectFailed)
-	case present != nil && m.may(want, present, held):
-		m.forget(key{want.Pod.UID, want.Image})
-		m.event(want, corev1.EventTypeNormal, eventPulled,
-			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", want.Image))
+	case present != nil && m.allowed(request, present, podCredentials):
+		m.forget(backoffKey{request.Pod.UID, request.Image})
+		m.event(request, corev1.EventTypeNormal, eventPulled,
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", request.Image))
 		return present, nil
-	case want.Policy == corev1.PullNever:
+	case request.Policy == corev1.PullNever:
 		// Who may not use the image is not told that it is there.
-		return nil, m.fail(want, &Error{
+		return nil, m.fail(request, &Error{
 			Remedy: "bring the image to the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
 				"pulled with a login, give the pod that login (imagePullSecrets)",
 			Reason:  ReasonNeverPull,
-			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", want.Image),
+			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", request.Image),
 		}, eventNeverPull)
 	}
-	return m.pull(ctx, want, spec, held)
+	return m.pull(ctx, request, spec, podCredentials)
 }
 
 // Forget drops what is kept about a Pod's failed pulls.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for k := range m.waits {
+	for k := range m.backoffs {
 		if k.uid == uid {
-			delete(m.waits, k)
+			delete(m.backoffs, k)
 		}
 	}
 }
 
 // fail emits the event of an error and returns it.
-func (m *Manager) fail(want Want, err *Error, event string) error {
+func (m *Manager) fail(request PullRequest, err *Error, event string) error {
 	message := err.Message
 	if event == eventFailed {
 		message = "Error: " + err.Reason
 	}
-	m.event(want, corev1.EventTypeWarning, event, message)
+	m.event(request, corev1.EventTypeWarning, event, message)
 	if err.RetryAt.IsZero() {
 		err.RetryAt = m.deps.Clock.Now().Add(firstDelay)
 	}
 	return err
 }
 
-func (m *Manager) event(want Want, kind, reason, message string) {
-	m.deps.Recorder.Event(want.Ref, kind, reason, message)
+func (m *Manager) event(request PullRequest, kind, reason, message string) {
+	m.deps.Recorder.Event(request.Ref, kind, reason, message)
 }
 
-func (m *Manager) forget(k key) {
+func (m *Manager) forget(k backoffKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.waits, k)
+	delete(m.backoffs, k)
 }
 
 // inspect returns the image, or nil if the runtime does not have it.
@@ -266,8 +266,8 @@ func (m *Manager) inspect(ctx context.Context, spec *runtimeapi.ImageSpec) (*run
 	return resp.Image, nil
 }
 
-// withTag appends the default tag where neither tag nor digest is given.
-func withTag(image string) string {
+// withDefaultTag appends the default tag where neither tag nor digest is given.
+func withDefaultTag(image string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil || !reference.IsNameOnly(named) {
 		return image
@@ -278,7 +278,7 @@ func withTag(image string) string {
 // isID reports whether the image is named by its id, which is not a reference.
 func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
 
-func text(err error) string {
+func errorText(err error) string {
 	if s, ok := status.FromError(errors.Unwrap(err)); ok && s.Code() != codes.OK {
 		return s.Message()
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images"
 )
 
-func setUp(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeClock, *record.FakeRecorder) {
+func newFixture(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeClock, *record.FakeRecorder) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime, events := fake.New(clk), record.NewFakeRecorder(100)
 	m, err := images.New(images.Config{}, images.Deps{Service: runtime, Clock: clk, Recorder: events})
@@ -24,8 +24,8 @@ func setUp(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeCloc
 	return m, runtime, clk, events
 }
 
-func want(image string, policy corev1.PullPolicy) images.Want {
-	return images.Want{
+func want(image string, policy corev1.PullPolicy) images.PullRequest {
+	return images.PullRequest{
 		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Ref: &corev1.ObjectReference{},
 		Image: image, Policy: policy,
 	}
@@ -48,7 +48,7 @@ func TestPolicies(t *testing.T) {
 		{"not a name", "App:1", corev1.PullIfNotPresent, false, 0, images.ReasonInvalidName},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, runtime, _, _ := setUp(t)
+			m, runtime, _, _ := newFixture(t)
 			if c.present {
 				runtime.AddImage(c.image)
 			}
@@ -67,14 +67,14 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestDefaultTag(t *testing.T) {
-	m, runtime, _, _ := setUp(t)
+	m, runtime, _, _ := newFixture(t)
 	runtime.AddImage("app:latest")
 	_, err := m.Ensure(context.Background(), want("app", corev1.PullNever))
 	require.NoError(t, err)
 }
 
 func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
-	m, runtime, clk, _ := setUp(t)
+	m, runtime, clk, _ := newFixture(t)
 	ensure := func() *images.Error {
 		_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
 		var refused *images.Error
@@ -95,7 +95,7 @@ func TestPullBackOffDoublesAndSuccessEndsIt(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	m, runtime, _, events := setUp(t)
+	m, runtime, _, events := newFixture(t)
 	_, err := m.Ensure(context.Background(), want("app:1", corev1.PullIfNotPresent))
 	require.NoError(t, err)
 	require.Contains(t, <-events.Events, "Normal Pulling")

@@ -57,7 +57,7 @@ func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string)
 		if json.Unmarshal(data, &config) != nil {
 			return nil, fmt.Errorf("read the node's logins for registries: %q is not a docker configuration", path)
 		}
-		return bestFirst(matching(config.Auths, named)), nil
+		return bestFirst(matchingLogins(config.Auths, named)), nil
 	}
 	return nil, nil
 }

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
 const (
@@ -164,7 +164,7 @@ func (e *entry) changeable() bool {
 func (m *Manager) run(ctx context.Context, entry *entry, source source) {
 	retry := firstRetry
 	for ctx.Err() == nil && !m.abandon(entry) {
-		object, err := justbound.Ask(ctx, m.clock, source.get)
+		object, err := authzretry.Do(ctx, m.clock, source.get)
 		if ctx.Err() != nil {
 			return
 		}
@@ -210,7 +210,7 @@ func (m *Manager) followEvents(ctx context.Context, entry *entry, source source)
 		case <-ctx.Done():
 			return healthy, nil
 		case <-entry.again:
-			object, err := justbound.Ask(ctx, m.clock, source.get)
+			object, err := authzretry.Do(ctx, m.clock, source.get)
 			if ctx.Err() == nil && entry.set(object, err) {
 				m.notify(entry)
 			}

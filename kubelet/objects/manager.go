@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
 // Kind is a kind of object that Pods refer to.
@@ -206,7 +206,7 @@ func (m *Manager) Get(ctx context.Context, ref Ref) (any, error) {
 	followed := ok && entry.cancel != nil
 	m.mu.Unlock()
 	if !followed {
-		object, err := justbound.Ask(ctx, m.clock, source{client: m.client, ref: ref}.get)
+		object, err := authzretry.Do(ctx, m.clock, source{client: m.client, ref: ref}.get)
 		if err != nil {
 			return nil, err
 		}

@@ -55,7 +55,7 @@ type Reader interface {
 
 // Images makes images present. *images.Manager is one.
 type Images interface {
-	Ensure(ctx context.Context, want images.Want) (*runtimeapi.Image, error)
+	Ensure(ctx context.Context, want images.PullRequest) (*runtimeapi.Image, error)
 	Forget(uid types.UID)
 }
 

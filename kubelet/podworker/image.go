@@ -85,7 +85,7 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 	if w.pulls.from.IsZero() {
 		w.pulls.from = w.m.deps.Clock.Now()
 	}
-	want := images.Want{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
+	want := images.PullRequest{Pod: w.pod, Ref: fieldRef(w.pod, name), Image: image, Policy: policy}
 	w.startOp(ctx, step, op{}, func(ctx context.Context) func() {
 		span := w.m.deps.Timeline.Begin(timeline.PodRef(want.Pod), owner, timeline.StageImage, key)
 		image, err := w.m.deps.Images.Ensure(span.Context(ctx), want)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
 const (
@@ -202,7 +202,7 @@ func (m *Manager) ask(ctx context.Context, k key) (*authenticationv1.TokenReques
 	if k.audience != "" {
 		request.Spec.Audiences = []string{k.audience}
 	}
-	answer, err := justbound.Ask(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
+	answer, err := authzretry.Do(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
 		return m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
 			metav1.CreateOptions{})
 	})

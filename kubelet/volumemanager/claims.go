@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/component-helpers/storage/ephemeral"
 
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/authzretry"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
@@ -43,7 +43,7 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	pending := func(err error) error {
 		return &claimError{namespace: pod.Namespace, name: claimName, err: err}
 	}
-	claim, err := justbound.Ask(ctx, m.clock, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := authzretry.Do(ctx, m.clock, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 		return m.deps.Client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, claimName, metav1.GetOptions{})
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
 		return spec, false, pending(fmt.Errorf("it is not bound to a volume yet, its phase is %q", claim.Status.Phase))
 	}
-	pv, err := justbound.Ask(ctx, m.clock, func(ctx context.Context) (*corev1.PersistentVolume, error) {
+	pv, err := authzretry.Do(ctx, m.clock, func(ctx context.Context) (*corev1.PersistentVolume, error) {
 		return m.deps.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package provider
+package credentialprovider
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/kubelet/images"
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 // Config are the values of a Keyring.
@@ -45,13 +45,13 @@ type Keyring struct {
 var _ images.Keyring = (*Keyring)(nil)
 
 // New makes a Keyring. A program that is not there is an error now, not at the first pull.
-func New(cfg Config, deps Deps) (*Keyring, error) {
+func New(config Config, deps Deps) (*Keyring, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
 	k := &Keyring{deps: deps}
-	for _, one := range cfg.Providers {
-		program := filepath.Join(cfg.Dir, one.Name)
+	for _, one := range config.Providers {
+		program := filepath.Join(config.Dir, one.Name)
 		if _, err := exec.LookPath(program); err != nil {
 			return nil, fmt.Errorf("credential provider %q: want a program at %s: %w", one.Name, program, err)
 		}
@@ -73,10 +73,10 @@ func (k *Keyring) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	var all []images.Credential
 	var errs []error
 	for _, p := range k.providers {
-		if !p.answersFor(named) {
+		if !p.matches(named) {
 			continue
 		}
-		found, err := k.ask(ctx, p, pod, named)
+		found, err := k.credentialsFrom(ctx, p, pod, named)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("credential provider %q: %w", p.config.Name, err))
 		}
@@ -85,9 +85,9 @@ func (k *Keyring) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	return all, errors.Join(errs...)
 }
 
-func (k *Keyring) ask(ctx context.Context, p *provider, pod *corev1.Pod, image reference.Named) ([]images.Credential, error) {
-	ask := question{image: image}
-	var source ledger.Source
+func (k *Keyring) credentialsFrom(ctx context.Context, p *provider, pod *corev1.Pod, image reference.Named) ([]images.Credential, error) {
+	req := request{image: image}
+	var source pullrecords.Source
 	if attributes := p.config.TokenAttributes; attributes != nil {
 		if pod.Spec.ServiceAccountName == "" {
 			if *attributes.RequireServiceAccount {
@@ -98,11 +98,11 @@ func (k *Keyring) ask(ctx context.Context, p *provider, pod *corev1.Pod, image r
 			if err != nil {
 				return nil, fmt.Errorf("get service account %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err)
 			}
-			if ask.annotations, err = wanted(account, attributes); err != nil {
+			if req.annotations, err = requestedAnnotations(account, attributes); err != nil {
 				return nil, err
 			}
-			ask.account = account
-			ask.token = func(ctx context.Context) (string, error) {
+			req.account = account
+			req.token = func(ctx context.Context) (string, error) {
 				return k.deps.Token(ctx, pod, attributes.ServiceAccountTokenAudience)
 			}
 			source.ServiceAccount = &kubeletconfig.ImagePullServiceAccount{
@@ -110,15 +110,15 @@ func (k *Keyring) ask(ctx context.Context, p *provider, pod *corev1.Pod, image r
 			}
 		}
 	}
-	logins, err := p.logins(ctx, ask)
+	logins, err := p.logins(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return images.Choose(logins, image, source), nil
+	return images.MatchCredentials(logins, image, source), nil
 }
 
-// wanted are the account's annotations that the provider is to see.
-func wanted(account *corev1.ServiceAccount, attributes *configv1.ServiceAccountTokenAttributes) (map[string]string, error) {
+// requestedAnnotations are the account's annotations that the provider is to see.
+func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.ServiceAccountTokenAttributes) (map[string]string, error) {
 	found := map[string]string{}
 	for _, key := range attributes.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]

@@ -1,7 +1,7 @@
-// Package justbound asks the API server for what a node may have on behalf of its Pods alone: the objects that they
+// Package authzretry asks the API server for what a node may have on behalf of its Pods alone: the objects that they
 // refer to, and their tokens. The node may learn of a Pod some milliseconds before the API server's authorizer does,
 // and is refused until then; nobody tells when that moment is over.
-package justbound
+package authzretry
 
 import (
 	"context"
@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// tries is how often is asked again, after firstPause doubling: for about a second in all.
-	tries      = 8
-	firstPause = 4 * time.Millisecond
+	// maxRetries is how often is asked again, after initialBackoff doubling: for about a second in all.
+	maxRetries     = 8
+	initialBackoff = 4 * time.Millisecond
 )
 
-// Ask calls get until its answer is another than one that a Pod which was bound just now may get, at most nine times
+// Do calls get until its answer is another than one that a Pod which was bound just now may get, at most nine times
 // and for a second. What is refused still then is refused for good: the caller tells it, and tries again at its own
 // pace. If ctx ends, the last answer counts. get is called from the caller's goroutine.
-func Ask[T any](ctx context.Context, clock clock.Clock, get func(context.Context) (T, error)) (T, error) {
-	for try := 0; ; try++ {
-		answer, err := get(ctx)
-		if err == nil || try == tries || !tooEarly(err) {
-			return answer, err
+func Do[T any](ctx context.Context, clock clock.Clock, get func(context.Context) (T, error)) (T, error) {
+	for attempt := 0; ; attempt++ {
+		result, err := get(ctx)
+		if err == nil || attempt == maxRetries || !isTransient(err) {
+			return result, err
 		}
-		timer := clock.NewTimer(firstPause << try)
+		timer := clock.NewTimer(initialBackoff << attempt)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
-			return answer, err
+			return result, err
 		}
 	}
 }
 
-// tooEarly reports whether the answer may be another in a moment: the authorizer forbids what it knows no reason for,
+// isTransient reports whether the answer may be another in a moment: the authorizer forbids what it knows no reason for,
 // and the admission of tokens does not find a Pod that its own watch has not shown yet.
-func tooEarly(err error) bool {
+func isTransient(err error) bool {
 	if apierrors.IsForbidden(err) {
 		return true
 	}

@@ -1,4 +1,4 @@
-package ledger
+package pullrecords
 
 import (
 	"fmt"
@@ -34,7 +34,7 @@ func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowe
 	}
 	for _, entry := range allowed {
 		name, wild := strings.CutSuffix(entry, "/*")
-		plain, err := plainName(name, wild)
+		plain, err := normalizeEntry(name, wild)
 		if err != nil {
 			return p, fmt.Errorf("preloadedImagesVerificationAllowlist: %q: %w", entry, err)
 		}
@@ -47,8 +47,8 @@ func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowe
 	return p, nil
 }
 
-// plainName is an entry's name in full. What stands before a wildcard may be a registry alone.
-func plainName(name string, wild bool) (string, error) {
+// normalizeEntry is an entry's name in full. What stands before a wildcard may be a registry alone.
+func normalizeEntry(name string, wild bool) (string, error) {
 	if strings.Contains(name, "*") {
 		return "", fmt.Errorf(`a wildcard is the whole last part of a name: "/*"`)
 	}
@@ -69,20 +69,20 @@ func plainName(name string, wild bool) (string, error) {
 	return named.Name(), nil
 }
 
-// verify reports whether credentials are asked for. pulled says that the image was pulled by us, now or earlier.
-func (p policy) verify(name string, pulled bool) bool {
+// requiresCredentials reports whether credentials are asked for. pulled says that the image was pulled by us, now or earlier.
+func (p policy) requiresCredentials(name string, pulled bool) bool {
 	switch p.kind {
 	case kubeletconfig.NeverVerify:
 		return false
 	case kubeletconfig.NeverVerifyPreloadedImages:
 		return pulled
 	case kubeletconfig.NeverVerifyAllowlistedImages:
-		return pulled || !p.lists(name)
+		return pulled || !p.isAllowlisted(name)
 	}
 	return true
 }
 
-func (p policy) lists(name string) bool {
+func (p policy) isAllowlisted(name string) bool {
 	return slices.Contains(p.names, name) ||
 		slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -1,4 +1,4 @@
-package provider_test
+package credentialprovider_test
 
 import (
 	"context"
@@ -15,33 +15,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-dev/berth/kubelet/images/provider"
+	"github.com/berth-dev/berth/kubelet/images/credentialprovider"
 )
 
-// bench is a directory of real programs, and a keyring that asks them.
-type bench struct {
+// fixture is a directory of real programs, and a keyring that asks them.
+type fixture struct {
 	t        *testing.T
 	dir      string
 	clock    *clocktesting.FakeClock
 	accounts map[string]*corev1.ServiceAccount
 	tokens   int
-	*provider.Keyring
+	*credentialprovider.Keyring
 }
 
 const header = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
 
-// newBench writes a configuration, and a program for each name that runs the script. $DIR is the bench's directory.
-func newBench(t *testing.T, providers string, programs map[string]string) *bench {
-	b := &bench{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
+// newFixture writes a configuration, and a program for each name that runs the script. $DIR is the bench's directory.
+func newFixture(t *testing.T, providers string, programs map[string]string) *fixture {
+	b := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
 	for name, script := range programs {
 		script = "#!/bin/sh\nDIR=" + b.dir + "\necho run >> $DIR/" + name + ".runs\ncat > $DIR/" + name + ".asked\n" + script
 		require.NoError(t, os.WriteFile(filepath.Join(b.dir, name), []byte(script), 0o700))
 	}
 	file := filepath.Join(b.dir, "config.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(header+providers), 0o600))
-	list, err := provider.Load(file)
+	list, err := credentialprovider.Load(file)
 	require.NoError(t, err)
-	b.Keyring, err = provider.New(provider.Config{Providers: list, Dir: b.dir}, provider.Deps{
+	b.Keyring, err = credentialprovider.New(credentialprovider.Config{Providers: list, Dir: b.dir}, credentialprovider.Deps{
 		Account: func(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
 			if b.accounts[name] == nil {
 				return nil, errors.New("no such account")
@@ -62,19 +62,19 @@ func one(name, more string) string {
 	return "- name: " + name + "\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n" + more
 }
 
-// says is a program that answers so.
-func says(rest string) string {
+// respondWith is a program that answers so.
+func respondWith(rest string) string {
 	return `echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1",` + rest + `}'`
 }
 
-func (b *bench) users(account, image string) []string {
+func (b *fixture) users(account, image string) []string {
 	b.t.Helper()
-	users, err := b.ask(account, image)
+	users, err := b.credentials(account, image)
 	require.NoError(b.t, err)
 	return users
 }
 
-func (b *bench) ask(account, image string) ([]string, error) {
+func (b *fixture) credentials(account, image string) ([]string, error) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: account}}
 	found, err := b.Credentials(b.t.Context(), pod, image)
 	users := []string{}
@@ -88,7 +88,7 @@ func (b *bench) ask(account, image string) ([]string, error) {
 	return users, err
 }
 
-func (b *bench) runs(name string) int {
+func (b *fixture) runs(name string) int {
 	data, err := os.ReadFile(filepath.Join(b.dir, name+".runs"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0
@@ -97,22 +97,22 @@ func (b *bench) runs(name string) int {
 	return strings.Count(string(data), "run")
 }
 
-func (b *bench) asked(name string) string {
+func (b *fixture) requests(name string) string {
 	data, err := os.ReadFile(filepath.Join(b.dir, name+".asked"))
 	require.NoError(b.t, err)
 	return string(data)
 }
 
 func TestWhichProgramsAreAsked(t *testing.T) {
-	b := newBench(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
+	b := newFixture(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
 		one("second", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
-		"first": `echo "$WHO $1" > $DIR/env` + "\n" + says(`"cacheKeyType":"Image","auth":{"*.example":{"username":"wide"},"reg.example/team":{"username":"narrow"},
+		"first": `echo "$WHO $1" > $DIR/env` + "\n" + respondWith(`"cacheKeyType":"Image","auth":{"*.example":{"username":"wide"},"reg.example/team":{"username":"narrow"},
 			"host.example:5000":{"username":"port"}}`),
-		"second": says(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"second","password":"p"}}`),
+		"second": respondWith(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"second","password":"p"}}`),
 	})
 	require.Equal(t, []string{"narrow", "wide", "second"}, b.users("", "reg.example/team/app:1"))
 	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
-		"image":"reg.example/team/app"}`, b.asked("first"))
+		"image":"reg.example/team/app"}`, b.requests("first"))
 	env, err := os.ReadFile(filepath.Join(b.dir, "env"))
 	require.NoError(t, err)
 	require.Equal(t, "me get\n", string(env))
@@ -128,8 +128,8 @@ func TestWhichProgramsAreAsked(t *testing.T) {
 func TestAnswersAreUsedAgain(t *testing.T) {
 	for kind, runs := range map[string]int{"Image": 3, "Registry": 2, "Global": 1} {
 		t.Run(kind, func(t *testing.T) {
-			b := newBench(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
-				"p": says(`"cacheKeyType":"` + kind + `","auth":{"*.example":{"username":"u"}}`),
+			b := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+				"p": respondWith(`"cacheKeyType":"` + kind + `","auth":{"*.example":{"username":"u"}}`),
 			})
 			for range 2 {
 				for _, image := range []string{"a.example/one:1", "a.example/one:2", "a.example/two", "b.example/one"} {
@@ -143,8 +143,8 @@ func TestAnswersAreUsedAgain(t *testing.T) {
 		})
 	}
 	t.Run("not at all", func(t *testing.T) {
-		b := newBench(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
-			"p": says(`"cacheKeyType":"Global","cacheDuration":"0s","auth":{"*.example":{"username":"u"}}`),
+		b := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+			"p": respondWith(`"cacheKeyType":"Global","cacheDuration":"0s","auth":{"*.example":{"username":"u"}}`),
 		})
 		for range 2 {
 			require.Equal(t, []string{"u"}, b.users("", "a.example/one"))
@@ -164,9 +164,9 @@ const withToken = "  matchImages: [reg.example]\n  defaultCacheDuration: 10m\n  
 
 // TestTokens gives the program a token of the Pod's service account, and keeps the answers of accounts apart.
 func TestTokens(t *testing.T) {
-	b := newBench(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
+	b := newFixture(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
 		"    optionalServiceAccountAnnotationKeys: [hint]\n"), map[string]string{
-		"p": says(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
+		"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
 	})
 	b.accounts["a"] = account("a", map[string]string{"role": "reader", "secret": "x"})
 	b.accounts["b"] = account("b", map[string]string{"role": "reader", "hint": "h"})
@@ -174,7 +174,7 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/app"))
 	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
 		"image":"reg.example/app","serviceAccountToken":"token-of-a-for-registry",
-		"serviceAccountAnnotations":{"role":"reader"}}`, b.asked("p"))
+		"serviceAccountAnnotations":{"role":"reader"}}`, b.requests("p"))
 	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/other"))
 	require.Equal(t, 1, b.runs("p"))
 	require.Equal(t, 1, b.tokens, "a kept answer needs no token")
@@ -185,15 +185,15 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, 3, b.runs("p"), "another role")
 
 	require.Empty(t, b.users("", "reg.example/app"), "a Pod without an account")
-	_, err := b.ask("bare", "reg.example/app")
+	_, err := b.credentials("bare", "reg.example/app")
 	require.ErrorContains(t, err, `credential provider "p": service account ns/bare lacks the annotation "role"`)
-	_, err = b.ask("gone", "reg.example/app")
+	_, err = b.credentials("gone", "reg.example/app")
 	require.ErrorContains(t, err, "no such account")
 }
 
 func TestAnswersForOneToken(t *testing.T) {
-	b := newBench(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
-		"p": says(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
+	b := newFixture(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
+		"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
 	})
 	b.accounts["a"] = account("a", nil)
 	for range 2 {
@@ -213,14 +213,14 @@ func TestBrokenPrograms(t *testing.T) {
 		"no access to the vault":      `echo "no access to the vault" >&2; exit 3`,
 		"not JSON":                    `echo top-secret`,
 		`want a CredentialProviderRe`: `echo '{"kind":"X","password":"top-secret"}'`,
-		`cacheKeyType "Sometimes"`:    says(`"cacheKeyType":"Sometimes","auth":{"reg.example":{"password":"top-secret"}}`),
+		`cacheKeyType "Sometimes"`:    respondWith(`"cacheKeyType":"Sometimes","auth":{"reg.example":{"password":"top-secret"}}`),
 		"longer than":                 `head -c 2000000 /dev/zero`,
 	} {
-		b := newBench(t, one("broken", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n")+
+		b := newFixture(t, one("broken", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n")+
 			one("good", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
-			"broken": script, "good": says(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"u"}}`),
+			"broken": script, "good": respondWith(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"u"}}`),
 		})
-		users, err := b.ask("", "reg.example/app")
+		users, err := b.credentials("", "reg.example/app")
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, `credential provider "broken"`)
 		require.NotContains(t, err.Error(), "top-secret")
@@ -230,7 +230,7 @@ func TestBrokenPrograms(t *testing.T) {
 
 // TestHangingProgram is given up with the Pod that waits for it.
 func TestHangingProgram(t *testing.T) {
-	b := newBench(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
+	b := newFixture(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 		"p": "mkfifo $DIR/never; exec cat $DIR/never",
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,18 +265,18 @@ func TestBadConfigurations(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-		_, err := provider.Load(file)
+		_, err := credentialprovider.Load(file)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, file)
 	}
-	_, err := provider.Load(filepath.Join(t.TempDir(), "absent"))
+	_, err := credentialprovider.Load(filepath.Join(t.TempDir(), "absent"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 // TestDirectory reads all files of a directory, and finds the program that is not there.
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
-	_, err := provider.Load(dir)
+	_, err := credentialprovider.Load(dir)
 	require.ErrorContains(t, err, "holds no")
 	for name, content := range map[string]string{
 		"b.yaml": header + one("b", "  matchImages: [x]\n  defaultCacheDuration: 0s\n"), "notes.txt": "nothing",
@@ -285,10 +285,10 @@ func TestDirectory(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	list, err := provider.Load(dir)
+	list, err := credentialprovider.Load(dir)
 	require.NoError(t, err)
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, "b", list[1].Name)
-	_, err = provider.New(provider.Config{Providers: list, Dir: dir}, provider.Deps{})
+	_, err = credentialprovider.New(credentialprovider.Config{Providers: list, Dir: dir}, credentialprovider.Deps{})
 	require.ErrorContains(t, err, `credential provider "a": want a program at `+filepath.Join(dir, "a"))
 }

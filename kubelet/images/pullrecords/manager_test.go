@@ -1,4 +1,4 @@
-package ledger_test
+package pullrecords_test
 
 import (
 	"os"
@@ -12,7 +12,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
 const (
@@ -20,40 +20,40 @@ const (
 	id    = "sha256:aaaa"
 )
 
-// bench is a directory, and the ledgers that one process after the other has on it.
-type bench struct {
+// fixture is a directory, and the ledgers that one process after the other has on it.
+type fixture struct {
 	t       *testing.T
 	dir     string
 	clock   *clocktesting.FakeClock
 	results []string
-	cfg     ledger.Config
-	*ledger.Ledger
+	config  pullrecords.Config
+	*pullrecords.Manager
 }
 
-func newBench(t *testing.T, cfg ledger.Config) *bench {
-	b := &bench{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), cfg: cfg}
+func newFixture(t *testing.T, config pullrecords.Config) *fixture {
+	b := &fixture{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), config: config}
 	b.clock = clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	b.restart()
 	return b
 }
 
 // restart is the death of the process, and the next one.
-func (b *bench) restart() {
+func (b *fixture) restart() {
 	b.t.Helper()
-	b.cfg.Dir = b.dir
+	b.config.Dir = b.dir
 	var err error
-	b.Ledger, err = ledger.New(b.cfg, ledger.Deps{Clock: b.clock, Count: func(r string) { b.results = append(b.results, r) }})
+	b.Manager, err = pullrecords.New(b.config, pullrecords.Deps{Clock: b.clock, CountCheck: func(r string) { b.results = append(b.results, r) }})
 	require.NoError(b.t, err)
 }
 
-func (b *bench) may(image string, held ...ledger.Source) bool {
+func (b *fixture) may(image string, podSources ...pullrecords.Source) bool {
 	b.t.Helper()
-	ok, err := b.May(image, id, func() []ledger.Source { return held })
+	ok, err := b.Allowed(image, id, func() []pullrecords.Source { return podSources })
 	require.NoError(b.t, err)
 	return ok
 }
 
-func (b *bench) files(kind string) []string {
+func (b *fixture) files(kind string) []string {
 	entries, err := os.ReadDir(filepath.Join(b.dir, kind))
 	if err != nil {
 		require.ErrorIs(b.t, err, os.ErrNotExist)
@@ -65,70 +65,70 @@ func (b *bench) files(kind string) []string {
 	return names
 }
 
-func (b *bench) pull(image string, source ledger.Source) {
+func (b *fixture) pull(image string, source pullrecords.Source) {
 	b.t.Helper()
-	require.NoError(b.t, b.Begin(image))
-	b.Pulled(image, id, source)
+	require.NoError(b.t, b.BeginPull(image))
+	b.PullSucceeded(image, id, source)
 }
 
 // list is what the runtime says a minute later.
-func (b *bench) list(images ...*runtimeapi.Image) {
+func (b *fixture) list(images ...*runtimeapi.Image) {
 	b.clock.Step(time.Minute)
-	b.Listed(images, b.clock.Now())
+	b.Reconcile(images, b.clock.Now())
 }
 
-func secret(namespace, name, hash string) ledger.Source {
-	return ledger.Source{Secret: &kubeletconfig.ImagePullSecret{
+func secret(namespace, name, hash string) pullrecords.Source {
+	return pullrecords.Source{Secret: &kubeletconfig.ImagePullSecret{
 		UID: namespace + name, Namespace: namespace, Name: name, CredentialHash: hash,
 	}}
 }
 
-func account(name string) ledger.Source {
-	return ledger.Source{ServiceAccount: &kubeletconfig.ImagePullServiceAccount{UID: name, Namespace: "ns", Name: name}}
+func account(name string) pullrecords.Source {
+	return pullrecords.Source{ServiceAccount: &kubeletconfig.ImagePullServiceAccount{UID: name, Namespace: "ns", Name: name}}
 }
 
 // TestWhoMay goes through the cases of the contract, each in the process that pulled and in the next one.
 func TestWhoMay(t *testing.T) {
 	mine := secret("a", "mine", "h1")
 	for name, c := range map[string]struct {
-		cfg    ledger.Config
-		pulled []ledger.Source
+		cfg    pullrecords.Config
+		pulled []pullrecords.Source
 		as     string // the name asked for; image if empty
-		held   []ledger.Source
+		held   []pullrecords.Source
 		want   bool
 	}{
 		"preloaded":                            {want: true},
-		"preloaded, but all is verified":       {cfg: ledger.Config{Policy: kubeletconfig.AlwaysVerify}},
-		"preloaded, and nothing is verified":   {cfg: ledger.Config{Policy: kubeletconfig.NeverVerify}, want: true},
-		"pulled with nothing":                  {pulled: []ledger.Source{{}}, want: true},
-		"pulled with nothing, all is verified": {cfg: ledger.Config{Policy: kubeletconfig.AlwaysVerify}, pulled: []ledger.Source{{}}, want: true},
-		"nothing held":                         {pulled: []ledger.Source{mine}},
-		"nothing held and nothing verified":    {cfg: ledger.Config{Policy: kubeletconfig.NeverVerify}, pulled: []ledger.Source{mine}, want: true},
-		"held":                                 {pulled: []ledger.Source{mine}, held: []ledger.Source{mine}, want: true},
-		"a copy held":                          {pulled: []ledger.Source{mine}, held: []ledger.Source{secret("b", "copy", "h1")}, want: true},
-		"renewed":                              {pulled: []ledger.Source{mine}, held: []ledger.Source{secret("a", "mine", "h2")}, want: true},
-		"another held":                         {pulled: []ledger.Source{mine}, held: []ledger.Source{secret("a", "other", "h2")}},
-		"without a hash only the name counts":  {pulled: []ledger.Source{secret("a", "x", "")}, held: []ledger.Source{secret("b", "y", "")}},
-		"one of two held":                      {pulled: []ledger.Source{mine, secret("b", "b", "h2")}, held: []ledger.Source{secret("c", "c", "h2")}, want: true},
-		"an account held":                      {pulled: []ledger.Source{account("x")}, held: []ledger.Source{account("x")}, want: true},
-		"another account held":                 {pulled: []ledger.Source{account("x")}, held: []ledger.Source{account("y")}},
-		"a login of the node does not count":   {pulled: []ledger.Source{mine}, held: []ledger.Source{{}}},
-		"first with a login, then without":     {pulled: []ledger.Source{mine, {}}, want: true},
-		"first without, then with a login":     {pulled: []ledger.Source{{}, mine}, want: true},
-		"another tag of the name":              {pulled: []ledger.Source{mine}, as: "reg.example/team/app:2", held: []ledger.Source{mine}, want: true},
-		"another name of the same content":     {pulled: []ledger.Source{{}}, as: "reg.example/other:1"},
-		"by its id, open":                      {pulled: []ledger.Source{{}}, as: id, want: true},
-		"by its id, with a login":              {pulled: []ledger.Source{mine}, as: id, held: []ledger.Source{mine}},
+		"preloaded, but all is verified":       {cfg: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}},
+		"preloaded, and nothing is verified":   {cfg: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, want: true},
+		"pulled with nothing":                  {pulled: []pullrecords.Source{{}}, want: true},
+		"pulled with nothing, all is verified": {cfg: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}, pulled: []pullrecords.Source{{}}, want: true},
+		"nothing held":                         {pulled: []pullrecords.Source{mine}},
+		"nothing held and nothing verified":    {cfg: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, pulled: []pullrecords.Source{mine}, want: true},
+		"held":                                 {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{mine}, want: true},
+		"a copy held":                          {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{secret("b", "copy", "h1")}, want: true},
+		"renewed":                              {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{secret("a", "mine", "h2")}, want: true},
+		"another held":                         {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{secret("a", "other", "h2")}},
+		"without a hash only the name counts":  {pulled: []pullrecords.Source{secret("a", "x", "")}, held: []pullrecords.Source{secret("b", "y", "")}},
+		"one of two held":                      {pulled: []pullrecords.Source{mine, secret("b", "b", "h2")}, held: []pullrecords.Source{secret("c", "c", "h2")}, want: true},
+		"an account held":                      {pulled: []pullrecords.Source{account("x")}, held: []pullrecords.Source{account("x")}, want: true},
+		"another account held":                 {pulled: []pullrecords.Source{account("x")}, held: []pullrecords.Source{account("y")}},
+		"a login of the node does not count":   {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{{}}},
+		"first with a login, then without":     {pulled: []pullrecords.Source{mine, {}}, want: true},
+		"first without, then with a login":     {pulled: []pullrecords.Source{{}, mine}, want: true},
+		"another tag of the name":              {pulled: []pullrecords.Source{mine}, as: "reg.example/team/app:2", held: []pullrecords.Source{mine}, want: true},
+		"another name of the same content":     {pulled: []pullrecords.Source{{}}, as: "reg.example/other:1"},
+		"by its id, open":                      {pulled: []pullrecords.Source{{}}, as: id, want: true},
+		"by its id, with a login":              {pulled: []pullrecords.Source{mine}, as: id, held: []pullrecords.Source{mine}},
 		"listed by name":                       {cfg: allow("reg.example/team/app"), want: true},
 		"listed by a part":                     {cfg: allow("reg.example/team/*"), want: true},
 		"listed by registry":                   {cfg: allow("reg.example/*"), want: true},
 		"a part that only begins so":           {cfg: allow("reg.example/te/*")},
 		"not listed":                           {cfg: allow("reg.example/other")},
-		"listed, but pulled by us":             {cfg: allow("reg.example/*"), pulled: []ledger.Source{mine}},
-		"listed, pulled by us, held":           {cfg: allow("reg.example/*"), pulled: []ledger.Source{mine}, held: []ledger.Source{mine}, want: true},
+		"listed, but pulled by us":             {cfg: allow("reg.example/*"), pulled: []pullrecords.Source{mine}},
+		"listed, pulled by us, held":           {cfg: allow("reg.example/*"), pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{mine}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, c.cfg)
+			b := newFixture(t, c.cfg)
 			for _, source := range c.pulled {
 				b.pull(image, source)
 			}
@@ -144,21 +144,21 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
-func allow(entries ...string) ledger.Config {
-	return ledger.Config{Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowed: entries}
+func allow(entries ...string) pullrecords.Config {
+	return pullrecords.Config{Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: entries}
 }
 
 func TestBadPolicies(t *testing.T) {
-	for want, cfg := range map[string]ledger.Config{
+	for want, config := range map[string]pullrecords.Config{
 		`"Sometimes"`:                 {Dir: "/d", Policy: "Sometimes"},
-		"only imagePullCredentials":   {Dir: "/d", Allowed: []string{"a"}},
-		"without tag and digest":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowed: []string{"a:1"}},
-		"the whole last part":         {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowed: []string{"r.example/a*"}},
-		"an image's name":             {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowed: []string{"UPPER"}},
-		"registry's name before":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowed: []string{"/*"}},
+		"only imagePullCredentials":   {Dir: "/d", Allowlist: []string{"a"}},
+		"without tag and digest":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"a:1"}},
+		"the whole last part":         {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"r.example/a*"}},
+		"an image's name":             {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"UPPER"}},
+		"registry's name before":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
 		"image ledger: Config.Dir is": {},
 	} {
-		_, err := ledger.New(cfg, ledger.Deps{})
+		_, err := pullrecords.New(config, pullrecords.Deps{})
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -166,31 +166,31 @@ func TestBadPolicies(t *testing.T) {
 // TestDeathAtEachMoment kills the process between any two steps of a pull, and asks in the next one. Nobody may use what
 // came by a login only because we have died.
 func TestDeathAtEachMoment(t *testing.T) {
-	there := &runtimeapi.Image{Id: id, RepoTags: []string{image}}
+	present := &runtimeapi.Image{Id: id, RepoTags: []string{image}}
 	t.Run("the pull goes on without us", func(t *testing.T) {
-		b := newBench(t, ledger.Config{})
-		require.NoError(t, b.Begin(image))
+		b := newFixture(t, pullrecords.Config{})
+		require.NoError(t, b.BeginPull(image))
 		require.Len(t, b.files("pulling"), 1, "before the pull")
 		b.restart()
 		require.False(t, b.may(image), "before the images were listed")
-		b.list(there)
+		b.list(present)
 		require.Empty(t, b.files("pulling"))
 		require.Len(t, b.files("pulled"), 1)
 		require.False(t, b.may(image))
 		b.restart()
 		require.False(t, b.may(image))
-		b.pull(image, ledger.Source{})
+		b.pull(image, pullrecords.Source{})
 		require.True(t, b.may(image), "a pull tells")
 	})
 	t.Run("the pull ended with us", func(t *testing.T) {
-		b := newBench(t, ledger.Config{})
-		require.NoError(t, b.Begin(image))
+		b := newFixture(t, pullrecords.Config{})
+		require.NoError(t, b.BeginPull(image))
 		b.restart()
 		require.False(t, b.may(image))
 		b.list()
 		require.Len(t, b.files("pulling"), 1, "it may come yet")
-		require.NoError(t, b.Begin(image))
-		b.Failed(image)
+		require.NoError(t, b.BeginPull(image))
+		b.PullFailed(image)
 		require.Len(t, b.files("pulling"), 1, "a failure proves nothing")
 		require.False(t, b.may(image))
 		b.clock.Step(20 * time.Minute)
@@ -200,23 +200,23 @@ func TestDeathAtEachMoment(t *testing.T) {
 		require.True(t, b.may(image), "whoever brought it since, it was not us")
 	})
 	t.Run("between the record and the end of the intent", func(t *testing.T) {
-		b := newBench(t, ledger.Config{})
-		require.NoError(t, b.Begin(image))
-		left, err := os.ReadFile(filepath.Join(b.dir, "pulling", b.files("pulling")[0]))
+		b := newFixture(t, pullrecords.Config{})
+		require.NoError(t, b.BeginPull(image))
+		pending, err := os.ReadFile(filepath.Join(b.dir, "pulling", b.files("pulling")[0]))
 		require.NoError(t, err)
 		name := b.files("pulling")[0]
-		b.Pulled(image, id, secret("a", "mine", "h"))
-		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "pulling", name), left, 0o600))
+		b.PullSucceeded(image, id, secret("a", "mine", "h"))
+		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "pulling", name), pending, 0o600))
 		b.restart()
 		require.True(t, b.may(image, secret("a", "mine", "h")))
-		b.list(there)
+		b.list(present)
 		require.Empty(t, b.files("pulling"))
 		require.True(t, b.may(image, secret("a", "mine", "h")), "the record keeps what it says")
 		require.False(t, b.may(image))
 	})
 	t.Run("in the middle of a write", func(t *testing.T) {
-		b := newBench(t, ledger.Config{})
-		b.pull(image, ledger.Source{})
+		b := newFixture(t, pullrecords.Config{})
+		b.pull(image, pullrecords.Source{})
 		half := filepath.Join(b.dir, "pulled", "."+b.files("pulled")[0]+".123")
 		require.NoError(t, os.WriteFile(half, []byte("{"), 0o600))
 		b.restart()
@@ -234,14 +234,14 @@ func TestBrokenRecord(t *testing.T) {
 		"of another":    `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","imageRef":"sha256:other"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, ledger.Config{})
-			b.pull(image, ledger.Source{})
+			b := newFixture(t, pullrecords.Config{})
+			b.pull(image, pullrecords.Source{})
 			path := filepath.Join(b.dir, "pulled", b.files("pulled")[0])
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 			b.restart()
 			require.False(t, b.may(image))
-			require.Equal(t, ledger.ResultMust, b.results[len(b.results)-1])
-			b.pull(image, ledger.Source{})
+			require.Equal(t, pullrecords.ResultMustAuthenticate, b.results[len(b.results)-1])
+			b.pull(image, pullrecords.Source{})
 			require.True(t, b.may(image))
 			b.restart()
 			require.True(t, b.may(image))
@@ -253,7 +253,7 @@ func TestBrokenRecord(t *testing.T) {
 
 // TestAnotherKubeletsFiles takes over what upstream's kubelet has left, in the older version of the format.
 func TestAnotherKubeletsFiles(t *testing.T) {
-	b := newBench(t, ledger.Config{})
+	b := newFixture(t, pullrecords.Config{})
 	b.pull(image, secret("a", "mine", "h"))
 	path := filepath.Join(b.dir, "pulled", b.files("pulled")[0])
 	data, err := os.ReadFile(path)
@@ -268,34 +268,34 @@ func TestAnotherKubeletsFiles(t *testing.T) {
 }
 
 func TestRecordsGoWithTheirImages(t *testing.T) {
-	b := newBench(t, ledger.Config{})
+	b := newFixture(t, pullrecords.Config{})
 	b.pull(image, secret("a", "mine", "h"))
-	asked := b.clock.Now()
+	listedAt := b.clock.Now()
 	b.clock.Step(time.Second)
 	b.pull("reg.example/two:1", secret("a", "mine", "h")) // both names of one image; the record is newer than the list
-	b.Listed(nil, asked)
+	b.Reconcile(nil, listedAt)
 	require.Len(t, b.files("pulled"), 1)
 	b.list(&runtimeapi.Image{Id: id})
 	require.Len(t, b.files("pulled"), 1)
 	b.list(&runtimeapi.Image{Id: "sha256:other"})
 	require.Empty(t, b.files("pulled"))
-	intents, records := b.Kept()
+	intents, records := b.Counts()
 	require.Zero(t, intents+records)
 	require.True(t, b.may(image), "who brings it by hand now gives it to all")
 }
 
 // TestPullsAtOnce has one of two pulls of an image fail: the other is still noted.
 func TestPullsAtOnce(t *testing.T) {
-	b := newBench(t, ledger.Config{})
-	require.NoError(t, b.Begin(image))
-	require.NoError(t, b.Begin(image))
-	b.Failed(image)
+	b := newFixture(t, pullrecords.Config{})
+	require.NoError(t, b.BeginPull(image))
+	require.NoError(t, b.BeginPull(image))
+	b.PullFailed(image)
 	require.Len(t, b.files("pulling"), 1)
 	require.False(t, b.may(image), "the image appears before its pull ends")
-	b.Pulled(image, id, secret("a", "mine", "h"))
+	b.PullSucceeded(image, id, secret("a", "mine", "h"))
 	require.Empty(t, b.files("pulling"))
-	require.NoError(t, b.Begin(image))
-	b.Unknown(image)
+	require.NoError(t, b.BeginPull(image))
+	b.PullOutcomeUnknown(image)
 	require.Len(t, b.files("pulling"), 1, "nobody knows what came of it")
 	b.list(&runtimeapi.Image{Id: id, RepoTags: []string{image}})
 	require.Empty(t, b.files("pulling"))
@@ -303,7 +303,7 @@ func TestPullsAtOnce(t *testing.T) {
 }
 
 func TestRenewedSecretsDoNotGrowWithoutEnd(t *testing.T) {
-	b := newBench(t, ledger.Config{})
+	b := newFixture(t, pullrecords.Config{})
 	b.pull(image, secret("a", "mine", "h"))
 	require.True(t, b.may(image, secret("a", "mine", "h2")))
 	require.True(t, b.may(image, secret("b", "copy", "h2")), "known by its new content")
@@ -317,32 +317,32 @@ func TestRenewedSecretsDoNotGrowWithoutEnd(t *testing.T) {
 
 // TestNoDisk has a full or broken disk: no pull begins that could not be noted.
 func TestNoDisk(t *testing.T) {
-	b := newBench(t, ledger.Config{})
+	b := newFixture(t, pullrecords.Config{})
 	require.NoError(t, os.WriteFile(b.dir, nil, 0o600), "a file where the directory should be")
 	b.restart()
-	require.Error(t, b.Begin(image))
-	_, err := b.May(image, id, nil)
+	require.Error(t, b.BeginPull(image))
+	_, err := b.Allowed(image, id, nil)
 	require.Error(t, err)
-	require.Equal(t, []string{ledger.ResultError}, b.results)
+	require.Equal(t, []string{pullrecords.ResultError}, b.results)
 }
 
 // TestPresentImagesAreCheap asks about an image that nobody restricts: nothing is read, held or written.
 func TestPresentImagesAreCheap(t *testing.T) {
-	b := newBench(t, ledger.Config{})
+	b := newFixture(t, pullrecords.Config{})
 	require.True(t, b.may(image))
 	require.NoDirExists(t, b.dir)
-	ok, err := b.May(image, id, func() []ledger.Source { panic("asked for credentials") })
+	ok, err := b.Allowed(image, id, func() []pullrecords.Source { panic("asked for credentials") })
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, []string{ledger.ResultAllowed, ledger.ResultAllowed}, b.results)
+	require.Equal(t, []string{pullrecords.ResultPolicyAllowed, pullrecords.ResultPolicyAllowed}, b.results)
 }
 
 func BenchmarkPresent(b *testing.B) {
-	l, err := ledger.New(ledger.Config{Dir: filepath.Join(b.TempDir(), "image_manager")}, ledger.Deps{})
+	m, err := pullrecords.New(pullrecords.Config{Dir: filepath.Join(b.TempDir(), "image_manager")}, pullrecords.Deps{})
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if ok, err := l.May(image, id, nil); !ok || err != nil {
+		if ok, err := m.Allowed(image, id, nil); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
 	}

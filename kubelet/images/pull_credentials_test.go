@@ -19,16 +19,16 @@ import (
 
 	"github.com/berth-dev/berth/kubelet/cri/fake"
 	"github.com/berth-dev/berth/kubelet/images"
-	"github.com/berth-dev/berth/kubelet/images/ledger"
+	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
-// guarded is a runtime whose registry asks for a login, unless it is open.
-type guarded struct {
+// privateRegistry is a runtime whose registry asks for a login, unless it is open.
+type privateRegistry struct {
 	*fake.Runtime
 	open bool
 }
 
-func (g *guarded) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
+func (g *privateRegistry) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, opts ...grpc.CallOption) (
 	*runtimeapi.PullImageResponse, error,
 ) {
 	if !g.open && in.GetAuth().GetUsername() != "good" {
@@ -37,29 +37,29 @@ func (g *guarded) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest
 	return g.Runtime.PullImage(ctx, in, opts...)
 }
 
-// tenants is a node on which several Pods want one private image.
-type tenants struct {
+// tenantFixture is a node on which several Pods want one private image.
+type tenantFixture struct {
 	t       *testing.T
 	dir     string
-	runtime *guarded
+	runtime *privateRegistry
 	clock   *clocktesting.FakeClock
 	events  *record.FakeRecorder
 	*images.Manager
 }
 
-func newTenants(t *testing.T) *tenants {
-	n := &tenants{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
-	n.runtime = &guarded{Runtime: fake.New(n.clock)}
+func newTenantFixture(t *testing.T) *tenantFixture {
+	n := &tenantFixture{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+	n.runtime = &privateRegistry{Runtime: fake.New(n.clock)}
 	n.restart()
 	return n
 }
 
-func (n *tenants) restart() {
+func (n *tenantFixture) restart() {
 	n.events = record.NewFakeRecorder(100)
-	l, err := ledger.New(ledger.Config{Dir: n.dir}, ledger.Deps{Clock: n.clock})
+	l, err := pullrecords.New(pullrecords.Config{Dir: n.dir}, pullrecords.Deps{Clock: n.clock})
 	require.NoError(n.t, err)
 	n.Manager, err = images.New(images.Config{}, images.Deps{
-		Service: n.runtime, Ledger: l, Clock: n.clock, Recorder: n.events, Keyring: images.NewPullSecrets(secrets{
+		Service: n.runtime, PullRecords: l, Clock: n.clock, Recorder: n.events, Keyring: images.NewPullSecrets(secrets{
 			"good":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"copy":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"bad":   `{"auths":{"reg.example":{"username":"bad","password":"x"}}}`,
@@ -70,14 +70,14 @@ func (n *tenants) restart() {
 }
 
 // ensure is what becomes of a Pod that names the Secrets: the reason for which it waits, and how often it pulled.
-func (n *tenants) ensure(policy corev1.PullPolicy, secrets ...string) (reason string, pulls int) {
+func (n *tenantFixture) ensure(policy corev1.PullPolicy, secrets ...string) (reason string, pulls int) {
 	n.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: types.UID(n.t.Name() + time.Now().String())}}
 	for _, name := range secrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	before := n.runtime.Calls("PullImage")
-	_, err := n.Ensure(n.t.Context(), images.Want{
+	_, err := n.Ensure(n.t.Context(), images.PullRequest{
 		Pod: pod, Ref: &corev1.ObjectReference{}, Image: "reg.example/app:1", Policy: policy,
 	})
 	var refused *images.Error
@@ -90,7 +90,7 @@ func (n *tenants) ensure(policy corev1.PullPolicy, secrets ...string) (reason st
 
 // TestPrivateImage has a Pod pull with a login, and others come after it.
 func TestPrivateImage(t *testing.T) {
-	n := newTenants(t)
+	n := newTenantFixture(t)
 	check := func(policy corev1.PullPolicy, wantReason string, wantPulls int, secrets ...string) {
 		t.Helper()
 		reason, pulls := n.ensure(policy, secrets...)
@@ -122,7 +122,7 @@ func TestPrivateImage(t *testing.T) {
 
 // TestRefusalDoesNotTell compares the words for an image that is not there with those for one that is not theirs.
 func TestRefusalDoesNotTell(t *testing.T) {
-	n := newTenants(t)
+	n := newTenantFixture(t)
 	told := func() (error, string) {
 		_, err := n.Ensure(t.Context(), want("reg.example/app:1", corev1.PullNever))
 		require.Error(t, err)
@@ -141,7 +141,7 @@ func TestRefusalDoesNotTell(t *testing.T) {
 
 // TestImportedImage is there without a pull of ours: it is anybody's, and nobody is asked for credentials.
 func TestImportedImage(t *testing.T) {
-	n := newTenants(t)
+	n := newTenantFixture(t)
 	n.runtime.AddImage("reg.example/app:1")
 	reason, pulls := n.ensure(corev1.PullIfNotPresent, "missing")
 	require.Empty(t, reason)
@@ -152,7 +152,7 @@ func TestImportedImage(t *testing.T) {
 
 // TestPullOfUnknownEnd is cut off in the middle; the image is there afterwards.
 func TestPullOfUnknownEnd(t *testing.T) {
-	n := newTenants(t)
+	n := newTenantFixture(t)
 	n.runtime.FailNext("PullImage", status.Error(codes.Unavailable, "connection lost"))
 	reason, _ := n.ensure(corev1.PullIfNotPresent, "good")
 	require.Equal(t, images.ReasonPull, reason)

@@ -1,4 +1,4 @@
-package justbound_test
+package authzretry_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/justbound"
+	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
 var (
@@ -21,7 +21,7 @@ var (
 	noMap     = apierrors.NewNotFound(corev1.Resource("configmaps"), "c")
 )
 
-func TestAsk(t *testing.T) {
+func TestDo(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
 		answers []error // the last one is repeated
@@ -38,29 +38,29 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				began, asked := time.Now(), 0
+				began, calls := time.Now(), 0
 				last := test.answers[len(test.answers)-1]
-				answer, err := justbound.Ask(t.Context(), clock.RealClock{}, func(context.Context) (int, error) {
-					asked++
-					if asked <= len(test.answers) {
-						return asked, test.answers[asked-1]
+				result, err := authzretry.Do(t.Context(), clock.RealClock{}, func(context.Context) (int, error) {
+					calls++
+					if calls <= len(test.answers) {
+						return calls, test.answers[calls-1]
 					}
-					return asked, last
+					return calls, last
 				})
 				require.Equal(t, last, err)
-				require.Equal(t, test.asked, answer, "the last answer is the one")
-				require.Equal(t, test.asked, asked)
+				require.Equal(t, test.asked, result, "the last answer is the one")
+				require.Equal(t, test.asked, calls)
 				require.Equal(t, test.took, time.Since(began))
 			})
 		})
 	}
 }
 
-func TestAskEndsWithItsContext(t *testing.T) {
+func TestDoEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
-		_, err := justbound.Ask(ctx, clock.RealClock{}, func(context.Context) (int, error) {
+		_, err := authzretry.Do(ctx, clock.RealClock{}, func(context.Context) (int, error) {
 			cancel()
 			return 0, forbidden
 		})

@@ -34,8 +34,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/certificate"
 )
 
-// patience bounds waits that end by an event.
-const patience = time.Minute
+// testTimeout bounds waits that end by an event.
+const testTimeout = time.Minute
 
 // signer is a cluster that signs every request as soon as it sees it.
 type signer struct {
@@ -73,7 +73,7 @@ func (s *signer) client() *fake.Clientset {
 		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved}}
 		request.Status.Certificate = s.sign(request)
 		// The fake lists whatever there is to who asks for one request by its name.
-		if earlier := s.asked(); len(earlier) > 1 {
+		if earlier := s.submitted(); len(earlier) > 1 {
 			resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
 			_ = client.Tracker().Delete(resource, "", earlier[len(earlier)-2].Name) // it may be another client's
 		}
@@ -104,98 +104,98 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) []byte 
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func (s *signer) asked() []*certificatesv1.CertificateSigningRequest {
+func (s *signer) submitted() []*certificatesv1.CertificateSigningRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests
 }
 
 // start runs a keeper until the test ends, and returns what stops it earlier.
-func start(t *testing.T, keeper *certificate.Keeper) (stop func()) {
+func start(t *testing.T, manager *certificate.Manager) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { require.NoError(t, keeper.Start(ctx)) })
+	running.Go(func() { require.NoError(t, manager.Start(ctx)) })
 	stop = func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
 	return stop
 }
 
-func wait(t *testing.T, keeper *certificate.Keeper) *tls.Certificate {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func wait(t *testing.T, manager *certificate.Manager) *tls.Certificate {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	cert, err := keeper.Wait(ctx)
+	cert, err := manager.Wait(ctx)
 	require.NoError(t, err)
 	return cert
 }
 
 func TestServingCertificate(t *testing.T) {
 	s := newSigner(t, time.Hour)
-	cfg := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"), Lifetime: 2 * time.Hour}
-	keeper, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"), Lifetime: 2 * time.Hour}
+	manager, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
 	require.NoError(t, err)
-	require.Nil(t, keeper.Current())
-	stop := start(t, keeper)
-	cert := wait(t, keeper)
+	require.Nil(t, manager.Current())
+	stop := start(t, manager)
+	cert := wait(t, manager)
 	require.Equal(t, "system:node:n1", cert.Leaf.Subject.CommonName)
 	require.Equal(t, []string{"system:nodes"}, cert.Leaf.Subject.Organization)
 	require.Equal(t, []string{"host"}, cert.Leaf.DNSNames)
 	require.Len(t, cert.Leaf.IPAddresses, 1)
-	request := s.asked()[0]
+	request := s.submitted()[0]
 	require.Equal(t, certificatesv1.KubeletServingSignerName, request.Spec.SignerName)
 	require.Equal(t, int32(7200), *request.Spec.ExpirationSeconds)
 	require.ElementsMatch(t, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		request.Spec.Usages)
-	info, err := os.Stat(keeper.Path())
+	info, err := os.Stat(manager.Path())
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	stop()
-	again, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	again, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
 	require.NoError(t, err)
 	require.Equal(t, cert.Leaf.SerialNumber, again.Current().Leaf.SerialNumber, "the next start finds it")
-	require.Len(t, s.asked(), 1)
+	require.Len(t, s.submitted(), 1)
 }
 
 // TestServingCertificateForOtherAddresses has the node move before its first certificate is there, and again later.
 func TestServingCertificateForOtherAddresses(t *testing.T) {
 	s := newSigner(t, time.Hour)
-	cfg := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki")}
-	keeper, err := certificate.NewServing(cfg, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki")}
+	manager, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
 	require.NoError(t, err)
-	require.NoError(t, keeper.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
-	start(t, keeper)
-	first := wait(t, keeper)
+	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
+	start(t, manager)
+	first := wait(t, manager)
 	require.Equal(t, "10.0.0.2", first.Leaf.IPAddresses[0].String())
 	renewed := make(chan struct{}, 1)
-	keeper.OnRenewal(func() { renewed <- struct{}{} })
-	path := keeper.Path()
-	require.NoError(t, keeper.SetIPs([]net.IP{net.IPv4(10, 0, 0, 3)}))
-	require.NotNil(t, keeper.Current(), "the one of before is good until then")
+	manager.OnRenewal(func() { renewed <- struct{}{} })
+	path := manager.Path()
+	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 3)}))
+	require.NotNil(t, manager.Current(), "the one of before is good until then")
 	select {
 	case <-renewed:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no certificate for the other address")
 	}
-	require.Equal(t, "10.0.0.3", keeper.Current().Leaf.IPAddresses[0].String())
-	require.Equal(t, path, keeper.Path())
+	require.Equal(t, "10.0.0.3", manager.Current().Leaf.IPAddresses[0].String())
+	require.Equal(t, path, manager.Path())
 	pair, err := tls.LoadX509KeyPair(path, path)
 	require.NoError(t, err)
-	require.Equal(t, keeper.Current().Leaf.SerialNumber, pair.Leaf.SerialNumber)
+	require.Equal(t, manager.Current().Leaf.SerialNumber, pair.Leaf.SerialNumber)
 
-	own, err := certificate.NewClient(cfg, func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
+	own, err := certificate.NewClient(config, func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
 	require.NoError(t, err)
 	require.ErrorContains(t, own.SetIPs(nil), "it is a client's")
 }
 
-// lingering is a connection whose reader learns only when the test ends that it was closed, as a slow one may.
-type lingering struct {
+// slowConn is a connection whose reader learns only when the test ends that it was closed, as a slow one may.
+type slowConn struct {
 	net.Conn
 	closed atomic.Bool
 }
 
-func (c *lingering) Close() error { c.closed.Store(true); return nil }
+func (c *slowConn) Close() error { c.closed.Store(true); return nil }
 
-func (c *lingering) Write(data []byte) (int, error) {
+func (c *slowConn) Write(data []byte) (int, error) {
 	if c.closed.Load() {
 		return 0, net.ErrClosed
 	}
@@ -225,13 +225,13 @@ func TestRenewal(t *testing.T) {
 				return nil, err
 			}
 			t.Cleanup(func() { _ = conn.Close() })
-			return &lingering{Conn: conn}, nil
+			return &slowConn{Conn: conn}, nil
 		},
 	}
 
 	withCert := make(chan bool, 8)
 	renew := make(chan struct{}) // a renewal waits for it
-	keeper, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: t.TempDir()},
+	manager, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: t.TempDir()},
 		func(current *tls.Certificate) (kubernetes.Interface, error) {
 			withCert <- current != nil
 			if current != nil {
@@ -244,13 +244,13 @@ func TestRenewal(t *testing.T) {
 		})
 	require.NoError(t, err)
 	renewed := make(chan struct{}, 8)
-	config, err := certificate.RESTConfig(bootstrap, keeper)
+	config, err := certificate.RESTConfig(bootstrap, manager)
 	require.NoError(t, err)
 	require.Empty(t, config.BearerToken, "the bootstrap credential is not used any more")
-	keeper.OnRenewal(func() { renewed <- struct{}{} })
+	manager.OnRenewal(func() { renewed <- struct{}{} })
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
-	start(t, keeper)
+	start(t, manager)
 	get := func() *big.Int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
 		require.NoError(t, err)
@@ -263,12 +263,12 @@ func TestRenewal(t *testing.T) {
 	await := func() {
 		select {
 		case <-renewed:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("the certificate is not renewed")
 		}
 	}
 	await()
-	require.NotNil(t, wait(t, keeper))
+	require.NotNil(t, wait(t, manager))
 	first := get()
 	require.Zero(t, get().Cmp(first), "until it is renewed")
 	close(renew)
@@ -280,16 +280,16 @@ func TestRenewal(t *testing.T) {
 
 // TestFailedRenewalsAreCounted has an API server refuse a request for each kind of certificate, and then sign it.
 func TestFailedRenewalsAreCounted(t *testing.T) {
-	for name, keep := range map[string]func(cfg certificate.Config, client kubernetes.Interface) (*certificate.Keeper, error){
-		"kubelet_certificate_manager_client_expiration_renew_errors": func(cfg certificate.Config, client kubernetes.Interface) (
-			*certificate.Keeper, error,
+	for name, keep := range map[string]func(config certificate.Config, client kubernetes.Interface) (*certificate.Manager, error){
+		"kubelet_certificate_manager_client_expiration_renew_errors": func(config certificate.Config, client kubernetes.Interface) (
+			*certificate.Manager, error,
 		) {
-			return certificate.NewClient(cfg, func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil })
+			return certificate.NewClient(config, func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil })
 		},
-		"kubelet_server_expiration_renew_errors": func(cfg certificate.Config, client kubernetes.Interface) (
-			*certificate.Keeper, error,
+		"kubelet_server_expiration_renew_errors": func(config certificate.Config, client kubernetes.Interface) (
+			*certificate.Manager, error,
 		) {
-			return certificate.NewServing(cfg, client, []string{"host"}, nil)
+			return certificate.NewServing(config, client, []string{"host"}, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -299,10 +299,10 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 			client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return asked.Add(1) == 1, nil, errors.New("not yet")
 			})
-			keeper, err := keep(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, client)
+			manager, err := keep(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, client)
 			require.NoError(t, err)
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(keeper.Metrics())
+			registry.MustRegister(manager.Metrics())
 			failed := func() float64 {
 				families, err := registry.Gather()
 				require.NoError(t, err)
@@ -311,8 +311,8 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 				return families[0].Metric[0].GetCounter().GetValue()
 			}
 			require.Zero(t, failed(), "it is there before anything fails")
-			start(t, keeper)
-			wait(t, keeper)
+			start(t, manager)
+			wait(t, manager)
 			require.InDelta(t, 1, failed(), 0)
 		})
 	}
@@ -321,20 +321,20 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 func TestKubeconfig(t *testing.T) {
 	s := newSigner(t, time.Hour)
 	dir := t.TempDir()
-	keeper, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir},
+	manager, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir},
 		func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
 	require.NoError(t, err)
-	start(t, keeper)
-	wait(t, keeper)
+	start(t, manager)
+	wait(t, manager)
 	path := filepath.Join(dir, "kubelet.conf")
 	require.NoError(t, certificate.WriteKubeconfig(path, &rest.Config{Host: "https://127.0.0.1:1",
-		BearerToken: "once", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}}, keeper))
+		BearerToken: "once", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}}, manager))
 	read, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(t, err)
 	require.Equal(t, "https://127.0.0.1:1", read.Host)
-	require.Equal(t, keeper.Path(), read.CertFile)
+	require.Equal(t, manager.Path(), read.CertFile)
 	require.Empty(t, read.BearerToken)
-	require.ErrorContains(t, certificate.WriteKubeconfig(path, &rest.Config{}, keeper), "no address")
+	require.ErrorContains(t, certificate.WriteKubeconfig(path, &rest.Config{}, manager), "no address")
 }
 
 func TestRefusals(t *testing.T) {

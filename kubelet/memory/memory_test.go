@@ -1,4 +1,4 @@
-package footprint
+package memory
 
 import (
 	"context"
@@ -16,36 +16,36 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestMemoryIsGivenBackOnceAtEachRest(t *testing.T) {
+func TestIdleWatcherReleasesOncePerIdlePeriod(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	released := make(chan struct{}, 10)
-	k := New(clk, func() { released <- struct{}{} })
+	w := NewIdleWatcher(clk, func() { released <- struct{}{} })
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = k.Start(ctx) })
+	group.Go(func() { _ = w.Start(ctx) })
 	defer func() { cancel(); group.Wait() }()
 
 	waiting := func() {
 		require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 	}
 	waiting()
-	clk.Step(Rest)
+	clk.Step(IdleAfter)
 	<-released // the start has come to rest
 	require.Never(t, clk.HasWaiters, 20*time.Millisecond, time.Millisecond, "a timer while nothing happens")
 
-	k.Touch()
+	w.NoteActivity()
 	waiting()
-	k.Touch()
-	require.Eventually(t, func() bool { return len(k.touched) == 0 }, time.Minute, time.Millisecond)
-	clk.Step(Rest)
+	w.NoteActivity()
+	require.Eventually(t, func() bool { return len(w.activity) == 0 }, time.Minute, time.Millisecond)
+	clk.Step(IdleAfter)
 	waiting() // something happened meanwhile: the wait begins again
 	require.Empty(t, released)
-	clk.Step(Rest)
+	clk.Step(IdleAfter)
 	<-released
 	require.False(t, clk.HasWaiters())
 }
 
-func TestReleaseGivesTheProgramBack(t *testing.T) {
+func TestReleaseDropsProgramPages(t *testing.T) {
 	before := resident(t)
 	require.NoError(t, Release())
 	after := resident(t)
@@ -64,7 +64,7 @@ func resident(t *testing.T) int {
 	return kib
 }
 
-func TestOnlyWhatIsAsInTheFileIsGivenBack(t *testing.T) {
+func TestCleanMappings(t *testing.T) {
 	const smaps = `00400000-00500000 r--p 00000000 fe:00 17 /bin/berth
 Rss:                  16 kB
 Anonymous:             0 kB
@@ -85,6 +85,6 @@ Anonymous:             0 kB
 7f0000600000-7f0000602000 r-xp 00000000 00:00 0 [vdso]
 Anonymous:             0 kB
 `
-	require.Equal(t, []part{{0x400000, 0x100000}, {0x500000, 0x400000}, {0x7f0000000000, 0x100000}},
-		untouched([]byte(smaps)))
+	require.Equal(t, []mapping{{0x400000, 0x100000}, {0x500000, 0x400000}, {0x7f0000000000, 0x100000}},
+		cleanMappings([]byte(smaps)))
 }

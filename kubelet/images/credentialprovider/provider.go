@@ -1,4 +1,4 @@
-package provider
+package credentialprovider
 
 import (
 	"bytes"
@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// callTimeout bounds one run of a program, which may ask a service far away.
-	callTimeout = time.Minute
+	// runTimeout bounds one run of a program, which may ask a service far away.
+	runTimeout = time.Minute
 	// killTimeout is how long a program that was killed may keep its output open, by children of its own.
 	killTimeout = time.Second
-	// maxAnswer and maxWords bound what is kept of a program's output and of its complaints, in bytes.
-	maxAnswer, maxWords = 1 << 20, 1 << 10
+	// maxResponse and maxStderr bound what is kept of a program's output and of its complaints, in bytes.
+	maxResponse, maxStderr = 1 << 20, 1 << 10
 
 	requestKind, responseKind = "CredentialProviderRequest", "CredentialProviderResponse"
 )
 
-// question is what a program is asked.
-type question struct {
+// request is what a program is asked.
+type request struct {
 	image reference.Named
 	// account is nil if the program is not told of any.
 	account     *corev1.ServiceAccount
@@ -47,86 +47,86 @@ type provider struct {
 	program string
 	env     []string
 	clock   clock.PassiveClock
-	gate    chan struct{} // holds a value while nobody asks; it guards cache
-	cache   map[string]kept
+	lock    chan struct{} // holds a value while nobody asks; it guards cache
+	cache   map[string]cacheEntry
 }
 
-// kept is an answer that may be used again.
-type kept struct {
-	logins map[string]images.Login
-	until  time.Time
+// cacheEntry is an answer that may be used again.
+type cacheEntry struct {
+	logins  map[string]images.Login
+	expires time.Time
 }
 
 func newProvider(config configv1.CredentialProvider, program string, env []string, clk clock.PassiveClock) *provider {
 	p := &provider{
-		config: config, program: program, env: slices.Clone(env), clock: clk, gate: make(chan struct{}, 1),
-		cache: map[string]kept{},
+		config: config, program: program, env: slices.Clone(env), clock: clk, lock: make(chan struct{}, 1),
+		cache: map[string]cacheEntry{},
 	}
 	for _, v := range config.Env {
 		p.env = append(p.env, v.Name+"="+v.Value)
 	}
-	p.gate <- struct{}{}
+	p.lock <- struct{}{}
 	return p
 }
 
-func (p *provider) answersFor(image reference.Named) bool {
+func (p *provider) matches(image reference.Named) bool {
 	return slices.ContainsFunc(p.config.MatchImages, func(pattern string) bool { return images.Matches(pattern, image) })
 }
 
 // logins are those of an answer that is still good, or of a new one.
-func (p *provider) logins(ctx context.Context, ask question) (map[string]images.Login, error) {
+func (p *provider) logins(ctx context.Context, req request) (map[string]images.Login, error) {
 	select {
-	case <-p.gate:
-		defer func() { p.gate <- struct{}{} }()
+	case <-p.lock:
+		defer func() { p.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	now := p.clock.Now()
-	who := whose(ask)
+	account := accountCacheKey(req)
 	for _, kind := range []callv1.PluginCacheKeyType{
 		callv1.ImagePluginCacheKeyType, callv1.RegistryPluginCacheKeyType, callv1.GlobalPluginCacheKeyType,
 	} {
-		if found, ok := p.cache[who+about(kind, ask.image)]; ok && now.Before(found.until) {
+		if found, ok := p.cache[account+imageCacheKey(kind, req.image)]; ok && now.Before(found.expires) {
 			return found.logins, nil
 		}
 	}
-	answer, err := p.call(ctx, ask)
+	answer, err := p.run(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	found := kept{logins: loginsOf(answer), until: now.Add(p.lifetime(answer))}
+	found := cacheEntry{logins: loginsOf(answer), expires: now.Add(p.cacheTTL(answer))}
 	for key, old := range p.cache {
-		if !now.Before(old.until) {
+		if !now.Before(old.expires) {
 			delete(p.cache, key)
 		}
 	}
 	// An answer that holds for one token only is of no use to the next question, which comes with a token of its own.
-	token := ask.account != nil && p.config.TokenAttributes.CacheType == configv1.TokenServiceAccountTokenCacheType
-	if now.Before(found.until) && !token {
-		p.cache[who+about(answer.CacheKeyType, ask.image)] = found
+	token := req.account != nil && p.config.TokenAttributes.CacheType == configv1.TokenServiceAccountTokenCacheType
+	if now.Before(found.expires) && !token {
+		p.cache[account+imageCacheKey(answer.CacheKeyType, req.image)] = found
 	}
 	return found.logins, nil
 }
 
-func (p *provider) lifetime(answer *callv1.CredentialProviderResponse) time.Duration {
+func (p *provider) cacheTTL(answer *callv1.CredentialProviderResponse) time.Duration {
 	if answer.CacheDuration != nil {
 		return answer.CacheDuration.Duration
 	}
 	return p.config.DefaultCacheDuration.Duration
 }
 
-// whose tells answers for service accounts apart.
-func whose(ask question) string {
-	if ask.account == nil {
+// accountCacheKey tells answers for service accounts apart.
+func accountCacheKey(req request) string {
+	if req.account == nil {
 		return ""
 	}
 	// Of a map of strings, which cannot fail, and whose keys it orders.
-	seen, _ := json.Marshal(ask.annotations)
-	return fmt.Sprintf("%s/%s/%s %s ", ask.account.Namespace, ask.account.Name, ask.account.UID, seen)
+	seen, _ := json.Marshal(req.annotations)
+	return fmt.Sprintf("%s/%s/%s %s ", req.account.Namespace, req.account.Name, req.account.UID, seen)
 }
 
-// about is what an answer of that kind is kept for. No image's name holds the words in front.
-func about(kind callv1.PluginCacheKeyType, image reference.Named) string {
+// imageCacheKey is what an answer of that kind is kept for. No image's name holds the words in front.
+func imageCacheKey(kind callv1.PluginCacheKeyType, image reference.Named) string {
 	switch kind {
 	case callv1.ImagePluginCacheKeyType:
 		return "image " + image.Name()
@@ -136,40 +136,40 @@ func about(kind callv1.PluginCacheKeyType, image reference.Named) string {
 	return "all"
 }
 
-// call runs the program.
-func (p *provider) call(ctx context.Context, ask question) (*callv1.CredentialProviderResponse, error) {
+// run runs the program.
+func (p *provider) run(ctx context.Context, req request) (*callv1.CredentialProviderResponse, error) {
 	request := callv1.CredentialProviderRequest{
-		TypeMeta: metav1.TypeMeta{Kind: requestKind, APIVersion: p.config.APIVersion}, Image: ask.image.Name(),
+		TypeMeta: metav1.TypeMeta{Kind: requestKind, APIVersion: p.config.APIVersion}, Image: req.image.Name(),
 	}
-	if ask.account != nil {
-		token, err := ask.token(ctx)
+	if req.account != nil {
+		token, err := req.token(ctx)
 		if err != nil {
 			return nil, err
 		}
-		request.ServiceAccountToken, request.ServiceAccountAnnotations = token, ask.annotations
+		request.ServiceAccountToken, request.ServiceAccountAnnotations = token, req.annotations
 	}
 	input, err := json.Marshal(request)
 	if err != nil {
 		return nil, fmt.Errorf("word the request: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	answer, words := bounded{limit: maxAnswer}, bounded{limit: maxWords}
+	answer, stderr := boundedBuffer{limit: maxResponse}, boundedBuffer{limit: maxStderr}
 	cmd := exec.CommandContext(ctx, p.program, p.config.Args...)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.env, bytes.NewReader(input), &answer, &words, killTimeout
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.env, bytes.NewReader(input), &answer, &stderr, killTimeout
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return nil, fmt.Errorf("run %s: %w: %q", p.program, err, strings.TrimSpace(words.buffer.String()))
+		return nil, fmt.Errorf("run %s: %w: %q", p.program, err, strings.TrimSpace(stderr.buffer.String()))
 	}
-	return p.read(&answer)
+	return p.parseResponse(&answer)
 }
 
-// read reads what the program wrote. No error repeats it: it holds a password.
-func (p *provider) read(answer *bounded) (*callv1.CredentialProviderResponse, error) {
-	if answer.cut {
-		return nil, fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
+// parseResponse reads what the program wrote. No error repeats it: it holds a password.
+func (p *provider) parseResponse(answer *boundedBuffer) (*callv1.CredentialProviderResponse, error) {
+	if answer.truncated {
+		return nil, fmt.Errorf("its answer is longer than %d bytes", maxResponse)
 	}
 	var response callv1.CredentialProviderResponse
 	if json.Unmarshal(answer.buffer.Bytes(), &response) != nil {
@@ -186,17 +186,17 @@ func (p *provider) read(answer *bounded) (*callv1.CredentialProviderResponse, er
 	return nil, fmt.Errorf("it answered with cacheKeyType %q: want Image, Registry or Global", response.CacheKeyType)
 }
 
-// bounded is a buffer that drops what is beyond its limit.
-type bounded struct {
-	buffer bytes.Buffer
-	limit  int
-	cut    bool
+// boundedBuffer is a buffer that drops what is beyond its limit.
+type boundedBuffer struct {
+	buffer    bytes.Buffer
+	limit     int
+	truncated bool
 }
 
 // Write implements io.Writer; it never fails, so that the program is not killed by its own words.
-func (b *bounded) Write(data []byte) (int, error) {
-	room := min(b.limit-b.buffer.Len(), len(data))
-	b.cut = b.cut || room < len(data)
-	b.buffer.Write(data[:room])
+func (b *boundedBuffer) Write(data []byte) (int, error) {
+	space := min(b.limit-b.buffer.Len(), len(data))
+	b.truncated = b.truncated || space < len(data)
+	b.buffer.Write(data[:space])
 	return len(data), nil
 }

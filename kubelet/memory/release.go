@@ -1,4 +1,4 @@
-package footprint
+package memory
 
 import (
 	"bytes"
@@ -17,54 +17,54 @@ import (
 // Its error concerns the files' pages alone, and leaves nothing behind but a larger process.
 func Release() error {
 	maps, err := os.ReadFile("/proc/self/smaps")
-	parts := untouched(maps)
+	mappings := cleanMappings(maps)
 	maps = nil // garbage for the collections that follow
 	runtime.GC()
 	debug.FreeOSMemory() // collects again
 	if err != nil {
 		return fmt.Errorf("give back the program's pages: %w", err)
 	}
-	for _, part := range parts {
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, part.start, part.size, unix.MADV_DONTNEED); errno != 0 {
+	for _, m := range mappings {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.size, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("give back the program's pages: %w", errno)
 		}
 	}
 	return nil
 }
 
-// part is a range of addresses.
-type part struct{ start, size uintptr }
+// mapping is a range of addresses.
+type mapping struct{ start, size uintptr }
 
-// untouched finds, in the text of a process's smaps file, the ranges that hold a program's or library's file as it is:
+// cleanMappings finds, in the text of a process's smaps file, the ranges that hold a program's or library's file as it is:
 // they are the process's own, cannot be written to, and never were (the loader writes to some before it closes them). A
 // file that was deleted, or is mapped in common with others, is left alone.
-func untouched(smaps []byte) []part {
+func cleanMappings(smaps []byte) []mapping {
 	var (
-		parts []part
-		at    part // the range that the lines are about; no size if it is not of interest
+		mappings []mapping
+		current  mapping // the range that the lines are about; no size if it is not of interest
 	)
 	for line := range bytes.Lines(smaps) {
 		fields := bytes.Fields(line)
 		switch {
 		case len(fields) >= 5 && bytes.IndexByte(fields[0], '-') > 0: // ADDRESSES MODE OFFSET DEVICE INODE [PATH]
-			at = part{}
+			current = mapping{}
 			if mode := string(fields[1]); len(fields) == 6 && fields[5][0] == '/' && (mode == "r-xp" || mode == "r--p") {
-				at = parsePart(fields[0])
+				current = parseMapping(fields[0])
 			}
-		case at.size > 0 && len(fields) == 3 && string(fields[0]) == "Anonymous:" && string(fields[1]) == "0":
-			parts = append(parts, at)
+		case current.size > 0 && len(fields) == 3 && string(fields[0]) == "Anonymous:" && string(fields[1]) == "0":
+			mappings = append(mappings, current)
 		}
 	}
-	return parts
+	return mappings
 }
 
-// parsePart reads addresses as START-END; what is none has no size.
-func parsePart(text []byte) part {
+// parseMapping reads addresses as START-END; what is none has no size.
+func parseMapping(text []byte) mapping {
 	from, to, _ := bytes.Cut(text, []byte("-"))
 	start, err := strconv.ParseUint(string(from), 16, 64)
 	end, err2 := strconv.ParseUint(string(to), 16, 64)
 	if err != nil || err2 != nil || start >= end {
-		return part{}
+		return mapping{}
 	}
-	return part{uintptr(start), uintptr(end - start)}
+	return mapping{uintptr(start), uintptr(end - start)}
 }

@@ -1,4 +1,4 @@
-package ledger
+package pullrecords
 
 import (
 	"cmp"
@@ -8,9 +8,9 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// maxRenewed is how many Secrets a record may have for one name before found ones are no longer added: where namespaces
+// maxRenewedSecrets is how many Secrets a record may have for one name before found ones are no longer added: where namespaces
 // come and go, each with its copy of one Secret, the record would grow without end.
-const maxRenewed = 100
+const maxRenewedSecrets = 100
 
 // isID reports whether the image is named by its id, which is no name that was ever pulled.
 func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
@@ -33,29 +33,29 @@ func credentialsFor(record *kubeletconfig.ImagePulledRecord, name string) (kubel
 	return kubeletconfig.ImagePullCredentials{}, false
 }
 
-// holds reports whether the source is one of those known. Of a Secret either its identity or its content is enough: it
+// matchesAny reports whether the source is one of those known. Of a Secret either its identity or its content is enough: it
 // may have been renewed since, or be a copy in another namespace.
-func holds(known kubeletconfig.ImagePullCredentials, source Source) bool {
+func matchesAny(known kubeletconfig.ImagePullCredentials, source Source) bool {
 	if source.Secret != nil {
 		return slices.ContainsFunc(known.KubernetesSecrets, func(s kubeletconfig.ImagePullSecret) bool {
-			return same(s, *source.Secret) || s.CredentialHash != "" && s.CredentialHash == source.Secret.CredentialHash
+			return sameObject(s, *source.Secret) || s.CredentialHash != "" && s.CredentialHash == source.Secret.CredentialHash
 		})
 	}
 	return source.ServiceAccount != nil && slices.Contains(known.KubernetesServiceAccounts, *source.ServiceAccount)
 }
 
-// same reports whether both are one object.
-func same(a, b kubeletconfig.ImagePullSecret) bool {
+// sameObject reports whether both are one object.
+func sameObject(a, b kubeletconfig.ImagePullSecret) bool {
 	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
 }
 
-func has(list []kubeletconfig.ImagePullSecret, secret kubeletconfig.ImagePullSecret) bool {
+func containsSecret(list []kubeletconfig.ImagePullSecret, secret kubeletconfig.ImagePullSecret) bool {
 	return slices.Contains(list, secret)
 }
 
-// merge is the record with the source added under the name, and whether that changes it. The old record is left as it is;
+// mergeSource is the record with the source added under the name, and whether that changes it. The old record is left as it is;
 // it may be nil. Without a source there only has to be a record.
-func merge(old *kubeletconfig.ImagePulledRecord, name, id string, source *Source) (
+func mergeSource(old *kubeletconfig.ImagePulledRecord, name, id string, source *Source) (
 	next *kubeletconfig.ImagePulledRecord, changed bool,
 ) {
 	if old == nil {
@@ -69,14 +69,14 @@ func merge(old *kubeletconfig.ImagePulledRecord, name, id string, source *Source
 	switch {
 	case known.NodePodsAccessible:
 		return next, changed
-	case source.open():
+	case source.isPublic():
 		known = kubeletconfig.ImagePullCredentials{NodePodsAccessible: true}
 	case source.Secret != nil:
-		if has(known.KubernetesSecrets, *source.Secret) {
+		if containsSecret(known.KubernetesSecrets, *source.Secret) {
 			return next, changed
 		}
 		known.KubernetesSecrets = append(slices.DeleteFunc(known.KubernetesSecrets,
-			func(s kubeletconfig.ImagePullSecret) bool { return same(s, *source.Secret) }), *source.Secret)
+			func(s kubeletconfig.ImagePullSecret) bool { return sameObject(s, *source.Secret) }), *source.Secret)
 		slices.SortFunc(known.KubernetesSecrets, func(a, b kubeletconfig.ImagePullSecret) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 		})

@@ -1,4 +1,4 @@
-package provider
+package credentialprovider
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ var versions = []string{"v1", "v1beta1", "v1alpha1"}
 // Load reads the configuration: a file, or all .json, .yaml and .yml files of a directory in the order of their names.
 // An error names the file and the field.
 func Load(name string) ([]configv1.CredentialProvider, error) {
-	files, err := filesOf(name)
+	files, err := configFiles(name)
 	if err != nil {
 		return nil, fmt.Errorf("credential providers: %w", err)
 	}
@@ -53,7 +53,7 @@ func Load(name string) ([]configv1.CredentialProvider, error) {
 	return all, nil
 }
 
-func filesOf(name string) ([]string, error) {
+func configFiles(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -126,12 +126,12 @@ func validateToken(t *configv1.ServiceAccountTokenAttributes) error {
 	if t == nil {
 		return nil
 	}
-	twice := map[string]bool{}
+	seen := map[string]bool{}
 	for _, key := range slices.Concat(t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys) {
-		if twice[key] {
+		if seen[key] {
 			return fmt.Errorf("tokenAttributes: the annotation %q is named twice", key)
 		}
-		twice[key] = true
+		seen[key] = true
 	}
 	switch {
 	case t.ServiceAccountTokenAudience == "":

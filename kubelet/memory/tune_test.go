@@ -1,4 +1,4 @@
-package footprint
+package memory
 
 import (
 	"runtime"
@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestThrift(t *testing.T) {
+func TestTuneGC(t *testing.T) {
 	percent := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(percent)
 	rate := runtime.MemProfileRate
 	defer func() { runtime.MemProfileRate = rate }()
 
 	t.Setenv("GOGC", "80")
-	Thrift(true)
+	TuneGC(true)
 	require.Equal(t, 100, debug.SetGCPercent(100), "who runs the program has said what he wants")
 	require.Equal(t, rate, runtime.MemProfileRate)
 
 	t.Setenv("GOGC", "")
-	Thrift(false)
+	TuneGC(false)
 	require.Equal(t, garbagePercent, debug.SetGCPercent(100))
 	require.Zero(t, runtime.MemProfileRate)
 }

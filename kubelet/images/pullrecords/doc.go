@@ -1,4 +1,4 @@
-// Package ledger remembers with which credentials each image was pulled, so that an image that lies on the node is used
+// Package pullrecords remembers with which credentials each image was pulled, so that an image that lies on the node is used
 // by those Pods alone that could pull it: without that, one tenant's private image is anybody's who comes to the node
 // after it. The contract is KEP-2535 (KubeletEnsureSecretPulledImages).
 //
@@ -8,4 +8,4 @@
 // costs two hashes and no file.
 //
 // It fails safe: of an image whose record cannot be read only a pull tells who may use it.
-package ledger
+package pullrecords

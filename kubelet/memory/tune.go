@@ -1,4 +1,4 @@
-package footprint
+package memory
 
 import (
 	"os"
@@ -12,10 +12,10 @@ import (
 // own 100 a node of 100 Pods keeps 2.3 MiB more for good.
 const garbagePercent = 50
 
-// Thrift has this process make do with little memory, for the rest of its life. To be called when it starts. The
+// TuneGC has this process make do with little memory, for the rest of its life. To be called when it starts. The
 // environment variable GOGC overrules it. Where nobody will ask for profiles, allocations are not sampled either, which
 // touches a page for each place in the program that allocates.
-func Thrift(profiles bool) {
+func TuneGC(profiles bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
 	}

@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"errors"
+	"flag"
 	"go/build"
 	"io/fs"
 	"os"
@@ -14,27 +15,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var update = flag.Bool("update", false, "write what the packages say of themselves into architecture.md")
+
 // packageRow is a line of the list of packages in architecture.md: | `path` | what it does |.
 var packageRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| .* \\|$")
 
-// TestEveryPackageIsInTheArchitecture holds the list of packages to the packages, each with the first sentence that it says
-// of itself.
-func TestEveryPackageIsInTheArchitecture(t *testing.T) {
+// TestArchitectureListsPackages compares the list of packages with the packages and the first sentence of each one's
+// documentation. To write the list: go test ./docs -update
+func TestArchitectureListsPackages(t *testing.T) {
 	data, err := os.ReadFile("architecture.md")
 	require.NoError(t, err)
-	_, list, found := strings.Cut(string(data), "\n## Packages\n")
+	before, list, found := strings.Cut(string(data), "\n## Packages\n")
 	require.True(t, found, "architecture.md has no section of that name")
-	list, _, _ = strings.Cut(list, "\n## ")
-	want := packageRows(t, "..")
-	require.Greater(t, len(want), 80, "there are more packages than that")
-	if listed := packageRow.FindAllString(list, -1); !slices.Equal(listed, want) {
-		t.Errorf("the section Packages of docs/architecture.md is not what the packages say of themselves; it is to be:\n%s",
-			strings.Join(want, "\n"))
+	list, after, more := strings.Cut(list, "\n## ")
+	if more {
+		after = "\n## " + after
 	}
+	want := packageRows(t, "..")
+	require.Greater(t, len(want), 80, "the test finds too few packages")
+	if slices.Equal(packageRow.FindAllString(list, -1), want) {
+		return
+	}
+	if !*update {
+		t.Fatal("the section Packages of docs/architecture.md differs from the packages' documentation: run go test ./docs -update")
+	}
+	introduction, _, _ := strings.Cut(list, "| --- |")
+	text := before + "\n## Packages\n" + introduction + "| --- | --- |\n" + strings.Join(want, "\n") + "\n" + after
+	require.NoError(t, os.WriteFile("architecture.md", []byte(text), 0o600))
 }
 
-// TestThePackageFinderFinds tries it on packages that it lists and on some that it passes by.
-func TestThePackageFinderFinds(t *testing.T) {
+// TestPackageRows finds packages and skips other modules, tests and data.
+func TestPackageRows(t *testing.T) {
 	root := t.TempDir()
 	for path, text := range map[string]string{
 		"a/a.go":          "// Package a does this:\n// and that. And more.\npackage a\n",

@@ -8,7 +8,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -s -w -X github.com/berth-dev/berth/version.Commit=$(COMMIT)
 
-# A recipe that runs until somebody ends it ends with exec: make passes SIGTERM on to the recipe's own process alone.
+# A recipe that runs until it is stopped ends with exec: make passes SIGTERM on to the recipe's own process alone.
 
 # apt packages that building (runc's seccomp) and running (Pods' networking, file systems of disks, the tests' shell) need.
 PACKAGES := gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables busybox-static e2fsprogs xfsprogs
@@ -18,7 +18,7 @@ help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what building and running need (apt; does nothing where it is there)
+deps: ## install what building and running need (apt; does nothing if all of it is installed)
 	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get >/dev/null || { echo "install these by hand, there is no apt-get here:$$missing" >&2; exit 1; }; \
@@ -52,13 +52,13 @@ install: build ## install below PREFIX (/usr/local): berth, and kubectl-why for 
 run: build ## start a real Kubernetes on this machine with the demo on it (root; Ctrl-C stops it)
 	@exec $(BIN)/berth up --demo $(ARGS)
 
-.PHONY: judges
-judges: ## build what other projects wrote and our tests are judged by: the attacher and the snapshotter of CSI
-	@mkdir -p $(BIN)/judges
-	@cd test/judges && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/judges/ tool
+.PHONY: thirdparty
+thirdparty: ## build the programs of other projects that tests run: the attacher and the snapshotter of CSI
+	@mkdir -p $(BIN)/thirdparty
+	@cd test/thirdparty/csi && $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/thirdparty/ tool
 
 .PHONY: test
-test: build judges ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
+test: build thirdparty ## run every test: vet, unit tests with the race detector, real clusters, a part of upstream's suite (root)
 	@./hack/test.sh
 
 .PHONY: unit
@@ -66,25 +66,25 @@ unit: ## run the unit tests alone
 	@$(GO) test ./...
 
 .PHONY: integration
-integration: build judges ## run the tests on a real cluster alone (root)
+integration: build thirdparty ## run the tests on a real cluster alone (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/... $(ARGS)
 
 .PHONY: kills
-kills: build ## kill the parts of a cluster at random moments during 500 lives of Pods, LIVES=… (root; half an hour)
-	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -lives $(or $(LIVES),500) -at-once 12 -keep-logs $(BIN)/logs
+kills: build ## kill components of a cluster at random while 500 Pods start and end, PODS=… (root; half an hour)
+	@$(GO) test -tags integration -count=1 -timeout 90m -run "^TestKills$$" ./test/integration -v -pods $(or $(PODS),500) -at-once 12 -keep-logs $(BIN)/logs
 
 .PHONY: faults
-faults: build ## put a failing runtime and an absent API server under Pods, for long, LIVES=… AWAY=2m (root)
+faults: build ## run Pods with a failing runtime and without an API server, PODS=… AWAY=2m (root)
 	@$(GO) test -tags integration -count=1 -timeout 60m -run "^(TestRuntimeFaults|TestAPIServerAway)$$" ./test/integration -v \
-		-lives $(or $(LIVES),400) -away $(or $(AWAY),2m) -keep-logs $(BIN)/logs
+		-pods $(or $(PODS),400) -away $(or $(AWAY),2m) -keep-logs $(BIN)/logs
 
 ROUNDS ?= 500
 .PHONY: volume-rounds
-volume-rounds: build ## kill kubelet, driver, containerd and controllers under Pods with volumes: ROUNDS=500 (root; 5 s a round)
+volume-rounds: build ## kill kubelet, driver, containerd and controllers while Pods use volumes: ROUNDS=500 (root; 5 s a round)
 	@$(GO) test -tags integration -count=1 -timeout 8h -run TestVolumesSurviveWhateverDies -v ./test/integration -volume-rounds $(ROUNDS)
 
 .PHONY: conformance
-conformance: build ## judge Berth by upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
+conformance: build ## run upstream's e2e suite: FOCUS=… SKIP=… PARALLEL=… (root; see conformance/README.md)
 	@FOCUS="$(FOCUS)" SKIP="$(SKIP)" PARALLEL="$(PARALLEL)" LIST="$(LIST)" DRIVER="$(DRIVER)" exec ./conformance/run.sh
 
 .PHONY: bench

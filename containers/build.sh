@@ -27,7 +27,7 @@ CC=${CC:-$("$GO" env CC)}
 # shellcheck disable=SC2086 # CC may be a command with arguments.
 set -- $CC
 command -v "$1" >/dev/null ||
-	fail "runc needs a C compiler and $1 is not there: apt-get install gcc libc6-dev (or set CC)"
+	fail "runc needs a C compiler and $1 was not found: apt-get install gcc libc6-dev (or set CC)"
 PKG_CONFIG=${PKG_CONFIG:-pkg-config}
 command -v "$PKG_CONFIG" >/dev/null || fail "runc needs pkg-config: apt-get install pkg-config"
 "$PKG_CONFIG" --exists libseccomp ||

@@ -140,7 +140,7 @@ func makesTimer(function *ast.FuncDecl) bool {
 	return found
 }
 
-// waits tells timers from what merely shares their names: After compares two times and Until measures one, unless
+// waits distinguishes timers from what only shares their names: After compares two times and Until measures one, unless
 // they are a clock's or a package's.
 func waits(selector *ast.SelectorExpr) bool {
 	name := ""

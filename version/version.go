@@ -6,7 +6,7 @@ import "fmt"
 var (
 	// Berth is this build's version; release builds set it with -ldflags "-X".
 	Berth = "0.1.0-dev"
-	// Commit is the commit it was built from, if the build told.
+	// Commit is the commit it was built from, if the build sets it.
 	Commit = ""
 )
 

@@ -13,15 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const externalAttacherDriver = "judged.berth.dev"
+const externalAttacherDriver = "external.berth.dev"
 
-// thirdPartyBinary is the path of a program of other people's that `make judges` builds.
+// thirdPartyBinary is the path of a program of another project that `make thirdparty` builds.
 func thirdPartyBinary(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("../../bin/judges", name))
+	path, err := filepath.Abs(filepath.Join("../../bin/thirdparty", name))
 	require.NoError(t, err)
 	_, err = os.Stat(path)
-	require.NoError(t, err, "run make judges first")
+	require.NoError(t, err, "run make thirdparty first")
 	return path
 }
 
@@ -38,9 +38,9 @@ func TestExternalAttacher(t *testing.T) {
 	c.startBeside(filepath.Join(logs, "controllers"), c.berth, "controllers", "--kubeconfig", admin, "--leader-election=false",
 		"--csi-driver", externalAttacherDriver+"="+socket, "--csi-attacher=false")
 	c.startBeside(filepath.Join(logs, "attacher"), attacher, "--kubeconfig", admin, "--csi-address", socket, "--v=3")
-	c.class("judged", externalAttacherDriver)
+	c.class("external", externalAttacherDriver)
 
-	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "judged",
+	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}, "spec": {"storageClassName": "external",
 		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}}}`)
 	run1 := func(name, script string) {
 		t.Helper()
@@ -52,7 +52,7 @@ func TestExternalAttacher(t *testing.T) {
 	va := c.onlyAttachment(t)
 	require.Equal(t, externalAttacherDriver, va.Spec.Attacher)
 	require.True(t, va.Status.Attached)
-	require.Equal(t, []string{"external-attacher/judged-berth-dev"}, va.Finalizers)
+	require.Equal(t, []string{"external-attacher/external-berth-dev"}, va.Finalizers)
 	require.True(t, slices.ContainsFunc(va.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == "csi-attacher" && f.Subresource == "status"
 	}), "it was the external-attacher that answered: %v", va.ManagedFields)

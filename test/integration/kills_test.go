@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	podCount    = flag.Int("lives", 24, "how many Pods' lives TestKills goes through, and TestRuntimeFaults half as many")
-	concurrency = flag.Int("at-once", 8, "how many lives go on at the same time")
+	podCount    = flag.Int("pods", 24, "how many Pods TestKills runs; TestRuntimeFaults runs half as many")
+	concurrency = flag.Int("at-once", 8, "how many of these Pods run at the same time")
 	killPause   = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
 	seedFlag    = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
 )

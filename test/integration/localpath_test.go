@@ -17,11 +17,11 @@ import (
 
 const localPath = "github.com/rancher/local-path-provisioner"
 
-// goTool runs the go command in one of the modules of other people's programs, which are named from test/.
+// goTool runs the go command in one of the modules of test/thirdparty.
 func goTool(t *testing.T, module string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Dir = filepath.Join("..", module)
+	cmd.Dir = filepath.Join("..", "thirdparty", module)
 	out, err := cmd.Output()
 	require.NoError(t, err, "go %s", strings.Join(args, " "))
 	return strings.TrimSpace(string(out))
@@ -53,10 +53,10 @@ func TestLocalPathProvisioner(t *testing.T) {
 	importProgram(t, c, "docker.io/library/busybox:latest", "/bin/busybox", "/bin/sh")
 	binary := filepath.Join(t.TempDir(), "local-path-provisioner")
 	t.Setenv("CGO_ENABLED", "0") // it runs in an image without a C library
-	goTool(t, "thirdparty/localpath", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, localPath)
+	goTool(t, "localpath", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, localPath)
 	importProgram(t, c, "docker.io/rancher/local-path-provisioner:v0.0.30", binary, "/usr/bin/local-path-provisioner")
 
-	manifest, err := os.ReadFile(filepath.Join(goTool(t, "thirdparty/localpath", "list", "-m", "-f", "{{.Dir}}", localPath), "deploy", "local-path-storage.yaml"))
+	manifest, err := os.ReadFile(filepath.Join(goTool(t, "localpath", "list", "-m", "-f", "{{.Dir}}", localPath), "deploy", "local-path-storage.yaml"))
 	require.NoError(t, err)
 	root, port := t.TempDir(), c.args[3]
 	env := "          env:\n"

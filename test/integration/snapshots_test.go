@@ -50,7 +50,7 @@ func TestSnapshots(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	crds := filepath.Join(goTool(t, "judges", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
+	crds := filepath.Join(goTool(t, "csi", "list", "-m", "-f", "{{.Dir}}", snapshotter+"/client/v8"), "config", "crd")
 	for _, kind := range []string{"volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"} {
 		c.mustRun("kubectl", "apply", "-f", filepath.Join(crds, "snapshot.storage.k8s.io_"+kind+".yaml"))
 	}

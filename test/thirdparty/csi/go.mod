@@ -1,4 +1,4 @@
-module github.com/berth-dev/berth/test/judges
+module github.com/berth-dev/berth/test/thirdparty/csi
 
 go 1.26.0
 

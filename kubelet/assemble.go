@@ -86,10 +86,10 @@ func (k *Kubelet) furnish() (err error) {
 	if err != nil {
 		return err
 	}
-	k.cgroups, err = cm.New(cm.Config{
+	k.cgroups, err = cm.New(cm.Deps{Logger: d.Logger.With("room", "cgroups")}, cm.Config{
 		CgroupRoot: cfg.CgroupRoot, Driver: cfg.CgroupDriver, PodPidsLimit: cfg.PodPidsLimit,
 		Resources: cm.DetectResourceOptions(),
-	}, cm.Deps{Logger: d.Logger.With("room", "cgroups")})
+	})
 	if err != nil {
 		return err
 	}
@@ -163,9 +163,9 @@ func (k *Kubelet) employ() (err error) {
 	}); err != nil {
 		return err
 	}
-	if k.statuses, err = status.NewWriter(status.WriterConfig{}, status.WriterDeps{
+	if k.statuses, err = status.NewWriter(status.WriterDeps{
 		Client: d.Client, Observe: k.lives.statusWritten, Timeline: d.Timeline, Clock: d.Clock, Logger: d.Logger,
-	}); err != nil {
+	}, status.WriterConfig{}); err != nil {
 		return err
 	}
 	if err := k.reflect(); err != nil {
@@ -185,8 +185,8 @@ func (k *Kubelet) employ() (err error) {
 	}
 	if k.watcher, err = pleg.New(pleg.Deps{
 		Runtime: k.runtime, OnPodChanged: func(uid types.UID) { k.workers.RuntimeChanged(uid) }, OnListed: k.heldByRuntime,
-		ObserveRelist: k.lives.relisted, Exits: d.Exits, RelistPeriod: cfg.RuntimeAudit, Clock: d.Clock, Logger: d.Logger,
-	}); err != nil {
+		ObserveRelist: k.lives.relisted, Exits: d.Exits, Clock: d.Clock, Logger: d.Logger,
+	}, pleg.Config{RelistPeriod: cfg.RuntimeAudit}); err != nil {
 		return err
 	}
 	k.builder = &builder{
@@ -196,9 +196,7 @@ func (k *Kubelet) employ() (err error) {
 		ground: k.awaitGround,
 		users:  userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
 	}
-	if k.workers, err = podworker.New(podworker.Config{
-		RuntimeName: cfg.RuntimeName, HostIPs: k.addresses.Strings, MaxBackoff: cfg.MaxBackoff,
-	}, podworker.Deps{
+	if k.workers, err = podworker.New(podworker.Deps{
 		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
 		Probes: k.probes, Hooks: hooks, Builder: k.builder,
 		Admitter: newJudged(k.metrics, k.face.admitter(&admission{
@@ -207,6 +205,8 @@ func (k *Kubelet) employ() (err error) {
 		})),
 		OnPodGone: k.gone, Allocations: k.grants, Metrics: k.lives, Timeline: d.Timeline, Recorder: d.Recorder, Logger: d.Logger,
 		Clock: d.Clock,
+	}, podworker.Config{
+		RuntimeName: cfg.RuntimeName, HostIPs: k.addresses.Strings, MaxBackoff: cfg.MaxBackoff,
 	}); err != nil {
 		return err
 	}

@@ -40,9 +40,11 @@ func (k *Kubelet) openSources() (err error) {
 		return err
 	}
 	if cfg.Static.Path != "" && !k.face.fed {
-		file, err := config.NewFile(config.FileConfig{
+		file, err := config.NewFile(config.FileDeps{
+			Set: k.replace(config.SourceFile), Logger: logger, Clock: d.Clock,
+		}, config.FileConfig{
 			Path: cfg.Static.Path, NodeName: cfg.NodeName, Period: cfg.Static.FilePeriod,
-		}, config.FileDeps{Set: k.replace(config.SourceFile), Logger: logger, Clock: d.Clock})
+		})
 		if err != nil {
 			return err
 		}
@@ -50,9 +52,11 @@ func (k *Kubelet) openSources() (err error) {
 		s.silent[config.SourceFile] = true
 	}
 	if cfg.Static.URL != "" && !k.face.fed {
-		url, err := config.NewHTTP(config.HTTPConfig{
+		url, err := config.NewHTTP(config.HTTPDeps{
+			Set: k.replace(config.SourceHTTP), Logger: logger, Clock: d.Clock,
+		}, config.HTTPConfig{
 			URL: cfg.Static.URL, Header: cfg.Static.Header, NodeName: cfg.NodeName, Period: cfg.Static.HTTPPeriod,
-		}, config.HTTPDeps{Set: k.replace(config.SourceHTTP), Logger: logger, Clock: d.Clock})
+		})
 		if err != nil {
 			return err
 		}
@@ -64,9 +68,9 @@ func (k *Kubelet) openSources() (err error) {
 		return nil
 	}
 	s.silent[config.SourceAPI] = !k.face.fed
-	k.source, err = config.NewAPI(config.APIConfig{NodeName: cfg.NodeName}, config.Deps{
+	k.source, err = config.NewAPI(config.APIDeps{
 		Client: d.Client, Handler: apiHandler{k}, Clock: d.Clock, Logger: d.Logger,
-	})
+	}, config.APIConfig{NodeName: cfg.NodeName})
 	return err
 }
 

@@ -177,7 +177,7 @@ func TestNames(t *testing.T) {
 		DriverSystemd: "/berth_1.slice/berth_1-kubepods.slice/berth_1-kubepods-burstable.slice/" +
 			"berth_1-kubepods-burstable-pod12_ab.slice",
 	} {
-		m, err := New(Config{CgroupRoot: "/berth-1", Driver: driver}, Deps{})
+		m, err := New(Deps{}, Config{CgroupRoot: "/berth-1", Driver: driver})
 		require.NoError(t, err)
 		require.Equal(t, want, m.CgroupParent(burstable))
 		uid, ok := m.podUID(filepath.Base(want))
@@ -188,16 +188,16 @@ func TestNames(t *testing.T) {
 			require.False(t, ok, not)
 		}
 	}
-	plain, err := New(Config{}, Deps{})
+	plain, err := New(Deps{}, Config{})
 	require.NoError(t, err)
 	full := corev1.ResourceRequirements{Limits: amounts("cpu", "1", "memory", "1Gi"), Requests: amounts("cpu", "1", "memory", "1Gi")}
 	require.Equal(t, "/kubepods/podg", plain.CgroupParent(podOf("g", full)))
 	require.Equal(t, "/kubepods/besteffort/podb", plain.CgroupParent(podOf("b", corev1.ResourceRequirements{})))
-	_, err = New(Config{Driver: "docker"}, Deps{})
+	_, err = New(Deps{}, Config{Driver: "docker"})
 	require.ErrorContains(t, err, "cgroupDriver")
 	plain.SetDriver(DriverSystemd)
 	require.Equal(t, "/kubepods.slice/kubepods-podg.slice", plain.CgroupParent(podOf("g", full)), "as the runtime has said later")
-	_, err = New(Config{CgroupRoot: "/a/../b"}, Deps{})
+	_, err = New(Deps{}, Config{CgroupRoot: "/a/../b"})
 	require.ErrorContains(t, err, "cgroupRoot")
 }
 
@@ -207,7 +207,7 @@ func TestLegacy(t *testing.T) {
 		t.Skip("needs root and cgroup v1")
 	}
 	root := fmt.Sprintf("/berth-test-%d", os.Getpid())
-	m, err := New(Config{CgroupRoot: root, PodPidsLimit: 50}, Deps{})
+	m, err := New(Deps{}, Config{CgroupRoot: root, PodPidsLimit: 50})
 	require.NoError(t, err)
 	ctx := t.Context()
 	t.Cleanup(func() { require.NoError(t, m.RemoveRoot(context.Background())) })
@@ -331,7 +331,7 @@ func unifiedHierarchy(t *testing.T, groups ...string) Hierarchy {
 func TestUnified(t *testing.T) {
 	const group = "/b/kubepods/burstable/podu-1"
 	h := unifiedHierarchy(t, "b", "b/kubepods", "b/kubepods/burstable", group)
-	m, err := New(Config{CgroupRoot: "b", PodPidsLimit: 50, Hierarchies: []Hierarchy{h}}, Deps{})
+	m, err := New(Deps{}, Config{CgroupRoot: "b", PodPidsLimit: 50, Hierarchies: []Hierarchy{h}})
 	require.NoError(t, err)
 	pod := podOf("u-1", corev1.ResourceRequirements{
 		Requests: amounts("cpu", "1", "hugepages-2Mi", "4Mi"), Limits: amounts("cpu", "1500m", "memory", "64Mi")})
@@ -368,7 +368,7 @@ func TestUnifiedWithoutAController(t *testing.T) {
 	h := unifiedHierarchy(t, "kubepods", "kubepods/besteffort", "kubepods/besteffort/podu-1")
 	group := filepath.Join(h.Dir, "kubepods/besteffort/podu-1")
 	require.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.controllers"), []byte("cpu"), 0o600))
-	m, err := New(Config{PodPidsLimit: 50, Hierarchies: []Hierarchy{h}}, Deps{})
+	m, err := New(Deps{}, Config{PodPidsLimit: 50, Hierarchies: []Hierarchy{h}})
 	require.NoError(t, err)
 	_, err = m.EnsurePod(t.Context(), podOf("u-1", corev1.ResourceRequirements{}))
 	require.NoError(t, err)

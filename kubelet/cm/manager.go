@@ -56,7 +56,7 @@ type Manager struct {
 }
 
 // New makes a Manager; it looks at nothing yet. An unknown driver is an error.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	if config.Driver == "" {
 		config.Driver = DriverCgroupfs
 	}

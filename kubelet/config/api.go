@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -34,8 +35,8 @@ type APIConfig struct {
 	NodeName string
 }
 
-// Deps are what a source needs from others.
-type Deps struct {
+// APIDeps are what an API needs from others.
+type APIDeps struct {
 	// Client reads Pods.
 	Client kubernetes.Interface
 	// Handler takes the updates.
@@ -49,7 +50,7 @@ type Deps struct {
 // API is the source of the Pods that the API server has bound to this node.
 type API struct {
 	config APIConfig
-	deps   Deps
+	deps   APIDeps
 
 	mu    sync.Mutex // guards all below
 	pods  map[types.UID]*corev1.Pod
@@ -60,12 +61,15 @@ type API struct {
 var _ cache.ReflectorStore = (*API)(nil)
 
 // NewAPI makes the source. Start runs it.
-func NewAPI(config APIConfig, deps Deps) (*API, error) {
+func NewAPI(deps APIDeps, config APIConfig) (*API, error) {
 	if config.NodeName == "" {
-		return nil, fmt.Errorf("pod source: the node's name is empty")
+		return nil, errors.New("config: APIConfig.NodeName is required")
 	}
-	if deps.Client == nil || deps.Handler == nil {
-		return nil, fmt.Errorf("pod source of node %q: needs a client and a handler", config.NodeName)
+	if deps.Client == nil {
+		return nil, errors.New("config: APIDeps.Client is required")
+	}
+	if deps.Handler == nil {
+		return nil, errors.New("config: APIDeps.Handler is required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)

@@ -58,7 +58,7 @@ func pod(name string, uid types.UID, age time.Duration) *corev1.Pod {
 }
 
 func newSource(t *testing.T, r *recorder) *config.API {
-	a, err := config.NewAPI(config.APIConfig{NodeName: "n"}, config.Deps{Client: fake.NewClientset(), Handler: r})
+	a, err := config.NewAPI(config.APIDeps{Client: fake.NewClientset(), Handler: r}, config.APIConfig{NodeName: "n"})
 	require.NoError(t, err)
 	return a
 }

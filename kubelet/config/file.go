@@ -71,12 +71,12 @@ type fileVersion struct {
 }
 
 // NewFile makes the source. Start runs it.
-func NewFile(config FileConfig, deps FileDeps) (*File, error) {
+func NewFile(deps FileDeps, config FileConfig) (*File, error) {
 	switch {
 	case !filepath.IsAbs(config.Path):
 		return nil, fmt.Errorf("static pods: path %q is not absolute", config.Path)
 	case deps.Set == nil:
-		return nil, errors.New("static pods: FileDeps.Set is needed")
+		return nil, errors.New("config: FileDeps.Set is required")
 	case config.Period < 0:
 		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
 	}

@@ -48,7 +48,7 @@ type HTTP struct {
 }
 
 // NewHTTP makes the source. Start runs it.
-func NewHTTP(config HTTPConfig, deps HTTPDeps) (*HTTP, error) {
+func NewHTTP(deps HTTPDeps, config HTTPConfig) (*HTTP, error) {
 	target, err := url.Parse(config.URL)
 	switch {
 	case err != nil:
@@ -56,7 +56,7 @@ func NewHTTP(config HTTPConfig, deps HTTPDeps) (*HTTP, error) {
 	case target.Scheme != "http" && target.Scheme != "https", target.Host == "":
 		return nil, fmt.Errorf("static pods: URL %q: want http:// or https:// and a host", target.Redacted())
 	case deps.Set == nil:
-		return nil, errors.New("static pods: HTTPDeps.Set is needed")
+		return nil, errors.New("config: HTTPDeps.Set is required")
 	case config.Period < 0:
 		return nil, fmt.Errorf("static pods: check period %s is negative", config.Period)
 	}

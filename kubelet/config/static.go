@@ -43,7 +43,7 @@ type Static struct {
 // NewStatic makes a Static that knows of no Pod.
 func NewStatic(deps StaticDeps) (*Static, error) {
 	if deps.Handle == nil {
-		return nil, errors.New("static pods: StaticDeps.Handle is needed")
+		return nil, errors.New("config: StaticDeps.Handle is required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)

@@ -148,7 +148,7 @@ func (n *podNames) require(t *testing.T, want ...string) {
 
 func newFile(t *testing.T, path string, n *podNames) *config.File {
 	// Twenty seconds never pass here: what is seen is seen by an event.
-	f, err := config.NewFile(config.FileConfig{Path: path, NodeName: "n"}, config.FileDeps{Set: n.set})
+	f, err := config.NewFile(config.FileDeps{Set: n.set}, config.FileConfig{Path: path, NodeName: "n"})
 	require.NoError(t, err)
 	return f
 }
@@ -249,9 +249,9 @@ func TestURL(t *testing.T) {
 	defer server.Close()
 	clk := clocktesting.NewFakeClock(time.Now())
 	n := &podNames{}
-	h, err := config.NewHTTP(config.HTTPConfig{
+	h, err := config.NewHTTP(config.HTTPDeps{Set: n.set, Clock: clk, Transport: &http.Transport{DisableKeepAlives: true}}, config.HTTPConfig{
 		URL: server.URL, NodeName: "n", Header: http.Header{"Manifest": {"please"}}, Period: time.Minute,
-	}, config.HTTPDeps{Set: n.set, Clock: clk, Transport: &http.Transport{DisableKeepAlives: true}})
+	})
 	require.NoError(t, err)
 	run(t, h)
 	n.require(t, "a-n")
@@ -277,11 +277,11 @@ func TestURL(t *testing.T) {
 func TestSourcesAreChecked(t *testing.T) {
 	set := func([]*corev1.Pod) {}
 	for _, path := range []string{"", "relative"} {
-		_, err := config.NewFile(config.FileConfig{Path: path}, config.FileDeps{Set: set})
+		_, err := config.NewFile(config.FileDeps{Set: set}, config.FileConfig{Path: path})
 		require.ErrorContains(t, err, "absolute")
 	}
 	for _, url := range []string{"", "ftp://x", "http://"} {
-		_, err := config.NewHTTP(config.HTTPConfig{URL: url}, config.HTTPDeps{Set: set})
+		_, err := config.NewHTTP(config.HTTPDeps{Set: set}, config.HTTPConfig{URL: url})
 		require.Error(t, err, url)
 	}
 }

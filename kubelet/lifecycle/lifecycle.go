@@ -68,7 +68,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // NewRunner makes a Runner.
 func NewRunner(deps Deps) (*Runner, error) {
 	if deps.Exec == nil {
-		return nil, errors.New("make hook runner: no ExecRunner given")
+		return nil, errors.New("lifecycle: Deps.Exec is required")
 	}
 	if deps.HTTP == nil {
 		deps.HTTP = probe.NewHTTPTransport()

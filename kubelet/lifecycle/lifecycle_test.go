@@ -125,5 +125,5 @@ func TestOddHooks(t *testing.T) {
 	require.ErrorContains(t, r.Run(t.Context(), target(""), &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{}}),
 		"tcpSocket is not supported")
 	_, err := lifecycle.NewRunner(lifecycle.Deps{})
-	require.ErrorContains(t, err, "ExecRunner")
+	require.ErrorContains(t, err, "Deps.Exec is required")
 }

@@ -74,10 +74,13 @@ var _ Statuses = (*Manager)(nil)
 // New makes a Manager.
 func New(deps Deps) (*Manager, error) {
 	if (deps.Client == nil) != (deps.Writer == nil) {
-		return nil, errors.New("mirror pods: Deps.Client and Deps.Writer go together")
+		return nil, errors.New("mirror: Deps.Client and Deps.Writer are required together")
 	}
-	if deps.Client != nil && (deps.Node == nil || deps.Registered == nil) {
-		return nil, errors.New("mirror pods: Deps.Node and Deps.Registered are needed with a client")
+	if deps.Client != nil && deps.Node == nil {
+		return nil, errors.New("mirror: Deps.Node is required with a client")
+	}
+	if deps.Client != nil && deps.Registered == nil {
+		return nil, errors.New("mirror: Deps.Registered is required with a client")
 	}
 	if deps.OnStatus == nil {
 		deps.OnStatus = func(*corev1.Pod, corev1.PodStatus) {}

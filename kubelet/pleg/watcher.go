@@ -2,6 +2,7 @@ package pleg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -41,6 +42,12 @@ type Runtime interface {
 	) (*runtimeapi.ContainerStatusResponse, error)
 }
 
+// Config are the values a Watcher works with.
+type Config struct {
+	// RelistPeriod is how often everything is listed although events arrive; the constant RelistPeriod if zero.
+	RelistPeriod time.Duration
+}
+
 // Deps are what a Watcher needs from others.
 type Deps struct {
 	Runtime Runtime
@@ -52,8 +59,6 @@ type Deps struct {
 	ObserveRelist func(took time.Duration)
 	// Exits, if set, is asked how a container ended that the runtime says it does not know of.
 	Exits ExitRecorder
-	// RelistPeriod is how often everything is listed although events flow; RelistPeriod if zero.
-	RelistPeriod time.Duration
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -61,7 +66,8 @@ type Deps struct {
 
 // Watcher follows the runtime. It is safe for concurrent use.
 type Watcher struct {
-	deps Deps
+	deps   Deps
+	config Config
 
 	missedEvents atomic.Int64
 	// listing is held while everything is listed, so that one listing runs at a time.
@@ -85,9 +91,12 @@ type Watcher struct {
 }
 
 // New makes a Watcher. Start runs it; Read works without.
-func New(deps Deps) (*Watcher, error) {
-	if deps.Runtime == nil || deps.OnPodChanged == nil {
-		return nil, fmt.Errorf("runtime watcher: needs a runtime and someone to tell")
+func New(deps Deps, config Config) (*Watcher, error) {
+	if deps.Runtime == nil {
+		return nil, errors.New("pleg: Deps.Runtime is required")
+	}
+	if deps.OnPodChanged == nil {
+		return nil, errors.New("pleg: Deps.OnPodChanged is required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -95,11 +104,11 @@ func New(deps Deps) (*Watcher, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	if deps.RelistPeriod == 0 {
-		deps.RelistPeriod = RelistPeriod
+	if config.RelistPeriod == 0 {
+		config.RelistPeriod = RelistPeriod
 	}
 	return &Watcher{
-		deps: deps, fingerprints: map[types.UID]fingerprint{}, changed: map[types.UID]struct{}{},
+		deps: deps, config: config, fingerprints: map[types.UID]fingerprint{}, changed: map[types.UID]struct{}{},
 		unread: map[types.UID][]observation{},
 		wake:   make(chan struct{}, 1),
 	}, nil
@@ -175,7 +184,7 @@ func (w *Watcher) relistPeriodically(ctx context.Context) {
 	first := true
 	delay := retryDelay
 	for {
-		wait := w.deps.RelistPeriod
+		wait := w.config.RelistPeriod
 		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
 			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
 			wait, delay = delay, min(2*delay, maxRetryDelay)

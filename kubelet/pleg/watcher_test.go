@@ -40,7 +40,7 @@ func newFixture(t *testing.T) *fixture {
 		Runtime: w.runtime, Clock: w.clock,
 		OnPodChanged: func(uid types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.dirty[uid]++ },
 		OnListed:     func([]types.UID) { w.mu.Lock(); defer w.mu.Unlock(); w.lists++ },
-	})
+	}, pleg.Config{})
 	require.NoError(t, err)
 	return w
 }

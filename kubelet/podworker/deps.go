@@ -2,7 +2,7 @@ package podworker
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -169,6 +169,16 @@ type Config struct {
 	MaxBackoff time.Duration
 }
 
+func (c Config) withDefaults() Config {
+	if c.HostIPs == nil {
+		c.HostIPs = func() []string { return nil }
+	}
+	if c.RuntimeName == "" {
+		c.RuntimeName = "containerd"
+	}
+	return c
+}
+
 // Deps are what a Manager needs from others. Allocations, Metrics, Timeline, Recorder, Logger, Clock and Gone may be nil.
 type Deps struct {
 	// OnPodGone is told of each Pod of which nothing is left on the node. It may call the Manager.
@@ -194,13 +204,18 @@ type Deps struct {
 	Clock       clock.Clock
 }
 
+// complete checks the required dependencies and fills in the optional ones.
 func (d *Deps) complete() error {
-	for _, missing := range []bool{
-		d.Runtime == nil, d.Reader == nil, d.Images == nil, d.Volumes == nil, d.Statuses == nil, d.Probes == nil,
-		d.Hooks == nil, d.Builder == nil, d.Admitter == nil,
+	for _, dep := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Runtime", d.Runtime == nil}, {"Reader", d.Reader == nil}, {"Images", d.Images == nil},
+		{"Volumes", d.Volumes == nil}, {"Statuses", d.Statuses == nil}, {"Probes", d.Probes == nil},
+		{"Hooks", d.Hooks == nil}, {"Builder", d.Builder == nil}, {"Admitter", d.Admitter == nil},
 	} {
-		if missing {
-			return errors.New("pod workers: a dependency is missing")
+		if dep.missing {
+			return fmt.Errorf("podworker: Deps.%s is required", dep.name)
 		}
 	}
 	if d.Signals == nil {

@@ -40,18 +40,12 @@ type Manager struct {
 
 var _ config.Handler = (*Manager)(nil)
 
-// New makes a Manager. Start runs its workers.
-func New(config Config, deps Deps) (*Manager, error) {
+// New returns a Manager. Start runs its workers.
+func New(deps Deps, config Config) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
 	}
-	if config.HostIPs == nil {
-		config.HostIPs = func() []string { return nil }
-	}
-	if config.RuntimeName == "" {
-		config.RuntimeName = "containerd"
-	}
-	ready := make(chan struct{})
+	config, ready := config.withDefaults(), make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
 		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }),

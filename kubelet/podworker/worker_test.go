@@ -66,16 +66,15 @@ func newFixture(t *testing.T) *fixture {
 func (w *fixture) start() {
 	pulls, err := images.New(images.Config{}, images.Deps{Service: w.runtime, Clock: w.clock})
 	require.NoError(w.t, err)
-	var manager *podworker.Manager
+	signals := podworker.NewSignals()
 	watcher, err := pleg.New(pleg.Deps{
 		Runtime: w.runtime, Clock: w.clock,
-		OnPodChanged: func(uid types.UID) { manager.RuntimeChanged(uid) },
-		OnListed:     func(uids []types.UID) { manager.RuntimePods(uids) },
-	})
+		OnPodChanged: signals.RuntimeChanged, OnListed: signals.RuntimePods,
+	}, pleg.Config{})
 	require.NoError(w.t, err)
 	grants := allocation.Open(w.dir, nil)
-	manager, err = podworker.New(podworker.Config{HostIPs: func() []string { return []string{"10.0.0.1"} }}, podworker.Deps{
-		Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
+	manager, err := podworker.New(podworker.Deps{
+		Signals: signals, Runtime: w.runtime, Reader: watcher, Images: pulls, Volumes: w.volumes, Statuses: w.statuses,
 		Probes: probes{}, Hooks: w.hooks, Builder: w.builder, Admitter: w.admitter, Clock: w.clock,
 		Recorder: w.recorder, Allocations: grants, Metrics: w.metrics,
 		OnPodGone: func(uid types.UID) {
@@ -83,7 +82,7 @@ func (w *fixture) start() {
 				w.gone(uid)
 			}
 		},
-	})
+	}, podworker.Config{HostIPs: func() []string { return []string{"10.0.0.1"} }})
 	require.NoError(w.t, err)
 	w.manager, w.watcher = manager, watcher
 	ctx, cancel := context.WithCancel(context.Background())

@@ -104,7 +104,7 @@ type containerProbes struct {
 // New makes a Manager. Nothing is probed before Start.
 func New(deps Deps) (*Manager, error) {
 	if deps.Prober == nil {
-		return nil, errors.New("make prober: no Looker given")
+		return nil, errors.New("prober: Deps.Prober is required")
 	}
 	if deps.OnResult == nil {
 		deps.OnResult = func(Result) {}

@@ -19,7 +19,7 @@ import (
 
 func TestNewNeedsProber(t *testing.T) {
 	_, err := prober.New(prober.Deps{})
-	require.ErrorContains(t, err, "Looker")
+	require.ErrorContains(t, err, "Deps.Prober is required")
 }
 
 func TestReadinessIsFoundEarly(t *testing.T) {

@@ -41,7 +41,7 @@ func newMachine(t *testing.T, hierarchies ...cm.Hierarchy) *machine {
 	for i := range hierarchies {
 		hierarchies[i].Dir = filepath.Join(m.root, hierarchies[i].Dir)
 	}
-	groups, err := cm.New(cm.Config{Hierarchies: hierarchies}, cm.Deps{})
+	groups, err := cm.New(cm.Deps{}, cm.Config{Hierarchies: hierarchies})
 	require.NoError(t, err)
 	m.groups = groups
 	m.write(map[string]string{

@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheWatchsCopyOfAVersionIsTheOneThatIsKept(t *testing.T) {
-	w, err := NewWriter(WriterConfig{}, WriterDeps{Client: fake.NewClientset()})
+	w, err := NewWriter(WriterDeps{Client: fake.NewClientset()}, WriterConfig{})
 	require.NoError(t, err)
 	defer w.queue.ShutDown()
 	version := func(v string) *corev1.Pod {

@@ -71,9 +71,9 @@ type entry struct {
 }
 
 // NewWriter makes a Writer. Start runs it.
-func NewWriter(config WriterConfig, deps WriterDeps) (*Writer, error) {
+func NewWriter(deps WriterDeps, config WriterConfig) (*Writer, error) {
 	if deps.Client == nil {
-		return nil, errors.New("status writer: needs a client")
+		return nil, errors.New("status: WriterDeps.Client is required")
 	}
 	if config.Workers <= 0 {
 		config.Workers = defaultWorkers

@@ -37,7 +37,7 @@ func startWriterAt(t *testing.T, client *fake.Clientset, clock clock.WithTicker)
 }
 
 func startWriterWith(t *testing.T, deps status.WriterDeps) *status.Writer {
-	w, err := status.NewWriter(status.WriterConfig{}, deps)
+	w, err := status.NewWriter(deps, status.WriterConfig{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-dev/berth/provision"
 	csiprovision "github.com/berth-dev/berth/provision/csi"
+	"github.com/berth-dev/berth/up/csisidecar"
 )
 
 type csiProvisionerFlags struct {
@@ -66,28 +67,25 @@ func (f csiProvisionerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts := csiSidecars{
-		driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
+	sidecar, err := newCSISidecar(config, csisidecar.Config{
+		Driver: csiprovision.Config{Name: name, Socket: f.address, Timeout: f.timeout,
 			ExtraCreateMetadata: f.metadata, DefaultFSType: f.fsType},
-		capacity: f.capacity, capacityPeriod: f.capacityPeriod, resize: f.resize,
-		options: []func(*provision.ProvisionController) error{
-			provision.LeaderElection(f.leaderElection), provision.Threadiness(f.workers),
+		Provision: true, Capacity: f.capacity, CapacityPeriod: f.capacityPeriod, Resize: f.resize,
+		LeaderElection: f.leaderElection, LeaderElectionNamespace: f.leaderNamespace,
+		ProvisionOptions: []func(*provision.ProvisionController) error{
+			provision.Threadiness(f.workers),
 			provision.MetricsPort(int32(f.metricsPort)), //nolint:gosec // the option checks it
 		},
-	}
-	if f.leaderNamespace != "" {
-		parts.options = append(parts.options, provision.LeaderElectionNamespace(f.leaderNamespace))
-	}
-	start, err := parts.start(config, logger)
+	}, nil, logger)
 	if err != nil {
 		return err
 	}
-	return start(ctx)
+	return sidecar.Start(ctx)
 }
 
 // driverName reads the driver's name over CSI. It waits for a driver that does not serve yet.
 func driverName(ctx context.Context, address string, logger *slog.Logger) (string, error) {
-	conn, err := dialDriver(address)
+	conn, err := csisidecar.Dial(address)
 	if err != nil {
 		return "", err
 	}

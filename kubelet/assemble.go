@@ -106,7 +106,7 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	cfg, d := &k.cfg, &k.deps
 	k.drivers = csi.NewDrivers()
 	k.csi, err = csi.New(csi.Deps{
-		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, OnLimitExceeded: func(driver string) { k.csiNode.AskLimit(driver) },
+		Client: d.Client, Drivers: k.drivers, Tokens: k.tokens, OnLimitExceeded: func(driver string) { k.csiNode.RefreshAllocatable(driver) },
 		Logger: d.Logger.With("room", "csi"),
 	}, csi.Config{RootDir: cfg.RootDir, NodeName: cfg.NodeName})
 	if err != nil {
@@ -132,13 +132,13 @@ func (k *Kubelet) furnishVolumes() (err error) {
 	k.drivers.Subscribe(k.volumes.Retry)
 	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,
-		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, LimitPeriod: k.csi.AllocatableUpdatePeriod,
+		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, RefreshPeriod: k.csi.AllocatableUpdatePeriod,
 		Clock: d.Clock, Logger: d.Logger.With("room", "csi"),
 	})
 	if err != nil {
 		return err
 	}
-	k.drivers.Subscribe(k.csiNode.PeriodsChanged)
+	k.drivers.Subscribe(k.csiNode.RefreshPeriodsChanged)
 	k.plugins, err = pluginmanager.New(
 		pluginmanager.Config{Dir: filepath.Join(cfg.RootDir, "plugins_registry")},
 		pluginmanager.Deps{
@@ -256,7 +256,7 @@ func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
 	}
 	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
-		Groups: k.cgroups, Layout: k.GetNodeConfig, RuntimePID: pid,
+		Cgroups: k.cgroups, Layout: k.GetNodeConfig, RuntimePID: pid,
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(k.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
 		},

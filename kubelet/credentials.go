@@ -63,7 +63,7 @@ func (k *Kubelet) keyring() (images.Keyring, error) {
 		return nil, err
 	}
 	programs, err := credentialprovider.New(credentialprovider.Config{Providers: providers, Dir: k.cfg.CredentialProvidersDir}, credentialprovider.Deps{
-		Account: k.serviceAccount, Token: k.tokens.Once, Clock: k.deps.Clock,
+		Account: k.serviceAccount, Token: k.tokens.Request, Clock: k.deps.Clock,
 	})
 	if err != nil {
 		return nil, err

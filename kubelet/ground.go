@@ -93,7 +93,7 @@ func (k *Kubelet) checkGround() error {
 	if !k.cfg.FailSwapOn {
 		return nil
 	}
-	facts, err := k.machine.Facts()
+	facts, err := k.machine.Info()
 	if err != nil {
 		return err
 	}

@@ -236,7 +236,7 @@ func TestMachineThatIsNotWanted(t *testing.T) {
 	require.Empty(t, events.Events)
 	k.oldGroups(false)
 	require.Contains(t, told(t, events), "Warning CgroupV1 ")
-	facts, err := k.machine.Facts()
+	facts, err := k.machine.Info()
 	require.NoError(t, err)
 	k.cfg.FailSwapOn = true
 	if facts.Swap > 0 {

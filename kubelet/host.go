@@ -76,7 +76,7 @@ func (h *host) current(pod *corev1.Pod) *corev1.Pod {
 func (h *host) ContainerLogs(ctx context.Context, pod *corev1.Pod, container string, opts *corev1.PodLogOptions,
 	stdout, stderr io.Writer,
 ) error {
-	full, err := logs.Pick(pod.Name, &pod.Status, container, opts.Previous)
+	full, err := logs.ContainerIDFor(pod.Name, &pod.Status, container, opts.Previous)
 	if err != nil {
 		return err
 	}

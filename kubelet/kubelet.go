@@ -328,7 +328,7 @@ func (k *Kubelet) word(memory int64, recursiveReadOnly bool) {
 	if one := k.cfg.SingleProcessOOMKill; one != nil {
 		resources.SingleProcessOOMKill = *one
 	}
-	if facts, err := k.machine.Facts(); err == nil {
+	if facts, err := k.machine.Info(); err == nil {
 		resources.SwapCapacity = facts.Swap
 	}
 	k.builder.words.Store(kuberuntime.NewBuilder(kuberuntime.Config{

@@ -75,5 +75,5 @@ func (k *Kubelet) settleLinks(ctx context.Context) error {
 		l.Target = filepath.Join(dir, kuberuntime.LogPath(l.Container, uint32(attempt)))
 		held = append(held, l)
 	}
-	return k.links.Settle(held)
+	return k.links.Reconcile(held)
 }

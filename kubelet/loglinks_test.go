@@ -82,5 +82,5 @@ func TestLinksAndLogsGoWithTheirPods(t *testing.T) {
 	none := &Kubelet{cfg: Config{PodLogsDir: pods}, deps: Deps{Runtime: held}}
 	require.NoError(t, none.connect())
 	require.NoError(t, none.settleLinks(t.Context()), "without a directory nothing is linked")
-	require.Nil(t, logs.NewLinks(filepath.Join(base, "absent"), pods).Settle(nil))
+	require.Nil(t, logs.NewLinks(filepath.Join(base, "absent"), pods).Reconcile(nil))
 }

@@ -122,7 +122,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		claims = &u.claimEvents
 	}
 	thresholds := node.DefaultThresholds()
-	thresholds.DiskEnough = EnoughFreeBytes
+	thresholds.DiskAvailableCap = EnoughFreeBytes
 	k, err := kubelet.New(kubelet.Config{
 		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
 		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(),

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type world struct {
+type fixture struct {
 	*csinode.Manager
 	t        *testing.T
 	client   *kubefake.Clientset
@@ -46,93 +46,93 @@ type world struct {
 	period   atomic.Int64 // how often drivers want to be asked for their limits
 }
 
-// soon is how long the tests wait for what needs no clock.
-const soon = time.Minute
+// testTimeout is how long the tests wait for what needs no clock.
+const testTimeout = time.Minute
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "node-uid"}}
-	w := &world{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCallMetrics(clock.RealClock{}),
+	f := &fixture{t: t, client: kubefake.NewClientset(node), drivers: csi.NewDrivers(), calls: csi.NewCallMetrics(clock.RealClock{}),
 		clock: testclock.NewFakeClock(time.Now()), current: node}
 	registered := make(chan struct{})
 	close(registered)
 	var err error
-	w.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
-		Client: w.client, Drivers: w.drivers, Calls: w.calls, Registered: registered, Node: func() *corev1.Node {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.current
+	f.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
+		Client: f.client, Drivers: f.drivers, Calls: f.calls, Registered: registered, Node: func() *corev1.Node {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.current
 		},
-		LimitPeriod: func(string) time.Duration { return time.Duration(w.period.Load()) },
-		Clock:       w.clock, NotReady: func(err error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.notReady = err
+		RefreshPeriod: func(string) time.Duration { return time.Duration(f.period.Load()) },
+		Clock:         f.clock, NotReady: func(err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.notReady = err
 		},
 	})
 	require.NoError(t, err)
-	return w
+	return f
 }
 
-func (w *world) start() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+func (f *fixture) start() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- w.Start(ctx) }()
-	w.t.Cleanup(func() {
+	go func() { done <- f.Start(ctx) }()
+	f.t.Cleanup(func() {
 		cancel()
-		require.NoError(w.t, <-done)
-		w.drivers.Close()
+		require.NoError(f.t, <-done)
+		f.drivers.Close()
 	})
 }
 
-func (w *world) driver(name string, change ...func(*fake.Config)) pluginmanager.Plugin {
-	w.t.Helper()
+func (f *fixture) driver(name string, change ...func(*fake.Config)) pluginmanager.Plugin {
+	f.t.Helper()
 	base, err := os.MkdirTemp("", "csinode")
-	require.NoError(w.t, err)
+	require.NoError(f.t, err)
 	config := fake.Config{
 		Name: name, NodeID: "id-of-" + name, Dir: filepath.Join(base, "d"), MaxVolumes: 5,
 		Topology:     map[string]string{"topology.test/zone": "z1", "topology.test/rack": "r1"},
 		Capabilities: []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
 	}
-	for _, f := range change {
-		f(&config)
+	for _, apply := range change {
+		apply(&config)
 	}
 	driver := fake.New(config)
-	require.NoError(w.t, driver.Serve(""))
-	w.t.Cleanup(func() {
+	require.NoError(f.t, driver.Serve(""))
+	f.t.Cleanup(func() {
 		driver.Stop()
-		require.NoError(w.t, os.RemoveAll(base))
+		require.NoError(f.t, os.RemoveAll(base))
 	})
 	return pluginmanager.Plugin{Type: "CSIPlugin", Name: name, Endpoint: driver.Endpoint(), Versions: []string{"1.0.0"}}
 }
 
-func (w *world) csiNode() *storagev1.CSINode {
-	w.t.Helper()
-	object, err := w.client.StorageV1().CSINodes().Get(w.t.Context(), "here", metav1.GetOptions{})
-	require.NoError(w.t, err)
+func (f *fixture) csiNode() *storagev1.CSINode {
+	f.t.Helper()
+	object, err := f.client.StorageV1().CSINodes().Get(f.t.Context(), "here", metav1.GetOptions{})
+	require.NoError(f.t, err)
 	return object
 }
 
-func (w *world) node() *corev1.Node {
-	w.t.Helper()
-	object, err := w.client.CoreV1().Nodes().Get(w.t.Context(), "here", metav1.GetOptions{})
-	require.NoError(w.t, err)
+func (f *fixture) node() *corev1.Node {
+	f.t.Helper()
+	object, err := f.client.CoreV1().Nodes().Get(f.t.Context(), "here", metav1.GetOptions{})
+	require.NoError(f.t, err)
 	return object
 }
 
 func TestDriversAreWrittenDown(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	one, two := w.driver("one"), w.driver("two", func(c *fake.Config) { c.MaxVolumes, c.Topology = 0, nil })
+	f := newFixture(t)
+	f.start()
+	one, two := f.driver("one"), f.driver("two", func(c *fake.Config) { c.MaxVolumes, c.Topology = 0, nil })
 	var wg sync.WaitGroup
 	for _, plugin := range []pluginmanager.Plugin{one, two} {
 		wg.Go(func() {
-			if err := w.Register(t.Context(), plugin); err != nil {
+			if err := f.Register(t.Context(), plugin); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	object := w.csiNode()
+	object := f.csiNode()
 	require.Equal(t, "Node", object.OwnerReferences[0].Kind)
 	require.EqualValues(t, "node-uid", object.OwnerReferences[0].UID)
 	require.Contains(t, object.Annotations["storage.alpha.kubernetes.io/migrated-plugins"], "kubernetes.io/gce-pd")
@@ -141,40 +141,40 @@ func TestDriversAreWrittenDown(t *testing.T) {
 			Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(5))}},
 		{Name: "two", NodeID: "id-of-two"},
 	}, object.Spec.Drivers)
-	node := w.node()
+	node := f.node()
 	require.JSONEq(t, `{"one":"id-of-one","two":"id-of-two"}`, node.Annotations["csi.volume.kubernetes.io/nodeid"])
 	require.Equal(t, "z1", node.Labels["topology.test/zone"])
 	for _, name := range []string{"one", "two"} {
-		_, err := w.drivers.Get(name)
+		_, err := f.drivers.Get(name)
 		require.NoError(t, err)
 	}
 
-	writes := len(w.client.Actions())
-	require.NoError(t, w.Register(t.Context(), one), "a driver that comes again")
-	for _, action := range w.client.Actions()[writes:] {
+	writes := len(f.client.Actions())
+	require.NoError(t, f.Register(t.Context(), one), "a driver that comes again")
+	for _, action := range f.client.Actions()[writes:] {
 		require.Equal(t, "get", action.GetVerb(), "what is written already is not written again")
 	}
-	require.NoError(t, w.Deregister(t.Context(), one))
-	require.Len(t, w.csiNode().Spec.Drivers, 1)
-	require.JSONEq(t, `{"two":"id-of-two"}`, w.node().Annotations["csi.volume.kubernetes.io/nodeid"])
-	_, err := w.drivers.Get("one")
+	require.NoError(t, f.Deregister(t.Context(), one))
+	require.Len(t, f.csiNode().Spec.Drivers, 1)
+	require.JSONEq(t, `{"two":"id-of-two"}`, f.node().Annotations["csi.volume.kubernetes.io/nodeid"])
+	_, err := f.drivers.Get("one")
 	require.ErrorContains(t, err, "not found in the list of registered CSI drivers")
-	require.NoError(t, w.Deregister(t.Context(), one), "twice is fine")
+	require.NoError(t, f.Deregister(t.Context(), one), "twice is fine")
 }
 
 // TestCallsOfDriversAreMeasured has a driver called for what it can and what it is, and then not wait for the answer.
 func TestCallsOfDriversAreMeasured(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	require.NoError(t, w.Register(t.Context(), w.driver("one")))
-	driver, err := w.drivers.Get("one")
+	f := newFixture(t)
+	f.start()
+	require.NoError(t, f.Register(t.Context(), f.driver("one")))
+	driver, err := f.drivers.Get("one")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = driver.NodeInfo(ctx)
 	require.Error(t, err)
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(w.calls)
+	registry.MustRegister(f.calls)
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, 1)
@@ -195,49 +195,49 @@ func TestCallsOfDriversAreMeasured(t *testing.T) {
 }
 
 func TestDriversThatCannotBe(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	old := w.driver("old")
+	f := newFixture(t)
+	f.start()
+	old := f.driver("old")
 	old.Versions = []string{"0.3.0"}
-	require.ErrorContains(t, w.Register(t.Context(), old), "none of them is 1.x")
-	nameless := w.driver("nameless", func(c *fake.Config) { c.NodeID = "" })
-	require.ErrorContains(t, w.Register(t.Context(), nameless), "it gave none")
-	hostile := w.driver("hostile")
+	require.ErrorContains(t, f.Register(t.Context(), old), "none of them is 1.x")
+	nameless := f.driver("nameless", func(c *fake.Config) { c.NodeID = "" })
+	require.ErrorContains(t, f.Register(t.Context(), nameless), "it gave none")
+	hostile := f.driver("hostile")
 	hostile.Name = "../../etc"
-	require.ErrorContains(t, w.Register(t.Context(), hostile), "not a domain name")
-	require.NoError(t, w.Register(t.Context(), w.driver("good")))
-	moved := w.driver("moved", func(c *fake.Config) { c.Topology = map[string]string{"topology.test/zone": "z2"} })
-	require.ErrorContains(t, w.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver says "z2"`)
-	require.Len(t, w.csiNode().Spec.Drivers, 1)
+	require.ErrorContains(t, f.Register(t.Context(), hostile), "not a domain name")
+	require.NoError(t, f.Register(t.Context(), f.driver("good")))
+	moved := f.driver("moved", func(c *fake.Config) { c.Topology = map[string]string{"topology.test/zone": "z2"} })
+	require.ErrorContains(t, f.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver says "z2"`)
+	require.Len(t, f.csiNode().Spec.Drivers, 1)
 }
 
 func TestNewNodeGetsEverythingAnew(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	first := w.node()
-	w.NodeChanged(first)
-	require.NoError(t, w.Register(t.Context(), w.driver("one")))
-	require.NoError(t, w.client.StorageV1().CSINodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
+	f := newFixture(t)
+	f.start()
+	first := f.node()
+	f.NodeChanged(first)
+	require.NoError(t, f.Register(t.Context(), f.driver("one")))
+	require.NoError(t, f.client.StorageV1().CSINodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
 	second := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", UID: "second"}}
-	require.NoError(t, w.client.CoreV1().Nodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
-	_, err := w.client.CoreV1().Nodes().Create(t.Context(), second, metav1.CreateOptions{})
+	require.NoError(t, f.client.CoreV1().Nodes().Delete(t.Context(), "here", metav1.DeleteOptions{}))
+	_, err := f.client.CoreV1().Nodes().Create(t.Context(), second, metav1.CreateOptions{})
 	require.NoError(t, err)
-	w.mu.Lock()
-	w.current = second
-	w.mu.Unlock()
-	w.NodeChanged(second)
+	f.mu.Lock()
+	f.current = second
+	f.mu.Unlock()
+	f.NodeChanged(second)
 	require.Eventually(t, func() bool {
-		object, err := w.client.StorageV1().CSINodes().Get(t.Context(), "here", metav1.GetOptions{})
+		object, err := f.client.StorageV1().CSINodes().Get(t.Context(), "here", metav1.GetOptions{})
 		return err == nil && len(object.Spec.Drivers) == 1 && object.OwnerReferences[0].UID == "second"
 	}, time.Minute, time.Millisecond)
-	require.Equal(t, "z1", w.node().Labels["topology.test/zone"])
+	require.Equal(t, "z1", f.node().Labels["topology.test/zone"])
 }
 
 func TestNodeIsNotReadyWithoutItsCSINode(t *testing.T) {
-	w := newWorld(t)
+	f := newFixture(t)
 	var mu sync.Mutex
 	failing := true
-	w.client.PrependReactor("create", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("create", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if failing {
@@ -246,19 +246,19 @@ func TestNodeIsNotReadyWithoutItsCSINode(t *testing.T) {
 		return false, nil, nil
 	})
 	reason := func() error {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.notReady
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.notReady
 	}
-	w.start()
+	f.start()
 	require.Eventually(t, func() bool { return reason() != nil }, time.Minute, time.Millisecond)
 	require.ErrorContains(t, reason(), "CSINode is not yet initialized")
 	mu.Lock()
 	failing = false
 	mu.Unlock()
 	require.Eventually(t, func() bool {
-		w.clock.Step(100 * time.Millisecond)
+		f.clock.Step(100 * time.Millisecond)
 		return reason() == nil
 	}, time.Minute, time.Millisecond)
-	w.csiNode()
+	f.csiNode()
 }

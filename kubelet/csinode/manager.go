@@ -31,9 +31,9 @@ const (
 	migratedAnnotation = "storage.alpha.kubernetes.io/migrated-plugins"
 	migratedPlugins    = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder," +
 		"kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume"
-	// firstRetry and lastRetry bound the pause before the CSINode is tried again.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 10 * time.Second
+	// initialBackoff and maxBackoff bound the pause before the CSINode is tried again.
+	initialBackoff = 100 * time.Millisecond
+	maxBackoff     = 10 * time.Second
 )
 
 // Config is the values that a Manager runs with.
@@ -42,7 +42,7 @@ type Config struct {
 	NodeName string
 }
 
-// Deps is what a Manager needs. NotReady, LimitPeriod, Clock and Logger may be nil.
+// Deps is what a Manager needs. NotReady, RefreshPeriod, Clock and Logger may be nil.
 type Deps struct {
 	Client kubernetes.Interface
 	// Drivers gets the drivers that are registered.
@@ -54,29 +54,29 @@ type Deps struct {
 	Node       func() *corev1.Node
 	// NotReady makes the node not ready while there is no CSINode; nil ends that.
 	NotReady func(reason error)
-	// LimitPeriod is how often a driver is to be asked how many volumes the node can have; 0 is never again.
-	// PeriodsChanged says that its answers may have changed. It must not block. Nil asks none.
-	LimitPeriod func(driver string) time.Duration
-	Clock       clock.Clock
-	Logger      *slog.Logger
+	// RefreshPeriod is how often a driver is to be asked how many volumes the node can have; 0 is never again.
+	// RefreshPeriodsChanged says that its answers may have changed. It must not block. Nil asks none.
+	RefreshPeriod func(driver string) time.Duration
+	Clock         clock.Clock
+	Logger        *slog.Logger
 }
 
 // Manager keeps the CSINode. It is safe for concurrent use.
 type Manager struct {
-	config Config
-	deps   Deps
-	made   chan struct{} // closed when the CSINode exists
-	wake   chan struct{} // has a value when the Node may be another one
+	config       Config
+	deps         Deps
+	created      chan struct{} // closed when the CSINode exists
+	nodeReplaced chan struct{} // has a value when the Node may be another one
 
-	writing sync.Mutex // held while one of the objects is written, so that our own writes do not conflict
+	writeMu sync.Mutex // held while one of the objects is written, so that our own writes do not conflict
 
-	limits chan struct{} // has a value when drivers may have to be asked for their limits
+	refreshWakeup chan struct{} // has a value when drivers may have to be asked for their limits
 
-	mu    sync.Mutex // guards all below
-	node  types.UID
-	known map[string]*csipb.NodeGetInfoResponse // what the drivers said, by name
-	told  map[string]time.Time                  // when they were asked for it
-	asked map[string]struct{}                   // those that are to be asked again now
+	mu          sync.Mutex // guards all below
+	node        types.UID
+	infos       map[string]*csipb.NodeGetInfoResponse // what the drivers said, by name
+	lastRefresh map[string]time.Time                  // when they were asked for it
+	requested   map[string]struct{}                   // those that are to be asked again now
 }
 
 var _ pluginmanager.Handler = (*Manager)(nil)
@@ -92,8 +92,8 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if deps.NotReady == nil {
 		deps.NotReady = func(error) {}
 	}
-	if deps.LimitPeriod == nil {
-		deps.LimitPeriod = func(string) time.Duration { return 0 }
+	if deps.RefreshPeriod == nil {
+		deps.RefreshPeriod = func(string) time.Duration { return 0 }
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -102,9 +102,9 @@ func New(config Config, deps Deps) (*Manager, error) {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		config: config, deps: deps, made: make(chan struct{}), wake: make(chan struct{}, 1),
-		known: make(map[string]*csipb.NodeGetInfoResponse), limits: make(chan struct{}, 1),
-		told: make(map[string]time.Time), asked: make(map[string]struct{}),
+		config: config, deps: deps, created: make(chan struct{}), nodeReplaced: make(chan struct{}, 1),
+		infos: make(map[string]*csipb.NodeGetInfoResponse), refreshWakeup: make(chan struct{}, 1),
+		lastRefresh: make(map[string]time.Time), requested: make(map[string]struct{}),
 	}, nil
 }
 
@@ -119,15 +119,15 @@ func (m *Manager) Start(ctx context.Context) error {
 	if !m.try(ctx, func() error { _, err := m.ensure(ctx); return err }) {
 		return nil
 	}
-	close(m.made)
+	close(m.created)
 	var limits sync.WaitGroup
 	defer limits.Wait()
-	limits.Go(func() { m.keepLimits(ctx) })
+	limits.Go(func() { m.refreshLoop(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.wake:
+		case <-m.nodeReplaced:
 		}
 		if !m.try(ctx, func() error { return m.writeAll(ctx) }) {
 			return nil
@@ -137,7 +137,7 @@ func (m *Manager) Start(ctx context.Context) error {
 
 // try tries until it succeeds, which it reports, or ctx ends. Meanwhile the node is not ready.
 func (m *Manager) try(ctx context.Context, write func() error) bool {
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+	for backoff := initialBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := write()
 		if err == nil {
 			m.deps.NotReady(nil)
@@ -148,7 +148,7 @@ func (m *Manager) try(ctx context.Context, write func() error) bool {
 		}
 		m.deps.NotReady(fmt.Errorf("CSINode is not yet initialized: %w", err))
 		m.deps.Logger.Warn("the CSINode was not written, trying again", "error", err)
-		timer := m.deps.Clock.NewTimer(pause)
+		timer := m.deps.Clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
@@ -164,7 +164,7 @@ func (m *Manager) NodeChanged(node *corev1.Node) {
 	defer m.mu.Unlock()
 	if m.node != "" && m.node != node.UID {
 		select {
-		case m.wake <- struct{}{}:
+		case m.nodeReplaced <- struct{}{}:
 		default:
 		}
 	}
@@ -174,15 +174,15 @@ func (m *Manager) NodeChanged(node *corev1.Node) {
 // writeAll writes down all drivers that are registered, for the Node may be a new one. A CSINode of the Node before is
 // not waited for to go: it is taken over.
 func (m *Manager) writeAll(ctx context.Context) error {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	m.writeMu.Lock()
+	defer m.writeMu.Unlock()
 	m.mu.Lock()
-	known := maps.Clone(m.known)
+	infos := maps.Clone(m.infos)
 	m.mu.Unlock()
-	if err := m.own(ctx); err != nil {
+	if err := m.setOwner(ctx); err != nil {
 		return err
 	}
-	for name, info := range known {
+	for name, info := range infos {
 		if err := m.write(ctx, name, info); err != nil {
 			return err
 		}
@@ -197,7 +197,7 @@ func (m *Manager) ensure(ctx context.Context) (*storagev1.CSINode, error) {
 	if err == nil || !apierrors.IsNotFound(err) {
 		return object, err
 	}
-	owner, err := m.owner()
+	owner, err := m.ownerRef()
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +211,8 @@ func (m *Manager) ensure(ctx context.Context) (*storagev1.CSINode, error) {
 	return object, err
 }
 
-// owner is the Node, with which the CSINode is to go.
-func (m *Manager) owner() (metav1.OwnerReference, error) {
+// ownerRef is the Node, with which the CSINode is to go.
+func (m *Manager) ownerRef() (metav1.OwnerReference, error) {
 	node := m.deps.Node()
 	if node == nil {
 		return metav1.OwnerReference{}, errors.New("the Node is not known yet")
@@ -220,14 +220,14 @@ func (m *Manager) owner() (metav1.OwnerReference, error) {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, nil
 }
 
-// own makes the present Node the owner of the CSINode.
-func (m *Manager) own(ctx context.Context) error {
+// setOwner makes the present Node the owner of the CSINode.
+func (m *Manager) setOwner(ctx context.Context) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		object, err := m.ensure(ctx)
 		if err != nil {
 			return err
 		}
-		owner, err := m.owner()
+		owner, err := m.ownerRef()
 		if err != nil {
 			return err
 		}
@@ -247,15 +247,15 @@ func (m *Manager) Register(ctx context.Context, plugin pluginmanager.Plugin) err
 	if err := checkVersions(plugin); err != nil {
 		return err
 	}
-	var measured []grpc.DialOption
+	var options []grpc.DialOption
 	if m.deps.Calls != nil {
-		measured = append(measured, m.deps.Calls.DialOption(plugin.Name))
+		options = append(options, m.deps.Calls.DialOption(plugin.Name))
 	}
-	driver, err := csi.Dial(ctx, plugin.Name, plugin.Endpoint, measured...)
+	driver, err := csi.Dial(ctx, plugin.Name, plugin.Endpoint, options...)
 	if err != nil {
 		return err
 	}
-	if err := m.takeOn(ctx, driver); err != nil {
+	if err := m.registerDriver(ctx, driver); err != nil {
 		_ = driver.Close()
 		return err
 	}
@@ -277,9 +277,9 @@ func checkVersions(plugin pluginmanager.Plugin) error {
 		plugin.Name, plugin.Versions)
 }
 
-func (m *Manager) takeOn(ctx context.Context, driver *csi.Driver) error {
+func (m *Manager) registerDriver(ctx context.Context, driver *csi.Driver) error {
 	select {
-	case <-m.made:
+	case <-m.created:
 	case <-ctx.Done():
 		return fmt.Errorf("register csi driver %q: wait for the CSINode: %w", driver.Name, ctx.Err())
 	}
@@ -287,30 +287,30 @@ func (m *Manager) takeOn(ctx context.Context, driver *csi.Driver) error {
 	if err != nil {
 		return err
 	}
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	m.writeMu.Lock()
+	defer m.writeMu.Unlock()
 	if err := m.write(ctx, driver.Name, info); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known[driver.Name], m.told[driver.Name] = info, m.deps.Clock.Now()
+	m.infos[driver.Name], m.lastRefresh[driver.Name] = info, m.deps.Clock.Now()
 	return nil
 }
 
 // write writes one driver down. The caller holds writing.
 func (m *Manager) write(ctx context.Context, name string, info *csipb.NodeGetInfoResponse) error {
 	topology := info.GetAccessibleTopology().GetSegments()
-	if err := m.tellNode(ctx, name, info.GetNodeId(), topology); err != nil {
+	if err := m.patchNode(ctx, name, info.GetNodeId(), topology); err != nil {
 		return err
 	}
-	return m.change(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
-		return append(without(drivers, name), entry(name, info))
+	return m.updateDrivers(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		return append(withoutDriver(drivers, name), csiNodeDriver(name, info))
 	})
 }
 
-// entry is what the CSINode says of a driver.
-func entry(name string, info *csipb.NodeGetInfoResponse) storagev1.CSINodeDriver {
+// csiNodeDriver is what the CSINode says of a driver.
+func csiNodeDriver(name string, info *csipb.NodeGetInfoResponse) storagev1.CSINodeDriver {
 	e := storagev1.CSINodeDriver{Name: name, NodeID: info.GetNodeId()}
 	for key := range info.GetAccessibleTopology().GetSegments() {
 		e.TopologyKeys = append(e.TopologyKeys, key)
@@ -322,7 +322,7 @@ func entry(name string, info *csipb.NodeGetInfoResponse) storagev1.CSINodeDriver
 	return e
 }
 
-func without(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINodeDriver {
+func withoutDriver(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINodeDriver {
 	return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool { return d.Name == name })
 }
 
@@ -333,28 +333,28 @@ func (m *Manager) Deregister(ctx context.Context, plugin pluginmanager.Plugin) e
 			return nil
 		}
 	}
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	m.writeMu.Lock()
+	defer m.writeMu.Unlock()
 	m.mu.Lock()
-	delete(m.known, plugin.Name)
-	delete(m.told, plugin.Name)
+	delete(m.infos, plugin.Name)
+	delete(m.lastRefresh, plugin.Name)
 	m.mu.Unlock()
-	if err := m.change(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
-		return without(drivers, plugin.Name)
+	if err := m.updateDrivers(ctx, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		return withoutDriver(drivers, plugin.Name)
 	}); err != nil {
 		return err
 	}
-	return m.tellNode(ctx, plugin.Name, "", nil)
+	return m.patchNode(ctx, plugin.Name, "", nil)
 }
 
-// change changes the drivers of the CSINode, and writes it if that makes a difference.
-func (m *Manager) change(ctx context.Context, how func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) error {
+// updateDrivers changes the drivers of the CSINode, and writes it if that makes a difference.
+func (m *Manager) updateDrivers(ctx context.Context, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		object, err := m.ensure(ctx)
 		if err != nil {
 			return err
 		}
-		drivers := how(object.Spec.Drivers)
+		drivers := change(object.Spec.Drivers)
 		if sameDrivers(drivers, object.Spec.Drivers) {
 			return nil
 		}

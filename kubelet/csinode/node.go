@@ -28,9 +28,9 @@ func sameDrivers(a, b []storagev1.CSINodeDriver) bool {
 	return equality.Semantic.DeepEqual(sorted(a), sorted(b))
 }
 
-// tellNode writes a driver's name of this node and its topology into the Node. An empty id takes the driver's name
+// patchNode writes a driver's name of this node and its topology into the Node. An empty id takes the driver's name
 // away; topology labels stay, because others may rely on them.
-func (m *Manager) tellNode(ctx context.Context, driver, id string, topology map[string]string) error {
+func (m *Manager) patchNode(ctx context.Context, driver, id string, topology map[string]string) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := nodes.Get(ctx, m.config.NodeName, metav1.GetOptions{})
@@ -50,7 +50,7 @@ func (m *Manager) tellNode(ctx context.Context, driver, id string, topology map[
 	return nil
 }
 
-// nodePatch is the patch that tellNode makes, nil if the Node says all that already.
+// nodePatch is the patch that patchNode makes, nil if the Node says all that already.
 func nodePatch(node *corev1.Node, driver, id string, topology map[string]string) ([]byte, error) {
 	ids := map[string]string{}
 	if raw := node.Annotations[nodeIDAnnotation]; raw != "" {

@@ -30,15 +30,15 @@ func (l Link) name() string {
 // Links keeps a directory with a link to the log of each container instance that the runtime holds. It touches nothing
 // there but links that lead below a directory of its own. Its methods may be called concurrently.
 type Links struct {
-	dir, below string
+	dir, logRoot string
 
-	mu   sync.Mutex
-	made map[string]string // names of the links that this process made or found, by container ID
+	mu    sync.Mutex
+	names map[string]string // names of the links that this process made or found, by container ID
 }
 
 // NewLinks makes a Links for a directory, which is made when it is needed, with logs below another one.
-func NewLinks(dir, below string) *Links {
-	return &Links{dir: dir, below: filepath.Clean(below) + "/", made: map[string]string{}}
+func NewLinks(dir, logRoot string) *Links {
+	return &Links{dir: dir, logRoot: filepath.Clean(logRoot) + "/", names: map[string]string{}}
 }
 
 // Add makes a link, in the place of one that leads elsewhere.
@@ -61,7 +61,7 @@ func (l *Links) add(link Link) error {
 			return fmt.Errorf("link log of container %q: %w", link.Container, err)
 		}
 	}
-	l.made[link.ID] = link.name()
+	l.names[link.ID] = link.name()
 	return nil
 }
 
@@ -69,28 +69,28 @@ func (l *Links) add(link Link) error {
 func (l *Links) Remove(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name, ok := l.made[id]
+	name, ok := l.names[id]
 	if !ok {
 		return nil
 	}
 	if err := os.Remove(filepath.Join(l.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove log link of container %s: %w", id, err)
 	}
-	delete(l.made, id)
+	delete(l.names, id)
 	return nil
 }
 
-// Settle makes the links that an earlier process owed, given what the runtime holds, and removes those that it left
+// Reconcile makes the links that an earlier process owed, given what the runtime holds, and removes those that it left
 // behind. What this process has made meanwhile stays.
-func (l *Links) Settle(held []Link) error {
+func (l *Links) Reconcile(existing []Link) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
 	keep := map[string]bool{}
-	for _, name := range l.made {
+	for _, name := range l.names {
 		keep[name] = true
 	}
-	for _, link := range held {
+	for _, link := range existing {
 		errs = append(errs, l.add(link))
 		keep[link.name()] = true
 	}
@@ -101,7 +101,7 @@ func (l *Links) Settle(held []Link) error {
 	for _, entry := range entries {
 		path := filepath.Join(l.dir, entry.Name())
 		target, err := os.Readlink(path)
-		if keep[entry.Name()] || err != nil || !strings.HasPrefix(target, l.below) {
+		if keep[entry.Name()] || err != nil || !strings.HasPrefix(target, l.logRoot) {
 			continue // wanted, or not ours
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

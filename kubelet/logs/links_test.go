@@ -11,10 +11,10 @@ import (
 
 func TestLinks(t *testing.T) {
 	base := t.TempDir()
-	dir, below := filepath.Join(base, "containers"), filepath.Join(base, "pods")
+	dir, logRoot := filepath.Join(base, "containers"), filepath.Join(base, "pods")
 	path := func(name string) string { return filepath.Join(dir, name) }
-	a := Link{Pod: "web", Namespace: "ns", Container: "app", ID: "1a", Target: filepath.Join(below, "ns_web_u/app/0.log")}
-	l := NewLinks(dir, below)
+	a := Link{Pod: "web", Namespace: "ns", Container: "app", ID: "1a", Target: filepath.Join(logRoot, "ns_web_u/app/0.log")}
+	l := NewLinks(dir, logRoot)
 	require.NoError(t, l.Add(a))
 	require.NoError(t, l.Add(a), "again")
 	target, err := os.Readlink(path("web_ns_app-1a.log"))
@@ -32,11 +32,11 @@ func TestLinks(t *testing.T) {
 	require.NoError(t, os.WriteFile(path("file.log"), nil, 0o600))
 	b := a
 	b.ID = "2b"
-	next := NewLinks(dir, below)
+	next := NewLinks(dir, logRoot)
 	fresh := a
 	fresh.ID = "3c" // made after the runtime was listed
 	require.NoError(t, next.Add(fresh))
-	require.NoError(t, next.Settle([]Link{b}))
+	require.NoError(t, next.Reconcile([]Link{b}))
 	require.NoFileExists(t, path("web_ns_app-1a.log"))
 	var names []string
 	entries, err := os.ReadDir(dir)

@@ -223,7 +223,7 @@ func TestPick(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.status.Name = "c"
-			got, err := Pick("p", &corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{c.status}}, "c", c.previous)
+			got, err := ContainerIDFor("p", &corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{c.status}}, "c", c.previous)
 			if c.fault != "" {
 				require.ErrorContains(t, err, c.fault)
 				return
@@ -232,7 +232,7 @@ func TestPick(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
-	_, err := Pick("p", &corev1.PodStatus{}, "c", false)
+	_, err := ContainerIDFor("p", &corev1.PodStatus{}, "c", false)
 	require.EqualError(t, err, `container "c" in pod "p" is not available`)
 }
 

@@ -25,7 +25,7 @@ type Options struct {
 }
 
 // FromPodLogOptions converts the options of a request that came in at now. Which container and whether its previous
-// instance is meant is [Pick]'s business.
+// instance is meant is [ContainerIDFor]'s business.
 func FromPodLogOptions(o *corev1.PodLogOptions, now time.Time) (Options, error) {
 	if o == nil {
 		return Options{}, nil
@@ -51,10 +51,10 @@ func FromPodLogOptions(o *corev1.PodLogOptions, now time.Time) (Options, error) 
 	return opts, nil
 }
 
-// Pick returns the runtime id ("containerd://…" as it stands in the status) of the container instance whose log is
+// ContainerIDFor returns the runtime id ("containerd://…" as it stands in the status) of the container instance whose log is
 // asked for: the one that runs or ran last, or with previous the one before it. An error says why there is none.
-func Pick(podName string, status *corev1.PodStatus, name string, previous bool) (string, error) {
-	s := find(status, name)
+func ContainerIDFor(podName string, status *corev1.PodStatus, name string, previous bool) (string, error) {
+	s := findStatus(status, name)
 	if s == nil {
 		return "", fmt.Errorf("container %q in pod %q is not available", name, podName)
 	}
@@ -87,7 +87,7 @@ func Pick(podName string, status *corev1.PodStatus, name string, previous bool) 
 	return "", fmt.Errorf("container %q in pod %q is waiting to start: %s", name, podName, reason)
 }
 
-func find(status *corev1.PodStatus, name string) *corev1.ContainerStatus {
+func findStatus(status *corev1.PodStatus, name string) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{
 		status.ContainerStatuses, status.InitContainerStatuses, status.EphemeralContainerStatuses,
 	} {

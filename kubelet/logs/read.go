@@ -16,7 +16,7 @@ import (
 // returns nil at the end of the log, or of the part that is asked for. A follower reads on in the new file when the
 // log is rotated, and returns the context's error when that ends first.
 func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writer) error {
-	f := &follower{path: path, sink: newSink(opts, stdout, stderr), done: opts.Done}
+	f := &follower{path: path, writer: newRecordWriter(opts, stdout, stderr), done: opts.Done}
 	if err := f.open(); err != nil {
 		return err
 	}
@@ -47,9 +47,9 @@ func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 
 // follower reads one log, file after file.
 type follower struct {
-	path string
-	sink *sink
-	done <-chan struct{}
+	path   string
+	writer *recordWriter
+	done   <-chan struct{}
 
 	file    *os.File
 	reader  *bufio.Reader
@@ -95,7 +95,7 @@ func (f *follower) flush() error {
 	}
 	line := f.pending
 	f.pending = nil
-	return f.sink.write(line)
+	return f.writer.write(line)
 }
 
 // follow reads until the container is done.
@@ -113,7 +113,7 @@ func (f *follower) follow(ctx context.Context) error {
 			return err
 		}
 		// A new file with something in it means that the runtime has let go of the old one.
-		if switched, err := f.rotate(ctx, false); err != nil {
+		if switched, err := f.switchFile(ctx, false); err != nil {
 			return err
 		} else if switched {
 			continue
@@ -139,7 +139,7 @@ func (f *follower) finish(ctx context.Context) error {
 		if err := f.drain(ctx); err != nil {
 			return err
 		}
-		switched, err := f.rotate(ctx, true)
+		switched, err := f.switchFile(ctx, true)
 		if err != nil {
 			return err
 		}
@@ -149,21 +149,21 @@ func (f *follower) finish(ctx context.Context) error {
 	}
 }
 
-// rotate goes over to the file that has taken the place of the one that is read, if there is one; without final only
+// switchFile goes over to the file that has taken the place of the one that is read, if there is one; without final only
 // if it holds something. It says whether it has.
-func (f *follower) rotate(ctx context.Context, final bool) (bool, error) {
-	there, err := os.Stat(f.path)
+func (f *follower) switchFile(ctx context.Context, final bool) (bool, error) {
+	current, err := os.Stat(f.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil // between two files, or gone with its container
 	}
 	if err != nil {
 		return false, fmt.Errorf("look at log file: %w", err)
 	}
-	here, err := f.file.Stat()
+	opened, err := f.file.Stat()
 	if err != nil {
 		return false, fmt.Errorf("look at log file %q: %w", f.path, err)
 	}
-	if os.SameFile(here, there) || there.Size() == 0 && !final {
+	if os.SameFile(opened, current) || current.Size() == 0 && !final {
 		return false, nil
 	}
 	// What came into the old file since it was read last comes before all of the new one.

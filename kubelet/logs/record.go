@@ -22,11 +22,11 @@ type record struct {
 // parse reads one line of the file, with or without its newline. It says whether the line has the right form.
 func parse(line []byte) (record, bool) {
 	body, ended := bytes.CutSuffix(line, []byte{'\n'})
-	stamp, rest, ok := bytes.Cut(body, []byte{' '})
+	timestamp, rest, ok := bytes.Cut(body, []byte{' '})
 	if !ok {
 		return record{}, false
 	}
-	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	at, err := time.Parse(time.RFC3339Nano, string(timestamp))
 	if err != nil {
 		return record{}, false
 	}
@@ -45,24 +45,24 @@ func parse(line []byte) (record, bool) {
 
 var errLimit = errors.New("limit of bytes is reached")
 
-// sink writes records to the two streams.
-type sink struct {
+// recordWriter writes records to the two streams.
+type recordWriter struct {
 	opts           Options
 	stdout, stderr io.Writer // nil ones are left out
 	left           int64     // bytes that may still be written; -1 means any number
 	midLine        map[string]bool
 }
 
-func newSink(opts Options, stdout, stderr io.Writer) *sink {
+func newRecordWriter(opts Options, stdout, stderr io.Writer) *recordWriter {
 	left := int64(-1)
 	if opts.LimitBytes != nil {
 		left = *opts.LimitBytes
 	}
-	return &sink{opts: opts, stdout: stdout, stderr: stderr, left: left, midLine: map[string]bool{}}
+	return &recordWriter{opts: opts, stdout: stdout, stderr: stderr, left: left, midLine: map[string]bool{}}
 }
 
 // write writes one line of the file. A line that is no record, torn by a full disk perhaps, is shown as it is.
-func (s *sink) write(line []byte) error {
+func (s *recordWriter) write(line []byte) error {
 	r, ok := parse(line)
 	if !ok {
 		return s.put(s.stdout, line)
@@ -81,7 +81,7 @@ func (s *sink) write(line []byte) error {
 	return s.put(w, r.content)
 }
 
-func (s *sink) put(w io.Writer, content []byte) error {
+func (s *recordWriter) put(w io.Writer, content []byte) error {
 	if w == nil {
 		return nil
 	}

@@ -31,19 +31,19 @@ func TerminationMessage(ctx context.Context, s *container.ContainerStatus) strin
 	if s.State != container.StateExited {
 		return ""
 	}
-	own := ownMessage(s)
-	if own == "" && s.ExitCode != 0 && s.Reason != "ContainerCannotRun" &&
+	message := readMessageFile(s)
+	if message == "" && s.ExitCode != 0 && s.Reason != "ContainerCannotRun" &&
 		s.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
-		own = logEnd(ctx, s.LogPath)
+		message = readLogTail(ctx, s.LogPath)
 	}
-	if own == "" || s.Message == "" {
-		return s.Message + own
+	if message == "" || s.Message == "" {
+		return s.Message + message
 	}
-	return s.Message + ": " + own
+	return s.Message + ": " + message
 }
 
-// ownMessage reads the file that the container had mounted for its message.
-func ownMessage(s *container.ContainerStatus) string {
+// readMessageFile reads the file that the container had mounted for its message.
+func readMessageFile(s *container.ContainerStatus) string {
 	if s.TerminationMessagePath == "" {
 		return ""
 	}
@@ -55,7 +55,7 @@ func ownMessage(s *container.ContainerStatus) string {
 		if m.ContainerPath != wanted {
 			continue
 		}
-		message, err := readEnd(m.HostPath, maxTerminationMessage)
+		message, err := readFileTail(m.HostPath, maxTerminationMessage)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Sprintf("Error on reading termination log %s: %v", m.HostPath, err)
 		}
@@ -64,9 +64,9 @@ func ownMessage(s *container.ContainerStatus) string {
 	return ""
 }
 
-// readEnd reads the last bytes of a regular file. A container may have written to the file, so it is not trusted to
+// readFileTail reads the last bytes of a regular file. A container may have written to the file, so it is not trusted to
 // be one, nor to hold text.
-func readEnd(path string, most int64) (string, error) {
+func readFileTail(path string, limit int64) (string, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
@@ -79,12 +79,12 @@ func readEnd(path string, most int64) (string, error) {
 	if !info.Mode().IsRegular() {
 		return "", errors.New("not a regular file")
 	}
-	content, err := io.ReadAll(io.NewSectionReader(file, max(info.Size()-most, 0), most))
+	content, err := io.ReadAll(io.NewSectionReader(file, max(info.Size()-limit, 0), limit))
 	return strings.ToValidUTF8(string(content), "\uFFFD"), err
 }
 
-// logEnd reads the last lines of a log.
-func logEnd(ctx context.Context, path string) string {
+// readLogTail reads the last lines of a log.
+func readLogTail(ctx context.Context, path string) string {
 	lines := maxFallbackLines
 	var b bytes.Buffer
 	if err := Read(ctx, path, Options{TailLines: &lines}, &b, &b); err != nil {

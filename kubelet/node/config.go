@@ -19,10 +19,10 @@ import (
 
 // The values that stand where Config has none.
 const (
-	DefaultMaxPods       = 110
-	DefaultLeaseDuration = 40 * time.Second
-	DefaultReportEvery   = 5 * time.Minute
-	DefaultMaxImages     = 50
+	DefaultMaxPods        = 110
+	DefaultLeaseDuration  = 40 * time.Second
+	DefaultReportInterval = 5 * time.Minute
+	DefaultMaxImages      = 50
 )
 
 // Config are the values of a Manager.
@@ -44,8 +44,8 @@ type Config struct {
 	Thresholds *Thresholds
 	// LeaseDuration is how long the lease is good; it is renewed every quarter. DefaultLeaseDuration if zero.
 	LeaseDuration time.Duration
-	// ReportEvery is the longest time between two writes of the status. DefaultReportEvery if zero.
-	ReportEvery time.Duration
+	// ReportInterval is the longest time between two writes of the status. DefaultReportInterval if zero.
+	ReportInterval time.Duration
 	// MaxImages is how many images the status lists, the largest first; DefaultMaxImages if zero, all if negative.
 	MaxImages int
 	// NoAttachDetach leaves out the annotation that hands attaching of volumes to the controller.
@@ -54,24 +54,24 @@ type Config struct {
 
 // Thresholds are the amounts below which a resource is under pressure. Fractions are of the capacity, 0 to 1.
 type Thresholds struct {
-	MemoryAvailable int64   // bytes
-	DiskAvailable   float64 // fraction of the file system's bytes
-	DiskEnough      int64   // bytes; so much free is enough, whatever the fraction says; none if zero
-	InodesFree      float64 // fraction of its inodes
-	PIDsAvailable   float64 // fraction of the process IDs
+	MemoryAvailable  int64   // bytes
+	DiskAvailable    float64 // fraction of the file system's bytes
+	DiskAvailableCap int64   // bytes; so much free is enough, whatever the fraction says; none if zero
+	InodesFree       float64 // fraction of its inodes
+	PIDsAvailable    float64 // fraction of the process IDs
 }
 
 // diskFloor is how many bytes of a file system should be free.
 func (t *Thresholds) diskFloor(capacity int64) int64 {
 	floor := int64(t.DiskAvailable * float64(capacity))
-	if t.DiskEnough > 0 {
-		floor = min(floor, t.DiskEnough)
+	if t.DiskAvailableCap > 0 {
+		floor = min(floor, t.DiskAvailableCap)
 	}
 	return floor
 }
 
-// diskWords say what is too little.
-func (t *Thresholds) diskWords(capacity int64) string {
+// diskPressureMessage say what is too little.
+func (t *Thresholds) diskPressureMessage(capacity int64) string {
 	return fmt.Sprintf("less than %d of %d MiB or less than %g%% of the inodes are free, or were within the last %g minutes",
 		t.diskFloor(capacity)>>20, capacity>>20, 100*t.InodesFree, pressureHold.Minutes())
 }
@@ -91,7 +91,7 @@ func (c *Config) validate() error {
 		return errors.New("make node manager: Config.IPs is empty: a node needs an address")
 	case c.MaxPods < 0:
 		return fmt.Errorf("make node manager: Config.MaxPods %d is negative", c.MaxPods)
-	case c.LeaseDuration < 0 || c.ReportEvery < 0:
+	case c.LeaseDuration < 0 || c.ReportInterval < 0:
 		return errors.New("make node manager: Config.LeaseDuration and Config.ReportEvery must not be negative")
 	}
 	if c.Hostname == "" {
@@ -103,8 +103,8 @@ func (c *Config) validate() error {
 	if c.LeaseDuration == 0 {
 		c.LeaseDuration = DefaultLeaseDuration
 	}
-	if c.ReportEvery == 0 {
-		c.ReportEvery = DefaultReportEvery
+	if c.ReportInterval == 0 {
+		c.ReportInterval = DefaultReportInterval
 	}
 	if c.MaxImages == 0 {
 		c.MaxImages = DefaultMaxImages
@@ -139,7 +139,7 @@ type Deps struct {
 	// OnRuntime is told of every answer of the runtime about its state. It must not block.
 	OnRuntime func(*runtimeapi.StatusResponse)
 	// OnImages is told of every list of the runtime's images, and when it was asked for. It must not change the images.
-	OnImages func(images []*runtimeapi.Image, asked time.Time)
+	OnImages func(images []*runtimeapi.Image, listedAt time.Time)
 	Recorder record.EventRecorder
 	Clock    clock.Clock
 	Logger   *slog.Logger

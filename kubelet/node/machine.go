@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Facts are what does not change while the machine runs.
-type Facts struct {
+// MachineInfo are what does not change while the machine runs.
+type MachineInfo struct {
 	Cores     int
 	Memory    int64           // bytes
 	Swap      int64           // bytes
@@ -35,7 +35,7 @@ type Usage struct {
 
 // Machine tells about the machine.
 type Machine interface {
-	Facts() (Facts, error)
+	Info() (MachineInfo, error)
 	Usage() (Usage, error)
 }
 
@@ -52,26 +52,26 @@ var _ Machine = (*LinuxMachine)(nil)
 func NewLinuxMachine(root, data string) *LinuxMachine { return &LinuxMachine{root: root, data: data} }
 
 // Facts implements Machine. Identities that the machine does not have are left empty.
-func (m *LinuxMachine) Facts() (Facts, error) {
+func (m *LinuxMachine) Info() (MachineInfo, error) {
 	meminfo, err := m.meminfo()
 	if err != nil {
-		return Facts{}, err
+		return MachineInfo{}, err
 	}
-	f := Facts{
+	f := MachineInfo{
 		Cores:      runtime.NumCPU(),
 		Memory:     meminfo["MemTotal"],
 		Swap:       meminfo["SwapTotal"],
-		MachineID:  m.text("etc/machine-id"),
-		SystemUUID: m.text("sys/class/dmi/id/product_uuid"),
-		BootID:     m.text("proc/sys/kernel/random/boot_id"),
-		Kernel:     m.text("proc/sys/kernel/osrelease"),
+		MachineID:  m.readText("etc/machine-id"),
+		SystemUUID: m.readText("sys/class/dmi/id/product_uuid"),
+		BootID:     m.readText("proc/sys/kernel/random/boot_id"),
+		Kernel:     m.readText("proc/sys/kernel/osrelease"),
 		OSImage:    m.osImage(),
 	}
 	if f.SystemUUID == "" {
 		f.SystemUUID = f.MachineID
 	}
 	if f.HugePages, err = m.hugePages(); err != nil {
-		return Facts{}, err
+		return MachineInfo{}, err
 	}
 	return f, nil
 }
@@ -93,12 +93,12 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 		InodeCapacity:   int64(fs.Files),
 		InodesFree:      int64(fs.Ffree),
 	}
-	u.PIDCapacity, _ = strconv.ParseInt(m.text("proc/sys/kernel/pid_max"), 10, 64)
-	if threads, err := strconv.ParseInt(m.text("proc/sys/kernel/threads-max"), 10, 64); err == nil {
+	u.PIDCapacity, _ = strconv.ParseInt(m.readText("proc/sys/kernel/pid_max"), 10, 64)
+	if threads, err := strconv.ParseInt(m.readText("proc/sys/kernel/threads-max"), 10, 64); err == nil {
 		u.PIDCapacity = min(u.PIDCapacity, threads)
 	}
 	// The fourth field of loadavg is running/existing threads.
-	if fields := strings.Fields(m.text("proc/loadavg")); len(fields) > 3 {
+	if fields := strings.Fields(m.readText("proc/loadavg")); len(fields) > 3 {
 		_, existing, _ := strings.Cut(fields[3], "/")
 		u.PIDs, _ = strconv.ParseInt(existing, 10, 64)
 	}
@@ -118,8 +118,8 @@ func statfs(dir string) (fs unix.Statfs_t, err error) {
 	}
 }
 
-// text reads a small file and trims it; what cannot be read is empty.
-func (m *LinuxMachine) text(path string) string {
+// readText reads a small file and trims it; what cannot be read is empty.
+func (m *LinuxMachine) readText(path string) string {
 	data, err := os.ReadFile(filepath.Join(m.root, path))
 	if err != nil {
 		return ""
@@ -167,7 +167,7 @@ func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 		if err != nil {
 			continue
 		}
-		count, err := strconv.ParseInt(m.text(filepath.Join("sys/kernel/mm/hugepages", entry.Name(), "nr_hugepages")), 10, 64)
+		count, err := strconv.ParseInt(m.readText(filepath.Join("sys/kernel/mm/hugepages", entry.Name(), "nr_hugepages")), 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("read number of huge pages of %d kB: %w", kb, err)
 		}
@@ -179,7 +179,7 @@ func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 // osImage is PRETTY_NAME of os-release.
 func (m *LinuxMachine) osImage() string {
 	for _, path := range []string{"etc/os-release", "usr/lib/os-release"} {
-		lines := bufio.NewScanner(strings.NewReader(m.text(path)))
+		lines := bufio.NewScanner(strings.NewReader(m.readText(path)))
 		for lines.Scan() {
 			if value, ok := strings.CutPrefix(lines.Text(), "PRETTY_NAME="); ok {
 				return strings.Trim(value, `"'`)

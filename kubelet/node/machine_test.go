@@ -28,14 +28,14 @@ func TestLinuxMachine(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	m := node.NewLinuxMachine(root, root)
-	facts, err := m.Facts()
+	info, err := m.Info()
 	require.NoError(t, err)
-	require.Positive(t, facts.Cores)
-	facts.Cores = 0
-	require.Equal(t, node.Facts{
+	require.Positive(t, info.Cores)
+	info.Cores = 0
+	require.Equal(t, node.MachineInfo{
 		Memory: 1 << 20, HugePages: map[int64]int64{2 << 20: 6 << 20},
 		MachineID: "abc", SystemUUID: "abc", BootID: "b-o-o-t", Kernel: "6.1.0", OSImage: "Debian 12",
-	}, facts)
+	}, info)
 	usage, err := m.Usage()
 	require.NoError(t, err)
 	require.EqualValues(t, 512<<10, usage.MemoryAvailable)
@@ -46,7 +46,7 @@ func TestLinuxMachine(t *testing.T) {
 }
 
 func TestLinuxMachineErrors(t *testing.T) {
-	_, err := node.NewLinuxMachine(t.TempDir(), "/").Facts()
+	_, err := node.NewLinuxMachine(t.TempDir(), "/").Info()
 	require.ErrorContains(t, err, "read memory size")
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -65,9 +65,9 @@ func TestUsageOfDirectoryYetToBeMade(t *testing.T) {
 
 func TestThisMachine(t *testing.T) {
 	m := node.NewLinuxMachine("/", t.TempDir())
-	facts, err := m.Facts()
+	info, err := m.Info()
 	require.NoError(t, err)
-	require.NotEmpty(t, facts.BootID)
+	require.NotEmpty(t, info.BootID)
 	usage, err := m.Usage()
 	require.NoError(t, err)
 	require.Positive(t, usage.MemoryAvailable)

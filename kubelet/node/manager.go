@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// checkEvery is how often memory, disk and process IDs are looked at: the kernel has no event for them that
+	// usageInterval is how often memory, disk and process IDs are looked at: the kernel has no event for them that
 	// works everywhere.
-	checkEvery = 10 * time.Second
-	// runtimeEvery is how often the runtime is asked for its state while all is well: CRI has no event for its
+	usageInterval = 10 * time.Second
+	// runtimeInterval is how often the runtime is asked for its state while all is well: CRI has no event for its
 	// network becoming ready or not.
-	runtimeEvery = 30 * time.Second
-	// imagesEvery is the net under ImagesChanged.
-	imagesEvery = 5 * time.Minute
+	runtimeInterval = 30 * time.Second
+	// imagesInterval is the net under ImagesChanged.
+	imagesInterval = 5 * time.Minute
 	// runtimeGrace is how long the runtime may be away (a restart of containerd) before the node is not ready.
 	runtimeGrace = 30 * time.Second
 	// pressureHold is how long a pressure condition outlives its cause, so that it does not flap.
@@ -38,66 +38,66 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// errGone says that the Node object was deleted.
-var errGone = errors.New("the node object was deleted")
+// errNodeDeleted says that the Node object was deleted.
+var errNodeDeleted = errors.New("the node object was deleted")
 
 // Manager keeps the Node object. It is safe for concurrent use.
 type Manager struct {
-	cfg        Config
+	config     Config
 	deps       Deps
 	wake       chan struct{} // has a value when there may be something to write
 	registered chan struct{} // closed when the Node exists
 
 	// The writer's own, not shared.
-	seen        observed
-	runtimeSeen time.Time // when the runtime last answered; zero: never
-	runtimeErr  error
-	nextRuntime time.Time
-	nextImages  time.Time
-	pressedAt   [3]time.Time // memory, disk, pid: when the pressure was last there
-	reported    time.Time    // when the status was last written
-	retry       time.Duration
-	rebootTold  bool
-	contest     contest
+	seen           observed
+	runtimeSeen    time.Time // when the runtime last answered; zero: never
+	runtimeErr     error
+	nextRuntime    time.Time
+	nextImages     time.Time
+	lastPressure   [3]time.Time // memory, disk, pid: when the pressure was last there
+	reported       time.Time    // when the status was last written
+	retry          time.Duration
+	rebootReported bool
+	conflict       statusConflict
 
-	mu           sync.Mutex // guards all below
-	node         *corev1.Node
-	gone         bool // node was deleted in the API server
-	cordoned     bool // as was last told
-	ips          []net.IP
-	runtimeStale bool
-	imagesStale  bool
-	reasons      map[string]error // by key, see SetNotReady
-	volumes      []corev1.UniqueVolumeName
-	volumesGen   int64 // counts SetVolumesInUse; 0: never called
-	writtenGen   int64
-	written      chan struct{} // closed and replaced when writtenGen grows
-	capacity     corev1.ResourceList
-	allocatable  corev1.ResourceList
+	mu              sync.Mutex // guards all below
+	node            *corev1.Node
+	deleted         bool // node was deleted in the API server
+	cordoned        bool // as was last told
+	ips             []net.IP
+	runtimeStale    bool
+	imagesStale     bool
+	notReadyReasons map[string]error // by key, see SetNotReady
+	volumes         []corev1.UniqueVolumeName
+	volumesGen      int64 // counts SetVolumesInUse; 0: never called
+	writtenGen      int64
+	written         chan struct{} // closed and replaced when writtenGen grows
+	capacity        corev1.ResourceList
+	allocatable     corev1.ResourceList
 }
 
 // New makes a Manager.
-func New(cfg Config, deps Deps) (*Manager, error) {
-	if err := errors.Join(cfg.validate(), deps.validate()); err != nil {
+func New(config Config, deps Deps) (*Manager, error) {
+	if err := errors.Join(config.validate(), deps.validate()); err != nil {
 		return nil, err
 	}
 	return &Manager{
-		cfg:          cfg,
-		deps:         deps,
-		ips:          cfg.IPs,
-		wake:         make(chan struct{}, 1),
-		registered:   make(chan struct{}),
-		runtimeStale: true,
-		imagesStale:  true,
-		reasons:      make(map[string]error),
-		written:      make(chan struct{}),
+		config:          config,
+		deps:            deps,
+		ips:             config.IPs,
+		wake:            make(chan struct{}, 1),
+		registered:      make(chan struct{}),
+		runtimeStale:    true,
+		imagesStale:     true,
+		notReadyReasons: make(map[string]error),
+		written:         make(chan struct{}),
 	}, nil
 }
 
 // Start registers the Node and keeps it until ctx ends. It is called once.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.deps.Recorder != nil {
-		m.deps.Recorder.Event(Reference(m.cfg.Name), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
+		m.deps.Recorder.Event(Reference(m.config.Name), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
 	}
 	if err := m.register(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -130,7 +130,7 @@ func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList, err er
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.capacity == nil {
-		facts, err := m.deps.Machine.Facts()
+		info, err := m.deps.Machine.Info()
 		if err != nil {
 			return nil, nil, fmt.Errorf("read the machine's resources: %w", err)
 		}
@@ -138,7 +138,7 @@ func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList, err er
 		if err != nil {
 			return nil, nil, fmt.Errorf("read the machine's resources: %w", err)
 		}
-		m.capacity, m.allocatable = resources(&m.cfg, facts, usage)
+		m.capacity, m.allocatable = nodeResources(&m.config, info, usage)
 	}
 	return m.capacity, m.allocatable, nil
 }
@@ -172,9 +172,9 @@ func (m *Manager) SetIPs(ips []net.IP) {
 func (m *Manager) SetNotReady(key string, reason error) {
 	m.mu.Lock()
 	if reason == nil {
-		delete(m.reasons, key)
+		delete(m.notReadyReasons, key)
 	} else {
-		m.reasons[key] = reason
+		m.notReadyReasons[key] = reason
 	}
 	m.mu.Unlock()
 	m.poke()
@@ -201,7 +201,7 @@ func (m *Manager) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVo
 		select {
 		case <-written:
 		case <-ctx.Done():
-			return fmt.Errorf("write volumes in use of node %q: %w", m.cfg.Name, context.Cause(ctx))
+			return fmt.Errorf("write volumes in use of node %q: %w", m.config.Name, context.Cause(ctx))
 		}
 	}
 }
@@ -247,30 +247,30 @@ func resetTimer(timer clock.Timer, d time.Duration) {
 // sync computes the status, writes it if need be, and tells after what time to come again unasked.
 func (m *Manager) sync(ctx context.Context) time.Duration {
 	gen, err := m.observe(ctx)
-	var held time.Duration
+	var delay time.Duration
 	if err == nil {
-		held, err = m.report(ctx, gen)
+		delay, err = m.report(ctx, gen)
 	}
 	switch {
-	case errors.Is(err, errGone) || apierrors.IsNotFound(err):
-		m.deps.Logger.Warn("the Node object is gone: registering again", "node", m.cfg.Name)
+	case errors.Is(err, errNodeDeleted) || apierrors.IsNotFound(err):
+		m.deps.Logger.Warn("the Node object is gone: registering again", "node", m.config.Name)
 		err = m.tryRegister(ctx)
 	case err != nil && ctx.Err() == nil:
 		// What we believe of the Node may be the cause; the next try starts from what the API server has.
-		m.refresh(ctx)
+		m.rereadNode(ctx)
 	}
 	if err != nil {
-		m.deps.Logger.Warn("node status not written", "node", m.cfg.Name, "error", err)
+		m.deps.Logger.Warn("node status not written", "node", m.config.Name, "error", err)
 		return m.backoff()
 	}
 	if m.runtimeErr != nil || len(m.seen.notReady) > 0 {
 		return m.backoff()
 	}
 	m.retry = 0
-	if held > 0 {
-		return min(held, checkEvery)
+	if delay > 0 {
+		return min(delay, usageInterval)
 	}
-	return checkEvery
+	return usageInterval
 }
 
 // backoff doubles the wait before the next try.
@@ -283,52 +283,52 @@ func (m *Manager) backoff() time.Duration {
 func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	now := m.deps.Clock.Now()
 	m.mu.Lock()
-	askRuntime := m.runtimeStale || !now.Before(m.nextRuntime)
-	askImages := m.imagesStale || !now.Before(m.nextImages)
+	runtimeDue := m.runtimeStale || !now.Before(m.nextRuntime)
+	imagesDue := m.imagesStale || !now.Before(m.nextImages)
 	m.runtimeStale, m.imagesStale = false, false
 	gen = m.volumesGen
 	m.seen.volumes, m.seen.volumesOK, m.seen.ips = m.volumes, gen > 0, m.ips
-	reasons := maps.Clone(m.reasons)
+	reasons := maps.Clone(m.notReadyReasons)
 	m.mu.Unlock()
 
-	if m.seen.facts.Cores == 0 {
-		if m.seen.facts, err = m.deps.Machine.Facts(); err != nil {
+	if m.seen.info.Cores == 0 {
+		if m.seen.info, err = m.deps.Machine.Info(); err != nil {
 			return gen, fmt.Errorf("read the machine's facts: %w", err)
 		}
 	}
 	if m.seen.usage, err = m.deps.Machine.Usage(); err != nil {
 		return gen, fmt.Errorf("read the machine's usage: %w", err)
 	}
-	m.seen.pressure = m.hold(pressureOf(m.cfg.Thresholds, m.seen.usage), now)
-	if askRuntime {
-		m.askRuntime(ctx)
-		m.nextRuntime = now.Add(runtimeEvery)
+	m.seen.pressure = m.holdPressure(pressureOf(m.config.Thresholds, m.seen.usage), now)
+	if runtimeDue {
+		m.refreshRuntime(ctx)
+		m.nextRuntime = now.Add(runtimeInterval)
 	}
-	if askImages && m.runtimeErr == nil {
-		m.askImages(ctx)
-		m.nextImages = now.Add(imagesEvery)
+	if imagesDue && m.runtimeErr == nil {
+		m.refreshImages(ctx)
+		m.nextImages = now.Add(imagesInterval)
 	}
 	m.seen.notReady = m.notReady(reasons, now)
-	if askRuntime && (m.runtimeErr != nil || len(m.seen.notReady) > 0) {
+	if runtimeDue && (m.runtimeErr != nil || len(m.seen.notReady) > 0) {
 		m.nextRuntime = now.Add(retryMin) // the timer asks again, at its backoff; not each event that comes meanwhile
 	}
 	return gen, nil
 }
 
-// hold keeps a pressure up for a while after it has gone.
-func (m *Manager) hold(p pressure, now time.Time) pressure {
+// holdPressure keeps a pressure up for a while after it has gone.
+func (m *Manager) holdPressure(p pressure, now time.Time) pressure {
 	for i, set := range []*bool{&p.memory, &p.disk, &p.pid} {
 		if *set {
-			m.pressedAt[i] = now
-		} else if !m.pressedAt[i].IsZero() && now.Sub(m.pressedAt[i]) < pressureHold {
+			m.lastPressure[i] = now
+		} else if !m.lastPressure[i].IsZero() && now.Sub(m.lastPressure[i]) < pressureHold {
 			*set = true
 		}
 	}
 	return p
 }
 
-// askRuntime asks for state and version. The answers of before stand while the runtime is away.
-func (m *Manager) askRuntime(ctx context.Context) {
+// refreshRuntime asks for state and version. The answers of before stand while the runtime is away.
+func (m *Manager) refreshRuntime(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	status, err := m.deps.Runtime.Status(ctx, statusRequest)
@@ -347,17 +347,17 @@ func (m *Manager) askRuntime(ctx context.Context) {
 	m.deps.OnRuntime(status)
 }
 
-func (m *Manager) askImages(ctx context.Context) {
+func (m *Manager) refreshImages(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	asked := m.deps.Clock.Now()
-	answer, err := m.deps.Runtime.ListImages(ctx, imagesRequest)
+	listedAt := m.deps.Clock.Now()
+	response, err := m.deps.Runtime.ListImages(ctx, imagesRequest)
 	if err != nil {
 		m.deps.Logger.Warn("list images for the node status", "error", err)
 		return
 	}
-	m.deps.OnImages(answer.Images, asked)
-	m.seen.images = slices.Clone(answer.Images)
+	m.deps.OnImages(response.Images, listedAt)
+	m.seen.images = slices.Clone(response.Images)
 	if m.seen.images == nil {
 		m.seen.images = noImages
 	}

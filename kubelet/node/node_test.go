@@ -26,11 +26,11 @@ import (
 )
 
 func TestRegistersReadyAtOnce(t *testing.T) {
-	run(t, func(b *bench) {
+	run(t, func(b *fixture) {
 		b.runtime.images = []*runtimeapi.Image{
 			{Id: "s", RepoTags: []string{"small:1"}, Size: 1}, {Id: "b", RepoTags: []string{"big:1"}, Size: 9}, {Id: "none"},
 		}
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		n := b.get(t)
 		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "linux", n.Labels[corev1.LabelOSStable])
@@ -65,7 +65,7 @@ func TestRegistersReadyAtOnce(t *testing.T) {
 }
 
 func TestWritesOnlyChangesAndSlowReports(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		time.Sleep(4 * time.Minute)
 		require.Equal(t, 1, b.writes())
 		before := b.condition(t, corev1.NodeReady)
@@ -83,7 +83,7 @@ func TestWritesOnlyChangesAndSlowReports(t *testing.T) {
 }
 
 func TestNetworkNotReady(t *testing.T) {
-	run(t, func(b *bench) { b.runtime.network = false }, func(t *testing.T, b *bench) {
+	run(t, func(b *fixture) { b.runtime.network = false }, func(t *testing.T, b *fixture) {
 		ready := b.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Equal(t, "container runtime network not ready: NetworkReady=false reason:NoCNI message:no config", ready.Message)
@@ -97,7 +97,7 @@ func TestNetworkNotReady(t *testing.T) {
 }
 
 func TestRuntimeAwayHasGrace(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		b.runtime.set(func(r *fakeRuntime) { r.away = errors.New("no socket") })
 		b.RuntimeChanged()
 		time.Sleep(20 * time.Second)
@@ -117,7 +117,7 @@ func TestRuntimeAwayHasGrace(t *testing.T) {
 
 // Whatever else happens to the node, a runtime that is away is asked at the pace of the backoff.
 func TestRuntimeAwayIsAskedSlowly(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		b.runtime.set(func(r *fakeRuntime) { r.away, r.asked = errors.New("no socket"), 0 })
 		b.RuntimeChanged()
 		for range 1000 {
@@ -129,7 +129,7 @@ func TestRuntimeAwayIsAskedSlowly(t *testing.T) {
 }
 
 func TestRuntimeDownAtStart(t *testing.T) {
-	run(t, func(b *bench) { b.runtime.away = errors.New("no socket") }, func(t *testing.T, b *bench) {
+	run(t, func(b *fixture) { b.runtime.away = errors.New("no socket") }, func(t *testing.T, b *fixture) {
 		ready := b.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Contains(t, ready.Message, "container runtime is down")
@@ -141,7 +141,7 @@ func TestRuntimeDownAtStart(t *testing.T) {
 }
 
 func TestReasonsOfOthers(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		b.SetNotReady("shutdown", errors.New("node is shutting down"))
 		b.SetNotReady("pleg", errors.New("events are stale"))
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestReasonsOfOthers(t *testing.T) {
 }
 
 func TestPressure(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		b.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 50<<20, 10 })
 		time.Sleep(11 * time.Second)
 		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeMemoryPressure).Status)
@@ -169,25 +169,25 @@ func TestPressure(t *testing.T) {
 }
 
 func TestEnoughDiskIsEnough(t *testing.T) {
-	atBirth := func(enough int64) func(b *bench) {
-		return func(b *bench) {
+	atBirth := func(enough int64) func(b *fixture) {
+		return func(b *fixture) {
 			b.thresholds = node.DefaultThresholds()
-			b.thresholds.DiskEnough = enough
+			b.thresholds.DiskAvailableCap = enough
 			b.machine.set(func(u *node.Usage) { u.DiskCapacity, u.DiskFree = 500<<30, 3<<30 })
 		}
 	}
-	told := "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure"
-	run(t, atBirth(0), func(t *testing.T, b *bench) {
+	unchanged := "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure"
+	run(t, atBirth(0), func(t *testing.T, b *fixture) {
 		condition := b.condition(t, corev1.NodeDiskPressure)
 		require.Equal(t, corev1.ConditionTrue, condition.Status)
 		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 5% of the inodes are free, "+
 			"or were within the last 5 minutes", condition.Message)
-		require.Contains(t, b.events(), told, "a node that is born with it says so too")
+		require.Contains(t, b.events(), unchanged, "a node that is born with it says so too")
 		require.Equal(t, int64(450<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
 	})
-	run(t, atBirth(2<<30), func(t *testing.T, b *bench) {
+	run(t, atBirth(2<<30), func(t *testing.T, b *fixture) {
 		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeDiskPressure).Status)
-		require.NotContains(t, b.events(), told)
+		require.NotContains(t, b.events(), unchanged)
 		require.Equal(t, int64(498<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
 		b.machine.set(func(u *node.Usage) { u.DiskFree = 1 << 30 })
 		time.Sleep(11 * time.Second)
@@ -196,7 +196,7 @@ func TestEnoughDiskIsEnough(t *testing.T) {
 }
 
 func TestTakesOverExistingNode(t *testing.T) {
-	run(t, func(b *bench) {
+	run(t, func(b *fixture) {
 		b.client = fake.NewClientset(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"mine": "yes", corev1.LabelHostname: "old"}},
 			Status: corev1.NodeStatus{
@@ -210,7 +210,7 @@ func TestTakesOverExistingNode(t *testing.T) {
 				},
 			},
 		})
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		n := b.get(t)
 		require.Equal(t, "yes", n.Labels["mine"])
 		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
@@ -227,7 +227,7 @@ func TestTakesOverExistingNode(t *testing.T) {
 }
 
 func TestVolumesInUseAreAcknowledged(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		require.NoError(t, b.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"b", "a"}))
 		require.Equal(t, []corev1.UniqueVolumeName{"a", "b"}, b.get(t).Status.VolumesInUse)
 		require.NoError(t, b.SetVolumesInUse(t.Context(), nil))
@@ -245,13 +245,13 @@ func TestVolumesInUseAreAcknowledged(t *testing.T) {
 func TestAPIServerAway(t *testing.T) {
 	var mu sync.Mutex
 	away := true
-	run(t, func(b *bench) {
+	run(t, func(b *fixture) {
 		b.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return away, nil, errors.New("api away")
 		})
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		time.Sleep(10 * time.Minute)
 		require.Nil(t, b.Node())
 		capacity, _, err := b.Resources()
@@ -267,7 +267,7 @@ func TestAPIServerAway(t *testing.T) {
 }
 
 func TestDeletedNodeComesBack(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		synctest.Wait()
 		require.NoError(t, b.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 		synctest.Wait()
@@ -276,7 +276,7 @@ func TestDeletedNodeComesBack(t *testing.T) {
 }
 
 func TestChangedByOthersIsPutRight(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		n := b.get(t).DeepCopy()
 		for i := range n.Status.Conditions {
 			n.Status.Conditions[i].Status = corev1.ConditionUnknown // as the node lifecycle controller does
@@ -290,7 +290,7 @@ func TestChangedByOthersIsPutRight(t *testing.T) {
 
 // TestOtherAddressesAreTold has the node move, and its first address be one that it had before.
 func TestOtherAddressesAreTold(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		addresses := func() (all []string) {
 			for _, address := range b.get(t).Status.Addresses {
 				all = append(all, string(address.Type)+" "+address.Address)
@@ -312,7 +312,7 @@ func TestOtherAddressesAreTold(t *testing.T) {
 }
 
 func TestLargestImagesAreListed(t *testing.T) {
-	fill := func(b *bench) {
+	fill := func(b *fixture) {
 		b.runtime.images = nil
 		for i := range 60 {
 			image := &runtimeapi.Image{Id: fmt.Sprintf("sha256:%02d", i), Size: uint64(1 + i)}
@@ -322,7 +322,7 @@ func TestLargestImagesAreListed(t *testing.T) {
 			b.runtime.images = append(b.runtime.images, image)
 		}
 	}
-	run(t, fill, func(t *testing.T, b *bench) {
+	run(t, fill, func(t *testing.T, b *fixture) {
 		listed := b.get(t).Status.Images
 		require.Len(t, listed, 50)
 		require.EqualValues(t, 60, listed[0].SizeBytes)
@@ -332,7 +332,7 @@ func TestLargestImagesAreListed(t *testing.T) {
 }
 
 func TestCordonIsTold(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		require.NotContains(t, strings.Join(b.events(), " "), "Schedulable", "a node begins schedulable")
 		for _, c := range []struct {
 			cordon bool
@@ -349,18 +349,18 @@ func TestCordonIsTold(t *testing.T) {
 }
 
 func TestForbiddenToCreate(t *testing.T) {
-	run(t, func(b *bench) {
+	run(t, func(b *fixture) {
 		b.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		b.client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("no"))
 		})
-	}, func(t *testing.T, b *bench) {
+	}, func(t *testing.T, b *fixture) {
 		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestLease(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		get := func() time.Time {
 			l, err := b.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
 			require.NoError(t, err)

@@ -29,7 +29,7 @@ func (m *Manager) register(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		m.deps.Logger.Warn("node not registered yet", "node", m.cfg.Name, "error", err)
+		m.deps.Logger.Warn("node not registered yet", "node", m.config.Name, "error", err)
 		timer := m.deps.Clock.NewTimer(m.backoff())
 		select {
 		case <-timer.C():
@@ -45,28 +45,28 @@ func (m *Manager) register(ctx context.Context) error {
 func (m *Manager) tryRegister(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	now := m.deps.Clock.Now()
-	wanted := m.initial()
-	wanted.Status = build(&m.cfg, &wanted.Status, m.seen, now)
-	created, err := nodes.Create(ctx, wanted, metav1.CreateOptions{})
+	desired := m.initial()
+	desired.Status = buildStatus(&m.config, &desired.Status, m.seen, now)
+	created, err := nodes.Create(ctx, desired, metav1.CreateOptions{})
 	if err == nil {
 		m.reported = now
-		m.tellTransitions(&corev1.NodeStatus{}, &wanted.Status)
+		m.recordTransitions(&corev1.NodeStatus{}, &desired.Status)
 		m.setNode(created)
 		return nil
 	}
 	// Creating may be forbidden to us where another party makes the Nodes.
 	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
-		return fmt.Errorf("create node %q: %w", m.cfg.Name, err)
+		return fmt.Errorf("create node %q: %w", m.config.Name, err)
 	}
-	existing, getErr := nodes.Get(ctx, m.cfg.Name, metav1.GetOptions{})
+	existing, getErr := nodes.Get(ctx, m.config.Name, metav1.GetOptions{})
 	if getErr != nil {
-		return fmt.Errorf("create node %q: %w; get it: %w", m.cfg.Name, err, getErr)
+		return fmt.Errorf("create node %q: %w; get it: %w", m.config.Name, err, getErr)
 	}
-	m.tellReboot(existing)
-	if patch := metadataPatch(existing, wanted, m.cfg.NoAttachDetach); patch != nil {
-		existing, err = nodes.Patch(ctx, m.cfg.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	m.reportReboot(existing)
+	if patch := metadataPatch(existing, desired, m.config.NoAttachDetach); patch != nil {
+		existing, err = nodes.Patch(ctx, m.config.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
-			return fmt.Errorf("patch labels of node %q: %w", m.cfg.Name, err)
+			return fmt.Errorf("patch labels of node %q: %w", m.config.Name, err)
 		}
 	}
 	m.setNode(existing)
@@ -78,9 +78,9 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 func (m *Manager) initial() *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: m.cfg.Name,
+			Name: m.config.Name,
 			Labels: map[string]string{
-				corev1.LabelHostname:      m.cfg.Hostname,
+				corev1.LabelHostname:      m.config.Hostname,
 				corev1.LabelOSStable:      goruntime.GOOS,
 				corev1.LabelArchStable:    goruntime.GOARCH,
 				"beta.kubernetes.io/os":   goruntime.GOOS,
@@ -88,26 +88,26 @@ func (m *Manager) initial() *corev1.Node {
 			},
 			Annotations: map[string]string{},
 		},
-		Spec: corev1.NodeSpec{ProviderID: m.cfg.ProviderID, Taints: m.cfg.Taints},
+		Spec: corev1.NodeSpec{ProviderID: m.config.ProviderID, Taints: m.config.Taints},
 	}
-	for key, value := range m.cfg.Labels {
+	for key, value := range m.config.Labels {
 		node.Labels[key] = value
 	}
-	if !m.cfg.NoAttachDetach {
+	if !m.config.NoAttachDetach {
 		node.Annotations[attachAnnotation] = "true"
 	}
 	return node
 }
 
 // metadataPatch is a merge patch that gives the existing Node our labels and the annotation; nil if it has them.
-func metadataPatch(existing, wanted *corev1.Node, noAttachDetach bool) []byte {
+func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 	labels, annotations := map[string]any{}, map[string]any{}
-	for key, value := range wanted.Labels {
+	for key, value := range desired.Labels {
 		if existing.Labels[key] != value {
 			labels[key] = value
 		}
 	}
-	for key, value := range wanted.Annotations {
+	for key, value := range desired.Annotations {
 		if existing.Annotations[key] != value {
 			annotations[key] = value
 		}
@@ -125,15 +125,15 @@ func metadataPatch(existing, wanted *corev1.Node, noAttachDetach bool) []byte {
 	return patch
 }
 
-// tellReboot records that the machine was started anew since the Node was last written.
-func (m *Manager) tellReboot(node *corev1.Node) {
-	before, now := node.Status.NodeInfo.BootID, m.seen.facts.BootID
-	if m.rebootTold || before == "" || now == "" || before == now {
+// reportReboot records that the machine was started anew since the Node was last written.
+func (m *Manager) reportReboot(node *corev1.Node) {
+	before, now := node.Status.NodeInfo.BootID, m.seen.info.BootID
+	if m.rebootReported || before == "" || now == "" || before == now {
 		return
 	}
-	m.rebootTold = true
+	m.rebootReported = true
 	if m.deps.Recorder != nil {
-		m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeWarning, "Rebooted",
-			"Node %s has been rebooted, boot id: %s", m.cfg.Name, now)
+		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeWarning, "Rebooted",
+			"Node %s has been rebooted, boot id: %s", m.config.Name, now)
 	}
 }

@@ -24,19 +24,19 @@ var (
 // because somebody else keeps changing the status, it tells for how long.
 func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, err error) {
 	m.mu.Lock()
-	node, gone := m.node, m.gone
+	node, deleted := m.node, m.deleted
 	m.mu.Unlock()
-	if gone {
-		return 0, errGone
+	if deleted {
+		return 0, errNodeDeleted
 	}
 	now := m.deps.Clock.Now()
-	status := build(&m.cfg, &node.Status, m.seen, now)
-	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.cfg.ReportEvery {
-		m.setWritten(gen)
+	status := buildStatus(&m.config, &node.Status, m.seen, now)
+	if sameStatus(&node.Status, &status) && now.Sub(m.reported) < m.config.ReportInterval {
+		m.markVolumesWritten(gen)
 		return 0, nil
 	}
-	ours := build(&m.cfg, &corev1.NodeStatus{}, m.seen, time.Time{})
-	if wait := m.contest.hold(&ours, now); wait > 0 {
+	ours := buildStatus(&m.config, &corev1.NodeStatus{}, m.seen, time.Time{})
+	if wait := m.conflict.delay(&ours, now); wait > 0 {
 		return wait, nil
 	}
 	patch, err := statusPatch(node, &status)
@@ -44,17 +44,17 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 		return 0, err
 	}
 	updated, err := m.deps.Client.CoreV1().Nodes().Patch(
-		ctx, m.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return 0, fmt.Errorf("patch status of node %q: %w", m.cfg.Name, err)
+		return 0, fmt.Errorf("patch status of node %q: %w", m.config.Name, err)
 	}
 	m.reported = now
-	if m.contest.wrote(&ours, now) {
-		m.tellContest(&node.Status, &status)
+	if m.conflict.record(&ours, now) {
+		m.reportConflict(&node.Status, &status)
 	}
-	m.tellTransitions(&node.Status, &status)
+	m.recordTransitions(&node.Status, &status)
 	m.setNode(updated)
-	m.setWritten(gen)
+	m.markVolumesWritten(gen)
 	return 0, nil
 }
 
@@ -94,8 +94,8 @@ func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
 	return json.Marshal(content)
 }
 
-// tellTransitions records events for conditions that changed.
-func (m *Manager) tellTransitions(before, after *corev1.NodeStatus) {
+// recordTransitions records events for conditions that changed.
+func (m *Manager) recordTransitions(before, after *corev1.NodeStatus) {
 	if m.deps.Recorder == nil {
 		return
 	}
@@ -114,17 +114,17 @@ func (m *Manager) tellTransitions(before, after *corev1.NodeStatus) {
 			reason = "Node" + condition.Reason[len("Kubelet"):] // KubeletHasDiskPressure -> NodeHasDiskPressure
 		}
 		if reason != "" {
-			m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.cfg.Name, reason)
+			m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s", m.config.Name, reason)
 		}
 	}
 }
 
 // runtimeReasons are the runtime's own conditions that are not met.
-func runtimeReasons(answer *runtimeapi.StatusResponse) []string {
+func runtimeReasons(response *runtimeapi.StatusResponse) []string {
 	var list []string
 	for _, kind := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		found := false
-		for _, condition := range answer.GetStatus().GetConditions() {
+		for _, condition := range response.GetStatus().GetConditions() {
 			if condition.Type != kind {
 				continue
 			}
@@ -135,7 +135,7 @@ func runtimeReasons(answer *runtimeapi.StatusResponse) []string {
 					what, kind, condition.Reason, condition.Message))
 			}
 		}
-		if !found && answer != nil {
+		if !found && response != nil {
 			list = append(list, fmt.Sprintf("container runtime does not report %s", kind))
 		}
 	}

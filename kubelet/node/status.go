@@ -23,7 +23,7 @@ const maxNames = 5
 // observed is all that a status is computed from. It is a value: nothing here changes once it is filled in.
 type observed struct {
 	ips       []net.IP
-	facts     Facts
+	info      MachineInfo
 	usage     Usage
 	version   *runtimeapi.VersionResponse // nil until the runtime answered once
 	runtime   *runtimeapi.StatusResponse
@@ -49,25 +49,25 @@ func pressureOf(t *Thresholds, u Usage) pressure {
 	}
 }
 
-// resources computes what the node has and what Pods may take of it.
-func resources(cfg *Config, facts Facts, usage Usage) (capacity, allocatable corev1.ResourceList) {
+// nodeResources computes what the node has and what Pods may take of it.
+func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, allocatable corev1.ResourceList) {
 	capacity = corev1.ResourceList{
-		corev1.ResourceCPU:              *resource.NewQuantity(int64(facts.Cores), resource.DecimalSI),
-		corev1.ResourceMemory:           *resource.NewQuantity(facts.Memory, resource.BinarySI),
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(info.Cores), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(info.Memory, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usage.DiskCapacity, resource.BinarySI),
-		corev1.ResourcePods:             *resource.NewQuantity(cfg.MaxPods, resource.DecimalSI),
+		corev1.ResourcePods:             *resource.NewQuantity(config.MaxPods, resource.DecimalSI),
 	}
 	reserved := corev1.ResourceList{
-		corev1.ResourceMemory: *resource.NewQuantity(cfg.Thresholds.MemoryAvailable, resource.BinarySI),
+		corev1.ResourceMemory: *resource.NewQuantity(config.Thresholds.MemoryAvailable, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(
-			cfg.Thresholds.diskFloor(usage.DiskCapacity), resource.BinarySI),
+			config.Thresholds.diskFloor(usage.DiskCapacity), resource.BinarySI),
 	}
-	for size, bytes := range facts.HugePages {
+	for size, bytes := range info.HugePages {
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 		capacity[name] = *resource.NewQuantity(bytes, resource.BinarySI)
 		add(reserved, corev1.ResourceMemory, *resource.NewQuantity(bytes, resource.BinarySI))
 	}
-	for _, list := range []corev1.ResourceList{cfg.KubeReserved, cfg.SystemReserved} {
+	for _, list := range []corev1.ResourceList{config.KubeReserved, config.SystemReserved} {
 		for name, quantity := range list {
 			add(reserved, name, quantity)
 		}
@@ -90,42 +90,42 @@ func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Q
 	list[name] = sum
 }
 
-// build computes the status that the Node should have, from the one that it has. Fields that others own (volumes
+// buildStatus computes the status that the Node should have, from the one that it has. Fields that others own (volumes
 // attached, resources of device plugins) pass through.
-func build(cfg *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
+func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
 	status := *old.DeepCopy()
 	status.Addresses = nil
 	for _, ip := range o.ips {
 		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 	}
-	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: cfg.Hostname})
-	status.DaemonEndpoints.KubeletEndpoint.Port = cfg.Port
+	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: config.Hostname})
+	status.DaemonEndpoints.KubeletEndpoint.Port = config.Port
 
-	capacity, allocatable := resources(cfg, o.facts, o.usage)
+	capacity, allocatable := nodeResources(config, o.info, o.usage)
 	status.Capacity = mergeResources(status.Capacity, capacity)
 	status.Allocatable = mergeResources(status.Allocatable, allocatable)
 
-	buildInfo(cfg, &status, o)
+	buildInfo(config, &status, o)
 	if o.images != nil {
-		status.Images = imageList(o.images, cfg.MaxImages)
+		status.Images = imageList(o.images, config.MaxImages)
 	}
 	if o.volumesOK {
 		status.VolumesInUse = o.volumes
 	}
-	status.Conditions = conditions(cfg, old.Conditions, o, now)
+	status.Conditions = conditions(config, old.Conditions, o, now)
 	return status
 }
 
 // buildInfo fills in what is known of the system and the runtime.
-func buildInfo(cfg *Config, status *corev1.NodeStatus, o observed) {
+func buildInfo(config *Config, status *corev1.NodeStatus, o observed) {
 	info := &status.NodeInfo
-	info.MachineID, info.SystemUUID, info.BootID = o.facts.MachineID, o.facts.SystemUUID, o.facts.BootID
-	info.KernelVersion, info.OSImage = o.facts.Kernel, o.facts.OSImage
+	info.MachineID, info.SystemUUID, info.BootID = o.info.MachineID, o.info.SystemUUID, o.info.BootID
+	info.KernelVersion, info.OSImage = o.info.Kernel, o.info.OSImage
 	info.OperatingSystem, info.Architecture = goruntime.GOOS, goruntime.GOARCH
-	info.KubeletVersion, info.KubeProxyVersion = cfg.Version, ""
+	info.KubeletVersion, info.KubeProxyVersion = config.Version, ""
 	info.Swap = nil
-	if o.facts.Swap > 0 {
-		info.Swap = &corev1.NodeSwapStatus{Capacity: ptr.To(o.facts.Swap)}
+	if o.info.Swap > 0 {
+		info.Swap = &corev1.NodeSwapStatus{Capacity: ptr.To(o.info.Swap)}
 	}
 	if o.version != nil {
 		info.ContainerRuntimeVersion = o.version.RuntimeName + "://" + strings.TrimPrefix(o.version.RuntimeVersion, "v")
@@ -191,17 +191,17 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 }
 
 // conditions computes the conditions. Ready comes last, as readers of old expect; conditions of others stay.
-func conditions(cfg *Config, old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
+func conditions(config *Config, old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
 	ours := []corev1.NodeCondition{
 		pressureCondition(corev1.NodeMemoryPressure, o.pressure.memory,
-			words{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
-			words{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
+			conditionText{"KubeletHasInsufficientMemory", "kubelet has insufficient memory available"},
+			conditionText{"KubeletHasSufficientMemory", "kubelet has sufficient memory available"}),
 		pressureCondition(corev1.NodeDiskPressure, o.pressure.disk,
-			words{"KubeletHasDiskPressure", "kubelet has disk pressure: " + cfg.Thresholds.diskWords(o.usage.DiskCapacity)},
-			words{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
+			conditionText{"KubeletHasDiskPressure", "kubelet has disk pressure: " + config.Thresholds.diskPressureMessage(o.usage.DiskCapacity)},
+			conditionText{"KubeletHasNoDiskPressure", "kubelet has no disk pressure"}),
 		pressureCondition(corev1.NodePIDPressure, o.pressure.pid,
-			words{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
-			words{"KubeletHasSufficientPID", "kubelet has sufficient PID available"}),
+			conditionText{"KubeletHasInsufficientPID", "kubelet has insufficient PID available"},
+			conditionText{"KubeletHasSufficientPID", "kubelet has sufficient PID available"}),
 		readyCondition(o.notReady),
 	}
 	stamp := metav1.NewTime(now)
@@ -221,10 +221,10 @@ func conditions(cfg *Config, old []corev1.NodeCondition, o observed, now time.Ti
 	return result
 }
 
-// words are the reason and the message of a condition.
-type words struct{ reason, message string }
+// conditionText are the reason and the message of a condition.
+type conditionText struct{ reason, message string }
 
-func pressureCondition(kind corev1.NodeConditionType, pressed bool, yes, no words) corev1.NodeCondition {
+func pressureCondition(kind corev1.NodeConditionType, pressed bool, yes, no conditionText) corev1.NodeCondition {
 	if pressed {
 		return corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Reason: yes.reason, Message: yes.message}
 	}
@@ -256,11 +256,11 @@ func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *
 
 // sameStatus compares two statuses but for the heartbeat times and the order of conditions.
 func sameStatus(a, b *corev1.NodeStatus) bool {
-	return equality.Semantic.DeepEqual(plain(a), plain(b))
+	return equality.Semantic.DeepEqual(normalized(a), normalized(b))
 }
 
-// plain is a copy of the status without heartbeat times, its conditions in order.
-func plain(status *corev1.NodeStatus) *corev1.NodeStatus {
+// normalized is a copy of the status without heartbeat times, its conditions in order.
+func normalized(status *corev1.NodeStatus) *corev1.NodeStatus {
 	status = status.DeepCopy()
 	for i := range status.Conditions {
 		status.Conditions[i].LastHeartbeatTime = metav1.Time{}

@@ -17,7 +17,7 @@ import (
 // watch follows the Node object until ctx ends: others change it too, and may even delete it.
 func (m *Manager) watch(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
-	own := fields.OneTermEqualSelector("metadata.name", m.cfg.Name).String()
+	own := fields.OneTermEqualSelector("metadata.name", m.config.Name).String()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			opts.FieldSelector = own
@@ -29,7 +29,7 @@ func (m *Manager) watch(ctx context.Context) error {
 		},
 	}
 	changed := func(obj any) {
-		if node, ok := obj.(*corev1.Node); ok && node.Name == m.cfg.Name {
+		if node, ok := obj.(*corev1.Node); ok && node.Name == m.config.Name {
 			m.setNode(node)
 			m.poke()
 		}
@@ -40,7 +40,7 @@ func (m *Manager) watch(ctx context.Context) error {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,
 			UpdateFunc: func(_, obj any) { changed(obj) },
-			DeleteFunc: m.setGone,
+			DeleteFunc: m.markDeleted,
 		},
 	})
 	informer.RunWithContext(ctx)
@@ -54,31 +54,31 @@ func (m *Manager) setNode(node *corev1.Node) {
 		m.mu.Unlock()
 		return
 	}
-	m.node, m.gone = node, false
-	told := m.cordoned == node.Spec.Unschedulable
+	m.node, m.deleted = node, false
+	unchanged := m.cordoned == node.Spec.Unschedulable
 	m.cordoned = node.Spec.Unschedulable
 	m.mu.Unlock()
-	if !told && m.deps.Recorder != nil {
+	if !unchanged && m.deps.Recorder != nil {
 		reason := "NodeSchedulable"
 		if node.Spec.Unschedulable {
 			reason = "NodeNotSchedulable"
 		}
-		m.deps.Recorder.Eventf(Reference(m.cfg.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s",
-			m.cfg.Name, reason)
+		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeNormal, reason, "Node %s status is now: %s",
+			m.config.Name, reason)
 	}
 	m.deps.OnNode(node)
 }
 
-// refresh reads the Node anew.
-func (m *Manager) refresh(ctx context.Context) {
-	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.cfg.Name, metav1.GetOptions{})
+// rereadNode reads the Node anew.
+func (m *Manager) rereadNode(ctx context.Context) {
+	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
 	if err == nil {
 		m.setNode(node)
 	}
 }
 
-// setWritten tells those who wait for their volumes to be known.
-func (m *Manager) setWritten(gen int64) {
+// markVolumesWritten tells those who wait for their volumes to be known.
+func (m *Manager) markVolumesWritten(gen int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if gen > m.writtenGen {
@@ -88,8 +88,8 @@ func (m *Manager) setWritten(gen int64) {
 	}
 }
 
-// setGone notes that the Node was deleted, unless another has taken its place already.
-func (m *Manager) setGone(obj any) {
+// markDeleted notes that the Node was deleted, unless another has taken its place already.
+func (m *Manager) markDeleted(obj any) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
 	}
@@ -99,7 +99,7 @@ func (m *Manager) setGone(obj any) {
 	}
 	m.mu.Lock()
 	if m.node != nil && m.node.UID == node.UID {
-		m.gone = true
+		m.deleted = true
 	}
 	m.mu.Unlock()
 	m.poke()
@@ -115,10 +115,10 @@ func olderVersion(a, b *corev1.Node) bool {
 
 // renewLease keeps the heartbeat until ctx ends.
 func (m *Manager) renewLease(ctx context.Context) error {
-	seconds := int32(m.cfg.LeaseDuration.Seconds())
-	lease.NewController(m.deps.Clock, m.deps.LeaseClient, m.cfg.Name, seconds, func() {
-		m.deps.Logger.Warn("lease not renewed, trying on", "node", m.cfg.Name)
-	}, m.cfg.LeaseDuration/4, m.cfg.Name, corev1.NamespaceNodeLease, m.ownLease).Run(ctx)
+	seconds := int32(m.config.LeaseDuration.Seconds())
+	lease.NewController(m.deps.Clock, m.deps.LeaseClient, m.config.Name, seconds, func() {
+		m.deps.Logger.Warn("lease not renewed, trying on", "node", m.config.Name)
+	}, m.config.LeaseDuration/4, m.config.Name, corev1.NamespaceNodeLease, m.ownLease).Run(ctx)
 	return nil
 }
 

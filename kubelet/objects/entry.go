@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound the pause after an error of the API server.
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = 30 * time.Second
+	// initialBackoff and maxBackoff bound the pause after an error of the API server.
+	initialBackoff = 50 * time.Millisecond
+	maxBackoff     = 30 * time.Second
 	// watchSeconds and as much again at most is how long one watch lasts; then the object is read anew, which
 	// bounds how long a lost event can go unseen.
 	watchSeconds = 300
@@ -42,32 +42,32 @@ type entry struct {
 	pods      map[types.UID]struct{}
 	cancel    context.CancelFunc // nil until it is followed
 	idleSince time.Time          // when the last Pod went that needed it
-	again     chan struct{}      // has a value when the object is to be read again
+	reread    chan struct{}      // has a value when the object is to be read again
 
 	mu     sync.Mutex // guards the three below
 	object object
 	err    error
-	known  chan struct{} // closed with the first answer that whoever asks now may get
+	ready  chan struct{} // closed with the first answer that whoever asks now may get
 }
 
 func newEntry(ref Ref) *entry {
 	return &entry{
-		ref: ref, pods: make(map[types.UID]struct{}), again: make(chan struct{}, 1), known: make(chan struct{}),
+		ref: ref, pods: make(map[types.UID]struct{}), reread: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
 
-// renew has the object read again before anybody gets it: a Pod must not see an older one than it would without the
+// requireReread has the object read again before anybody gets it: a Pod must not see an older one than it would without the
 // Pods before it, and a watch says nothing of how far behind it is.
-func (e *entry) renew() {
+func (e *entry) requireReread() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	select {
-	case <-e.known:
-		e.known = make(chan struct{})
+	case <-e.ready:
+		e.ready = make(chan struct{})
 	default:
 	}
 	select {
-	case e.again <- struct{}{}:
+	case e.reread <- struct{}{}:
 	default:
 	}
 }
@@ -75,10 +75,10 @@ func (e *entry) renew() {
 // wait returns the object, or why there is none, as soon as that is known.
 func (e *entry) wait(ctx context.Context) (object, error) {
 	e.mu.Lock()
-	known := e.known
+	ready := e.ready
 	e.mu.Unlock()
 	select {
-	case <-known:
+	case <-ready:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("get %s: wait for the first answer of the API server: %w", e.ref, ctx.Err())
 	}
@@ -87,10 +87,10 @@ func (e *entry) wait(ctx context.Context) (object, error) {
 	return e.object, e.err
 }
 
-// set keeps the newer of what is known and what is told, and reports whether that changed anything. A nil object
+// update keeps the newer of what is known and what is told, and reports whether that changed anything. A nil object
 // with a NotFound error says that it is gone; with another error, that it could not be read, which changes nothing if
 // the object is known.
-func (e *entry) set(object object, err error) (changed bool) {
+func (e *entry) update(object object, err error) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -105,31 +105,31 @@ func (e *entry) set(object object, err error) (changed bool) {
 		changed = e.err == nil || e.err.Error() != err.Error()
 		e.err = err
 	}
-	e.answered()
+	e.markReady()
 	return changed
 }
 
-// finish answers those who wait still.
-func (e *entry) finish(err error) {
+// fail answers those who wait still.
+func (e *entry) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.object == nil && e.err == nil {
 		e.err = err
 	}
-	e.answered()
+	e.markReady()
 }
 
-func (e *entry) answered() {
+func (e *entry) markReady() {
 	select {
-	case <-e.known:
+	case <-e.ready:
 	default:
-		close(e.known)
+		close(e.ready)
 	}
 }
 
-// older reports whether the event's object is older than what is known. A watch begins with what the API server's
+// isStale reports whether the event's object is older than what is known. A watch begins with what the API server's
 // cache has, which may lag behind the GET before it.
-func (e *entry) older(event object) bool {
+func (e *entry) isStale(event object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.object == nil {
@@ -139,8 +139,8 @@ func (e *entry) older(event object) bool {
 	return err == nil && order < 0
 }
 
-// immutable reports whether the object can only be deleted.
-func (e *entry) immutable() bool {
+// isImmutable reports whether the object can only be deleted.
+func (e *entry) isImmutable() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch object := e.object.(type) {
@@ -152,53 +152,53 @@ func (e *entry) immutable() bool {
 	return false
 }
 
-// changeable reports whether the object is there and may change.
-func (e *entry) changeable() bool {
+// isMutable reports whether the object is there and may change.
+func (e *entry) isMutable() bool {
 	e.mu.Lock()
-	there := e.object != nil
+	exists := e.object != nil
 	e.mu.Unlock()
-	return there && !e.immutable()
+	return exists && !e.isImmutable()
 }
 
-// run follows the entry's object until ctx ends: GET, watch from there, and again when the watch ends.
-func (m *Manager) run(ctx context.Context, entry *entry, source source) {
-	retry := firstRetry
-	for ctx.Err() == nil && !m.abandon(entry) {
+// syncEntry follows the entry's object until ctx ends: GET, watch from there, and again when the watch ends.
+func (m *Manager) syncEntry(ctx context.Context, entry *entry, source source) {
+	backoff := initialBackoff
+	for ctx.Err() == nil && !m.evictUnused(entry) {
 		object, err := authzretry.Do(ctx, m.clock, source.get)
 		if ctx.Err() != nil {
 			return
 		}
-		if entry.set(object, err) {
+		if entry.update(object, err) {
 			m.notify(entry)
 		}
-		if err == nil && entry.immutable() {
+		if err == nil && entry.isImmutable() {
 			<-ctx.Done()
 			return
 		}
 		if err == nil || apierrors.IsNotFound(err) {
 			var healthy bool
-			if healthy, err = m.followEvents(ctx, entry, source); healthy {
-				retry = firstRetry
+			if healthy, err = m.watchEvents(ctx, entry, source); healthy {
+				backoff = initialBackoff
 			}
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
 		}
-		m.log.Debug("cannot follow object", "object", entry.ref.String(), "retry", retry, "error", err)
-		timer := m.clock.NewTimer(retry)
+		m.logger.Debug("cannot follow object", "object", entry.ref.String(), "retry", backoff, "error", err)
+		timer := m.clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
-		case <-entry.again:
+		case <-entry.reread:
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		retry = min(2*retry, lastRetry)
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
-// followEvents takes in the events of one watch. It reports whether the watch gave at least one event; the error is
+// watchEvents takes in the events of one watch. It reports whether the watch gave at least one event; the error is
 // nil if the watch ended in the ordinary way.
-func (m *Manager) followEvents(ctx context.Context, entry *entry, source source) (healthy bool, err error) {
+func (m *Manager) watchEvents(ctx context.Context, entry *entry, source source) (healthy bool, err error) {
 	events, err := source.watch(ctx)
 	if err != nil {
 		return false, err
@@ -209,9 +209,9 @@ func (m *Manager) followEvents(ctx context.Context, entry *entry, source source)
 		select {
 		case <-ctx.Done():
 			return healthy, nil
-		case <-entry.again:
+		case <-entry.reread:
 			object, err := authzretry.Do(ctx, m.clock, source.get)
-			if ctx.Err() == nil && entry.set(object, err) {
+			if ctx.Err() == nil && entry.update(object, err) {
 				m.notify(entry)
 			}
 		case event, ok := <-results:
@@ -224,11 +224,11 @@ func (m *Manager) followEvents(ctx context.Context, entry *entry, source source)
 				return healthy, apierrors.FromObject(event.Object)
 			}
 			healthy = true
-			if m.take(entry, event) {
+			if m.applyEvent(entry, event) {
 				m.notify(entry)
 			}
 		}
-		switch immutable := entry.immutable(); {
+		switch immutable := entry.isImmutable(); {
 		case immutable:
 			events.Stop()
 			results = nil
@@ -238,17 +238,17 @@ func (m *Manager) followEvents(ctx context.Context, entry *entry, source source)
 	}
 }
 
-// take puts an event into the entry, and reports whether it changed anything.
-func (m *Manager) take(entry *entry, event watch.Event) bool {
+// applyEvent puts an event into the entry, and reports whether it changed anything.
+func (m *Manager) applyEvent(entry *entry, event watch.Event) bool {
 	object, ok := event.Object.(object)
 	if !ok || object.GetName() != entry.ref.Name || object.GetNamespace() != entry.ref.Namespace ||
-		event.Type == watch.Bookmark || entry.older(object) {
+		event.Type == watch.Bookmark || entry.isStale(object) {
 		return false
 	}
 	if event.Type == watch.Deleted {
-		return entry.set(nil, notFound(entry.ref))
+		return entry.update(nil, notFound(entry.ref))
 	}
-	return entry.set(object, nil)
+	return entry.update(object, nil)
 }
 
 // source reads one object from the API server.

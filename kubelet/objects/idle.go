@@ -8,27 +8,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// idleTime is for how long a ConfigMap is followed after its last Pod, and maxIdle how many are: Pods come in turns, and
+// idleTimeout is for how long a ConfigMap is followed after its last Pod, and maxIdle how many are: Pods come in turns, and
 // those of one namespace all need its root certificate, so that the next needs no watch of its own.
 const (
-	idleTime = time.Minute
-	maxIdle  = 64
+	idleTimeout = time.Minute
+	maxIdle     = 64
 )
 
-// idle is an entry that no Pod has needed since a time.
-type idle struct {
+// idleEntry is an entry that no Pod has needed since a time.
+type idleEntry struct {
 	entry *entry
 	since time.Time
 }
 
-// rest has an entry that no Pod needs any more forgotten in a while, and reports whether that is worth it. A Secret is
+// keepIdle has an entry that no Pod needs any more forgotten in a while, and reports whether that is worth it. A Secret is
 // forgotten with its last Pod: nothing keeps what it holds in memory for longer. The caller holds mu.
-func (m *Manager) rest(entry *entry) bool {
-	if m.ctx == nil || entry.ref.Kind != KindConfigMap || !entry.changeable() {
+func (m *Manager) keepIdle(entry *entry) bool {
+	if m.ctx == nil || entry.ref.Kind != KindConfigMap || !entry.isMutable() {
 		return false
 	}
 	entry.idleSince = m.clock.Now()
-	m.idle = append(m.idle, idle{entry: entry, since: entry.idleSince})
+	m.idleEntries = append(m.idleEntries, idleEntry{entry: entry, since: entry.idleSince})
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -36,19 +36,19 @@ func (m *Manager) rest(entry *entry) bool {
 	return true
 }
 
-// forgetIdle forgets entries that no Pod has needed for long enough, until ctx ends.
-func (m *Manager) forgetIdle(ctx context.Context) {
+// runIdleExpiry forgets entries that no Pod has needed for long enough, until ctx ends.
+func (m *Manager) runIdleExpiry(ctx context.Context) {
 	for {
 		var timer clock.Timer
-		var alarm <-chan time.Time
-		if wait := m.expire(); wait > 0 {
+		var timerC <-chan time.Time
+		if wait := m.expireIdle(); wait > 0 {
 			timer = m.clock.NewTimer(wait)
-			alarm = timer.C()
+			timerC = timer.C()
 		}
 		select {
 		case <-ctx.Done():
 		case <-m.wake:
-		case <-alarm:
+		case <-timerC:
 		}
 		if timer != nil {
 			timer.Stop()
@@ -59,44 +59,44 @@ func (m *Manager) forgetIdle(ctx context.Context) {
 	}
 }
 
-// expire forgets the entries whose time is over, and returns how long the next one has; zero if there is none.
-func (m *Manager) expire() time.Duration {
+// expireIdle forgets the entries whose time is over, and returns how long the next one has; zero if there is none.
+func (m *Manager) expireIdle() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.idle) > 0 {
-		first := m.idle[0]
-		left := first.since.Add(idleTime).Sub(m.clock.Now())
-		if left > 0 && len(m.idle) <= maxIdle {
+	for len(m.idleEntries) > 0 {
+		first := m.idleEntries[0]
+		left := first.since.Add(idleTimeout).Sub(m.clock.Now())
+		if left > 0 && len(m.idleEntries) <= maxIdle {
 			return left
 		}
-		m.idle = m.idle[1:]
+		m.idleEntries = m.idleEntries[1:]
 		if len(first.entry.pods) == 0 && first.entry.idleSince.Equal(first.since) {
-			m.forget(first.entry)
+			m.remove(first.entry)
 		}
 	}
-	m.idle = nil
+	m.idleEntries = nil
 	return 0
 }
 
-// abandon forgets the entry, which is not watched now, if no Pod needs it: the node would be refused. It reports whether
+// evictUnused forgets the entry, which is not watched now, if no Pod needs it: the node would be refused. It reports whether
 // it did.
-func (m *Manager) abandon(entry *entry) bool {
+func (m *Manager) evictUnused(entry *entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(entry.pods) > 0 {
 		return false
 	}
-	m.forget(entry)
+	m.remove(entry)
 	return true
 }
 
-// forget ends an entry. It may have ended before. The caller holds mu.
-func (m *Manager) forget(entry *entry) {
+// remove ends an entry. It may have ended before. The caller holds mu.
+func (m *Manager) remove(entry *entry) {
 	if m.entries[entry.ref] == entry {
 		delete(m.entries, entry.ref)
 	}
 	if entry.cancel != nil {
 		entry.cancel()
 	}
-	entry.finish(fmt.Errorf("get %s: no pod on this node needs it any more", entry.ref))
+	entry.fail(fmt.Errorf("get %s: no pod on this node needs it any more", entry.ref))
 }

@@ -43,33 +43,33 @@ type Deps struct {
 
 // Manager keeps the objects. It is safe for concurrent use. Objects that it returns are shared: not written to.
 type Manager struct {
-	client kubernetes.Interface
-	clock  clock.Clock
-	log    *slog.Logger
-	watch  sync.WaitGroup // the goroutines of entries
-	wake   chan struct{}  // has a value when idle has got an entry
+	client  kubernetes.Interface
+	clock   clock.Clock
+	logger  *slog.Logger
+	watches sync.WaitGroup // the goroutines of entries
+	wake    chan struct{}  // has a value when idle has got an entry
 
-	mu      sync.Mutex // guards all below
-	ctx     context.Context
-	entries map[Ref]*entry
-	pods    map[types.UID]map[Ref]struct{}
-	readers map[int]func(types.UID)
-	next    int    // key of the next reader
-	idle    []idle // those that no Pod needs, and needed before; the longest ago first
+	mu             sync.Mutex // guards all below
+	ctx            context.Context
+	entries        map[Ref]*entry
+	pods           map[types.UID]map[Ref]struct{}
+	subscribers    map[int]func(types.UID)
+	nextSubscriber int         // key of the next reader
+	idleEntries    []idleEntry // those that no Pod needs, and needed before; the longest ago first
 }
 
 // New makes a Manager.
 func New(deps Deps) *Manager {
 	m := &Manager{
-		client: deps.Client, clock: deps.Clock, log: deps.Logger,
+		client: deps.Client, clock: deps.Clock, logger: deps.Logger,
 		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
-		readers: make(map[int]func(types.UID)), wake: make(chan struct{}, 1),
+		subscribers: make(map[int]func(types.UID)), wake: make(chan struct{}, 1),
 	}
 	if m.clock == nil {
 		m.clock = clock.RealClock{}
 	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
+	if m.logger == nil {
+		m.logger = slog.New(slog.DiscardHandler)
 	}
 	return m
 }
@@ -79,14 +79,14 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.ctx = ctx
 	for _, entry := range m.entries {
-		m.follow(entry)
+		m.startWatch(entry)
 	}
 	m.mu.Unlock()
-	m.forgetIdle(ctx)
+	m.runIdleExpiry(ctx)
 	m.mu.Lock()
 	m.ctx = nil
 	m.mu.Unlock()
-	m.watch.Wait()
+	m.watches.Wait()
 	return nil
 }
 
@@ -107,17 +107,17 @@ func (m *Manager) Acquire(pod *corev1.Pod) {
 			found = newEntry(ref)
 			m.entries[ref] = found
 			if m.ctx != nil {
-				m.follow(found)
+				m.startWatch(found)
 			}
 		}
 		if len(found.pods) == 0 && ok {
-			found.renew()
+			found.requireReread()
 		}
 		found.pods[pod.UID] = struct{}{}
 	}
 	for ref := range old {
 		if _, ok := refs[ref]; !ok {
-			m.drop(ref, pod.UID)
+			m.releaseRef(ref, pod.UID)
 		}
 	}
 }
@@ -128,37 +128,37 @@ func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for ref := range m.pods[uid] {
-		m.drop(ref, uid)
+		m.releaseRef(ref, uid)
 	}
 	delete(m.pods, uid)
 }
 
-// drop ends a Pod's use of an object. The caller holds mu.
-func (m *Manager) drop(ref Ref, uid types.UID) {
+// releaseRef ends a Pod's use of an object. The caller holds mu.
+func (m *Manager) releaseRef(ref Ref, uid types.UID) {
 	entry, ok := m.entries[ref]
 	if !ok {
 		return
 	}
 	delete(entry.pods, uid)
-	if len(entry.pods) > 0 || m.rest(entry) {
+	if len(entry.pods) > 0 || m.keepIdle(entry) {
 		return
 	}
-	m.forget(entry)
+	m.remove(entry)
 }
 
-// follow starts the entry's watch. The caller holds mu, and ctx is set.
-func (m *Manager) follow(entry *entry) {
+// startWatch starts the entry's watch. The caller holds mu, and ctx is set.
+func (m *Manager) startWatch(entry *entry) {
 	if entry.cancel != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(m.ctx)
 	entry.cancel = cancel
 	source := source{client: m.client, ref: entry.ref}
-	m.watch.Add(1)
+	m.watches.Add(1)
 	go func() {
-		defer m.watch.Done()
+		defer m.watches.Done()
 		defer cancel()
-		m.run(ctx, entry, source)
+		m.syncEntry(ctx, entry, source)
 	}()
 }
 
@@ -168,31 +168,31 @@ func (m *Manager) follow(entry *entry) {
 func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := m.next
-	m.next++
-	m.readers[key] = changed
+	key := m.nextSubscriber
+	m.nextSubscriber++
+	m.subscribers[key] = changed
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.readers, key)
+		delete(m.subscribers, key)
 	}
 }
 
 // notify tells the subscribers of a change of the entry.
 func (m *Manager) notify(entry *entry) {
 	m.mu.Lock()
-	readers := make([]func(types.UID), 0, len(m.readers))
-	for _, reader := range m.readers {
-		readers = append(readers, reader)
+	subscribers := make([]func(types.UID), 0, len(m.subscribers))
+	for _, notify := range m.subscribers {
+		subscribers = append(subscribers, notify)
 	}
 	pods := make([]types.UID, 0, len(entry.pods))
 	for uid := range entry.pods {
 		pods = append(pods, uid)
 	}
 	m.mu.Unlock()
-	for _, reader := range readers {
+	for _, notify := range subscribers {
 		for _, uid := range pods {
-			reader(uid)
+			notify(uid)
 		}
 	}
 }
@@ -203,9 +203,9 @@ func (m *Manager) notify(entry *entry) {
 func (m *Manager) Get(ctx context.Context, ref Ref) (any, error) {
 	m.mu.Lock()
 	entry, ok := m.entries[ref]
-	followed := ok && entry.cancel != nil
+	watched := ok && entry.cancel != nil
 	m.mu.Unlock()
-	if !followed {
+	if !watched {
 		object, err := authzretry.Do(ctx, m.clock, source{client: m.client, ref: ref}.get)
 		if err != nil {
 			return nil, err

@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a Manager and the API server that it talks to. A watch is opened by the Manager and fed by the test.
-type world struct {
+// fixture is a Manager and the API server that it talks to. A watch is opened by the Manager and fed by the test.
+type fixture struct {
 	*objects.Manager
 	client  *fake.Clientset
 	clock   *testclock.FakeClock
@@ -36,30 +36,30 @@ type world struct {
 	version int
 }
 
-func start(t *testing.T, existing ...runtime.Object) *world {
+func start(t *testing.T, existing ...runtime.Object) *fixture {
 	t.Helper()
-	w := &world{
+	f := &fixture{
 		client: fake.NewClientset(existing...), clock: testclock.NewFakeClock(time.Now()),
 		changed: make(chan types.UID, 100), watches: make(chan *watch.FakeWatcher, 100), version: 100,
 	}
-	w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+	f.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		events := watch.NewFakeWithChanSize(100, false)
-		w.watches <- events
+		f.watches <- events
 		return true, events, nil
 	})
-	w.Manager = objects.New(objects.Deps{Client: w.client, Clock: w.clock})
-	t.Cleanup(w.Subscribe(func(uid types.UID) { w.changed <- uid }))
+	f.Manager = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
+	t.Cleanup(f.Subscribe(func(uid types.UID) { f.changed <- uid }))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.Start(ctx) }()
+	go func() { done <- f.Start(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return w
+	return f
 }
 
-func (w *world) configMap(value string) *corev1.ConfigMap {
-	w.version++
+func (f *fixture) configMap(value string) *corev1.ConfigMap {
+	f.version++
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "conf", ResourceVersion: strconv.Itoa(w.version)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "conf", ResourceVersion: strconv.Itoa(f.version)},
 		Data:       map[string]string{"k": value},
 	}
 }
@@ -73,9 +73,9 @@ func pod(uid types.UID, configMaps ...string) *corev1.Pod {
 	return p
 }
 
-func (w *world) value(t *testing.T) string {
+func (f *fixture) value(t *testing.T) string {
 	t.Helper()
-	configMap, err := w.ConfigMap(t.Context(), "ns", "conf")
+	configMap, err := f.ConfigMap(t.Context(), "ns", "conf")
 	if apierrors.IsNotFound(err) {
 		return "(absent)"
 	}
@@ -83,9 +83,9 @@ func (w *world) value(t *testing.T) string {
 	return configMap.Data["k"]
 }
 
-func (w *world) gets() int {
+func (f *fixture) gets() int {
 	n := 0
-	for _, action := range w.client.Actions() {
+	for _, action := range f.client.Actions() {
 		if action.GetVerb() == "get" {
 			n++
 		}
@@ -94,136 +94,136 @@ func (w *world) gets() int {
 }
 
 func TestOneWatchServesAllPods(t *testing.T) {
-	w := start(t)
-	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
-	w.Acquire(pod("a", "conf"))
-	require.Equal(t, types.UID("a"), <-w.changed)
-	require.Equal(t, "1", w.value(t))
-	events := <-w.watches
-	w.Acquire(pod("b", "conf"))
-	require.Equal(t, "1", w.value(t))
-	require.Equal(t, 1, w.gets(), "the second Pod must not ask the API server")
+	f := start(t)
+	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
+	f.Acquire(pod("a", "conf"))
+	require.Equal(t, types.UID("a"), <-f.changed)
+	require.Equal(t, "1", f.value(t))
+	events := <-f.watches
+	f.Acquire(pod("b", "conf"))
+	require.Equal(t, "1", f.value(t))
+	require.Equal(t, 1, f.gets(), "the second Pod must not ask the API server")
 
-	events.Modify(w.configMap("2"))
-	require.ElementsMatch(t, []types.UID{"a", "b"}, []types.UID{<-w.changed, <-w.changed})
-	require.Equal(t, "2", w.value(t))
+	events.Modify(f.configMap("2"))
+	require.ElementsMatch(t, []types.UID{"a", "b"}, []types.UID{<-f.changed, <-f.changed})
+	require.Equal(t, "2", f.value(t))
 
-	w.Release("a")
-	events.Delete(w.configMap("2"))
-	require.Equal(t, types.UID("b"), <-w.changed)
-	require.Equal(t, "(absent)", w.value(t))
-	events.Add(w.configMap("3"))
-	require.Equal(t, types.UID("b"), <-w.changed)
-	require.Equal(t, "3", w.value(t))
+	f.Release("a")
+	events.Delete(f.configMap("2"))
+	require.Equal(t, types.UID("b"), <-f.changed)
+	require.Equal(t, "(absent)", f.value(t))
+	events.Add(f.configMap("3"))
+	require.Equal(t, types.UID("b"), <-f.changed)
+	require.Equal(t, "3", f.value(t))
 
-	require.Equal(t, 1, w.Watched())
-	w.Release("b")
-	w.untilIdleIsOver(t)
-	require.Zero(t, w.Watched())
+	require.Equal(t, 1, f.Watched())
+	f.Release("b")
+	f.waitIdleExpiry(t)
+	require.Zero(t, f.Watched())
 	require.Eventually(t, events.IsStopped, time.Minute, time.Millisecond, "the watch must end with the last Pod")
 }
 
 func TestStaleEventsAreIgnored(t *testing.T) {
-	w := start(t)
-	stale := w.configMap("old")
-	require.NoError(t, w.client.Tracker().Add(w.configMap("new")))
-	w.Acquire(pod("a", "conf"))
-	require.Equal(t, "new", w.value(t))
-	<-w.changed
-	events := <-w.watches
+	f := start(t)
+	stale := f.configMap("old")
+	require.NoError(t, f.client.Tracker().Add(f.configMap("new")))
+	f.Acquire(pod("a", "conf"))
+	require.Equal(t, "new", f.value(t))
+	<-f.changed
+	events := <-f.watches
 	events.Add(stale)
 	events.Delete(stale)
-	foreign := w.configMap("foreign")
+	foreign := f.configMap("foreign")
 	foreign.Name = "other"
 	events.Add(foreign)
-	events.Modify(w.configMap("newer")) // taken after the ones before it
-	<-w.changed
-	require.Equal(t, "newer", w.value(t))
-	require.Empty(t, w.changed)
+	events.Modify(f.configMap("newer")) // taken after the ones before it
+	<-f.changed
+	require.Equal(t, "newer", f.value(t))
+	require.Empty(t, f.changed)
 }
 
 func TestObjectThatAppearsLater(t *testing.T) {
-	w := start(t)
-	w.Acquire(pod("a", "conf"))
-	require.Equal(t, types.UID("a"), <-w.changed)
-	_, err := w.ConfigMap(t.Context(), "ns", "conf")
+	f := start(t)
+	f.Acquire(pod("a", "conf"))
+	require.Equal(t, types.UID("a"), <-f.changed)
+	_, err := f.ConfigMap(t.Context(), "ns", "conf")
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
-	(<-w.watches).Add(w.configMap("1"))
-	require.Equal(t, types.UID("a"), <-w.changed)
-	require.Equal(t, "1", w.value(t))
+	(<-f.watches).Add(f.configMap("1"))
+	require.Equal(t, types.UID("a"), <-f.changed)
+	require.Equal(t, "1", f.value(t))
 }
 
 func TestWatchThatEndsIsOpenedAnew(t *testing.T) {
-	w := start(t)
-	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
-	w.Acquire(pod("a", "conf"))
-	<-w.changed
-	events := <-w.watches
-	events.Modify(w.configMap("2"))
-	<-w.changed
+	f := start(t)
+	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
+	f.Acquire(pod("a", "conf"))
+	<-f.changed
+	events := <-f.watches
+	events.Modify(f.configMap("2"))
+	<-f.changed
 	// What happens while no watch is open is found by the GET before the next one.
-	require.NoError(t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), w.configMap("3"), "ns"))
+	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), f.configMap("3"), "ns"))
 	events.Stop()
-	require.Equal(t, types.UID("a"), <-w.changed)
-	require.Equal(t, "3", w.value(t))
-	events = <-w.watches
+	require.Equal(t, types.UID("a"), <-f.changed)
+	require.Equal(t, "3", f.value(t))
+	events = <-f.watches
 	events.Error(&apierrors.NewResourceExpired("too old").ErrStatus)
-	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
-	w.clock.Step(time.Second)
-	<-w.watches
+	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
+	f.clock.Step(time.Second)
+	<-f.watches
 }
 
-// refuse answers the next reads with the error.
-func (w *world) refuse(times int32, err error) {
+// failGets answers the next reads with the error.
+func (f *fixture) failGets(times int32, err error) {
 	var left atomic.Int32
 	left.Store(times)
-	w.client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return left.Add(-1) >= 0, nil, err
 	})
 }
 
 func TestErrorIsTriedAgain(t *testing.T) {
-	w := start(t)
-	w.refuse(1, apierrors.NewInternalError(errors.New("etcd is away")))
-	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
-	w.Acquire(pod("a", "conf"))
-	<-w.changed
-	_, err := w.ConfigMap(t.Context(), "ns", "conf")
+	f := start(t)
+	f.failGets(1, apierrors.NewInternalError(errors.New("etcd is away")))
+	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
+	f.Acquire(pod("a", "conf"))
+	<-f.changed
+	_, err := f.ConfigMap(t.Context(), "ns", "conf")
 	require.True(t, apierrors.IsInternalError(err), "%v", err)
-	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
-	w.clock.Step(50 * time.Millisecond)
-	require.Equal(t, types.UID("a"), <-w.changed)
-	require.Equal(t, "1", w.value(t))
+	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
+	f.clock.Step(50 * time.Millisecond)
+	require.Equal(t, types.UID("a"), <-f.changed)
+	require.Equal(t, "1", f.value(t))
 }
 
 // TestObjectThatMayNotBeReadYet: nobody hears of a refusal that lasts until the authorizer has seen the Pod.
 func TestObjectThatMayNotBeReadYet(t *testing.T) {
-	w := start(t)
-	w.refuse(2, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "conf", errors.New("no relationship")))
-	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
-	w.Acquire(pod("a", "conf"))
+	f := start(t)
+	f.failGets(2, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "conf", errors.New("no relationship")))
+	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
+	f.Acquire(pod("a", "conf"))
 	for range 2 {
-		require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
-		w.clock.Step(8 * time.Millisecond)
+		require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
+		f.clock.Step(8 * time.Millisecond)
 	}
-	require.Equal(t, types.UID("a"), <-w.changed)
-	require.Equal(t, "1", w.value(t))
-	require.Equal(t, 3, w.gets())
+	require.Equal(t, types.UID("a"), <-f.changed)
+	require.Equal(t, "1", f.value(t))
+	require.Equal(t, 3, f.gets())
 }
 
 func TestImmutableObjectIsNotWatched(t *testing.T) {
-	w := start(t)
+	f := start(t)
 	immutable := true
-	configMap := w.configMap("1")
+	configMap := f.configMap("1")
 	configMap.Immutable = &immutable
-	require.NoError(t, w.client.Tracker().Add(configMap))
-	w.Acquire(pod("a", "conf"))
-	<-w.changed
-	require.Equal(t, "1", w.value(t))
-	w.Acquire(pod("b", "conf", "other"))
-	<-w.changed // of the other, which is not there; its watch is the only one
-	<-w.watches
-	for _, action := range w.client.Actions() {
+	require.NoError(t, f.client.Tracker().Add(configMap))
+	f.Acquire(pod("a", "conf"))
+	<-f.changed
+	require.Equal(t, "1", f.value(t))
+	f.Acquire(pod("b", "conf", "other"))
+	<-f.changed // of the other, which is not there; its watch is the only one
+	<-f.watches
+	for _, action := range f.client.Actions() {
 		if watched, ok := action.(clienttesting.WatchAction); ok {
 			require.Equal(t, "metadata.name=other", watched.GetWatchRestrictions().Fields.String())
 		}
@@ -231,12 +231,12 @@ func TestImmutableObjectIsNotWatched(t *testing.T) {
 }
 
 func TestGetOfAnObjectThatNobodyAcquiredAsksTheServer(t *testing.T) {
-	w := start(t)
-	require.NoError(t, w.client.Tracker().Add(w.configMap("1")))
-	require.Equal(t, "1", w.value(t))
-	require.Equal(t, "1", w.value(t))
-	require.Equal(t, 2, w.gets())
-	require.Zero(t, w.Watched())
+	f := start(t)
+	require.NoError(t, f.client.Tracker().Add(f.configMap("1")))
+	require.Equal(t, "1", f.value(t))
+	require.Equal(t, "1", f.value(t))
+	require.Equal(t, 2, f.gets())
+	require.Zero(t, f.Watched())
 }
 
 func TestReferences(t *testing.T) {

@@ -15,21 +15,21 @@ func References(pod *corev1.Pod) map[Ref]struct{} {
 		add(KindSecret, secret.Name)
 	}
 	for i := range pod.Spec.Volumes {
-		ofVolume(&pod.Spec.Volumes[i], add)
+		addVolumeRefs(&pod.Spec.Volumes[i], add)
 	}
 	for i := range pod.Spec.InitContainers {
-		ofEnv(pod.Spec.InitContainers[i].EnvFrom, pod.Spec.InitContainers[i].Env, add)
+		addEnvRefs(pod.Spec.InitContainers[i].EnvFrom, pod.Spec.InitContainers[i].Env, add)
 	}
 	for i := range pod.Spec.Containers {
-		ofEnv(pod.Spec.Containers[i].EnvFrom, pod.Spec.Containers[i].Env, add)
+		addEnvRefs(pod.Spec.Containers[i].EnvFrom, pod.Spec.Containers[i].Env, add)
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		ofEnv(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env, add)
+		addEnvRefs(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env, add)
 	}
 	return refs
 }
 
-func ofVolume(volume *corev1.Volume, add func(Kind, string)) {
+func addVolumeRefs(volume *corev1.Volume, add func(Kind, string)) {
 	switch {
 	case volume.Secret != nil:
 		add(KindSecret, volume.Secret.SecretName)
@@ -49,7 +49,7 @@ func ofVolume(volume *corev1.Volume, add func(Kind, string)) {
 	}
 }
 
-func ofEnv(from []corev1.EnvFromSource, env []corev1.EnvVar, add func(Kind, string)) {
+func addEnvRefs(from []corev1.EnvFromSource, env []corev1.EnvVar, add func(Kind, string)) {
 	for _, source := range from {
 		if source.SecretRef != nil {
 			add(KindSecret, source.SecretRef.Name)

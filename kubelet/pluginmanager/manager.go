@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound the pause before a socket that could not be registered is tried again.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 2 * time.Minute
-	// walkEvery is how often the directory is walked although nothing was heard of it: inotify may be lost.
-	walkEvery = 5 * time.Minute
+	// initialBackoff and maxBackoff bound the pause before a socket that could not be registered is tried again.
+	initialBackoff = 100 * time.Millisecond
+	maxBackoff     = 2 * time.Minute
+	// rescanInterval is how often the directory is walked although nothing was heard of it: inotify may be lost.
+	rescanInterval = 5 * time.Minute
 )
 
 // Plugin is what a plugin says of itself.
@@ -51,8 +51,8 @@ type Handler interface {
 type Config struct {
 	// Dir is where plugins put their sockets, also in directories below. Names that begin with a dot are ignored.
 	Dir string
-	// AskTimeout bounds the question what a plugin is. Zero is a second: who does not answer is asked again later.
-	AskTimeout time.Duration
+	// InfoTimeout bounds the question what a plugin is. Zero is a second: who does not answer is asked again later.
+	InfoTimeout time.Duration
 }
 
 // Deps is what a Manager needs. Clock and Logger may be nil.
@@ -71,9 +71,9 @@ type Manager struct {
 	exec   *keyed.Executor
 	wake   chan struct{} // has a value when the directory is to be looked at
 
-	mu      sync.Mutex // guards all below
-	wanted  map[string]identity
-	present map[string]*registration
+	mu         sync.Mutex // guards all below
+	sockets    map[string]identity
+	registered map[string]*registration
 }
 
 // identity tells a socket from one that takes its place.
@@ -93,8 +93,8 @@ func New(config Config, deps Deps) (*Manager, error) {
 	if config.Dir == "" {
 		return nil, errors.New("make plugin manager: Config.Dir is empty")
 	}
-	if config.AskTimeout <= 0 {
-		config.AskTimeout = askTimeout
+	if config.InfoTimeout <= 0 {
+		config.InfoTimeout = defaultInfoTimeout
 	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -104,8 +104,8 @@ func New(config Config, deps Deps) (*Manager, error) {
 	}
 	return &Manager{
 		config: config, deps: deps, wake: make(chan struct{}, 1),
-		exec:   keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger}, keyed.Config{InitialBackoff: firstRetry, MaxBackoff: lastRetry}),
-		wanted: make(map[string]identity), present: make(map[string]*registration),
+		exec:    keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger}, keyed.Config{InitialBackoff: initialBackoff, MaxBackoff: maxBackoff}),
+		sockets: make(map[string]identity), registered: make(map[string]*registration),
 	}, nil
 }
 
@@ -123,9 +123,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.exec.Wait()
 	defer cancel()
-	pause := m.look(ctx, watcher)
+	next := m.reconcileAll(ctx, watcher)
 	for {
-		timer := m.deps.Clock.NewTimer(pause)
+		timer := m.deps.Clock.NewTimer(next)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -138,29 +138,29 @@ func (m *Manager) Start(ctx context.Context) error {
 		case <-timer.C():
 		}
 		timer.Stop()
-		pause = m.look(ctx, watcher)
+		next = m.reconcileAll(ctx, watcher)
 	}
 }
 
-// look compares what is there with what is registered, begins what is to be done, and tells after what time to come
+// reconcileAll compares what is there with what is registered, begins what is to be done, and tells after what time to come
 // again.
-func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Duration {
-	found, err := walk(m.config.Dir, watcher)
+func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) time.Duration {
+	found, err := listSockets(m.config.Dir, watcher)
 	if err != nil {
 		m.deps.Logger.Warn("walking the directory of plugins", "error", err)
-		return lastRetry
+		return maxBackoff
 	}
 	m.mu.Lock()
-	m.wanted = found
+	m.sockets = found
 	paths := slices.Collect(maps.Keys(found))
-	for path := range m.present {
+	for path := range m.registered {
 		if _, ok := found[path]; !ok {
 			paths = append(paths, path)
 		}
 	}
-	paths = slices.DeleteFunc(paths, func(path string) bool { return m.isSettled(path) })
+	paths = slices.DeleteFunc(paths, func(path string) bool { return m.isReconciled(path) })
 	m.mu.Unlock()
-	pause := walkEvery
+	next := rescanInterval
 	for _, path := range paths {
 		key := keyed.Key{Object: path}
 		// Failures of one socket are no reason to wait with another that takes its place, or with its end.
@@ -168,7 +168,7 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 		if socket, ok := found[path]; ok {
 			kind = fmt.Sprintf("register %d %d", socket.inode, socket.changed)
 		}
-		err := m.exec.Start(ctx, key, kind, func(ctx context.Context) error { return m.settle(ctx, path) },
+		err := m.exec.Start(ctx, key, kind, func(ctx context.Context) error { return m.reconcile(ctx, path) },
 			func(err error) {
 				if err != nil && ctx.Err() == nil {
 					m.deps.Logger.Warn("plugin is not registered as its socket wants", "socket", path, "error", err)
@@ -177,17 +177,17 @@ func (m *Manager) look(ctx context.Context, watcher *fsnotify.Watcher) time.Dura
 			})
 		var backoff *keyed.BackoffError
 		if errors.As(err, &backoff) {
-			pause = min(pause, backoff.RetryAfter)
+			next = min(next, backoff.RetryAfter)
 		}
 	}
-	return pause
+	return next
 }
 
-// isSettled reports whether nothing is to be done about the socket. The caller holds mu.
-func (m *Manager) isSettled(path string) bool {
-	want, wanted := m.wanted[path]
-	have, present := m.present[path]
-	return wanted == present && (!wanted || have.socket == want)
+// isReconciled reports whether nothing is to be done about the socket. The caller holds mu.
+func (m *Manager) isReconciled(path string) bool {
+	want, exists := m.sockets[path]
+	have, registered := m.registered[path]
+	return exists == registered && (!exists || have.socket == want)
 }
 
 func (m *Manager) poke() {
@@ -197,36 +197,36 @@ func (m *Manager) poke() {
 	}
 }
 
-// settle makes what is registered fit what is there, for one socket.
-func (m *Manager) settle(ctx context.Context, path string) error {
+// reconcile makes what is registered fit what is there, for one socket.
+func (m *Manager) reconcile(ctx context.Context, path string) error {
 	m.mu.Lock()
-	want, wanted := m.wanted[path]
-	have := m.present[path]
-	settled := m.isSettled(path)
+	want, exists := m.sockets[path]
+	have := m.registered[path]
+	reconciled := m.isReconciled(path)
 	m.mu.Unlock()
-	if settled {
+	if reconciled {
 		return nil
 	}
-	if have != nil && !wanted {
-		return m.leave(ctx, path, have)
+	if have != nil && !exists {
+		return m.deregister(ctx, path, have)
 	}
 	return m.register(ctx, path, want)
 }
 
-// leave drops the plugin of a socket that is gone.
-func (m *Manager) leave(ctx context.Context, path string, have *registration) error {
+// deregister drops the plugin of a socket that is gone.
+func (m *Manager) deregister(ctx context.Context, path string, have *registration) error {
 	if have.plugin.Name == "" {
-		m.set(path, nil)
+		m.setRegistration(path, nil)
 		return nil
 	}
 	return m.exec.Do(ctx, pluginKey(have.plugin), "deregister", func(ctx context.Context) error {
-		if !m.isElsewhere(path, have.plugin) {
+		if !m.hasMoved(path, have.plugin) {
 			if err := m.deps.Handlers[have.plugin.Type].Deregister(ctx, have.plugin); err != nil {
 				return fmt.Errorf("deregister plugin %q: %w", have.plugin.Name, err)
 			}
 			m.deps.Logger.Info("plugin is gone", "plugin", have.plugin.Name, "socket", path)
 		}
-		m.set(path, nil)
+		m.setRegistration(path, nil)
 		return nil
 	})
 }
@@ -236,11 +236,11 @@ func pluginKey(plugin Plugin) keyed.Key {
 	return keyed.Key{Object: plugin.Type + " " + plugin.Name}
 }
 
-// isElsewhere reports whether the plugin has come back under another socket already.
-func (m *Manager) isElsewhere(path string, plugin Plugin) bool {
+// hasMoved reports whether the plugin has come back under another socket already.
+func (m *Manager) hasMoved(path string, plugin Plugin) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for other, registration := range m.present {
+	for other, registration := range m.registered {
 		same := registration.plugin.Name == plugin.Name && registration.plugin.Type == plugin.Type
 		if other != path && same {
 			return true
@@ -249,12 +249,12 @@ func (m *Manager) isElsewhere(path string, plugin Plugin) bool {
 	return false
 }
 
-func (m *Manager) set(path string, registration *registration) {
+func (m *Manager) setRegistration(path string, registration *registration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if registration == nil {
-		delete(m.present, path)
+		delete(m.registered, path)
 		return
 	}
-	m.present[path] = registration
+	m.registered[path] = registration
 }

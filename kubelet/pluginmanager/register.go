@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// askTimeout is Config.AskTimeout unless it is given.
-	askTimeout = time.Second
+	// defaultInfoTimeout is Config.InfoTimeout unless it is given.
+	defaultInfoTimeout = time.Second
 	// registerTimeout bounds taking a plugin on, and telling it so.
 	registerTimeout = 30 * time.Second
 	// redialMin and redialMax bound the pause between two tries to connect while a plugin is asked.
@@ -31,8 +31,8 @@ const (
 	redialMax = 100 * time.Millisecond
 )
 
-// walk lists the sockets at and below dir, and has all directories watched. Watching a directory twice is fine.
-func walk(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
+// listSockets lists the sockets at and below dir, and has all directories watched. Watching a directory twice is fine.
+func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
 	found := make(map[string]identity)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
@@ -80,59 +80,59 @@ func (m *Manager) register(ctx context.Context, path string, socket identity) er
 	defer cancel()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, path) }
 	// A socket appears a moment before somebody listens on it: that is no failure yet.
-	soon := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
+	connectBackoff := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: m.config.AskTimeout}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: connectBackoff, MinConnectTimeout: m.config.InfoTimeout}))
 	if err != nil {
 		return fmt.Errorf("connect to plugin: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	client := registerapi.NewRegistrationClient(conn)
-	plugin, err := m.ask(ctx, client)
+	plugin, err := m.getInfo(ctx, client)
 	if err != nil {
 		return err
 	}
 	return m.exec.Do(ctx, pluginKey(plugin), "register", func(ctx context.Context) error {
-		return m.answer(ctx, client, path, &registration{socket: socket, plugin: plugin})
+		return m.registerAndNotify(ctx, client, path, &registration{socket: socket, plugin: plugin})
 	})
 }
 
-// answer takes a plugin on and tells it so.
-func (m *Manager) answer(
+// registerAndNotify takes a plugin on and tells it so.
+func (m *Manager) registerAndNotify(
 	ctx context.Context, client registerapi.RegistrationClient, path string, registration *registration,
 ) error {
 	plugin := registration.plugin
-	err := m.takeOn(ctx, plugin)
+	err := m.handOver(ctx, plugin)
 	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
 		status.Error = err.Error()
 	}
-	_, told := client.NotifyRegistrationStatus(ctx, status)
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	_, notifyErr := client.NotifyRegistrationStatus(ctx, status)
+	var rejected *rejectedError
+	if errors.As(err, &rejected) {
 		m.deps.Logger.Warn("plugin is refused", "socket", path, "error", err)
 		registration.plugin = Plugin{}
-		m.set(path, registration)
+		m.setRegistration(path, registration)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if told != nil {
+	if notifyErr != nil {
 		// It is registered all the same: it has to be dropped if its socket goes, and told again if not.
 		registration.socket = identity{}
-		m.set(path, registration)
-		return fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, told)
+		m.setRegistration(path, registration)
+		return fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, notifyErr)
 	}
 	m.deps.Logger.Info("plugin is registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)
-	m.set(path, registration)
+	m.setRegistration(path, registration)
 	return nil
 }
 
-// ask asks a plugin what it is.
-func (m *Manager) ask(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.config.AskTimeout)
+// getInfo asks a plugin what it is.
+func (m *Manager) getInfo(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.config.InfoTimeout)
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -143,19 +143,19 @@ func (m *Manager) ask(ctx context.Context, client registerapi.RegistrationClient
 	}, nil
 }
 
-// refusedError says that a plugin will not be taken on, however often it is tried.
-type refusedError struct{ reason string }
+// rejectedError says that a plugin will not be taken on, however often it is tried.
+type rejectedError struct{ reason string }
 
 // Error implements error.
-func (e *refusedError) Error() string { return e.reason }
+func (e *rejectedError) Error() string { return e.reason }
 
-func (m *Manager) takeOn(ctx context.Context, plugin Plugin) error {
+func (m *Manager) handOver(ctx context.Context, plugin Plugin) error {
 	handler, ok := m.deps.Handlers[plugin.Type]
 	if !ok {
-		return &refusedError{fmt.Sprintf("plugins of type %q are not supported by this node agent", plugin.Type)}
+		return &rejectedError{fmt.Sprintf("plugins of type %q are not supported by this node agent", plugin.Type)}
 	}
 	if plugin.Name == "" {
-		return &refusedError{"the plugin has no name"}
+		return &rejectedError{"the plugin has no name"}
 	}
 	if err := handler.Register(ctx, plugin); err != nil {
 		return fmt.Errorf("register plugin %q: %w", plugin.Name, err)

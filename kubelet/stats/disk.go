@@ -15,8 +15,8 @@ import (
 // blockUnit is the unit of st_blocks, whatever the file system's own is.
 const blockUnit = 512
 
-// layer is what a container has written, on the file system where it is written; nil if the runtime has not measured it.
-func (p *Provider) layer(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
+// rootfsStats is what a container has written, on the file system where it is written; nil if the runtime has not measured it.
+func (p *Provider) rootfsStats(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
 	if u.GetTimestamp() <= 0 {
 		return nil
 	}
@@ -24,12 +24,12 @@ func (p *Provider) layer(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
 	if err != nil {
 		s = &statsapi.FsStats{}
 	}
-	s.Time, s.UsedBytes, s.InodesUsed = stamp(u.Timestamp), value(u.UsedBytes), value(u.InodesUsed)
+	s.Time, s.UsedBytes, s.InodesUsed = timestamp(u.Timestamp), optionalUint(u.UsedBytes), optionalUint(u.InodesUsed)
 	return s
 }
 
-// logs is what a container's log files take; nil if there is no telling.
-func (p *Provider) logs(pod *corev1.Pod, container string) *statsapi.FsStats {
+// logStats is what a container's log files take; nil if there is no telling.
+func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats {
 	if p.deps.LogDir == nil || pod == nil {
 		return nil
 	}
@@ -62,10 +62,10 @@ func (p *Provider) logs(pod *corev1.Pod, container string) *statsapi.FsStats {
 	return s
 }
 
-// ephemeral is what the Pod takes of the node's own disk: what its containers have written and logged, and its volumes
+// ephemeralStats is what the Pod takes of the node's own disk: what its containers have written and logged, and its volumes
 // that end with it.
-func (p *Provider) ephemeral(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.FsStats {
-	total, err := fileSystem(p.cfg.RootDir, p.deps.Clock.Now())
+func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.FsStats {
+	total, err := fileSystem(p.config.RootDir, p.deps.Clock.Now())
 	if err != nil || pod == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (p *Provider) ephemeral(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.Fs
 	}
 	local := map[string]bool{}
 	for i := range pod.Spec.Volumes {
-		local[pod.Spec.Volumes[i].Name] = onNodesDisk(&pod.Spec.Volumes[i])
+		local[pod.Spec.Volumes[i].Name] = isOnNodeDisk(&pod.Spec.Volumes[i])
 	}
 	for i := range s.VolumeStats {
 		if local[s.VolumeStats[i].Name] {
@@ -92,8 +92,8 @@ func (p *Provider) ephemeral(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.Fs
 	return total
 }
 
-// onNodesDisk reports whether a volume is made for the Pod alone on the disk of the Pods' directories.
-func onNodesDisk(v *corev1.Volume) bool {
+// isOnNodeDisk reports whether a volume is made for the Pod alone on the disk of the Pods' directories.
+func isOnNodeDisk(v *corev1.Volume) bool {
 	if v.EmptyDir != nil {
 		return v.EmptyDir.Medium == corev1.StorageMediumDefault
 	}

@@ -21,16 +21,16 @@ var (
 	nodeCPU          = describe("node_cpu_usage_seconds_total", "CPU time used by the node in core-seconds")
 	nodeMemory       = describe("node_memory_working_set_bytes", "Working set of the node in bytes")
 	nodeSwap         = describe("node_swap_usage_bytes", "Swap used by the node in bytes")
-	containerCPU     = describe("container_cpu_usage_seconds_total", "CPU time used by the container", ctr...)
-	containerMemory  = describe("container_memory_working_set_bytes", "Working set of the container in bytes", ctr...)
-	containerSwap    = describe("container_swap_usage_bytes", "Swap used by the container in bytes", ctr...)
-	containerStarted = describe("container_start_time_seconds", "Start time of the container since unix epoch", ctr...)
-	podCPU           = describe("pod_cpu_usage_seconds_total", "CPU time used by the pod in core-seconds", pod...)
-	podMemory        = describe("pod_memory_working_set_bytes", "Working set of the pod in bytes", pod...)
+	containerCPU     = describe("container_cpu_usage_seconds_total", "CPU time used by the container", containerLabels...)
+	containerMemory  = describe("container_memory_working_set_bytes", "Working set of the container in bytes", containerLabels...)
+	containerSwap    = describe("container_swap_usage_bytes", "Swap used by the container in bytes", containerLabels...)
+	containerStarted = describe("container_start_time_seconds", "Start time of the container since unix epoch", containerLabels...)
+	podCPU           = describe("pod_cpu_usage_seconds_total", "CPU time used by the pod in core-seconds", podLabels...)
+	podMemory        = describe("pod_memory_working_set_bytes", "Working set of the pod in bytes", podLabels...)
 	scrapeError      = describe("resource_scrape_error", "1 if there was an error while getting the metrics, 0 if not")
 
-	ctr = []string{"container", "pod", "namespace"}
-	pod = []string{"pod", "namespace"}
+	containerLabels = []string{"container", "pod", "namespace"}
+	podLabels       = []string{"pod", "namespace"}
 )
 
 // Resources are the metrics of /metrics/resource. They are read when they are gathered, within ctx.
@@ -44,13 +44,13 @@ func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
 			out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 1)
 			return
 		}
-		resources(summary, out)
+		resourceMetrics(summary, out)
 		out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 0)
 	})
 }
 
-// resources words a summary as metrics.
-func resources(summary *statsapi.Summary, out chan<- prometheus.Metric) {
+// resourceMetrics words a summary as metrics.
+func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 	send := func(desc *prometheus.Desc, kind prometheus.ValueType, n *uint64, unit float64, labels ...string) {
 		if n != nil {
 			out <- prometheus.MustNewConstMetric(desc, kind, float64(*n)*unit, labels...)
@@ -129,9 +129,9 @@ func (p *Provider) runtimeMetrics(ctx context.Context, out chan<- prometheus.Met
 			}
 		}
 	}
-	for _, box := range resp.PodMetrics {
-		send(box.Metrics)
-		for _, c := range box.ContainerMetrics {
+	for _, sandbox := range resp.PodMetrics {
+		send(sandbox.Metrics)
+		for _, c := range sandbox.ContainerMetrics {
 			send(c.Metrics)
 		}
 	}

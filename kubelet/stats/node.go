@@ -14,8 +14,8 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// tick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go runs on.
-const tick = uint64(time.Second / 100)
+// clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go runs on.
+const clockTick = uint64(time.Second / 100)
 
 // cpuReading is CPU time at one instant.
 type cpuReading struct {
@@ -23,13 +23,13 @@ type cpuReading struct {
 	nanos uint64
 }
 
-// node reads what the whole machine uses.
-func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
-	stat, err := p.table("stat")
+// nodeStats reads what the whole machine uses.
+func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
+	stat, err := p.readProc("stat")
 	if err != nil {
 		return nil, err
 	}
-	info, err := p.table("meminfo")
+	info, err := p.readProc("meminfo")
 	if err != nil {
 		return nil, err
 	}
@@ -38,14 +38,14 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	working := usage - min(info["Inactive(file)"]<<10, usage)
 	available, rss := total-min(working, total), info["AnonPages"]<<10
 	s := &statsapi.NodeStats{
-		NodeName: p.cfg.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),
-		CPU: p.measuredCPU("", stat["cpu"]*tick, now), SystemContainers: p.systemContainers(now, cpuAndMemory),
+		NodeName: p.config.NodeName, StartTime: metav1.NewTime(time.Unix(int64(stat["btime"]), 0)),
+		CPU: p.cpuWithRate("", stat["cpu"]*clockTick, now), SystemContainers: p.systemContainers(now, cpuAndMemory),
 		Memory: &statsapi.MemoryStats{
 			Time: metav1.NewTime(now), AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss,
 		},
 	}
 	s.CPU.PSI, s.Memory.PSI = p.pressure("cpu"), p.pressure("memory")
-	if faults, err := p.table("vmstat"); err == nil {
+	if faults, err := p.readProc("vmstat"); err == nil {
 		all, major := faults["pgfault"], faults["pgmajfault"]
 		s.Memory.PageFaults, s.Memory.MajorPageFaults = &all, &major
 	}
@@ -54,42 +54,42 @@ func (p *Provider) node(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	if cpuAndMemory {
 		return s, nil
 	}
-	if s.Fs, err = fileSystem(p.cfg.RootDir, now); err != nil {
+	if s.Fs, err = fileSystem(p.config.RootDir, now); err != nil {
 		return nil, err
 	}
-	s.Rlimit = p.processes(now)
+	s.Rlimit = p.processStats(now)
 	if stall := p.pressure("io"); stall != nil {
 		s.IO = &statsapi.IOStats{Time: metav1.NewTime(now), PSI: stall}
 	}
-	s.Network = p.links(now)
+	s.Network = p.networkStats(now)
 	return s, nil
 }
 
-// measuredCPU words the CPU time of the node, or of a system container by its name, and the use since the last reading.
-func (p *Provider) measuredCPU(of string, nanos uint64, now time.Time) *statsapi.CPUStats {
+// cpuWithRate words the CPU time of the node, or of a system container by its name, and the use since the last reading.
+func (p *Provider) cpuWithRate(of string, nanos uint64, now time.Time) *statsapi.CPUStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last := p.last[of]
+	last := p.lastCPU[of]
 	s := &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos}
 	if past := now.Sub(last.at); !last.at.IsZero() && past > 0 && nanos >= last.nanos {
 		rate := uint64(float64(nanos-last.nanos) / past.Seconds())
 		s.UsageNanoCores = &rate
 	}
 	if now.Sub(last.at) >= time.Second { // of two that ask at once, neither spoils the other's rate
-		p.last[of] = cpuReading{at: now, nanos: nanos}
+		p.lastCPU[of] = cpuReading{at: now, nanos: nanos}
 	}
 	return s
 }
 
-// processes are the limit and the number of processes.
-func (p *Provider) processes(now time.Time) *statsapi.RlimitStats {
+// processStats are the limit and the number of processes.
+func (p *Provider) processStats(now time.Time) *statsapi.RlimitStats {
 	s := &statsapi.RlimitStats{Time: metav1.NewTime(now)}
-	if data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "sys/kernel/pid_max")); err == nil {
+	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "sys/kernel/pid_max")); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
 			s.MaxPID = &n
 		}
 	}
-	if data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "loadavg")); err == nil {
+	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "loadavg")); err == nil {
 		if fields := strings.Fields(string(data)); len(fields) > 3 {
 			_, all, _ := strings.Cut(fields[3], "/")
 			if n, err := strconv.ParseInt(all, 10, 64); err == nil {
@@ -100,10 +100,10 @@ func (p *Provider) processes(now time.Time) *statsapi.RlimitStats {
 	return s
 }
 
-// table reads a file of procfs that has a name and numbers in each line. The line "cpu" of /proc/stat counts all but
+// readProc reads a file of procfs that has a name and numbers in each line. The line "cpu" of /proc/stat counts all but
 // idle time and waiting; of the others the first number counts.
-func (p *Provider) table(name string) (map[string]uint64, error) {
-	return readTable(filepath.Join(p.cfg.Proc, name))
+func (p *Provider) readProc(name string) (map[string]uint64, error) {
+	return readTable(filepath.Join(p.config.Proc, name))
 }
 
 // readTable reads such a file, wherever it is.

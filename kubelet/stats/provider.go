@@ -38,8 +38,8 @@ type Volumes interface {
 	Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error)
 }
 
-// Groups says where control groups lie. *cm.Manager is one.
-type Groups interface {
+// Cgroups says where control groups lie. *cm.Manager is one.
+type Cgroups interface {
 	PodsDirs() (cm.Dirs, error)
 	PodDirs(pod *corev1.Pod) (cm.Dirs, error)
 	CgroupDirs(name string) (cm.Dirs, error)
@@ -61,8 +61,8 @@ type Deps struct {
 	// Pods are the node's Pods with their present status.
 	Pods    func() []*corev1.Pod
 	Volumes Volumes
-	// Groups finds control groups, of which the kernel tells. Without it there are no system containers.
-	Groups Groups
+	// Cgroups finds control groups, of which the kernel tells. Without it there are no system containers.
+	Cgroups Cgroups
 	// Layout names the groups of the node's own programs, where they are configured.
 	Layout func() cm.NodeConfig
 	// RuntimePID finds the container runtime's process, 0 if nobody knows it.
@@ -75,20 +75,20 @@ type Deps struct {
 
 // Provider answers what is used. It is safe for concurrent use.
 type Provider struct {
-	cfg  Config
-	deps Deps
+	config Config
+	deps   Deps
 
-	mu   sync.Mutex            // guards last
-	last map[string]cpuReading // of the node, which has no name, and of system containers
+	mu      sync.Mutex            // guards last
+	lastCPU map[string]cpuReading // of the node, which has no name, and of system containers
 }
 
 // New makes a Provider.
-func New(cfg Config, deps Deps) (*Provider, error) {
+func New(config Config, deps Deps) (*Provider, error) {
 	if deps.Runtime == nil || deps.Pods == nil {
 		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are needed")
 	}
-	if cfg.Proc == "" {
-		cfg.Proc = "/proc"
+	if config.Proc == "" {
+		config.Proc = "/proc"
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -96,24 +96,24 @@ func New(cfg Config, deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Provider{cfg: cfg, deps: deps, last: make(map[string]cpuReading)}, nil
+	return &Provider{config: config, deps: deps, lastCPU: make(map[string]cpuReading)}, nil
 }
 
 // Summary is the answer to /stats/summary. With cpuAndMemory it tells of nothing else.
 func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error) {
-	node, err := p.node(cpuAndMemory)
+	node, err := p.nodeStats(cpuAndMemory)
 	if err != nil {
 		return nil, err
 	}
 	summary := &statsapi.Summary{Node: *node}
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		summary.Pods, err = p.pods(gctx, cpuAndMemory)
+		summary.Pods, err = p.allPodStats(gctx, cpuAndMemory)
 		return err
 	})
 	if !cpuAndMemory {
 		group.Go(func() error {
-			summary.Node.Runtime = p.images(gctx)
+			summary.Node.Runtime = p.runtimeStats(gctx)
 			return nil
 		})
 	}
@@ -123,8 +123,8 @@ func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Su
 	return summary, nil
 }
 
-// pods are the figures of all Pods that run.
-func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodStats, error) {
+// allPodStats are the figures of all Pods that run.
+func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodStats, error) {
 	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("ask the container runtime for the usage of pods: %w", err)
@@ -134,13 +134,13 @@ func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodS
 		known[pod.UID] = pod
 	}
 	out := make([]statsapi.PodStats, 0, len(resp.Stats))
-	for _, box := range resp.Stats {
-		meta := box.GetAttributes().GetMetadata()
+	for _, sandbox := range resp.Stats {
+		meta := sandbox.GetAttributes().GetMetadata()
 		pod := known[types.UID(meta.GetUid())]
-		s := p.podStats(box, pod, cpuAndMemory)
+		s := p.podStats(sandbox, pod, cpuAndMemory)
 		if !cpuAndMemory {
-			s.VolumeStats = p.volumes(ctx, pod)
-			s.EphemeralStorage = p.ephemeral(&s, pod)
+			s.VolumeStats = p.volumeStats(ctx, pod)
+			s.EphemeralStorage = p.ephemeralStats(&s, pod)
 		}
 		out = append(out, s)
 	}
@@ -148,11 +148,11 @@ func (p *Provider) pods(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodS
 }
 
 // podStats words one Pod's figures. pod is nil for one that only the runtime knows.
-func (p *Provider) podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
-	meta, linux := box.GetAttributes().GetMetadata(), box.GetLinux()
+func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
+	meta, linux := sandbox.GetAttributes().GetMetadata(), sandbox.GetLinux()
 	s := statsapi.PodStats{
 		PodRef: statsapi.PodReference{Name: meta.GetName(), Namespace: meta.GetNamespace(), UID: meta.GetUid()},
-		CPU:    cpu(linux.GetCpu()), Memory: memory(linux.GetMemory()),
+		CPU:    cpuStats(linux.GetCpu()), Memory: memoryStats(linux.GetMemory()),
 	}
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
@@ -160,29 +160,29 @@ func (p *Provider) podStats(box *runtimeapi.PodSandboxStats, pod *corev1.Pod, cp
 	for _, c := range linux.GetContainers() {
 		name := c.GetAttributes().GetMetadata().GetName()
 		one := statsapi.ContainerStats{
-			Name: name, StartTime: startTime(pod, name), CPU: cpu(c.Cpu), Memory: memory(c.Memory), Swap: swap(c.Swap),
+			Name: name, StartTime: startTime(pod, name), CPU: cpuStats(c.Cpu), Memory: memoryStats(c.Memory), Swap: swapStats(c.Swap),
 		}
 		if !cpuAndMemory {
-			one.Rootfs, one.Logs, one.IO = p.layer(c.WritableLayer), p.logs(pod, name), waits(c.Io)
+			one.Rootfs, one.Logs, one.IO = p.rootfsStats(c.WritableLayer), p.logStats(pod, name), ioStats(c.Io)
 		}
-		s.Swap = swaps(s.Swap, one.Swap)
+		s.Swap = addSwap(s.Swap, one.Swap)
 		s.Containers = append(s.Containers, one)
 	}
 	if !cpuAndMemory {
-		s.IO = waits(linux.GetIo())
+		s.IO = ioStats(linux.GetIo())
 	}
-	p.podPressure(&s, pod, cpuAndMemory)
+	p.addPodPressure(&s, pod, cpuAndMemory)
 	if cpuAndMemory {
 		return s
 	}
 	if n := linux.GetNetwork(); n != nil {
-		s.Network = &statsapi.NetworkStats{Time: stamp(n.Timestamp), InterfaceStats: link(n.DefaultInterface)}
+		s.Network = &statsapi.NetworkStats{Time: timestamp(n.Timestamp), InterfaceStats: interfaceStats(n.DefaultInterface)}
 		for _, each := range n.Interfaces { // the default one is among them
-			s.Network.Interfaces = append(s.Network.Interfaces, link(each))
+			s.Network.Interfaces = append(s.Network.Interfaces, interfaceStats(each))
 		}
 	}
 	if linux.GetProcess() != nil {
-		s.ProcessStats = &statsapi.ProcessStats{ProcessCount: value(linux.Process.ProcessCount)}
+		s.ProcessStats = &statsapi.ProcessStats{ProcessCount: optionalUint(linux.Process.ProcessCount)}
 	}
 	return s
 }
@@ -204,8 +204,8 @@ func startTime(pod *corev1.Pod, name string) metav1.Time {
 	return metav1.Time{}
 }
 
-// volumes are the figures of a Pod's volumes. What cannot be measured is left out.
-func (p *Provider) volumes(ctx context.Context, pod *corev1.Pod) []statsapi.VolumeStats {
+// volumeStats are the figures of a Pod's volumes. What cannot be measured is left out.
+func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []statsapi.VolumeStats {
 	if p.deps.Volumes == nil || pod == nil {
 		return nil
 	}
@@ -222,9 +222,9 @@ func (p *Provider) volumes(ctx context.Context, pod *corev1.Pod) []statsapi.Volu
 			continue
 		}
 		one := statsapi.VolumeStats{Name: v.Name, FsStats: statsapi.FsStats{
-			Time: now, CapacityBytes: unsigned(s.Capacity), AvailableBytes: unsigned(s.Available),
-			UsedBytes: unsigned(s.Used), Inodes: unsigned(s.Inodes), InodesFree: unsigned(s.InodesFree),
-			InodesUsed: unsigned(s.InodesUsed),
+			Time: now, CapacityBytes: nonNegative(s.Capacity), AvailableBytes: nonNegative(s.Available),
+			UsedBytes: nonNegative(s.Used), Inodes: nonNegative(s.Inodes), InodesFree: nonNegative(s.InodesFree),
+			InodesUsed: nonNegative(s.InodesUsed),
 		}}
 		switch {
 		case v.PersistentVolumeClaim != nil:
@@ -237,8 +237,8 @@ func (p *Provider) volumes(ctx context.Context, pod *corev1.Pod) []statsapi.Volu
 	return out
 }
 
-// images are the runtime's file systems, nil if it does not tell.
-func (p *Provider) images(ctx context.Context) *statsapi.RuntimeStats {
+// runtimeStats are the runtime's file systems, nil if it does not tell.
+func (p *Provider) runtimeStats(ctx context.Context) *statsapi.RuntimeStats {
 	resp, err := p.deps.Runtime.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(resp.ImageFilesystems) == 0 {
 		return nil
@@ -246,9 +246,9 @@ func (p *Provider) images(ctx context.Context) *statsapi.RuntimeStats {
 	fs := func(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
 		s, err := fileSystem(u.GetFsId().GetMountpoint(), p.deps.Clock.Now())
 		if err != nil {
-			s = &statsapi.FsStats{Time: stamp(u.Timestamp)}
+			s = &statsapi.FsStats{Time: timestamp(u.Timestamp)}
 		}
-		s.UsedBytes, s.InodesUsed = value(u.UsedBytes), value(u.InodesUsed)
+		s.UsedBytes, s.InodesUsed = optionalUint(u.UsedBytes), optionalUint(u.InodesUsed)
 		return s
 	}
 	out := &statsapi.RuntimeStats{ImageFs: fs(resp.ImageFilesystems[0])}
@@ -259,38 +259,38 @@ func (p *Provider) images(ctx context.Context) *statsapi.RuntimeStats {
 	return out
 }
 
-func cpu(u *runtimeapi.CpuUsage) *statsapi.CPUStats {
+func cpuStats(u *runtimeapi.CpuUsage) *statsapi.CPUStats {
 	if u == nil {
 		return nil
 	}
 	return &statsapi.CPUStats{
-		Time: stamp(u.Timestamp), UsageNanoCores: value(u.UsageNanoCores),
-		UsageCoreNanoSeconds: value(u.UsageCoreNanoSeconds), PSI: psi(u.Psi),
+		Time: timestamp(u.Timestamp), UsageNanoCores: optionalUint(u.UsageNanoCores),
+		UsageCoreNanoSeconds: optionalUint(u.UsageCoreNanoSeconds), PSI: psiStats(u.Psi),
 	}
 }
 
-func memory(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
+func memoryStats(u *runtimeapi.MemoryUsage) *statsapi.MemoryStats {
 	if u == nil {
 		return nil
 	}
 	return &statsapi.MemoryStats{
-		Time: stamp(u.Timestamp), AvailableBytes: value(u.AvailableBytes), UsageBytes: value(u.UsageBytes),
-		WorkingSetBytes: value(u.WorkingSetBytes), RSSBytes: value(u.RssBytes), PageFaults: value(u.PageFaults),
-		MajorPageFaults: value(u.MajorPageFaults), PSI: psi(u.Psi),
+		Time: timestamp(u.Timestamp), AvailableBytes: optionalUint(u.AvailableBytes), UsageBytes: optionalUint(u.UsageBytes),
+		WorkingSetBytes: optionalUint(u.WorkingSetBytes), RSSBytes: optionalUint(u.RssBytes), PageFaults: optionalUint(u.PageFaults),
+		MajorPageFaults: optionalUint(u.MajorPageFaults), PSI: psiStats(u.Psi),
 	}
 }
 
-func swap(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
+func swapStats(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
 	if u == nil {
 		return nil
 	}
 	return &statsapi.SwapStats{
-		Time: stamp(u.Timestamp), SwapAvailableBytes: value(u.SwapAvailableBytes), SwapUsageBytes: value(u.SwapUsageBytes),
+		Time: timestamp(u.Timestamp), SwapAvailableBytes: optionalUint(u.SwapAvailableBytes), SwapUsageBytes: optionalUint(u.SwapUsageBytes),
 	}
 }
 
-// swaps is the swap of a Pod: that of its containers together. What is left for it is that of any of them.
-func swaps(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
+// addSwap is the swap of a Pod: that of its containers together. What is left for it is that of any of them.
+func addSwap(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
 	if pod == nil || container == nil {
 		if container == nil {
 			return pod
@@ -304,26 +304,26 @@ func swaps(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
 	}
 }
 
-func link(u *runtimeapi.NetworkInterfaceUsage) statsapi.InterfaceStats {
+func interfaceStats(u *runtimeapi.NetworkInterfaceUsage) statsapi.InterfaceStats {
 	if u == nil {
 		return statsapi.InterfaceStats{}
 	}
 	return statsapi.InterfaceStats{
-		Name: u.Name, RxBytes: value(u.RxBytes), RxErrors: value(u.RxErrors), TxBytes: value(u.TxBytes),
-		TxErrors: value(u.TxErrors),
+		Name: u.Name, RxBytes: optionalUint(u.RxBytes), RxErrors: optionalUint(u.RxErrors), TxBytes: optionalUint(u.TxBytes),
+		TxErrors: optionalUint(u.TxErrors),
 	}
 }
 
-func value(v *runtimeapi.UInt64Value) *uint64 {
+func optionalUint(v *runtimeapi.UInt64Value) *uint64 {
 	if v == nil {
 		return nil
 	}
 	return &v.Value
 }
 
-func unsigned(n int64) *uint64 {
+func nonNegative(n int64) *uint64 {
 	u := uint64(max(n, 0))
 	return &u
 }
 
-func stamp(nanoseconds int64) metav1.Time { return metav1.NewTime(time.Unix(0, nanoseconds)) }
+func timestamp(nanoseconds int64) metav1.Time { return metav1.NewTime(time.Unix(0, nanoseconds)) }

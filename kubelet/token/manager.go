@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// defaultLife is how long a token is asked to live if the volume does not say.
-	defaultLife = time.Hour
+	// defaultLifetime is how long a token is asked to live if the volume does not say.
+	defaultLifetime = time.Hour
 	// maxAge is how old a token may get even if it lives longer.
 	maxAge = 24 * time.Hour
 	// maxJitter spreads the renewals of tokens that were made at the same time.
 	maxJitter = 10 * time.Second
-	// firstRetry and lastRetry bound the pause after a renewal that failed.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
+	// initialBackoff and maxBackoff bound the pause after a renewal that failed.
+	initialBackoff = time.Second
+	maxBackoff     = time.Minute
 )
 
 // Deps is what a Manager needs. Clock and Logger may be nil.
@@ -42,15 +42,15 @@ type Deps struct {
 type Manager struct {
 	client kubernetes.Interface
 	clock  clock.Clock
-	log    *slog.Logger
+	logger *slog.Logger
 	wake   chan struct{} // has a value when the front of due may have changed
 
-	mu      sync.Mutex // guards all below
-	tokens  map[key]*entry
-	pods    map[types.UID]map[key]struct{}
-	due     queue // of the tokens that there are, the one to be renewed first in front
-	readers map[int]func(types.UID)
-	next    int
+	mu             sync.Mutex // guards all below
+	tokens         map[key]*entry
+	pods           map[types.UID]map[key]struct{}
+	renewals       renewalQueue // of the tokens that there are, the one to be renewed first in front
+	subscribers    map[int]func(types.UID)
+	nextSubscriber int
 }
 
 // key tells tokens apart.
@@ -65,36 +65,36 @@ type key struct {
 
 // entry is one token.
 type entry struct {
-	key     key
-	gate    chan struct{} // holds a value while nobody asks for this token
-	value   string        // empty until the first answer
-	expires time.Time
-	renew   time.Time
-	retry   time.Duration
-	index   int // in the queue, -1 if it is not there
-	gone    bool
+	key       key
+	lock      chan struct{} // holds a value while nobody asks for this token
+	value     string        // empty until the first answer
+	expires   time.Time
+	renewAt   time.Time
+	backoff   time.Duration
+	index     int // in the queue, -1 if it is not there
+	forgotten bool
 }
 
 // New makes a Manager.
 func New(deps Deps) *Manager {
 	m := &Manager{
-		client: deps.Client, clock: deps.Clock, log: deps.Logger, wake: make(chan struct{}, 1),
+		client: deps.Client, clock: deps.Clock, logger: deps.Logger, wake: make(chan struct{}, 1),
 		tokens: make(map[key]*entry), pods: make(map[types.UID]map[key]struct{}),
-		readers: make(map[int]func(types.UID)),
+		subscribers: make(map[int]func(types.UID)),
 	}
 	if m.clock == nil {
 		m.clock = clock.RealClock{}
 	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
+	if m.logger == nil {
+		m.logger = slog.New(slog.DiscardHandler)
 	}
 	return m
 }
 
 // Start renews tokens until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
-	var renewals sync.WaitGroup
-	defer renewals.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	for {
 		m.mu.Lock()
 		select {
@@ -102,21 +102,21 @@ func (m *Manager) Start(ctx context.Context) error {
 		default:
 		}
 		now := m.clock.Now()
-		for len(m.due) > 0 && !m.due[0].renew.After(now) {
-			entry := heap.Pop(&m.due).(*entry)
-			renewals.Go(func() { m.renew(ctx, entry) })
+		for len(m.renewals) > 0 && !m.renewals[0].renewAt.After(now) {
+			entry := heap.Pop(&m.renewals).(*entry)
+			running.Go(func() { m.renew(ctx, entry) })
 		}
 		var timer clock.Timer
-		var alarm <-chan time.Time
-		if len(m.due) > 0 {
-			timer = m.clock.NewTimer(m.due[0].renew.Sub(now))
-			alarm = timer.C()
+		var timerC <-chan time.Time
+		if len(m.renewals) > 0 {
+			timer = m.clock.NewTimer(m.renewals[0].renewAt.Sub(now))
+			timerC = timer.C()
 		}
 		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-m.wake:
-		case <-alarm:
+		case <-timerC:
 		}
 		if timer != nil {
 			timer.Stop()
@@ -135,8 +135,8 @@ func (m *Manager) Token(
 ) (string, error) {
 	entry := m.entry(pod, projection)
 	select {
-	case <-entry.gate:
-		defer func() { entry.gate <- struct{}{} }()
+	case <-entry.lock:
+		defer func() { entry.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return "", fmt.Errorf("get token for pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
 	}
@@ -146,7 +146,7 @@ func (m *Manager) Token(
 	if value != "" && valid {
 		return value, nil
 	}
-	if err := m.request(ctx, entry); err != nil {
+	if err := m.refresh(ctx, entry); err != nil {
 		return "", err
 	}
 	m.mu.Lock()
@@ -158,7 +158,7 @@ func (m *Manager) Token(
 func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) *entry {
 	k := key{
 		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
-		audience: projection.Audience, seconds: int64(defaultLife / time.Second),
+		audience: projection.Audience, seconds: int64(defaultLifetime / time.Second),
 	}
 	if projection.ExpirationSeconds != nil {
 		k.seconds = *projection.ExpirationSeconds
@@ -171,30 +171,30 @@ func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenP
 	if found, ok := m.tokens[k]; ok {
 		return found
 	}
-	made := &entry{key: k, gate: make(chan struct{}, 1), index: -1, retry: firstRetry}
-	made.gate <- struct{}{}
-	m.tokens[k] = made
+	created := &entry{key: k, lock: make(chan struct{}, 1), index: -1, backoff: initialBackoff}
+	created.lock <- struct{}{}
+	m.tokens[k] = created
 	if m.pods[k.pod] == nil {
 		m.pods[k.pod] = make(map[key]struct{})
 	}
 	m.pods[k.pod][k] = struct{}{}
-	return made
+	return created
 }
 
-// Once returns a token like Token's that is neither kept nor renewed, for who needs it for a moment only.
-func (m *Manager) Once(ctx context.Context, pod *corev1.Pod, audience string) (string, error) {
-	answer, err := m.ask(ctx, key{
+// Request returns a token like Token's that is neither kept nor renewed, for who needs it for a moment only.
+func (m *Manager) Request(ctx context.Context, pod *corev1.Pod, audience string) (string, error) {
+	response, err := m.createToken(ctx, key{
 		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
-		audience: audience, seconds: int64(defaultLife / time.Second),
+		audience: audience, seconds: int64(defaultLifetime / time.Second),
 	})
 	if err != nil {
 		return "", err
 	}
-	return answer.Status.Token, nil
+	return response.Status.Token, nil
 }
 
-// ask asks the API server for a token.
-func (m *Manager) ask(ctx context.Context, k key) (*authenticationv1.TokenRequest, error) {
+// createToken asks the API server for a token.
+func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.TokenRequest, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: k.podName, UID: k.pod},
@@ -202,7 +202,7 @@ func (m *Manager) ask(ctx context.Context, k key) (*authenticationv1.TokenReques
 	if k.audience != "" {
 		request.Spec.Audiences = []string{k.audience}
 	}
-	answer, err := authzretry.Do(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
+	response, err := authzretry.Do(ctx, m.clock, func(ctx context.Context) (*authenticationv1.TokenRequest, error) {
 		return m.client.CoreV1().ServiceAccounts(k.namespace).CreateToken(ctx, k.serviceAccount, request,
 			metav1.CreateOptions{})
 	})
@@ -210,46 +210,46 @@ func (m *Manager) ask(ctx context.Context, k key) (*authenticationv1.TokenReques
 		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: %w", k.namespace, k.serviceAccount,
 			k.podName, err)
 	}
-	if answer.Status.Token == "" {
+	if response.Status.Token == "" {
 		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: the API server sent an empty token",
 			k.namespace, k.serviceAccount, k.podName)
 	}
-	return answer, nil
+	return response, nil
 }
 
-// request asks for the entry's token and notes when to renew it. The caller holds the entry's gate.
-func (m *Manager) request(ctx context.Context, entry *entry) error {
-	asked := m.clock.Now()
-	answer, err := m.ask(ctx, entry.key)
+// refresh asks for the entry's token and notes when to renew it. The caller holds the entry's gate.
+func (m *Manager) refresh(ctx context.Context, entry *entry) error {
+	requestedAt := m.clock.Now()
+	response, err := m.createToken(ctx, entry.key)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	entry.value = answer.Status.Token
-	entry.expires = answer.Status.ExpirationTimestamp.Time
-	entry.renew = renewAt(asked, entry.expires)
-	entry.retry = firstRetry
+	entry.value = response.Status.Token
+	entry.expires = response.Status.ExpirationTimestamp.Time
+	entry.renewAt = renewalTime(requestedAt, entry.expires)
+	entry.backoff = initialBackoff
 	m.schedule(entry)
 	return nil
 }
 
-// renewAt is when a token is to be renewed: at 80 % of its life or when it is a day old, a little earlier by chance.
-func renewAt(asked, expires time.Time) time.Time {
-	age := min(expires.Sub(asked)*8/10, maxAge)
+// renewalTime is when a token is to be renewed: at 80 % of its life or when it is a day old, a little earlier by chance.
+func renewalTime(requestedAt, expires time.Time) time.Time {
+	age := min(expires.Sub(requestedAt)*8/10, maxAge)
 	jitter := rand.N(min(maxJitter, age/10+1))
-	return asked.Add(age - jitter)
+	return requestedAt.Add(age - jitter)
 }
 
 // schedule puts the entry where it belongs in the queue. The caller holds mu.
 func (m *Manager) schedule(entry *entry) {
 	switch {
-	case entry.gone:
+	case entry.forgotten:
 		return
 	case entry.index >= 0:
-		heap.Fix(&m.due, entry.index)
+		heap.Fix(&m.renewals, entry.index)
 	default:
-		heap.Push(&m.due, entry)
+		heap.Push(&m.renewals, entry)
 	}
 	select {
 	case m.wake <- struct{}{}:
@@ -260,37 +260,37 @@ func (m *Manager) schedule(entry *entry) {
 // renew asks for a new token and tells the subscribers.
 func (m *Manager) renew(ctx context.Context, entry *entry) {
 	select {
-	case <-entry.gate:
-		defer func() { entry.gate <- struct{}{} }()
+	case <-entry.lock:
+		defer func() { entry.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return
 	}
 	m.mu.Lock()
-	old, gone := entry.value, entry.gone
+	old, forgotten := entry.value, entry.forgotten
 	m.mu.Unlock()
-	if gone {
+	if forgotten {
 		return
 	}
-	err := m.request(ctx, entry)
+	err := m.refresh(ctx, entry)
 	m.mu.Lock()
 	if err != nil {
-		m.log.Warn("cannot renew token, the old one stays in use", "namespace", entry.key.namespace,
+		m.logger.Warn("cannot renew token, the old one stays in use", "namespace", entry.key.namespace,
 			"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
-		entry.renew = m.clock.Now().Add(entry.retry)
-		entry.retry = min(2*entry.retry, lastRetry)
+		entry.renewAt = m.clock.Now().Add(entry.backoff)
+		entry.backoff = min(2*entry.backoff, maxBackoff)
 		m.schedule(entry)
 		m.mu.Unlock()
 		return
 	}
-	changed := entry.value != old && !entry.gone
-	readers := make([]func(types.UID), 0, len(m.readers))
-	for _, reader := range m.readers {
-		readers = append(readers, reader)
+	changed := entry.value != old && !entry.forgotten
+	subscribers := make([]func(types.UID), 0, len(m.subscribers))
+	for _, notify := range m.subscribers {
+		subscribers = append(subscribers, notify)
 	}
 	m.mu.Unlock()
 	if changed {
-		for _, reader := range readers {
-			reader(entry.key.pod)
+		for _, notify := range subscribers {
+			notify(entry.key.pod)
 		}
 	}
 }
@@ -300,13 +300,13 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 func (m *Manager) Subscribe(renewed func(uid types.UID)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	id := m.next
-	m.next++
-	m.readers[id] = renewed
+	id := m.nextSubscriber
+	m.nextSubscriber++
+	m.subscribers[id] = renewed
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.readers, id)
+		delete(m.subscribers, id)
 	}
 }
 
@@ -316,43 +316,43 @@ func (m *Manager) Forget(uid types.UID) {
 	defer m.mu.Unlock()
 	for k := range m.pods[uid] {
 		entry := m.tokens[k]
-		entry.gone = true
+		entry.forgotten = true
 		if entry.index >= 0 {
-			heap.Remove(&m.due, entry.index)
+			heap.Remove(&m.renewals, entry.index)
 		}
 		delete(m.tokens, k)
 	}
 	delete(m.pods, uid)
 }
 
-// Kept is how many tokens are kept now.
-func (m *Manager) Kept() int {
+// Len is how many tokens are kept now.
+func (m *Manager) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.tokens)
 }
 
-// queue is a heap of entries by the time of their renewal.
-type queue []*entry
+// renewalQueue is a heap of entries by the time of their renewal.
+type renewalQueue []*entry
 
-var _ heap.Interface = (*queue)(nil)
+var _ heap.Interface = (*renewalQueue)(nil)
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].renew.Before(q[j].renew) }
-func (q queue) Swap(i, j int) {
+func (q renewalQueue) Len() int           { return len(q) }
+func (q renewalQueue) Less(i, j int) bool { return q[i].renewAt.Before(q[j].renewAt) }
+func (q renewalQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j
 }
 
 // Push implements heap.Interface.
-func (q *queue) Push(x any) {
+func (q *renewalQueue) Push(x any) {
 	entry := x.(*entry)
 	entry.index = len(*q)
 	*q = append(*q, entry)
 }
 
 // Pop implements heap.Interface.
-func (q *queue) Pop() any {
+func (q *renewalQueue) Pop() any {
 	old := *q
 	entry := old[len(old)-1]
 	entry.index = -1

@@ -58,26 +58,26 @@ func (i *issuer) fail(err error) {
 	i.err = err
 }
 
-type world struct {
+type fixture struct {
 	*token.Manager
 	issuer  *issuer
 	clock   *testclock.FakeClock
 	renewed chan types.UID
 }
 
-func start(t *testing.T) *world {
+func start(t *testing.T) *fixture {
 	t.Helper()
 	clk := testclock.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	w := &world{issuer: &issuer{clock: clk}, clock: clk, renewed: make(chan types.UID, 10)}
+	f := &fixture{issuer: &issuer{clock: clk}, clock: clk, renewed: make(chan types.UID, 10)}
 	client := fake.NewClientset()
-	client.PrependReactor("create", "serviceaccounts", w.issuer.react)
-	w.Manager = token.New(token.Deps{Client: client, Clock: clk})
-	t.Cleanup(w.Subscribe(func(uid types.UID) { w.renewed <- uid }))
+	client.PrependReactor("create", "serviceaccounts", f.issuer.react)
+	f.Manager = token.New(token.Deps{Client: client, Clock: clk})
+	t.Cleanup(f.Subscribe(func(uid types.UID) { f.renewed <- uid }))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.Start(ctx) }()
+	go func() { done <- f.Start(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return w
+	return f
 }
 
 var pod = &corev1.Pod{
@@ -89,31 +89,31 @@ func projection(audience string, seconds int64) *corev1.ServiceAccountTokenProje
 	return &corev1.ServiceAccountTokenProjection{Audience: audience, ExpirationSeconds: &seconds}
 }
 
-// waiting returns when the manager sleeps until a renewal.
-func (w *world) waiting(t *testing.T) {
+// waitTimer returns when the manager sleeps until a renewal.
+func (f *fixture) waitTimer(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, w.clock.HasWaiters, time.Minute, time.Millisecond)
+	require.Eventually(t, f.clock.HasWaiters, time.Minute, time.Millisecond)
 }
 
 func TestTokenIsBoundToItsPodAndKept(t *testing.T) {
-	w := start(t)
-	got, err := w.Token(t.Context(), pod, projection("vault", 3600))
+	f := start(t)
+	got, err := f.Token(t.Context(), pod, projection("vault", 3600))
 	require.NoError(t, err)
 	require.Equal(t, "token-1", got)
-	got, err = w.Token(t.Context(), pod, projection("vault", 3600))
+	got, err = f.Token(t.Context(), pod, projection("vault", 3600))
 	require.NoError(t, err)
 	require.Equal(t, "token-1", got, "the second call must not ask again")
-	got, err = w.Token(t.Context(), pod, projection("", 3600))
+	got, err = f.Token(t.Context(), pod, projection("", 3600))
 	require.NoError(t, err)
 	require.Equal(t, "token-2", got, "another audience is another token")
-	request := w.issuer.requests[0]
+	request := f.issuer.requests[0]
 	require.Equal(t, []string{"vault"}, request.Audiences)
 	require.EqualValues(t, 3600, *request.ExpirationSeconds)
 	require.Equal(t, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "uid-1"},
 		request.BoundObjectRef)
-	require.Empty(t, w.issuer.requests[1].Audiences)
-	w.Forget(pod.UID)
-	require.Zero(t, w.Kept())
+	require.Empty(t, f.issuer.requests[1].Audiences)
+	f.Forget(pod.UID)
+	require.Zero(t, f.Len())
 }
 
 func TestRenewalAtFourFifthsOfLifeOrADay(t *testing.T) {
@@ -126,18 +126,18 @@ func TestRenewalAtFourFifthsOfLifeOrADay(t *testing.T) {
 		{7 * 24 * 3600, 24 * time.Hour},
 	} {
 		t.Run(fmt.Sprint(test.seconds), func(t *testing.T) {
-			w := start(t)
-			_, err := w.Token(t.Context(), pod, projection("", test.seconds))
+			f := start(t)
+			_, err := f.Token(t.Context(), pod, projection("", test.seconds))
 			require.NoError(t, err)
-			w.waiting(t)
-			w.clock.Step(test.renewal - 10*time.Second - time.Millisecond)
-			w.waiting(t)
-			got, err := w.Token(t.Context(), pod, projection("", test.seconds))
+			f.waitTimer(t)
+			f.clock.Step(test.renewal - 10*time.Second - time.Millisecond)
+			f.waitTimer(t)
+			got, err := f.Token(t.Context(), pod, projection("", test.seconds))
 			require.NoError(t, err)
 			require.Equal(t, "token-1", got, "too early")
-			w.clock.Step(10*time.Second + time.Millisecond)
-			require.Equal(t, pod.UID, <-w.renewed)
-			got, err = w.Token(t.Context(), pod, projection("", test.seconds))
+			f.clock.Step(10*time.Second + time.Millisecond)
+			require.Equal(t, pod.UID, <-f.renewed)
+			got, err = f.Token(t.Context(), pod, projection("", test.seconds))
 			require.NoError(t, err)
 			require.Equal(t, "token-2", got)
 		})
@@ -145,21 +145,21 @@ func TestRenewalAtFourFifthsOfLifeOrADay(t *testing.T) {
 }
 
 func TestOldTokenServesUntilItExpires(t *testing.T) {
-	w := start(t)
-	_, err := w.Token(t.Context(), pod, projection("", 600))
+	f := start(t)
+	_, err := f.Token(t.Context(), pod, projection("", 600))
 	require.NoError(t, err)
-	w.issuer.fail(errors.New("API server is down"))
-	w.waiting(t)
-	w.clock.Step(9 * time.Minute)
-	w.waiting(t)
-	got, err := w.Token(t.Context(), pod, projection("", 600))
+	f.issuer.fail(errors.New("API server is down"))
+	f.waitTimer(t)
+	f.clock.Step(9 * time.Minute)
+	f.waitTimer(t)
+	got, err := f.Token(t.Context(), pod, projection("", 600))
 	require.NoError(t, err)
 	require.Equal(t, "token-1", got)
-	w.clock.Step(2 * time.Minute)
-	_, err = w.Token(t.Context(), pod, projection("", 600))
+	f.clock.Step(2 * time.Minute)
+	_, err = f.Token(t.Context(), pod, projection("", 600))
 	require.ErrorContains(t, err, "API server is down", "an expired token must not be handed out")
-	w.issuer.fail(nil)
-	got, err = w.Token(t.Context(), pod, projection("", 600))
+	f.issuer.fail(nil)
+	got, err = f.Token(t.Context(), pod, projection("", 600))
 	require.NoError(t, err)
 	require.NotEqual(t, "token-1", got)
 }
@@ -171,36 +171,36 @@ func TestTokenThatIsRefusedForAMoment(t *testing.T) {
 		apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "robot", errors.New("no relationship found")),
 		apierrors.NewNotFound(corev1.Resource("pods"), "web"),
 	} {
-		w := start(t)
-		w.issuer.fail(refusal)
+		f := start(t)
+		f.issuer.fail(refusal)
 		value := make(chan string, 1)
 		go func() {
-			got, err := w.Token(t.Context(), pod, projection("", 600))
+			got, err := f.Token(t.Context(), pod, projection("", 600))
 			assert.NoError(t, err)
 			value <- got
 		}()
-		w.waiting(t)
-		w.issuer.fail(nil)
-		w.clock.Step(4 * time.Millisecond)
+		f.waitTimer(t)
+		f.issuer.fail(nil)
+		f.clock.Step(4 * time.Millisecond)
 		require.Equal(t, "token-2", <-value)
 	}
 }
 
 func TestForgottenTokenIsNotRenewed(t *testing.T) {
-	w := start(t)
-	_, err := w.Token(t.Context(), pod, projection("", 600))
+	f := start(t)
+	_, err := f.Token(t.Context(), pod, projection("", 600))
 	require.NoError(t, err)
-	w.waiting(t)
-	w.Forget(pod.UID)
-	w.clock.Step(time.Hour)
+	f.waitTimer(t)
+	f.Forget(pod.UID)
+	f.clock.Step(time.Hour)
 	other := pod.DeepCopy()
 	other.UID = "uid-2"
-	_, err = w.Token(t.Context(), other, projection("", 600))
+	_, err = f.Token(t.Context(), other, projection("", 600))
 	require.NoError(t, err)
-	w.waiting(t)
-	w.clock.Step(time.Hour)
-	require.Equal(t, other.UID, <-w.renewed)
-	for _, request := range w.issuer.requests[1:] {
+	f.waitTimer(t)
+	f.clock.Step(time.Hour)
+	require.Equal(t, other.UID, <-f.renewed)
+	for _, request := range f.issuer.requests[1:] {
 		require.Equal(t, other.UID, request.BoundObjectRef.UID)
 	}
 }

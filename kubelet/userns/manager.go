@@ -20,8 +20,8 @@ const (
 	maxBlocks = 1 << 15
 	fileName  = "userns"
 	fileLimit = 64 << 10
-	// mend is what to do about a file that is wrong.
-	mend = "delete the Pod and, when its containers are gone, the file"
+	// remedy is what to do about a file that is wrong.
+	remedy = "delete the Pod and, when its containers are gone, the file"
 )
 
 // Config are the values of a Manager.
@@ -32,7 +32,7 @@ type Config struct {
 
 // Manager gives blocks away. It is safe for concurrent use.
 type Manager struct {
-	cfg Config
+	config Config
 
 	mu     sync.Mutex           // guards all below
 	blocks map[uint32]types.UID // nil until the files were read
@@ -40,10 +40,10 @@ type Manager struct {
 }
 
 // New makes a Manager. It reads nothing yet.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+func New(config Config) *Manager { return &Manager{config: config} }
 
-// note is the file's content.
-type note struct {
+// record is the file's content.
+type record struct {
 	UIDs []mapping `json:"uidMappings"`
 	GIDs []mapping `json:"gidMappings"`
 }
@@ -93,7 +93,7 @@ func (m *Manager) Release(uid types.UID) error {
 }
 
 func (m *Manager) file(uid types.UID) string {
-	return filepath.Join(m.cfg.PodsDir, string(uid), fileName)
+	return filepath.Join(m.config.PodsDir, string(uid), fileName)
 }
 
 // load reads what earlier processes have noted, once. A note that does not say what it should is an error: the Pod's
@@ -102,7 +102,7 @@ func (m *Manager) load() error {
 	if m.blocks != nil {
 		return nil
 	}
-	entries, err := os.ReadDir(m.cfg.PodsDir)
+	entries, err := os.ReadDir(m.config.PodsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read user namespaces of pods: %w", err)
 	}
@@ -133,20 +133,20 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
-		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w): "+mend, uid, path,
+		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w): "+remedy, uid, path,
 			errors.Join(err, fs.ErrInvalid))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, false, fmt.Errorf("read user namespace of pod %s: %w", uid, err)
 	}
-	var n note
+	var n record
 	if err := json.Unmarshal(data, &n); err != nil {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w: "+mend, uid, path, err)
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w: "+remedy, uid, path, err)
 	}
 	if len(n.UIDs) != 1 || len(n.GIDs) != 1 || n.UIDs[0] != n.GIDs[0] || n.UIDs[0].ContainerID != 0 ||
 		n.UIDs[0].Length != blockSize || n.UIDs[0].HostID%blockSize != 0 || n.UIDs[0].HostID == 0 {
-		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids: "+mend, uid, path,
+		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids: "+remedy, uid, path,
 			blockSize)
 	}
 	return n.UIDs[0].HostID / blockSize, true, nil
@@ -155,7 +155,7 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 // write notes a block. The file appears whole or not at all.
 func (m *Manager) write(uid types.UID, block uint32) error {
 	ids := []mapping{{HostID: block * blockSize, Length: blockSize}}
-	data, err := json.Marshal(note{UIDs: ids, GIDs: ids})
+	data, err := json.Marshal(record{UIDs: ids, GIDs: ids})
 	if err != nil {
 		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
 	}

@@ -27,7 +27,7 @@ func hostID(t *testing.T, m *userns.Manager, uid types.UID) uint32 {
 	return ns.Uids[0].HostId
 }
 
-func TestEachPodHasABlockOfItsOwn(t *testing.T) {
+func TestEachPodHasItsOwnBlock(t *testing.T) {
 	dir := podsDir(t, "a", "b", "c")
 	m := userns.New(userns.Config{PodsDir: dir})
 	require.Equal(t, uint32(65536), hostID(t, m, "a"))
@@ -43,7 +43,7 @@ func TestEachPodHasABlockOfItsOwn(t *testing.T) {
 	require.Equal(t, uint32(65536), hostID(t, m, "d"), "what was released is given again")
 }
 
-func TestNoteThatIsWrongStopsTheGiving(t *testing.T) {
+func TestInvalidRecordFailsEnsure(t *testing.T) {
 	for name, content := range map[string]string{
 		"broken": "{", "empty": "{}", "the node's own": `{"uidMappings":[{"hostId":0,"containerId":0,"length":65536}],` +
 			`"gidMappings":[{"hostId":0,"containerId":0,"length":65536}]}`,

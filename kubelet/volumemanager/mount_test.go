@@ -62,7 +62,7 @@ func TestAllKindsOfVolumes(t *testing.T) {
 	f.requireUnmounted("a")
 	require.FileExists(t, filepath.Join(dir, "f"), "the claim's data must stay")
 	f.waitObjectsReleased()
-	require.Zero(t, f.tokens.Kept())
+	require.Zero(t, f.tokens.Len())
 	require.NoError(t, f.RemovePodDir("a"))
 	require.NoDirExists(t, volume.PodDir(f.root, "a"))
 	require.NoError(t, f.Unmount(t.Context(), "never seen"))

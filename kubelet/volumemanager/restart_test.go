@@ -220,7 +220,7 @@ func TestManyPodsComeAndGo(t *testing.T) {
 	}
 	wg.Wait()
 	f.waitObjectsReleased()
-	require.Zero(t, f.tokens.Kept())
+	require.Zero(t, f.tokens.Len())
 	entries, err := os.ReadDir(volume.PodsDir(f.root))
 	require.NoError(t, err)
 	require.Empty(t, entries)

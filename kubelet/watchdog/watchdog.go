@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// least is the shortest watchdog time that is taken: below it a busy machine would look like a dead process.
-const least = time.Second
+// minTimeout is the shortest watchdog time that is taken: below it a busy machine would look like a dead process.
+const minTimeout = time.Second
 
 // Deps are what a Watchdog needs from others.
 type Deps struct {
@@ -49,8 +49,8 @@ func New(deps Deps) (*Watchdog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read systemd's watchdog time (WatchdogSec of the unit): %w", err)
 	}
-	if limit != 0 && limit <= least {
-		return nil, fmt.Errorf("systemd's watchdog time (WatchdogSec of the unit) is %v: want more than %v", limit, least)
+	if limit != 0 && limit <= minTimeout {
+		return nil, fmt.Errorf("systemd's watchdog time (WatchdogSec of the unit) is %v: want more than %v", limit, minTimeout)
 	}
 	return &Watchdog{deps: deps, period: limit / 2}, nil
 }
@@ -64,8 +64,8 @@ func (w *Watchdog) Start(ctx context.Context) error {
 			return nil
 		}
 	}
-	w.tell(daemon.SdNotifyReady)
-	defer w.tell(daemon.SdNotifyStopping)
+	w.notify(daemon.SdNotifyReady)
+	defer w.notify(daemon.SdNotifyStopping)
 	if w.period == 0 {
 		<-ctx.Done()
 		return nil
@@ -73,7 +73,7 @@ func (w *Watchdog) Start(ctx context.Context) error {
 	ticker := w.deps.Clock.NewTicker(w.period)
 	defer ticker.Stop()
 	for {
-		w.look(ctx)
+		w.check(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -82,8 +82,8 @@ func (w *Watchdog) Start(ctx context.Context) error {
 	}
 }
 
-// look says that the process is healthy, if it is.
-func (w *Watchdog) look(ctx context.Context) {
+// check says that the process is healthy, if it is.
+func (w *Watchdog) check(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, w.period)
 	defer cancel()
 	if err := w.deps.Healthy(limited); err != nil {
@@ -92,12 +92,12 @@ func (w *Watchdog) look(ctx context.Context) {
 		}
 		return
 	}
-	w.tell(daemon.SdNotifyWatchdog)
+	w.notify(daemon.SdNotifyWatchdog)
 }
 
-// tell sends one word to systemd, if there is one.
-func (w *Watchdog) tell(word string) {
-	if _, err := daemon.SdNotify(false, word); err != nil {
-		w.deps.Logger.Warn("telling systemd failed", "word", word, "error", err)
+// notify sends one word to systemd, if there is one.
+func (w *Watchdog) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		w.deps.Logger.Warn("telling systemd failed", "word", state, "error", err)
 	}
 }

@@ -33,10 +33,10 @@ func systemd(t *testing.T, limit string) *net.UnixConn {
 func next(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-	word := make([]byte, 100)
-	n, err := conn.Read(word)
+	state := make([]byte, 100)
+	n, err := conn.Read(state)
 	require.NoError(t, err)
-	return string(word[:n])
+	return string(state[:n])
 }
 
 func TestSystemdHearsOfHealthOnly(t *testing.T) {

@@ -21,12 +21,12 @@ import (
 
 const (
 	// DefaultMaxSize, in bytes, and DefaultMaxFiles are what counts if nobody says.
-	DefaultMaxSize  = 10 << 20
-	DefaultMaxFiles = 5
-	defaultPeriod   = 10 * time.Second
-	packed          = ".gz"
-	unfinished      = ".tmp"
-	stampLayout     = "20060102-150405"
+	DefaultMaxSize   = 10 << 20
+	DefaultMaxFiles  = 5
+	defaultPeriod    = 10 * time.Second
+	compressedSuffix = ".gz"
+	tempSuffix       = ".tmp"
+	timeLayout       = "20060102-150405"
 )
 
 // Runtime lets a container go on in a new log file.
@@ -62,27 +62,27 @@ type Deps struct {
 
 // Rotator rotates logs.
 type Rotator struct {
-	cfg  Config
-	deps Deps
+	config Config
+	deps   Deps
 }
 
 // New makes a Rotator. Start runs it.
-func New(cfg Config, deps Deps) (*Rotator, error) {
+func New(config Config, deps Deps) (*Rotator, error) {
 	if deps.Runtime == nil || deps.Logs == nil {
 		return nil, errors.New("log rotation: Deps.Runtime and Deps.Logs are needed")
 	}
-	if cfg.MaxSize == 0 {
-		cfg.MaxSize = DefaultMaxSize
+	if config.MaxSize == 0 {
+		config.MaxSize = DefaultMaxSize
 	}
-	if cfg.MaxFiles == 0 {
-		cfg.MaxFiles = DefaultMaxFiles
+	if config.MaxFiles == 0 {
+		config.MaxFiles = DefaultMaxFiles
 	}
-	if cfg.MaxSize < 0 || cfg.MaxFiles < 2 {
+	if config.MaxSize < 0 || config.MaxFiles < 2 {
 		return nil, fmt.Errorf("log rotation: MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",
-			cfg.MaxSize, cfg.MaxFiles)
+			config.MaxSize, config.MaxFiles)
 	}
-	if cfg.Period <= 0 {
-		cfg.Period = defaultPeriod
+	if config.Period <= 0 {
+		config.Period = defaultPeriod
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -90,12 +90,12 @@ func New(cfg Config, deps Deps) (*Rotator, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Rotator{cfg: cfg, deps: deps}, nil
+	return &Rotator{config: config, deps: deps}, nil
 }
 
 // Start looks at all logs each period until ctx ends.
 func (r *Rotator) Start(ctx context.Context) error {
-	ticker := r.deps.Clock.NewTicker(r.cfg.Period)
+	ticker := r.deps.Clock.NewTicker(r.config.Period)
 	defer ticker.Stop()
 	for {
 		select {
@@ -104,15 +104,15 @@ func (r *Rotator) Start(ctx context.Context) error {
 		case <-ticker.C():
 		}
 		for _, log := range r.deps.Logs() {
-			if err := r.look(ctx, log); err != nil && ctx.Err() == nil {
+			if err := r.rotateIfLarge(ctx, log); err != nil && ctx.Err() == nil {
 				r.deps.Logger.Warn("rotating a container's log failed", "log", log.Path, "error", err)
 			}
 		}
 	}
 }
 
-// look rotates one log if it is too large.
-func (r *Rotator) look(ctx context.Context, log Log) error {
+// rotateIfLarge rotates one log if it is too large.
+func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
 	info, err := os.Lstat(log.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r.reopen(ctx, log) // an earlier process died between putting it aside and opening a new one
@@ -120,19 +120,19 @@ func (r *Rotator) look(ctx context.Context, log Log) error {
 	if err != nil {
 		return fmt.Errorf("measure log %q: %w", log.Path, err)
 	}
-	if !info.Mode().IsRegular() || info.Size() < r.cfg.MaxSize {
+	if !info.Mode().IsRegular() || info.Size() < r.config.MaxSize {
 		return nil
 	}
-	if err := r.tidy(log.Path); err != nil {
+	if err := r.prune(log.Path); err != nil {
 		return err
 	}
-	aside := log.Path + "." + r.deps.Clock.Now().UTC().Format(stampLayout)
-	if err := os.Rename(log.Path, aside); err != nil {
+	rotated := log.Path + "." + r.deps.Clock.Now().UTC().Format(timeLayout)
+	if err := os.Rename(log.Path, rotated); err != nil {
 		return fmt.Errorf("put log aside: %w", err)
 	}
 	if err := r.reopen(ctx, log); err != nil {
 		// The runtime still writes to the file: it gets its name back, so that it can be read and rotated later.
-		return errors.Join(err, os.Rename(aside, log.Path))
+		return errors.Join(err, os.Rename(rotated, log.Path))
 	}
 	return nil
 }
@@ -145,15 +145,15 @@ func (r *Rotator) reopen(ctx context.Context, log Log) error {
 	return nil
 }
 
-// tidy makes room for one more file beside the log: all that were put aside are packed, and the oldest removed.
-func (r *Rotator) tidy(path string) error {
-	found, err := filepath.Glob(escape(path) + ".*")
+// prune makes room for one more file beside the log: all that were put aside are packed, and the oldest removed.
+func (r *Rotator) prune(path string) error {
+	found, err := filepath.Glob(escapeGlob(path) + ".*")
 	if err != nil {
 		return fmt.Errorf("list old files of log %q: %w", path, err)
 	}
 	var old []string
 	for _, name := range found {
-		if strings.HasSuffix(name, unfinished) {
+		if strings.HasSuffix(name, tempSuffix) {
 			if err := os.Remove(name); err != nil {
 				return fmt.Errorf("remove what was packed half: %w", err)
 			}
@@ -163,7 +163,7 @@ func (r *Rotator) tidy(path string) error {
 	}
 	slices.Sort(old) // by their time
 	// One place is for the log itself, and one for what it is about to become.
-	if keep := r.cfg.MaxFiles - 2; len(old) > keep {
+	if keep := r.config.MaxFiles - 2; len(old) > keep {
 		for _, name := range old[:len(old)-keep] {
 			if err := os.Remove(name); err != nil {
 				return fmt.Errorf("remove old log: %w", err)
@@ -172,18 +172,18 @@ func (r *Rotator) tidy(path string) error {
 		old = old[len(old)-keep:]
 	}
 	for _, name := range old {
-		if strings.HasSuffix(name, packed) {
+		if strings.HasSuffix(name, compressedSuffix) {
 			continue
 		}
-		if err := pack(name); err != nil {
+		if err := compress(name); err != nil {
 			return fmt.Errorf("pack old log %q: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// pack replaces a file by a compressed one. A crash leaves the file, and an unfinished one that tidy removes.
-func pack(name string) (err error) {
+// compress replaces a file by a compressed one. A crash leaves the file, and an unfinished one that tidy removes.
+func compress(name string) (err error) {
 	in, err := os.Open(name)
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func pack(name string) (err error) {
 	if err != nil {
 		return err
 	}
-	temporary := name + unfinished
+	temporary := name + tempSuffix
 	out, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, info.Mode().Perm())
 	if err != nil {
 		return err
@@ -203,13 +203,13 @@ func pack(name string) (err error) {
 	if err = errors.Join(err, zip.Close(), out.Close()); err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
-	if err := os.Rename(temporary, name+packed); err != nil {
+	if err := os.Rename(temporary, name+compressedSuffix); err != nil {
 		return err
 	}
 	return os.Remove(name)
 }
 
-// escape takes the meaning of a pattern from a path.
-func escape(path string) string {
+// escapeGlob takes the meaning of a pattern from a path.
+func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-dev/berth/kubelet/stats"
 )
 
-// machine is a machine whose procfs and control groups are files of the test.
-type machine struct {
+// fixture is a machine whose procfs and control groups are files of the test.
+type fixture struct {
 	t       *testing.T
 	root    string
 	clock   *clocktesting.FakeClock
@@ -33,10 +33,10 @@ type machine struct {
 	runtime stats.Runtime
 }
 
-func newMachine(t *testing.T, hierarchies ...cm.Hierarchy) *machine {
+func newFixture(t *testing.T, hierarchies ...cm.Hierarchy) *fixture {
 	t.Helper()
-	m := &machine{
-		t: t, root: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), runtime: &silent{},
+	m := &fixture{
+		t: t, root: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), runtime: &runtimeWithoutPSI{},
 	}
 	for i := range hierarchies {
 		hierarchies[i].Dir = filepath.Join(m.root, hierarchies[i].Dir)
@@ -47,17 +47,17 @@ func newMachine(t *testing.T, hierarchies ...cm.Hierarchy) *machine {
 	m.write(map[string]string{
 		"proc/stat": "cpu  100 0 100 9000 9000 0 0 0 50 0\nbtime 1700000000\n", "proc/meminfo": "MemTotal: 1000 kB\nMemFree: 400 kB\n",
 	})
-	for _, process := range []string{"self", "77"} {
+	for _, proc := range []string{"self", "77"} {
 		m.write(map[string]string{
 			// The name has blanks and brackets; 7 and 2 faults, 150 and 50 ticks of CPU time, begun 300 ticks after the machine.
-			"proc/" + process + "/stat":   "77 (a) b (c) S 1 77 77 0 -1 4194560 5 0 2 0 150 50 0 0 20 0 9 0 300 0 0 0 0\n",
-			"proc/" + process + "/status": "Name:\ta\nVmRSS:\t   2000 kB\nRssAnon:\t   1500 kB\nVmSwap:\t      3 kB\n",
+			"proc/" + proc + "/stat":   "77 (a) b (c) S 1 77 77 0 -1 4194560 5 0 2 0 150 50 0 0 20 0 9 0 300 0 0 0 0\n",
+			"proc/" + proc + "/status": "Name:\ta\nVmRSS:\t   2000 kB\nRssAnon:\t   1500 kB\nVmSwap:\t      3 kB\n",
 		})
 	}
 	return m
 }
 
-func (m *machine) write(files map[string]string) {
+func (m *fixture) write(files map[string]string) {
 	m.t.Helper()
 	for name, content := range files {
 		path := filepath.Join(m.root, name)
@@ -67,10 +67,10 @@ func (m *machine) write(files map[string]string) {
 }
 
 // provider is what is asked. It remembers what it has read.
-func (m *machine) provider() *stats.Provider {
+func (m *fixture) provider() *stats.Provider {
 	m.t.Helper()
 	p, err := stats.New(stats.Config{NodeName: "n", RootDir: m.root, Proc: filepath.Join(m.root, "proc")}, stats.Deps{
-		Runtime: m.runtime, Pods: func() []*corev1.Pod { return m.pods }, Clock: m.clock, Groups: m.groups,
+		Runtime: m.runtime, Pods: func() []*corev1.Pod { return m.pods }, Clock: m.clock, Cgroups: m.groups,
 		Layout: func() cm.NodeConfig { return m.layout }, RuntimePID: func() int { return 77 },
 	})
 	require.NoError(m.t, err)
@@ -90,13 +90,13 @@ func systems(t *testing.T, p *stats.Provider, cpuAndMemory bool) map[string]stat
 	return found
 }
 
-// silent is a runtime that has one Pod, of which it tells no pressure.
-type silent struct {
+// runtimeWithoutPSI is a runtime that has one Pod, of which it tells no pressure.
+type runtimeWithoutPSI struct {
 	stats.Runtime
 	waits *runtimeapi.PsiStats // for CPU time, if it tells that
 }
 
-func (s *silent) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+func (s *runtimeWithoutPSI) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
 	*runtimeapi.ListPodSandboxStatsResponse, error,
 ) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: []*runtimeapi.PodSandboxStats{{
@@ -105,7 +105,7 @@ func (s *silent) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandbox
 	}}}, nil
 }
 
-func (*silent) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
+func (*runtimeWithoutPSI) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
 	return nil, errors.New("not told")
@@ -127,7 +127,7 @@ func unifiedGroup(dir string, n int) map[string]string {
 
 // TestSystemContainersOfOneHierarchy has the groups of version 2, and reads twice.
 func TestSystemContainersOfOneHierarchy(t *testing.T) {
-	m := newMachine(t, cm.Hierarchy{Dir: "cgroup", Controllers: []string{"cpu", "memory", "io"}, Unified: true})
+	m := newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: []string{"cpu", "memory", "io"}, Unified: true})
 	m.layout.SystemCgroupsName = "/system.slice"
 	m.write(map[string]string{
 		"proc/self/cgroup": "0::/system.slice/berth.service\n", "proc/77/cgroup": "0::/system.slice/containerd.service\n",
@@ -151,9 +151,9 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 		require.Equal(t, 3*n, *one.Memory.MajorPageFaults)
 		require.Equal(t, 40*n, *one.Swap.SwapUsageBytes)
 		require.Equal(t, 60*n, *one.Swap.SwapAvailableBytes)
-		for _, waiting := range []*statsapi.PSIStats{one.CPU.PSI, one.Memory.PSI, one.IO.PSI} {
-			require.Equal(t, statsapi.PSIData{Total: 7000 * n, Avg10: float64(n) + 0.5, Avg300: 0.25}, waiting.Some)
-			require.EqualValues(t, 1000, waiting.Full.Total)
+		for _, pressure := range []*statsapi.PSIStats{one.CPU.PSI, one.Memory.PSI, one.IO.PSI} {
+			require.Equal(t, statsapi.PSIData{Total: 7000 * n, Avg10: float64(n) + 0.5, Avg300: 0.25}, pressure.Some)
+			require.EqualValues(t, 1000, pressure.Full.Total)
 		}
 		require.Nil(t, one.Rootfs)
 	}
@@ -176,7 +176,7 @@ func TestSystemContainersOfOneHierarchy(t *testing.T) {
 // TestSystemContainersOfManyHierarchies has the groups of version 1, as a container sees them that has no namespace of its
 // own for them, and beside them the empty one of version 2.
 func TestSystemContainersOfManyHierarchies(t *testing.T) {
-	m := newMachine(t,
+	m := newFixture(t,
 		cm.Hierarchy{Dir: "cpu", Root: "/box", Controllers: []string{"cpu", "cpuacct"}},
 		cm.Hierarchy{Dir: "memory", Root: "/box", Controllers: []string{"memory"}},
 		cm.Hierarchy{Dir: "unified", Root: "/", Unified: true})
@@ -206,13 +206,13 @@ func TestSystemContainersOfManyHierarchies(t *testing.T) {
 		require.Equal(t, 40*n, *one.Swap.SwapUsageBytes)
 		require.Nil(t, one.CPU.PSI, "version 1 does not count it")
 	}
-	itself := found["runtime"]
-	require.Equal(t, uint64(2e9), *itself.CPU.UsageCoreNanoSeconds, "the root group is the machine: the process is measured")
-	require.Equal(t, uint64(2000<<10), *itself.Memory.WorkingSetBytes)
-	require.Equal(t, uint64(1500<<10), *itself.Memory.RSSBytes)
-	require.Equal(t, uint64(7), *itself.Memory.PageFaults)
-	require.Equal(t, uint64(2), *itself.Memory.MajorPageFaults)
-	require.Equal(t, uint64(3<<10), *itself.Swap.SwapUsageBytes)
+	process := found["runtime"]
+	require.Equal(t, uint64(2e9), *process.CPU.UsageCoreNanoSeconds, "the root group is the machine: the process is measured")
+	require.Equal(t, uint64(2000<<10), *process.Memory.WorkingSetBytes)
+	require.Equal(t, uint64(1500<<10), *process.Memory.RSSBytes)
+	require.Equal(t, uint64(7), *process.Memory.PageFaults)
+	require.Equal(t, uint64(2), *process.Memory.MajorPageFaults)
+	require.Equal(t, uint64(3<<10), *process.Swap.SwapUsageBytes)
 
 	m.write(map[string]string{"proc/self/cgroup": "4:memory:/elsewhere\n2:cpu,cpuacct:/boxes\n0::/\n"})
 	require.Equal(t, uint64(2e9), *systems(t, m.provider(), false)["kubelet"].CPU.UsageCoreNanoSeconds,
@@ -222,7 +222,7 @@ func TestSystemContainersOfManyHierarchies(t *testing.T) {
 // TestPodsPressureIsReadWhereTheRuntimeIsSilent has it told by the kernel, by the runtime, and by nobody.
 func TestPodsPressureIsReadWhereTheRuntimeIsSilent(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
-	summary := func(m *machine, cpuAndMemory bool) statsapi.PodStats {
+	summary := func(m *fixture, cpuAndMemory bool) statsapi.PodStats {
 		m.pods = []*corev1.Pod{pod}
 		s, err := m.provider().Summary(t.Context(), cpuAndMemory)
 		require.NoError(t, err)
@@ -230,28 +230,28 @@ func TestPodsPressureIsReadWhereTheRuntimeIsSilent(t *testing.T) {
 		return s.Pods[0]
 	}
 	unified := cm.Hierarchy{Dir: "cgroup", Controllers: []string{"cpu", "memory", "io"}, Unified: true}
-	m := newMachine(t, unified)
+	m := newFixture(t, unified)
 	m.write(unifiedGroup("cgroup/kubepods/besteffort/podu", 2))
 	one := summary(m, false)
-	for _, waiting := range []*statsapi.PSIStats{one.CPU.PSI, one.Memory.PSI, one.IO.PSI} {
-		require.Equal(t, 2.5, waiting.Some.Avg10)
-		require.EqualValues(t, 14000, waiting.Some.Total)
+	for _, pressure := range []*statsapi.PSIStats{one.CPU.PSI, one.Memory.PSI, one.IO.PSI} {
+		require.Equal(t, 2.5, pressure.Some.Avg10)
+		require.EqualValues(t, 14000, pressure.Some.Total)
 	}
 	require.Nil(t, summary(m, true).IO)
 	require.NotNil(t, summary(m, true).CPU.PSI)
 
-	m.runtime = &silent{waits: &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Avg10: 9}}}
+	m.runtime = &runtimeWithoutPSI{waits: &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Avg10: 9}}}
 	require.EqualValues(t, 9, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best what it tells")
 	require.Equal(t, 2.5, summary(m, false).Memory.PSI.Some.Avg10)
-	m.runtime = &full{dir: m.root}
+	m.runtime = &completeRuntime{dir: m.root}
 	require.Equal(t, 1.5, summary(m, false).CPU.PSI.Some.Avg10, "the runtime knows best")
 	require.Equal(t, 1.5, summary(m, false).IO.PSI.Some.Avg10)
 
-	m = newMachine(t, unified)
+	m = newFixture(t, unified)
 	one = summary(m, false)
 	require.Nil(t, one.CPU.PSI, "a kernel that does not count it")
 	require.Nil(t, one.IO)
-	m = newMachine(t, cm.Hierarchy{Dir: "cgroup", Controllers: strings.Split("cpu,cpuacct,memory", ",")})
+	m = newFixture(t, cm.Hierarchy{Dir: "cgroup", Controllers: strings.Split("cpu,cpuacct,memory", ",")})
 	m.write(unifiedGroup("cgroup/kubepods/besteffort/podu", 2))
 	require.Nil(t, summary(m, false).CPU.PSI, "version 1 has no such files, whatever lies there")
 }

@@ -16,7 +16,7 @@ import (
 // pressure is how much the machine's processes wait for a resource: cpu, memory or io. It is nil on a kernel that does
 // not count that.
 func (p *Provider) pressure(resource string) *statsapi.PSIStats {
-	return readPressure(filepath.Join(p.cfg.Proc, "pressure", resource))
+	return readPressure(filepath.Join(p.config.Proc, "pressure", resource))
 }
 
 // readPressure reads a file of the kernel that says how much processes wait; nil if there is none.
@@ -30,16 +30,16 @@ func readPressure(file string) *statsapi.PSIStats {
 		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch kind {
 		case "some":
-			s.Some = stall(rest)
+			s.Some = parsePSI(rest)
 		case "full":
-			s.Full = stall(rest)
+			s.Full = parsePSI(rest)
 		}
 	}
 	return s
 }
 
-// stall reads "avg10=0.00 avg60=0.00 avg300=0.00 total=0", whose total the kernel counts in microseconds.
-func stall(text string) (d statsapi.PSIData) {
+// parsePSI reads "avg10=0.00 avg60=0.00 avg300=0.00 total=0", whose total the kernel counts in microseconds.
+func parsePSI(text string) (d statsapi.PSIData) {
 	for _, field := range strings.Fields(text) {
 		name, value, _ := strings.Cut(field, "=")
 		number, err := strconv.ParseFloat(value, 64)
@@ -60,31 +60,31 @@ func stall(text string) (d statsapi.PSIData) {
 	return d
 }
 
-// psi words the runtime's figures of the same kind.
-func psi(in *runtimeapi.PsiStats) *statsapi.PSIStats {
+// psiStats words the runtime's figures of the same kind.
+func psiStats(in *runtimeapi.PsiStats) *statsapi.PSIStats {
 	if in == nil {
 		return nil
 	}
-	word := func(d *runtimeapi.PsiData) statsapi.PSIData {
+	convert := func(d *runtimeapi.PsiData) statsapi.PSIData {
 		return statsapi.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
 	}
-	return &statsapi.PSIStats{Full: word(in.Full), Some: word(in.Some)}
+	return &statsapi.PSIStats{Full: convert(in.Full), Some: convert(in.Some)}
 }
 
-func waits(in *runtimeapi.IoUsage) *statsapi.IOStats {
+func ioStats(in *runtimeapi.IoUsage) *statsapi.IOStats {
 	if in == nil {
 		return nil
 	}
-	return &statsapi.IOStats{Time: stamp(in.Timestamp), PSI: psi(in.Psi)}
+	return &statsapi.IOStats{Time: timestamp(in.Timestamp), PSI: psiStats(in.Psi)}
 }
 
-// links are the traffic of the machine's interfaces, and first of the one that leads outwards.
-func (p *Provider) links(now time.Time) *statsapi.NetworkStats {
-	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "net/dev"))
+// networkStats are the traffic of the machine's interfaces, and first of the one that leads outwards.
+func (p *Provider) networkStats(now time.Time) *statsapi.NetworkStats {
+	data, err := os.ReadFile(filepath.Join(p.config.Proc, "net/dev"))
 	if err != nil {
 		return nil
 	}
-	outwards := p.outwards()
+	defaultInterface := p.defaultInterface()
 	s := &statsapi.NetworkStats{Time: metav1.NewTime(now)}
 	for line := range strings.Lines(string(data)) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -95,10 +95,10 @@ func (p *Provider) links(now time.Time) *statsapi.NetworkStats {
 			continue
 		}
 		one := statsapi.InterfaceStats{
-			Name: name, RxBytes: parsed(numbers[0]), RxErrors: parsed(numbers[2]), TxBytes: parsed(numbers[8]),
-			TxErrors: parsed(numbers[10]),
+			Name: name, RxBytes: parseUint(numbers[0]), RxErrors: parseUint(numbers[2]), TxBytes: parseUint(numbers[8]),
+			TxErrors: parseUint(numbers[10]),
 		}
-		if name == outwards {
+		if name == defaultInterface {
 			s.InterfaceStats = one
 		}
 		s.Interfaces = append(s.Interfaces, one)
@@ -106,9 +106,9 @@ func (p *Provider) links(now time.Time) *statsapi.NetworkStats {
 	return s
 }
 
-// outwards is the interface of the default route, empty if there is none.
-func (p *Provider) outwards() string {
-	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, "net/route"))
+// defaultInterface is the interface of the default route, empty if there is none.
+func (p *Provider) defaultInterface() string {
+	data, err := os.ReadFile(filepath.Join(p.config.Proc, "net/route"))
 	if err != nil {
 		return ""
 	}
@@ -120,7 +120,7 @@ func (p *Provider) outwards() string {
 	return ""
 }
 
-func parsed(text string) *uint64 {
+func parseUint(text string) *uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return nil

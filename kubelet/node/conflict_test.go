@@ -15,7 +15,7 @@ import (
 // A second node agent of the same name answers each write with one of its own. The two do not keep the API server busy,
 // people are told, and once the other one is gone the status is right again.
 func TestTwoOfOneName(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *bench) {
+	run(t, nil, func(t *testing.T, b *fixture) {
 		nodes := b.client.CoreV1().Nodes()
 		stream, err := nodes.Watch(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
@@ -50,14 +50,14 @@ func TestTwoOfOneName(t *testing.T) {
 		answers := <-done
 		require.Greater(t, answers, 20, "nobody gives in")
 		require.Less(t, answers, 50, "but nobody hurries either")
-		var told []string
+		var unchanged []string
 		for _, event := range b.events() {
 			if strings.Contains(event, "NodeStatusContested") {
-				told = append(told, event)
+				unchanged = append(unchanged, event)
 			}
 		}
-		require.Len(t, told, 1)
-		require.Contains(t, told[0], "(addresses)")
+		require.Len(t, unchanged, 1)
+		require.Contains(t, unchanged[0], "(addresses)")
 		time.Sleep(time.Minute + time.Second)
 		require.Equal(t, "10.0.0.1", b.get(t).Status.Addresses[0].Address)
 

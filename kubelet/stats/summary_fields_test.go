@@ -21,15 +21,15 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// full is a runtime that tells all there is.
-type full struct {
+// completeRuntime is a runtime that tells all there is.
+type completeRuntime struct {
 	runtime
 	dir string
 }
 
 func number(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
 
-func (f *full) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
+func (f *completeRuntime) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest, ...grpc.CallOption) (
 	*runtimeapi.ListPodSandboxStatsResponse, error,
 ) {
 	waits := &runtimeapi.PsiStats{Some: &runtimeapi.PsiData{Total: 9, Avg10: 1.5}, Full: &runtimeapi.PsiData{Total: 4, Avg300: 0.5}}
@@ -57,7 +57,7 @@ func (f *full) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxSt
 	}}}, nil
 }
 
-func (f *full) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
+func (f *completeRuntime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (
 	*runtimeapi.ImageFsInfoResponse, error,
 ) {
 	usage := func(n uint64) *runtimeapi.FilesystemUsage {
@@ -106,7 +106,7 @@ func TestEachFieldIsTold(t *testing.T) {
 		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}},
 	}
 	p, err := stats.New(stats.Config{NodeName: "n", RootDir: proc, Proc: proc}, stats.Deps{
-		Runtime: &full{dir: proc}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: twoVolumes{},
+		Runtime: &completeRuntime{dir: proc}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: twoVolumes{},
 		LogDir: func(*corev1.Pod) string { return filepath.Join(proc, "logs") },
 		Clock:  clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0)),
 	})

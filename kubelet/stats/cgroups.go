@@ -22,11 +22,11 @@ const unlimited = math.MaxInt64 / 2
 
 // measurement is what a control group, or a process, was found to use. What is not known is nil.
 type measurement struct {
-	started metav1.Time
-	nanos   uint64 // of CPU time
-	memory  *statsapi.MemoryStats
-	swap    *statsapi.SwapStats
-	waiting pressures
+	started  metav1.Time
+	nanos    uint64 // of CPU time
+	memory   *statsapi.MemoryStats
+	swap     *statsapi.SwapStats
+	pressure pressures
 }
 
 // pressures is how much the processes of a control group wait, nil where the kernel does not count it.
@@ -34,7 +34,7 @@ type pressures struct{ cpu, memory, io *statsapi.PSIStats }
 
 // systemContainers are what the node's own programs, and all Pods together, use. What cannot be found is left out.
 func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi.ContainerStats {
-	if p.deps.Groups == nil {
+	if p.deps.Cgroups == nil {
 		return nil
 	}
 	var layout cm.NodeConfig
@@ -47,18 +47,18 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 		measure func() (*measurement, error)
 	}{
 		{statsapi.SystemContainerKubelet, func() (*measurement, error) {
-			return p.program(layout.KubeletCgroupsName, "self", now)
+			return p.measureProgram(layout.KubeletCgroupsName, "self", now)
 		}},
 		{statsapi.SystemContainerRuntime, func() (*measurement, error) {
-			return p.program(layout.RuntimeCgroupsName, p.runtimeProcess(), now)
+			return p.measureProgram(layout.RuntimeCgroupsName, p.runtimeProcess(), now)
 		}},
-		{statsapi.SystemContainerMisc, func() (*measurement, error) { return p.program(layout.SystemCgroupsName, "", now) }},
+		{statsapi.SystemContainerMisc, func() (*measurement, error) { return p.measureProgram(layout.SystemCgroupsName, "", now) }},
 		{statsapi.SystemContainerPods, func() (*measurement, error) {
-			dirs, err := p.deps.Groups.PodsDirs()
+			dirs, err := p.deps.Cgroups.PodsDirs()
 			if err != nil {
 				return nil, err
 			}
-			return measureGroup(dirs, now)
+			return measureCgroup(dirs, now)
 		}},
 	} {
 		found, err := one.measure()
@@ -69,13 +69,13 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 			continue
 		}
 		s := statsapi.ContainerStats{
-			Name: one.name, StartTime: found.started, CPU: p.measuredCPU(one.name, found.nanos, now), Memory: found.memory,
+			Name: one.name, StartTime: found.started, CPU: p.cpuWithRate(one.name, found.nanos, now), Memory: found.memory,
 		}
-		s.CPU.PSI = found.waiting.cpu
+		s.CPU.PSI = found.pressure.cpu
 		if !cpuAndMemory {
 			s.Swap = found.swap
-			if found.waiting.io != nil {
-				s.IO = &statsapi.IOStats{Time: metav1.NewTime(now), PSI: found.waiting.io}
+			if found.pressure.io != nil {
+				s.IO = &statsapi.IOStats{Time: metav1.NewTime(now), PSI: found.pressure.io}
 			}
 		}
 		out = append(out, s)
@@ -83,33 +83,33 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 	return out
 }
 
-// program measures the group of that name, or, without a name, that of a process, whose directory below procfs is given.
+// measureProgram measures the group of that name, or, without a name, that of a process, whose directory below procfs is given.
 // With neither there is nothing to measure. A process whose group cannot be seen from here, or is the root group, which is
 // the whole machine, is measured itself; an error may come with that.
-func (p *Provider) program(group, process string, now time.Time) (*measurement, error) {
+func (p *Provider) measureProgram(group, proc string, now time.Time) (*measurement, error) {
 	if group != "" {
-		dirs, err := p.deps.Groups.CgroupDirs(group)
+		dirs, err := p.deps.Cgroups.CgroupDirs(group)
 		if err != nil {
 			return nil, err
 		}
-		return measureGroup(dirs, now)
+		return measureCgroup(dirs, now)
 	}
-	if process == "" {
+	if proc == "" {
 		return nil, nil
 	}
-	itself, err := p.measureProcess(process, now)
+	process, err := p.measureProcess(proc, now)
 	if err != nil {
 		return nil, err
 	}
-	dirs, alone, err := p.deps.Groups.ProcessDirs(filepath.Join(p.cfg.Proc, process, "cgroup"))
+	dirs, alone, err := p.deps.Cgroups.ProcessDirs(filepath.Join(p.config.Proc, proc, "cgroup"))
 	if err != nil || !alone {
-		return itself, err
+		return process, err
 	}
-	found, err := measureGroup(dirs, now)
+	found, err := measureCgroup(dirs, now)
 	if err != nil {
 		return nil, err
 	}
-	found.started = itself.started
+	found.started = process.started
 	return found, nil
 }
 
@@ -125,8 +125,8 @@ func (p *Provider) runtimeProcess() string {
 	return strconv.Itoa(pid)
 }
 
-// measureGroup reads what the kernel tells of a group.
-func measureGroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
+// measureCgroup reads what the kernel tells of a group.
+func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 	if dirs.CPU == "" {
 		return nil, errors.New("no hierarchy of control groups counts CPU time")
 	}
@@ -136,7 +136,7 @@ func measureGroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 		if err != nil {
 			return nil, err
 		}
-		found.nanos, found.waiting = stat["usage_usec"]*uint64(time.Microsecond), readPressures(dirs.CPU)
+		found.nanos, found.pressure = stat["usage_usec"]*uint64(time.Microsecond), readPressures(dirs.CPU)
 	} else {
 		nanos, ok := readNumber(filepath.Join(dirs.CPU, "cpuacct.usage"))
 		if !ok {
@@ -154,16 +154,16 @@ func measureGroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 type memoryFiles struct{ usage, limit, cache, anonymous, faults, majorFaults string }
 
 var (
-	legacyMemory = memoryFiles{"memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "total_rss",
+	memoryFilesV1 = memoryFiles{"memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "total_rss",
 		"total_pgfault", "total_pgmajfault"}
-	unifiedMemory = memoryFiles{"memory.current", "memory.max", "inactive_file", "anon", "pgfault", "pgmajfault"}
+	memoryFilesV2 = memoryFiles{"memory.current", "memory.max", "inactive_file", "anon", "pgfault", "pgmajfault"}
 )
 
 // measureMemory reads what the kernel tells of a group's memory and swap.
 func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
-	files := legacyMemory
+	files := memoryFilesV1
 	if dirs.Unified {
-		files = unifiedMemory
+		files = memoryFilesV2
 	}
 	usage, ok := readNumber(filepath.Join(dirs.Memory, files.usage))
 	stat, err := readTable(filepath.Join(dirs.Memory, "memory.stat"))
@@ -174,7 +174,7 @@ func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 	faults, major := stat[files.faults], stat[files.majorFaults]
 	m.memory = &statsapi.MemoryStats{
 		Time: metav1.NewTime(now), UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss, PageFaults: &faults,
-		MajorPageFaults: &major, PSI: m.waiting.memory,
+		MajorPageFaults: &major, PSI: m.pressure.memory,
 	}
 	if limit, ok := readNumber(filepath.Join(dirs.Memory, files.limit)); ok && limit < unlimited {
 		available := limit - min(working, limit)
@@ -196,7 +196,7 @@ func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 
 // measureProcess reads what the kernel tells of one process, whose directory below procfs is name.
 func (p *Provider) measureProcess(name string, now time.Time) (*measurement, error) {
-	data, err := os.ReadFile(filepath.Join(p.cfg.Proc, name, "stat"))
+	data, err := os.ReadFile(filepath.Join(p.config.Proc, name, "stat"))
 	if err != nil {
 		return nil, fmt.Errorf("measure a process: %w", err)
 	}
@@ -209,21 +209,21 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 		n, _ := strconv.ParseUint(fields[field-3], 10, 64)
 		return n
 	}
-	machine, err := p.table("stat")
+	machine, err := p.readProc("stat")
 	if err != nil {
 		return nil, err
 	}
-	held, err := p.table(filepath.Join(name, "status"))
+	status, err := p.readProc(filepath.Join(name, "status"))
 	if err != nil {
 		return nil, err
 	}
 	const minorFaults, majorFaults, user, system, start = 10, 12, 14, 15, 22
-	resident, rss, swapped := held["VmRSS"]<<10, held["RssAnon"]<<10, held["VmSwap"]<<10
+	resident, rss, swapped := status["VmRSS"]<<10, status["RssAnon"]<<10, status["VmSwap"]<<10
 	working, major := resident, number(majorFaults)
 	faults := number(minorFaults) + major
 	return &measurement{
-		started: metav1.NewTime(time.Unix(int64(machine["btime"]), int64(number(start)*tick))),
-		nanos:   (number(user) + number(system)) * tick,
+		started: metav1.NewTime(time.Unix(int64(machine["btime"]), int64(number(start)*clockTick))),
+		nanos:   (number(user) + number(system)) * clockTick,
 		memory: &statsapi.MemoryStats{
 			Time: metav1.NewTime(now), UsageBytes: &resident, WorkingSetBytes: &working, RSSBytes: &rss, PageFaults: &faults,
 			MajorPageFaults: &major,
@@ -232,32 +232,32 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 	}, nil
 }
 
-// podPressure tells how much a Pod's processes wait where the runtime does not: version 2 of control groups counts it.
-func (p *Provider) podPressure(s *statsapi.PodStats, pod *corev1.Pod, cpuAndMemory bool) {
-	told := s.CPU != nil && s.CPU.PSI != nil && s.Memory != nil && s.Memory.PSI != nil &&
+// addPodPressure tells how much a Pod's processes wait where the runtime does not: version 2 of control groups counts it.
+func (p *Provider) addPodPressure(s *statsapi.PodStats, pod *corev1.Pod, cpuAndMemory bool) {
+	complete := s.CPU != nil && s.CPU.PSI != nil && s.Memory != nil && s.Memory.PSI != nil &&
 		(cpuAndMemory || s.IO != nil && s.IO.PSI != nil)
-	if told || pod == nil || p.deps.Groups == nil {
+	if complete || pod == nil || p.deps.Cgroups == nil {
 		return
 	}
-	dirs, err := p.deps.Groups.PodDirs(pod)
+	dirs, err := p.deps.Cgroups.PodDirs(pod)
 	if err != nil || !dirs.Unified {
 		return
 	}
-	waiting := readPressures(dirs.CPU)
+	pressure := readPressures(dirs.CPU)
 	if s.CPU != nil && s.CPU.PSI == nil {
-		s.CPU.PSI = waiting.cpu
+		s.CPU.PSI = pressure.cpu
 	}
 	if s.Memory != nil && s.Memory.PSI == nil {
-		s.Memory.PSI = waiting.memory
+		s.Memory.PSI = pressure.memory
 	}
-	if waiting.io == nil || cpuAndMemory {
+	if pressure.io == nil || cpuAndMemory {
 		return
 	}
 	if s.IO == nil {
 		s.IO = &statsapi.IOStats{Time: metav1.NewTime(p.deps.Clock.Now())}
 	}
 	if s.IO.PSI == nil {
-		s.IO.PSI = waiting.io
+		s.IO.PSI = pressure.io
 	}
 }
 

@@ -24,13 +24,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeMachine has what a test gives it.
 type fakeMachine struct {
 	mu    sync.Mutex
-	facts node.Facts
+	info  node.MachineInfo
 	usage node.Usage
 }
 
 func newMachine() *fakeMachine {
 	return &fakeMachine{
-		facts: node.Facts{
+		info: node.MachineInfo{
 			Cores: 4, Memory: 8 << 30, HugePages: map[int64]int64{2 << 20: 1 << 30},
 			MachineID: "machine", SystemUUID: "system", BootID: "boot-1", Kernel: "6.1", OSImage: "Debian",
 		},
@@ -41,7 +41,7 @@ func newMachine() *fakeMachine {
 	}
 }
 
-func (m *fakeMachine) Facts() (node.Facts, error) { return m.facts, nil }
+func (m *fakeMachine) Info() (node.MachineInfo, error) { return m.info, nil }
 
 func (m *fakeMachine) Usage() (node.Usage, error) {
 	m.mu.Lock()
@@ -104,7 +104,7 @@ func (f *fakeRuntime) ListImages(context.Context, *runtimeapi.ListImagesRequest,
 	return &runtimeapi.ListImagesResponse{Images: f.images}, f.away
 }
 
-type bench struct {
+type fixture struct {
 	*node.Manager
 	client   *fake.Clientset
 	machine  *fakeMachine
@@ -115,10 +115,10 @@ type bench struct {
 }
 
 // run calls test in a bubble with a Manager; prepare may change what it finds.
-func run(t *testing.T, prepare func(*bench), test func(*testing.T, *bench)) {
+func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{
+		b := &fixture{
 			client: fake.NewClientset(), machine: newMachine(), runtime: &fakeRuntime{network: true},
 			recorder: record.NewFakeRecorder(100),
 		}
@@ -141,14 +141,14 @@ func run(t *testing.T, prepare func(*bench), test func(*testing.T, *bench)) {
 	})
 }
 
-func (b *bench) get(t *testing.T) *corev1.Node {
+func (b *fixture) get(t *testing.T) *corev1.Node {
 	t.Helper()
 	n, err := b.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	require.NoError(t, err)
 	return n
 }
 
-func (b *bench) condition(t *testing.T, kind corev1.NodeConditionType) corev1.NodeCondition {
+func (b *fixture) condition(t *testing.T, kind corev1.NodeConditionType) corev1.NodeCondition {
 	t.Helper()
 	for _, c := range b.get(t).Status.Conditions {
 		if c.Type == kind {
@@ -160,7 +160,7 @@ func (b *bench) condition(t *testing.T, kind corev1.NodeConditionType) corev1.No
 }
 
 // writes counts how often the Node was created or patched.
-func (b *bench) writes() int {
+func (b *fixture) writes() int {
 	n := 0
 	for _, action := range b.client.Actions() {
 		if action.GetResource().Resource == "nodes" && (action.GetVerb() == "create" || action.GetVerb() == "patch") {
@@ -170,7 +170,7 @@ func (b *bench) writes() int {
 	return n
 }
 
-func (b *bench) events() []string {
+func (b *fixture) events() []string {
 	var list []string
 	for {
 		select {

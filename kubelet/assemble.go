@@ -239,11 +239,11 @@ func (k *Kubelet) open() error {
 	k.metrics.MustRegister(volumemanager.NewCollector(k.volumes))
 	k.server, err = server.New(server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
-		CertLater: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, LogQuery: cfg.LogQuery,
-		Profiling: cfg.Profiling, Contention: cfg.Contention, DebugFlags: cfg.DebugFlags, DisableDebugging: cfg.NoDebugging,
+		AllowMissingCert: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, LogQuery: cfg.LogQuery,
+		Profiling: cfg.Profiling, ContentionProfiling: cfg.Contention, DebugFlags: cfg.DebugFlags, DisableDebugging: cfg.NoDebugging,
 	}, server.Deps{
 		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Requests: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
+		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	return err
 }

@@ -180,7 +180,7 @@ func (b *builder) Container(ctx context.Context, req podworker.ContainerRequest)
 		return nil, err
 	}
 	return words.ContainerConfig(kuberuntime.ContainerInputs{
-		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.UserOf(req.Image),
+		Pod: pod, Start: req.Start, ImageRef: req.Image.GetId(), ImageUser: securitycontext.ImageUserOf(req.Image),
 		Env: env, Mounts: mounts, Devices: blockDevices(c, mounted), ExtraGroups: extraGroups(mounted),
 		UserNamespace: users,
 	})

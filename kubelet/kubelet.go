@@ -57,7 +57,7 @@ type Kubelet struct {
 	metrics    *prometheus.Registry
 	// probeMetrics are apart, as /metrics/probes is.
 	probeMetrics *prometheus.Registry
-	requests     *server.Requests
+	requests     *server.RequestMetrics
 	imageTimes   *imageTimes
 	lives        *lives
 
@@ -132,7 +132,7 @@ func newKubelet(cfg Config, deps Deps) *Kubelet {
 	registry := prometheus.NewRegistry()
 	return &Kubelet{
 		cfg: cfg, deps: deps, metrics: registry, probeMetrics: prometheus.NewRegistry(),
-		requests: server.NewRequests(registry, deps.Clock), imageTimes: newImageTimes(registry), lives: newLives(registry, deps.Clock),
+		requests: server.NewRequestMetrics(registry, deps.Clock), imageTimes: newImageTimes(registry), lives: newLives(registry, deps.Clock),
 		listed: make(chan struct{}), sourced: make(chan struct{}), grounded: make(chan struct{}),
 		face: newFace(),
 	}

@@ -56,7 +56,7 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	images := newImageTimes(registry)
 	images.observe(11<<20, time.Second)
 	images.count("age")
-	requests := server.NewRequests(registry, nil).Count("readwrite", http.NotFoundHandler())
+	requests := server.NewRequestMetrics(registry, nil).Instrument("readwrite", http.NotFoundHandler())
 	for _, path := range []string{"/pods/", "/made/up"} {
 		requests.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, http.NoBody))
 	}

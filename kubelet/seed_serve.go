@@ -58,13 +58,13 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	}
 	s, err := server.New(server.Config{
 		LogDir: logs, LogQuery: ptr.Deref(in.EnableSystemLogQuery, false),
-		Profiling: ptr.Deref(in.EnableProfilingHandler, true), Contention: in.EnableContentionProfiling,
+		Profiling: ptr.Deref(in.EnableProfilingHandler, true), ContentionProfiling: in.EnableContentionProfiling,
 		DebugFlags: ptr.Deref(in.EnableDebugFlagsHandler, true),
 		NodeName:   k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
 	}, server.Deps{
 		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		Requests: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
+		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (k *Kubelet) readOnly() (http.Handler, error) {
 			k.deps.Logger.Info("answering with the list of pods failed", "error", err)
 		}
 	})
-	return k.requests.Count("readonly", mux), nil
+	return k.requests.Instrument("readonly", mux), nil
 }
 
 // ServeLogs serves the machine's log files, below the path /logs/.

@@ -53,24 +53,24 @@ type Client struct {
 	runtimeapi.ImageServiceClient
 
 	conn *grpc.ClientConn
-	peer *atomic.Int32
+	pid  *atomic.Int32
 }
 
 // New makes a Client. It does not connect: an absent runtime shows in the first call, or in Watch.
-func New(cfg Config) (*Client, error) {
-	path := strings.TrimPrefix(cfg.Endpoint, "unix://")
+func New(config Config) (*Client, error) {
+	path := strings.TrimPrefix(config.Endpoint, "unix://")
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("container runtime endpoint %q: want an absolute socket path", cfg.Endpoint)
+		return nil, fmt.Errorf("container runtime endpoint %q: want an absolute socket path", config.Endpoint)
 	}
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("container runtime endpoint %q: longer than the %d bytes of a unix socket's address",
-			cfg.Endpoint, maxSocketPath)
+			config.Endpoint, maxSocketPath)
 	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = DefaultTimeout
+	if config.Timeout <= 0 {
+		config.Timeout = DefaultTimeout
 	}
-	if cfg.Clock == nil {
-		cfg.Clock = clock.RealClock{}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
 	}
 	peer := &atomic.Int32{}
 	retry := backoff.DefaultConfig
@@ -81,32 +81,32 @@ func New(cfg Config) (*Client, error) {
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			socket, err := (&net.Dialer{}).DialContext(ctx, "unix", address)
 			if err == nil {
-				peer.Store(peerOf(socket))
+				peer.Store(peerPID(socket))
 			}
 			return socket, err
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithUnaryInterceptor(interceptor(cfg)),
-		grpc.WithStreamInterceptor(streams(cfg)),
+		grpc.WithUnaryInterceptor(unaryInterceptor(config)),
+		grpc.WithStreamInterceptor(streamInterceptor(config)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
+		return nil, fmt.Errorf("container runtime endpoint %q: %w", config.Endpoint, err)
 	}
 	return &Client{
 		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
 		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
 		conn:                 conn,
-		peer:                 peer,
+		pid:                  peer,
 	}, nil
 }
 
 // PID is the process that the newest connection is to, 0 before there was one, and where this process does not see it.
-func (c *Client) PID() int { return int(c.peer.Load()) }
+func (c *Client) PID() int { return int(c.pid.Load()) }
 
-// peerOf is the process at the other end of a unix socket, 0 if the kernel does not say.
-func peerOf(socket net.Conn) int32 {
+// peerPID is the process at the other end of a unix socket, 0 if the kernel does not say.
+func peerPID(socket net.Conn) int32 {
 	raw, ok := socket.(syscall.Conn)
 	if !ok {
 		return 0
@@ -133,14 +133,14 @@ func (c *Client) Close() error { return c.conn.Close() }
 // Watch calls changed with true each time the connection to the runtime is made and with false each time it is
 // lost, beginning with what is so now. It blocks until ctx ends; changed is called from its goroutine.
 func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error {
-	var last, told bool
+	var last, notified bool
 	for {
 		state := c.conn.GetState()
 		if state == connectivity.Idle {
 			c.conn.Connect()
 		}
-		if connected := state == connectivity.Ready; !told || connected != last {
-			last, told = connected, true
+		if connected := state == connectivity.Ready; !notified || connected != last {
+			last, notified = connected, true
 			changed(connected)
 		}
 		if !c.conn.WaitForStateChange(ctx, state) {
@@ -152,53 +152,53 @@ func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error 
 // unbounded are the calls whose length is the caller's business.
 var unbounded = map[string]bool{"PullImage": true, "ExecSync": true, "StopContainer": true}
 
-// interceptor gives calls their deadline and shows them to the observer.
-func interceptor(cfg Config) grpc.UnaryClientInterceptor {
+// unaryInterceptor gives calls their deadline and shows them to the observer.
+func unaryInterceptor(config Config) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, full string, req, reply any, conn *grpc.ClientConn,
 		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
 		method := full[strings.LastIndexByte(full, '/')+1:]
 		if _, ok := ctx.Deadline(); !ok && !unbounded[method] {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, cfg.Timeout)
+			ctx, cancel = context.WithTimeout(ctx, config.Timeout)
 			defer cancel()
 		}
-		start := cfg.Clock.Now()
-		err := cfg.served(invoke(ctx, full, req, reply, conn, opts...))
-		if cfg.Observe != nil {
-			cfg.Observe(method, cfg.Clock.Since(start), err)
+		start := config.Clock.Now()
+		err := config.annotateUnavailable(invoke(ctx, full, req, reply, conn, opts...))
+		if config.Observe != nil {
+			config.Observe(method, config.Clock.Since(start), err)
 		}
 		return err
 	}
 }
 
-// streams says the same of calls that answer with a stream.
-func streams(cfg Config) grpc.StreamClientInterceptor {
+// streamInterceptor says the same of calls that answer with a stream.
+func streamInterceptor(config Config) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, full string, open grpc.Streamer,
 		opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		stream, err := open(ctx, desc, conn, full, opts...)
 		if err != nil {
-			return nil, cfg.served(err)
+			return nil, config.annotateUnavailable(err)
 		}
-		return servedStream{stream, cfg}, nil
+		return readyStream{stream, config}, nil
 	}
 }
 
-// servedStream is a stream whose errors are told by served.
-type servedStream struct {
+// readyStream is a stream whose errors are told by served.
+type readyStream struct {
 	grpc.ClientStream
-	cfg Config
+	config Config
 }
 
 // RecvMsg implements grpc.ClientStream.
-func (s servedStream) RecvMsg(message any) error {
-	return s.cfg.served(s.ClientStream.RecvMsg(message))
+func (s readyStream) RecvMsg(message any) error {
+	return s.config.annotateUnavailable(s.ClientStream.RecvMsg(message))
 }
 
-// served tells a socket behind which nobody serves CRI from a runtime that lacks a method: the one is a runtime that is
+// annotateUnavailable tells a socket behind which nobody serves CRI from a runtime that lacks a method: the one is a runtime that is
 // away, the other one that is old. Packages of containerd often come with CRI switched off.
-func (c Config) served(err error) error {
+func (c Config) annotateUnavailable(err error) error {
 	if code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service ") {
 		return err
 	}

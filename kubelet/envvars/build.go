@@ -53,7 +53,7 @@ func Build(ctx context.Context, in Inputs) ([]Var, error) {
 		b.services[v.Name] = v.Value
 	}
 	for i := range in.Container.EnvFrom {
-		if err := b.from(ctx, &in.Container.EnvFrom[i]); err != nil {
+		if err := b.addFrom(ctx, &in.Container.EnvFrom[i]); err != nil {
 			return nil, container.NewConfigError(err)
 		}
 	}
@@ -106,8 +106,8 @@ func (b *builder) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// from takes over all keys of a ConfigMap or a Secret.
-func (b *builder) from(ctx context.Context, source *corev1.EnvFromSource) error {
+// addFrom takes over all keys of a ConfigMap or a Secret.
+func (b *builder) addFrom(ctx context.Context, source *corev1.EnvFromSource) error {
 	switch {
 	case source.ConfigMapRef != nil:
 		ref := source.ConfigMapRef

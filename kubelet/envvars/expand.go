@@ -39,20 +39,20 @@ func Expand(text string, lookup func(name string) (string, bool)) string {
 }
 
 // ExpandAll expands every word, with the variables as they stand in env.
-func ExpandAll(words []string, env []Var) []string {
-	if len(words) == 0 {
+func ExpandAll(texts []string, env []Var) []string {
+	if len(texts) == 0 {
 		return nil
 	}
-	values := lookupIn(env)
-	expanded := make([]string, len(words))
-	for i, word := range words {
-		expanded[i] = Expand(word, values)
+	values := lookupFunc(env)
+	expanded := make([]string, len(texts))
+	for i, text := range texts {
+		expanded[i] = Expand(text, values)
 	}
 	return expanded
 }
 
-// lookupIn finds variables by name; of several of one name the last counts.
-func lookupIn(env []Var) func(string) (string, bool) {
+// lookupFunc finds variables by name; of several of one name the last counts.
+func lookupFunc(env []Var) func(string) (string, bool) {
 	values := make(map[string]string, len(env))
 	for _, v := range env {
 		values[v.Name] = v.Value

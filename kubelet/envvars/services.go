@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// masterService is the service of the API server; every container is told of it.
-const masterService = "kubernetes"
+// apiServerService is the service of the API server; every container is told of it.
+const apiServerService = "kubernetes"
 
 // FromServices returns the variables that tell a Pod in the namespace of the services it may need: always of the API
 // server, and with links of every service in the namespace. Services without a cluster address are passed over. The
@@ -24,22 +24,22 @@ func FromServices(services []*corev1.Service, namespace string, links bool) []Va
 		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone || len(s.Spec.Ports) == 0 {
 			continue
 		}
-		master := s.Namespace == metav1.NamespaceDefault && s.Name == masterService
-		if !master && (s.Namespace != namespace || !links) {
+		apiServer := s.Namespace == metav1.NamespaceDefault && s.Name == apiServerService
+		if !apiServer && (s.Namespace != namespace || !links) {
 			continue
 		}
 		// A service of the Pod's own namespace that is named like the API server's takes its place.
-		if have := chosen[s.Name]; have == nil || !master {
+		if have := chosen[s.Name]; have == nil || !apiServer {
 			chosen[s.Name] = s
 		}
 	}
-	picked := make([]*corev1.Service, 0, len(chosen))
+	sorted := make([]*corev1.Service, 0, len(chosen))
 	for _, s := range chosen {
-		picked = append(picked, s)
+		sorted = append(sorted, s)
 	}
-	slices.SortFunc(picked, func(a, b *corev1.Service) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(sorted, func(a, b *corev1.Service) int { return cmp.Compare(a.Name, b.Name) })
 	var env []Var
-	for _, s := range picked {
+	for _, s := range sorted {
 		env = append(env, fromService(s)...)
 	}
 	return env

@@ -89,7 +89,7 @@ func (b *Builder) EnsureHostsFile(pod *corev1.Pod, podDir, nodeHosts string, pod
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return "", fmt.Errorf("read the node's hosts file %q: %w", nodeHosts, err)
 		}
-		return path, network.WriteHosts(path, network.HostNetworkHosts(pod, content))
+		return path, network.WriteHosts(path, network.HostNetworkHostsFile(pod, content))
 	}
 	if len(podIPs) == 0 {
 		return "", nil
@@ -98,5 +98,5 @@ func (b *Builder) EnsureHostsFile(pod *corev1.Pod, podDir, nodeHosts string, pod
 	if err != nil {
 		return "", err
 	}
-	return path, network.WriteHosts(path, network.Hosts(pod, podIPs, hostname, domain))
+	return path, network.WriteHosts(path, network.HostsFile(pod, podIPs, hostname, domain))
 }

@@ -51,7 +51,7 @@ func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) 
 	}
 	config := &runtimeapi.DNSConfig{}
 	if policy != corev1.DNSNone {
-		node, err := d.node()
+		node, err := d.nodeConfig()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -68,7 +68,7 @@ func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) 
 	if pod.Spec.DNSConfig != nil {
 		merge(config, pod.Spec.DNSConfig)
 	}
-	return config, append(warnings, limit(config)...), nil
+	return config, append(warnings, applyLimits(config)...), nil
 }
 
 // policy resolves the Pod's dnsPolicy to one of ClusterFirst, Default and None.
@@ -106,8 +106,8 @@ func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtime
 	}
 }
 
-// node reads the node's own resolver configuration.
-func (d *DNS) node() (*runtimeapi.DNSConfig, error) {
+// nodeConfig reads the node's own resolver configuration.
+func (d *DNS) nodeConfig() (*runtimeapi.DNSConfig, error) {
 	if d.ResolvConf == "" {
 		return &runtimeapi.DNSConfig{}, nil
 	}
@@ -155,24 +155,24 @@ func merge(config *runtimeapi.DNSConfig, own *corev1.PodDNSConfig) {
 	config.Servers = unique(append(config.Servers, own.Nameservers...))
 	config.Searches = unique(append(config.Searches, own.Searches...))
 	for _, option := range own.Options {
-		word := option.Name
+		entry := option.Name
 		if option.Value != nil && *option.Value != "" {
-			word += ":" + *option.Value
+			entry += ":" + *option.Value
 		}
 		at := slices.IndexFunc(config.Options, func(have string) bool {
 			name, _, _ := strings.Cut(have, ":")
 			return name == option.Name
 		})
 		if at < 0 {
-			config.Options = append(config.Options, word)
+			config.Options = append(config.Options, entry)
 		} else {
-			config.Options[at] = word
+			config.Options[at] = entry
 		}
 	}
 }
 
-// limit cuts the configuration to what resolvers take.
-func limit(config *runtimeapi.DNSConfig) []Warning {
+// applyLimits cuts the configuration to what resolvers take.
+func applyLimits(config *runtimeapi.DNSConfig) []Warning {
 	var warnings []Warning
 	if len(config.Servers) > maxNameservers {
 		config.Servers = config.Servers[:maxNameservers]
@@ -196,13 +196,13 @@ func limit(config *runtimeapi.DNSConfig) []Warning {
 }
 
 // unique keeps the first of equal words.
-func unique(words []string) []string {
-	seen := make(map[string]bool, len(words))
-	kept := make([]string, 0, len(words))
-	for _, word := range words {
-		if !seen[word] {
-			seen[word] = true
-			kept = append(kept, word)
+func unique(names []string) []string {
+	seen := make(map[string]bool, len(names))
+	kept := make([]string, 0, len(names))
+	for _, entry := range names {
+		if !seen[entry] {
+			seen[entry] = true
+			kept = append(kept, entry)
 		}
 	}
 	return kept

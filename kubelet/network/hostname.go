@@ -19,36 +19,36 @@ const (
 // A hostname that is too long is cut to 63 characters. An error means that the spec holds no valid name.
 func Hostname(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err error) {
 	if override := pod.Spec.HostnameOverride; override != nil {
-		if faults := validation.IsDNS1123Subdomain(*override); len(faults) > 0 {
+		if errs := validation.IsDNS1123Subdomain(*override); len(errs) > 0 {
 			return "", "", fmt.Errorf("read spec.hostnameOverride %q: not a valid DNS subdomain: %s",
-				*override, strings.Join(faults, "; "))
+				*override, strings.Join(errs, "; "))
 		}
-		name, err := cut(*override)
+		name, err := truncate(*override)
 		return name, "", err
 	}
 	name := pod.Name
 	if pod.Spec.Hostname != "" {
-		if faults := validation.IsDNS1123Label(pod.Spec.Hostname); len(faults) > 0 {
+		if errs := validation.IsDNS1123Label(pod.Spec.Hostname); len(errs) > 0 {
 			return "", "", fmt.Errorf("read spec.hostname %q: not a valid DNS label: %s",
-				pod.Spec.Hostname, strings.Join(faults, "; "))
+				pod.Spec.Hostname, strings.Join(errs, "; "))
 		}
 		name = pod.Spec.Hostname
 	}
-	if name, err = cut(name); err != nil {
+	if name, err = truncate(name); err != nil {
 		return "", "", err
 	}
 	if pod.Spec.Subdomain != "" {
-		if faults := validation.IsDNS1123Label(pod.Spec.Subdomain); len(faults) > 0 {
+		if errs := validation.IsDNS1123Label(pod.Spec.Subdomain); len(errs) > 0 {
 			return "", "", fmt.Errorf("read spec.subdomain %q: not a valid DNS label: %s",
-				pod.Spec.Subdomain, strings.Join(faults, "; "))
+				pod.Spec.Subdomain, strings.Join(errs, "; "))
 		}
 		domain = fmt.Sprintf("%s.%s.svc.%s", pod.Spec.Subdomain, pod.Namespace, clusterDomain)
 	}
 	return name, domain, nil
 }
 
-// cut shortens a hostname to what a label may hold; a label does not end in "-" or ".".
-func cut(name string) (string, error) {
+// truncate shortens a hostname to what a label may hold; a label does not end in "-" or ".".
+func truncate(name string) (string, error) {
 	if len(name) <= maxHostname {
 		return name, nil
 	}

@@ -13,8 +13,8 @@ import (
 // HostsPath is where containers see their hosts file.
 const HostsPath = "/etc/hosts"
 
-// Hosts returns the hosts file of a Pod with a network of its own.
-func Hosts(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
+// HostsFile returns the hosts file of a Pod with a network of its own.
+func HostsFile(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file.\n")
 	for _, line := range []string{
@@ -38,8 +38,8 @@ func Hosts(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
 	return b.Bytes()
 }
 
-// HostNetworkHosts returns the hosts file of a Pod on the host's network: the node's own, with the Pod's aliases.
-func HostNetworkHosts(pod *corev1.Pod, nodeHosts []byte) []byte {
+// HostNetworkHostsFile returns the hosts file of a Pod on the host's network: the node's own, with the Pod's aliases.
+func HostNetworkHostsFile(pod *corev1.Pod, nodeHosts []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file (host network).\n")
 	b.Write(nodeHosts)

@@ -78,10 +78,10 @@ fd00::1	h.d	h
 
 # Entries added by HostAliases.
 1.2.3.4	foo	bar
-`, string(Hosts(pod, []string{"10.0.0.1", "fd00::1"}, "h", "d")))
-	require.Contains(t, string(Hosts(podWith(nil), []string{"10.0.0.1"}, "h", "")), "10.0.0.1\th\n")
+`, string(HostsFile(pod, []string{"10.0.0.1", "fd00::1"}, "h", "d")))
+	require.Contains(t, string(HostsFile(podWith(nil), []string{"10.0.0.1"}, "h", "")), "10.0.0.1\th\n")
 	require.Equal(t, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 me\n",
-		string(HostNetworkHosts(podWith(nil), []byte("127.0.0.1 me\n"))))
+		string(HostNetworkHostsFile(podWith(nil), []byte("127.0.0.1 me\n"))))
 }
 
 func TestDNS(t *testing.T) {

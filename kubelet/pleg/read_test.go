@@ -65,7 +65,7 @@ func TestKnownEmptyPodIsNotRead(t *testing.T) {
 	require.False(t, w.watcher.KnownEmpty("a"))
 
 	w.runtime.FailNext("GetContainerEvents", status.Error(codes.Unavailable, "away"))
-	w.runtime.CutEvents()
+	w.runtime.CloseEventStreams()
 	w.waitLocked("without events nobody knows", func() bool { return !w.watcher.KnownEmpty("new") })
 }
 

@@ -81,7 +81,7 @@ func TestEverythingIsListedAtConnectAndReconnect(t *testing.T) {
 	w.runSandbox("before")
 	w.start()
 	w.waitLocked("found without an event", func() bool { return w.dirty["before"] == 1 && w.lists == 1 })
-	w.runtime.CutEvents()
+	w.runtime.CloseEventStreams()
 	w.runSandbox("meanwhile")
 	w.waitLocked("found after reconnecting", func() bool {
 		w.clock.Step(10 * time.Millisecond)
@@ -95,7 +95,7 @@ func TestLostEventIsFoundAndCounted(t *testing.T) {
 	w.runSandbox("a")
 	w.start()
 	w.waitLocked("first listing", func() bool { return w.lists == 1 && w.clock.HasWaiters() })
-	w.runtime.Forget("a")
+	w.runtime.DropPod("a")
 	w.clock.Step(pleg.RelistPeriod)
 	w.waitLocked("found", func() bool { return w.dirty["a"] == 2 })
 	require.Equal(t, int64(1), w.watcher.MissedEvents())

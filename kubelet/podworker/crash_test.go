@@ -52,7 +52,7 @@ func (l *crashFixture) waitRunning() {
 
 // crash ends the node agent, with starts that are cut off in the moment before, and begins another one.
 func (l *crashFixture) crash() {
-	l.runtime.CutStarts(true)
+	l.runtime.InterruptStarts(true)
 	before, some := l.runtime.Calls("StartContainer"), l.rand.IntN(3)
 	for range some {
 		l.create()
@@ -61,7 +61,7 @@ func (l *crashFixture) crash() {
 		l.waitFor("starts", func() bool { return l.runtime.Calls("StartContainer") >= before+some })
 	}
 	l.stop()
-	l.runtime.CutStarts(false)
+	l.runtime.InterruptStarts(false)
 	// The next life learns of those that were removed from their sandboxes. One that never had any is not the workers'
 	// business: the volume manager finds its volumes.
 	boxes, err := l.runtime.ListPodSandbox(l.t.Context(), &runtimeapi.ListPodSandboxRequest{})
@@ -126,7 +126,7 @@ func TestPodsSurviveKubeletCrashes(t *testing.T) {
 			}
 			l.waitFor("nothing is left of them", func() bool {
 				l.clock.Step(time.Second)
-				boxes, _ := l.runtime.Held()
+				boxes, _ := l.runtime.Counts()
 				return boxes == len(l.pods)
 			})
 		})

@@ -74,7 +74,7 @@ func TestNothingIsReadAfterTheSandboxWasStopped(t *testing.T) {
 
 	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
 	w.waitFor("gone", func() bool { return !w.manager.Has(p.UID) })
-	boxes, containers := w.runtime.Held()
+	boxes, containers := w.runtime.Counts()
 	require.Zero(t, boxes+containers)
 }
 

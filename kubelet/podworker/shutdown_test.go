@@ -39,7 +39,7 @@ func TestStopPodsKeepsTheOrder(t *testing.T) {
 	require.Empty(t, w.hooks.failures)
 	after, _ := w.statuses.Get(p.UID)
 	require.Equal(t, before, after)
-	sandboxes, containers := w.runtime.Held()
+	sandboxes, containers := w.runtime.Counts()
 	require.Equal(t, []int{1, 2}, []int{sandboxes, containers}, "nothing is removed")
 }
 

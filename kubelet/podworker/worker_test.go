@@ -161,7 +161,7 @@ func TestPodRunsAndGoes(t *testing.T) {
 
 	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
 	w.waitFor("gone", func() bool { return !w.manager.Has(p.UID) })
-	boxes, containers := w.runtime.Held()
+	boxes, containers := w.runtime.Counts()
 	require.Zero(t, boxes+containers)
 }
 
@@ -189,7 +189,7 @@ func TestCrashLoopWaits(t *testing.T) {
 	})
 	require.Equal(t, int32(1), s.ContainerStatuses[0].RestartCount, "the first restart is at once")
 	require.Equal(t, corev1.PodRunning, s.Phase)
-	w.runtime.RunForever("main")
+	w.runtime.ClearExitOnStart("main")
 	ended := w.clock.Now()
 	w.waitFor("started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
 	require.GreaterOrEqual(t, w.clock.Since(ended), kuberuntime.InitialBackoff)
@@ -256,7 +256,7 @@ func TestOrphanIsEnded(t *testing.T) {
 	w.stop()
 	w.start()
 	w.manager.SourcesReady()
-	w.waitFor("gone", func() bool { b, c := w.runtime.Held(); return b+c == 0 && !w.manager.Has(p.UID) })
+	w.waitFor("gone", func() bool { b, c := w.runtime.Counts(); return b+c == 0 && !w.manager.Has(p.UID) })
 	require.False(t, w.volumes.has(p.UID))
 }
 

@@ -11,30 +11,30 @@ import (
 // and shares pointers with the specs, so it is to be read only.
 func Effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
 	effective := &corev1.SecurityContext{}
-	if own := c.SecurityContext; own != nil {
-		*effective = *own
+	if containerContext := c.SecurityContext; containerContext != nil {
+		*effective = *containerContext
 	}
-	general := pod.Spec.SecurityContext
-	if general == nil {
+	podContext := pod.Spec.SecurityContext
+	if podContext == nil {
 		return effective
 	}
 	if effective.SELinuxOptions == nil {
-		effective.SELinuxOptions = general.SELinuxOptions
+		effective.SELinuxOptions = podContext.SELinuxOptions
 	}
 	if effective.RunAsUser == nil {
-		effective.RunAsUser = general.RunAsUser
+		effective.RunAsUser = podContext.RunAsUser
 	}
 	if effective.RunAsGroup == nil {
-		effective.RunAsGroup = general.RunAsGroup
+		effective.RunAsGroup = podContext.RunAsGroup
 	}
 	if effective.RunAsNonRoot == nil {
-		effective.RunAsNonRoot = general.RunAsNonRoot
+		effective.RunAsNonRoot = podContext.RunAsNonRoot
 	}
 	if effective.SeccompProfile == nil {
-		effective.SeccompProfile = general.SeccompProfile
+		effective.SeccompProfile = podContext.SeccompProfile
 	}
 	if effective.AppArmorProfile == nil {
-		effective.AppArmorProfile = general.AppArmorProfile
+		effective.AppArmorProfile = podContext.AppArmorProfile
 	}
 	return effective
 }
@@ -47,8 +47,8 @@ type ImageUser struct {
 	Name string
 }
 
-// UserOf reads the user of an image. An image that names none runs as root.
-func UserOf(image *runtimeapi.Image) ImageUser {
+// ImageUserOf reads the user of an image. An image that names none runs as root.
+func ImageUserOf(image *runtimeapi.Image) ImageUser {
 	switch {
 	case image.GetUid() != nil:
 		uid := image.GetUid().Value

@@ -37,8 +37,8 @@ func Container(pod *corev1.Pod, c *corev1.Container, in Inputs) (*runtimeapi.Lin
 	}
 	if effective.Capabilities != nil {
 		sc.Capabilities = &runtimeapi.Capability{
-			AddCapabilities:  words(effective.Capabilities.Add),
-			DropCapabilities: words(effective.Capabilities.Drop),
+			AddCapabilities:  capabilityNames(effective.Capabilities.Add),
+			DropCapabilities: capabilityNames(effective.Capabilities.Drop),
 		}
 	}
 	if effective.RunAsGroup != nil {
@@ -74,17 +74,17 @@ func Sandbox(pod *corev1.Pod, in Inputs) (*runtimeapi.LinuxSandboxSecurityContex
 		// The sandbox's own process needs nothing, whatever the Pod's containers are allowed.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
-	if general := pod.Spec.SecurityContext; general != nil {
-		sc.SelinuxOptions = selinux(general.SELinuxOptions)
-		if general.RunAsUser != nil {
-			sc.RunAsUser = &runtimeapi.Int64Value{Value: *general.RunAsUser}
+	if podContext := pod.Spec.SecurityContext; podContext != nil {
+		sc.SelinuxOptions = selinux(podContext.SELinuxOptions)
+		if podContext.RunAsUser != nil {
+			sc.RunAsUser = &runtimeapi.Int64Value{Value: *podContext.RunAsUser}
 		}
-		if general.RunAsGroup != nil {
-			if general.RunAsUser == nil {
+		if podContext.RunAsGroup != nil {
+			if podContext.RunAsUser == nil {
 				// The runtime takes a group only together with a user; root is what it would take itself.
 				sc.RunAsUser = &runtimeapi.Int64Value{}
 			}
-			sc.RunAsGroup = &runtimeapi.Int64Value{Value: *general.RunAsGroup}
+			sc.RunAsGroup = &runtimeapi.Int64Value{Value: *podContext.RunAsGroup}
 		}
 	}
 	var err error
@@ -94,22 +94,22 @@ func Sandbox(pod *corev1.Pod, in Inputs) (*runtimeapi.LinuxSandboxSecurityContex
 
 // groups are the group ids that processes of the Pod get beside their own.
 func groups(pod *corev1.Pod, extra []int64) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
-	general := pod.Spec.SecurityContext
-	if general == nil {
+	podContext := pod.Spec.SecurityContext
+	if podContext == nil {
 		return append([]int64(nil), extra...), runtimeapi.SupplementalGroupsPolicy_Merge, nil
 	}
 	var ids []int64
-	if general.FSGroup != nil {
-		ids = append(ids, *general.FSGroup)
+	if podContext.FSGroup != nil {
+		ids = append(ids, *podContext.FSGroup)
 	}
-	ids = append(append(ids, general.SupplementalGroups...), extra...)
-	if general.SupplementalGroupsPolicy == nil {
+	ids = append(append(ids, podContext.SupplementalGroups...), extra...)
+	if podContext.SupplementalGroupsPolicy == nil {
 		return ids, runtimeapi.SupplementalGroupsPolicy_Merge, nil
 	}
-	policy, ok := runtimeapi.SupplementalGroupsPolicy_value[string(*general.SupplementalGroupsPolicy)]
+	policy, ok := runtimeapi.SupplementalGroupsPolicy_value[string(*podContext.SupplementalGroupsPolicy)]
 	if !ok {
 		return nil, 0, fmt.Errorf("read spec.securityContext.supplementalGroupsPolicy %q: neither Merge nor Strict",
-			*general.SupplementalGroupsPolicy)
+			*podContext.SupplementalGroupsPolicy)
 	}
 	return ids, runtimeapi.SupplementalGroupsPolicy(policy), nil
 }
@@ -184,7 +184,7 @@ func anyPrivileged(pod *corev1.Pod) bool {
 	return false
 }
 
-func words(capabilities []corev1.Capability) []string {
+func capabilityNames(capabilities []corev1.Capability) []string {
 	list := make([]string, len(capabilities))
 	for i, c := range capabilities {
 		list[i] = string(c)

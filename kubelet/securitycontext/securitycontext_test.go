@@ -10,18 +10,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func podOf(general *corev1.PodSecurityContext, own *corev1.SecurityContext) (*corev1.Pod, *corev1.Container) {
+func podOf(podContext *corev1.PodSecurityContext, containerContext *corev1.SecurityContext) (*corev1.Pod, *corev1.Container) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"},
-		Spec:       corev1.PodSpec{SecurityContext: general, Containers: []corev1.Container{{Name: "c", SecurityContext: own}}},
+		Spec:       corev1.PodSpec{SecurityContext: podContext, Containers: []corev1.Container{{Name: "c", SecurityContext: containerContext}}},
 	}
 	return pod, &pod.Spec.Containers[0]
 }
 
 func TestUserOf(t *testing.T) {
-	require.Equal(t, ImageUser{UID: ptr.To[int64](5)}, UserOf(&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 5}}))
-	require.Equal(t, ImageUser{Name: "web"}, UserOf(&runtimeapi.Image{Username: "web"}))
-	require.Equal(t, ImageUser{UID: new(int64)}, UserOf(&runtimeapi.Image{}), "no user is root")
+	require.Equal(t, ImageUser{UID: ptr.To[int64](5)}, ImageUserOf(&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 5}}))
+	require.Equal(t, ImageUser{Name: "web"}, ImageUserOf(&runtimeapi.Image{Username: "web"}))
+	require.Equal(t, ImageUser{UID: new(int64)}, ImageUserOf(&runtimeapi.Image{}), "no user is root")
 }
 
 func TestVerifyNonRoot(t *testing.T) {
@@ -109,13 +109,13 @@ func TestContainerDefaults(t *testing.T) {
 }
 
 func TestContainerRefuses(t *testing.T) {
-	for fault, own := range map[string]*corev1.SecurityContext{
+	for fault, containerContext := range map[string]*corev1.SecurityContext{
 		"seccompProfile: localhostProfile": {SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("../x")}},
 		"seccompProfile.type":              {SeccompProfile: &corev1.SeccompProfile{Type: "Odd"}},
 		"appArmorProfile: localhost":       {AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}},
 		"appArmorProfile.type":             {AppArmorProfile: &corev1.AppArmorProfile{Type: "Odd"}},
 	} {
-		pod, container := podOf(nil, own)
+		pod, container := podOf(nil, containerContext)
 		_, err := Container(pod, container, Inputs{})
 		require.ErrorContains(t, err, fault)
 	}

@@ -41,12 +41,12 @@ type AuthConfig struct {
 
 // NewDelegatedAuth makes an Auth that knows client certificates of a CA and leaves the rest to the API server:
 // TokenReview says who a token belongs to, SubjectAccessReview what a user may do. Answers are cached.
-func NewDelegatedAuth(cfg AuthConfig, client kubernetes.Interface, log *slog.Logger) (Auth, error) {
+func NewDelegatedAuth(config AuthConfig, client kubernetes.Interface, logger *slog.Logger) (Auth, error) {
 	if client == nil {
 		return Auth{}, errors.New("make node authentication: no client of the API server given")
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
 	retry := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 	authn := authenticatorfactory.DelegatingAuthenticatorConfig{
@@ -55,8 +55,8 @@ func NewDelegatedAuth(cfg AuthConfig, client kubernetes.Interface, log *slog.Log
 		WebhookRetryBackoff:      retry,
 		CacheTTL:                 tokenTTL,
 	}
-	if cfg.ClientCAFile != "" {
-		ca := &clientCA{file: cfg.ClientCAFile, log: log}
+	if config.ClientCAFile != "" {
+		ca := &clientCA{file: config.ClientCAFile, logger: logger}
 		if err := ca.load(); err != nil {
 			return Auth{}, err
 		}
@@ -78,13 +78,13 @@ func NewDelegatedAuth(cfg AuthConfig, client kubernetes.Interface, log *slog.Log
 	return Auth{Authenticator: requests, Authorizer: authz}, nil
 }
 
-// guard lets a request through to next if its sender is known and allowed.
-func (a Auth) guard(nodeName string, log *slog.Logger, next http.Handler) http.Handler {
+// authorize lets a request through to next if its sender is known and allowed.
+func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok, err := a.Authenticator.AuthenticateRequest(r)
 		if err != nil || !ok {
 			if err != nil {
-				log.Info("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
+				logger.Info("request not authenticated", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
 			}
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
@@ -92,7 +92,7 @@ func (a Auth) guard(nodeName string, log *slog.Logger, next http.Handler) http.H
 		verb, subresources := attributesOf(r)
 		allowed, err := a.allowed(r.Context(), info.User, nodeName, verb, subresources)
 		if err != nil {
-			log.Warn("authorise request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
+			logger.Warn("authorise request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
 				"error", err)
 			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
 				info.User.GetName(), verb, subresources), http.StatusInternalServerError)

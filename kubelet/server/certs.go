@@ -18,12 +18,12 @@ type fileStamp struct {
 	info os.FileInfo
 }
 
-func stampOf(path string) (fileStamp, error) {
+func newFileStamp(path string) (fileStamp, error) {
 	info, err := os.Stat(path)
 	return fileStamp{info: info}, err
 }
 
-func (s fileStamp) same(other fileStamp) bool {
+func (s fileStamp) equal(other fileStamp) bool {
 	return s.info != nil && other.info != nil && os.SameFile(s.info, other.info) &&
 		s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
 }
@@ -31,7 +31,7 @@ func (s fileStamp) same(other fileStamp) bool {
 // keyPair is a serving certificate in files, read again when they are replaced.
 type keyPair struct {
 	certFile, keyFile string
-	log               *slog.Logger
+	logger            *slog.Logger
 
 	mu                  sync.Mutex // guards below
 	certStamp, keyStamp fileStamp
@@ -43,35 +43,35 @@ type keyPair struct {
 func (k *keyPair) get() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	certStamp, certErr := stampOf(k.certFile)
-	keyStamp, keyErr := stampOf(k.keyFile)
+	certStamp, certErr := newFileStamp(k.certFile)
+	keyStamp, keyErr := newFileStamp(k.keyFile)
 	if err := errors.Join(certErr, keyErr); err != nil {
-		return k.keep(err)
+		return k.fallBack(err)
 	}
-	if k.cert != nil && certStamp.same(k.certStamp) && keyStamp.same(k.keyStamp) {
+	if k.cert != nil && certStamp.equal(k.certStamp) && keyStamp.equal(k.keyStamp) {
 		return k.cert, nil
 	}
 	cert, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
 	if err != nil {
-		return k.keep(err)
+		return k.fallBack(err)
 	}
 	k.cert, k.certStamp, k.keyStamp = &cert, certStamp, keyStamp
 	return k.cert, nil
 }
 
-func (k *keyPair) keep(err error) (*tls.Certificate, error) {
+func (k *keyPair) fallBack(err error) (*tls.Certificate, error) {
 	err = fmt.Errorf("load serving certificate %q and key %q: %w", k.certFile, k.keyFile, err)
 	if k.cert == nil {
 		return nil, err
 	}
-	k.log.Warn("serving with the previous certificate", "error", err)
+	k.logger.Warn("serving with the previous certificate", "error", err)
 	return k.cert, nil
 }
 
 // clientCA is a bundle of client CAs in a file, read again when it is replaced.
 type clientCA struct {
-	file string
-	log  *slog.Logger
+	file   string
+	logger *slog.Logger
 
 	mu     sync.Mutex // guards below
 	stamp  fileStamp
@@ -93,7 +93,7 @@ func (c *clientCA) CurrentCABundleContent() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.refresh(); err != nil {
-		c.log.Warn("verifying clients with the previous CA bundle", "error", err)
+		c.logger.Warn("verifying clients with the previous CA bundle", "error", err)
 	}
 	return c.bundle
 }
@@ -103,7 +103,7 @@ func (c *clientCA) VerifyOptions() (x509.VerifyOptions, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.refresh(); err != nil {
-		c.log.Warn("verifying clients with the previous CA bundle", "error", err)
+		c.logger.Warn("verifying clients with the previous CA bundle", "error", err)
 	}
 	if c.pool == nil {
 		return x509.VerifyOptions{}, false
@@ -120,11 +120,11 @@ func (c *clientCA) load() error {
 
 // refresh reads the bundle if it was replaced. The caller holds mu.
 func (c *clientCA) refresh() error {
-	stamp, err := stampOf(c.file)
+	fileStamp, err := newFileStamp(c.file)
 	if err != nil {
 		return fmt.Errorf("load client CA %q: %w", c.file, err)
 	}
-	if stamp.same(c.stamp) {
+	if fileStamp.equal(c.stamp) {
 		return nil
 	}
 	bundle, err := os.ReadFile(c.file)
@@ -135,6 +135,6 @@ func (c *clientCA) refresh() error {
 	if !pool.AppendCertsFromPEM(bundle) {
 		return fmt.Errorf("load client CA %q: no certificate in PEM form in it", c.file)
 	}
-	c.stamp, c.bundle, c.pool = stamp, bundle, pool
+	c.stamp, c.bundle, c.pool = fileStamp, bundle, pool
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // checkpoint has the state of a running container written to an archive on the node, and answers with its path. The
 // query's timeout is in seconds. A runtime that does not know how is status 404, one that cannot is 500.
 func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
-	pod, container, ok := s.target(w, r)
+	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}

@@ -44,31 +44,31 @@ type logQuery struct {
 func readLogQuery(query url.Values) (*logQuery, error) {
 	q := &logQuery{pattern: query.Get("pattern")}
 	var errs []error
-	for _, what := range query["query"] {
+	for _, item := range query["query"] {
 		switch {
-		case strings.ContainsAny(what, `/\`):
-			q.files = append(q.files, what)
-		case strings.TrimSpace(what) != "":
-			q.services = append(q.services, what)
+		case strings.ContainsAny(item, `/\`):
+			q.files = append(q.files, item)
+		case strings.TrimSpace(item) != "":
+			q.services = append(q.services, item)
 		}
 	}
 	if query.Has("query") && len(q.files)+len(q.services) == 0 {
 		errs = append(errs, errors.New(`query: want the name of a service or of a file`))
 	}
 	moment := func(name string, into **time.Time) {
-		if given := query.Get(name); given != "" {
-			at, err := time.Parse(time.RFC3339, given)
+		if value := query.Get(name); value != "" {
+			index, err := time.Parse(time.RFC3339, value)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %q: want a time like %s", name, given, time.RFC3339))
+				errs = append(errs, fmt.Errorf("%s %q: want a time like %s", name, value, time.RFC3339))
 			}
-			*into = &at
+			*into = &index
 		}
 	}
 	number := func(name string, into **int) {
-		if given := query.Get(name); given != "" {
-			n, err := strconv.Atoi(given)
+		if value := query.Get(name); value != "" {
+			n, err := strconv.Atoi(value)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s %q: want a number", name, given))
+				errs = append(errs, fmt.Errorf("%s %q: want a number", name, value))
 			}
 			*into = &n
 		}
@@ -80,14 +80,14 @@ func readLogQuery(query url.Values) (*logQuery, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if len(q.services)+len(q.files) == 0 && !q.optional() {
+	if len(q.services)+len(q.files) == 0 && !q.hasOptions() {
 		return nil, nil
 	}
 	return q, nil
 }
 
-// optional reports whether the query has options.
-func (q *logQuery) optional() bool {
+// hasOptions reports whether the query has options.
+func (q *logQuery) hasOptions() bool {
 	return q.since != nil || q.until != nil || q.lines != nil || q.boot != nil || q.pattern != ""
 }
 
@@ -98,7 +98,7 @@ func (q *logQuery) validate() error {
 		return errors.New("query: want the name of a service or of a file beside the options")
 	case len(q.files) > 1 || len(q.files) == 1 && len(q.services) > 0:
 		return errors.New("query: want one file, or services")
-	case len(q.files) == 1 && q.optional():
+	case len(q.files) == 1 && q.hasOptions():
 		return errors.New("query: options are for services, not for a file")
 	case len(q.services) > maxServices:
 		return fmt.Errorf("query: %d services are more than %d", len(q.services), maxServices)
@@ -120,8 +120,8 @@ func (q *logQuery) validate() error {
 	return nil
 }
 
-// arguments are those of journalctl. None of them can be taken for another option.
-func (q *logQuery) arguments(services []string) []string {
+// journalctlArgs are those of journalctl. None of them can be taken for another option.
+func (q *logQuery) journalctlArgs(services []string) []string {
 	args := []string{"--utc", "--no-pager", "--output=short-precise"}
 	if q.since != nil {
 		args = append(args, "--since="+q.since.UTC().Format(journalTime))
@@ -144,15 +144,15 @@ func (q *logQuery) arguments(services []string) []string {
 	return args
 }
 
-// journal answers a query with what the machine's journal has of services, or with their files in the log directory
+// writeJournal answers a query with what the machine's journal has of services, or with their files in the log directory
 // where the journal has nothing. What goes wrong is a line of the answer, whose status is on its way already.
-func (s *Server) journal(w http.ResponseWriter, r *http.Request, q *logQuery) {
+func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuery) {
 	ctx, cancel := context.WithTimeout(r.Context(), journalTimeout)
 	defer cancel()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := flushwriter.Wrap(w)
 	native, files := q.services, []string(nil)
-	if units, err := exec.CommandContext(ctx, s.cfg.Journal, "--field=_SYSTEMD_UNIT").Output(); err == nil {
+	if units, err := exec.CommandContext(ctx, s.config.Journalctl, "--field=_SYSTEMD_UNIT").Output(); err == nil {
 		known := strings.Fields(string(units))
 		native = slices.DeleteFunc(slices.Clone(q.services), func(service string) bool {
 			return !slices.Contains(known, service) && !slices.Contains(known, service+".service")
@@ -166,24 +166,24 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request, q *logQuery) {
 		}
 	}
 	if len(native) > 0 {
-		cmd := exec.CommandContext(ctx, s.cfg.Journal, q.arguments(native)...)
+		cmd := exec.CommandContext(ctx, s.config.Journalctl, q.journalctlArgs(native)...)
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Run(); err != nil && r.Context().Err() == nil {
 			fmt.Fprintf(out, "\nerror: the journal ended with: %v\n", err)
 		}
 	}
 	for _, service := range files {
-		if q.optional() {
+		if q.hasOptions() {
 			fmt.Fprintf(out, "\nerror: the journal has nothing of %s, and a file has no options\n", service)
 			continue
 		}
-		s.serviceFile(out, service)
+		s.writeServiceLog(out, service)
 	}
 }
 
-// serviceFile writes the log file of a service: NAME, NAME.log or NAME/NAME.log in the log directory.
-func (s *Server) serviceFile(out io.Writer, service string) {
-	root, err := os.OpenRoot(s.cfg.LogDir)
+// writeServiceLog writes the log file of a service: NAME, NAME.log or NAME/NAME.log in the log directory.
+func (s *Server) writeServiceLog(out io.Writer, service string) {
+	root, err := os.OpenRoot(s.config.LogDir)
 	if err != nil {
 		fmt.Fprintf(out, "\nerror: the node's log directory cannot be opened\n")
 		return

@@ -18,7 +18,7 @@ if [ "$1" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi
 for arg; do echo "<$arg>"; done
 `
 
-func withLogs(t *testing.T, query bool) *bench {
+func withLogs(t *testing.T, query bool) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "journalctl")
@@ -29,7 +29,7 @@ func withLogs(t *testing.T, query bool) *bench {
 		require.NoError(t, os.WriteFile(filepath.Join(logs, name), []byte(content), 0o600))
 	}
 	require.NoError(t, os.Symlink("../outside", filepath.Join(logs, "link.log")))
-	return start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.LogQuery, c.Journal = logs, query, program })
+	return start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.LogQuery, c.Journalctl = logs, query, program })
 }
 
 func TestWordsForTheJournal(t *testing.T) {
@@ -84,22 +84,24 @@ func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
 // TestContentionIsToldIfAskedFor has goroutines wait for each other with and without its switch.
 func TestContentionIsToldIfAskedFor(t *testing.T) {
 	told := func(meet func(), name string, c server.Config) bool {
-		b := start(t, func(cfg *server.Config, _ *server.Deps) { cfg.Profiling, cfg.Contention = true, c.Contention })
+		b := start(t, func(config *server.Config, _ *server.Deps) {
+			config.Profiling, config.ContentionProfiling = true, c.ContentionProfiling
+		})
 		meet()
 		code, body := b.do(t, "admin", "GET", "/debug/pprof/block?debug=1")
 		require.Equal(t, 200, code, body)
 		return strings.Contains(body, "server_test."+name)
 	}
 	require.False(t, told(meetUnseen, "meetUnseen", server.Config{}))
-	require.True(t, told(meetSeen, "meetSeen", server.Config{Contention: true}))
+	require.True(t, told(meetSeen, "meetSeen", server.Config{ContentionProfiling: true}))
 }
 
 // meetUnseen and meetSeen are two, since what a process has once told of a place it tells for the rest of its life.
-func meetUnseen() { meet(func(met chan struct{}) { met <- struct{}{} }) }
-func meetSeen()   { meet(func(met chan struct{}) { met <- struct{}{} }) }
+func meetUnseen() { waitContention(func(met chan struct{}) { met <- struct{}{} }) }
+func meetSeen()   { waitContention(func(met chan struct{}) { met <- struct{}{} }) }
 
-// meet has two goroutines wait for each other, both in frames of the caller.
-func meet(with func(chan struct{})) {
+// waitContention has two goroutines wait for each other, both in frames of the caller.
+func waitContention(with func(chan struct{})) {
 	met := make(chan struct{})
 	go with(met)
 	<-met
@@ -114,8 +116,8 @@ func TestProfilerAndLogLevelAreSwitchedApart(t *testing.T) {
 		{profiling: true, pprof: 200, level: 405}, {flags: true, pprof: 405, level: 200},
 		{profiling: true, flags: true, disabled: true, pprof: 405, level: 405},
 	} {
-		b := start(t, func(cfg *server.Config, _ *server.Deps) {
-			cfg.Profiling, cfg.DebugFlags, cfg.DisableDebugging = c.profiling, c.flags, c.disabled
+		b := start(t, func(config *server.Config, _ *server.Deps) {
+			config.Profiling, config.DebugFlags, config.DisableDebugging = c.profiling, c.flags, c.disabled
 		})
 		code, body := b.do(t, "admin", "GET", "/debug/pprof/")
 		require.Equal(t, c.pprof, code, body)

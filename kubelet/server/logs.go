@@ -25,7 +25,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	pod, container, ok := s.target(w, r)
+	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}
@@ -42,7 +42,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil || r.Context().Err() != nil:
 	case out.n > 0: // the status is on its way already
-		s.log.Info("log ended early", "pod", pod.Namespace+"/"+pod.Name, "container", container, "error", err)
+		s.logger.Info("log ended early", "pod", pod.Namespace+"/"+pod.Name, "container", container, "error", err)
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
 	default:

@@ -15,7 +15,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
-// routes is the map of the server. Everything here has passed Auth.guard.
+// routes is the map of the server. Everything here has passed Auth.authorize.
 func (s *Server) routes() http.Handler {
 	mux := s.healthz()
 	mux.HandleFunc("GET /pods", s.getPods)
@@ -25,10 +25,10 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /configz", s.getConfigz)
 	StatsRoutes(mux, s.deps.Stats)
 	slis.SLIMetricsWithReset{}.Install(mux) // what the checks of /healthz have said
-	s.aboutRoutes(mux)
+	s.statuszRoutes(mux)
 	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
 
-	if s.cfg.DisableDebugging {
+	if s.config.DisableDebugging {
 		for _, root := range []string{
 			"run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug",
 		} {
@@ -43,17 +43,17 @@ func (s *Server) routes() http.Handler {
 
 // debugRoutes are those that read or run something inside a container.
 func (s *Server) debugRoutes(mux *http.ServeMux) {
-	if s.cfg.LogDir == "" {
+	if s.config.LogDir == "" {
 		mux.HandleFunc("/logs/", disabled("logs endpoint is disabled."))
 	} else {
 		mux.HandleFunc("GET /logs/", s.logFiles)
 	}
-	if s.cfg.Profiling {
+	if s.config.Profiling {
 		profileRoutes(mux)
 	} else {
 		mux.HandleFunc("/debug/pprof/", disabled("profiling endpoint is disabled."))
 	}
-	if s.cfg.DebugFlags {
+	if s.config.DebugFlags {
 		mux.HandleFunc("PUT /debug/flags/v", setLogLevel)
 	} else {
 		mux.HandleFunc("/debug/flags/v", disabled("flags endpoint is disabled."))
@@ -63,7 +63,7 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.getContainerLogs)
 	mux.HandleFunc("POST /run/{namespace}/{pod}/{container}", s.run)
 	mux.HandleFunc("POST /run/{namespace}/{pod}/{uid}/{container}", s.run)
-	exec, attach, portForward := quietly(s.log, s.exec), quietly(s.log, s.attach), quietly(s.log, s.portForward)
+	exec, attach, portForward := atDebugLevel(s.logger, s.exec), atDebugLevel(s.logger, s.attach), atDebugLevel(s.logger, s.portForward)
 	for _, method := range []string{"GET", "POST"} { // WebSocket upgrades are GET, SPDY upgrades mostly POST
 		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{container}", exec)
 		mux.HandleFunc(method+" /exec/{namespace}/{pod}/{uid}/{container}", exec)

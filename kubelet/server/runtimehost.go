@@ -48,7 +48,7 @@ func NewRuntimeHost(runtime RuntimeClient) *RuntimeHost { return &RuntimeHost{ru
 // ContainerID is the ID of the running container of that name in the Pod, the newest if there should be several.
 // It wraps ErrNotFound if none runs.
 func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, container string) (string, error) {
-	answer, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+	response, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 		LabelSelector: map[string]string{
 			kubelettypes.KubernetesPodUIDLabel:        string(pod.UID),
@@ -58,28 +58,28 @@ func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, containe
 	if err != nil {
 		return "", fmt.Errorf("find container %q of pod %q: %w", container, pod.Namespace+"/"+pod.Name, err)
 	}
-	if len(answer.Containers) == 0 {
+	if len(response.Containers) == 0 {
 		return "", fmt.Errorf("container %q of pod %q: %w: it is not running", container,
 			pod.Namespace+"/"+pod.Name, ErrNotFound)
 	}
-	return slices.MaxFunc(answer.Containers, func(a, b *runtimeapi.Container) int {
+	return slices.MaxFunc(response.Containers, func(a, b *runtimeapi.Container) int {
 		return cmp.Compare(a.CreatedAt, b.CreatedAt)
 	}).Id, nil
 }
 
 // SandboxID is the ID of the Pod's ready sandbox. It wraps ErrNotFound if there is none.
 func (h *RuntimeHost) SandboxID(ctx context.Context, pod *corev1.Pod) (string, error) {
-	answer, err := h.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+	response, err := h.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
 		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: string(pod.UID)},
 	}})
 	if err != nil {
 		return "", fmt.Errorf("find sandbox of pod %q: %w", pod.Namespace+"/"+pod.Name, err)
 	}
-	if len(answer.Items) == 0 {
+	if len(response.Items) == 0 {
 		return "", fmt.Errorf("sandbox of pod %q: %w: none is ready", pod.Namespace+"/"+pod.Name, ErrNotFound)
 	}
-	return slices.MaxFunc(answer.Items, func(a, b *runtimeapi.PodSandbox) int {
+	return slices.MaxFunc(response.Items, func(a, b *runtimeapi.PodSandbox) int {
 		return cmp.Compare(a.CreatedAt, b.CreatedAt)
 	}).Id, nil
 }
@@ -92,13 +92,13 @@ func (h *RuntimeHost) GetExec(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.runtime.Exec(ctx, &runtimeapi.ExecRequest{
+	response, err := h.runtime.Exec(ctx, &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: cmd, Tty: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare exec in container %q: %w", container, err)
 	}
-	return parseURL(answer.Url)
+	return parseURL(response.Url)
 }
 
 // GetAttach is Host's method. The terminal is taken from the container's spec.
@@ -110,14 +110,14 @@ func (h *RuntimeHost) GetAttach(
 		return nil, err
 	}
 	tty := hasTTY(pod, container)
-	answer, err := h.runtime.Attach(ctx, &runtimeapi.AttachRequest{
+	response, err := h.runtime.Attach(ctx, &runtimeapi.AttachRequest{
 		ContainerId: id, Tty: tty, Stdin: opts.Stdin, Stdout: opts.Stdout,
 		Stderr: opts.Stderr && !tty, // a terminal has one output, and the runtime refuses to be asked for two
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare attach to container %q: %w", container, err)
 	}
-	return parseURL(answer.Url)
+	return parseURL(response.Url)
 }
 
 // GetPortForward is Host's method.
@@ -128,11 +128,11 @@ func (h *RuntimeHost) GetPortForward(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: opts.Ports})
+	response, err := h.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: opts.Ports})
 	if err != nil {
 		return nil, fmt.Errorf("prepare port forward to pod %q: %w", pod.Namespace+"/"+pod.Name, err)
 	}
-	return parseURL(answer.Url)
+	return parseURL(response.Url)
 }
 
 // RunInContainer is Host's method. A command that fails is an error, beside its output.
@@ -143,13 +143,13 @@ func (h *RuntimeHost) RunInContainer(
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd})
+	response, err := h.runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd})
 	if err != nil {
 		return nil, fmt.Errorf("run command in container %q: %w", container, err)
 	}
-	output := slices.Concat(answer.Stdout, answer.Stderr)
-	if answer.ExitCode != 0 {
-		return output, fmt.Errorf("command in container %q exited with %d: %s", container, answer.ExitCode, output)
+	output := slices.Concat(response.Stdout, response.Stderr)
+	if response.ExitCode != 0 {
+		return output, fmt.Errorf("command in container %q exited with %d: %s", container, response.ExitCode, output)
 	}
 	return output, nil
 }
@@ -182,14 +182,14 @@ func (h *RuntimeHost) CheckpointTo(
 
 // GetRunningPods is Host's method.
 func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error) {
-	answer, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+	response, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("list running containers: %w", err)
 	}
 	pods := make(map[types.UID]*corev1.Pod)
-	for _, container := range answer.Containers {
+	for _, container := range response.Containers {
 		uid := types.UID(container.Labels[kubelettypes.KubernetesPodUIDLabel])
 		if uid == "" {
 			continue // not ours

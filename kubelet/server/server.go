@@ -42,8 +42,8 @@ type Config struct {
 	CertFile, KeyFile string
 	// TLS, if set, limits versions and ciphers of connections; its other fields are not looked at.
 	TLS *tls.Config
-	// CertLater lets the server begin before those files are there; handshakes fail until they are.
-	CertLater bool
+	// AllowMissingCert lets the server begin before those files are there; handshakes fail until they are.
+	AllowMissingCert bool
 	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
 	// supervisors. Empty means none.
 	HealthzAddress string
@@ -54,11 +54,11 @@ type Config struct {
 	LogDir string
 	// LogQuery lets /logs/ be asked for the logs of the machine's services (?query=NAME), of which Journal tells;
 	// "journalctl" if empty.
-	LogQuery bool
-	Journal  string
+	LogQuery   bool
+	Journalctl string
 	// Profiling serves Go's profiler at /debug/pprof/. With Contention the profile "block" is filled while the server runs:
 	// it tells where goroutines waited for each other, and costs some time at each wait of the whole process.
-	Profiling, Contention bool
+	Profiling, ContentionProfiling bool
 	// DebugFlags takes a log level at /debug/flags/v.
 	DebugFlags bool
 }
@@ -101,8 +101,8 @@ type Deps struct {
 	Stats Stats
 	// Configz gives the effective configuration by component name, for /configz.
 	Configz func() map[string]any
-	// Requests counts the requests.
-	Requests *Requests
+	// RequestMetrics counts the requests.
+	RequestMetrics *RequestMetrics
 	// Flags are the command line's flags by name, for /flagz; without any there is none.
 	Flags map[string]string
 	// Checks are asked for /healthz beside ping.
@@ -112,46 +112,46 @@ type Deps struct {
 
 // Server is the node agent's HTTPS server.
 type Server struct {
-	cfg      Config
+	config   Config
 	deps     Deps
-	log      *slog.Logger
-	keys     *keyPair
+	logger   *slog.Logger
+	keyPair  *keyPair
 	handler  http.Handler
 	ready    chan struct{}
 	handlers sync.WaitGroup // requests being served
 
-	moved chan struct{} // has a value when wanted has changed
+	addressesChanged chan struct{} // has a value when wanted has changed
 
-	mu     sync.Mutex // guards below
-	wanted []string   // addresses to listen on, but for that of HealthzAddress
-	open   []site
-	conns  map[net.Conn]struct{} // all open ones, hijacked ones too
+	mu        sync.Mutex // guards below
+	addresses []string   // addresses to listen on, but for that of HealthzAddress
+	listeners []listener
+	conns     map[net.Conn]struct{} // all open ones, hijacked ones too
 }
 
 // New makes a Server. It reads no file and opens no port before Start.
-func New(cfg Config, deps Deps) (*Server, error) {
-	if err := cfg.validate(); err != nil {
+func New(config Config, deps Deps) (*Server, error) {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
 	if deps.Host == nil || deps.Auth.Authenticator == nil || deps.Auth.Authorizer == nil {
 		return nil, errors.New("make node server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are needed")
 	}
-	if cfg.Journal == "" {
-		cfg.Journal = "journalctl"
+	if config.Journalctl == "" {
+		config.Journalctl = "journalctl"
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg:   cfg,
-		deps:  deps,
-		log:   deps.Logger,
-		keys:  &keyPair{certFile: cfg.CertFile, keyFile: cfg.KeyFile, log: deps.Logger},
-		ready: make(chan struct{}),
-		moved: make(chan struct{}, 1), wanted: slices.Clone(cfg.Addresses),
+		config:           config,
+		deps:             deps,
+		logger:           deps.Logger,
+		keyPair:          &keyPair{certFile: config.CertFile, keyFile: config.KeyFile, logger: deps.Logger},
+		ready:            make(chan struct{}),
+		addressesChanged: make(chan struct{}, 1), addresses: slices.Clone(config.Addresses),
 		conns: make(map[net.Conn]struct{}),
 	}
-	s.handler = s.counted(deps.Requests.Count("readwrite", deps.Auth.guard(cfg.NodeName, deps.Logger, s.routes())))
+	s.handler = s.trackHandlers(deps.RequestMetrics.Instrument("readwrite", deps.Auth.authorize(config.NodeName, deps.Logger, s.routes())))
 	return s, nil
 }
 
@@ -160,31 +160,31 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
 func (s *Server) Start(ctx context.Context) error {
-	if s.cfg.Contention && s.cfg.Profiling && !s.cfg.DisableDebugging {
+	if s.config.ContentionProfiling && s.config.Profiling && !s.config.DisableDebugging {
 		runtime.SetBlockProfileRate(1) // each wait, as upstream's
 		defer runtime.SetBlockProfileRate(0)
 	}
-	if _, err := s.keys.get(); err != nil {
-		if !s.cfg.CertLater || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.keyPair.get(); err != nil {
+		if !s.config.AllowMissingCert || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		s.log.Info("the node API answers as soon as its serving certificate is there", "file", s.cfg.CertFile)
+		s.logger.Info("the node API answers as soon as its serving certificate is there", "file", s.config.CertFile)
 	}
 	if err := s.listen(ctx); err != nil {
 		return err
 	}
 	server, health := s.httpServer(ctx, s.handler), s.httpServer(ctx, s.healthz())
-	sites := s.serve(server, health)
+	listeners := s.serve(server, health)
 	close(s.ready)
 
 	var err error
 	for err == nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case err = <-sites.failed:
+		case err = <-listeners.failed:
 			err = fmt.Errorf("serve node API: %w", err)
-		case <-s.moved:
-			s.move(ctx, sites)
+		case <-s.addressesChanged:
+			s.rebind(ctx, listeners)
 		}
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -194,7 +194,7 @@ func (s *Server) Start(ctx context.Context) error {
 			_ = each.Close()
 		}
 	}
-	sites.running.Wait()
+	listeners.running.Wait()
 	// Streams are no longer the http.Server's; cutting their connection ends their handlers.
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
@@ -212,13 +212,13 @@ func (s *Server) httpServer(ctx context.Context, handler http.Handler) *http.Ser
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug),
 	}
 }
 
 func (s *Server) tlsConfig() *tls.Config {
 	limits := &tls.Config{MinVersion: tls.VersionTLS12}
-	if own := s.cfg.TLS; own != nil {
+	if own := s.config.TLS; own != nil {
 		limits = &tls.Config{
 			MinVersion: max(own.MinVersion, tls.VersionTLS12), MaxVersion: own.MaxVersion, CipherSuites: own.CipherSuites,
 		}
@@ -229,20 +229,20 @@ func (s *Server) tlsConfig() *tls.Config {
 		NextProtos: []string{"http/1.1"},
 		// Certificates are asked for, and judged by the authenticator: a caller may bring a token instead.
 		ClientAuth:     tls.RequestClientCert,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.keys.get() },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.keyPair.get() },
 	}
 }
 
 // listenOne opens one address. The bridge of the pod network, and so its address, may come after us.
 func (s *Server) listenOne(ctx context.Context, address string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	raw, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return l, err
+		return raw, err
 	}
-	s.log.Warn("no interface has this address yet: listening for the time when one has", "address", address)
-	free := &net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+	s.logger.Warn("no interface has this address yet: listening for the time when one has", "address", address)
+	free := &net.ListenConfig{Control: func(_, _ string, rawConn syscall.RawConn) error {
 		var setErr error
-		ctlErr := raw.Control(func(fd uintptr) {
+		ctlErr := rawConn.Control(func(fd uintptr) {
 			setErr = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
 		})
 		return errors.Join(ctlErr, setErr)
@@ -250,8 +250,8 @@ func (s *Server) listenOne(ctx context.Context, address string) (net.Listener, e
 	return free.Listen(ctx, "tcp", address)
 }
 
-// counted keeps count of the requests being served, so that Start can join them.
-func (s *Server) counted(next http.Handler) http.Handler {
+// trackHandlers keeps count of the requests being served, so that Start can join them.
+func (s *Server) trackHandlers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.handlers.Add(1)
 		defer s.handlers.Done()
@@ -265,15 +265,15 @@ type trackingListener struct {
 	server *Server
 }
 
-func (l *trackingListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
+func (raw *trackingListener) Accept() (net.Conn, error) {
+	conn, err := raw.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	tracked := &trackedConn{Conn: conn, server: l.server}
-	l.server.mu.Lock()
-	l.server.conns[tracked] = struct{}{}
-	l.server.mu.Unlock()
+	tracked := &trackedConn{Conn: conn, server: raw.server}
+	raw.server.mu.Lock()
+	raw.server.conns[tracked] = struct{}{}
+	raw.server.mu.Unlock()
 	return tracked, nil
 }
 

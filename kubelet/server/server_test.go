@@ -58,7 +58,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 }
 
 // pairOfStranger writes a client certificate of another CA.
-func (b *bench) pairOfStranger(t *testing.T) {
+func (b *fixture) pairOfStranger(t *testing.T) {
 	t.Helper()
 	other := newAuthority(t)
 	other.client(t, "stranger")
@@ -119,8 +119,8 @@ func TestWhatAProcessTellsOfItself(t *testing.T) {
 	before := klog.V(7).Enabled()
 	require.False(t, before)
 	code, body := b.send(t, "admin", "PUT", "/debug/flags/v", "7")
-	var quiet klog.Level
-	t.Cleanup(func() { require.NoError(t, quiet.Set("0")) })
+	var debugLogger klog.Level
+	t.Cleanup(func() { require.NoError(t, debugLogger.Set("0")) })
 	require.Equal(t, 200, code, body)
 	require.Equal(t, "successfully set klog.logging.verbosity to 7", body)
 	require.True(t, klog.V(7).Enabled())
@@ -328,10 +328,10 @@ func TestAddressesMove(t *testing.T) {
 	}
 	_, err = speaks.Write([]byte("GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"))
 	require.NoError(t, err)
-	answer := make([]byte, len("HTTP/1.1 401"))
-	_, err = io.ReadFull(speaks, answer)
+	response := make([]byte, len("HTTP/1.1 401"))
+	_, err = io.ReadFull(speaks, response)
 	require.NoError(t, err)
-	require.Equal(t, "HTTP/1.1 401", string(answer), "a connection goes on")
+	require.Equal(t, "HTTP/1.1 401", string(response), "a connection goes on")
 
 	// One that cannot be had does not cost those that can.
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.4:0")
@@ -350,16 +350,16 @@ func TestStartErrors(t *testing.T) {
 	auth, err := server.NewDelegatedAuth(server.AuthConfig{}, b.api(t), nil)
 	require.NoError(t, err)
 	deps := server.Deps{Host: b.host, Auth: auth}
-	cfg := server.Config{
+	config := server.Config{
 		NodeName: "n1", Addresses: []string{b.server.Addrs()[0].String()},
 		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
 	}
-	taken, err := server.New(cfg, deps)
+	taken, err := server.New(config, deps)
 	require.NoError(t, err)
 	require.ErrorContains(t, taken.Start(t.Context()), "address already in use")
 
-	cfg.CertFile = b.path("none.crt")
-	absent, err := server.New(cfg, deps)
+	config.CertFile = b.path("none.crt")
+	absent, err := server.New(config, deps)
 	require.NoError(t, err)
 	require.ErrorContains(t, absent.Start(t.Context()), "load serving certificate")
 
@@ -371,7 +371,7 @@ func TestStartErrors(t *testing.T) {
 		"Config.KeyFile":   func(c *server.Config, _ *server.Deps) { c.KeyFile = "" },
 		"Deps.Host":        func(_ *server.Config, d *server.Deps) { d.Host = nil },
 	} {
-		c, d := cfg, deps
+		c, d := config, deps
 		change(&c, &d)
 		_, err := server.New(c, d)
 		require.ErrorContains(t, err, want)

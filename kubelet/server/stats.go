@@ -41,15 +41,15 @@ func StatsRoutes(mux *http.ServeMux, usage Stats) {
 }
 
 func getSummary(w http.ResponseWriter, r *http.Request, usage Stats) {
-	only := false
-	if given := r.URL.Query().Get("only_cpu_and_memory"); given != "" {
+	cpuAndMemory := false
+	if value := r.URL.Query().Get("only_cpu_and_memory"); value != "" {
 		var err error
-		if only, err = strconv.ParseBool(given); err != nil {
+		if cpuAndMemory, err = strconv.ParseBool(value); err != nil {
 			http.Error(w, "query parameter only_cpu_and_memory: want true or false", http.StatusBadRequest)
 			return
 		}
 	}
-	summary, err := usage.Summary(r.Context(), only)
+	summary, err := usage.Summary(r.Context(), cpuAndMemory)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -60,14 +60,14 @@ func getSummary(w http.ResponseWriter, r *http.Request, usage Stats) {
 // logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be made
 // later, and no link in it leads out of it.
 func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
-	root, err := os.OpenRoot(s.cfg.LogDir)
+	root, err := os.OpenRoot(s.config.LogDir)
 	if err != nil {
 		http.Error(w, "the node's log directory cannot be opened", http.StatusNotFound)
 		return
 	}
 	defer root.Close()
 	files := http.StripPrefix("/logs/", http.FileServerFS(root.FS()))
-	if !s.cfg.LogQuery {
+	if !s.config.LogQuery {
 		files.ServeHTTP(w, r)
 		return
 	}
@@ -88,7 +88,7 @@ func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(query.services) > 0 {
-		s.journal(w, r, query)
+		s.writeJournal(w, r, query)
 		return
 	}
 	r = r.Clone(r.Context())

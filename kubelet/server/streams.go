@@ -17,8 +17,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// target finds the Pod and the container that a request names, or answers it with an error.
-func (s *Server) target(w http.ResponseWriter, r *http.Request) (pod *corev1.Pod, container string, ok bool) {
+// podAndContainer finds the Pod and the container that a request names, or answers it with an error.
+func (s *Server) podAndContainer(w http.ResponseWriter, r *http.Request) (pod *corev1.Pod, container string, ok bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	pod, found := s.deps.Host.GetPodByName(namespace, name)
 	if !found {
@@ -70,7 +70,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "you must specify a command (query parameter \"command\")", http.StatusBadRequest)
 		return
 	}
-	pod, container, ok := s.target(w, r)
+	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}
@@ -89,7 +89,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	pod, container, ok := s.target(w, r)
+	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}
@@ -124,7 +124,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	pod, _, ok := s.target(w, r)
+	pod, _, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}
@@ -142,22 +142,22 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 
 // upgrade proxies an upgraded connection to location.
 func (s *Server) upgrade(location *url.URL) http.Handler {
-	return proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{s.log})
+	return proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{s.logger})
 }
 
 // responder answers when the proxy cannot reach the runtime's stream server.
-type responder struct{ log *slog.Logger }
+type responder struct{ logger *slog.Logger }
 
 var _ proxy.ErrorResponder = responder{}
 
 // Error implements proxy.ErrorResponder.
 func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {
-	var answered apierrors.APIStatus
-	if errors.As(err, &answered) { // the request's own fault, such as asking for no upgrade
-		http.Error(w, err.Error(), int(answered.Status().Code))
+	var apiErr apierrors.APIStatus
+	if errors.As(err, &apiErr) { // the request's own fault, such as asking for no upgrade
+		http.Error(w, err.Error(), int(apiErr.Status().Code))
 		return
 	}
-	r.log.Warn("proxy stream to the runtime", "path", req.URL.Path, "error", err)
+	r.logger.Warn("proxy stream to the runtime", "path", req.URL.Path, "error", err)
 	http.Error(w, fmt.Sprintf("proxy stream to the container runtime: %v", err), http.StatusInternalServerError)
 }
 
@@ -169,7 +169,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 			http.StatusBadRequest)
 		return
 	}
-	pod, container, ok := s.target(w, r)
+	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
 		return
 	}
@@ -180,6 +180,6 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if _, err := w.Write(output); err != nil {
-		s.log.Debug("write answer", "error", err)
+		s.logger.Debug("write answer", "error", err)
 	}
 }

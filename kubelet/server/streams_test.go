@@ -38,14 +38,14 @@ func newRuntime(t *testing.T) *fakeRuntime {
 	t.Helper()
 	r := &fakeRuntime{}
 	// The stream server must know its own address before it can be made.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	config := streaming.DefaultConfig
-	config.Addr = l.Addr().String()
-	config.BaseURL = &url.URL{Scheme: "http", Host: l.Addr().String()}
+	config.Addr = raw.Addr().String()
+	config.BaseURL = &url.URL{Scheme: "http", Host: raw.Addr().String()}
 	r.streams, err = streaming.NewServer(config, r2streams{})
 	require.NoError(t, err)
-	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: r.streams}}
+	server := &httptest.Server{Listener: raw, Config: &http.Server{Handler: r.streams}}
 	server.Start()
 	t.Cleanup(server.Close)
 	return r
@@ -99,18 +99,18 @@ func (r *fakeRuntime) ListContainers(_ context.Context, req *runtimeapi.ListCont
 		"io.kubernetes.pod.uid": "u1", "io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "ns",
 		"io.kubernetes.container.name": "app",
 	}
-	answer := &runtimeapi.ListContainersResponse{}
+	response := &runtimeapi.ListContainersResponse{}
 	for key, value := range req.Filter.LabelSelector {
 		if labels[key] != value {
-			return answer, nil
+			return response, nil
 		}
 	}
-	answer.Containers = []*runtimeapi.Container{{Id: "old", CreatedAt: 1, Labels: labels}, {Id: "c1", CreatedAt: 2, Labels: labels}}
+	response.Containers = []*runtimeapi.Container{{Id: "old", CreatedAt: 1, Labels: labels}, {Id: "c1", CreatedAt: 2, Labels: labels}}
 	if req.Filter.LabelSelector == nil {
-		answer.Containers = answer.Containers[1:]
-		answer.Containers = append(answer.Containers, &runtimeapi.Container{Id: "foreign"})
+		response.Containers = response.Containers[1:]
+		response.Containers = append(response.Containers, &runtimeapi.Container{Id: "foreign"})
 	}
-	return answer, nil
+	return response, nil
 }
 
 func (r *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest, ...grpc.CallOption) (
@@ -155,14 +155,14 @@ func (r *fakeRuntime) PortForward(_ context.Context, req *runtimeapi.PortForward
 	return r.streams.GetPortForward(req)
 }
 
-func (b *bench) rest() *restclient.Config {
+func (b *fixture) rest() *restclient.Config {
 	return &restclient.Config{Host: b.base, TLSClientConfig: restclient.TLSClientConfig{
 		CAFile: b.path("ca.crt"), CertFile: b.path("admin.crt"), KeyFile: b.path("admin.key"),
 	}}
 }
 
 // executors are both ways of running a command remotely.
-func (b *bench) executors(t *testing.T, path string) map[string]remotecommand.Executor {
+func (b *fixture) executors(t *testing.T, path string) map[string]remotecommand.Executor {
 	t.Helper()
 	location, err := url.Parse(b.base + path)
 	require.NoError(t, err)
@@ -322,10 +322,10 @@ func forward(t *testing.T, dialer httpstream.Dialer) string {
 	require.NoError(t, err)
 	_, err = io.WriteString(conn, "ping")
 	require.NoError(t, err)
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 	close(stop)
 	require.NoError(t, <-done)
-	return string(answer)
+	return string(response)
 }

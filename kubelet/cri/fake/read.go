@@ -42,7 +42,7 @@ func (r *Runtime) ListContainers(ctx context.Context, in *runtimeapi.ListContain
 	for id, c := range r.containers {
 		if matches(c.Labels, in.GetFilter().GetLabelSelector()) {
 			out.Containers = append(out.Containers, &runtimeapi.Container{
-				Id: id, PodSandboxId: r.boxOf[id], Metadata: c.Metadata, State: c.State, Labels: c.Labels,
+				Id: id, PodSandboxId: r.sandboxOf[id], Metadata: c.Metadata, State: c.State, Labels: c.Labels,
 				Annotations: c.Annotations,
 			})
 		}
@@ -107,30 +107,30 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEvent
 	if err := r.enter(ctx, "GetContainerEvents"); err != nil {
 		return nil, err
 	}
-	s := &stream{ctx: ctx, events: make(chan *runtimeapi.ContainerEventResponse, 1000), cut: make(chan struct{})}
+	s := &stream{ctx: ctx, events: make(chan *runtimeapi.ContainerEventResponse, 1000), closed: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.streams[s] = struct{}{}
 	return s, nil
 }
 
-// CutEvents ends all event streams, as a runtime that restarts does.
-func (r *Runtime) CutEvents() {
+// CloseEventStreams ends all event streams, as a runtime that restarts does.
+func (r *Runtime) CloseEventStreams() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.streams {
-		close(s.cut)
+		close(s.closed)
 		delete(r.streams, s)
 	}
 }
 
 // emit sends an event to all readers. The caller holds mu.
-func (r *Runtime) emit(box *runtimeapi.PodSandboxStatus, id string, kind runtimeapi.ContainerEventType) {
+func (r *Runtime) emit(sandbox *runtimeapi.PodSandboxStatus, id string, kind runtimeapi.ContainerEventType) {
 	event := &runtimeapi.ContainerEventResponse{
 		ContainerId: id, ContainerEventType: kind, CreatedAt: r.clock.Now().UnixNano(),
 	}
-	if box != nil {
-		event.PodSandboxStatus = proto.Clone(box).(*runtimeapi.PodSandboxStatus)
+	if sandbox != nil {
+		event.PodSandboxStatus = proto.Clone(sandbox).(*runtimeapi.PodSandboxStatus)
 	}
 	for s := range r.streams {
 		select {
@@ -145,7 +145,7 @@ type stream struct {
 	grpc.ClientStream
 	ctx    context.Context
 	events chan *runtimeapi.ContainerEventResponse
-	cut    chan struct{}
+	closed chan struct{}
 }
 
 // Recv waits for the next event.
@@ -153,7 +153,7 @@ func (s *stream) Recv() (*runtimeapi.ContainerEventResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, s.ctx.Err()
-	case <-s.cut:
+	case <-s.closed:
 		return nil, io.EOF
 	case event := <-s.events:
 		return event, nil
@@ -191,7 +191,7 @@ func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequ
 func (r *Runtime) SetCgroupDriver(driver runtimeapi.CgroupDriver) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.driver = &driver
+	r.cgroupDriver = &driver
 }
 
 // RuntimeConfig implements the CRI's method.
@@ -202,10 +202,10 @@ func (r *Runtime) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfig
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.driver == nil {
+	if r.cgroupDriver == nil {
 		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig")
 	}
-	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *r.driver}}, nil
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *r.cgroupDriver}}, nil
 }
 
 // Status implements the CRI's method: all is well.

@@ -21,26 +21,26 @@ type Runtime struct {
 
 	clock clock.PassiveClock
 
-	mu         sync.Mutex // guards all below
-	next       int
-	sandboxes  map[string]*runtimeapi.PodSandboxStatus
-	containers map[string]*runtimeapi.ContainerStatus
-	boxOf      map[string]string
-	images     map[string]*runtimeapi.Image
-	calls      map[string]int
-	failures   map[string][]error
-	gates      map[string]chan struct{}
-	streams    map[*stream]struct{}
-	exits      map[string]int32
-	cut        bool // see CutStarts
-	driver     *runtimeapi.CgroupDriver
+	mu              sync.Mutex // guards all below
+	next            int
+	sandboxes       map[string]*runtimeapi.PodSandboxStatus
+	containers      map[string]*runtimeapi.ContainerStatus
+	sandboxOf       map[string]string
+	images          map[string]*runtimeapi.Image
+	calls           map[string]int
+	failures        map[string][]error
+	gates           map[string]chan struct{}
+	streams         map[*stream]struct{}
+	exits           map[string]int32
+	interruptStarts bool // see InterruptStarts
+	cgroupDriver    *runtimeapi.CgroupDriver
 }
 
 // New makes an empty runtime.
 func New(clk clock.PassiveClock) *Runtime {
 	return &Runtime{
 		clock: clk, sandboxes: map[string]*runtimeapi.PodSandboxStatus{},
-		containers: map[string]*runtimeapi.ContainerStatus{}, boxOf: map[string]string{},
+		containers: map[string]*runtimeapi.ContainerStatus{}, sandboxOf: map[string]string{},
 		images: map[string]*runtimeapi.Image{}, calls: map[string]int{}, failures: map[string][]error{},
 		gates: map[string]chan struct{}{}, streams: map[*stream]struct{}{}, exits: map[string]int32{},
 	}
@@ -90,16 +90,16 @@ func (r *Runtime) ExitOnStart(name string, code int32) {
 	r.exits[name] = code
 }
 
-// CutStarts makes every start from now on, or no longer, end as one does that is interrupted by the death of whoever
+// InterruptStarts makes every start from now on, or no longer, end as one does that is interrupted by the death of whoever
 // asked for it: the container never runs and is called exited.
-func (r *Runtime) CutStarts(cut bool) {
+func (r *Runtime) InterruptStarts(interrupt bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cut = cut
+	r.interruptStarts = interrupt
 }
 
-// RunForever takes ExitOnStart back.
-func (r *Runtime) RunForever(name string) {
+// ClearExitOnStart takes ExitOnStart back.
+func (r *Runtime) ClearExitOnStart(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.exits, name)
@@ -129,8 +129,8 @@ func (r *Runtime) Running() map[string]int {
 	return out
 }
 
-// Held is how many sandboxes and containers there are, in whatever state.
-func (r *Runtime) Held() (sandboxes, containers int) {
+// Counts is how many sandboxes and containers there are, in whatever state.
+func (r *Runtime) Counts() (sandboxes, containers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.sandboxes), len(r.containers)
@@ -203,7 +203,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, in *runtimeapi.StopPodSand
 		return &runtimeapi.StopPodSandboxResponse{}, nil
 	}
 	for id, c := range r.containers {
-		if r.boxOf[id] == s.Id && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if r.sandboxOf[id] == s.Id && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			r.exit(c, 137)
 		}
 	}
@@ -222,7 +222,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, in *runtimeapi.RemovePod
 	defer r.mu.Unlock()
 	delete(r.sandboxes, in.PodSandboxId)
 	maps.DeleteFunc(r.containers, func(id string, _ *runtimeapi.ContainerStatus) bool {
-		return r.boxOf[id] == in.PodSandboxId
+		return r.sandboxOf[id] == in.PodSandboxId
 	})
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
@@ -235,12 +235,12 @@ func (r *Runtime) CreateContainer(ctx context.Context, in *runtimeapi.CreateCont
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	box := r.sandboxes[in.PodSandboxId]
-	if box == nil || box.State != runtimeapi.PodSandboxState_SANDBOX_READY {
+	sandbox := r.sandboxes[in.PodSandboxId]
+	if sandbox == nil || sandbox.State != runtimeapi.PodSandboxState_SANDBOX_READY {
 		return nil, status.Errorf(codes.NotFound, "sandbox %q is not ready", in.PodSandboxId)
 	}
 	for id, c := range r.containers {
-		if r.boxOf[id] == box.Id && c.Metadata.Name == in.Config.Metadata.Name &&
+		if r.sandboxOf[id] == sandbox.Id && c.Metadata.Name == in.Config.Metadata.Name &&
 			c.Metadata.Attempt == in.Config.Metadata.Attempt {
 			return nil, status.Errorf(codes.Unknown, "container name is reserved for %q", id)
 		}
@@ -254,8 +254,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, in *runtimeapi.CreateCont
 	if linux := in.Config.GetLinux().GetResources(); linux != nil {
 		c.Resources = &runtimeapi.ContainerResources{Linux: linux}
 	}
-	r.containers[c.Id], r.boxOf[c.Id] = c, box.Id
-	r.emit(box, c.Id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	r.containers[c.Id], r.sandboxOf[c.Id] = c, sandbox.Id
+	r.emit(sandbox, c.Id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
 }
 
@@ -271,13 +271,13 @@ func (r *Runtime) StartContainer(ctx context.Context, in *runtimeapi.StartContai
 	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_CREATED {
 		return nil, status.Errorf(codes.NotFound, "container %q cannot be started", in.ContainerId)
 	}
-	if r.cut {
+	if r.interruptStarts {
 		c.State, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, 137, "Error"
 		c.FinishedAt = r.clock.Now().UnixNano()
 		return nil, status.Error(codes.Unavailable, "the connection is gone")
 	}
 	c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, r.clock.Now().UnixNano()
-	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.emit(r.sandboxes[r.sandboxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	if code, ok := r.exits[c.Metadata.Name]; ok {
 		r.exit(c, code)
 	}
@@ -331,17 +331,17 @@ func (r *Runtime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveCont
 func (r *Runtime) exit(c *runtimeapi.ContainerStatus, code int32) {
 	c.State, c.ExitCode = runtimeapi.ContainerState_CONTAINER_EXITED, code
 	c.FinishedAt = r.clock.Now().UnixNano()
-	r.emit(r.sandboxes[r.boxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	r.emit(r.sandboxes[r.sandboxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// Forget drops all that is held of the Pod without an event, as a runtime does that lost one.
-func (r *Runtime) Forget(uid string) {
+// DropPod drops all that is held of the Pod without an event, as a runtime does that lost one.
+func (r *Runtime) DropPod(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, s := range r.sandboxes {
 		if s.Metadata.Uid == uid {
 			delete(r.sandboxes, id)
-			maps.DeleteFunc(r.containers, func(c string, _ *runtimeapi.ContainerStatus) bool { return r.boxOf[c] == id })
+			maps.DeleteFunc(r.containers, func(c string, _ *runtimeapi.ContainerStatus) bool { return r.sandboxOf[c] == id })
 		}
 	}
 }

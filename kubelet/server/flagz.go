@@ -14,8 +14,8 @@ import (
 // component is the name that upstream's tools expect of a node agent.
 const component = "kubelet"
 
-// maxLevel bounds the body of a change of the log's level, in bytes.
-const maxLevel = 32
+// maxLevelBody bounds the body of a change of the log's level, in bytes.
+const maxLevelBody = 32
 
 // flags are the command line's, as flagz reads them.
 type flags map[string]string
@@ -25,8 +25,8 @@ var _ flagz.Reader = flags{}
 // GetFlagz implements flagz.Reader.
 func (f flags) GetFlagz() map[string]string { return f }
 
-// aboutRoutes are those by which a process tells of itself.
-func (s *Server) aboutRoutes(mux *http.ServeMux) {
+// statuszRoutes are those by which a process tells of itself.
+func (s *Server) statuszRoutes(mux *http.ServeMux) {
 	statusz.Install(mux, component, statusz.NewRegistry(compatibility.DefaultBuildEffectiveVersion(),
 		statusz.WithListedPaths([]string{"/configz", "/healthz", "/metrics", "/pods", "/stats"})))
 	if s.deps.Flags == nil {
@@ -38,7 +38,7 @@ func (s *Server) aboutRoutes(mux *http.ServeMux) {
 
 // setLogLevel sets how much the Kubernetes libraries in this process log; the number is the request's body.
 func setLogLevel(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxLevel))
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxLevelBody))
 	if err != nil {
 		http.Error(w, fmt.Sprintf("read the log level: %v", err), http.StatusBadRequest)
 		return

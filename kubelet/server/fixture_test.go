@@ -148,8 +148,8 @@ func (h *fakeHost) Checkpoint(ctx context.Context, pod *corev1.Pod, container st
 	return path, h.CheckpointTo(ctx, pod, container, path, timeout)
 }
 
-// bench is a running server. The user "admin" may do everything, "reader" may get nodes/metrics, others nothing.
-type bench struct {
+// fixture is a running server. The user "admin" may do everything, "reader" may get nodes/metrics, others nothing.
+type fixture struct {
 	*authority
 	server  *server.Server
 	host    *fakeHost
@@ -160,9 +160,9 @@ type bench struct {
 	stop    func()
 }
 
-func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *bench {
+func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture {
 	t.Helper()
-	b := &bench{authority: newAuthority(t), runtime: newRuntime(t)}
+	b := &fixture{authority: newAuthority(t), runtime: newRuntime(t)}
 	b.serving(t)
 	b.client(t, "admin")
 	b.client(t, "reader")
@@ -175,7 +175,7 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *bench {
 	}
 	auth, err := server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: b.path("ca.crt")}, b.api(t), nil)
 	require.NoError(t, err)
-	cfg := server.Config{
+	config := server.Config{
 		NodeName: "n1", Addresses: []string{"127.0.0.1:0"},
 		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
 	}
@@ -186,9 +186,9 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *bench {
 		Configz: func() map[string]any { return map[string]any{"kubeletconfig": map[string]any{"maxPods": 110}} },
 	}
 	for _, c := range change {
-		c(&cfg, &deps)
+		c(&config, &deps)
 	}
-	b.server, err = server.New(cfg, deps)
+	b.server, err = server.New(config, deps)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -212,7 +212,7 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *bench {
 }
 
 // api is a client of an API server that knows the token "good" as admin.
-func (b *bench) api(t *testing.T) kubernetes.Interface {
+func (b *fixture) api(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
@@ -245,7 +245,7 @@ func (b *bench) api(t *testing.T) kubernetes.Interface {
 }
 
 // as is an HTTP client with that user's certificate; an empty user has none.
-func (b *bench) as(t *testing.T, user string) *http.Client {
+func (b *fixture) as(t *testing.T, user string) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(b.cert)
@@ -262,13 +262,13 @@ func (b *bench) as(t *testing.T, user string) *http.Client {
 	}}
 }
 
-func (b *bench) do(t *testing.T, user, method, path string, header ...string) (int, string) {
+func (b *fixture) do(t *testing.T, user, method, path string, header ...string) (int, string) {
 	t.Helper()
 	return b.send(t, user, method, path, "", header...)
 }
 
 // send is do with a body.
-func (b *bench) send(t *testing.T, user, method, path, content string, header ...string) (int, string) {
+func (b *fixture) send(t *testing.T, user, method, path, content string, header ...string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, b.base+path, strings.NewReader(content))
 	require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Requests are the metrics of requests, under upstream's names. Several servers may share them.
-type Requests struct {
+// RequestMetrics are the metrics of requests, under upstream's names. Several servers may share them.
+type RequestMetrics struct {
 	clock    clock.PassiveClock
 	total    *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
@@ -27,19 +27,19 @@ var (
 	knownMethods = []string{
 		http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPatch, http.MethodPost, http.MethodPut,
 	}
-	// longPaths are those whose requests last as long as the caller wants.
-	longPaths = []string{"attach", "debug", "exec", "portForward"}
+	// longRunningPaths are those whose requests last as long as the caller wants.
+	longRunningPaths = []string{"attach", "debug", "exec", "portForward"}
 )
 
-const otherRequests = "other"
+const otherLabel = "other"
 
-// NewRequests makes the metrics and registers them. The clock may be nil.
-func NewRequests(registry prometheus.Registerer, clk clock.PassiveClock) *Requests {
+// NewRequestMetrics makes the metrics and registers them. The clock may be nil.
+func NewRequestMetrics(registry prometheus.Registerer, clk clock.PassiveClock) *RequestMetrics {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
 	labels := []string{"method", "path", "server_type", "long_running"}
-	r := &Requests{
+	r := &RequestMetrics{
 		clock: clk,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Requests received, by the first part of their path.",
@@ -56,15 +56,15 @@ func NewRequests(registry prometheus.Registerer, clk clock.PassiveClock) *Reques
 	return r
 }
 
-// Count counts the requests that go to next. The kind of server is readwrite or readonly. A nil Requests counts nothing.
-func (r *Requests) Count(kind string, next http.Handler) http.Handler {
+// Instrument counts the requests that go to next. The kind of server is readwrite or readonly. A nil Requests counts nothing.
+func (r *RequestMetrics) Instrument(kind string, next http.Handler) http.Handler {
 	if r == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		path, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
-		long := strconv.FormatBool(slices.Contains(longPaths, path))
-		labels := []string{among(req.Method, knownMethods), among(path, knownPaths), kind, long}
+		long := strconv.FormatBool(slices.Contains(longRunningPaths, path))
+		labels := []string{knownOrOther(req.Method, knownMethods), knownOrOther(path, knownPaths), kind, long}
 		start := r.clock.Now()
 		r.total.WithLabelValues(labels...).Inc()
 		r.inFlight.WithLabelValues(labels...).Inc()
@@ -76,9 +76,9 @@ func (r *Requests) Count(kind string, next http.Handler) http.Handler {
 	})
 }
 
-func among(value string, known []string) string {
+func knownOrOther(value string, known []string) string {
 	if slices.Contains(known, value) {
 		return value
 	}
-	return otherRequests
+	return otherLabel
 }

@@ -14,18 +14,21 @@
 // The folders, in the order in which a start uses them:
 //
 //	cmd/berth-controlplane  flags, signals, exit codes
-//	config                  what was asked for, checked, and every path made from it
+//	config                  the flags, validated, and every path derived from them
 //	datadir                 one process at a time; no data from a newer version
 //	pki, kubeconfig         certificates, keys, identities
 //	etcd, listen, apiserver, controllermanager, scheduler, rbac   the components
-//	scheduler/volumebinding the scheduler's one plugin of ours: waits for volumes by events
-//	stack                   starts them in order, stops them in reverse
+//	scheduler/volumebinding our one scheduler plugin: it waits for volumes by events
+//	supervisor              starts them in order, stops them in reverse
 //	bootstrap               Kubernetes' own default roles, without upstream's wait
-//	gcpace                  the garbage collector's pace: small at rest, quick when there is much to do
-//	firstwatch              how the controller manager's start is noticed
-//	atomicfile              private files, whole or not at all
-//	notify                  one JSON line for each state a component reaches
+//	gctuner                 garbage collection: often while idle, rarely while busy
+//	watchprobe              detects that the controller manager has started
+//	atomicfile              replaces private files atomically
+//	statuspipe              writes one JSON line for each state that a component reaches
+//
+// The module imports nothing of the root module, because that would add the root's
+// requirements to this one; so atomicfile is a copy of internal/atomicfile.
 //
 // Only etcd, apiserver, bootstrap, controllermanager and scheduler import the real
-// components; everything else builds and tests in seconds.
+// components; the other packages build and test in seconds.
 package controlplane

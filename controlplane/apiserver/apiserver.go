@@ -21,12 +21,12 @@ import (
 	"github.com/berth-dev/berth/controlplane/pki"
 )
 
-// readyzPeriod is how often /readyz is asked during a start: the API server has
+// readyzPeriod is how often /readyz is requested during a start: the API server has
 // no event for "ready" that an embedder could wait for.
 const readyzPeriod = 10 * time.Millisecond
 
-// authentication lets everybody see whether the server lives and nothing else
-// without credentials.
+// authentication allows requests without credentials for the health of the server
+// and for nothing else.
 const authentication = `apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
 anonymous:
@@ -37,11 +37,11 @@ anonymous:
   - path: /healthz
 `
 
-// Deps is what the server works with.
+// Deps are the dependencies of a Server.
 type Deps struct {
 	// Listener is where it serves; the server closes it.
 	Listener net.Listener
-	// Admin is a client of this server, with which it is asked whether it is ready.
+	// Admin is a client of this server, which requests its readiness.
 	Admin kubernetes.Interface
 }
 
@@ -80,12 +80,12 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// serve is upstream's app.Run with the two hooks replaced that make every start
-// a second longer (see package bootstrap).
+// serve is upstream's app.Run, except that it replaces the two hooks that make every
+// start a second longer (see package bootstrap).
 func serve(ctx context.Context, options options.CompletedOptions) error {
 	config, err := app.NewConfig(options)
 	if err != nil {
-		return fmt.Errorf("make configuration: %w", err)
+		return fmt.Errorf("create configuration: %w", err)
 	}
 	config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks.Insert(bootstrap.Replaced()...)
 	completed, err := config.Complete()
@@ -94,7 +94,7 @@ func serve(ctx context.Context, options options.CompletedOptions) error {
 	}
 	server, err := app.CreateServerChain(completed)
 	if err != nil {
-		return fmt.Errorf("make server: %w", err)
+		return fmt.Errorf("create server: %w", err)
 	}
 	if err := server.GenericAPIServer.AddPostStartHook(bootstrap.HookName, bootstrap.Hook); err != nil {
 		return fmt.Errorf("add bootstrap: %w", err)
@@ -154,7 +154,7 @@ func Args(c *config.Config) []string {
 		"--authentication-config=" + c.AuthenticationConfigFile(),
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		// Without a token in kube-system nobody comes in by this; with one, machines join (berth node).
+		// It has no effect without a token in kube-system; with one, machines can join (berth node).
 		"--enable-bootstrap-token-auth=true",
 
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",

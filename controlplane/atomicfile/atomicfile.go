@@ -1,5 +1,6 @@
 // Package atomicfile writes small private files so that a crash at any instant
-// leaves either the old content or the new one, never a part.
+// leaves either the old content or the new one, never a part. It is a copy of the
+// root module's internal/atomicfile, which this module does not import.
 package atomicfile
 
 import (
@@ -10,7 +11,7 @@ import (
 	"strings"
 )
 
-// tempMark stands in the name of every file that is still being written.
+// tempMark is part of the name of every file that is still being written.
 const tempMark = ".berth-tmp-"
 
 // Write replaces path with data, mode 0600: a temporary file beside it is
@@ -41,13 +42,13 @@ func Write(path string, data []byte) (err error) {
 	return syncDir(dir)
 }
 
-// Dir makes path and its parents if missing and holds path itself to mode 0700.
+// Dir creates path and its parents if missing and sets the mode of path to 0700.
 func Dir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make directory %q: %w", path, err)
+		return fmt.Errorf("create directory %q: %w", path, err)
 	}
 	if err := os.Chmod(path, 0o700); err != nil {
-		return fmt.Errorf("make directory %q private: %w", path, err)
+		return fmt.Errorf("set mode of directory %q: %w", path, err)
 	}
 	return nil
 }
@@ -63,7 +64,7 @@ func Clean(dir string) error {
 			continue
 		}
 		if err := ignoreMissing(os.Remove(filepath.Join(dir, entry.Name()))); err != nil {
-			return fmt.Errorf("remove half-written file: %w", err)
+			return fmt.Errorf("remove partly written file: %w", err)
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ func TestFailedWriteLeavesNothingAndNamesTheFile(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-func TestCleanRemovesOnlyHalfWrittenFiles(t *testing.T) {
+func TestCleanRemovesOnlyPartlyWrittenFiles(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.key.berth-tmp-123"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.key"), nil, 0o600))
@@ -48,7 +48,7 @@ func TestCleanRemovesOnlyHalfWrittenFiles(t *testing.T) {
 	require.Equal(t, "ca.key", entries[0].Name())
 }
 
-func TestDirTakesRightsAway(t *testing.T) {
+func TestDirRestrictsMode(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	require.NoError(t, atomicfile.Dir(dir))

@@ -1,10 +1,9 @@
-// Package bootstrap gives a new API server the objects that Kubernetes itself
-// relies on: the default RBAC policy and the system priority classes.
+// Package bootstrap creates the objects that Kubernetes itself relies on in a new
+// API server: the default RBAC policy and the system priority classes.
 //
-// kube-apiserver has two post-start hooks for that, and both begin with a wait
-// of a whole second, at every start, whether there is anything to do or not.
-// Hook does the same work from the same data at once; the API server starts with
-// upstream's two disabled.
+// kube-apiserver has two post-start hooks for that, and both first wait a second,
+// at every start, even if there is nothing to do. Hook does the same work from the
+// same data without the wait; the API server starts with upstream's two disabled.
 package bootstrap
 
 import (
@@ -31,33 +30,33 @@ import (
 const (
 	// HookName is the hook's name; the check in /readyz is poststarthook/HookName.
 	HookName = "berth/bootstrap"
-	// retryPeriod and retryTimeout: the first requests may come before the server
-	// has all its storage. A server that cannot be given its roles must not run.
+	// retryPeriod and retryTimeout: the first requests may be sent before the server
+	// has all its storage. A server without its roles must not run.
 	retryPeriod  = 50 * time.Millisecond
 	retryTimeout = 30 * time.Second
-	// workers is how many objects are looked at together: enough for etcd to
-	// answer several writes with one fsync.
+	// workers is how many objects are handled at a time: enough for etcd to complete
+	// several writes with one fsync.
 	workers = 16
 )
 
-// Replaced are upstream's hooks that Hook stands in for.
+// Replaced returns the names of upstream's hooks that Hook replaces.
 func Replaced() []string {
 	return []string{rbacrest.PostStartHookName, schedulingrest.PostStartHookName}
 }
 
-// Hook returns when all objects are there and right. /readyz waits for it.
+// Hook returns when all objects exist and are correct. /readyz waits for it.
 func Hook(hook genericapiserver.PostStartHookContext) error {
 	config := rest.CopyConfig(hook.LoopbackClientConfig)
 	config.QPS = -1 // no limit: some two hundred requests follow
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make client for bootstrap: %w", err)
+		return fmt.Errorf("create client for bootstrap: %w", err)
 	}
 	var last error
 	err = wait.PollUntilContextTimeout(hook.Context, retryPeriod, retryTimeout, true,
 		func(ctx context.Context) (bool, error) {
 			if last = Ensure(ctx, client); last != nil {
-				klog.V(2).InfoS("Bootstrap is tried again", "err", last)
+				klog.V(2).InfoS("Failed to create the default roles; retrying", "error", last)
 			}
 			return last == nil, nil
 		})

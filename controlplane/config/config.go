@@ -1,5 +1,5 @@
-// Package config holds what the caller asked of berth-controlplane, checks it,
-// and makes every path and derived value from it.
+// Package config holds the command line of berth-controlplane, validates it, and
+// derives all paths and other values from it.
 package config
 
 import (
@@ -18,12 +18,11 @@ import (
 // the last of them zero.
 const maxUnixPath = 107
 
-// Config is the command line as given. Only Validate and the methods below make
-// anything of it.
+// Config is the command line as given. The methods derive everything else from it.
 type Config struct {
-	// DataDir holds what must outlive a reboot: pki, kubeconfigs, etcd.
+	// DataDir holds what must survive a reboot: pki, kubeconfigs, etcd.
 	DataDir string
-	// RunDir holds what need not: sockets and generated configuration. Its path
+	// RunDir holds what need not survive: sockets and generated configuration. Its path
 	// must be short, because unix socket paths end at 107 bytes.
 	RunDir string
 	// APIPort is the TCP port of the API server on every bind address.
@@ -40,8 +39,8 @@ type Config struct {
 	ServiceCIDR string
 	// PodCIDR is the range that node.spec.podCIDR is allocated from.
 	PodCIDR string
-	// NodeName and NodeIP name the node whose kubelet gets its certificates from
-	// here. NodeIP may be empty.
+	// NodeName and NodeIP identify the node for whose kubelet certificates are
+	// issued here. NodeIP may be empty.
 	NodeName string
 	NodeIP   string
 	// LogLevel is debug, info, warn or error.
@@ -51,7 +50,7 @@ type Config struct {
 	UnsafeNoFsync bool
 }
 
-// Validate returns the first thing wrong with c, naming the flag.
+// Validate returns the first error in c; it names the flag.
 func (c *Config) Validate() error {
 	checks := []func() error{
 		c.validatePaths, c.validatePort, c.validateAddresses, c.validateCIDRs, c.validateNode, c.validateLogLevel,
@@ -174,23 +173,23 @@ func (c *Config) EtcdDataDir() string { return filepath.Join(c.DataDir, "etcd") 
 func (c *Config) PKIDir() string { return filepath.Join(c.DataDir, "pki") }
 
 // AuthenticationConfigFile is the API server's authentication configuration,
-// written anew at each start.
+// written at each start.
 func (c *Config) AuthenticationConfigFile() string {
 	return filepath.Join(c.RunDir, "authentication.yaml")
 }
 
-// SchedulerConfigFile is the scheduler's configuration, written anew at each start.
+// SchedulerConfigFile is the scheduler's configuration, written at each start.
 func (c *Config) SchedulerConfigFile() string { return filepath.Join(c.RunDir, "scheduler.json") }
 
 // AdminKubeconfig is the kubeconfig of the cluster's owner.
 func (c *Config) AdminKubeconfig() string { return filepath.Join(c.DataDir, "admin.kubeconfig") }
 
-// Kubeconfig is the kubeconfig of one part of the cluster.
+// Kubeconfig is the kubeconfig of one component of the cluster.
 func (c *Config) Kubeconfig(part string) string {
 	return filepath.Join(c.KubeconfigDir(), part+".kubeconfig")
 }
 
-// KubeconfigDir is where the kubeconfigs of the parts lie.
+// KubeconfigDir is the directory of the kubeconfigs of the components.
 func (c *Config) KubeconfigDir() string { return filepath.Join(c.DataDir, "kubeconfigs") }
 
 // ServerURL is the address of the API server in every kubeconfig.

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Parse reads a command line (without the program's name) and checks it. Help
-// that is asked for goes to help, and the error is pflag.ErrHelp.
+// Parse parses and validates a command line, without the program's name. If the
+// command line requests help, it writes that to help and returns pflag.ErrHelp.
 func Parse(args []string, help io.Writer) (*Config, error) {
 	c := &Config{}
 	flags := pflag.NewFlagSet("berth-controlplane", pflag.ContinueOnError)

@@ -1,5 +1,5 @@
 // Package controllermanager runs kube-controller-manager inside this process,
-// without the two controllers that Berth has its own of.
+// without the two controllers that Berth replaces.
 package controllermanager
 
 import (
@@ -27,7 +27,7 @@ type Manager struct{ config *config.Config }
 func New(config *config.Config) *Manager { return &Manager{config: config} }
 
 // Run works until ctx ends; ready is called once, when the first watch of its
-// informers has been answered. The API server must be ready before.
+// informers has been accepted. The API server must be ready before.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	o, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
@@ -66,7 +66,7 @@ func Args(c *config.Config) []string {
 		"--secure-port=0", // nothing else may listen
 		"--leader-elect=false",
 		"--profiling=false",
-		// Ours stand in for these two.
+		// Berth replaces these two.
 		"--controllers=*,-persistentvolume-attach-detach-controller,-replicaset-controller",
 		// Below zero: no client-side limit. Upstream's 20 a second alone makes 200
 		// claims take 48 s. Burst has no meaning then, but must not be 0.

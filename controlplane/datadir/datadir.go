@@ -1,5 +1,5 @@
-// Package datadir guards a data directory: one process at a time, and none that
-// is older than the data.
+// Package datadir locks a data directory for one process at a time, and refuses
+// data of a newer version.
 package datadir
 
 import (
@@ -32,11 +32,11 @@ type Versions struct {
 	Etcd       string `json:"etcd"`
 }
 
-// Lock is the right to use a data directory.
+// Lock is the lock of a data directory.
 type Lock struct{ file *os.File }
 
-// Acquire makes dir if missing and locks it. The lock ends with Release or with
-// the process, however that ends. If another process has it, the error names it.
+// Acquire creates dir if missing and locks it. The lock ends with Release or with
+// the process. If another process holds it, the error names that process.
 func Acquire(dir string) (*Lock, error) {
 	if err := atomicfile.Dir(dir); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func Acquire(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock data directory %q: %w", dir, err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(path) // only to say more: empty is fine
+		holder, _ := os.ReadFile(path) // only for the error: empty is fine
 		err = fmt.Errorf("data directory %q is in use by %s: stop it first", dir, describe(holder, err))
 		return nil, errors.Join(err, file.Close())
 	}
@@ -57,7 +57,7 @@ func Acquire(dir string) (*Lock, error) {
 	return &Lock{file: file}, nil
 }
 
-// Release gives the directory back.
+// Release unlocks the directory.
 func (l *Lock) Release() error {
 	if err := l.file.Close(); err != nil {
 		return fmt.Errorf("unlock data directory: %w", err)

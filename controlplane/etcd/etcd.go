@@ -23,19 +23,19 @@ const quotaBytes = 8 << 30
 const memberURL = "http://localhost:2380"
 
 // A lone member elects itself after one to two election timeouts, at every
-// start, and has no peer that a short one could unsettle: etcd's default of 1 s
+// start, and has no peer that a short one could disturb: etcd's default of 1 s
 // would be the longest wait of the whole start.
 const (
 	tickMs     = 20
 	electionMs = 100
 )
 
-// Config says where the store lies and where it serves.
+// Config configures the store.
 type Config struct {
-	// DataDir is the member's directory. It is made with mode 0700.
+	// DataDir is the member's directory. It is created with mode 0700.
 	DataDir string
-	// Socket is the absolute path of the unix socket. Its directory is made with
-	// mode 0700: whoever can open the socket owns the cluster.
+	// Socket is the absolute path of the unix socket. Its directory is created
+	// with mode 0700: access to the socket is access to the whole cluster.
 	Socket string
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
@@ -53,7 +53,7 @@ type Server struct{ config Config }
 func New(config Config) *Server { return &Server{config: config} }
 
 // Run serves until ctx ends and then stops cleanly; ready is called once, when
-// requests are answered. An end that ctx did not ask for is an error.
+// requests are served. It is an error if the store ends before ctx does.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	for _, dir := range []string{s.config.DataDir, filepath.Dir(s.config.Socket)} {
 		if err := atomicfile.Dir(dir); err != nil {
@@ -101,7 +101,7 @@ func (s *Server) embedConfig() (*embed.Config, error) {
 	config.ListenPeerUrls = nil
 	config.AdvertisePeerUrls = []url.URL{*member}
 	config.ListenClientUrls = []url.URL{{Scheme: "unix", Path: s.config.Socket}}
-	config.AdvertiseClientUrls = []url.URL{*member} // must look like host:port; no client asks for it
+	config.AdvertiseClientUrls = []url.URL{*member} // must look like host:port; no client uses it
 	config.InitialCluster = config.Name + "=" + memberURL
 	config.EnableGRPCGateway = false
 	config.TickMs, config.ElectionMs = tickMs, electionMs

@@ -1,6 +1,6 @@
-// Package gctuner has Go's garbage collector work less often while the process allocates much, and as usual otherwise.
+// Package gctuner makes Go's garbage collector run less often while the process allocates much memory.
 //
-// A control plane at rest should be small, and one that creates hundreds of objects at once should not spend a sixth of
-// its time on looking for garbage. One value of GOGC gives either the one or the other; what changes it here is the rate
-// at which memory is allocated. That is looked at after each collection, and by a timer while it is high, never at rest.
+// An idle control plane should be small, and one that creates hundreds of objects at once should not spend a sixth of its
+// time on garbage collection. No single value of GOGC does both, so the package changes it with the rate at which memory
+// is allocated. It reads that rate after each collection, and periodically while it is high, but never while it is low.
 package gctuner

@@ -12,24 +12,24 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// quietPeriod is how long little must have been allocated before what the garbage took is given back.
+// quietPeriod is how long the allocation rate must be low before memory is returned to the system.
 const quietPeriod = 5 * time.Second
 
-// Run has the collector's pace follow what the process does, until ctx ends. It changes the whole process: run it once.
-// The environment variable GOGC overrules it: then it does nothing. GOMEMLIMIT holds as ever.
+// Run adjusts the garbage collector to the allocation rate until ctx ends. It changes the whole process: run it once. If the
+// environment variable GOGC is set, it does nothing. GOMEMLIMIT applies as usual.
 func Run(ctx context.Context) error {
 	if os.Getenv("GOGC") != "" {
 		return nil
 	}
 	memory, err := availableMemory()
 	if err != nil {
-		return fmt.Errorf("pace the garbage collector: %w", err)
+		return fmt.Errorf("tune the garbage collector: %w", err)
 	}
 	run(ctx, maxGarbageFor(memory), quietPeriod)
 	return nil
 }
 
-// availableMemory is the machine's memory, in bytes, or what of it the process's control groups allow.
+// availableMemory returns the machine's memory, or the limit of the process's cgroup if that is lower, in bytes.
 func availableMemory() (uint64, error) {
 	machine, err := memlimit.FromSystem()
 	if err != nil {
@@ -38,7 +38,7 @@ func availableMemory() (uint64, error) {
 	if limit, err := memlimit.FromCgroup(); err == nil {
 		return min(machine, limit), nil
 	}
-	return machine, nil // no limit, or no control groups
+	return machine, nil // no limit, or no cgroups
 }
 
 func run(ctx context.Context, garbage uint64, rest time.Duration) {
@@ -46,7 +46,7 @@ func run(ctx context.Context, garbage uint64, rest time.Duration) {
 	collected := make(chan struct{}, 1)
 	notifyCollections(ctx, collected)
 	ticks := time.NewTicker(rest)
-	ticks.Stop() // there is nothing to look at before it is busy
+	ticks.Stop() // until the process is busy
 	defer ticks.Stop()
 	for {
 		busy, percent := p.busy, p.percent()
@@ -77,11 +77,11 @@ func readSample() sample {
 	return sample{at: time.Now(), allocated: values[0].Value.Uint64(), live: values[1].Value.Uint64()}
 }
 
-// collectionMarker is an object that nothing holds, so that each collection finds it.
+// collectionMarker is an object without references, so that each collection finalizes it.
 type collectionMarker struct{ _ [16]byte }
 
-// notifyCollections tells of each collection, some time after it, until ctx ends. One that was not heard of yet stands for
-// those after it.
+// notifyCollections sends to the channel some time after each collection, until ctx ends. A value that was not received yet
+// also stands for the collections that follow.
 func notifyCollections(ctx context.Context, collected chan<- struct{}) {
 	runtime.SetFinalizer(&collectionMarker{}, func(*collectionMarker) {
 		if ctx.Err() != nil {

@@ -3,44 +3,44 @@ package gctuner
 import "time"
 
 const (
-	// idlePercent is Go's own pace: a collection when garbage is as large as what lives. busyPercent is the most: a
-	// process that has little has no use for more, and one that has just started is not to look large.
+	// idlePercent is Go's default: a collection when garbage is as large as the live heap. busyPercent is the most: a
+	// small process gains nothing from more, and one that has just started should not become large.
 	idlePercent = 100
 	busyPercent = 400
-	// busyRate, in bytes a second, is where calm ends. A cluster at rest allocates a hundredth of it; one that starts
-	// Pods or binds claims, several times as much.
+	// busyRate, in bytes a second, is the allocation rate of a busy process. An idle cluster allocates a hundredth of
+	// it; one that starts Pods or binds claims, several times as much.
 	busyRate = 32 << 20
-	// maxGarbage, in bytes, is what may lie uncollected beside what lives, and memoryShare what part of the machine's
-	// memory, or of what a control group allows of it, that may be.
+	// maxGarbage, in bytes, is the most garbage beside the live heap, and memoryShare the part of the machine's memory,
+	// or of the cgroup's limit, that it may be.
 	maxGarbage  = 512 << 20
 	memoryShare = 32
 )
 
-// maxGarbageFor is how much garbage may lie where there are so many bytes of memory.
+// maxGarbageFor returns the most garbage, in bytes, for a memory of that size.
 func maxGarbageFor(memory uint64) uint64 { return min(maxGarbage, memory/memoryShare) }
 
-// sample is what the process is at.
+// sample is the memory of the process at one moment.
 type sample struct {
 	at time.Time
-	// allocated is how many bytes were allocated since the process began, live how many the last collection left.
+	// allocated is the number of bytes allocated since the process started, live the number that the last collection kept.
 	allocated, live uint64
 }
 
-// busySince returns whether more was allocated since then than at rest.
+// busySince reports whether the allocation rate since then was that of a busy process.
 func (s sample) busySince(then sample) bool {
 	seconds := s.at.Sub(then.at).Seconds()
 	return seconds > 0 && float64(s.allocated-then.allocated)/seconds >= busyRate
 }
 
-// tuner finds the pace. It is not safe for concurrent use.
+// tuner computes GOGC. It is not safe for concurrent use.
 type tuner struct {
 	garbage uint64
 	busy    bool
-	// collected is the last collection's sample, ticked the last tick's, or that with which it became busy.
+	// collected is the sample of the last collection, ticked that of the last tick or of the change to busy.
 	collected, ticked sample
 }
 
-// onCollection takes note of a collection that has just ended.
+// onCollection updates the tuner after a collection.
 func (p *tuner) onCollection(now sample) {
 	if !p.busy && now.busySince(p.collected) {
 		p.busy, p.ticked = true, now
@@ -48,13 +48,13 @@ func (p *tuner) onCollection(now sample) {
 	p.collected = now
 }
 
-// onTick takes note that time has gone by since it became busy, or since the last tick.
+// onTick updates the tuner some time after the change to busy or after the last tick.
 func (p *tuner) onTick(now sample) {
 	p.busy = now.busySince(p.ticked)
 	p.ticked = now
 }
 
-// percent is the GC percentage that is right now.
+// percent returns the value of GOGC for the current state.
 func (p *tuner) percent() int {
 	if !p.busy || p.collected.live == 0 {
 		return idlePercent

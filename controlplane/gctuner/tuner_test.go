@@ -26,20 +26,20 @@ func TestPercentFollowsAllocationRate(t *testing.T) {
 		return now
 	}
 	p.onCollection(after(30, 100*mib, 100*mib))
-	require.Equal(t, 100, p.percent(), "at rest")
+	require.Equal(t, 100, p.percent(), "idle")
 	p.onCollection(after(1, 100*mib, 200*mib))
-	require.Equal(t, 200, p.percent(), "busy: so much that 400 MiB of garbage may lie")
+	require.Equal(t, 200, p.percent(), "busy: 400 MiB of garbage are allowed")
 	p.onCollection(after(4, 400*mib, 20*mib))
-	require.Equal(t, 400, p.percent(), "not 20 times of what lives")
+	require.Equal(t, 400, p.percent(), "not 20 times the live heap")
 	p.onCollection(after(4, 40*mib, 900*mib))
-	require.Equal(t, 100, p.percent(), "never more often than Go would by itself")
-	require.True(t, p.busy, "one slow collection is no rest")
+	require.Equal(t, 100, p.percent(), "never more often than by default")
+	require.True(t, p.busy, "one slow collection does not end it")
 	p.onTick(after(1, 0, 200*mib))
-	require.True(t, p.busy, "much since the last tick, though not just now")
+	require.True(t, p.busy, "busy since the last tick, though not just now")
 	p.onTick(after(10, 10*mib, 200*mib))
-	require.Equal(t, 100, p.percent(), "at rest again")
+	require.Equal(t, 100, p.percent(), "idle again")
 	p.onCollection(after(0, 300*mib, 100*mib))
-	require.Equal(t, 100, p.percent(), "no time went by")
+	require.Equal(t, 100, p.percent(), "no time has passed")
 }
 
 func TestSmallMachinesKeepLessGarbage(t *testing.T) {
@@ -70,7 +70,7 @@ func TestProcessThatIsBusyAndThenRests(t *testing.T) {
 	require.Eventually(t, func() bool { return currentGCPercent() == idlePercent }, time.Minute, time.Millisecond, "allocates nothing")
 }
 
-// currentGCPercent is the percentage that the collector goes by.
+// currentGCPercent returns the collector's current GOGC.
 func currentGCPercent() uint64 {
 	value := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(value)
@@ -90,7 +90,7 @@ func TestNotifyCollections(t *testing.T) {
 	}
 }
 
-// collectUntilNotified has collections run until one is told of: the next one may be over before it is known that the last one was.
+// collectUntilNotified runs collections until one is notified: the next one may end before the last one is known to have ended.
 func collectUntilNotified(collected <-chan struct{}) {
 	for {
 		runtime.GC()

@@ -1,4 +1,4 @@
-// Package kubeconfig keeps one self-contained kubeconfig file for each identity
+// Package kubeconfig maintains one self-contained kubeconfig file for each identity
 // of the cluster: address, authority, certificate and key are all in it.
 package kubeconfig
 
@@ -16,11 +16,11 @@ import (
 	"github.com/berth-dev/berth/controlplane/pki"
 )
 
-// name is what cluster, user and context are called in every file.
+// name is the name of cluster, user and context in every file.
 const name = "berth"
 
-// Prepare makes the directories that will hold kubeconfigs private and removes
-// what an interrupted Ensure left in them.
+// Prepare makes the directories of kubeconfigs private and removes what an
+// interrupted Ensure left in them.
 func Prepare(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := atomicfile.Dir(dir); err != nil {
@@ -34,15 +34,15 @@ func Prepare(dirs ...string) error {
 }
 
 // Ensure makes path hold a kubeconfig that reaches server as id. One that
-// already does, and not near its end, is left untouched; anything else there,
-// readable or not, is replaced.
+// already does, and does not expire soon, is left unchanged; any other file is
+// replaced, readable or not.
 func Ensure(path, server string, authority *pki.Authority, id pki.Identity, now time.Time) error {
 	if isCurrent(path, server, authority, id, now) {
 		return nil
 	}
 	cert, key, err := authority.Issue(id, now)
 	if err != nil {
-		return fmt.Errorf("make kubeconfig %q: %w", path, err)
+		return fmt.Errorf("create kubeconfig %q: %w", path, err)
 	}
 	config := clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{

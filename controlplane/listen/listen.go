@@ -1,5 +1,5 @@
-// Package listen makes one listener of several addresses, because kube-apiserver
-// serves exactly one.
+// Package listen combines listeners on several addresses into one, because
+// kube-apiserver serves exactly one.
 package listen
 
 import (
@@ -32,7 +32,7 @@ type accepted struct {
 }
 
 // Open listens with TCP on port of each address, or on none of them: the error
-// names the address that could not be had. There must be at least one.
+// names the address that failed. There must be at least one.
 func Open(ctx context.Context, addresses []string, port int) (*Listener, error) {
 	if len(addresses) == 0 {
 		return nil, errors.New("listen: no address given")
@@ -53,9 +53,9 @@ func Open(ctx context.Context, addresses []string, port int) (*Listener, error) 
 func advice(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return ": another process listens there; stop it or choose another --api-port"
+		return ": another process listens on it; stop it or choose another --api-port"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return ": no interface of this machine has the address; make it first or change --bind-address"
+		return ": no interface of this machine has the address; add it or change --bind-address"
 	default:
 		return ""
 	}
@@ -91,7 +91,7 @@ func (l *Listener) Close() error {
 	var errs []error
 	l.close.Do(func() {
 		close(l.done)
-		l.start.Do(func() {}) // an Accept that comes later starts nothing
+		l.start.Do(func() {}) // a later Accept starts nothing
 		for _, listener := range l.listeners {
 			errs = append(errs, listener.Close())
 		}
@@ -113,7 +113,7 @@ func (l *Listener) acceptFrom(listener net.Listener) {
 		case l.accepted <- accepted{conn, err}:
 		case <-l.done:
 			if conn != nil {
-				_ = conn.Close() // nobody will ever read it
+				_ = conn.Close() // no Accept will return it
 			}
 			return
 		}

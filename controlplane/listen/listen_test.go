@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open listens on addresses at a port that was free a moment ago, and still is: any other program may have taken it.
+// open listens on addresses at a free port, and tries another one if some program has just started to use it.
 func open(t *testing.T, addresses ...string) (*listen.Listener, int) {
 	t.Helper()
 	var listener *listen.Listener
@@ -62,7 +62,7 @@ func TestCloseEndsAWaitingAccept(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestConnectionNobodyAcceptedIsClosed(t *testing.T) {
+func TestUnacceptedConnectionIsClosed(t *testing.T) {
 	listener, port := open(t, "127.0.0.1", "127.0.0.2")
 	var conns []net.Conn
 	for range 3 {
@@ -76,7 +76,7 @@ func TestConnectionNobodyAcceptedIsClosed(t *testing.T) {
 	require.NoError(t, listener.Close())
 	for _, conn := range conns {
 		_, err := conn.Read(make([]byte, 1))
-		require.Error(t, err, "the peer must learn that nobody serves it")
+		require.Error(t, err, "the peer must learn that it is not served")
 		require.NoError(t, conn.Close())
 	}
 }
@@ -89,7 +89,7 @@ func TestTakenAddressIsNamedAndNothingStaysOpen(t *testing.T) {
 	require.NoError(t, holder.Close())
 
 	again, err := listen.Open(t.Context(), []string{"127.0.0.1", "127.0.0.2"}, port)
-	require.NoError(t, err, "the failed attempt has let go of 127.0.0.1")
+	require.NoError(t, err, "the failed attempt has released 127.0.0.1")
 	require.NoError(t, again.Close())
 }
 

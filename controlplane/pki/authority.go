@@ -19,15 +19,15 @@ import (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// leafLife and renewBefore together give a process that is never restarted
-	// at least a year: certificates are renewed at start only.
+	// leafLife and renewBefore together allow a process to run for at least a
+	// year: certificates are renewed at the start only.
 	leafLife    = 2 * 365 * 24 * time.Hour
 	renewBefore = 365 * 24 * time.Hour
-	// backdate forgives a client whose clock is behind.
+	// backdate tolerates a client whose clock is behind.
 	backdate = time.Hour
 )
 
-// Identity is what a certificate says about its holder.
+// Identity is the content of a certificate.
 type Identity struct {
 	CommonName    string
 	Organizations []string
@@ -45,15 +45,15 @@ type Authority struct {
 	key     crypto.Signer
 }
 
-// CertPEM is the authority's certificate, which whoever verifies its
-// certificates needs. The caller must not change it.
+// CertPEM is the authority's certificate, which is needed to verify the
+// certificates that it signs. The caller must not change it.
 func (a *Authority) CertPEM() []byte { return a.certPEM }
 
-// Issue makes a new key and a certificate for it, valid from now on.
+// Issue creates a key and a certificate for it, valid from now on.
 func (a *Authority) Issue(id Identity, now time.Time) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make key of %q: %w", id.CommonName, err)
+		return nil, nil, fmt.Errorf("create key of %q: %w", id.CommonName, err)
 	}
 	template, err := template(pkix.Name{CommonName: id.CommonName, Organization: id.Organizations}, now, leafLife)
 	if err != nil {
@@ -76,9 +76,9 @@ func (a *Authority) Issue(id Identity, now time.Time) (certPEM, keyPEM []byte, e
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM, nil
 }
 
-// Check returns nil if the pair may be used on as id's: it belongs together, was
-// signed by a, says what id says, and is not near its end. Otherwise the error
-// is the reason to issue a new pair.
+// Check returns nil if the pair can still be used for id: key and certificate
+// match, a has signed it, it names id, and it does not expire soon. Otherwise the
+// error is the reason to issue a new pair.
 func (a *Authority) Check(certPEM, keyPEM []byte, id Identity, now time.Time) error {
 	cert, _, err := parsePair(certPEM, keyPEM)
 	if err != nil {
@@ -106,7 +106,7 @@ func (a *Authority) Check(certPEM, keyPEM []byte, id Identity, now time.Time) er
 	return nil
 }
 
-// newAuthority makes the self-signed certificate of key.
+// newAuthority creates the self-signed certificate of key.
 func newAuthority(name string, key *ecdsa.PrivateKey, now time.Time) (*Authority, error) {
 	template, err := template(pkix.Name{CommonName: name}, now, authorityLife)
 	if err != nil {
@@ -127,7 +127,7 @@ func newAuthority(name string, key *ecdsa.PrivateKey, now time.Time) (*Authority
 	}, nil
 }
 
-// loadAuthority reads what newAuthority made.
+// loadAuthority parses what newAuthority has created.
 func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
 	cert, key, err := parsePair(certPEM, keyPEM)
 	if err != nil {
@@ -145,7 +145,7 @@ func loadAuthority(certPEM, keyPEM []byte, now time.Time) (*Authority, error) {
 func template(subject pkix.Name, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return nil, fmt.Errorf("make serial number: %w", err)
+		return nil, fmt.Errorf("create serial number: %w", err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)), // RFC 5280: positive

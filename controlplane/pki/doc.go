@@ -1,9 +1,9 @@
-// Package pki makes and keeps the certificates and keys of one cluster.
+// Package pki creates and maintains the certificates and keys of one cluster.
 //
-// Ensure is idempotent: what is there and still fits is kept, what is missing,
-// near its end or no longer fits the flags is made anew. Every file is written
-// whole or not at all, a key before its certificate, so a crash leaves at worst
-// a key without a certificate, which the next start completes. Only a lost or
-// damaged authority is not repaired: making a new one would cut off everything
-// that trusts the old one, so Ensure says what to do and leaves it.
+// Ensure is idempotent: it keeps what exists and still matches the flags, and
+// creates what is missing, expires soon or no longer matches. Every file is
+// written atomically, a key before its certificate, so a crash leaves at worst a
+// key without a certificate, which the next start completes. Only a lost or damaged
+// authority is not repaired, because nothing that trusts the old one would trust a
+// new one: Ensure returns an error that says what to do.
 package pki

@@ -30,7 +30,7 @@ const (
 	ServiceAccount         = "sa"
 )
 
-// Spec is what the serving certificates must be good for.
+// Spec has the names and addresses of the serving certificates.
 type Spec struct {
 	// Addresses are the API server's: bind and advertise addresses and the
 	// address of the Service default/kubernetes. Empty strings are skipped.
@@ -40,9 +40,9 @@ type Spec struct {
 	NodeIP   string
 }
 
-// Ensure makes dir hold everything the cluster needs and returns the cluster's
-// authority, which signs the identities in kubeconfigs. It must not run twice at
-// the same time on one dir.
+// Ensure creates what is missing in dir and returns the cluster's authority, which
+// signs the identities in kubeconfigs. It must not run twice at the same time on one
+// dir.
 func Ensure(dir string, spec Spec, now time.Time) (*Authority, error) {
 	if err := atomicfile.Dir(dir); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (s Spec) kubelet() Identity {
 	}
 }
 
-// dedupe sorts names and drops doubles and empty ones, so that the same flags in
-// another order need no new certificate.
+// dedupe sorts names and removes duplicates and empty ones, so that the same flags
+// in another order need no new certificate.
 func dedupe(names []string) []string {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	slices.Sort(names)
@@ -115,7 +115,7 @@ func parseIPs(texts []string) []net.IP {
 	return ips
 }
 
-// ensureAuthority loads an authority, completes a half-made one, or makes it.
+// ensureAuthority loads an authority, completes a partly written one, or creates it.
 func ensureAuthority(dir, name, commonName string, now time.Time) (*Authority, error) {
 	certPath, keyPath := paths(dir, name)
 	certPEM, certErr := os.ReadFile(certPath)
@@ -168,9 +168,9 @@ func ensureLeaf(dir, name string, signer *Authority, id Identity, now time.Time)
 	return atomicfile.Write(certPath, certPEM)
 }
 
-// ensureServiceAccountKeys keeps the key that signs service-account tokens. The
-// public half is derived, so it is repaired; a damaged private half is not,
-// because every token in use would become invalid without a word.
+// ensureServiceAccountKeys maintains the key that signs service-account tokens. The
+// public key is derived, so it is repaired; a damaged private key is not, because
+// every token in use would become invalid without notice.
 func ensureServiceAccountKeys(dir string) error {
 	keyPath := filepath.Join(dir, ServiceAccount+".key")
 	pubPath := filepath.Join(dir, ServiceAccount+".pub")
@@ -203,7 +203,7 @@ func ensureServiceAccountKeys(dir string) error {
 func newKeyFile(path string) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make key %q: %w", path, err)
+		return nil, fmt.Errorf("create key %q: %w", path, err)
 	}
 	keyPEM, err := encodeKey(key)
 	if err != nil {
@@ -217,7 +217,7 @@ func paths(dir, name string) (certPath, keyPath string) {
 }
 
 func remedy(dir string) string {
-	return fmt.Sprintf("restore it from a backup, or remove the directory %q to give the cluster new certificates "+
+	return fmt.Sprintf("restore it from a backup, or remove the directory %q to create new certificates "+
 		"(copies of its kubeconfigs and tokens in use then stop working)", dir)
 }
 

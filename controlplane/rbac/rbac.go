@@ -1,4 +1,4 @@
-// Package rbac gives the parts of Berth the rights that they need, and no more.
+// Package rbac grants the components of Berth the permissions that they need, and no more.
 package rbac
 
 import (
@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// store is what ensure needs of the typed client of one kind.
+// store is the part of a typed client that ensure uses.
 type store[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
@@ -21,7 +21,7 @@ type store[T any] interface {
 }
 
 // Ensure creates the roles and bindings that are missing and corrects those that
-// differ. It may run at every start: what is right already is only read.
+// differ. It may run at every start: correct objects are only read.
 func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	api := client.RbacV1()
 	for _, part := range components() {
@@ -49,7 +49,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	if err := ensureClusterBinding(ctx, client, "berth:apiserver-kubelet-client", kubeletAdmin, KubeletClientUser); err != nil {
 		return err
 	}
-	// That role leaves out two of the paths that a node serves. Who may use a node's proxy may do more than these.
+	// That role omits two of the paths that a node serves. They allow less than the node's proxy does, which it includes.
 	role := &rbacv1.ClusterRole{ObjectMeta: meta(KubeletProxyRole, ""), Rules: []rbacv1.PolicyRule{
 		rule("", []string{"create"}, "nodes/checkpoint"), rule("", []string{"get"}, "nodes/statusz"),
 	}}
@@ -71,8 +71,8 @@ func ensureClusterBinding(ctx context.Context, client kubernetes.Interface, name
 	return nil
 }
 
-// ensure makes the stored object like want; change copies want's content into
-// have and says whether that made a difference.
+// ensure creates the object or corrects its content; change copies the content of
+// want into have and reports whether that changed it.
 func ensure[T metav1.Object](ctx context.Context, objects store[T], want T, change func(have, want T) bool) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		have, err := objects.Get(ctx, want.GetName(), metav1.GetOptions{})

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/rbac"
 )
 
-// writes are the verbs and resources of what changed the API.
+// writes returns the verbs and resources of the requests that changed something.
 func writes(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
@@ -35,7 +35,7 @@ func TestEnsureTwiceWritesOnce(t *testing.T) {
 	require.Empty(t, writes(client))
 }
 
-func TestEnsureTakesBackWhatWasChanged(t *testing.T) {
+func TestEnsureRevertsChanges(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	roles := client.RbacV1().ClusterRoles()
@@ -62,7 +62,7 @@ func TestEnsureTakesBackWhatWasChanged(t *testing.T) {
 	require.Equal(t, want.Rules, role.Rules)
 }
 
-// allowed says whether rules allow verb on resource of group.
+// allowed reports whether rules allow verb on resource of group.
 func allowed(rules []rbacv1.PolicyRule, verb, group, resource string) bool {
 	return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
 		return slices.Contains(rule.Verbs, verb) && slices.Contains(rule.APIGroups, group) &&
@@ -70,7 +70,7 @@ func allowed(rules []rbacv1.PolicyRule, verb, group, resource string) bool {
 	})
 }
 
-func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
+func TestComponentsHaveTheLeastPermissions(t *testing.T) {
 	client := fake.NewClientset()
 	require.NoError(t, rbac.Ensure(t.Context(), client))
 	tests := []struct {
@@ -114,7 +114,7 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		require.NoError(t, err)
 		for _, rule := range role.Rules {
 			require.NotContains(t, append(append(rule.Verbs, rule.Resources...), rule.APIGroups...), "*", user)
-			if user != rbac.AttacherUser && user != rbac.ProvisionUser { // theirs are named by volumes and storage classes
+			if user != rbac.AttacherUser && user != rbac.ProvisionUser { // volumes and storage classes name their Secrets
 				require.NotContains(t, rule.Resources, "secrets", user)
 			}
 		}
@@ -123,7 +123,7 @@ func TestPartsMayDoTheirWorkAndNoMore(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, allowed(leases.Rules, "update", "coordination.k8s.io", "leases"))
 		require.Equal(t, user == rbac.ProvisionUser,
-			allowed(leases.Rules, "create", "storage.k8s.io", "csistoragecapacities"), "room is published by one part")
+			allowed(leases.Rules, "create", "storage.k8s.io", "csistoragecapacities"), "one component publishes capacity")
 	}
 }
 

@@ -2,8 +2,8 @@ package rbac
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// Users: the common names of the certificates of Berth's parts. Each is also
-// the name of the part's cluster role, its role in kube-system and the bindings.
+// Users: the common names of the certificates of Berth's components. Each is also
+// the name of the component's cluster role, its role in kube-system and the bindings.
 const (
 	ProvisionUser    = "berth:provision"
 	AttachDetachUser = "berth:attachdetach"
@@ -11,7 +11,7 @@ const (
 	ReplicaSetUser   = "berth:replicaset"
 	// KubeletClientUser is the API server towards kubelets (logs, exec, proxy).
 	KubeletClientUser = "kube-apiserver-kubelet-client"
-	// KubeletProxyRole is what the API server may ask of kubelets beside upstream's role for it.
+	// KubeletProxyRole is what the API server may request from kubelets beside upstream's role for it.
 	KubeletProxyRole = "berth:apiserver-kubelet-proxy"
 )
 
@@ -30,11 +30,11 @@ func components() []component {
 		{ProvisionUser, []rbacv1.PolicyRule{
 			rule("", write, "persistentvolumes"),
 			rule("", []string{"get", "list", "watch", "update", "patch"}, "persistentvolumeclaims"),
-			rule("", []string{"patch"}, "persistentvolumeclaims/status"), // how far a volume is that grows
+			rule("", []string{"patch"}, "persistentvolumeclaims/status"), // the progress of an expansion
 			rule("", read, "nodes", "pods"),
 			rule("storage.k8s.io", read, "storageclasses", "csinodes", "csidrivers"),
 			rule("storage.k8s.io", []string{"list", "watch"}, "volumeattachments"),
-			// What a class or a claim may name for its driver.
+			// What a class or a claim can refer to for its driver.
 			rule("", []string{"get"}, "secrets"),
 			rule("storage.k8s.io", []string{"get"}, "volumeattributesclasses"),
 			rule("snapshot.storage.k8s.io", []string{"get"}, "volumesnapshots", "volumesnapshotcontents"),
@@ -49,7 +49,7 @@ func components() []component {
 		}},
 		{AttacherUser, []rbacv1.PolicyRule{
 			rule("", read, "persistentvolumes"),
-			// Those that a volume's field controllerPublishSecretRef names, which may be any: one at a time, never a list.
+			// The Secrets that volumes name in controllerPublishSecretRef, which may be any: single ones, never a list.
 			rule("", []string{"get"}, "secrets"),
 			rule("storage.k8s.io", []string{"get", "list", "watch", "patch"}, "volumeattachments"),
 			rule("storage.k8s.io", []string{"patch"}, "volumeattachments/status"),
@@ -65,7 +65,7 @@ func components() []component {
 	}
 }
 
-// systemRules hold in kube-system only: leader election of more than one of a part, and what it publishes there.
+// systemRules apply in kube-system only: leader election, and what components publish there.
 func systemRules(part string) []rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{rule("coordination.k8s.io", write[:6], "leases")}
 	if part == ProvisionUser {

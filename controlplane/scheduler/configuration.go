@@ -12,12 +12,12 @@ import (
 	"github.com/berth-dev/berth/controlplane/scheduler/volumebinding"
 )
 
-// configuration is kube-scheduler's configuration file: its own default profile,
-// with our plugin in the place of the one that it replaces.
+// configuration returns kube-scheduler's configuration file: its own default profile
+// with our plugin in place of the one that it replaces.
 func configuration(kubeconfig string) ([]byte, error) {
 	defaults, err := latest.Default()
 	if err != nil {
-		return nil, fmt.Errorf("make default configuration: %w", err)
+		return nil, fmt.Errorf("create default configuration: %w", err)
 	}
 	if len(defaults.Profiles) != 1 {
 		return nil, fmt.Errorf("the default configuration has %d profiles, want one", len(defaults.Profiles))

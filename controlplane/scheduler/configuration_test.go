@@ -48,10 +48,10 @@ func TestConfiguration(t *testing.T) {
 	require.Equal(t, "default-scheduler", loaded.Profiles[0].SchedulerName)
 }
 
-// TestOurPluginStandsWhereTheirsStood builds the real scheduler twice, from our
-// configuration and from its own, and wants the same plugins in the same order at
-// each extension point, but for the name of one.
-func TestOurPluginStandsWhereTheirsStood(t *testing.T) {
+// TestPluginReplacesUpstreamsEverywhere builds the real scheduler twice, from our
+// configuration and from its own, and requires the same plugins in the same order at
+// each extension point, except for the name of one.
+func TestPluginReplacesUpstreamsEverywhere(t *testing.T) {
 	defaults, err := latest.Default()
 	require.NoError(t, err)
 	theirs := build(t, defaults.Profiles)

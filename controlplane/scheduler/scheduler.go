@@ -63,7 +63,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	<-watched
 	switch {
 	case stopped:
-		return nil // upstream calls every end without leader election an error
+		return nil // upstream returns an error for every end without leader election
 	case err != nil:
 		return err
 	default:

@@ -1,5 +1,5 @@
-// Package statuspipe tells the supervisor what state each component has reached,
-// as one JSON object a line.
+// Package statuspipe writes the state that each component reaches as one JSON
+// object per line, for the process that has started this one.
 package statuspipe
 
 import (
@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// State is what a component has come to.
+// State is a state of a component.
 type State string
 
 // The states of a component, in the order in which they are reached. A component
@@ -52,18 +52,18 @@ type Writer struct {
 	out io.Writer
 }
 
-// New returns a Writer to out that counts elapsed time from now. A nil clk is
+// New returns a Writer to out that counts elapsed time from now. A nil source is
 // the real clock.
-func New(out io.Writer, clk clock.PassiveClock) *Writer {
-	if clk == nil {
-		clk = clock.RealClock{}
+func New(out io.Writer, source clock.PassiveClock) *Writer {
+	if source == nil {
+		source = clock.RealClock{}
 	}
-	return &Writer{clock: clk, started: clk.Now(), out: out}
+	return &Writer{clock: source, started: source.Now(), out: out}
 }
 
 // Report writes that component has reached state; cause is the reason of a
-// failure and may be nil. A supervisor that has gone away must not stop the
-// cluster, so the caller may ignore the error of a broken pipe.
+// failure and may be nil. The cluster goes on when its reader has ended, so the
+// caller may ignore the error of a broken pipe.
 func (w *Writer) Report(component string, state State, cause error) error {
 	event := Event{Component: component, State: state}
 	if cause != nil {

@@ -16,11 +16,11 @@ import (
 )
 
 func TestReportWritesTheDocumentedLine(t *testing.T) {
-	clk := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	fakeClock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	var out bytes.Buffer
-	w := statuspipe.New(&out, clk)
+	w := statuspipe.New(&out, fakeClock)
 
-	clk.SetTime(time.Unix(1001, 500_000_000))
+	fakeClock.SetTime(time.Unix(1001, 500_000_000))
 	require.NoError(t, w.Report(statuspipe.Etcd, statuspipe.Ready, nil))
 	require.NoError(t, w.Report(statuspipe.APIServer, statuspipe.Failed, errors.New("no \"port\"\nleft")))
 

@@ -1,5 +1,5 @@
-// Package supervisor starts components in order, notices when one ends by itself, and
-// stops what runs in the reverse order.
+// Package supervisor starts components in order, detects when one ends by itself, and
+// stops the others in reverse order.
 package supervisor
 
 import (
@@ -14,32 +14,32 @@ import (
 	"github.com/berth-dev/berth/controlplane/statuspipe"
 )
 
-// Component is one member of the stack.
+// Component is what the supervisor runs.
 type Component struct {
-	// Name stands in events and errors.
+	// Name identifies it in events and errors.
 	Name string
 	// Run works until ctx ends and calls ready once, from any goroutine, when
-	// others may rely on it. Returning nil before ctx ends is a failure unless
+	// the next components may start. Returning nil before ctx ends is a failure unless
 	// OneShot is set.
 	Run func(ctx context.Context, ready func()) error
-	// OneShot components have done their work when Run returns nil.
+	// OneShot is set if the component is complete when Run returns nil.
 	OneShot bool
 }
 
-// Reporter is told what state each component reaches.
+// Reporter records the state that each component reaches.
 type Reporter interface {
 	Report(component string, state statuspipe.State, cause error) error
 }
 
-// Deps is what a Stack works with. A nil Clock is the real one.
+// Deps are the dependencies of a Supervisor. Without a Clock it uses the real one.
 type Deps struct {
 	Reporter Reporter
 	Clock    clock.Clock
 }
 
-// Config is how a Stack behaves.
+// Config configures a Supervisor.
 type Config struct {
-	// Phases are started one after the other; the members of one phase together.
+	// Phases are started one after the other, the components of a phase together.
 	Phases [][]Component
 	// StopTimeout is how long all phases together may take to stop. What still
 	// runs then is abandoned and named in the error: the caller must exit.
@@ -50,7 +50,7 @@ type Config struct {
 type Supervisor struct {
 	deps   Deps
 	config Config
-	exits  chan exit // every member's end; wide enough that none blocks
+	exits  chan exit // of all members; its buffer holds them all
 }
 
 type exit struct {
@@ -66,8 +66,11 @@ type member struct {
 	done      chan struct{} // closed when Run has returned
 }
 
-// New returns a stack that Run starts.
-func New(deps Deps, config Config) *Supervisor {
+// New returns a Supervisor that Run starts. Deps.Reporter is required.
+func New(deps Deps, config Config) (*Supervisor, error) {
+	if deps.Reporter == nil {
+		return nil, errors.New("supervisor: Deps.Reporter is required")
+	}
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
@@ -75,7 +78,7 @@ func New(deps Deps, config Config) *Supervisor {
 	for _, phase := range config.Phases {
 		count += len(phase)
 	}
-	return &Supervisor{deps: deps, config: config, exits: make(chan exit, count)}
+	return &Supervisor{deps: deps, config: config, exits: make(chan exit, count)}, nil
 }
 
 // Run starts all phases, calls ready when all are, and works until ctx ends or a
@@ -183,6 +186,6 @@ func (s *Supervisor) stop(started []*member) error {
 }
 
 func (s *Supervisor) report(name string, state statuspipe.State, cause error) {
-	// A supervisor that has gone away must not take the cluster with it.
+	// The cluster goes on without a reader of the reports.
 	_ = s.deps.Reporter.Report(name, state, cause)
 }

@@ -52,8 +52,9 @@ func runUntilStopped(ctx context.Context, ready func()) error {
 func run(t *testing.T, ctx context.Context, ready func(), phases ...[]supervisor.Component) (string, error) {
 	t.Helper()
 	var d recordingReporter
-	s := supervisor.New(supervisor.Deps{Reporter: &d}, supervisor.Config{Phases: phases, StopTimeout: time.Minute})
-	err := s.Run(ctx, ready)
+	s, err := supervisor.New(supervisor.Deps{Reporter: &d}, supervisor.Config{Phases: phases, StopTimeout: time.Minute})
+	require.NoError(t, err)
+	err = s.Run(ctx, ready)
 	return d.String(), err
 }
 
@@ -125,7 +126,7 @@ func TestEndAfterReadyIsAFailure(t *testing.T) {
 	require.Contains(t, got, "server ready\nserver failed")
 }
 
-func TestFailedOneShotEndsTheStack(t *testing.T) {
+func TestFailedOneShotStopsAll(t *testing.T) {
 	fails := func(context.Context, func()) error { return errors.New("forbidden") }
 	_, err := run(t, t.Context(), func() {}, []supervisor.Component{{Name: "rights", Run: fails, OneShot: true}})
 	require.EqualError(t, err, "rights: forbidden")
@@ -146,22 +147,23 @@ func TestStopDuringStart(t *testing.T) {
 }
 
 func TestMemberThatDoesNotStopIsAbandonedAndNamed(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	fakeClock := clocktesting.NewFakeClock(time.Unix(0, 0))
 	release := make(chan struct{})
 	stuck := func(ctx context.Context, ready func()) error {
 		ready()
 		<-ctx.Done()
-		clk.Step(10 * time.Second) // the stop's timer runs by now: it started before the cancel
+		fakeClock.Step(10 * time.Second) // the stop's timer runs by now: it started before the cancel
 		<-release
 		return nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var d recordingReporter
-	s := supervisor.New(supervisor.Deps{Reporter: &d, Clock: clk}, supervisor.Config{
+	s, err := supervisor.New(supervisor.Deps{Reporter: &d, Clock: fakeClock}, supervisor.Config{
 		Phases: [][]supervisor.Component{{{Name: "server", Run: stuck}}}, StopTimeout: 10 * time.Second,
 	})
-	err := s.Run(ctx, cancel)
+	require.NoError(t, err)
+	err = s.Run(ctx, cancel)
 	close(release)
 	require.ErrorContains(t, err, "server did not stop within 10s")
 }

@@ -1,6 +1,6 @@
-// Package watchprobe notices the first watch that an API server answers. It is
-// the only sign of "my informers have started" that kube-controller-manager
-// gives while it serves no port of its own.
+// Package watchprobe detects the first watch that an API server accepts. It is
+// the only sign that the informers of kube-controller-manager have started while
+// it serves no port of its own.
 package watchprobe
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // Wrap returns a function for rest.Config.Wrap that calls seen once, from the
-// goroutine of the request, when the first watch has been answered with 200.
+// goroutine of the request, when the first watch has got status 200.
 // Requests and responses pass unchanged.
 func Wrap(seen func()) func(http.RoundTripper) http.RoundTripper {
 	var once sync.Once

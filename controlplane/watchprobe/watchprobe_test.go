@@ -10,7 +10,7 @@ import (
 	"github.com/berth-dev/berth/controlplane/watchprobe"
 )
 
-// stubTransport is a transport with one answer.
+// stubTransport is a transport with one response.
 type stubTransport struct {
 	status int
 	err    error
@@ -23,7 +23,7 @@ func (a stubTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Body: http.NoBody}, nil
 }
 
-func TestOnlyAnAnsweredWatchIsSeen(t *testing.T) {
+func TestOnlyAcceptedWatchIsSeen(t *testing.T) {
 	tests := []struct {
 		name, query string
 		answer      stubTransport

@@ -1,5 +1,5 @@
 // Command berth-controlplane is etcd, kube-apiserver, kube-controller-manager
-// and kube-scheduler in one process, with their certificates and rights made by
+// and kube-scheduler in one process, which creates their certificates and roles
 // itself.
 //
 // Standard output carries one JSON object for each state a component reaches
@@ -39,8 +39,7 @@ func start(args []string) int {
 		fmt.Fprintf(os.Stderr, "berth-controlplane: %v\n", err)
 		return exitUsage
 	}
-	// A supervisor that has gone away, and with it the reader of standard output,
-	// must not take the cluster with it.
+	// The cluster goes on when the reader of standard output has ended.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := stopContext()
 	defer cancel()
@@ -56,14 +55,14 @@ func start(args []string) int {
 	return 0
 }
 
-// stopContext is a context that ends when the process is asked to stop. After that
-// the next SIGTERM or SIGINT has its default effect, an end at once. SIGHUP stays
-// caught: one terminal that is closed sends several. Whoever has it ignored, as
-// nohup has, wants the process to outlive the terminal.
+// stopContext returns a context that a stop signal cancels. After that the next
+// SIGTERM or SIGINT has its default effect and ends the process at once. SIGHUP stays
+// caught, because one closed terminal sends several. If SIGHUP is ignored, as under
+// nohup, the process outlives its terminal.
 func stopContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, cancel)
-	if !signal.Ignored(syscall.SIGHUP) { // to be notified would end that
+	if !signal.Ignored(syscall.SIGHUP) { // Notify would undo that
 		hungUp, _ := signal.NotifyContext(context.Background(), syscall.SIGHUP)
 		context.AfterFunc(hungUp, cancel)
 	}

@@ -13,40 +13,40 @@ import (
 )
 
 // helperProcessEnv makes TestHelperProcess the process that the other test sends signals to.
-const helperProcessEnv = "BERTH_CONTROLPLANE_TEST_ASKED"
+const helperProcessEnv = "BERTH_CONTROLPLANE_TEST_HELPER"
 
-// TestHelperProcess stops as main does, which takes as long as its standard input is open.
+// TestHelperProcess stops as main does; the stop lasts while its standard input is open.
 func TestHelperProcess(t *testing.T) {
 	if os.Getenv(helperProcessEnv) == "" {
-		t.Skip("TestAClosedTerminalStopsInOrder runs it")
+		t.Skip("TestClosedTerminalStopsInOrder runs it")
 	}
 	ctx, cancel := stopContext()
 	defer cancel()
 	fmt.Println("running")
 	<-ctx.Done()
-	fmt.Println("asked")
-	_, _ = bufio.NewReader(os.Stdin).ReadByte() // its end is all that counts
+	fmt.Println("stopping")
+	_, _ = bufio.NewReader(os.Stdin).ReadByte() // until it is closed
 }
 
-// TestAClosedTerminalStopsInOrder sends the two SIGHUPs of one closed terminal, and has nohup keep them away.
-func TestAClosedTerminalStopsInOrder(t *testing.T) {
+// TestClosedTerminalStopsInOrder sends the two SIGHUPs of one closed terminal, with and without nohup.
+func TestClosedTerminalStopsInOrder(t *testing.T) {
 	for first, after := range map[string]syscall.Signal{"": syscall.SIGHUP, "trap '' HUP; ": syscall.SIGTERM} {
-		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", first+`exec "$0" -test.run='^TestAsked$'`, os.Args[0])
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", first+`exec "$0" -test.run='^TestHelperProcess$'`, os.Args[0])
 		cmd.Env = append(os.Environ(), helperProcessEnv+"=yes")
 		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		stdin, err := cmd.StdinPipe()
 		require.NoError(t, err)
-		caught := make(chan os.Signal, 1) // what is caught here is not ignored there, however this test was started
+		caught := make(chan os.Signal, 1) // what is caught here is not ignored in the child, however this test was started
 		signal.Notify(caught, syscall.SIGHUP)
 		err = cmd.Start()
 		signal.Stop(caught)
 		require.NoError(t, err)
 		lines := bufio.NewScanner(stdout)
-		require.True(t, lines.Scan() && lines.Text() == "running", "it says %q", lines.Text())
+		require.True(t, lines.Scan() && lines.Text() == "running", "it printed %q", lines.Text())
 		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
 		require.NoError(t, cmd.Process.Signal(after))
-		require.True(t, lines.Scan() && lines.Text() == "asked", "it says %q", lines.Text())
+		require.True(t, lines.Scan() && lines.Text() == "stopping", "it printed %q", lines.Text())
 		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
 		require.NoError(t, stdin.Close())
 		require.True(t, lines.Scan())

@@ -38,7 +38,7 @@ const (
 	stopTimeout = 10 * time.Second
 )
 
-// run is the life of the process: lock, files, listeners, components.
+// run locks the data directory, writes the files, opens the listeners and runs the components until ctx ends.
 func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err error) {
 	lock, err := datadir.Acquire(c.DataDir)
 	if err != nil {
@@ -51,9 +51,9 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	if err := datadir.CheckVersion(c.DataDir, own); err != nil {
 		return err
 	}
-	// Others pass through it to what they may open; what is private here has a directory of its own.
+	// Other users may pass through it; private files have directories of their own below it.
 	if err := os.MkdirAll(c.RunDir, 0o711); err != nil {
-		return fmt.Errorf("make --run-dir: %w", err)
+		return fmt.Errorf("create --run-dir: %w", err)
 	}
 	if err := ensureIdentities(c, time.Now()); err != nil {
 		return err
@@ -68,22 +68,25 @@ func run(ctx context.Context, c *config.Config, events *statuspipe.Writer) (err 
 	}
 	defer func() { err = errors.Join(err, listener.Close()) }()
 	defer startGCTuner(ctx)()
-	// Its warnings are about old versions of types that upstream's own controllers use.
+	// The default handler warns about old versions of types that upstream's own controllers use.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	components := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
+	components, err := supervisor.New(supervisor.Deps{Reporter: events}, supervisor.Config{
 		Phases: phases(c, listener, admin), StopTimeout: stopTimeout,
 	})
+	if err != nil {
+		return err
+	}
 	return components.Run(ctx, func() { _ = events.Report(statuspipe.ControlPlane, statuspipe.Ready, nil) })
 }
 
-// startGCTuner has the garbage collector follow what there is to do, until the function that it returns is called.
+// startGCTuner tunes the garbage collector until the function that it returns is called.
 func startGCTuner(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		if err := gctuner.Run(ctx); err != nil {
-			klog.ErrorS(err, "The garbage collector keeps Go's own pace")
+			klog.ErrorS(err, "Failed to tune the garbage collector; it runs with its default settings")
 		}
 	}()
 	return func() {
@@ -109,7 +112,7 @@ func phases(c *config.Config, listener *listen.Listener, admin kubernetes.Interf
 	}
 }
 
-// ensureIdentities makes certificates, keys and kubeconfigs.
+// ensureIdentities creates certificates, keys and kubeconfigs.
 func ensureIdentities(c *config.Config, now time.Time) error {
 	authority, err := pki.Ensure(c.PKIDir(), pki.Spec{
 		Addresses: append([]string{c.Advertise(), c.ServiceIP().String()}, c.BindAddresses...),
@@ -152,13 +155,13 @@ func adminClient(c *config.Config) (kubernetes.Interface, error) {
 	restConfig.QPS = -1
 	client, err := kubernetes.NewForConfig(restConfig)
 	if err != nil {
-		return nil, fmt.Errorf("make admin client: %w", err)
+		return nil, fmt.Errorf("create admin client: %w", err)
 	}
 	return client, nil
 }
 
 // setUpLogging sends everything the components log to standard error as
-// structured text. Their warnings count as info, as klog hands them on.
+// structured text. Their warnings have level info, as klog passes them on.
 func setUpLogging(level string, events *statuspipe.Writer) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
@@ -168,11 +171,11 @@ func setUpLogging(level string, events *statuspipe.Writer) {
 		var verbosity klog.Level
 		_ = verbosity.Set("4") // a constant that parses
 	}
-	// A component that gives up ends the process from inside klog: without this
-	// the supervisor would read nothing.
+	// A component that fails ends the process from inside klog: without this the
+	// parent process would get no report.
 	klog.OsExit = func(code int) {
 		_ = events.Report(statuspipe.ControlPlane, statuspipe.Failed,
-			fmt.Errorf("a component ended the process with code %d: its last words are on standard error", code))
+			fmt.Errorf("a component ended the process with code %d: see standard error", code))
 		os.Exit(code)
 	}
 }

@@ -24,7 +24,7 @@ import (
 // before it compares them with a node.
 const inTree = "kubernetes.io/"
 
-// binder is upstream's binder with a wait of its own. Safe for concurrent use.
+// binder is upstream's binder with a wait of its own. It is safe for concurrent use.
 type binder struct {
 	upstream.SchedulerVolumeBinder
 
@@ -38,7 +38,7 @@ type binder struct {
 	timeout time.Duration // of one Pod's wait
 }
 
-// newBinder wraps inner. Whoever owns factory starts it afterwards.
+// newBinder wraps inner. The owner of factory starts it afterwards.
 func newBinder(inner upstream.SchedulerVolumeBinder, client kubernetes.Interface,
 	factory informers.SharedInformerFactory, timeout time.Duration,
 ) (*binder, error) {
@@ -60,9 +60,9 @@ func newBinder(inner upstream.SchedulerVolumeBinder, client kubernetes.Interface
 	return b, nil
 }
 
-// BindPodVolumes tells the provisioners which node was chosen and waits until the
-// Pod's claims are bound. An error sends the Pod back to the queue; the framework
-// then has Unreserve revert what was assumed.
+// BindPodVolumes writes the selected node into the Pod's claims, for the provisioners,
+// and waits until the claims are bound. An error returns the Pod to the queue; the
+// framework then calls Unreserve, which reverts what was assumed.
 func (b *binder) BindPodVolumes(ctx context.Context, pod *corev1.Pod, volumes *upstream.PodVolumes) (err error) {
 	if !b.onlyProvisions(volumes) {
 		return b.SchedulerVolumeBinder.BindPodVolumes(ctx, pod, volumes)
@@ -84,8 +84,8 @@ func (b *binder) BindPodVolumes(ctx context.Context, pod *corev1.Pod, volumes *u
 	return nil
 }
 
-// onlyProvisions says whether all that volumes wants is new volumes of provisioners
-// that run outside of Kubernetes' own controllers.
+// onlyProvisions reports whether volumes needs nothing but new volumes of provisioners
+// outside of Kubernetes' own controllers.
 func (b *binder) onlyProvisions(volumes *upstream.PodVolumes) bool {
 	if len(volumes.StaticBindings) > 0 || len(volumes.DynamicProvisions) == 0 {
 		return false
@@ -99,7 +99,7 @@ func (b *binder) onlyProvisions(volumes *upstream.PodVolumes) bool {
 	return true
 }
 
-// topics are the objects that allBound looks at.
+// topics returns the objects that allBound reads.
 func topics(pod *corev1.Pod, volumes *upstream.PodVolumes) []topic {
 	all := []topic{
 		{podKind, cache.MetaObjectToName(pod).String()},
@@ -141,8 +141,8 @@ func (b *binder) wait(ctx context.Context, wake <-chan struct{}, pod *corev1.Pod
 	}
 }
 
-// allBound says whether claims are bound to volumes that pod's node reaches. An
-// error means that this will not come to pass, or not for this Pod.
+// allBound reports whether claims are bound to volumes that pod's node reaches. An
+// error means that they will not be, or not for this Pod.
 func (b *binder) allBound(pod *corev1.Pod, claims []*corev1.PersistentVolumeClaim) (bool, error) {
 	node, err := b.nodes.Get(pod.Spec.NodeName)
 	if err != nil {
@@ -163,7 +163,7 @@ func (b *binder) allBound(pod *corev1.Pod, claims []*corev1.PersistentVolumeClai
 	return true, nil
 }
 
-// bound judges one claim, which written is as selectNode left it.
+// bound is allBound for one claim; written is the claim as selectNode wrote it.
 func (b *binder) bound(written *corev1.PersistentVolumeClaim, node *corev1.Node) (bool, error) {
 	claim, err := b.claims.PersistentVolumeClaims(written.Namespace).Get(written.Name)
 	if err != nil {
@@ -174,11 +174,11 @@ func (b *binder) bound(written *corev1.PersistentVolumeClaim, node *corev1.Node)
 		return false, fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	if order < 0 {
-		return false, nil // our own write has not come back yet
+		return false, nil // our own write is not in the cache yet
 	}
 	if claim.Annotations[storage.AnnSelectedNode] != node.Name {
-		// How a provisioner says that it cannot: the Pod may fit elsewhere.
-		return false, fmt.Errorf("claim %s/%s was not provisioned on node %q: its provisioner took back the chosen node",
+		// The provisioner rejects the node this way: another one may fit the Pod.
+		return false, fmt.Errorf("claim %s/%s was not provisioned on node %q: its provisioner removed the selected node",
 			claim.Namespace, claim.Name, node.Name)
 	}
 	if claim.Spec.VolumeName == "" {
@@ -192,7 +192,7 @@ func (b *binder) bound(written *corev1.PersistentVolumeClaim, node *corev1.Node)
 		return false, fmt.Errorf("get volume %q: %w", claim.Spec.VolumeName, err)
 	}
 	if err := storage.CheckNodeAffinity(volume, node.Labels); err != nil {
-		return false, fmt.Errorf("volume %q cannot be reached from node %q: %w", volume.Name, node.Name, err)
+		return false, fmt.Errorf("volume %q is not accessible from node %q: %w", volume.Name, node.Name, err)
 	}
 	return metav1.HasAnnotation(claim.ObjectMeta, storage.AnnBindCompleted), nil
 }

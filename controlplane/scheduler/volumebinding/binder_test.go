@@ -81,7 +81,7 @@ func provisions(claims ...*corev1.PersistentVolumeClaim) *upstream.PodVolumes {
 	return volumes
 }
 
-// binding is a running BindPodVolumes of testPod and one claim, in a world of its own.
+// binding is a running BindPodVolumes of testPod and one claim, with its own fake API server.
 type binding struct {
 	client *fake.Clientset
 	binder *binder
@@ -107,7 +107,7 @@ func bind(t *testing.T, ctx context.Context, timeout time.Duration) *binding {
 	t.Cleanup(factory.Shutdown)
 
 	assumed := chosen(before, "node")
-	assumed.ResourceVersion = "2" // the fake API server keeps what it is given
+	assumed.ResourceVersion = "2" // the fake API server does not set it
 	go func() { b.result <- b.binder.BindPodVolumes(ctx, testPod(), provisions(assumed)) }()
 	require.Eventually(t, func() bool {
 		claim, err := b.client.CoreV1().PersistentVolumeClaims("space").Get(t.Context(), "claim", metav1.GetOptions{})
@@ -126,7 +126,7 @@ func (b *binding) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case err := <-b.result:
-		assert.Empty(t, b.binder.waiters.byTopic, "somebody still waits")
+		assert.Empty(t, b.binder.waiters.byTopic, "a wait was not released")
 		assert.False(t, b.inner.BindCalled, "upstream's wait was used")
 		return err
 	case <-time.After(waitTimeout):
@@ -151,14 +151,14 @@ func TestTheEventOfTheVolumeEndsTheWaitToo(t *testing.T) {
 	require.NoError(t, b.end(t))
 }
 
-func TestWhatSendsThePodBack(t *testing.T) {
+func TestErrorsThatReturnThePodToTheQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(t *testing.T, b *binding)
 		want    string
 	}{
-		"the provisioner takes back the node": {func(t *testing.T, b *binding) {
+		"the provisioner removes the node": {func(t *testing.T, b *binding) {
 			b.write(t, testClaim("3"))
-		}, `its provisioner took back the chosen node`},
+		}, `its provisioner removed the selected node`},
 		"another node is chosen": {func(t *testing.T, b *binding) {
 			b.write(t, chosen(testClaim("3"), "other"))
 		}, `was not provisioned on node "node"`},
@@ -175,7 +175,7 @@ func TestWhatSendsThePodBack(t *testing.T) {
 			_, err := b.client.CoreV1().PersistentVolumes().Create(t.Context(), testVolume("there"), metav1.CreateOptions{})
 			require.NoError(t, err)
 			b.write(t, boundTo(chosen(testClaim("3"), "node"), "volume"))
-		}, `volume "volume" cannot be reached from node "node"`},
+		}, `volume "volume" is not accessible from node "node"`},
 		"the node moves away from the volume": {func(t *testing.T, b *binding) {
 			claim := chosen(testClaim("3"), "node")
 			claim.Spec.VolumeName = "volume" // not yet fully bound
@@ -186,7 +186,7 @@ func TestWhatSendsThePodBack(t *testing.T) {
 			node.Labels["zone"] = "there"
 			_, err = b.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
 			require.NoError(t, err)
-		}, `volume "volume" cannot be reached from node "node"`},
+		}, `volume "volume" is not accessible from node "node"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := bind(t, t.Context(), time.Hour)
@@ -221,9 +221,9 @@ func TestAFailedWriteIsReturned(t *testing.T) {
 	require.Empty(t, b.waiters.byTopic)
 }
 
-// TestAnOldClaimSaysNothing: the informer may be behind our own write, and what it
-// has then must not be taken for the provisioner's answer.
-func TestAnOldClaimSaysNothing(t *testing.T) {
+// TestOldClaimIsIgnored: the informer may be behind our own write, and what it has
+// then is not the decision of the provisioner.
+func TestOldClaimIsIgnored(t *testing.T) {
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	b, err := newBinder(nil, client, factory, time.Hour)
@@ -237,10 +237,10 @@ func TestAnOldClaimSaysNothing(t *testing.T) {
 
 	fill(t, claims, testClaim("9"))
 	_, err = b.bound(chosen(testClaim("8"), "node"), testNode())
-	require.ErrorContains(t, err, "took back the chosen node")
+	require.ErrorContains(t, err, "removed the selected node")
 }
 
-func TestWhatIsNotOursGoesToUpstream(t *testing.T) {
+func TestOtherVolumesAreLeftToUpstream(t *testing.T) {
 	claim := chosen(testClaim("1"), "node")
 	mixed := provisions(claim)
 	mixed.StaticBindings = []*upstream.BindingInfo{{}}

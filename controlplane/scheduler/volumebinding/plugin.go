@@ -15,7 +15,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
 )
 
-// Replaces is the name of the plugin whose place this one takes in a profile.
+// Replaces is the name of the plugin that this one replaces in a profile.
 const Replaces = upstream.Name
 
 // Name is the plugin's name in profiles, errors and metrics. The framework finds a
@@ -38,8 +38,8 @@ var (
 	_ fwk.SignPlugin        = (*Plugin)(nil)
 )
 
-// New makes the plugin: a factory for the scheduler's registry. It takes upstream's
-// default arguments, whatever the profile says.
+// New creates the plugin: it is a factory for the scheduler's registry. It uses
+// upstream's default arguments and ignores those of the profile.
 func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	args, err := defaultArgs()
 	if err != nil {
@@ -70,7 +70,7 @@ func (*Plugin) Name() string { return Name }
 func defaultArgs() (*schedulerconfig.VolumeBindingArgs, error) {
 	defaults, err := latest.Default()
 	if err != nil {
-		return nil, fmt.Errorf("make kube-scheduler's default configuration: %w", err)
+		return nil, fmt.Errorf("create kube-scheduler's default configuration: %w", err)
 	}
 	for _, profile := range defaults.Profiles {
 		for _, plugin := range profile.PluginConfig {

@@ -24,8 +24,8 @@ const (
 	nodeKind
 )
 
-// waiters wakes those who wait for a change of an object. It keeps nothing of
-// objects that nobody waits for. Safe for concurrent use.
+// waiters notifies waiting binders of changes of objects. It stores nothing about
+// other objects. It is safe for concurrent use.
 type waiters struct {
 	mu      sync.Mutex
 	byTopic map[topic]map[chan struct{}]struct{}
@@ -37,7 +37,7 @@ func newWaiters() *waiters {
 
 // add returns a channel that gets a value after a change of any of topics, any
 // number of changes since the last receive counting as one. The caller calls
-// release when it waits no longer.
+// release when its wait is over.
 func (w *waiters) add(topics []topic) (wake <-chan struct{}, release func()) {
 	channel := make(chan struct{}, 1)
 	w.mu.Lock()
@@ -68,7 +68,7 @@ func (w *waiters) changed(t topic) {
 	for channel := range w.byTopic[t] {
 		select {
 		case channel <- struct{}{}:
-		default: // it has not yet looked since an earlier change
+		default: // an earlier change was not received yet
 		}
 	}
 }
@@ -81,8 +81,9 @@ func (w *waiters) changedObject(kind kind, object any) {
 	}
 }
 
-// subscribe makes the informers' events wake the waiters. An informer has changed
-// its store when its handlers run: who looks after being woken sees the change.
+// subscribe connects the informers' events with the waiters. An informer has changed
+// its store when its handlers run, so a binder that reads after a notification sees
+// the change.
 func (w *waiters) subscribe(factory informers.SharedInformerFactory) error {
 	core := factory.Core().V1()
 	handlers := []struct {
@@ -121,7 +122,7 @@ func (w *waiters) changedVolume(object any) {
 	}
 }
 
-// changedNode ignores a node's status, which changes all the time.
+// changedNode ignores changes of a node's status, which are frequent.
 func (w *waiters) changedNode(before, after any) {
 	old, okOld := before.(*corev1.Node)
 	node, okNew := after.(*corev1.Node)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-func TestWaitersAreWokenByTheirTopicsAlone(t *testing.T) {
+func TestWaitersAreNotifiedOfTheirTopicsOnly(t *testing.T) {
 	w := newWaiters()
 	mine, pod := topic{claimKind, "space/claim"}, topic{podKind, "space/pod"}
 	wake, release := w.add([]topic{mine, pod})
@@ -23,7 +23,7 @@ func TestWaitersAreWokenByTheirTopicsAlone(t *testing.T) {
 	w.changed(mine)
 	w.changed(mine)
 	w.changedObject(podKind, cache.DeletedFinalStateUnknown{Key: "space/pod"})
-	require.Len(t, wake, 1, "any number of changes since the last look are one")
+	require.Len(t, wake, 1, "any number of changes since the last receive are one")
 	require.Len(t, other, 1)
 
 	<-wake
@@ -34,7 +34,7 @@ func TestWaitersAreWokenByTheirTopicsAlone(t *testing.T) {
 	require.Empty(t, w.byTopic)
 }
 
-func TestANodesStatusWakesNobody(t *testing.T) {
+func TestNodeStatusWakesNoWaiter(t *testing.T) {
 	w := newWaiters()
 	wake, release := w.add([]topic{{nodeKind, "node"}})
 	defer release()
@@ -47,7 +47,7 @@ func TestANodesStatusWakesNobody(t *testing.T) {
 	require.Len(t, wake, 1)
 }
 
-// TestNoChangeIsLost: whoever is added before a change is woken by it, however many come and go at the same time.
+// TestNoChangeIsLost: a waiter that was added before a change is notified, however many are added and removed at the same time.
 func TestNoChangeIsLost(t *testing.T) {
 	w := newWaiters()
 	var all sync.WaitGroup

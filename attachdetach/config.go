@@ -26,10 +26,10 @@ type Deps struct {
 	Client kubernetes.Interface
 	// Plugins are tried before the CSI plugin, which is always there. Usually none.
 	Plugins []operationexecutor.AttachablePlugin
-	// ClaimChanged is told of each claim that has changed, or whose PersistentVolume has, as the controller's watches show
+	// OnClaimChanged is told of each claim that has changed, or whose PersistentVolume has, as the controller's watches show
 	// it, and of all that there are when it starts: a node agent in the same process may not watch claims itself. It must
 	// return soon. It may be nil.
-	ClaimChanged func(namespace, name string)
+	OnClaimChanged func(namespace, name string)
 	// Timeline gets attaches and what Pods wait for. It may be nil.
 	Timeline *timeline.Recorder
 	// Recorder takes events. By default the controller sends events itself, under its own name.

@@ -150,11 +150,11 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 		plugin: plugin, objects: newObjects(factory), foreign: foreign,
 		pods: make(map[string]*podState), nodes: make(map[types.NodeName]nodeState),
 		ending:      make(map[types.NodeName]struct{}),
-		attachments: make(map[string]cache.Pair), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),
+		attachments: make(map[string]cache.VolumeNode), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),
 	}
 	executor.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		a.queue.Add(task{kind: kindOperation, name: string(name)})
 	})
-	a.synced, err = a.watch(c.deps.ClaimChanged)
+	a.synced, err = a.watch(c.deps.OnClaimChanged)
 	return a, err
 }

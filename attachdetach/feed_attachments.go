@@ -61,14 +61,14 @@ func (f *feeder) attachmentGone(name string) {
 }
 
 // retry ends the pause after failures, because what has happened makes success likely.
-func (f *feeder) retry(pair cache.Pair, spec *volume.Spec) {
+func (f *feeder) retry(pair cache.VolumeNode, spec *volume.Spec) {
 	f.executor.ForgetFailures(pair.Volume, operationexecutor.OperationNode(spec, pair.Node))
 	f.engine.Recheck(pair)
 }
 
 // postponed reports whether an operation on the pair's volume is pending; then the VolumeAttachment is looked at
 // again after that.
-func (f *feeder) postponed(pair cache.Pair, name string) bool {
+func (f *feeder) postponed(pair cache.VolumeNode, name string) bool {
 	if !f.executor.IsOperationPending(pair.Volume, pair.Node) {
 		return false
 	}
@@ -83,10 +83,10 @@ func (f *feeder) postponed(pair cache.Pair, name string) bool {
 // pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
 // no attachment are left alone, as are those of nodes of which nobody can say whether another controller had them. Those
 // of nodes that have another controller count: an exclusive volume that is there must not be attached here.
-func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.Pair, bool) {
-	none := func(reason string) (*volume.Spec, cache.Pair, bool) {
+func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.VolumeNode, bool) {
+	none := func(reason string) (*volume.Spec, cache.VolumeNode, bool) {
 		f.log.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)
-		return nil, cache.Pair{}, false
+		return nil, cache.VolumeNode{}, false
 	}
 	if va.Spec.Source.PersistentVolumeName == nil {
 		return none("it names no persistent volume")
@@ -109,5 +109,5 @@ func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.Pai
 		return none("it has not the name that its volume and node give")
 	}
 	name := csi.VolumeName(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
-	return spec, cache.Pair{Volume: operationexecutor.UniqueVolumeName(csi.PluginName, name), Node: node}, true
+	return spec, cache.VolumeNode{Volume: operationexecutor.UniqueVolumeName(csi.PluginName, name), Node: node}, true
 }

@@ -86,7 +86,7 @@ func (f *feeder) node(name string) {
 	f.actual.SetVolumesMountedByNode(now.inUse, nodeName)
 	f.retryUnmounted(nodeName, before.inUse, now.inUse)
 	if managed && (!known || before.uid != now.uid || !slices.Equal(before.attached, now.attached)) {
-		f.actual.CheckReport(nodeName, now.attached)
+		f.actual.ReconcileReported(nodeName, now.attached)
 	}
 	if before.maxWait != now.maxWait {
 		if _, err := reconciler.MaxWaitForUnmountOf(node); err != nil {
@@ -113,7 +113,7 @@ func (f *feeder) retryUnmounted(node types.NodeName, before, now []corev1.Unique
 			continue
 		}
 		if attached, ok := f.actual.GetAttachedVolume(name, node); ok {
-			f.retry(cache.Pair{Volume: name, Node: node}, attached.VolumeSpec)
+			f.retry(cache.VolumeNode{Volume: name, Node: node}, attached.VolumeSpec)
 		}
 	}
 }

@@ -42,7 +42,7 @@ type feeder struct {
 	foreign *nodeSet
 	// attachments is the pair of each VolumeAttachment that was seen. deferred is, by volume, those that are to be looked
 	// at again when no operation on the volume is pending.
-	attachments map[string]cache.Pair
+	attachments map[string]cache.VolumeNode
 	deferred    map[corev1.UniqueVolumeName]map[string]struct{}
 }
 

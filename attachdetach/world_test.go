@@ -198,7 +198,7 @@ func (w *world) start(configs ...attachdetach.Config) {
 	deps := attachdetach.Deps{
 		Client: w.client, Timeline: w.timeline, Recorder: w.events, Clock: w.clock, Registerer: w.registry, Logger: w.logger,
 	}
-	deps.ClaimChanged = w.claimChanged
+	deps.OnClaimChanged = w.claimChanged
 	if w.ownEvents {
 		deps.Recorder = nil
 	}

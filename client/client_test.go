@@ -272,7 +272,7 @@ func TestDoAndDoBlind(t *testing.T) {
 		got, _ := c.Get(t.Context(), "ns", "old")
 		require.Equal(t, "applied", got.Data["patched"])
 		require.Zero(t, s.requests["list"])
-		require.NoError(t, c.DoBlind(t.Context(), "ns", "old", func(ctx context.Context) error {
+		require.NoError(t, c.DoWithoutResult(t.Context(), "ns", "old", func(ctx context.Context) error {
 			return s.in("ns").Delete(ctx, "old", metav1.DeleteOptions{})
 		}))
 		require.Empty(t, names(t, c, client.ListOptions{}))

@@ -16,7 +16,7 @@ func (r *Resource[T, L, A]) Create(ctx context.Context, obj T, options metav1.Cr
 	if len(options.DryRun) > 0 {
 		return created, err
 	}
-	if err != nil && obj.GetName() == "" && unknownOutcome(err) {
+	if err != nil && obj.GetName() == "" && IsOutcomeUnknown(err) {
 		r.overlay.doubtAll(obj.GetNamespace()) // under which name, if at all, is not known
 		return created, err
 	}
@@ -75,7 +75,7 @@ func (r *Resource[T, L, A]) Delete(ctx context.Context, namespace, name string, 
 	if len(options.DryRun) > 0 {
 		return err
 	}
-	if err == nil || unknownOutcome(err) {
+	if err == nil || IsOutcomeUnknown(err) {
 		r.doubt(ctx, key(namespace, name), err == nil)
 	}
 	return err
@@ -102,13 +102,13 @@ func (r *Resource[T, L, A]) Do(
 	return r.wrote(ctx, key(namespace, name), obj, err)
 }
 
-// DoBlind makes a request that changes the object but does not return it, such as an eviction, a binding or a change
+// DoWithoutResult makes a request that changes the object but does not return it, such as an eviction, a binding or a change
 // of scale. The key is looked up at the next read.
-func (r *Resource[T, L, A]) DoBlind(
+func (r *Resource[T, L, A]) DoWithoutResult(
 	ctx context.Context, namespace, name string, request func(context.Context) error,
 ) error {
 	err := request(ctx)
-	if err == nil || unknownOutcome(err) {
+	if err == nil || IsOutcomeUnknown(err) {
 		r.overlay.doubt(key(namespace, name))
 	}
 	return err
@@ -117,7 +117,7 @@ func (r *Resource[T, L, A]) DoBlind(
 // wrote notes the result of a write.
 func (r *Resource[T, L, A]) wrote(ctx context.Context, k string, obj T, err error) (T, error) {
 	switch {
-	case err != nil && unknownOutcome(err):
+	case err != nil && IsOutcomeUnknown(err):
 		r.overlay.doubt(k)
 	case err != nil:
 	case obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0:
@@ -142,9 +142,9 @@ func (r *Resource[T, L, A]) doubt(ctx context.Context, k string, now bool) {
 	_ = r.lookUp(ctx, k, upTo) // see above
 }
 
-// unknownOutcome reports whether a request with this error may have been carried out all the same: no answer came, or
+// IsOutcomeUnknown reports whether a request with this error may have been carried out all the same: no answer came, or
 // one that does not say.
-func unknownOutcome(err error) bool {
+func IsOutcomeUnknown(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
 		return true

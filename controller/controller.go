@@ -15,11 +15,11 @@ import (
 )
 
 // Controller runs a Reconciler of named objects.
-type Controller = Typed[reconcile.Request]
+type Controller = TypedController[reconcile.Request]
 
-// Typed runs a TypedReconciler. Its methods are safe for concurrent use, except that Watch must not be called at
+// TypedController runs a TypedReconciler. Its methods are safe for concurrent use, except that Watch must not be called at
 // the same time as Start.
-type Typed[R comparable] struct {
+type TypedController[R comparable] struct {
 	reconciler reconcile.TypedReconciler[R]
 	log        *slog.Logger
 	deps       Deps
@@ -37,7 +37,7 @@ func New(reconciler reconcile.Reconciler, deps Deps, config Config) (*Controller
 }
 
 // NewTyped makes a controller for any type of request.
-func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, config Config) (*Typed[R], error) {
+func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, config Config) (*TypedController[R], error) {
 	config, err := config.complete()
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 		return nil, fmt.Errorf("make controller %q: no reconciler given", config.Name)
 	}
 	deps = deps.complete()
-	c := &Typed[R]{
+	c := &TypedController[R]{
 		reconciler: reconciler, config: config, deps: deps,
 		log:   deps.Logger.With("controller", config.Name),
 		queue: newQueue[R](deps.Clock, config.BackoffMin, config.BackoffMax),
@@ -56,13 +56,13 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 }
 
 // Watch lets source feed the controller from Start on. It must be called before Start.
-func (c *Typed[R]) Watch(source Source[R]) {
+func (c *TypedController[R]) Watch(source Source[R]) {
 	c.sources = append(c.sources, &feed[R]{source: source, queue: c.queue, synced: make(chan struct{})})
 }
 
 // Enqueue has the keys reconciled as soon as a worker is free, as after a live event. It is the way in for events
 // that no Source brings, such as those of a webhook. Keys may be given before Start.
-func (c *Typed[R]) Enqueue(keys ...R) {
+func (c *TypedController[R]) Enqueue(keys ...R) {
 	for _, key := range keys {
 		c.queue.add(key, levelLive)
 	}
@@ -70,12 +70,12 @@ func (c *Typed[R]) Enqueue(keys ...R) {
 
 // EnqueueAfter has the key reconciled after d. Of several such requests for one key that wait, the earliest counts.
 // A run before that time does not take its place, as it does for Result.RequeueAfter.
-func (c *Typed[R]) EnqueueAfter(key R, d time.Duration) { c.queue.addAfter(key, d) }
+func (c *TypedController[R]) EnqueueAfter(key R, d time.Duration) { c.queue.addAfter(key, d) }
 
 // Start runs the sources, waits until each has delivered what exists, then runs the workers until ctx ends or a
 // source fails. Runs that are under way are waited for; keys that wait are dropped, since a new start lists anew.
 // It returns nil if ctx ended, and every goroutine that it began has ended. A controller can be started once.
-func (c *Typed[R]) Start(ctx context.Context) error {
+func (c *TypedController[R]) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("start controller %q: it was started before; make a new one", c.config.Name)
 	}
@@ -116,7 +116,7 @@ func (c *Typed[R]) Start(ctx context.Context) error {
 	return err
 }
 
-func (c *Typed[R]) waitSynced(ctx context.Context) bool {
+func (c *TypedController[R]) waitSynced(ctx context.Context) bool {
 	for _, f := range c.sources {
 		select {
 		case <-ctx.Done():
@@ -128,7 +128,7 @@ func (c *Typed[R]) waitSynced(ctx context.Context) bool {
 }
 
 // Ready returns nil while the workers run, which is when every source has delivered what existed at the start.
-func (c *Typed[R]) Ready() error {
+func (c *TypedController[R]) Ready() error {
 	if c.ready.Load() {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (c *Typed[R]) Ready() error {
 }
 
 // Healthy returns an error while a single run has taken longer than Config.StuckAfter.
-func (c *Typed[R]) Healthy() error {
+func (c *TypedController[R]) Healthy() error {
 	if longest := c.queue.stats().longest; longest > c.config.StuckAfter {
 		return fmt.Errorf("controller %q is unhealthy: a run has taken %s", c.config.Name, longest.Round(time.Second))
 	}
@@ -154,7 +154,7 @@ func (c *Typed[R]) Healthy() error {
 }
 
 // work reconciles keys until the queue is closed.
-func (c *Typed[R]) work(ctx context.Context) {
+func (c *TypedController[R]) work(ctx context.Context) {
 	for {
 		key, waited, ok := c.queue.get()
 		if !ok {
@@ -168,7 +168,7 @@ func (c *Typed[R]) work(ctx context.Context) {
 }
 
 // judge says what becomes of a key, as the documentation of package reconcile has it, and the label of its metric.
-func (c *Typed[R]) judge(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
+func (c *TypedController[R]) judge(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
 	var panicked *PanicError
 	switch {
 	case errors.As(err, &panicked):
@@ -199,9 +199,9 @@ const worthTelling = time.Millisecond
 
 type waitedKey struct{}
 
-// Waited is how long the key of the run that ctx belongs to was ready before a worker took it, so that a Reconciler can
+// QueueWait is how long the key of the run that ctx belongs to was ready before a worker took it, so that a Reconciler can
 // say so in its traces. It is 0 for less than a millisecond, and outside of a run.
-func Waited(ctx context.Context) time.Duration {
+func QueueWait(ctx context.Context) time.Duration {
 	waited, _ := ctx.Value(waitedKey{}).(time.Duration)
 	return waited
 }
@@ -224,7 +224,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 // reconcileOne runs the Reconciler once, for a key that waited so long. A panic becomes an error.
-func (c *Typed[R]) reconcileOne(ctx context.Context, key R, waited time.Duration) (result reconcile.Result, err error) {
+func (c *TypedController[R]) reconcileOne(ctx context.Context, key R, waited time.Duration) (result reconcile.Result, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: debug.Stack()}

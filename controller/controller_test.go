@@ -25,7 +25,7 @@ func request(name string) reconcile.Request {
 }
 
 // start runs a controller in a bubble until the test ends, or stop is called.
-func start[R comparable](t *testing.T, c *controller.Typed[R]) (stop func()) {
+func start[R comparable](t *testing.T, c *controller.TypedController[R]) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -166,7 +166,7 @@ func TestWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waited := map[string]time.Duration{}
 		c, err := controller.New(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-			waited[r.Name] = controller.Waited(ctx)
+			waited[r.Name] = controller.QueueWait(ctx)
 			time.Sleep(time.Second)
 			return reconcile.Result{}, nil
 		}), controller.Deps{}, controller.Config{Name: "test", Workers: 1})
@@ -176,7 +176,7 @@ func TestWaited(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		require.Equal(t, map[string]time.Duration{"a": 0, "b": time.Second}, waited)
-		require.Zero(t, controller.Waited(t.Context()), "outside of a run")
+		require.Zero(t, controller.QueueWait(t.Context()), "outside of a run")
 	})
 }
 

@@ -77,7 +77,7 @@ func (s *informerSource[T, R]) Name() string {
 }
 
 // Run implements Source.
-func (s *informerSource[T, R]) Run(ctx context.Context, sink Sink[R], synced func()) error {
+func (s *informerSource[T, R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
 	registration, err := s.informer.AddEventHandler(&handler[T, R]{informerSource: s, sink: sink})
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // an informer that ended with ctx takes no handler any more
@@ -100,7 +100,7 @@ func (s *informerSource[T, R]) Run(ctx context.Context, sink Sink[R], synced fun
 // handler turns an informer's notifications into keys.
 type handler[T metav1.Object, R comparable] struct {
 	*informerSource[T, R]
-	sink Sink[R]
+	sink Enqueuer[R]
 }
 
 var _ cache.ResourceEventHandler = (*handler[metav1.Object, string])(nil)

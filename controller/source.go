@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Sink takes keys from a Source.
-type Sink[R comparable] interface {
+// Enqueuer takes keys from a Source.
+type Enqueuer[R comparable] interface {
 	// Add has the key reconciled because something happened.
 	Add(key R)
 	// AddBackground has the key reconciled when there is nothing more urgent: it is part of an initial list or of a
@@ -24,7 +24,7 @@ type Source[R comparable] interface {
 	Name() string
 	// Run gives keys to sink until ctx ends, then returns nil; goroutines it begins end first. It calls synced once
 	// everything that existed at the start is given. An error ends the whole controller.
-	Run(ctx context.Context, sink Sink[R], synced func()) error
+	Run(ctx context.Context, sink Enqueuer[R], synced func()) error
 }
 
 // feed connects a Source to the queue.
@@ -70,7 +70,7 @@ type channelSource[R comparable] struct {
 func (s *channelSource[R]) Name() string { return s.name }
 
 // Run implements Source.
-func (s *channelSource[R]) Run(ctx context.Context, sink Sink[R], synced func()) error {
+func (s *channelSource[R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
 	synced()
 	for {
 		select {
@@ -94,8 +94,8 @@ type PollConfig struct {
 	Period time.Duration
 	// Clock is the source of time. The default is the real clock.
 	Clock clock.WithTicker
-	// Failed, if given, hears of a question that failed; the next follows after Period.
-	Failed func(error)
+	// OnError, if given, hears of a question that failed; the next follows after Period.
+	OnError func(error)
 }
 
 // Poll makes a Source that asks another system, at the start and then periodically, which keys to look at. It is
@@ -117,7 +117,7 @@ func (s *pollSource[R]) Name() string { return s.config.Name }
 
 // Run implements Source. The source counts as synced after the first question, failed or not, because a system that
 // does not answer must not keep the controller from its other work.
-func (s *pollSource[R]) Run(ctx context.Context, sink Sink[R], synced func()) error {
+func (s *pollSource[R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
 	if s.config.Period <= 0 {
 		return fmt.Errorf("poll %q: field Period is not positive: %s", s.config.Name, s.config.Period)
 	}
@@ -128,8 +128,8 @@ func (s *pollSource[R]) Run(ctx context.Context, sink Sink[R], synced func()) er
 		for _, key := range keys {
 			sink.AddBackground(key)
 		}
-		if err != nil && ctx.Err() == nil && s.config.Failed != nil {
-			s.config.Failed(err)
+		if err != nil && ctx.Err() == nil && s.config.OnError != nil {
+			s.config.OnError(err)
 		}
 		synced()
 		timer.Reset(s.config.Period)

@@ -285,7 +285,7 @@ func TestPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, failures := 0, 0
 		source := controller.Poll(controller.PollConfig{
-			Name: "other system", Period: time.Minute, Failed: func(error) { failures++ },
+			Name: "other system", Period: time.Minute, OnError: func(error) { failures++ },
 		}, func(context.Context) ([]reconcile.Request, error) {
 			if calls++; calls == 2 {
 				return nil, errors.New("no answer")
@@ -343,7 +343,7 @@ type never struct{}
 
 func (never) Name() string { return "slow" }
 
-func (never) Run(ctx context.Context, _ controller.Sink[reconcile.Request], _ func()) error {
+func (never) Run(ctx context.Context, _ controller.Enqueuer[reconcile.Request], _ func()) error {
 	<-ctx.Done()
 	return nil
 }

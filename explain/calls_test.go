@@ -23,7 +23,7 @@ const driver = "csi driver disk.example"
 // mounting records that the kubelet sets up volume v and calls its driver.
 func mounting(rec *timeline.Recorder, ref timeline.Ref) (mount, call *timeline.Span) {
 	mount = rec.Begin(ref, "kubelet", timeline.StageVolume, "v")
-	mount.Because(timeline.Ref{Kind: explain.KindClaim, Name: "data", UID: "claim"})
+	mount.SetCause(timeline.Ref{Kind: explain.KindClaim, Name: "data", UID: "claim"})
 	return mount, mount.Begin(driver, timeline.StageDriver, "NodePublishVolume pv-1")
 }
 

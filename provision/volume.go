@@ -179,7 +179,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	class := pv.Spec.StorageClassName
 	span := e.timeline.Begin(timeline.RefOf(volumeKind, pv), timelineOwner, timeline.StageReclaim, "")
 	if claim := pv.Spec.ClaimRef; claim != nil {
-		span.Because(timeline.Ref{Kind: claimKind, Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
+		span.SetCause(timeline.Ref{Kind: claimKind, Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
 	}
 	began := e.clock.Now()
 	err := e.callDelete(ctx, pv)

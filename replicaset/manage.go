@@ -52,7 +52,7 @@ func (r *run) manage(ctx context.Context) error {
 
 // begin begins a stage of the ReplicaSet, which was asked for when its key was put into the queue.
 func (r *run) begin(ctx context.Context, subject string) *timeline.Span {
-	asked := r.deps.Clock.Now().Add(-controller.Waited(ctx))
+	asked := r.deps.Clock.Now().Add(-controller.QueueWait(ctx))
 	return r.deps.Timeline.BeginQueued(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject, asked)
 }
 
@@ -143,7 +143,7 @@ func (r *run) createOne(ctx context.Context, name string) (*corev1.Pod, answer, 
 
 func (r *run) created(pod *corev1.Pod) {
 	r.event(corev1.EventTypeNormal, reasonSuccessfulCreate, "Created pod: %v", pod.Name)
-	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil).Because(timeline.RefOf(kind.Kind, r.rs))
+	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil).SetCause(timeline.RefOf(kind.Kind, r.rs))
 }
 
 // meet looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it

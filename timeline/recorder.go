@@ -83,9 +83,9 @@ func (r *Recorder) Record(uid types.UID) (Record, bool) {
 	return record, true
 }
 
-// Changed returns a channel that gets a value after something was recorded, and a function that ends the
+// Watch returns a channel that gets a value after something was recorded, and a function that ends the
 // subscription. Changes coalesce: a slow reader sees one value for many changes, and never holds up a writer.
-func (r *Recorder) Changed() (<-chan struct{}, func()) {
+func (r *Recorder) Watch() (<-chan struct{}, func()) {
 	ch := make(chan struct{}, 1)
 	if r == nil {
 		return ch, func() {}
@@ -204,11 +204,11 @@ func (s *Subscription) add(change Change) {
 	}
 }
 
-// Woken gets a value when there is something to take. It is not closed by Stop.
-func (s *Subscription) Woken() <-chan struct{} { return s.woken }
+// C gets a value when there is something to take. It is not closed by Stop.
+func (s *Subscription) C() <-chan struct{} { return s.woken }
 
-// Take returns what has come since the last call, in order, and does not wait. The slice is the caller's.
-func (s *Subscription) Take() []Change {
+// Drain returns what has come since the last call, in order, and does not wait. The slice is the caller's.
+func (s *Subscription) Drain() []Change {
 	if s.r == nil {
 		return nil
 	}
@@ -219,8 +219,8 @@ func (s *Subscription) Take() []Change {
 	return taken
 }
 
-// Lost is how many changes the reader was too slow for.
-func (s *Subscription) Lost() int {
+// Dropped is how many changes the reader was too slow for.
+func (s *Subscription) Dropped() int {
 	if s.r == nil {
 		return 0
 	}

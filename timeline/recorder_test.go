@@ -89,13 +89,13 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
 	_, ok := rec.Record("a")
 	require.False(t, ok)
-	_, stop := rec.Changed()
+	_, stop := rec.Watch()
 	stop()
 }
 
 func TestChangesCoalesceAndStop(t *testing.T) {
 	rec := timeline.New(clock.RealClock{}, 0)
-	changed, stop := rec.Changed()
+	changed, stop := rec.Watch()
 	for range 10 {
 		rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", errors.New("x"))
 		rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
@@ -136,13 +136,13 @@ func TestSubscribersGetEachChange(t *testing.T) {
 	rec := timeline.New(clock.RealClock{}, 0)
 	sub := rec.Subscribe(3)
 	span := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
-	span.Waited(250 * time.Millisecond)
+	span.AddWait(250 * time.Millisecond)
 	span.End(timeline.WithReason(errors.New("no such claim"), "ClaimMissing", "create the claim"))
 	rec.Mark(ref("a"), "kubelet", timeline.StageSeen, "", nil)
-	require.Equal(t, 1, sub.Lost(), "a full buffer loses, and counts")
+	require.Equal(t, 1, sub.Dropped(), "a full buffer loses, and counts")
 
-	<-sub.Woken()
-	changes := sub.Take()
+	<-sub.C()
+	changes := sub.Drain()
 	require.Len(t, changes, 3)
 	require.False(t, changes[0].Stage.Done())
 	ended := changes[2].Stage
@@ -153,17 +153,17 @@ func TestSubscribersGetEachChange(t *testing.T) {
 
 	sub.Stop()
 	rec.Mark(ref("a"), "kubelet", timeline.StageReady, "", nil)
-	require.Empty(t, sub.Take())
-	require.Empty(t, sub.Woken())
+	require.Empty(t, sub.Drain())
+	require.Empty(t, sub.C())
 }
 
 func TestAStageNamesItsCause(t *testing.T) {
 	rec := timeline.New(clock.RealClock{}, 0)
 	claim := timeline.Ref{Kind: "PersistentVolumeClaim", Name: "data", UID: "claim"}
-	rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data").Because(claim)
+	rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data").SetCause(claim)
 	record, _ := rec.Record("a")
 	require.Equal(t, &claim, record.Stages[0].Cause)
-	rec.Mark(ref("a"), "api", timeline.StageAccepted, "", nil).Because(claim)
+	rec.Mark(ref("a"), "api", timeline.StageAccepted, "", nil).SetCause(claim)
 	require.Nil(t, rec.Mark(ref("a"), "api", timeline.StageAccepted, "", nil), "nothing new")
 	record, _ = rec.Record("a")
 	require.Equal(t, &claim, record.Stages[1].Cause)
@@ -186,7 +186,7 @@ func TestWorkFarBelowFindsItsStage(t *testing.T) {
 	asked := clk.Now()
 	clk.Step(time.Second)
 	ctx := rec.BeginQueued(ref("a"), "kubelet", timeline.StageVolume, "data", asked).Context(t.Context())
-	timeline.Current(ctx).Waited(500 * time.Millisecond)
+	timeline.Current(ctx).AddWait(500 * time.Millisecond)
 	call := timeline.Current(ctx).Begin("csi driver d", timeline.StageDriver, "NodePublishVolume v")
 	call.End(nil)
 	timeline.Current(t.Context()).Begin("nobody", timeline.StageDriver, "").End(nil)

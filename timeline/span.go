@@ -51,15 +51,15 @@ func (s *Span) End(err error) {
 	})
 }
 
-// Waited notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
-func (s *Span) Waited(d time.Duration) {
+// AddWait notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
+func (s *Span) AddWait(d time.Duration) {
 	if d > 0 {
 		s.change(func(stage *Stage) { stage.WaitMs += millis(d) })
 	}
 }
 
-// Because links the stage to the object that it works for or waits for.
-func (s *Span) Because(cause Ref) {
+// SetCause links the stage to the object that it works for or waits for.
+func (s *Span) SetCause(cause Ref) {
 	s.change(func(stage *Stage) { stage.Cause = &cause })
 }
 

@@ -171,7 +171,7 @@ func (u *components) newAttachDetachController() (runFunc, error) {
 		return nil, err
 	}
 	controller, err := attachdetach.New(attachdetach.Deps{
-		Client: client, ClaimChanged: u.claimEvents.notify, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Client: client, OnClaimChanged: u.claimEvents.notify, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
 	}, attachdetach.Config{})
 	if err != nil {
 		return nil, err

@@ -143,10 +143,10 @@ func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.Pas
 }
 
 // Subscribe implements Notifier.
-func (a *Actual) Subscribe(f func(Pair)) { a.subscribers = append(a.subscribers, f) }
+func (a *Actual) Subscribe(f func(VolumeNode)) { a.subscribers = append(a.subscribers, f) }
 
 // touch marks the attachment as changed and tells it. The caller holds mu.
-func (a *Actual) touch(pair Pair, at *attachment) {
+func (a *Actual) touch(pair VolumeNode, at *attachment) {
 	if at != nil {
 		a.generation++
 		at.generation = a.generation
@@ -158,7 +158,7 @@ func (a *Actual) touch(pair Pair, at *attachment) {
 func (a *Actual) flag(node types.NodeName) {
 	if _, ok := a.flagged[node]; !ok {
 		a.flagged[node] = struct{}{}
-		a.subscribers.tell(Pair{Node: node})
+		a.subscribers.tell(VolumeNode{Node: node})
 	}
 }
 
@@ -200,7 +200,7 @@ func (a *Actual) AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, 
 		at.devicePath = devicePath
 		a.report(at, node, true)
 	}
-	a.touch(Pair{name, node}, at)
+	a.touch(VolumeNode{name, node}, at)
 	return name, nil
 }
 
@@ -256,7 +256,7 @@ func (a *Actual) ApplyVerdict(name corev1.UniqueVolumeName, node types.NodeName,
 			return false
 		}
 		at.confirmed = false
-		a.touch(Pair{name, node}, at)
+		a.touch(VolumeNode{name, node}, at)
 	case operationexecutor.VerdictAttached:
 		return false // only an attach that succeeds confirms an attachment
 	}
@@ -282,7 +282,7 @@ func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *a
 	delete(a.nodes[node].volumes, name)
 	a.prune(node)
 	a.total.add(pluginLabel(name), -1)
-	a.touch(Pair{name, node}, nil)
+	a.touch(VolumeNode{name, node}, nil)
 }
 
 // prune forgets a node of which nothing is left to say. The caller holds mu.

@@ -49,7 +49,7 @@ func (a *Actual) SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node t
 	for name, at := range entry.volumes {
 		if _, mounted := inUse[name]; at.mounted != mounted {
 			at.mounted = mounted
-			a.subscribers.tell(Pair{name, node})
+			a.subscribers.tell(VolumeNode{name, node})
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (a *Actual) SetVolumeMountedByNode(name corev1.UniqueVolumeName, node types
 	defer a.mu.Unlock()
 	if at := a.volumes[name][node]; at != nil && at.mounted != mounted {
 		at.mounted = mounted
-		a.subscribers.tell(Pair{name, node})
+		a.subscribers.tell(VolumeNode{name, node})
 	}
 }
 
@@ -245,9 +245,9 @@ func (a *Actual) list(node types.NodeName) []corev1.AttachedVolume {
 
 func byName(x, y corev1.AttachedVolume) int { return strings.Compare(string(x.Name), string(y.Name)) }
 
-// CheckReport flags the node if its status lists something else than what should be there. The given list is what the
+// ReconcileReported flags the node if its status lists something else than what should be there. The given list is what the
 // status of a node was seen to be; it is not kept.
-func (a *Actual) CheckReport(node types.NodeName, seen []corev1.AttachedVolume) {
+func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVolume) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.list(node)

@@ -43,8 +43,8 @@ const v = corev1.UniqueVolumeName("kubernetes.io/csi/drv^v")
 // R-71, R-72, R-79, B-15, and the counters of the metrics.
 func TestDesired(t *testing.T) {
 	d := cache.NewDesiredStateOfWorld(plugins)
-	var told []cache.Pair
-	d.Subscribe(func(p cache.Pair) { told = append(told, p) })
+	var told []cache.VolumeNode
+	d.Subscribe(func(p cache.VolumeNode) { told = append(told, p) })
 	_, err := d.AddPod("p", pod("p"), spec("v"), "a")
 	require.ErrorContains(t, err, `node "a" is not managed`)
 	require.NoError(t, d.DeleteNode("unknown"))
@@ -58,15 +58,15 @@ func TestDesired(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, v, name)
 	}
-	require.Equal(t, []cache.Pair{{Volume: v, Node: "a"}}, told, "a repetition is no change")
+	require.Equal(t, []cache.VolumeNode{{Volume: v, Node: "a"}}, told, "a repetition is no change")
 	_, err = d.AddPod("p", pod("p"), spec("w"), "a")
 	require.NoError(t, err)
 	_, err = d.AddPod("q", pod("q"), spec("v"), "a")
 	require.NoError(t, err)
 	require.Len(t, d.GetPodToAdd(), 3)
 	require.Len(t, d.GetVolumesToAttach(), 2)
-	require.ElementsMatch(t, []cache.Pair{{Volume: v, Node: "a"}, {Volume: "kubernetes.io/csi/drv^w", Node: "a"}},
-		d.GetPairsToAttach())
+	require.ElementsMatch(t, []cache.VolumeNode{{Volume: v, Node: "a"}, {Volume: "kubernetes.io/csi/drv^w", Node: "a"}},
+		d.GetVolumeNodesToAttach())
 	require.Equal(t, cache.Count{"kubernetes.io/csi:drv": 2}, d.Counts())
 	require.Equal(t, map[types.NodeName]cache.Count{"a": {"kubernetes.io/csi:drv": 3}}, d.CountsPerNode())
 	require.ErrorContains(t, d.DeleteNode("a"), "2 volumes")
@@ -79,12 +79,12 @@ func TestDesired(t *testing.T) {
 	require.NoError(t, err)
 	want, _ = d.GetVolumeToAttach(v, "a")
 	require.False(t, want.MultiAttachErrorReported)
-	require.Equal(t, []*corev1.Pod{pod("r")}, want.UnreportedPods)
+	require.Equal(t, []*corev1.Pod{pod("r")}, want.PodsToNotify)
 	_, err = d.AddPod("s", pod("s"), spec("v"), "a")
 	require.NoError(t, err)
-	d.SetPodsTold(v, "a", want.UnreportedPods)
+	d.MarkPodsNotified(v, "a", want.PodsToNotify)
 	want, _ = d.GetVolumeToAttach(v, "a")
-	require.Equal(t, []*corev1.Pod{pod("s")}, want.UnreportedPods, "who came while the others were told is yet to be")
+	require.Equal(t, []*corev1.Pod{pod("s")}, want.PodsToNotify, "who came while the others were told is yet to be")
 	d.DeletePod("s", v, "a")
 	require.Equal(t, []*corev1.Pod{pod("p"), pod("q"), pod("r")}, d.GetVolumePodsOnNodes([]types.NodeName{"a", "b"}, v))
 
@@ -97,7 +97,7 @@ func TestDesired(t *testing.T) {
 	_, err = d.AddPod("p", pod("p"), spec("v"), "a")
 	require.NoError(t, err)
 	want, _ = d.GetVolumeToAttach(v, "a")
-	require.Equal(t, []*corev1.Pod{pod("p")}, want.UnreportedPods)
+	require.Equal(t, []*corev1.Pod{pod("p")}, want.PodsToNotify)
 	d.DeletePod("p", v, "a")
 	d.DeletePod("p", "kubernetes.io/csi/drv^w", "a")
 	require.Empty(t, d.Counts())
@@ -186,11 +186,11 @@ func TestCheckReport(t *testing.T) {
 	a := cache.NewActualStateOfWorld(plugins, nil, nil)
 	require.NoError(t, a.MarkVolumeAsAttached(v, spec("v"), "a", "/dev/v"))
 	a.GetVolumesToReportAttached()
-	a.CheckReport("a", []corev1.AttachedVolume{{Name: v, DevicePath: "/dev/v"}})
+	a.ReconcileReported("a", []corev1.AttachedVolume{{Name: v, DevicePath: "/dev/v"}})
 	require.Empty(t, a.GetNodesToUpdateStatusFor())
-	a.CheckReport("a", nil)
+	a.ReconcileReported("a", nil)
 	require.Equal(t, []types.NodeName{"a"}, a.GetNodesToUpdateStatusFor())
-	a.CheckReport("b", []corev1.AttachedVolume{{Name: v}})
+	a.ReconcileReported("b", []corev1.AttachedVolume{{Name: v}})
 	require.Equal(t, map[types.NodeName][]corev1.AttachedVolume{
 		"a": {{Name: v, DevicePath: "/dev/v"}}, "b": {},
 	}, a.GetVolumesToReportAttached(), "a list that should be empty is written as such")

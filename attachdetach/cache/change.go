@@ -5,27 +5,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pair names an attachment: a volume and a node.
-type Pair struct {
+// VolumeNode names an attachment: a volume and a node.
+type VolumeNode struct {
 	Volume corev1.UniqueVolumeName
 	Node   types.NodeName
 }
 
 // String is the pair as it appears in logs.
-func (p Pair) String() string { return string(p.Volume) + " on " + string(p.Node) }
+func (p VolumeNode) String() string { return string(p.Volume) + " on " + string(p.Node) }
 
 // Notifier is a store that tells what changes in it. A store that is no Notifier is only looked at now and then.
 type Notifier interface {
 	// Subscribe registers a function that is called for each pair that changes. A pair without volume means that
 	// the list of attached volumes in the node's status is out of date. Subscribe must be called before the store is
 	// shared. f is called with the store locked: it must return at once and must not call the store.
-	Subscribe(f func(Pair))
+	Subscribe(f func(VolumeNode))
 }
 
 // subscribers is the list that Subscribe fills. It is written before the store is shared and read afterwards.
-type subscribers []func(Pair)
+type subscribers []func(VolumeNode)
 
-func (s subscribers) tell(pair Pair) {
+func (s subscribers) tell(pair VolumeNode) {
 	for _, f := range s {
 		f(pair)
 	}

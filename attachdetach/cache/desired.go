@@ -36,15 +36,15 @@ type DesiredStateOfWorld interface {
 	GetVolumeToAttach(name corev1.UniqueVolumeName, node types.NodeName) (VolumeToAttach, bool)
 	// GetVolumesToAttach is all that should be attached. It costs as much as there is.
 	GetVolumesToAttach() []VolumeToAttach
-	// GetPairsToAttach is the names of all that should be attached.
-	GetPairsToAttach() []Pair
+	// GetVolumeNodesToAttach is the names of all that should be attached.
+	GetVolumeNodesToAttach() []VolumeNode
 	// GetPodToAdd is every volume of every Pod, so that a Pod with several volumes is there several times.
 	GetPodToAdd() []PodToAdd
 	// SetMultiAttachError notes that the Pods which use the volume on the node have been told that it is attached
 	// elsewhere. Pods that come later have not.
 	SetMultiAttachError(name corev1.UniqueVolumeName, node types.NodeName)
-	// SetPodsTold notes it for these Pods alone: one that came while they were told has not been.
-	SetPodsTold(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod)
+	// MarkPodsNotified notes it for these Pods alone: one that came while they were told has not been.
+	MarkPodsNotified(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod)
 	// GetVolumePodsOnNodes is the Pods that use the volume on any of the nodes, in the order of their names.
 	GetVolumePodsOnNodes(nodes []types.NodeName, name corev1.UniqueVolumeName) []*corev1.Pod
 }
@@ -101,7 +101,7 @@ var (
 )
 
 // Subscribe implements Notifier.
-func (d *Desired) Subscribe(f func(Pair)) { d.subscribers = append(d.subscribers, f) }
+func (d *Desired) Subscribe(f func(VolumeNode)) { d.subscribers = append(d.subscribers, f) }
 
 // AddNode implements DesiredStateOfWorld.
 func (d *Desired) AddNode(node types.NodeName) {
@@ -141,7 +141,7 @@ func (d *Desired) AddPod(podName types.UID, pod *corev1.Pod, spec *volume.Spec, 
 		d.perNode[node] = make(Count)
 	}
 	d.perNode[node].add(want.plugin, 1)
-	d.subscribers.tell(Pair{name, node})
+	d.subscribers.tell(VolumeNode{name, node})
 	return name, nil
 }
 
@@ -173,7 +173,7 @@ func (d *Desired) DeletePod(podName types.UID, name corev1.UniqueVolumeName, nod
 		delete(d.nodes[node], name)
 		d.total.add(want.plugin, -1)
 	}
-	d.subscribers.tell(Pair{name, node})
+	d.subscribers.tell(VolumeNode{name, node})
 }
 
 // NodeExists implements DesiredStateOfWorld.
@@ -215,18 +215,18 @@ func (d *Desired) GetVolumesToAttach() []VolumeToAttach {
 	return all
 }
 
-// GetPairsToAttach implements DesiredStateOfWorld.
-func (d *Desired) GetPairsToAttach() []Pair {
+// GetVolumeNodesToAttach implements DesiredStateOfWorld.
+func (d *Desired) GetVolumeNodesToAttach() []VolumeNode {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	n := 0
 	for _, volumes := range d.nodes {
 		n += len(volumes)
 	}
-	all := make([]Pair, 0, n)
+	all := make([]VolumeNode, 0, n)
 	for node, volumes := range d.nodes {
 		for name := range volumes {
-			all = append(all, Pair{name, node})
+			all = append(all, VolumeNode{name, node})
 		}
 	}
 	return all
@@ -238,12 +238,12 @@ func (w *wanted) export(name corev1.UniqueVolumeName, node types.NodeName) Volum
 	for _, user := range w.pods {
 		out.ScheduledPods = append(out.ScheduledPods, user.pod)
 		if !user.reported {
-			out.UnreportedPods = append(out.UnreportedPods, user.pod)
+			out.PodsToNotify = append(out.PodsToNotify, user.pod)
 		}
 	}
 	sortPods(out.ScheduledPods)
-	sortPods(out.UnreportedPods)
-	out.MultiAttachErrorReported = len(out.UnreportedPods) == 0
+	sortPods(out.PodsToNotify)
+	out.MultiAttachErrorReported = len(out.PodsToNotify) == 0
 	return VolumeToAttach{out}
 }
 
@@ -282,8 +282,8 @@ func (d *Desired) SetMultiAttachError(name corev1.UniqueVolumeName, node types.N
 	}
 }
 
-// SetPodsTold implements DesiredStateOfWorld.
-func (d *Desired) SetPodsTold(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod) {
+// MarkPodsNotified implements DesiredStateOfWorld.
+func (d *Desired) MarkPodsNotified(name corev1.UniqueVolumeName, node types.NodeName, pods []*corev1.Pod) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	want := d.nodes[node][name]

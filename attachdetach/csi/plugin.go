@@ -324,7 +324,7 @@ func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedV
 		if err != nil {
 			return nil, err
 		}
-		verdict, err := p.Look(driver, handle, node)
+		verdict, err := p.AttachmentState(driver, handle, node)
 		if err != nil {
 			return nil, err
 		}
@@ -333,8 +333,8 @@ func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedV
 	return verdicts, nil
 }
 
-// Look says what the VolumeAttachment of the volume on the node tells.
-func (p *Plugin) Look(driver, handle string, node types.NodeName) (operationexecutor.Verdict, error) {
+// AttachmentState says what the VolumeAttachment of the volume on the node tells.
+func (p *Plugin) AttachmentState(driver, handle string, node types.NodeName) (operationexecutor.Verdict, error) {
 	needed, err := p.needsAttach(driver)
 	if err != nil {
 		return operationexecutor.VerdictUncertain, err

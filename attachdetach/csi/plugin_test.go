@@ -281,7 +281,7 @@ func TestDriverWithoutAttachments(t *testing.T) {
 		can, err := w.plugin.CanAttach(spec("h"))
 		return err == nil && !can
 	}, soon, time.Millisecond)
-	verdict, err := w.plugin.Look(driver, "h", node)
+	verdict, err := w.plugin.AttachmentState(driver, "h", node)
 	require.NoError(t, err)
 	require.Equal(t, operationexecutor.VerdictAttached, verdict)
 	can, err = w.plugin.CanAttach(&volume.Spec{Name: "v", Volume: &corev1.Volume{}})

@@ -37,8 +37,8 @@ type churn struct {
 	users map[types.UID]use
 	// records is the pairs for which an attach was begun and no detach has succeeded, as VolumeAttachments are. Guarded
 	// by storage.mu; mounted by statuses.mu, which is taken after it.
-	records map[cache.Pair]*volume.Spec
-	mounted map[cache.Pair]bool
+	records map[cache.VolumeNode]*volume.Spec
+	mounted map[cache.VolumeNode]bool
 	faults  bool
 	kill    func()
 	// faultRand is used by operations, under storage.mu; writeRand by writes, under statuses.mu.
@@ -54,8 +54,8 @@ type use struct {
 
 func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
 	c := &churn{
-		world: newWorld(t), users: make(map[types.UID]use), records: make(map[cache.Pair]*volume.Spec),
-		mounted: make(map[cache.Pair]bool), faults: true,
+		world: newWorld(t), users: make(map[types.UID]use), records: make(map[cache.VolumeNode]*volume.Spec),
+		mounted: make(map[cache.VolumeNode]bool), faults: true,
 		rand: rand.New(rand.NewPCG(seed, 1)), faultRand: rand.New(rand.NewPCG(seed, 2)), writeRand: rand.New(rand.NewPCG(seed, 3)),
 	}
 	for i := range disks {
@@ -73,12 +73,12 @@ func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
 		require.NoError(t, c.world.nodes.Update(node))
 	}
 	c.storage.attach = func(disk string, node types.NodeName) (bool, error) {
-		pair := cache.Pair{Volume: unique(disk), Node: node}
+		pair := cache.VolumeNode{Volume: unique(disk), Node: node}
 		c.records[pair] = c.specOf(disk)
 		return c.outcome()
 	}
 	c.storage.detach = func(disk string, node types.NodeName) (bool, error) {
-		pair := cache.Pair{Volume: unique(disk), Node: node}
+		pair := cache.VolumeNode{Volume: unique(disk), Node: node}
 		c.statuses.set(func() {
 			if c.mounted[pair] {
 				c.storage.problems = append(c.storage.problems, "detaching "+pair.String()+", which is mounted")
@@ -188,7 +188,7 @@ func (c *churn) kubelet(node types.NodeName) {
 	c.statuses.mu.Lock()
 	defer c.statuses.mu.Unlock()
 	for _, at := range c.statuses.lists[node] {
-		pair := cache.Pair{Volume: at.Name, Node: node}
+		pair := cache.VolumeNode{Volume: at.Name, Node: node}
 		if want[at.Name] && slices.Contains(c.statuses.inUse[node], at.Name) && !c.mounted[pair] {
 			c.mounted[pair] = true
 			if !c.storage.on[string(at.Name[len("test/disk/"):])][node] {

@@ -11,19 +11,19 @@ import (
 // volume stands for its node.
 type deadlines struct {
 	heap  []*deadline
-	pairs map[cache.Pair]*deadline
+	pairs map[cache.VolumeNode]*deadline
 }
 
 type deadline struct {
-	pair  cache.Pair
+	pair  cache.VolumeNode
 	at    time.Time
 	index int
 }
 
-func newDeadlines() *deadlines { return &deadlines{pairs: make(map[cache.Pair]*deadline)} }
+func newDeadlines() *deadlines { return &deadlines{pairs: make(map[cache.VolumeNode]*deadline)} }
 
 // set gives the pair a deadline in place of the one that it has.
-func (d *deadlines) set(pair cache.Pair, at time.Time) {
+func (d *deadlines) set(pair cache.VolumeNode, at time.Time) {
 	if known := d.pairs[pair]; known != nil {
 		known.at = at
 		heap.Fix(d, known.index)
@@ -35,7 +35,7 @@ func (d *deadlines) set(pair cache.Pair, at time.Time) {
 }
 
 // drop takes the pair's deadline away, if it has one.
-func (d *deadlines) drop(pair cache.Pair) {
+func (d *deadlines) drop(pair cache.VolumeNode) {
 	if known := d.pairs[pair]; known != nil {
 		heap.Remove(d, known.index)
 		delete(d.pairs, pair)
@@ -43,8 +43,8 @@ func (d *deadlines) drop(pair cache.Pair) {
 }
 
 // due takes out and returns the pairs whose time has come.
-func (d *deadlines) due(now time.Time) []cache.Pair {
-	var pairs []cache.Pair
+func (d *deadlines) due(now time.Time) []cache.VolumeNode {
+	var pairs []cache.VolumeNode
 	for len(d.heap) > 0 && !d.heap[0].at.After(now) {
 		pairs = append(pairs, d.heap[0].pair)
 		d.drop(d.heap[0].pair)

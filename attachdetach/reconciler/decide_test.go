@@ -67,9 +67,9 @@ func TestDecideAttach(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	now := time.Unix(0, 0)
-	d, model := newDeadlines(), map[cache.Pair]time.Time{}
+	d, model := newDeadlines(), map[cache.VolumeNode]time.Time{}
 	for range 5000 {
-		pair := cache.Pair{Volume: corev1.UniqueVolumeName(fmt.Sprint(r.IntN(20))), Node: "n"}
+		pair := cache.VolumeNode{Volume: corev1.UniqueVolumeName(fmt.Sprint(r.IntN(20))), Node: "n"}
 		switch r.IntN(4) {
 		case 0, 1:
 			at := now.Add(time.Duration(r.IntN(20)))
@@ -80,7 +80,7 @@ func TestDeadlines(t *testing.T) {
 			delete(model, pair)
 		case 3:
 			now = now.Add(time.Duration(r.IntN(5)))
-			var want []cache.Pair
+			var want []cache.VolumeNode
 			for p, at := range model {
 				if !at.After(now) {
 					want = append(want, p)

@@ -20,7 +20,7 @@ type inbox struct {
 
 // mail is the content of the inbox.
 type mail struct {
-	pairs   map[cache.Pair]struct{}
+	pairs   map[cache.VolumeNode]struct{}
 	nodes   map[types.NodeName]struct{} // the node itself changed
 	reports map[types.NodeName]struct{} // its status is to be written
 	flushed []flushed
@@ -29,7 +29,7 @@ type mail struct {
 // flushed is the result of writing one node's status: the pairs that waited for it, and the error.
 type flushed struct {
 	node  types.NodeName
-	pairs []cache.Pair
+	pairs []cache.VolumeNode
 	err   error
 }
 
@@ -45,7 +45,7 @@ func (i *inbox) put(f func(*mail)) {
 	}
 }
 
-func (i *inbox) pair(pair cache.Pair) {
+func (i *inbox) pair(pair cache.VolumeNode) {
 	i.put(func(m *mail) {
 		if pair.Volume == "" {
 			add(&m.reports, pair.Node)
@@ -92,7 +92,7 @@ type flusher struct {
 // write is a node whose status is being written. again asks for another write, that pairs wait for.
 type write struct {
 	again bool
-	pairs []cache.Pair
+	pairs []cache.VolumeNode
 }
 
 func newFlusher(updater statusupdater.NodeStatusUpdater, atOnce int, results *inbox) *flusher {
@@ -103,7 +103,7 @@ func newFlusher(updater statusupdater.NodeStatusUpdater, atOnce int, results *in
 }
 
 // write asks for the node's status to be written. The pairs come back with the result.
-func (f *flusher) write(ctx context.Context, node types.NodeName, pairs ...cache.Pair) {
+func (f *flusher) write(ctx context.Context, node types.NodeName, pairs ...cache.VolumeNode) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w, running := f.nodes[node]

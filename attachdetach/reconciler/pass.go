@@ -13,17 +13,17 @@ import (
 
 // passOverAll looks at everything there is. What is as it should be is not even made dirty.
 func (e *Engine) passOverAll() {
-	pairs := make(map[cache.Pair]struct{})
+	pairs := make(map[cache.VolumeNode]struct{})
 	used := make(map[types.NodeName]struct{})
 	for _, attached := range e.o.Actual.GetAttachedVolumes() {
 		used[attached.NodeName] = struct{}{}
 		fine := attached.Confirmed && attached.DetachRequestedTime.IsZero() &&
 			e.o.Desired.VolumeExists(attached.VolumeName, attached.NodeName)
 		if !fine {
-			pairs[cache.Pair{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
+			pairs[cache.VolumeNode{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
 		}
 	}
-	for _, pair := range e.o.Desired.GetPairsToAttach() {
+	for _, pair := range e.o.Desired.GetVolumeNodesToAttach() {
 		if e.o.Actual.GetAttachState(pair.Volume, pair.Node) != cache.AttachStateAttached {
 			pairs[pair] = struct{}{}
 		}
@@ -53,7 +53,7 @@ func (e *Engine) passOverChanges(ctx context.Context) {
 				if e.pacer != nil { // what failed so far may have failed because of what the node was
 					e.pacer.ForgetFailures(attached.VolumeName, operationexecutor.OperationNode(attached.VolumeSpec, node))
 				}
-				add(&mail.pairs, cache.Pair{Volume: attached.VolumeName, Node: node})
+				add(&mail.pairs, cache.VolumeNode{Volume: attached.VolumeName, Node: node})
 			}
 		}
 		for _, pair := range due {
@@ -74,11 +74,11 @@ func (e *Engine) passOverChanges(ctx context.Context) {
 }
 
 // withWaiting adds the pairs that wait for something to happen to the volumes of the given ones.
-func (e *Engine) withWaiting(pairs map[cache.Pair]struct{}) map[cache.Pair]struct{} {
-	var more []cache.Pair
+func (e *Engine) withWaiting(pairs map[cache.VolumeNode]struct{}) map[cache.VolumeNode]struct{} {
+	var more []cache.VolumeNode
 	for pair := range pairs {
 		for node := range e.waiting[pair.Volume] {
-			more = append(more, cache.Pair{Volume: pair.Volume, Node: node})
+			more = append(more, cache.VolumeNode{Volume: pair.Volume, Node: node})
 		}
 		delete(e.waiting, pair.Volume)
 	}
@@ -89,7 +89,7 @@ func (e *Engine) withWaiting(pairs map[cache.Pair]struct{}) map[cache.Pair]struc
 }
 
 // pass decides on the given pairs: detaches first, then the lists of nodes, then attaches.
-func (e *Engine) pass(pairs map[cache.Pair]struct{}, reports map[types.NodeName]struct{}) {
+func (e *Engine) pass(pairs map[cache.VolumeNode]struct{}, reports map[types.NodeName]struct{}) {
 	var wanted []cache.VolumeToAttach
 	for pair := range pairs {
 		e.settle(pair)
@@ -106,18 +106,18 @@ func (e *Engine) pass(pairs map[cache.Pair]struct{}, reports map[types.NodeName]
 			continue
 		}
 		if until := e.paused[node].until; until.After(e.clock.Now()) {
-			e.times.set(cache.Pair{Node: node}, until)
+			e.times.set(cache.VolumeNode{Node: node}, until)
 			continue
 		}
 		e.flusher.write(e.opCtx, node)
 	}
 	for _, want := range wanted {
-		e.considerAttach(cache.Pair{Volume: want.VolumeName, Node: want.NodeName}, want)
+		e.considerAttach(cache.VolumeNode{Volume: want.VolumeName, Node: want.NodeName}, want)
 	}
 }
 
 // settle forgets what the pair was waiting for, because it is looked at now.
-func (e *Engine) settle(pair cache.Pair) {
+func (e *Engine) settle(pair cache.VolumeNode) {
 	e.times.drop(pair)
 	if nodes := e.waiting[pair.Volume]; nodes != nil {
 		delete(nodes, pair.Node)
@@ -128,14 +128,14 @@ func (e *Engine) settle(pair cache.Pair) {
 }
 
 // await has the pair looked at when something happens to its volume.
-func (e *Engine) await(pair cache.Pair) {
+func (e *Engine) await(pair cache.VolumeNode) {
 	nodes := e.waiting[pair.Volume]
 	add(&nodes, pair.Node)
 	e.waiting[pair.Volume] = nodes
 }
 
 // blocked reports whether the operation cannot start now, and sees to it that the pair is looked at when it can.
-func (e *Engine) blocked(pair cache.Pair, keyNode types.NodeName, operation string) bool {
+func (e *Engine) blocked(pair cache.VolumeNode, keyNode types.NodeName, operation string) bool {
 	if e.o.Executor.IsOperationPending(pair.Volume, keyNode) {
 		e.await(pair)
 		return true
@@ -152,7 +152,7 @@ func (e *Engine) blocked(pair cache.Pair, keyNode types.NodeName, operation stri
 func (e *Engine) manages(node types.NodeName) bool { return e.o.Manages == nil || e.o.Manages(node) }
 
 // considerDetach is for a pair that is attached but not wanted.
-func (e *Engine) considerDetach(pair cache.Pair, attached cache.AttachedVolume) {
+func (e *Engine) considerDetach(pair cache.VolumeNode, attached cache.AttachedVolume) {
 	if _, ok := e.leaving[pair]; ok || !e.manages(pair.Node) {
 		return // what comes of it, or of another controller's work, comes back
 	}
@@ -201,7 +201,7 @@ func (e *Engine) afterWrite(result flushed) {
 	delay := min(max(2*e.paused[result.node].delay, statusRetry), maxStatusRetry)
 	until := e.clock.Now().Add(delay)
 	e.paused[result.node] = pause{delay: delay, until: until}
-	e.times.set(cache.Pair{Node: result.node}, until)
+	e.times.set(cache.VolumeNode{Node: result.node}, until)
 	e.log.Warn("cannot write the status of the node; will retry", "node", result.node, "after", delay, "error", result.err)
 	for _, pair := range result.pairs {
 		e.stay(pair)
@@ -210,7 +210,7 @@ func (e *Engine) afterWrite(result flushed) {
 }
 
 // stay takes back what considerDetach did to the pair.
-func (e *Engine) stay(pair cache.Pair) {
+func (e *Engine) stay(pair cache.VolumeNode) {
 	if e.leaving[pair].wasReported {
 		e.o.Actual.AddVolumeToReportAsAttached(pair.Volume, pair.Node)
 	}
@@ -218,7 +218,7 @@ func (e *Engine) stay(pair cache.Pair) {
 }
 
 // startDetach detaches the pair, which is off its node's list, unless it is wanted again.
-func (e *Engine) startDetach(pair cache.Pair) {
+func (e *Engine) startDetach(pair cache.VolumeNode) {
 	plan, ok := e.leaving[pair]
 	if !ok {
 		return
@@ -246,7 +246,7 @@ func (e *Engine) startDetach(pair cache.Pair) {
 }
 
 // considerAttach is for a pair that is wanted.
-func (e *Engine) considerAttach(pair cache.Pair, want cache.VolumeToAttach) {
+func (e *Engine) considerAttach(pair cache.VolumeNode, want cache.VolumeToAttach) {
 	if _, ok := e.leaving[pair]; ok {
 		return // startDetach sees that it is wanted
 	}
@@ -281,7 +281,7 @@ func (e *Engine) considerAttach(pair cache.Pair, want cache.VolumeToAttach) {
 }
 
 // afterRefusal sees to it that the pair is looked at again after an operation could not be started.
-func (e *Engine) afterRefusal(pair cache.Pair, err error, operation string) {
+func (e *Engine) afterRefusal(pair cache.VolumeNode, err error, operation string) {
 	var backoff *operationexecutor.BackoffError
 	switch {
 	case errors.As(err, &backoff):

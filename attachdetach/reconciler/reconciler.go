@@ -96,7 +96,7 @@ type Engine struct {
 	// waiting is, by volume, the nodes whose pairs wait for something else that happens to the volume.
 	waiting map[corev1.UniqueVolumeName]map[types.NodeName]struct{}
 	// leaving is the pairs that are off their node's list, or on the way, in order to be detached.
-	leaving map[cache.Pair]leave
+	leaving map[cache.VolumeNode]leave
 	// paused is the nodes whose status could not be written.
 	paused map[types.NodeName]pause
 	// gone is since when Nodes have been seen to be missing.
@@ -172,7 +172,7 @@ func newEngine(o Options) *Engine {
 		},
 		times:   newDeadlines(),
 		waiting: make(map[corev1.UniqueVolumeName]map[types.NodeName]struct{}),
-		leaving: make(map[cache.Pair]leave),
+		leaving: make(map[cache.VolumeNode]leave),
 		paused:  make(map[types.NodeName]pause),
 		gone:    make(map[types.NodeName]time.Time),
 	}
@@ -185,7 +185,7 @@ func newEngine(o Options) *Engine {
 	}
 	if notifier, ok := o.Executor.(operationexecutor.CompletionNotifier); ok {
 		notifier.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
-			e.inbox.pair(cache.Pair{Volume: name, Node: node})
+			e.inbox.pair(cache.VolumeNode{Volume: name, Node: node})
 		})
 	}
 	return e
@@ -213,7 +213,7 @@ func (e *Engine) Start(ctx context.Context) error {
 func (e *Engine) NodeChanged(node types.NodeName) { e.inbox.node(node) }
 
 // Recheck has the pair looked at. It may be called at any time.
-func (e *Engine) Recheck(pair cache.Pair) { e.inbox.pair(pair) }
+func (e *Engine) Recheck(pair cache.VolumeNode) { e.inbox.pair(pair) }
 
 // run is the loop. It returns when ctx has ended and the pass that was going on is over.
 func (e *Engine) run(ctx, opCtx context.Context) {

@@ -61,18 +61,18 @@ func isOutOfService(node *corev1.Node) bool {
 
 // reportMultiAttach tells the Pods of the pair why they wait: the timeline each time that the answer changes, events
 // once for each Pod, and not while the volume is on its way in the usual time.
-func (e *Engine) reportMultiAttach(pair cache.Pair, want cache.VolumeToAttach, others []types.NodeName) {
+func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
 	if e.o.Timeline != nil {
 		err := timeline.WithReason(errors.New(e.holders(want.VolumeName, others)), "VolumeHeld", "")
 		for _, pod := range want.ScheduledPods {
 			span := e.o.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
 			if len(others) > 0 {
-				span.Because(timeline.Ref{Kind: "Node", Name: string(others[0])})
+				span.SetCause(timeline.Ref{Kind: "Node", Name: string(others[0])})
 			}
 		}
 	}
-	if len(want.UnreportedPods) == 0 {
+	if len(want.PodsToNotify) == 0 {
 		return
 	}
 	if until := e.releasedUntil(want.VolumeName, others); until.After(e.clock.Now()) {
@@ -80,13 +80,13 @@ func (e *Engine) reportMultiAttach(pair cache.Pair, want cache.VolumeToAttach, o
 		return
 	}
 	users := e.o.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
-	for _, pod := range want.UnreportedPods {
+	for _, pod := range want.PodsToNotify {
 		if e.o.Recorder != nil {
 			e.o.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
 				multiAttachText(name, pod.Namespace, users))
 		}
 	}
-	e.o.Desired.SetPodsTold(want.VolumeName, want.NodeName, want.UnreportedPods)
+	e.o.Desired.MarkPodsNotified(want.VolumeName, want.NodeName, want.PodsToNotify)
 	e.log.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
 }
 
@@ -175,7 +175,7 @@ func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
 }
 
 // forced counts and tells a detach that was not waited to be safe.
-func (e *Engine) forced(pair cache.Pair, attached cache.AttachedVolume, reason string) {
+func (e *Engine) forced(pair cache.VolumeNode, attached cache.AttachedVolume, reason string) {
 	e.o.OnForcedDetach(reason)
 	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+
 		"to be down", e.nodeFacts(pair.Node).patience(e.limits))

@@ -37,7 +37,7 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	timeline.Current(ctx).Waited(m.deps.Clock.Since(asked))
+	timeline.Current(ctx).AddWait(m.deps.Clock.Since(asked))
 	m.event(request, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", request.Image))
 	start := m.deps.Clock.Now()
 	image, err := m.pullAndRecord(ctx, request, spec, podCredentials)

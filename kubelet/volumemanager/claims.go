@@ -49,7 +49,7 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	if err != nil {
 		return spec, false, pending(err)
 	}
-	timeline.Current(ctx).Because(timeline.RefOf("PersistentVolumeClaim", claim))
+	timeline.Current(ctx).SetCause(timeline.RefOf("PersistentVolumeClaim", claim))
 	if v.Ephemeral != nil {
 		if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
 			return spec, false, pending(err)

@@ -233,7 +233,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 }
 
 // recordWait adds the time that an operation waited for its turn to the stage that ctx belongs to.
-func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).Waited(waited) }
+func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).AddWait(waited) }
 
 // Start prepares the root directory (it is made if it is missing, and mounts below it are made to propagate into
 // containers), and then keeps mounted volumes up to date until ctx ends. It must run for Mount to go on. It is called

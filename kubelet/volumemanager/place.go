@@ -110,7 +110,7 @@ func (m *Manager) acquireDevice(
 	wait.onWait = func() {
 		span := timeline.Current(ctx).Begin("kubelet", timeline.StageAttach, request.Spec.Name)
 		if request.Spec.PV != nil {
-			span.Because(timeline.RefOf("PersistentVolume", request.Spec.PV))
+			span.SetCause(timeline.RefOf("PersistentVolume", request.Spec.PV))
 		}
 		end = span.End
 	}

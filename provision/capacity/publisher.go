@@ -74,7 +74,7 @@ type Publisher struct {
 	drivers    storagelisters.CSIDriverLister
 	objects    cache.Indexer
 	topologies *topologies
-	runner     *controller.Typed[key]
+	runner     *controller.TypedController[key]
 }
 
 // New makes a Publisher. It starts nothing.

@@ -91,7 +91,7 @@ func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *c
 	pv *corev1.PersistentVolume, size resource.Quantity,
 ) (reconcile.Result, error) {
 	span := r.deps.Timeline.Begin(timeline.RefOf(claimKind, claim), timelineOwner, timeline.StageExpanding, size.String())
-	span.Waited(controller.Waited(ctx))
+	span.AddWait(controller.QueueWait(ctx))
 	err := r.expand(span.Context(ctx), claim, pv, size)
 	var call *callError
 	switch {

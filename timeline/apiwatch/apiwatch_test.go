@@ -46,7 +46,7 @@ func await(t *testing.T, rec *timeline.Recorder, changed <-chan struct{}, uid st
 func TestAPodsWayIsRecorded(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	rec := timeline.New(clk, 0)
-	changed, stop := rec.Changed()
+	changed, stop := rec.Watch()
 	defer stop()
 	client := fake.NewClientset()
 	pods := watch.NewFake()

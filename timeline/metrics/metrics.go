@@ -67,11 +67,11 @@ func (s *Stages) Start(ctx context.Context, rec *timeline.Recorder) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-sub.Woken():
-			for _, change := range sub.Take() {
+		case <-sub.C():
+			for _, change := range sub.Drain() {
 				s.count(change)
 			}
-			if now := sub.Lost(); now > lost {
+			if now := sub.Dropped(); now > lost {
 				s.lost.Add(float64(now - lost))
 				lost = now
 			}

@@ -32,7 +32,7 @@ func TestStagesAreCounted(t *testing.T) {
 
 	span := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
 	clk.Step(3 * time.Second)
-	span.Waited(2 * time.Second)
+	span.AddWait(2 * time.Second)
 	span.End(errors.New("no address left"))
 	rec.Begin(ref, "kubelet", timeline.StageImage, "main") // goes on: not counted
 	require.Eventually(t, func() bool { return sample(t, registry, timeline.StageSandbox, "error") == 3 }, time.Minute, time.Millisecond)

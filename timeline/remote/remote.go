@@ -76,8 +76,8 @@ func stream(rec *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-sub.Woken():
-			for _, change := range sub.Take() {
+		case <-sub.C():
+			for _, change := range sub.Drain() {
 				if uid != "" && change.Ref.UID != uid {
 					continue
 				}
@@ -85,7 +85,7 @@ func stream(rec *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
 					return // the reader went away
 				}
 			}
-			if now := sub.Lost(); now > lost {
+			if now := sub.Dropped(); now > lost {
 				if send(map[string]int{"lost": now - lost}) != nil {
 					return
 				}

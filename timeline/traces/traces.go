@@ -74,15 +74,15 @@ func (t *Tracer) Start(ctx context.Context, rec *timeline.Recorder) error {
 	tracer := provider.Tracer("github.com/berth-dev/berth/timeline")
 	for ended := false; !ended; {
 		select {
-		case <-sub.Woken():
+		case <-sub.C():
 		case <-ctx.Done():
 			ended = true
 		}
-		for _, change := range sub.Take() {
+		for _, change := range sub.Drain() {
 			send(ctx, tracer, rec, change)
 		}
 	}
-	if lost := sub.Lost(); lost > 0 {
+	if lost := sub.Dropped(); lost > 0 {
 		t.log.Warn("stages came too fast to be traced", "lost", lost)
 	}
 	if err := provider.Shutdown(context.WithoutCancel(ctx)); err != nil { // bounded by OTEL_EXPORTER_OTLP_TIMEOUT

@@ -121,7 +121,7 @@ func NewOperationExecutor(deps Deps, config Config) (*Executor, error) {
 }
 
 // recordWait adds the time that an operation waited for its turn to the stage that ctx belongs to.
-func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).Waited(waited) }
+func recordWait(ctx context.Context, waited time.Duration) { timeline.Current(ctx).AddWait(waited) }
 
 // OperationNode returns the node for which an operation on the volume is pending: the node itself for a volume that
 // several nodes may have, and none for an exclusive one, so that only one operation at a time runs on it.
@@ -226,7 +226,7 @@ func (e *Executor) beginSpans(want VolumeToAttach, requestedAt time.Time) []*tim
 		span := e.deps.Timeline.BeginQueued(timeline.PodRef(pod), "attachdetach", timeline.StageAttach,
 			want.VolumeSpec.DirName(), requestedAt)
 		if want.VolumeSpec.PV != nil {
-			span.Because(timeline.RefOf("PersistentVolume", want.VolumeSpec.PV))
+			span.SetCause(timeline.RefOf("PersistentVolume", want.VolumeSpec.PV))
 		}
 		spans = append(spans, span)
 	}

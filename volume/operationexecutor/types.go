@@ -36,8 +36,8 @@ type VolumeToAttach struct {
 	NodeName types.NodeName
 	// ScheduledPods are the Pods on the node that use the volume. They are shared and never written to.
 	ScheduledPods []*corev1.Pod
-	// UnreportedPods are those of ScheduledPods that have no such event yet.
-	UnreportedPods []*corev1.Pod
+	// PodsToNotify are those of ScheduledPods that have no such event yet.
+	PodsToNotify []*corev1.Pod
 }
 
 // AttachedVolume is a volume that is, or may be, attached to a node.

@@ -251,6 +251,14 @@ func (b *builder) ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) 
 	return err
 }
 
+// SetBurstableCPU implements podworker.Builder.
+func (b *builder) SetBurstableCPU(ctx context.Context, milliCPU int64) error {
+	if err := b.ground(ctx); err != nil {
+		return err
+	}
+	return b.cgroups.UpdateBurstable(ctx, milliCPU)
+}
+
 // ReleasePod implements podworker.Builder.
 func (b *builder) ReleasePod(ctx context.Context, uid types.UID) error {
 	if err := b.ground(ctx); err != nil {

@@ -16,9 +16,6 @@ import (
 	cgroupslib "github.com/opencontainers/cgroups"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
-
-	"github.com/berth-dev/berth/kubelet/qos"
 )
 
 // Config says where the groups lie and what limits they get.
@@ -113,17 +110,10 @@ func (m *Manager) EnforceAllocatable(ctx context.Context, resources corev1.Resou
 	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSGuaranteed), limitsFor(resources))
 }
 
-// UpdateBurstable gives the class of Burstable Pods the CPU shares that these Pods of it ask for together. Pods of
-// other classes among them are passed over.
-func (m *Manager) UpdateBurstable(ctx context.Context, pods []*corev1.Pod) error {
-	milli := int64(0)
-	for _, pod := range pods {
-		if qos.Class(pod) == corev1.PodQOSBurstable {
-			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-			milli += requests.Cpu().MilliValue()
-		}
-	}
-	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milli)})
+// UpdateBurstable gives the cgroup of all Burstable Pods the CPU shares of what they request together, in thousandths of
+// a CPU.
+func (m *Manager) UpdateBurstable(ctx context.Context, milliCPU int64) error {
+	return m.ensure(ctx, m.qosCgroup(corev1.PodQOSBurstable), Limits{CPUShares: Shares(milliCPU)})
 }
 
 // CgroupParent is what the runtime is told to make the Pod's sandbox and containers in.

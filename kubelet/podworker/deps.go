@@ -118,6 +118,9 @@ type Builder interface {
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
 	// ResizePod gives the Pod's cgroup the limits of its spec, or, before its containers change theirs, no limits.
 	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
+	// SetBurstableCPU gives the cgroup of all Burstable Pods the CPU weight of what they request together, in thousandths
+	// of a CPU.
+	SetBurstableCPU(ctx context.Context, milliCPU int64) error
 	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.
 	ReleasePod(ctx context.Context, uid types.UID) error

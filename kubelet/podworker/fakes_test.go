@@ -201,6 +201,9 @@ func (a *admitter) callCount(what string) int {
 type builder struct {
 	mu      sync.Mutex
 	resized []bool // calls of ResizePod
+	// burstable are the values of SetBurstableCPU; the next call fails with burstableErr.
+	burstable    []int64
+	burstableErr error
 	// prepareErr is what the next PreparePod fails with.
 	prepareErr error
 }
@@ -265,6 +268,27 @@ func (b *builder) ResizePod(_ context.Context, _ *corev1.Pod, limited bool) erro
 	defer b.mu.Unlock()
 	b.resized = append(b.resized, limited)
 	return nil
+}
+
+func (b *builder) SetBurstableCPU(_ context.Context, milliCPU int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.burstableErr; err != nil {
+		b.burstableErr = nil
+		return err
+	}
+	b.burstable = append(b.burstable, milliCPU)
+	return nil
+}
+
+// burstableCPU returns the last value of SetBurstableCPU, -1 if there was none.
+func (b *builder) burstableCPU() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.burstable) == 0 {
+		return -1
+	}
+	return b.burstable[len(b.burstable)-1]
 }
 
 func (*builder) ReleasePod(context.Context, types.UID) error                           { return nil }

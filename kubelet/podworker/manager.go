@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -36,6 +37,10 @@ type Manager struct {
 	listed    bool
 	ready     chan struct{}
 	markReady func()
+	// burstableCPU is what the active Burstable Pods request together, in thousandths of a CPU. burstableChanged wakes
+	// syncBurstable.
+	burstableCPU     int64
+	burstableChanged wakeup.Signal
 }
 
 var _ config.Handler = (*Manager)(nil)
@@ -48,7 +53,7 @@ func New(deps Deps, config Config) (*Manager, error) {
 	config, ready := config.withDefaults(), make(chan struct{})
 	return &Manager{
 		config: config, deps: deps, backoff: kuberuntime.NewBackoff(config.MaxBackoff), workers: map[types.UID]*worker{},
-		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }),
+		ready: ready, markReady: sync.OnceFunc(func() { close(ready) }), burstableChanged: wakeup.NewSignal(),
 	}, nil
 }
 
@@ -65,6 +70,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.pendingWorkers = nil
 	m.mu.Unlock()
+	m.group.Go(func() { m.syncBurstable(ctx) })
 	for ctx.Err() == nil {
 		select {
 		case <-m.deps.Signals.pending.C():
@@ -119,6 +125,9 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 	if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
+	if rejected == nil {
+		m.countBurstable(w, w.pod)
+	}
 	m.addWorker(w)
 }
 
@@ -158,6 +167,7 @@ func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sourcesReady = true
+	m.burstableChanged.Notify()
 	m.stopOrphans()
 }
 
@@ -283,6 +293,7 @@ func (m *Manager) removeWorker(w *worker) {
 	m.deps.OnPodGone(w.uid) // which may have the source of static Pods hand on the next one, even of the same UID
 	m.mu.Lock()
 	delete(m.workers, w.uid)
+	m.countBurstable(w, nil)
 	if again := w.recreated; again != nil {
 		m.deps.Metrics.Restarted(config.IsLocal(again))
 		m.deps.Logger.Info("the pod was deleted and made again with the same UID; it begins anew",

@@ -288,8 +288,18 @@ func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	why := m.deps.Admitter.Resize(w.pod, desired, m.activePodsExcept(w))
 	if why == nil {
 		w.sharedPod.Store(desired)
+		m.countBurstable(w, desired)
 	}
 	return why
+}
+
+// release records that a Pod uses nothing of the node any more.
+func (m *Manager) release(w *worker) {
+	w.released.Store(true)
+	m.mu.Lock()
+	m.countBurstable(w, nil)
+	m.mu.Unlock()
+	m.retryDeferred(triggerEnd)
 }
 
 // retryDeferred says that some of the node may be free again, and by what: Pods that wait for resources ask anew.

@@ -46,8 +46,7 @@ func (w *worker) terminate(ctx context.Context) {
 	}
 	if w.cleanedUp {
 		w.state = terminated
-		w.released.Store(true)
-		w.m.retryDeferred(triggerEnd)
+		w.m.release(w)
 		w.finish(ctx)
 	}
 }

@@ -49,6 +49,8 @@ type worker struct {
 	// when nothing is left of this life. The manager's mu guards both.
 	removedFromSource bool
 	recreated         *corev1.Pod
+	// burstableCPU is what the Manager counts for the Pod; the manager's mu guards it.
+	burstableCPU int64
 	// resizeDeferred says that the Pod waits for resources of the node to become free.
 	resizeDeferred atomic.Bool
 

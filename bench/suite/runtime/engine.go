@@ -69,7 +69,7 @@ type berthSource struct {
 func (berthSource) Name() string { return "bench" }
 
 // Run implements controller.Source.
-func (s berthSource) Run(ctx context.Context, to controller.Sink[reconcile.Request], synced func()) error {
+func (s berthSource) Run(ctx context.Context, to controller.Enqueuer[reconcile.Request], synced func()) error {
 	s.started(ctx, berthEnqueuer{to})
 	synced()
 	<-ctx.Done()
@@ -77,7 +77,7 @@ func (s berthSource) Run(ctx context.Context, to controller.Sink[reconcile.Reque
 }
 
 type berthEnqueuer struct {
-	to controller.Sink[reconcile.Request]
+	to controller.Enqueuer[reconcile.Request]
 }
 
 func (s berthEnqueuer) live(k key)       { s.to.Add(reconcile.Request{NamespacedName: k}) }

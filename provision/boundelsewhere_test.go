@@ -121,7 +121,7 @@ func TestClaimIsTakenAwayByHandBeforeItsClassIsThere(t *testing.T) {
 		s := run(t, w, p, provision.IntentFinalizer("example.com/intent"))
 		w.deleteClaim(t, "claim")
 		s.advance(time.Minute)
-		require.NotEmpty(t, withReason(s.drainEvents(), `storage class "fast" is not there; create it: a volume may exist`))
+		require.NotEmpty(t, withReason(s.drainEvents(), `storage class "fast" not found; create it again: a volume may exist`))
 		w.updateClaim(t, "claim", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
 		err := w.client(nil).CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "claim", metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,31 +14,29 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// errNoVolume is what a provisioner's answer without volume and without error is taken for.
+// errNoVolume is the error for a provisioner that returns neither a volume nor an error.
 var errNoVolume = errors.New("the provisioner returned neither a volume nor an error")
 
-// callInput is what a call worker takes out of a claim's state: it calls without holding the state.
+// callInput is what a call worker reads from a claim's state: it does not hold the state during the call.
 type callInput struct {
-	uid     types.UID
-	pvName  string
-	claim   *corev1.PersistentVolumeClaim
-	class   *storagev1.StorageClass
-	node    *corev1.Node
-	outcome outcome
-	// cleanup is the volume to delete again; nil if one is to be provisioned.
-	cleanup *corev1.PersistentVolume
+	attempt
+	uid      types.UID
+	pvName   string
+	mayExist bool
+	// unwanted is the volume to delete; nil if one is to be provisioned.
+	unwanted *corev1.PersistentVolume
 }
 
-// callResult is what a Provision call came to.
+// callResult is the result of a call that provisions a volume.
 type callResult struct {
 	volume *corev1.PersistentVolume
 	state  ProvisioningState
 	err    error
 	node   *corev1.Node
-	began  time.Time
+	start  time.Time
 }
 
-// runCall calls the provisioner for one claim and leaves the result in the claim's state.
+// runCall calls the provisioner for one claim and stores the result in the claim's state.
 func (e *engine) runCall(ctx context.Context, key string) {
 	st := e.states.get(types.UID(key))
 	if st == nil {
@@ -49,44 +46,35 @@ func (e *engine) runCall(ctx context.Context, key string) {
 	if !ok {
 		return
 	}
-	if in.cleanup != nil {
-		err := e.callDelete(ctx, in.cleanup)
-		e.finishCall(st, func() { e.onVolumeCleaned(st, err) })
+	if in.unwanted != nil {
+		err := e.callDelete(ctx, in.unwanted)
+		e.finishCall(st, func() { e.onCleaned(st, err) })
 	} else {
 		result := e.provision(ctx, st, in)
 		e.finishCall(st, func() { e.onProvisioned(st, in, result) })
 	}
-	// Look again in any case: something may have changed during the call, and was left alone then.
-	e.saves.Add(key)
+	// In any case: changes that came during the call were not acted on.
+	e.queues.results.Add(key)
 }
 
-// finishCall gives the claim back, with what the call came to.
-func (e *engine) finishCall(st *claimState, takeIn func()) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.calling, st.called = false, false
-	takeIn()
-	e.gate.setWaiting(st.uid, st.blocksOnWrites())
-}
-
+// startCall returns what to call the provisioner with, and false if there is no call to make.
 func (e *engine) startCall(ctx context.Context, st *claimState) (callInput, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	defer func() { e.gate.setWaiting(st.uid, st.blocksOnWrites()) }()
-	if !st.calling || st.called || st.forgotten {
+	if st.phase != phaseQueued {
 		return callInput{}, false // the key is from an earlier state of the claim
 	}
 	if ctx.Err() != nil {
-		st.calling = false
+		st.enter(st.phaseBeforeCall(), e.clock.Now())
 		return callInput{}, false
 	}
-	st.called = true
+	st.enter(phaseCalling, e.clock.Now())
 	in := callInput{
-		uid: st.uid, pvName: volumeNamePrefix + string(st.uid),
-		claim: st.claim, class: st.class, node: st.node, outcome: st.outcome,
+		attempt: st.attempt, uid: st.uid, pvName: volumeNamePrefix + string(st.uid), mayExist: st.mayExist(),
 	}
-	if st.save != nil {
-		in.cleanup = st.save.volume
+	if st.unsaved != nil {
+		in.unwanted = st.unsaved.volume
 	} else {
 		st.queued.End(nil)
 		st.queued = nil
@@ -94,10 +82,19 @@ func (e *engine) startCall(ctx context.Context, st *claimState) (callInput, bool
 	return in, true
 }
 
-// provision finds the node, calls the provisioner and, if asked to, has the claim scheduled again.
+// finishCall stores the result of a call, which decides the phase that follows.
+func (e *engine) finishCall(st *claimState, store func()) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.enter(st.phaseBeforeCall(), e.clock.Now())
+	store()
+	e.gate.setWaiting(st.uid, st.blocksOnWrites())
+}
+
+// provision finds the node and calls the provisioner. If the provisioner asks for it, the claim is scheduled again.
 func (e *engine) provision(ctx context.Context, st *claimState, in callInput) callResult {
 	span := e.timeline.Begin(st.ref, timelineOwner, timeline.StageProvisioning, in.pvName)
-	result := callResult{began: e.clock.Now()}
+	result := callResult{start: e.clock.Now()}
 	result.node, result.err = e.nodeFor(ctx, in)
 	switch {
 	case result.err == nil:
@@ -118,7 +115,7 @@ func (e *engine) provision(ctx context.Context, st *claimState, in callInput) ca
 	result.state = ProvisioningFinished
 	if selectedNode(in.claim) != "" {
 		if err := e.clearSelectedNode(ctx, in.claim); err != nil {
-			result.err = fmt.Errorf("%w; and cannot have another node selected: %w", result.err, err)
+			result.err = fmt.Errorf("%w; and failed to unselect the node: %w", result.err, err)
 		} else {
 			result.state = ProvisioningReschedule
 		}
@@ -153,7 +150,7 @@ func (e *engine) callProvision(
 	case ProvisionerContext:
 		volume, state, err = p.ProvisionContext(ctx, opts)
 		if err != nil && ctx.Err() != nil {
-			state = ProvisioningInBackground // cut short: nobody knows
+			state = ProvisioningInBackground // interrupted, so the outcome is unknown
 		}
 	case ProvisionerExt:
 		volume, state, err = p.ProvisionExt(opts)
@@ -184,20 +181,20 @@ func (e *engine) nodeFor(ctx context.Context, in callInput) (*corev1.Node, error
 		return in.node, nil
 	}
 	node, err := e.getNode(ctx, name)
-	if apierrors.IsNotFound(err) && in.outcome == outcomeUnknown {
-		// What was begun must be ended although the node is gone; the name is all that is left of it.
+	if apierrors.IsNotFound(err) && in.mayExist {
+		// The call is repeated although the node does not exist any more; its name is all that is known of it.
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 	}
 	return node, err
 }
 
 func (e *engine) getNode(ctx context.Context, name string) (*corev1.Node, error) {
-	if e.nodes == nil {
+	if e.informers.nodes == nil {
 		return e.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	}
-	obj, ok, err := e.nodes.GetByKey(name)
+	obj, ok, err := e.informers.nodes.GetStore().GetByKey(name)
 	if err != nil {
-		return nil, fmt.Errorf("look up node %q: %w", name, err)
+		return nil, fmt.Errorf("get node %q: %w", name, err)
 	}
 	if node, is := obj.(*corev1.Node); ok && is {
 		return node, nil

@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,218 +14,218 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// cacheLagLimit is how long a saved volume may stay unseen in the cache before the API server is asked.
+// cacheLagLimit is how long the cache may lack a PersistentVolume that we created before the API server is asked for it.
 const cacheLagLimit = 30 * time.Second
 
-// syncClaim takes one look at a claim and does the one thing that comes next for it.
+// syncClaim does what comes next for a claim.
 func (e *engine) syncClaim(ctx context.Context, key string) {
 	uid := types.UID(key)
 	claim, st := e.claims.get(uid), e.states.get(uid)
 	if st == nil {
-		if ctx.Err() != nil || claim == nil || !(e.wanted(claim) || e.ownsIntent(claim)) {
+		if ctx.Err() != nil || claim == nil || !(e.wants(claim) || e.ownsIntent(claim)) {
 			return
 		}
 		st = e.newState(claim)
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.forgotten {
-		e.decide.Add(key) // by another worker, while this one waited for it
+	if st.phase == phaseForgotten {
+		e.queues.claims.Add(key) // another worker forgot it while this one waited for mu
 		return
 	}
-	// Read again: another worker, for which this one waited, may have seen a newer claim and acted on it.
+	// Read again: while this worker waited, another one may have seen a newer claim and acted on it.
 	claim = e.claims.get(uid)
 	defer func() { e.gate.setWaiting(st.uid, st.blocksOnWrites()) }()
-	switch {
-	case st.calling:
-		// the call's result looks again
-	case e.hasVolume(ctx, st):
-		e.finishSaved(ctx, st, claim)
-	case st.save != nil:
-		e.saveVolume(ctx, st, claim)
-	case ctx.Err() != nil:
-		// stopping: nothing new is begun
-	case st.outcome == outcomeNone && claim == nil:
-		e.forget(st)
-	case st.outcome == outcomeNone && !e.wanted(claim):
-		e.finish(ctx, st, claim)
-	default:
-		e.startProvision(ctx, st, claim)
+	for again := true; again; {
+		again = e.step(ctx, st, claim)
 	}
 }
 
-// wanted returns whether the claim, of which no volume is known, asks this provisioner for one.
-func (e *engine) wanted(claim *corev1.PersistentVolumeClaim) bool {
-	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
-		return false
+// step takes one decision for a claim and acts on it. It returns true if the action changed the facts, so that the next
+// decision can be taken at once. The caller holds st.mu.
+func (e *engine) step(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) (again bool) {
+	facts, target := e.gather(ctx, st, claim)
+	d := next(st.phase, facts)
+	if facts.volume == volumeSaved {
+		e.onSaved(st, d.phase)
 	}
-	if q, ok := e.provisioner.(Qualifier); ok && !q.ShouldProvision(claim) {
-		return false
-	}
-	return e.serves(claimProvisioner(claim))
-}
-
-// ownsIntent returns whether the claim bears an intent that is ours to resolve. Where several controllers
-// may share one finalizer, only a claim that we would serve is.
-func (e *engine) ownsIntent(claim *corev1.PersistentVolumeClaim) bool {
-	if !e.hasIntentInCache(claim) {
-		return false
-	}
-	if e.settings.intentOwned {
+	st.enter(d.phase, e.clock.Now())
+	switch d.do {
+	case doVerify:
+		e.verifyVolume(ctx, st)
 		return true
+	case doProvision:
+		e.startProvision(ctx, st, claim, target)
+	case doReport:
+		st.retry.start(target.inputs)
+		e.report(st, target, facts.obstacle)
+	case doRetryLater:
+		e.requeue(st.uid, st.retry.left(e.clock.Now())) // of several times for one key the queue keeps the earliest
+	case doSave:
+		return e.saveVolume(ctx, st)
+	case doClean:
+		e.queueCall(st)
+	case doYield:
+		e.queues.cleanups.Add(string(st.uid))
+	case doRemoveIntent:
+		e.removeIntent(ctx, st, claim)
+	case doFinish:
+		e.finish(ctx, st, claim)
+	case doForget:
+		e.forget(st)
+	case doNothing:
 	}
+	return false
+}
+
+// target is what the provisioner would be called with, and what the outcome depends on.
+type target struct {
+	attempt
+	className string
+	// inputs is the fingerprint of the current claim and class.
+	inputs string
+}
+
+// gather collects the facts for the next decision, and the target of a call if there is none to wait for. The caller holds
+// st.mu.
+func (e *engine) gather(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) (claimFacts, target) {
+	f := claimFacts{stopping: ctx.Err() != nil, mayExist: st.mayExist()}
+	if st.phase == phaseQueued || st.phase == phaseCalling {
+		return f, target{}
+	}
+	f.volume = e.volumeOf(st)
+	if claim != nil {
+		f.exists, f.deleting, f.bound = true, claim.DeletionTimestamp != nil, isBound(claim)
+		f.elsewhere, f.intent = st.isElsewhere(claim), e.hasIntent(st, claim)
+	}
+	switch {
+	case f.volume != volumeNone:
+		return f, target{}
+	case st.unsaved != nil:
+		f.pausing = e.clock.Now().Before(st.unsaved.notBefore)
+		return f, target{}
+	case f.stopping:
+		return f, target{}
+	}
+	f.wanted = claim != nil && !f.mayExist && e.wants(claim)
+	if !f.wanted && !f.mayExist {
+		return f, target{}
+	}
+	to := e.targetOf(st, claim)
+	if f.readiness = st.retry.readiness(e.clock.Now(), to.inputs, st.resync.Swap(false)); f.readiness == readyNow {
+		f.obstacle = e.obstacleOf(to)
+	}
+	return f, to
+}
+
+// volumeOf returns what is known of the PersistentVolume. One of another provisioner counts only where none of ours can
+// exist: what was begun is saved, and Kubernetes then releases it.
+func (e *engine) volumeOf(st *claimState) volumeFact {
+	switch {
+	case e.volumes.hasOwn(st.uid):
+		st.savedAt = time.Time{} // the cache has shown it and is right from now on
+		return volumeSaved
+	case !st.mayExist() && e.volumes.hasForeign(st.uid):
+		return volumeSaved
+	case st.savedAt.IsZero():
+		return volumeNone
+	case e.clock.Since(st.savedAt) < cacheLagLimit:
+		return volumeSaved
+	}
+	return volumeUnverified
+}
+
+// verifyVolume asks the API server for a PersistentVolume that the cache should show by now.
+func (e *engine) verifyVolume(ctx context.Context, st *claimState) {
+	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.savedName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		st.savedAt = time.Time{}
+		return
+	}
+	st.savedAt = e.clock.Now()
+}
+
+// targetOf returns what the provisioner would be called with for a claim: after a call with an unknown outcome, the same.
+func (e *engine) targetOf(st *claimState, claim *corev1.PersistentVolumeClaim) target {
+	to := target{attempt: attempt{claim: st.object(claim), node: st.attempt.node}}
+	if st.mayExist() && st.attempt.claim != nil {
+		to.claim = st.attempt.claim
+	}
+	to.className = claimClass(to.claim)
+	e.states.setClass(st.uid, to.className)
+	to.class = e.class(to.className)
+	to.inputs = fingerprint(claim, to.class)
+	if st.mayExist() && st.attempt.class != nil {
+		to.class = st.attempt.class
+	}
+	return to
+}
+
+// obstacleOf returns why the provisioner cannot be called with the target.
+func (e *engine) obstacleOf(to target) obstacle {
+	switch {
+	case to.class == nil:
+		return obstacleNoClass
+	case wantsBlock(to.claim) && !e.supportsBlock():
+		return obstacleBlock
+	case !e.serves(to.class.Provisioner):
+		return obstacleForeignClass
+	case waitsForConsumer(to.class) && selectedNode(to.claim) == "":
+		return obstacleNoNode
+	}
+	return obstacleNone
+}
+
+func (e *engine) supportsBlock() bool {
+	b, ok := e.provisioner.(BlockProvisioner)
+	return ok && b.SupportsBlock()
+}
+
+// wants returns whether the claim, which has no volume that we know of, asks this provisioner for one.
+func (e *engine) wants(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && e.isOurClaim(claim)
+}
+
+// isOurClaim returns whether the claim is this provisioner's, and the provisioner does not refuse it.
+func (e *engine) isOurClaim(claim *corev1.PersistentVolumeClaim) bool {
 	if q, ok := e.provisioner.(Qualifier); ok && !q.ShouldProvision(claim) {
 		return false
 	}
 	return e.serves(claimProvisioner(claim))
 }
 
-func (e *engine) hasIntentInCache(claim *corev1.PersistentVolumeClaim) bool {
-	return slices.Contains(claim.Finalizers, e.settings.intentFinalizer)
-}
-
-// newState begins to remember the claim. An intent that is there already was written before this run, and
-// what became of it is unknown.
+// newState returns the state of a claim that is seen first. The outcome of an intent that the claim has already is
+// unknown: an earlier process wrote it.
 func (e *engine) newState(claim *corev1.PersistentVolumeClaim) *claimState {
-	st := &claimState{
-		uid: claim.UID, ref: timeline.RefOf(claimKind, claim), since: e.clock.Now(),
-	}
+	now := e.clock.Now()
+	st := &claimState{uid: claim.UID, ref: timeline.RefOf(claimKind, claim), since: now, phaseSince: now}
 	if e.ownsIntent(claim) {
 		st.outcome, st.found = outcomeUnknown, claim
 	}
 	return e.states.add(st)
 }
 
-func (e *engine) forget(st *claimState) {
-	st.queued.End(nil)
-	st.queued, st.binding, st.forgotten = nil, false, true
-	e.states.remove(st.uid)
-	e.claimLimiter.Forget(string(st.uid))
-	e.claimWrites.Forget(string(st.uid))
-}
-
-// hasVolume returns whether the claim's volume is in the API, by the cache or by our own last write. A volume of somebody
-// else's is the end only where none of ours can exist: what was begun is saved, and Kubernetes then releases it.
-func (e *engine) hasVolume(ctx context.Context, st *claimState) bool {
-	if e.volumes.hasOwn(st.uid) {
-		st.saved = time.Time{} // from now on the cache knows better
-		return true
+// onSaved ends what was unfinished for a claim whose PersistentVolume exists, before it enters the phase.
+func (e *engine) onSaved(st *claimState, entered phase) {
+	if st.unsaved != nil {
+		st.unsaved.span.End(nil)
+		st.unsaved = nil
 	}
-	if st.outcome == outcomeNone && e.volumes.hasForeign(st.uid) {
-		return true
+	if st.mayExist() {
+		st.outcome = outcomeNone
 	}
-	if st.saved.IsZero() {
-		return false
-	}
-	if e.clock.Since(st.saved) < cacheLagLimit {
-		return true
-	}
-	_, err := e.client.CoreV1().PersistentVolumes().Get(ctx, st.savedName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		st.saved = time.Time{}
-		return false
-	}
-	return true
-}
-
-// finishSaved ends the work on a claim whose volume is saved.
-func (e *engine) finishSaved(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
-	if st.save != nil {
-		st.save.span.End(nil)
-	}
-	st.save, st.outcome = nil, outcomeNone
-	st.claim, st.class, st.node = nil, nil, nil
+	st.attempt = attempt{}
 	st.retry.succeeded()
-	e.claimLimiter.Forget(string(st.uid))
-	if claim == nil {
-		e.forget(st)
-		return
-	}
-	st.binding = false
-	switch {
-	case isBound(claim):
-		e.removeIntentWhenBound(ctx, st, claim)
-	case claim.DeletionTimestamp != nil, st.boundElsewhere(claim):
-		e.removeIntent(ctx, st, claim)
-	default:
-		// Kubernetes writes the claim next, to bind it. A patch of ours would make that write fail, and it is repeated
-		// only after a delay that all claims share. Nor is it bound by us: docs/provisioners.md says why.
-		st.binding = true
-	}
-}
-
-// removeIntentWhenBound ends the work on a claim that is Bound. Whose claim it is has what he asked for and does not wait for the intent's
-// removal, which therefore gives way to claims that are waited for; a claim that is being deleted does wait for it.
-func (e *engine) removeIntentWhenBound(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
-	if st.bound.IsZero() {
-		st.bound = e.clock.Now()
+	e.limits.claims.Forget(string(st.uid))
+	isBound := func(p phase) bool { return p == phaseBound || p == phaseFinishing }
+	if isBound(entered) && !isBound(st.phase) {
 		e.mark(st, timeline.StageBound, nil)
 	}
-	if e.hasIntent(st, claim) && claim.DeletionTimestamp == nil && !st.tidying {
-		e.cleanups.Add(string(st.uid))
-		return
-	}
-	e.finish(ctx, st, claim)
 }
 
-// cleanup has the intent removed from a claim that is Bound, when its turn has come.
-func (e *engine) cleanup(ctx context.Context, key string) {
-	st := e.states.get(types.UID(key))
-	if st == nil {
-		return
-	}
-	st.mu.Lock()
-	since := st.bound
-	st.mu.Unlock()
-	if !e.gate.yield(context.WithoutCancel(ctx), since) {
-		return // the next run finds it
-	}
-	st.mu.Lock()
-	st.tidying = true
-	st.mu.Unlock()
-	e.syncClaim(ctx, key)
-}
-
-// finish takes the intent off the claim and then forgets the claim. It remembers it for as long as the
-// cache still shows the intent: seen without a memory, that would mean that a volume may exist.
-func (e *engine) finish(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
-	if !e.removeIntent(ctx, st, claim) || st.intent == intentRemoved && e.hasIntentInCache(claim) {
-		return
-	}
-	e.forget(st)
-}
-
-// startProvision checks all that can be checked without the provisioner, writes the intent and queues the call.
-func (e *engine) startProvision(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
-	current := st.object(claim)
-	if st.outcome == outcomeUnknown && st.claim != nil {
-		current = st.claim // an unfinished call is repeated with the same input
-	}
-	name := claimClass(current)
-	e.states.setClass(st.uid, name)
-	class := e.class(name)
-	inputs := fingerprint(claim, class)
-	now := e.clock.Now()
-	if !st.retry.due(now, inputs, st.resync.Swap(false)) {
-		if left := st.retry.left(now); left > 0 {
-			e.requeue(st.uid, left) // of several moments for one key the queue keeps the earliest alone
-		}
-		if st.retry.waiting == waitForChange && st.outcome == outcomeNone && claim != nil {
-			e.removeIntent(ctx, st, claim) // a claim that is left alone must not be held back from deletion
-		}
-		return
-	}
-	st.retry.start(inputs)
-	if st.outcome == outcomeUnknown && st.class != nil {
-		class = st.class
-	}
-	if class == nil {
-		e.classMissing(st, current, name)
-		return
-	}
-	if st.outcome == outcomeNone && !e.validate(ctx, st, current, class) {
-		return
-	}
+// startProvision writes the intent and queues the call.
+func (e *engine) startProvision(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim, to target) {
+	st.retry.start(to.inputs)
 	if st.queued == nil {
 		st.queued = e.timeline.Begin(st.ref, timelineOwner, StageQueued, "")
 	}
@@ -235,13 +234,56 @@ func (e *engine) startProvision(ctx context.Context, st *claimState, claim *core
 		if !ok {
 			return
 		}
-		if st.outcome == outcomeNone || st.claim == nil {
-			current = written
+		if !st.mayExist() || st.attempt.claim == nil {
+			to.claim = written
 		}
 	}
-	st.claim, st.class = current, class
-	st.calling = true
-	e.calls.Add(string(st.uid))
+	st.attempt = to.attempt
+	e.queueCall(st)
+}
+
+func (e *engine) queueCall(st *claimState) {
+	st.enter(phaseQueued, e.clock.Now())
+	e.queues.calls.Add(string(st.uid))
+}
+
+// cleanup removes the intent of a claim that is Bound. The owner of the claim does not wait for that, so it yields to
+// claims that are not Bound yet.
+func (e *engine) cleanup(ctx context.Context, key string) {
+	st := e.states.get(types.UID(key))
+	if st == nil {
+		return
+	}
+	st.mu.Lock()
+	since := st.phaseSince
+	st.mu.Unlock()
+	if !e.gate.yield(context.WithoutCancel(ctx), since) {
+		return // the next run finds the intent
+	}
+	st.mu.Lock()
+	if st.phase == phaseBound {
+		st.enter(phaseFinishing, e.clock.Now())
+	}
+	st.mu.Unlock()
+	e.syncClaim(ctx, key)
+}
+
+// finish removes the intent and then forgets the claim. It keeps the state for as long as the cache still shows the intent:
+// without the state, that would mean that a volume may exist.
+func (e *engine) finish(ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim) {
+	if !e.removeIntent(ctx, st, claim) || st.intent == intentRemoved && e.hasIntentInCache(claim) {
+		return
+	}
+	e.forget(st)
+}
+
+func (e *engine) forget(st *claimState) {
+	st.queued.End(nil)
+	st.queued = nil
+	st.enter(phaseForgotten, e.clock.Now())
+	e.states.remove(st.uid)
+	e.limits.claims.Forget(string(st.uid))
+	e.limits.claimWrites.Forget(string(st.uid))
 }
 
 func (e *engine) class(name string) *storagev1.StorageClass {
@@ -253,43 +295,31 @@ func (e *engine) class(name string) *storagev1.StorageClass {
 	return nil
 }
 
-// classMissing waits for the class, which need not be an error: it may come after the claim.
-func (e *engine) classMissing(st *claimState, claim *corev1.PersistentVolumeClaim, name string) {
-	err := fmt.Errorf("storage class %q is not there; create it", name)
-	e.logger.Warn("cannot provision", "claim", claim.Namespace+"/"+claim.Name, "error", err)
-	e.mark(st, StageQueued, err)
-	if st.outcome == outcomeUnknown {
-		e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, err.Error()+
-			": a volume may exist that was provisioned with it")
-	}
-	delay := e.claimLimiter.When(string(st.uid))
-	st.retry.backOff(e.clock.Now(), delay)
-	e.requeue(st.uid, delay)
-}
-
-// validate returns whether the claim and its class go together with this provisioner. If not, the claim
-// is left alone until something changes.
-func (e *engine) validate(
-	ctx context.Context, st *claimState, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
-) bool {
-	if wantsBlock(claim) {
-		if b, ok := e.provisioner.(BlockProvisioner); !ok || !b.SupportsBlock() {
-			text := e.name + " does not support block volume provisioning"
-			e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
-			e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", claim.Name, text))
-			st.retry.park()
-			return false
+// report reports why the provisioner is not called. The claim is left alone until something changes, or until the backoff
+// ends if its class does not exist: that need not be an error, for the class may be created after the claim.
+func (e *engine) report(st *claimState, to target, why obstacle) {
+	name := to.claim.Namespace + "/" + to.claim.Name
+	switch why {
+	case obstacleNoClass:
+		err := fmt.Errorf("storage class %q not found", to.className)
+		e.logger.Warn("cannot provision claim", "claim", name, "error", err)
+		e.mark(st, StageQueued, err)
+		if st.mayExist() {
+			e.events.Event(to.claim, corev1.EventTypeWarning, reasonProvisioningFailed, err.Error()+
+				"; create it again: a volume may exist that was provisioned with it")
 		}
-	}
-	if !e.serves(class.Provisioner) {
+		delay := e.limits.claims.When(string(st.uid))
+		st.retry.backOff(e.clock.Now(), delay)
+		e.requeue(st.uid, delay)
+		return
+	case obstacleBlock:
+		text := e.name + " does not support block volume provisioning"
+		e.events.Event(to.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
+		e.mark(st, timeline.StageProvisioning, fmt.Errorf("provision claim %q: %s", to.claim.Name, text))
+	case obstacleForeignClass:
 		e.logger.Warn("claim names this provisioner but its class names another",
-			"claim", claim.Namespace+"/"+claim.Name, "class", class.Name, "class provisioner", class.Provisioner)
-		st.retry.park()
-		return false
+			"claim", name, "class", to.class.Name, "classProvisioner", to.class.Provisioner)
+	case obstacleNone, obstacleNoNode:
 	}
-	if waitsForConsumer(class) && selectedNode(claim) == "" {
-		e.finish(ctx, st, claim) // the scheduler's annotation will bring it back
-		return false
-	}
-	return true
+	st.retry.park()
 }

@@ -15,51 +15,49 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// onProvisioned takes in what a Provision call came to. The caller holds st.mu.
+// onProvisioned stores the result of a call that provisions a volume. The caller holds st.mu.
 func (e *engine) onProvisioned(st *claimState, in callInput, result callResult) {
+	if st.outcome == outcomeIgnored {
+		st.outcome = outcomeNone
+	}
 	var ignored *IgnoredError
-	st.ignored = errors.As(result.err, &ignored)
 	switch {
 	case result.err == nil:
-		st.outcome, st.began, st.node = outcomeUnknown, result.began, result.node
-		st.save = &saving{volume: e.volumeFor(result.volume, in)}
+		st.outcome, st.attempt.node = outcomeUnknown, result.node
+		st.unsaved = &unsavedVolume{volume: e.volumeFor(result.volume, in), callStart: result.start}
 		if b := e.settings.saveBackoff; b != nil {
-			st.save.backoff = *b
+			st.unsaved.backoff = *b
 		}
+		st.enter(phaseSaving, e.clock.Now())
 		return
-	case st.ignored:
-		e.logger.Info("claim ignored", "claim", in.claim.Namespace+"/"+in.claim.Name, "reason", ignored.Reason)
-		e.clearOutcome(st)
+	case errors.As(result.err, &ignored):
+		e.logger.Info("provisioner ignores claim", "claim", in.claim.Namespace+"/"+in.claim.Name, "reason", ignored.Reason)
+		st.outcome, st.attempt = outcomeIgnored, attempt{}
 		st.retry.park()
 		return
 	}
 	switch result.state {
 	case ProvisioningInBackground:
-		st.outcome, st.node = outcomeUnknown, result.node
+		st.outcome, st.attempt.node = outcomeUnknown, result.node
 	case ProvisioningNoChange:
 	default:
-		e.clearOutcome(st)
+		st.outcome, st.attempt = outcomeNone, attempt{}
 	}
 	e.metrics.provisionFailed.WithLabelValues(claimClass(in.claim), dataSource(in.claim)).Inc()
 	text := fmt.Sprintf("failed to provision volume with StorageClass %q: %v", claimClass(in.claim), result.err)
-	if pause := e.infeasibleDelay(result.err); pause > 0 {
-		text += fmt.Sprintf("; the request is refused as it stands: it will be made again when the claim, its StorageClass or "+
-			"its selected node changes, otherwise not before %v have passed", pause)
+	if delay := e.infeasibleDelay(result.err); delay > 0 {
+		text += fmt.Sprintf("; the request is infeasible: it is tried again when the claim, its StorageClass or "+
+			"its selected node changes, otherwise after %v at the earliest", delay)
 	}
 	e.events.Event(in.claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 	if result.state == ProvisioningReschedule {
-		st.retry.park() // until the annotation's removal, and then another node, come by the watch
+		st.retry.park() // until the watch brings the removal of the annotation, and then another node
 		return
 	}
 	e.retryLater(st, in.claim, result.err)
 }
 
-// clearOutcome notes that no volume exists. The next call begins afresh.
-func (e *engine) clearOutcome(st *claimState) {
-	st.outcome, st.class, st.node = outcomeNone, nil, nil
-}
-
-// infeasibleDelay is how long, at least, a request that failed so must not be made again unchanged.
+// infeasibleDelay returns how long a request that failed with this error waits at least before it is repeated unchanged.
 func (e *engine) infeasibleDelay(err error) time.Duration {
 	var infeasible *InfeasibleError
 	if errors.As(err, &infeasible) {
@@ -68,53 +66,55 @@ func (e *engine) infeasibleDelay(err error) time.Duration {
 	return 0
 }
 
-// retryLater has the claim tried again after its backoff, or gives up. The caller holds st.mu.
+// retryLater retries the claim after its backoff, or gives up. The caller holds st.mu.
 func (e *engine) retryLater(st *claimState, claim *corev1.PersistentVolumeClaim, cause error) {
 	key := string(st.uid)
 	if !st.retry.failed(e.settings.failedProvisionThreshold) {
-		delay := max(e.claimLimiter.When(key), e.infeasibleDelay(cause))
+		delay := max(e.limits.claims.When(key), e.infeasibleDelay(cause))
 		st.retry.backOff(e.clock.Now(), delay)
 		e.requeue(st.uid, delay)
 		return
 	}
-	e.claimLimiter.Forget(key)
+	e.limits.claims.Forget(key)
 	text := fmt.Sprintf("gave up provisioning after %d retries: %v; it will be tried again when the claim, "+
 		"its StorageClass or its selected node changes", e.settings.failedProvisionThreshold, cause)
 	if period := e.settings.resyncPeriod; period > 0 {
 		text += fmt.Sprintf(", and once every %v", period)
 	}
-	if st.outcome == outcomeUnknown {
+	if st.mayExist() {
 		text += "; a volume may exist, so the claim is kept until that is known"
 	}
 	e.events.Event(claim, corev1.EventTypeWarning, reasonProvisioningFailed, text)
 	e.mark(st, timeline.StageProvisioning, errors.New(text))
 }
 
-// onVolumeCleaned takes in what deleting a volume that could not be saved came to. The caller holds st.mu.
-func (e *engine) onVolumeCleaned(st *claimState, err error) {
-	s := st.save
+// onCleaned stores the result of deleting a volume that could not be saved. The caller holds st.mu.
+func (e *engine) onCleaned(st *claimState, err error) {
+	unsaved, claim := st.unsaved, st.attempt.claim
 	var ignored *IgnoredError
-	if err != nil && !errors.As(err, &ignored) {
-		if s.tries++; s.tries < max(e.settings.saveBackoff.Steps, 1) {
-			delay := s.backoff.Step()
-			s.notBefore = e.clock.Now().Add(delay)
-			e.requeue(st.uid, delay)
-			return
-		}
-		e.events.Event(st.claim, corev1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf(
-			"Error cleaning provisioned volume for claim %s/%s: %v. Please delete manually.",
-			st.claim.Namespace, st.claim.Name, err))
-		// The volume is still there. It is not forgotten: the intent stays and provisioning is repeated.
-		st.save = nil
-		e.retryLater(st, st.claim, s.cause)
+	if err == nil || errors.As(err, &ignored) {
+		st.outcome, st.attempt = outcomeNone, attempt{}
+		e.provisionAgain(st, claim, unsaved.err)
 		return
 	}
-	st.save = nil
-	e.clearOutcome(st)
-	e.retryLater(st, st.claim, s.cause)
+	if unsaved.tries++; unsaved.tries < max(e.settings.saveBackoff.Steps, 1) {
+		e.pause(st, unsaved.backoff.Step())
+		return
+	}
+	e.events.Event(claim, corev1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf(
+		"Error cleaning provisioned volume for claim %s/%s: %v. Please delete manually.", claim.Namespace, claim.Name, err))
+	// The volume still exists, so the outcome stays unknown: the intent stays, and provisioning is repeated.
+	e.provisionAgain(st, claim, unsaved.err)
 }
 
-// clearSelectedNode takes the selected node off the claim, so that the scheduler selects another one.
+// provisionAgain drops the volume that could not be saved because of err, and retries later.
+func (e *engine) provisionAgain(st *claimState, claim *corev1.PersistentVolumeClaim, err error) {
+	st.unsaved = nil
+	st.enter(phasePending, e.clock.Now())
+	e.retryLater(st, claim, err)
+}
+
+// clearSelectedNode removes the selected node from the claim, so that the scheduler selects another one.
 func (e *engine) clearSelectedNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	key := annSelectedNode
 	if _, ok := claim.Annotations[key]; !ok {

@@ -2,7 +2,7 @@ package provision
 
 import "time"
 
-// waitReason says what a claim or volume waits for before it is tried again.
+// waitReason is what a claim or volume waits for before it is tried again.
 type waitReason int
 
 const (
@@ -10,39 +10,38 @@ const (
 	waitNone waitReason = iota
 	// waitBackoff: a backoff runs.
 	waitBackoff
-	// waitForChange: nobody else can help, or it was given up: a change or a resync.
+	// waitForChange: it was given up, or another try cannot help: it waits for a change or a resync.
 	waitForChange
 )
 
-// retry is the one rule of when to try again. It is plain data; the owner guards it.
+// retry decides when to try again. It is plain data, guarded by its owner.
 type retry struct {
 	failures int
 	waiting  waitReason
 	until    time.Time
-	// inputs is the fingerprint of what the last attempt was made with.
+	// inputs is the fingerprint of what the last try depended on.
 	inputs string
 }
 
-// due returns whether an attempt may be made now with these inputs. A change ends every hold, and if the
-// retries were used up, they start over.
-func (r *retry) due(now time.Time, inputs string, resync bool) bool {
+// readiness returns whether a try may be made now with these inputs. A change of the inputs ends every wait, and makes the
+// retries start over if they were used up.
+func (r *retry) readiness(now time.Time, inputs string, resync bool) readiness {
 	if r.waiting != waitNone && inputs != r.inputs {
 		if r.waiting == waitForChange {
 			r.failures = 0
 		}
-		return true
+		return readyNow
 	}
-	switch r.waiting {
-	case waitBackoff:
-		return !now.Before(r.until)
-	case waitForChange:
-		return resync
-	default:
-		return true
+	switch {
+	case r.waiting == waitBackoff && now.Before(r.until):
+		return readyLater
+	case r.waiting == waitForChange && !resync:
+		return readyOnChange
 	}
+	return readyNow
 }
 
-// left is how much of a backoff is left; 0 if none runs.
+// left returns how much of a backoff is left; 0 if none runs.
 func (r *retry) left(now time.Time) time.Duration {
 	if r.waiting != waitBackoff {
 		return 0
@@ -50,15 +49,15 @@ func (r *retry) left(now time.Time) time.Duration {
 	return max(0, r.until.Sub(now))
 }
 
-// start notes that an attempt is made with these inputs.
+// start records that a try is made with these inputs.
 func (r *retry) start(inputs string) {
 	r.waiting, r.inputs = waitNone, inputs
 }
 
-// reset ends a hold as other inputs do.
+// reset ends a wait as a change of the inputs does.
 func (r *retry) reset() { r.inputs = "" }
 
-// backOff holds until the delay is over.
+// backOff waits for the delay.
 func (r *retry) backOff(now time.Time, delay time.Duration) {
 	r.waiting, r.until = waitBackoff, now.Add(delay)
 }
@@ -74,7 +73,7 @@ func (r *retry) failed(threshold int) (exhausted bool) {
 	return false
 }
 
-// park holds until a change or a resync.
+// park waits for a change or a resync.
 func (r *retry) park() { r.waiting = waitForChange }
 
 // succeeded forgets the failures.

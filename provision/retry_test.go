@@ -130,8 +130,8 @@ func TestInfeasibleRequestIsRepeatedSlowly(t *testing.T) {
 		require.Len(t, p.times(), 1)
 		text := withReason(s.drainEvents(), "ProvisioningFailed")
 		require.Len(t, text, 1)
-		require.Contains(t, text[0], "no such tier; the request is refused as it stands")
-		require.Contains(t, text[0], "not before 5m0s have passed")
+		require.Contains(t, text[0], "no such tier; the request is infeasible")
+		require.Contains(t, text[0], "otherwise after 5m0s at the earliest")
 		s.advance(24 * time.Hour)
 		at := p.times()
 		for i := range at[1:] {

@@ -32,7 +32,7 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 		injector.InjectEventRecorder(events)
 	}
 	engine := ctrl.newEngine(events, gate)
-	defer engine.factory.Shutdown()
+	defer engine.informers.factory.Shutdown()
 	defer cancel() // before Shutdown, which waits for the informers
 	work := func(ctx context.Context) error {
 		ctrl.running.Store(true)

@@ -132,13 +132,13 @@ func (e *engine) syncVolume(ctx context.Context, name string) {
 		e.retryVolume(pv.Name, fmt.Errorf("change finalizer of volume %q: %w", pv.Name, err))
 		return
 	}
-	e.volumeWrites.Forget(name)
+	e.limits.volumeWrites.Forget(name)
 }
 
 // notifyDeletable has a deletion that failed tried again now.
 func (e *engine) notifyDeletable(name string) {
 	if e.deletions.notify(name) {
-		e.deletes.Add(name)
+		e.queues.volumes.Add(name)
 	}
 }
 
@@ -147,9 +147,9 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 	vs, resync := e.deletions.get(cached.Name, cached.UID)
 	inputs := volumeFingerprint(cached)
 	now := e.clock.Now()
-	if !vs.retry.due(now, inputs, resync) {
+	if vs.retry.readiness(now, inputs, resync) != readyNow {
 		if left := vs.retry.left(now); left > 0 {
-			e.deletes.AddAfter(cached.Name, left) // of several moments for one key the queue keeps the earliest alone
+			e.queues.volumes.AddAfter(cached.Name, left) // of several moments for one key the queue keeps the earliest alone
 		}
 		return
 	}
@@ -171,7 +171,7 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 		e.retryVolume(fresh.Name, err)
 		return
 	}
-	e.volumeWrites.Forget(fresh.Name)
+	e.limits.volumeWrites.Forget(fresh.Name)
 }
 
 // reclaim calls the provisioner and returns whether the storage is gone.
@@ -191,7 +191,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 		e.metrics.deleteSeconds.WithLabelValues(class).Observe(e.clock.Since(began).Seconds())
 		vs.storageDeleted = true
 		vs.retry.succeeded()
-		e.volumeLimiter.Forget(pv.Name)
+		e.limits.volumes.Forget(pv.Name)
 		return true
 	case errors.As(err, &ignored):
 		e.logger.Info("volume ignored", "volume", pv.Name, "reason", ignored.Reason)
@@ -201,7 +201,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	e.metrics.deleteFailed.WithLabelValues(class).Inc()
 	e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, err.Error())
 	if vs.retry.failed(e.settings.failedDeleteThreshold) {
-		e.volumeLimiter.Forget(pv.Name)
+		e.limits.volumes.Forget(pv.Name)
 		text := fmt.Sprintf("gave up deleting after %d retries: %v; it will be tried again when the volume changes",
 			e.settings.failedDeleteThreshold, err)
 		if period := e.settings.resyncPeriod; period > 0 {
@@ -210,9 +210,9 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 		e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, text)
 		return false
 	}
-	delay := e.volumeLimiter.When(pv.Name)
+	delay := e.limits.volumes.When(pv.Name)
 	vs.retry.backOff(e.clock.Now(), delay)
-	e.deletes.AddAfter(pv.Name, delay)
+	e.queues.volumes.AddAfter(pv.Name, delay)
 	return false
 }
 
@@ -257,7 +257,7 @@ func (e *engine) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, f
 
 // retryVolume has a volume looked at again after the API server did not do as asked.
 func (e *engine) retryVolume(name string, err error) {
-	delay := e.volumeWrites.When(name)
+	delay := e.limits.volumeWrites.When(name)
 	e.logger.Warn("cannot work on volume, will retry", "error", err, "delay", delay)
-	e.deletes.AddAfter(name, delay)
+	e.queues.volumes.AddAfter(name, delay)
 }

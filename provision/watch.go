@@ -3,137 +3,68 @@ package provision
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
-// claimIndex finds claims in the informer's store by UID. It keeps its own index, so that it works with
-// every informer that the caller may hand in, started or not.
-type claimIndex struct {
-	store cache.Store
-	mu    sync.RWMutex
-	keys  map[types.UID]string
+// informerSet is the informers that a controller reads from: the caller's, and its own where the caller gave none.
+type informerSet struct {
+	factory                  informers.SharedInformerFactory
+	claims, volumes, classes cache.SharedInformer
+	nodes                    cache.SharedInformer // nil: nodes are read from the API
+	synced                   []cache.DoneChecker
+	unregister               []func()
 }
 
-func newClaimIndex(store cache.Store) *claimIndex {
-	return &claimIndex{store: store, keys: map[types.UID]string{}}
-}
-
-func (x *claimIndex) add(claim *corev1.PersistentVolumeClaim) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.keys[claim.UID] = claim.Namespace + "/" + claim.Name
-}
-
-func (x *claimIndex) remove(uid types.UID) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.keys, uid)
-}
-
-// get returns the cached claim, nil if there is none. It must not be changed.
-func (x *claimIndex) get(uid types.UID) *corev1.PersistentVolumeClaim {
-	x.mu.RLock()
-	key, ok := x.keys[uid]
-	x.mu.RUnlock()
-	if !ok {
-		return nil
+func newInformerSet(client kubernetes.Interface, s *settings) informerSet {
+	set := informerSet{
+		factory: informers.NewSharedInformerFactory(client, s.resyncPeriod),
+		claims:  s.claims, volumes: s.volumes, classes: s.classes, nodes: s.nodes,
 	}
-	obj, ok, err := x.store.GetByKey(key)
-	if claim, is := obj.(*corev1.PersistentVolumeClaim); ok && err == nil && is && claim.UID == uid {
-		return claim
+	if s.claims == nil {
+		set.claims = set.factory.Core().V1().PersistentVolumeClaims().Informer()
 	}
-	return nil
-}
-
-// volumeIndex finds volumes by name, and those of a claim: the one that was made for it, and any that it has.
-type volumeIndex struct {
-	store  cache.Store
-	isOurs func(*corev1.PersistentVolume) bool
-
-	mu sync.RWMutex // guards all below
-	// own has the names of volumes of ours by claim, given those of others: a claim for which we make a volume may be
-	// bound to one that was there.
-	own, foreign map[types.UID]string
-}
-
-func newVolumeIndex(store cache.Store, isOurs func(*corev1.PersistentVolume) bool) *volumeIndex {
-	return &volumeIndex{store: store, isOurs: isOurs, own: map[types.UID]string{}, foreign: map[types.UID]string{}}
-}
-
-func (x *volumeIndex) add(pv *corev1.PersistentVolume) {
-	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if x.isOurs(pv) {
-			x.own[ref.UID] = pv.Name
-		} else {
-			x.foreign[ref.UID] = pv.Name
-		}
+	if s.volumes == nil {
+		set.volumes = set.factory.Core().V1().PersistentVolumes().Informer()
 	}
-}
-
-func (x *volumeIndex) remove(pv *corev1.PersistentVolume) {
-	if ref := pv.Spec.ClaimRef; ref != nil {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		for _, names := range []map[types.UID]string{x.own, x.foreign} {
-			if names[ref.UID] == pv.Name {
-				delete(names, ref.UID)
-			}
-		}
+	if s.classes == nil {
+		set.classes = set.factory.Storage().V1().StorageClasses().Informer()
 	}
+	return set
 }
 
-func (x *volumeIndex) get(name string) *corev1.PersistentVolume {
-	obj, ok, err := x.store.GetByKey(name)
-	if pv, is := obj.(*corev1.PersistentVolume); ok && err == nil && is {
-		return pv
+// sync starts the controller's own informers, and waits until all have listed and the handlers have seen what they listed.
+func (s *informerSet) sync(ctx context.Context) bool {
+	s.factory.StartWithContext(ctx)
+	synced := s.synced
+	if s.nodes != nil {
+		synced = append(synced, s.nodes.HasSyncedChecker())
 	}
-	return nil
+	return cache.WaitFor(ctx, "", synced...)
 }
 
-// hasOwn returns whether the cache shows a volume that was made for the claim.
-func (x *volumeIndex) hasOwn(claim types.UID) bool {
-	return x.get(volumeNamePrefix+string(claim)) != nil || x.has(claim, x.own)
-}
-
-// hasForeign returns whether the cache shows a volume of somebody else's that is the claim's.
-func (x *volumeIndex) hasForeign(claim types.UID) bool { return x.has(claim, x.foreign) }
-
-func (x *volumeIndex) has(claim types.UID, names map[types.UID]string) bool {
-	x.mu.RLock()
-	name, ok := names[claim]
-	x.mu.RUnlock()
-	if !ok {
-		return false
-	}
-	pv := x.get(name)
-	return pv != nil && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim
-}
-
-// subscribe has the informers report to the queues.
+// subscribe registers the handlers that fill the work queues.
 func (e *engine) subscribe() error {
 	for _, s := range []struct {
 		what     string
 		informer cache.SharedInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{"claims", e.claimInformer, cache.ResourceEventHandlerFuncs{
+		{"claims", e.informers.claims, cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(obj any) { e.onClaim(nil, obj) },
 			UpdateFunc: e.onClaim,
 			DeleteFunc: e.onClaimDeleted,
 		}},
-		{"volumes", e.volumeInformer, cache.ResourceEventHandlerFuncs{
+		{"volumes", e.informers.volumes, cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(obj any) { e.onVolume(nil, obj) },
 			UpdateFunc: e.onVolume,
 			DeleteFunc: e.onVolumeDeleted,
 		}},
-		{"classes", e.classInformer, cache.ResourceEventHandlerFuncs{
+		{"classes", e.informers.classes, cache.ResourceEventHandlerFuncs{
 			AddFunc:    e.onClass,
 			UpdateFunc: func(_, obj any) { e.onClass(obj) },
 		}},
@@ -143,10 +74,10 @@ func (e *engine) subscribe() error {
 			e.unsubscribe()
 			return fmt.Errorf("watch %s: %w", s.what, err)
 		}
-		e.handled = append(e.handled, registration.HasSyncedChecker())
-		e.unregister = append(e.unregister, func() {
+		e.informers.synced = append(e.informers.synced, registration.HasSyncedChecker())
+		e.informers.unregister = append(e.informers.unregister, func() {
 			if err := s.informer.RemoveEventHandler(registration); err != nil {
-				e.logger.Error("cannot stop watching", "what", s.what, "error", err)
+				e.logger.Error("failed to stop watching", "resource", s.what, "error", err)
 			}
 		})
 	}
@@ -154,21 +85,10 @@ func (e *engine) subscribe() error {
 }
 
 func (e *engine) unsubscribe() {
-	for _, f := range e.unregister {
+	for _, f := range e.informers.unregister {
 		f()
 	}
-	e.unregister = nil
-}
-
-// syncCaches starts the informers that are our own and waits until all informers have listed and our
-// handlers have seen what they listed.
-func (e *engine) syncCaches(ctx context.Context) bool {
-	e.factory.StartWithContext(ctx)
-	synced := e.handled
-	if s := e.settings.nodes; s != nil {
-		synced = append(synced, s.HasSyncedChecker())
-	}
-	return cache.WaitFor(ctx, "", synced...)
+	e.informers.unregister = nil
 }
 
 func (e *engine) onClaim(old, obj any) {
@@ -183,12 +103,12 @@ func (e *engine) onClaim(old, obj any) {
 		st.resync.Store(true)
 	}
 	if before, ok := old.(*corev1.PersistentVolumeClaim); ok && before.UID != claim.UID {
-		e.onClaimDeleted(before) // deleted and created again between two looks of the informer
+		e.onClaimDeleted(before) // deleted and created again between two events
 	}
 	if st == nil && claim.Spec.VolumeName != "" && !e.hasIntentInCache(claim) {
-		return // the many claims that are done cost nothing
+		return // most claims are done; they cost nothing
 	}
-	e.decide.Add(string(claim.UID))
+	e.queues.claims.Add(string(claim.UID))
 }
 
 func (e *engine) onClaimDeleted(obj any) {
@@ -197,7 +117,7 @@ func (e *engine) onClaimDeleted(obj any) {
 	}
 	if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok {
 		e.claims.remove(claim.UID)
-		e.decide.Add(string(claim.UID))
+		e.queues.claims.Add(string(claim.UID))
 	}
 }
 
@@ -208,7 +128,7 @@ func (e *engine) onVolume(old, obj any) {
 	}
 	e.volumes.add(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil && old == nil && e.states.get(ref.UID) != nil {
-		e.decide.Add(string(ref.UID))
+		e.queues.claims.Add(string(ref.UID))
 	}
 	if before, ok := old.(*corev1.PersistentVolume); ok {
 		if before.UID != pv.UID {
@@ -217,7 +137,7 @@ func (e *engine) onVolume(old, obj any) {
 		e.deletions.resync(pv.Name, before.ResourceVersion == pv.ResourceVersion)
 	}
 	if e.isOurs(pv) && e.volumeStep(pv) != volumeIdle {
-		e.deletes.Add(pv.Name)
+		e.queues.volumes.Add(pv.Name)
 	}
 }
 
@@ -231,18 +151,18 @@ func (e *engine) onVolumeDeleted(obj any) {
 	}
 	e.volumes.remove(pv)
 	e.deletions.remove(pv.Name)
-	e.volumeLimiter.Forget(pv.Name)
-	e.volumeWrites.Forget(pv.Name)
+	e.limits.volumes.Forget(pv.Name)
+	e.limits.volumeWrites.Forget(pv.Name)
 	if ref := pv.Spec.ClaimRef; ref != nil {
-		e.decide.Add(string(ref.UID))
+		e.queues.claims.Add(string(ref.UID))
 	}
 }
 
-// onClass looks again at the claims that wait with the class.
+// onClass syncs the claims that wait with the class.
 func (e *engine) onClass(obj any) {
 	if class, ok := obj.(*storagev1.StorageClass); ok {
 		for _, uid := range e.states.withClass(class.Name) {
-			e.decide.Add(string(uid))
+			e.queues.claims.Add(string(uid))
 		}
 	}
 }

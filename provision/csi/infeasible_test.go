@@ -93,7 +93,7 @@ func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
 	_, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "pvc-uid-"+wrong, <-asked, "it changed")
-	require.Contains(t, texts, "no such tier; the request is refused as it stands")
+	require.Contains(t, texts, "no such tier; the request is infeasible")
 }
 
 func createClaim(t *testing.T, client kubernetes.Interface, name string) {

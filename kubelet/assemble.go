@@ -58,7 +58,7 @@ func (k *Kubelet) reach() error {
 		return nil
 	}
 	timings := newTimings(k.metrics)
-	client, err := cri.New(cri.Config{Endpoint: k.cfg.RuntimeEndpoint, Observe: timings.observe, Clock: k.deps.Clock})
+	client, err := cri.New(cri.Deps{Observe: timings.observe, Clock: k.deps.Clock}, cri.Config{Endpoint: k.cfg.RuntimeEndpoint})
 	if err != nil {
 		return err
 	}
@@ -73,15 +73,15 @@ func (k *Kubelet) furnish() (err error) {
 		return err
 	}
 	k.machine, k.addresses = node.NewLinuxMachine("/", cfg.RootDir), nodeaddress.NewStore(cfg.NodeIPs)
-	k.node, err = node.New(node.Config{
-		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
-		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
-		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved, Thresholds: cfg.Thresholds,
-	}, node.Deps{
+	k.node, err = node.New(node.Deps{
 		Client: d.Client, LeaseClient: d.LeaseClient, Runtime: k.runtime,
 		Machine: k.machine, Recorder: d.Recorder, Clock: d.Clock,
 		OnNode: k.nodeChanged, OnRuntime: k.networkOf, OnImages: k.ledger.Reconcile,
 		Logger: d.Logger.With("room", "node"),
+	}, node.Config{
+		Name: cfg.NodeName, Hostname: cfg.Hostname, IPs: cfg.NodeIPs, Port: cfg.Server.Port, Version: cfg.Version,
+		Labels: cfg.Labels, Taints: cfg.Taints, MaxPods: cfg.MaxPods,
+		KubeReserved: cfg.KubeReserved, SystemReserved: cfg.SystemReserved, Thresholds: cfg.Thresholds,
 	})
 	if err != nil {
 		return err
@@ -95,9 +95,13 @@ func (k *Kubelet) furnish() (err error) {
 	}
 	k.grants = allocation.Open(cfg.RootDir, d.Logger.With("room", "allocations"))
 	k.services = newServices(d.Client)
-	k.objects = objects.New(objects.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "objects")})
+	if k.objects, err = objects.New(objects.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "objects")}); err != nil {
+		return err
+	}
 	k.objects.Subscribe(func(uid types.UID) { k.workers.Wake(uid) })
-	k.tokens = token.New(token.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "tokens")})
+	if k.tokens, err = token.New(token.Deps{Client: d.Client, Clock: d.Clock, Logger: d.Logger.With("room", "tokens")}); err != nil {
+		return err
+	}
 	return k.furnishVolumes()
 }
 
@@ -130,21 +134,21 @@ func (k *Kubelet) furnishVolumes() (err error) {
 		return err
 	}
 	k.drivers.Subscribe(k.volumes.Retry)
-	k.csiNode, err = csinode.New(csinode.Config{NodeName: cfg.NodeName}, csinode.Deps{
+	k.csiNode, err = csinode.New(csinode.Deps{
 		Client: d.Client, Drivers: k.drivers, Calls: calls, Registered: k.node.Registered(), Node: k.node.Node,
 		NotReady: func(reason error) { k.node.SetNotReady("csi", reason) }, RefreshPeriod: k.csi.AllocatableUpdatePeriod,
 		Clock: d.Clock, Logger: d.Logger.With("room", "csi"),
-	})
+	}, csinode.Config{NodeName: cfg.NodeName})
 	if err != nil {
 		return err
 	}
 	k.drivers.Subscribe(k.csiNode.RefreshPeriodsChanged)
 	k.plugins, err = pluginmanager.New(
-		pluginmanager.Config{Dir: filepath.Join(cfg.RootDir, "plugins_registry")},
 		pluginmanager.Deps{
 			Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: k.csiNode},
 			Clock:    d.Clock, Logger: d.Logger.With("room", "plugins"),
-		})
+		},
+		pluginmanager.Config{Dir: filepath.Join(cfg.RootDir, "plugins_registry")})
 	return err
 }
 
@@ -155,11 +159,11 @@ func (k *Kubelet) employ() (err error) {
 	if err != nil {
 		return err
 	}
-	if k.images, err = images.New(images.Config{
-		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
-	}, images.Deps{
+	if k.images, err = images.New(images.Deps{
 		Service: k.runtime, Keyring: keyring, PullRecords: k.ledger, Recorder: d.Recorder, Clock: d.Clock,
 		OnPulled: k.node.ImagesChanged, ObservePull: k.imageTimes.observe, Logger: d.Logger,
+	}, images.Config{
+		MaxParallel: cfg.MaxParallelPulls, PullQPS: cfg.PullQPS, PullBurst: cfg.PullBurst,
 	}); err != nil {
 		return err
 	}
@@ -194,7 +198,7 @@ func (k *Kubelet) employ() (err error) {
 		cfg:     *cfg, client: d.Client, recorder: d.Recorder, cgroups: k.cgroups, volumes: k.volumes,
 		objects: k.objects, services: k.services, allocatable: k.allocatable,
 		ground: k.awaitGround,
-		users:  userns.New(userns.Config{PodsDir: filepath.Join(cfg.RootDir, "pods")}),
+		users:  userns.New(filepath.Join(cfg.RootDir, "pods")),
 	}
 	if k.workers, err = podworker.New(podworker.Deps{
 		Runtime: k.runtime, Reader: k.watcher, Images: k.images, Volumes: k.volumes, Statuses: k.mirrors,
@@ -223,7 +227,7 @@ func (k *Kubelet) open() error {
 	if len(cfg.Addresses) == 0 {
 		return nil
 	}
-	auth, err := server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: cfg.ClientCAFile}, k.deps.Client, k.deps.Logger)
+	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: k.deps.Client, Logger: k.deps.Logger}, server.AuthConfig{ClientCAFile: cfg.ClientCAFile})
 	if err != nil {
 		return err
 	}
@@ -237,13 +241,13 @@ func (k *Kubelet) open() error {
 	}
 	k.metrics.MustRegister(&gauges{node: k.cfg.NodeName, pods: host.GetPods, drift: k.Drift, working: k.workers.CountByState})
 	k.metrics.MustRegister(volumemanager.NewCollector(k.volumes))
-	k.server, err = server.New(server.Config{
+	k.server, err = server.New(server.Deps{
+		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
+		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
+	}, server.Config{
 		NodeName: k.cfg.NodeName, Addresses: cfg.Addresses, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
 		AllowMissingCert: cfg.CertLater, HealthzAddress: cfg.HealthzAddress, LogDir: cfg.LogDir, LogQuery: cfg.LogQuery,
 		Profiling: cfg.Profiling, ContentionProfiling: cfg.Contention, DebugFlags: cfg.DebugFlags, DisableDebugging: cfg.NoDebugging,
-	}, server.Deps{
-		Host: host, Auth: auth, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	return err
 }
@@ -254,13 +258,13 @@ func (k *Kubelet) newStats(host *host) (*stats.Provider, error) {
 	if k.connection != nil {
 		pid = k.connection.PID
 	}
-	return stats.New(stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir}, stats.Deps{
+	return stats.New(stats.Deps{
 		Runtime: k.runtime, Pods: host.GetPods, Volumes: k.volumes, Clock: k.deps.Clock, Logger: k.deps.Logger,
 		Cgroups: k.cgroups, Layout: k.GetNodeConfig, RuntimePID: pid,
 		LogDir: func(pod *corev1.Pod) string {
 			return kuberuntime.PodLogsDir(k.cfg.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
 		},
-	})
+	}, stats.Config{NodeName: k.cfg.NodeName, RootDir: k.cfg.RootDir})
 }
 
 // allocatable is what Pods may use of the node, nil while the machine cannot be read.

@@ -62,9 +62,9 @@ func (k *Kubelet) keyring() (images.Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := credentialprovider.New(credentialprovider.Config{Providers: providers, Dir: k.cfg.CredentialProvidersDir}, credentialprovider.Deps{
+	programs, err := credentialprovider.New(credentialprovider.Deps{
 		Account: k.serviceAccount, Token: k.tokens.Request, Clock: k.deps.Clock,
-	})
+	}, credentialprovider.Config{Providers: providers, Dir: k.cfg.CredentialProvidersDir})
 	if err != nil {
 		return nil, err
 	}

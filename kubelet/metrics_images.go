@@ -47,9 +47,9 @@ func (t *imageTimes) checked(result string) { t.checks.WithLabelValues(result).I
 
 // remember makes what knows the credentials of images.
 func (k *Kubelet) remember() (err error) {
-	k.ledger, err = pullrecords.New(pullrecords.Config{
+	k.ledger, err = pullrecords.New(pullrecords.Deps{CountCheck: k.imageTimes.checked, Clock: k.deps.Clock, Logger: k.deps.Logger.With("room", "images")}, pullrecords.Config{
 		Dir: filepath.Join(k.cfg.RootDir, "image_manager"), Policy: k.cfg.ImageVerification, Allowlist: k.cfg.NotVerified,
-	}, pullrecords.Deps{CountCheck: k.imageTimes.checked, Clock: k.deps.Clock, Logger: k.deps.Logger.With("room", "images")})
+	})
 	if err != nil {
 		return err
 	}

@@ -56,15 +56,15 @@ func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions
 	if !ptr.Deref(in.EnableSystemLogHandler, true) {
 		logs = ""
 	}
-	s, err := server.New(server.Config{
+	s, err := server.New(server.Deps{
+		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
+		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
+	}, server.Config{
 		LogDir: logs, LogQuery: ptr.Deref(in.EnableSystemLogQuery, false),
 		Profiling: ptr.Deref(in.EnableProfilingHandler, true), ContentionProfiling: in.EnableContentionProfiling,
 		DebugFlags: ptr.Deref(in.EnableDebugFlagsHandler, true),
 		NodeName:   k.cfg.NodeName, Addresses: []string{addressOf(address, port)}, CertFile: tlsOptions.CertFile,
 		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
-	}, server.Deps{
-		Host: host, Auth: who, Metrics: k.metrics, ProbeMetrics: k.probeMetrics, Stats: usage, Configz: k.configz,
-		RequestMetrics: k.requests, Flags: k.deps.Flags, Checks: k.health, Logger: k.deps.Logger,
 	})
 	if err != nil {
 		return err
@@ -80,9 +80,9 @@ func (k *Kubelet) authOf(auth server.AuthInterface) (server.Auth, error) {
 	case k.face.auth != nil:
 		return *k.face.auth, nil
 	}
-	return server.NewDelegatedAuth(server.AuthConfig{
+	return server.NewDelegatedAuth(server.AuthDeps{Client: k.deps.Client, Logger: k.deps.Logger}, server.AuthConfig{
 		ClientCAFile: k.face.configuration.Authentication.X509.ClientCAFile,
-	}, k.deps.Client, k.deps.Logger)
+	})
 }
 
 func addressOf(address net.IP, port uint) string {

@@ -33,10 +33,10 @@ func (u *upkeep) Start(ctx context.Context) error {
 // tend makes what keeps the disk from filling up.
 func (k *Kubelet) tend() (err error) {
 	d := &k.deps
-	k.upkeep.rotator, err = rotate.New(rotate.Config{
-		MaxSize: k.cfg.ContainerLogMaxSize, MaxFiles: k.cfg.ContainerLogMaxFiles,
-	}, rotate.Deps{
+	k.upkeep.rotator, err = rotate.New(rotate.Deps{
 		Runtime: k.runtime, Logs: k.openLogs, Clock: d.Clock, Logger: d.Logger.With("room", "logs"),
+	}, rotate.Config{
+		MaxSize: k.cfg.ContainerLogMaxSize, MaxFiles: k.cfg.ContainerLogMaxFiles,
 	})
 	if err != nil || k.cfg.ImageGCHigh == 0 && k.cfg.ImageMaxAge == 0 {
 		return err
@@ -45,12 +45,12 @@ func (k *Kubelet) tend() (err error) {
 	if high == 0 {
 		high, low = 100, 100 // only age counts
 	}
-	k.upkeep.collector, err = images.NewCollector(images.CollectorConfig{
-		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
-	}, images.CollectorDeps{
+	k.upkeep.collector, err = images.NewCollector(images.CollectorDeps{
 		Service: k.runtime, ImagesInUse: k.wantedImages, OnListed: k.ledger.Reconcile, OnRemoved: k.node.ImagesChanged, CountRemoval: k.imageTimes.count, Recorder: d.Recorder,
 		Node:  node.Reference(k.cfg.NodeName),
 		Clock: d.Clock, Logger: d.Logger.With("room", "images"),
+	}, images.CollectorConfig{
+		High: high, Low: low, MaxAge: k.cfg.ImageMaxAge,
 	})
 	return err
 }

@@ -114,17 +114,18 @@ func (f nodeFlags) clientCertificateManager(id *identity, name string) (manager 
 		}
 		return kubernetes.NewForConfig(config)
 	})
-	manager, err = certificate.NewClient(certificate.Config{NodeName: name, Dir: f.certificateDir()},
-		func(current *tls.Certificate) (kubernetes.Interface, error) {
-			if current != nil { // the current certificate requests its renewal
-				return renewing()
-			}
-			config, err := loadKubeconfig(f.bootstrap)
-			if err != nil {
-				return nil, err
-			}
-			return kubernetes.NewForConfig(config)
-		})
+	clientset := func(current *tls.Certificate) (kubernetes.Interface, error) {
+		if current != nil { // the current certificate requests its renewal
+			return renewing()
+		}
+		config, err := loadKubeconfig(f.bootstrap)
+		if err != nil {
+			return nil, err
+		}
+		return kubernetes.NewForConfig(config)
+	}
+	manager, err = certificate.NewClient(certificate.Deps{Clientset: clientset},
+		certificate.Config{NodeName: name, Dir: f.certificateDir()})
 	return manager, err
 }
 
@@ -151,7 +152,9 @@ func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.Serv
 	if err != nil {
 		return err
 	}
-	manager, err := certificate.NewServing(certificate.Config{NodeName: name, Dir: f.certificateDir()}, client, []string{name}, []net.IP{ip})
+	manager, err := certificate.NewServing(certificate.Deps{Clientset: certificate.FixedClient(client)}, certificate.Config{
+		NodeName: name, Dir: f.certificateDir(), DNSNames: []string{name}, IPs: []net.IP{ip},
+	})
 	if err != nil {
 		return err
 	}

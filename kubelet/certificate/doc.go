@@ -1,7 +1,7 @@
-// Package certificate keeps the certificates of a node: it asks the API server to sign them, keeps them on disk and
-// has them renewed well before they expire.
+// Package certificate manages the certificates of a node: it requests them from the API server, stores them on disk and
+// renews them well before they expire.
 //
-// A [Manager] keeps one certificate; [NewClient] makes that with which the node speaks to the API server,
-// [NewServing] that with which it answers. [RESTConfig] speaks to the API server with whatever certificate is the
-// current one. The signing and the moment of renewal are client-go's certificate manager's.
+// A [Manager] manages one certificate. [NewClient] returns the one for the node's client certificate, [NewServing] the one
+// for the certificate of the node's server. [RESTConfig] configures a client of the API server that always uses the
+// current certificate. Signing requests and the time of renewal are those of client-go's certificate manager.
 package certificate

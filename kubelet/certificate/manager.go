@@ -19,15 +19,17 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
-	// clientPair and servingPair are the names under which upstream's kubelet keeps its certificates, so that one can
-	// take the place of the other.
+	// clientPair and servingPair are the names that upstream's kubelet gives its certificate files, so that either
+	// kubelet can take over from the other.
 	clientPair  = "kubelet-client"
 	servingPair = "kubelet-server"
 
-	// clientFailures and servingFailures are upstream's names of the counters of what failed.
+	// clientFailures and servingFailures are upstream's names of the failure counters.
 	clientFailures  = "kubelet_certificate_manager_client_expiration_renew_errors"
 	servingFailures = "kubelet_server_expiration_renew_errors"
 
@@ -35,66 +37,80 @@ const (
 	nodesGroup     = "system:nodes"
 )
 
-// Config says which node's certificate it is and where it is kept.
+// Config are the values of a Manager.
 type Config struct {
-	// NodeName is the node's; its user is system:node:NAME.
+	// NodeName is the node's name. The certificate's user is system:node:NAME.
 	NodeName string
-	// Dir is made if it is not there, with mode 0700.
+	// Dir is where the certificate is stored. It is created with mode 0700 if it does not exist.
 	Dir string
-	// Lifetime is asked of the signer, which may give less or more; zero leaves it to the signer.
+	// Lifetime is requested from the signer, which may grant less or more; zero leaves it to the signer.
 	Lifetime time.Duration
-	// Clock tells whether a certificate has expired; nil is the real one.
+	// DNSNames and IPs are what a serving certificate is valid for. A client certificate has none.
+	DNSNames []string
+	IPs      []net.IP
+}
+
+// Deps are what a Manager works with.
+type Deps struct {
+	// Clientset returns the client that submits certificate signing requests. It is required.
+	Clientset ClientsetFunc
+	// Clock is compared with a certificate's expiry; nil is the real clock.
 	Clock clock.PassiveClock
 }
 
-// ClientsetFunc gives the client that asks for a certificate; current is the valid one there is, or nil.
+// ClientsetFunc returns the client that submits a signing request; current is the valid certificate, or nil.
 type ClientsetFunc = certificate.ClientsetFunc
 
-// Manager keeps one certificate. It is safe for concurrent use.
+// FixedClient returns a ClientsetFunc that always returns client.
+func FixedClient(client kubernetes.Interface) ClientsetFunc {
+	return func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
+}
+
+// Manager obtains, stores and renews one certificate. It is safe for concurrent use.
 type Manager struct {
-	// rotatorFor makes what asks for a certificate for these addresses; nil for a client's.
+	// rotatorFor returns a rotator for a certificate with these addresses; it is nil for a client certificate.
 	rotatorFor func(ips []net.IP) (certificate.Manager, error)
 	clock      clock.PassiveClock
 	path       func() string
-	// failures counts tries that were refused, were not answered in time, or gave what cannot be kept.
+	// failures counts requests that were denied, timed out, or returned a certificate that cannot be stored.
 	failures prometheus.Counter
-	// current is ahead of the manager's, which takes a new certificate over only after it was stored.
+	// current is ahead of the rotator's certificate: the rotator updates its own only after storing the new one.
 	current atomic.Pointer[tls.Certificate]
 
-	rotatorChanged chan struct{} // has a value when manager is another one than runs
+	rotatorChanged wakeup.Signal    // set when rotator is not the one that runs
+	issued         wakeup.Broadcast // notified when a certificate was issued
 
-	mu          sync.Mutex // guards below
+	mu          sync.Mutex // guards all below
 	rotator     certificate.Manager
-	generation  int // counts managers: the last one's certificate counts
+	generation  int // number of rotators so far; only the last one's certificates are accepted
 	subscribers []func()
-	issued      chan struct{} // closed when the next certificate is there
 }
 
-// NewClient makes the Keeper of the node's client certificate (signer kubernetes.io/kube-apiserver-client-kubelet).
-func NewClient(config Config, clients ClientsetFunc) (*Manager, error) {
-	return newManager(config, clientPair, clientFailures, certificate.Config{
-		ClientsetFn: clients, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+// NewClient returns a Manager of the node's client certificate (signer kubernetes.io/kube-apiserver-client-kubelet).
+func NewClient(deps Deps, config Config) (*Manager, error) {
+	return newManager(deps, config, clientPair, clientFailures, certificate.Config{
+		ClientsetFn: deps.Clientset, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages: certificate.DefaultKubeletClientGetUsages,
 		Template:  &x509.CertificateRequest{Subject: subject(config.NodeName)},
 	})
 }
 
-// NewServing makes the Keeper of the node's serving certificate for its name and addresses (signer
+// NewServing returns a Manager of the node's serving certificate, valid for Config.DNSNames and Config.IPs (signer
 // kubernetes.io/kubelet-serving, whose requests the cluster's administrator approves).
-func NewServing(config Config, client kubernetes.Interface, names []string, ips []net.IP) (*Manager, error) {
-	if len(names) == 0 && len(ips) == 0 {
-		return nil, errors.New("keep a serving certificate: it needs a name or an address")
+func NewServing(deps Deps, config Config) (*Manager, error) {
+	if len(config.DNSNames) == 0 && len(config.IPs) == 0 {
+		return nil, errors.New("certificate: a serving certificate needs Config.DNSNames or Config.IPs")
 	}
 	configFor := func(ips []net.IP) certificate.Config {
 		return certificate.Config{
-			ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
+			ClientsetFn: deps.Clientset,
 			SignerName:  certificatesv1.KubeletServingSignerName, GetUsages: certificate.DefaultKubeletServingGetUsages,
 			Template: &x509.CertificateRequest{
-				Subject: subject(config.NodeName), DNSNames: slices.Clone(names), IPAddresses: slices.Clone(ips),
+				Subject: subject(config.NodeName), DNSNames: slices.Clone(config.DNSNames), IPAddresses: slices.Clone(ips),
 			},
 		}
 	}
-	m, err := newManager(config, servingPair, servingFailures, configFor(ips))
+	m, err := newManager(deps, config, servingPair, servingFailures, configFor(config.IPs))
 	if err != nil {
 		return nil, err
 	}
@@ -108,19 +124,22 @@ func subject(node string) pkix.Name {
 	return pkix.Name{CommonName: nodeUserPrefix + node, Organization: []string{nodesGroup}}
 }
 
-func newManager(config Config, pair, failures string, rotatorConfig certificate.Config) (*Manager, error) {
-	if config.NodeName == "" {
-		return nil, errors.New("keep a node's certificate: Config.NodeName is empty")
+func newManager(deps Deps, config Config, pair, failures string, rotatorConfig certificate.Config) (*Manager, error) {
+	switch {
+	case deps.Clientset == nil:
+		return nil, errors.New("certificate: Deps.Clientset is required")
+	case config.NodeName == "":
+		return nil, errors.New("certificate: Config.NodeName is required")
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
 	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("keep certificates of node %s: %w", config.NodeName, err)
+		return nil, fmt.Errorf("create certificate directory of node %s: %w", config.NodeName, err)
 	}
 	m := &Manager{
-		clock: config.Clock, issued: make(chan struct{}), rotatorChanged: make(chan struct{}, 1),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed tries to have the certificate signed."}),
-	}
-	if m.clock == nil {
-		m.clock = clock.RealClock{}
+		clock: deps.Clock, rotatorChanged: wakeup.NewSignal(),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: failures, Help: "Failed certificate signing requests."}),
 	}
 	rotator, err := m.newRotator(config, pair, rotatorConfig)
 	if err != nil {
@@ -131,13 +150,14 @@ func newManager(config Config, pair, failures string, rotatorConfig certificate.
 	return m, nil
 }
 
-// newRotator makes what asks for a certificate, and stores it where the one of before is.
+// newRotator returns client-go's manager for one certificate request. All of them store into the same file; a certificate
+// of any but the newest is rejected.
 func (m *Manager) newRotator(config Config, pair string, rotatorConfig certificate.Config) (certificate.Manager, error) {
 	store, err := certificate.NewFileStore(pair, config.Dir, config.Dir, "", "")
 	if err != nil {
-		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", config.NodeName, config.Dir, err)
+		return nil, fmt.Errorf("open certificate store of node %s in %s: %w", config.NodeName, config.Dir, err)
 	}
-	if m.path == nil { // it is the same for each
+	if m.path == nil { // the same for every rotator
 		m.path = store.CurrentPath
 	}
 	m.mu.Lock()
@@ -155,12 +175,12 @@ func (m *Manager) newRotator(config Config, pair string, rotatorConfig certifica
 	}
 	rotator, err := certificate.NewManager(&rotatorConfig)
 	if err != nil {
-		return nil, fmt.Errorf("keep certificates of node %s in %s: %w", config.NodeName, config.Dir, err)
+		return nil, fmt.Errorf("manage certificate of node %s in %s: %w", config.NodeName, config.Dir, err)
 	}
 	return rotator, nil
 }
 
-// Start asks for a certificate when there is none or it is time to, until ctx ends.
+// Start requests a certificate when there is none or the current one is due for renewal, until ctx ends.
 func (m *Manager) Start(ctx context.Context) error {
 	var running certificate.Manager
 	for ctx.Err() == nil {
@@ -176,7 +196,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-m.rotatorChanged:
+		case <-m.rotatorChanged.C():
 		}
 	}
 	if running != nil {
@@ -185,10 +205,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// SetIPs has a serving certificate asked for that is for these addresses. The one of before is served until it is there.
+// SetIPs requests a serving certificate for these addresses. The previous one is served until the new one is issued.
 func (m *Manager) SetIPs(ips []net.IP) error {
 	if m.rotatorFor == nil {
-		return errors.New("change the addresses of a certificate: it is a client's, and has none")
+		return errors.New("set addresses of certificate: a client certificate has none")
 	}
 	rotator, err := m.rotatorFor(ips)
 	if err != nil {
@@ -197,14 +217,11 @@ func (m *Manager) SetIPs(ips []net.IP) error {
 	m.mu.Lock()
 	m.rotator = rotator
 	m.mu.Unlock()
-	select {
-	case m.rotatorChanged <- struct{}{}:
-	default:
-	}
+	m.rotatorChanged.Notify()
 	return nil
 }
 
-// Current is the certificate of now, nil if there is none that is valid.
+// Current returns the current certificate, or nil if there is none that is valid.
 func (m *Manager) Current() *tls.Certificate {
 	current := m.current.Load()
 	if current == nil || current.Leaf == nil || m.clock.Now().After(current.Leaf.NotAfter) {
@@ -213,18 +230,16 @@ func (m *Manager) Current() *tls.Certificate {
 	return current
 }
 
-// Metrics counts the tries to have the certificate signed that failed, under upstream's name for such a certificate.
+// Metrics counts failed certificate signing requests, under upstream's name for this kind of certificate.
 func (m *Manager) Metrics() prometheus.Collector { return m.failures }
 
-// Path is the file that holds the current certificate and its key, in PEM form; it is replaced by each renewal.
+// Path is the file with the current certificate and its key, in PEM form; each renewal replaces it.
 func (m *Manager) Path() string { return m.path() }
 
 // Wait returns the current certificate as soon as there is one, or the error of ctx.
 func (m *Manager) Wait(ctx context.Context) (*tls.Certificate, error) {
 	for {
-		m.mu.Lock()
-		issued := m.issued
-		m.mu.Unlock()
+		issued := m.issued.Changed()
 		if current := m.Current(); current != nil {
 			return current, nil
 		}
@@ -243,13 +258,13 @@ func (m *Manager) OnRenewal(fn func()) {
 	m.subscribers = append(m.subscribers, fn)
 }
 
+// renewed makes pair the current certificate and notifies the waiters and subscribers.
 func (m *Manager) renewed(pair *tls.Certificate) {
 	m.mu.Lock()
-	m.current.Store(pair) // with mu held: who saw it, and then asks to be told of renewals, is not told of this one
+	m.current.Store(pair) // under mu: whoever saw it before subscribing is not notified of it
 	subscribers := slices.Clone(m.subscribers)
-	close(m.issued)
-	m.issued = make(chan struct{})
 	m.mu.Unlock()
+	m.issued.Notify()
 	for _, fn := range subscribers {
 		fn()
 	}

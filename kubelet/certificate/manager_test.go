@@ -37,15 +37,15 @@ import (
 // testTimeout bounds waits that end by an event.
 const testTimeout = time.Minute
 
-// signer is a cluster that signs every request as soon as it sees it.
+// signer signs every certificate signing request at once.
 type signer struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 
 	mu       sync.Mutex
-	lifetime time.Duration // that certificates have left
-	aged     bool          // the next certificate has lived so much of its life that it is to be renewed at once
+	lifetime time.Duration // of new certificates
+	aged     bool          // the next certificate is already due for renewal
 	requests []*certificatesv1.CertificateSigningRequest
 	serial   int64
 }
@@ -64,7 +64,7 @@ func newSigner(t *testing.T, lifetime time.Duration) *signer {
 	return &signer{t: t, key: key, cert: cert, lifetime: lifetime, serial: 1}
 }
 
-// client is an API server that answers requests for certificates with the signer's.
+// client returns an API server whose certificate signing requests the signer signs.
 func (s *signer) client() *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -72,14 +72,18 @@ func (s *signer) client() *fake.Clientset {
 		request.Name, request.UID = "csr-"+request.GenerateName+rand.Text(), "uid"
 		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved}}
 		request.Status.Certificate = s.sign(request)
-		// The fake lists whatever there is to who asks for one request by its name.
+		// The fake ignores field selectors, so only the newest request may exist.
 		if earlier := s.submitted(); len(earlier) > 1 {
 			resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
-			_ = client.Tracker().Delete(resource, "", earlier[len(earlier)-2].Name) // it may be another client's
+			_ = client.Tracker().Delete(resource, "", earlier[len(earlier)-2].Name) // it may belong to another client
 		}
 		return true, request, client.Tracker().Add(request)
 	})
 	return client
+}
+
+func (s *signer) deps() certificate.Deps {
+	return certificate.Deps{Clientset: certificate.FixedClient(s.client())}
 }
 
 func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) []byte {
@@ -87,19 +91,19 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) []byte 
 	defer s.mu.Unlock()
 	s.requests = append(s.requests, request)
 	block, _ := pem.Decode(request.Spec.Request)
-	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	require.NoError(s.t, err)
 	s.serial++
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(s.serial), Subject: asked.Subject, DNSNames: asked.DNSNames, IPAddresses: asked.IPAddresses,
+		SerialNumber: big.NewInt(s.serial), Subject: csr.Subject, DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
 		NotBefore: now.Add(-time.Second), NotAfter: now.Add(s.lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	if s.aged {
 		template.NotBefore, s.aged = now.Add(-20*s.lifetime), false
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, asked.PublicKey, s.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, csr.PublicKey, s.key)
 	require.NoError(s.t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
@@ -110,7 +114,7 @@ func (s *signer) submitted() []*certificatesv1.CertificateSigningRequest {
 	return s.requests
 }
 
-// start runs a keeper until the test ends, and returns what stops it earlier.
+// start runs the manager until the test ends or stop is called.
 func start(t *testing.T, manager *certificate.Manager) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -130,8 +134,9 @@ func wait(t *testing.T, manager *certificate.Manager) *tls.Certificate {
 
 func TestServingCertificate(t *testing.T) {
 	s := newSigner(t, time.Hour)
-	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"), Lifetime: 2 * time.Hour}
-	manager, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"), Lifetime: 2 * time.Hour,
+		DNSNames: []string{"host"}, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}
+	manager, err := certificate.NewServing(s.deps(), config)
 	require.NoError(t, err)
 	require.Nil(t, manager.Current())
 	stop := start(t, manager)
@@ -150,17 +155,18 @@ func TestServingCertificate(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	stop()
-	again, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	again, err := certificate.NewServing(s.deps(), config)
 	require.NoError(t, err)
-	require.Equal(t, cert.Leaf.SerialNumber, again.Current().Leaf.SerialNumber, "the next start finds it")
+	require.Equal(t, cert.Leaf.SerialNumber, again.Current().Leaf.SerialNumber, "the next start loads it from disk")
 	require.Len(t, s.submitted(), 1)
 }
 
-// TestServingCertificateForOtherAddresses has the node move before its first certificate is there, and again later.
+// TestServingCertificateForOtherAddresses changes the addresses before the first certificate is issued, and again later.
 func TestServingCertificateForOtherAddresses(t *testing.T) {
 	s := newSigner(t, time.Hour)
-	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki")}
-	manager, err := certificate.NewServing(config, s.client(), []string{"host"}, []net.IP{net.IPv4(10, 0, 0, 1)})
+	config := certificate.Config{NodeName: "n1", Dir: filepath.Join(t.TempDir(), "pki"),
+		DNSNames: []string{"host"}, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}
+	manager, err := certificate.NewServing(s.deps(), config)
 	require.NoError(t, err)
 	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 2)}))
 	start(t, manager)
@@ -170,11 +176,11 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 	manager.OnRenewal(func() { renewed <- struct{}{} })
 	path := manager.Path()
 	require.NoError(t, manager.SetIPs([]net.IP{net.IPv4(10, 0, 0, 3)}))
-	require.NotNil(t, manager.Current(), "the one of before is good until then")
+	require.NotNil(t, manager.Current(), "the previous one stays valid until then")
 	select {
 	case <-renewed:
 	case <-time.After(testTimeout):
-		t.Fatal("no certificate for the other address")
+		t.Fatal("no certificate for the new address")
 	}
 	require.Equal(t, "10.0.0.3", manager.Current().Leaf.IPAddresses[0].String())
 	require.Equal(t, path, manager.Path())
@@ -182,12 +188,12 @@ func TestServingCertificateForOtherAddresses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, manager.Current().Leaf.SerialNumber, pair.Leaf.SerialNumber)
 
-	own, err := certificate.NewClient(config, func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
+	own, err := certificate.NewClient(s.deps(), config)
 	require.NoError(t, err)
-	require.ErrorContains(t, own.SetIPs(nil), "it is a client's")
+	require.ErrorContains(t, own.SetIPs(nil), "a client certificate has none")
 }
 
-// slowConn is a connection whose reader learns only when the test ends that it was closed, as a slow one may.
+// slowConn is a connection whose reader notices only at the end of the test that it was closed.
 type slowConn struct {
 	net.Conn
 	closed atomic.Bool
@@ -202,7 +208,7 @@ func (c *slowConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// TestRenewal has a client certificate renewed under an open connection: the next request comes with the new one.
+// TestRenewal renews a client certificate while a connection is open: the next request uses the new one.
 func TestRenewal(t *testing.T) {
 	s := newSigner(t, time.Hour)
 	s.aged = true
@@ -230,9 +236,9 @@ func TestRenewal(t *testing.T) {
 	}
 
 	withCert := make(chan bool, 8)
-	renew := make(chan struct{}) // a renewal waits for it
-	manager, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: t.TempDir()},
-		func(current *tls.Certificate) (kubernetes.Interface, error) {
+	renew := make(chan struct{}) // renewal waits until it is closed
+	manager, err := certificate.NewClient(certificate.Deps{
+		Clientset: func(current *tls.Certificate) (kubernetes.Interface, error) {
 			withCert <- current != nil
 			if current != nil {
 				select {
@@ -241,7 +247,8 @@ func TestRenewal(t *testing.T) {
 				}
 			}
 			return s.client(), nil
-		})
+		},
+	}, certificate.Config{NodeName: "n1", Dir: t.TempDir()})
 	require.NoError(t, err)
 	renewed := make(chan struct{}, 8)
 	config, err := certificate.RESTConfig(bootstrap, manager)
@@ -275,31 +282,24 @@ func TestRenewal(t *testing.T) {
 	await()
 	require.Equal(t, 1, get().Cmp(first), "a new connection with the new certificate")
 	require.False(t, <-withCert)
-	require.True(t, <-withCert, "renewal asks with the certificate that is to be renewed")
+	require.True(t, <-withCert, "renewal authenticates with the current certificate")
 }
 
-// TestFailedRenewalsAreCounted has an API server refuse a request for each kind of certificate, and then sign it.
-func TestFailedRenewalsAreCounted(t *testing.T) {
-	for name, keep := range map[string]func(config certificate.Config, client kubernetes.Interface) (*certificate.Manager, error){
-		"kubelet_certificate_manager_client_expiration_renew_errors": func(config certificate.Config, client kubernetes.Interface) (
-			*certificate.Manager, error,
-		) {
-			return certificate.NewClient(config, func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil })
-		},
-		"kubelet_server_expiration_renew_errors": func(config certificate.Config, client kubernetes.Interface) (
-			*certificate.Manager, error,
-		) {
-			return certificate.NewServing(config, client, []string{"host"}, nil)
-		},
+// TestFailedRequestsAreCounted lets the first request for each kind of certificate fail and the next one succeed.
+func TestFailedRequestsAreCounted(t *testing.T) {
+	for name, create := range map[string]func(certificate.Deps, certificate.Config) (*certificate.Manager, error){
+		"kubelet_certificate_manager_client_expiration_renew_errors": certificate.NewClient,
+		"kubelet_server_expiration_renew_errors":                     certificate.NewServing,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newSigner(t, time.Hour).client()
-			var asked atomic.Int32
+			var requests atomic.Int32
 			client.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return asked.Add(1) == 1, nil, errors.New("not yet")
+				return requests.Add(1) == 1, nil, errors.New("not yet")
 			})
-			manager, err := keep(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, client)
+			manager, err := create(certificate.Deps{Clientset: certificate.FixedClient(client)},
+				certificate.Config{NodeName: "n1", Dir: t.TempDir(), DNSNames: []string{"host"}})
 			require.NoError(t, err)
 			registry := prometheus.NewRegistry()
 			registry.MustRegister(manager.Metrics())
@@ -310,7 +310,7 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 				require.Equal(t, name, families[0].GetName())
 				return families[0].Metric[0].GetCounter().GetValue()
 			}
-			require.Zero(t, failed(), "it is there before anything fails")
+			require.Zero(t, failed(), "the counter exists before the first failure")
 			start(t, manager)
 			wait(t, manager)
 			require.InDelta(t, 1, failed(), 0)
@@ -321,8 +321,7 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 func TestKubeconfig(t *testing.T) {
 	s := newSigner(t, time.Hour)
 	dir := t.TempDir()
-	manager, err := certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir},
-		func(*tls.Certificate) (kubernetes.Interface, error) { return s.client(), nil })
+	manager, err := certificate.NewClient(s.deps(), certificate.Config{NodeName: "n1", Dir: dir})
 	require.NoError(t, err)
 	start(t, manager)
 	wait(t, manager)
@@ -334,16 +333,19 @@ func TestKubeconfig(t *testing.T) {
 	require.Equal(t, "https://127.0.0.1:1", read.Host)
 	require.Equal(t, manager.Path(), read.CertFile)
 	require.Empty(t, read.BearerToken)
-	require.ErrorContains(t, certificate.WriteKubeconfig(path, &rest.Config{}, manager), "no address")
+	require.ErrorContains(t, certificate.WriteKubeconfig(path, &rest.Config{}, manager), "address is empty")
 }
 
-func TestRefusals(t *testing.T) {
-	_, err := certificate.NewServing(certificate.Config{NodeName: "n1", Dir: t.TempDir()}, fake.NewClientset(), nil, nil)
-	require.ErrorContains(t, err, "name or an address")
-	_, err = certificate.NewClient(certificate.Config{Dir: t.TempDir()}, nil)
-	require.ErrorContains(t, err, "NodeName")
+func TestInvalidArguments(t *testing.T) {
+	deps := certificate.Deps{Clientset: certificate.FixedClient(fake.NewClientset())}
+	_, err := certificate.NewServing(deps, certificate.Config{NodeName: "n1", Dir: t.TempDir()})
+	require.ErrorContains(t, err, "Config.DNSNames or Config.IPs")
+	_, err = certificate.NewClient(deps, certificate.Config{Dir: t.TempDir()})
+	require.ErrorContains(t, err, "Config.NodeName")
+	_, err = certificate.NewClient(certificate.Deps{}, certificate.Config{NodeName: "n1", Dir: t.TempDir()})
+	require.ErrorContains(t, err, "Deps.Clientset")
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubelet-client-current.pem"), []byte("torn"), 0o600))
-	_, err = certificate.NewClient(certificate.Config{NodeName: "n1", Dir: dir}, nil)
-	require.ErrorContains(t, err, dir, "it says where the damaged file is")
+	_, err = certificate.NewClient(deps, certificate.Config{NodeName: "n1", Dir: dir})
+	require.ErrorContains(t, err, dir, "the error names the directory of the damaged file")
 }

@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	// dialTimeout and keepAlive are client-go's own for connections to an API server.
+	// dialTimeout and keepAlive are the values of client-go for connections to an API server.
 	dialTimeout = 30 * time.Second
 	keepAlive   = 30 * time.Second
-	// idleTimeout closes connections that nobody uses; pingAfter and pingTimeout find those that are dead.
+	// idleTimeout closes unused connections; pingAfter and pingTimeout detect dead ones.
 	idleTimeout = 90 * time.Second
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
 )
 
-// Dial makes connections as client-go does.
+// Dial opens a connection with the timeouts of client-go.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, address)
 }
 
-// RESTConfig is server with the keeper's certificate in place of its credentials. When the certificate is renewed the
-// connections made with the old one are closed, so that none outlives it; a request that comes after the renewal makes
-// a new one. Each call makes connections of its own, by the server's Dial if it has one.
+// RESTConfig returns a copy of server that authenticates with the manager's certificate in place of its own credentials.
+// When the certificate is renewed, connections that use the old one are closed, and later requests open new ones. Each
+// call has its own connections; they are opened with server.Dial if that is set.
 func RESTConfig(server *rest.Config, manager *Manager) (*rest.Config, error) {
 	config := rest.AnonymousClientConfig(server)
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("speak to %s with the node's certificate: %w", server.Host, err)
+		return nil, fmt.Errorf("configure TLS for %s: %w", server.Host, err)
 	}
 	if tlsConfig == nil {
 		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -49,7 +49,7 @@ func RESTConfig(server *rest.Config, manager *Manager) (*rest.Config, error) {
 		if current := manager.Current(); current != nil {
 			return current, nil
 		}
-		return &tls.Certificate{}, nil // the API server then says that it knows nobody of that kind
+		return &tls.Certificate{}, nil // the API server then rejects the request as unauthenticated
 	}
 	dial := server.Dial
 	if dial == nil {
@@ -62,15 +62,15 @@ func RESTConfig(server *rest.Config, manager *Manager) (*rest.Config, error) {
 	return config, nil
 }
 
-// rotatingTransport sends requests by connections made with the certificate of now. Each certificate has a transport of its own:
-// one that is kept finds out only later that its connections were closed, and fails requests until then.
+// rotatingTransport sends requests over connections that use the current certificate. Each certificate has its own
+// http.Transport: a reused one would notice only later that its connections were closed, and fail requests until then.
 type rotatingTransport struct {
 	dial      connrotation.DialFunc
 	tlsConfig *tls.Config
 	current   atomic.Pointer[certTransport]
 }
 
-// certTransport is the connections made with one certificate.
+// certTransport has the connections that use one certificate.
 type certTransport struct {
 	*http.Transport
 	conns *connrotation.Dialer
@@ -83,7 +83,7 @@ func (r *rotatingTransport) RoundTrip(request *http.Request) (*http.Response, er
 	return r.current.Load().RoundTrip(request)
 }
 
-// CloseIdleConnections closes the connections that nobody uses, as http.Client has it.
+// CloseIdleConnections closes unused connections. http.Client calls it by this name.
 func (r *rotatingTransport) CloseIdleConnections() { r.current.Load().CloseIdleConnections() }
 
 func (r *rotatingTransport) rotate() { r.current.Swap(r.newTransport()).conns.CloseAll() }
@@ -97,11 +97,11 @@ func (r *rotatingTransport) newTransport() *certTransport {
 	}}
 }
 
-// WriteKubeconfig writes, with mode 0600, a kubeconfig that names the server and the keeper's file, for the next start
-// and for other programs.
+// WriteKubeconfig writes a kubeconfig, with mode 0600, that refers to the server and the manager's certificate file, for
+// the next start and for other programs.
 func WriteKubeconfig(path string, server *rest.Config, manager *Manager) error {
 	if server.Host == "" {
-		return errors.New("write the node's kubeconfig: the server has no address")
+		return errors.New("write the node's kubeconfig: the server address is empty")
 	}
 	config := clientcmdapi.NewConfig()
 	config.Clusters["default"] = &clientcmdapi.Cluster{

@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/util/certificate"
 )
 
-// notifyingStore is a store that tells of each certificate that it was given, and takes none that is not wanted any more: a
-// request may be answered when there is a newer one.
+// notifyingStore is a store that calls notify with each certificate it stores. It rejects a certificate once isCurrent
+// returns false: a request may be answered after a newer one was submitted.
 type notifyingStore struct {
 	certificate.Store
 	notify    func(*tls.Certificate)
@@ -16,13 +16,13 @@ type notifyingStore struct {
 }
 
 // Update implements certificate.Store.
-func (a notifyingStore) Update(cert, key []byte) (*tls.Certificate, error) {
-	if !a.isCurrent() {
-		return nil, errors.New("store a certificate: another one is asked for by now")
+func (s notifyingStore) Update(cert, key []byte) (*tls.Certificate, error) {
+	if !s.isCurrent() {
+		return nil, errors.New("store certificate: a newer one was requested")
 	}
-	pair, err := a.Store.Update(cert, key)
+	pair, err := s.Store.Update(cert, key)
 	if err == nil {
-		a.notify(pair)
+		s.notify(pair)
 	}
 	return pair, err
 }

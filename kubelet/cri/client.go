@@ -38,6 +38,10 @@ type Config struct {
 	// Timeout bounds a call whose context has no deadline; DefaultTimeout if zero. Pulling an image,
 	// running a command and waiting for a container to stop are bounded by their caller alone.
 	Timeout time.Duration
+}
+
+// Deps are what a Client works with. All of them may be nil.
+type Deps struct {
 	// Observe, if set, is told of every finished unary call: its CRI method name, how long it took and how
 	// it ended. It is called from the goroutine of the call and must not block.
 	Observe func(method string, took time.Duration, err error)
@@ -57,7 +61,7 @@ type Client struct {
 }
 
 // New makes a Client. It does not connect: an absent runtime shows in the first call, or in Watch.
-func New(config Config) (*Client, error) {
+func New(deps Deps, config Config) (*Client, error) {
 	path := strings.TrimPrefix(config.Endpoint, "unix://")
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("container runtime endpoint %q: want an absolute socket path", config.Endpoint)
@@ -69,8 +73,8 @@ func New(config Config) (*Client, error) {
 	if config.Timeout <= 0 {
 		config.Timeout = DefaultTimeout
 	}
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
 	}
 	peer := &atomic.Int32{}
 	retry := backoff.DefaultConfig
@@ -88,7 +92,7 @@ func New(config Config) (*Client, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithUnaryInterceptor(unaryInterceptor(config)),
+		grpc.WithUnaryInterceptor(unaryInterceptor(deps, config)),
 		grpc.WithStreamInterceptor(streamInterceptor(config)),
 	)
 	if err != nil {
@@ -153,7 +157,7 @@ func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error 
 var unbounded = map[string]bool{"PullImage": true, "ExecSync": true, "StopContainer": true}
 
 // unaryInterceptor gives calls their deadline and shows them to the observer.
-func unaryInterceptor(config Config) grpc.UnaryClientInterceptor {
+func unaryInterceptor(deps Deps, config Config) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, full string, req, reply any, conn *grpc.ClientConn,
 		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
@@ -163,10 +167,10 @@ func unaryInterceptor(config Config) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, config.Timeout)
 			defer cancel()
 		}
-		start := config.Clock.Now()
+		start := deps.Clock.Now()
 		err := config.annotateUnavailable(invoke(ctx, full, req, reply, conn, opts...))
-		if config.Observe != nil {
-			config.Observe(method, config.Clock.Since(start), err)
+		if deps.Observe != nil {
+			deps.Observe(method, deps.Clock.Since(start), err)
 		}
 		return err
 	}

@@ -49,10 +49,9 @@ func TestCallsAreBoundedAndObserved(t *testing.T) {
 	socket, a := filepath.Join(t.TempDir(), "s"), &answers{deadline: make(chan bool, 1)}
 	defer serve(t, socket, a)()
 	var seen []string
-	client, err := cri.New(cri.Config{
-		Endpoint: "unix://" + socket,
-		Observe:  func(method string, _ time.Duration, err error) { seen = append(seen, fmt.Sprint(method, err != nil)) },
-	})
+	client, err := cri.New(cri.Deps{
+		Observe: func(method string, _ time.Duration, err error) { seen = append(seen, fmt.Sprint(method, err != nil)) },
+	}, cri.Config{Endpoint: "unix://" + socket})
 	require.NoError(t, err)
 	defer client.Close()
 	got, err := client.Version(context.Background(), &runtimeapi.VersionRequest{})
@@ -66,7 +65,7 @@ func TestCallsAreBoundedAndObserved(t *testing.T) {
 
 func TestConnectionIsAnEvent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	client, err := cri.New(cri.Config{Endpoint: socket})
+	client, err := cri.New(cri.Deps{}, cri.Config{Endpoint: socket})
 	require.NoError(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -85,7 +84,7 @@ func TestConnectionIsAnEvent(t *testing.T) {
 
 func TestEndpointIsChecked(t *testing.T) {
 	for _, endpoint := range []string{"", "relative.sock", "/" + strings.Repeat("x", 107)} {
-		_, err := cri.New(cri.Config{Endpoint: endpoint})
+		_, err := cri.New(cri.Deps{}, cri.Config{Endpoint: endpoint})
 		require.ErrorContains(t, err, "container runtime endpoint", endpoint)
 	}
 }
@@ -106,7 +105,7 @@ func TestASocketWithoutCRIIsARuntimeThatIsAway(t *testing.T) {
 	server := grpc.NewServer()
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(listener) })
-	client, err := cri.New(cri.Config{Endpoint: "unix://" + socket})
+	client, err := cri.New(cri.Deps{}, cri.Config{Endpoint: "unix://" + socket})
 	require.NoError(t, err)
 	_, err = client.Version(t.Context(), &runtimeapi.VersionRequest{})
 	requireAway := func() {

@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	registered := make(chan struct{})
 	close(registered)
 	var err error
-	f.Manager, err = csinode.New(csinode.Config{NodeName: "here"}, csinode.Deps{
+	f.Manager, err = csinode.New(csinode.Deps{
 		Client: f.client, Drivers: f.drivers, Calls: f.calls, Registered: registered, Node: func() *corev1.Node {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -68,7 +68,7 @@ func newFixture(t *testing.T) *fixture {
 			defer f.mu.Unlock()
 			f.notReady = err
 		},
-	})
+	}, csinode.Config{NodeName: "here"})
 	require.NoError(t, err)
 	return f
 }

@@ -82,7 +82,7 @@ type Manager struct {
 var _ pluginmanager.Handler = (*Manager)(nil)
 
 // New makes a Manager.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	switch {
 	case config.NodeName == "":
 		return nil, errors.New("make csi node manager: Config.NodeName is empty")

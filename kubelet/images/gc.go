@@ -81,7 +81,7 @@ type Collector struct {
 type imageRecord struct{ firstSeen, lastUsed time.Time }
 
 // NewCollector makes a Collector. Start runs it.
-func NewCollector(config CollectorConfig, deps CollectorDeps) (*Collector, error) {
+func NewCollector(deps CollectorDeps, config CollectorConfig) (*Collector, error) {
 	if config.High == 0 && config.Low == 0 {
 		config.High, config.Low = defaultHigh, defaultLow
 	}

@@ -84,7 +84,7 @@ func (d *fakeDisk) usage(string) (capacity, available uint64, err error) {
 // start runs the collector in the bubble of the test. What it returns lets a period pass, and the look at its end.
 func start(t *testing.T, config images.CollectorConfig, deps images.CollectorDeps) (nextPeriod func()) {
 	t.Helper()
-	c, err := images.NewCollector(config, deps)
+	c, err := images.NewCollector(deps, config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup

@@ -153,7 +153,7 @@ type backoff struct {
 }
 
 // New makes a Manager.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	if deps.Service == nil {
 		return nil, errors.New("image manager: needs an image service")
 	}

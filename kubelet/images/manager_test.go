@@ -19,7 +19,7 @@ import (
 func newFixture(t *testing.T) (*images.Manager, *fake.Runtime, *clocktesting.FakeClock, *record.FakeRecorder) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime, events := fake.New(clk), record.NewFakeRecorder(100)
-	m, err := images.New(images.Config{}, images.Deps{Service: runtime, Clock: clk, Recorder: events})
+	m, err := images.New(images.Deps{Service: runtime, Clock: clk, Recorder: events}, images.Config{})
 	require.NoError(t, err)
 	return m, runtime, clk, events
 }
@@ -128,7 +128,7 @@ func TestEvents(t *testing.T) {
 func TestPullsASecondAreBounded(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime := fake.New(clk)
-	m, err := images.New(images.Config{PullQPS: 1, PullBurst: 2}, images.Deps{Service: runtime, Clock: clk})
+	m, err := images.New(images.Deps{Service: runtime, Clock: clk}, images.Config{PullQPS: 1, PullBurst: 2})
 	require.NoError(t, err)
 	pull := func(image string) error {
 		_, err := m.Ensure(t.Context(), want(image, corev1.PullAlways))
@@ -146,7 +146,7 @@ func TestPullsASecondAreBounded(t *testing.T) {
 func TestPullsWaitForTheirTurn(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	runtime := fake.New(clk)
-	m, err := images.New(images.Config{MaxParallel: 1}, images.Deps{Service: runtime, Clock: clk})
+	m, err := images.New(images.Deps{Service: runtime, Clock: clk}, images.Config{MaxParallel: 1})
 	require.NoError(t, err)
 	release := runtime.Block("PullImage")
 	done := make(chan error, 2)

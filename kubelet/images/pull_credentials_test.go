@@ -56,16 +56,16 @@ func newTenantFixture(t *testing.T) *tenantFixture {
 
 func (n *tenantFixture) restart() {
 	n.events = record.NewFakeRecorder(100)
-	l, err := pullrecords.New(pullrecords.Config{Dir: n.dir}, pullrecords.Deps{Clock: n.clock})
+	l, err := pullrecords.New(pullrecords.Deps{Clock: n.clock}, pullrecords.Config{Dir: n.dir})
 	require.NoError(n.t, err)
-	n.Manager, err = images.New(images.Config{}, images.Deps{
+	n.Manager, err = images.New(images.Deps{
 		Service: n.runtime, PullRecords: l, Clock: n.clock, Recorder: n.events, Keyring: images.NewPullSecrets(secrets{
 			"good":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"copy":  `{"auths":{"reg.example":{"username":"good","password":"x"}}}`,
 			"bad":   `{"auths":{"reg.example":{"username":"bad","password":"x"}}}`,
 			"other": `{"auths":{"elsewhere.example":{"username":"good","password":"x"}}}`,
 		}),
-	})
+	}, images.Config{})
 	require.NoError(n.t, err)
 }
 

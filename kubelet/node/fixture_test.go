@@ -126,10 +126,10 @@ func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) 
 			prepare(b)
 		}
 		var err error
-		b.Manager, err = node.New(node.Config{
+		b.Manager, err = node.New(node.Deps{Client: b.client, Runtime: b.runtime, Machine: b.machine, Recorder: b.recorder}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
 			Thresholds: b.thresholds,
-		}, node.Deps{Client: b.client, Runtime: b.runtime, Machine: b.machine, Recorder: b.recorder})
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -77,7 +77,7 @@ type Manager struct {
 }
 
 // New makes a Manager.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	if err := errors.Join(config.validate(), deps.validate()); err != nil {
 		return nil, err
 	}

@@ -382,7 +382,7 @@ func TestLease(t *testing.T) {
 func TestNewRefusesBadConfig(t *testing.T) {
 	good := node.Config{Name: "n1", IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}
 	deps := node.Deps{Client: fake.NewClientset(), Runtime: &fakeRuntime{}, Machine: newMachine()}
-	_, err := node.New(good, deps)
+	_, err := node.New(deps, good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*node.Config, *node.Deps){
 		"Config.Name is empty": func(c *node.Config, _ *node.Deps) { c.Name = "" },
@@ -394,7 +394,7 @@ func TestNewRefusesBadConfig(t *testing.T) {
 	} {
 		config, d := good, deps
 		change(&config, &d)
-		_, err := node.New(config, d)
+		_, err := node.New(d, config)
 		require.ErrorContains(t, err, want)
 	}
 }

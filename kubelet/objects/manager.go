@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -58,20 +59,22 @@ type Manager struct {
 	idleEntries    []idleEntry // those that no Pod needs, and needed before; the longest ago first
 }
 
-// New makes a Manager.
-func New(deps Deps) *Manager {
-	m := &Manager{
+// New returns a Manager that watches nothing yet.
+func New(deps Deps) (*Manager, error) {
+	if deps.Client == nil {
+		return nil, errors.New("objects: Deps.Client is required")
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
 		client: deps.Client, clock: deps.Clock, logger: deps.Logger,
 		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
 		subscribers: make(map[int]func(types.UID)), wake: make(chan struct{}, 1),
-	}
-	if m.clock == nil {
-		m.clock = clock.RealClock{}
-	}
-	if m.logger == nil {
-		m.logger = slog.New(slog.DiscardHandler)
-	}
-	return m
+	}, nil
 }
 
 // Start follows the objects until ctx ends. Pods acquired before are followed from now on.

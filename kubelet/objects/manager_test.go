@@ -47,7 +47,9 @@ func start(t *testing.T, existing ...runtime.Object) *fixture {
 		f.watches <- events
 		return true, events, nil
 	})
-	f.Manager = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
+	var err error
+	f.Manager, err = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
+	require.NoError(t, err)
 	t.Cleanup(f.Subscribe(func(uid types.UID) { f.changed <- uid }))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

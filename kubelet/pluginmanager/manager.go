@@ -89,7 +89,7 @@ type registration struct {
 }
 
 // New makes a Manager.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	if config.Dir == "" {
 		return nil, errors.New("make plugin manager: Config.Dir is empty")
 	}

@@ -71,9 +71,9 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) start() (stop func()) {
 	f.t.Helper()
 	// Whoever does not answer in time is asked again when the clock has gone on: here it stands still.
-	manager, err := pluginmanager.New(pluginmanager.Config{Dir: f.dir, InfoTimeout: testTimeout}, pluginmanager.Deps{
+	manager, err := pluginmanager.New(pluginmanager.Deps{
 		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: f.recordingHandler}, Clock: f.clock,
-	})
+	}, pluginmanager.Config{Dir: f.dir, InfoTimeout: testTimeout})
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)

@@ -64,7 +64,7 @@ func newFixture(t *testing.T) *fixture {
 
 // start starts a node agent on what is there, as after a crash.
 func (w *fixture) start() {
-	pulls, err := images.New(images.Config{}, images.Deps{Service: w.runtime, Clock: w.clock})
+	pulls, err := images.New(images.Deps{Service: w.runtime, Clock: w.clock}, images.Config{})
 	require.NoError(w.t, err)
 	signals := podworker.NewSignals()
 	watcher, err := pleg.New(pleg.Deps{

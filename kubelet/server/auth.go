@@ -32,7 +32,15 @@ type Auth struct {
 	Authorizer    authorizer.Authorizer
 }
 
-// AuthConfig is for NewDelegatedAuth.
+// AuthDeps are what NewDelegatedAuth works with.
+type AuthDeps struct {
+	// Client sends reviews to the API server.
+	Client kubernetes.Interface
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// AuthConfig are the values of NewDelegatedAuth.
 type AuthConfig struct {
 	// ClientCAFile holds the CAs of client certificates, in PEM form. It is read again when it is replaced. Empty
 	// means that only bearer tokens are accepted.
@@ -41,22 +49,22 @@ type AuthConfig struct {
 
 // NewDelegatedAuth makes an Auth that knows client certificates of a CA and leaves the rest to the API server:
 // TokenReview says who a token belongs to, SubjectAccessReview what a user may do. Answers are cached.
-func NewDelegatedAuth(config AuthConfig, client kubernetes.Interface, logger *slog.Logger) (Auth, error) {
-	if client == nil {
-		return Auth{}, errors.New("make node authentication: no client of the API server given")
+func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
+	if deps.Client == nil {
+		return Auth{}, errors.New("server: AuthDeps.Client is required")
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	retry := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 	authn := authenticatorfactory.DelegatingAuthenticatorConfig{
-		TokenAccessReviewClient:  client.AuthenticationV1(),
+		TokenAccessReviewClient:  deps.Client.AuthenticationV1(),
 		TokenAccessReviewTimeout: reviewTimeout,
 		WebhookRetryBackoff:      retry,
 		CacheTTL:                 tokenTTL,
 	}
 	if config.ClientCAFile != "" {
-		ca := &clientCA{file: config.ClientCAFile, logger: logger}
+		ca := &clientCA{file: config.ClientCAFile, logger: deps.Logger}
 		if err := ca.load(); err != nil {
 			return Auth{}, err
 		}
@@ -67,7 +75,7 @@ func NewDelegatedAuth(config AuthConfig, client kubernetes.Interface, logger *sl
 		return Auth{}, fmt.Errorf("make node authentication: %w", err)
 	}
 	authz, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: client.AuthorizationV1(),
+		SubjectAccessReviewClient: deps.Client.AuthorizationV1(),
 		AllowCacheTTL:             allowTTL,
 		DenyCacheTTL:              denyTTL,
 		WebhookRetryBackoff:       retry,

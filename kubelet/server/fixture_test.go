@@ -173,7 +173,7 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture 
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "tty", TTY: true}}},
 		}},
 	}
-	auth, err := server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: b.path("ca.crt")}, b.api(t), nil)
+	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("ca.crt")})
 	require.NoError(t, err)
 	config := server.Config{
 		NodeName: "n1", Addresses: []string{"127.0.0.1:0"},
@@ -188,7 +188,7 @@ func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture 
 	for _, c := range change {
 		c(&config, &deps)
 	}
-	b.server, err = server.New(config, deps)
+	b.server, err = server.New(deps, config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

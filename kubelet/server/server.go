@@ -129,7 +129,7 @@ type Server struct {
 }
 
 // New makes a Server. It reads no file and opens no port before Start.
-func New(config Config, deps Deps) (*Server, error) {
+func New(deps Deps, config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}

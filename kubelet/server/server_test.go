@@ -347,19 +347,19 @@ func TestAddressesMove(t *testing.T) {
 
 func TestStartErrors(t *testing.T) {
 	b := start(t)
-	auth, err := server.NewDelegatedAuth(server.AuthConfig{}, b.api(t), nil)
+	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{})
 	require.NoError(t, err)
 	deps := server.Deps{Host: b.host, Auth: auth}
 	config := server.Config{
 		NodeName: "n1", Addresses: []string{b.server.Addrs()[0].String()},
 		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
 	}
-	taken, err := server.New(config, deps)
+	taken, err := server.New(deps, config)
 	require.NoError(t, err)
 	require.ErrorContains(t, taken.Start(t.Context()), "address already in use")
 
 	config.CertFile = b.path("none.crt")
-	absent, err := server.New(config, deps)
+	absent, err := server.New(deps, config)
 	require.NoError(t, err)
 	require.ErrorContains(t, absent.Start(t.Context()), "load serving certificate")
 
@@ -373,11 +373,11 @@ func TestStartErrors(t *testing.T) {
 	} {
 		c, d := config, deps
 		change(&c, &d)
-		_, err := server.New(c, d)
+		_, err := server.New(d, c)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: b.path("none")}, b.api(t), nil)
+	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("none")})
 	require.ErrorContains(t, err, "load client CA")
-	_, err = server.NewDelegatedAuth(server.AuthConfig{ClientCAFile: b.path("serving.key")}, b.api(t), nil)
+	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("serving.key")})
 	require.ErrorContains(t, err, "no certificate in PEM form")
 }

@@ -69,10 +69,10 @@ func (m *fixture) write(files map[string]string) {
 // provider is what is asked. It remembers what it has read.
 func (m *fixture) provider() *stats.Provider {
 	m.t.Helper()
-	p, err := stats.New(stats.Config{NodeName: "n", RootDir: m.root, Proc: filepath.Join(m.root, "proc")}, stats.Deps{
+	p, err := stats.New(stats.Deps{
 		Runtime: m.runtime, Pods: func() []*corev1.Pod { return m.pods }, Clock: m.clock, Cgroups: m.groups,
 		Layout: func() cm.NodeConfig { return m.layout }, RuntimePID: func() int { return 77 },
-	})
+	}, stats.Config{NodeName: "n", RootDir: m.root, Proc: filepath.Join(m.root, "proc")})
 	require.NoError(m.t, err)
 	return p
 }

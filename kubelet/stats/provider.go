@@ -83,7 +83,7 @@ type Provider struct {
 }
 
 // New makes a Provider.
-func New(config Config, deps Deps) (*Provider, error) {
+func New(deps Deps, config Config) (*Provider, error) {
 	if deps.Runtime == nil || deps.Pods == nil {
 		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are needed")
 	}

@@ -67,9 +67,9 @@ func provider(t *testing.T, runtime *runtime, clock *clocktesting.FakeClock) (*s
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
 	}}
-	p, err := stats.New(stats.Config{NodeName: "n", RootDir: proc, Proc: proc}, stats.Deps{
+	p, err := stats.New(stats.Deps{
 		Runtime: runtime, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: volumes{}, Clock: clock,
-	})
+	}, stats.Config{NodeName: "n", RootDir: proc, Proc: proc})
 	require.NoError(t, err)
 	return p, proc
 }

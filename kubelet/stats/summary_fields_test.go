@@ -105,11 +105,11 @@ func TestEachFieldIsTold(t *testing.T) {
 		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}},
 	}
-	p, err := stats.New(stats.Config{NodeName: "n", RootDir: proc, Proc: proc}, stats.Deps{
+	p, err := stats.New(stats.Deps{
 		Runtime: &completeRuntime{dir: proc}, Pods: func() []*corev1.Pod { return []*corev1.Pod{pod} }, Volumes: twoVolumes{},
 		LogDir: func(*corev1.Pod) string { return filepath.Join(proc, "logs") },
 		Clock:  clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0)),
-	})
+	}, stats.Config{NodeName: "n", RootDir: proc, Proc: proc})
 	require.NoError(t, err)
 	s, err := p.Summary(t.Context(), false)
 	require.NoError(t, err)

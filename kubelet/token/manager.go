@@ -3,6 +3,7 @@ package token
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -75,20 +76,22 @@ type entry struct {
 	forgotten bool
 }
 
-// New makes a Manager.
-func New(deps Deps) *Manager {
-	m := &Manager{
+// New returns a Manager that holds no token yet.
+func New(deps Deps) (*Manager, error) {
+	if deps.Client == nil {
+		return nil, errors.New("token: Deps.Client is required")
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
 		client: deps.Client, clock: deps.Clock, logger: deps.Logger, wake: make(chan struct{}, 1),
 		tokens: make(map[key]*entry), pods: make(map[types.UID]map[key]struct{}),
 		subscribers: make(map[int]func(types.UID)),
-	}
-	if m.clock == nil {
-		m.clock = clock.RealClock{}
-	}
-	if m.logger == nil {
-		m.logger = slog.New(slog.DiscardHandler)
-	}
-	return m
+	}, nil
 }
 
 // Start renews tokens until ctx ends.

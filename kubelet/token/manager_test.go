@@ -71,7 +71,9 @@ func start(t *testing.T) *fixture {
 	f := &fixture{issuer: &issuer{clock: clk}, clock: clk, renewed: make(chan types.UID, 10)}
 	client := fake.NewClientset()
 	client.PrependReactor("create", "serviceaccounts", f.issuer.react)
-	f.Manager = token.New(token.Deps{Client: client, Clock: clk})
+	var err error
+	f.Manager, err = token.New(token.Deps{Client: client, Clock: clk})
+	require.NoError(t, err)
 	t.Cleanup(f.Subscribe(func(uid types.UID) { f.renewed <- uid }))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

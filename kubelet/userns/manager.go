@@ -24,23 +24,17 @@ const (
 	remedy = "delete the Pod and, when its containers are gone, the file"
 )
 
-// Config are the values of a Manager.
-type Config struct {
-	// PodsDir holds a directory for each Pod, named by its UID.
-	PodsDir string
-}
-
-// Manager gives blocks away. It is safe for concurrent use.
+// Manager allocates blocks of ids to Pods. It is safe for concurrent use.
 type Manager struct {
-	config Config
+	podsDir string // contains one directory per Pod, named by its UID
 
 	mu     sync.Mutex           // guards all below
 	blocks map[uint32]types.UID // nil until the files were read
 	pods   map[types.UID]uint32
 }
 
-// New makes a Manager. It reads nothing yet.
-func New(config Config) *Manager { return &Manager{config: config} }
+// New returns a Manager for the Pods whose directories are in podsDir, each named by the Pod's UID. It reads nothing yet.
+func New(podsDir string) *Manager { return &Manager{podsDir: podsDir} }
 
 // record is the file's content.
 type record struct {
@@ -93,7 +87,7 @@ func (m *Manager) Release(uid types.UID) error {
 }
 
 func (m *Manager) file(uid types.UID) string {
-	return filepath.Join(m.config.PodsDir, string(uid), fileName)
+	return filepath.Join(m.podsDir, string(uid), fileName)
 }
 
 // load reads what earlier processes have noted, once. A note that does not say what it should is an error: the Pod's
@@ -102,7 +96,7 @@ func (m *Manager) load() error {
 	if m.blocks != nil {
 		return nil
 	}
-	entries, err := os.ReadDir(m.config.PodsDir)
+	entries, err := os.ReadDir(m.podsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read user namespaces of pods: %w", err)
 	}

@@ -121,8 +121,11 @@ func (f *fixture) start() {
 	f.overLimit = make(chan string, 100)
 	f.overAttachLimit = make(chan string, 100)
 	f.events = record.NewFakeRecorder(100)
-	f.objects = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
-	f.tokens = token.New(token.Deps{Client: f.client, Clock: f.clock})
+	var err error
+	f.objects, err = objects.New(objects.Deps{Client: f.client, Clock: f.clock})
+	require.NoError(f.t, err)
+	f.tokens, err = token.New(token.Deps{Client: f.client, Clock: f.clock})
+	require.NoError(f.t, err)
 	f.drivers = csi.NewDrivers()
 	driverPlugin, err := csi.New(csi.Deps{
 		Client: f.client, Drivers: f.drivers, Tokens: f.tokens,

@@ -42,7 +42,7 @@ func (c *cluster) audit() nodeAudit {
 // requireClean waits until nothing is left on the node beyond the Pods given, and fails the test if something stays.
 func (a nodeAudit) requireClean(t testing.TB, pods []corev1.Pod) {
 	t.Helper()
-	client, err := cri.New(cri.Config{Endpoint: a.endpoint})
+	client, err := cri.New(cri.Deps{}, cri.Config{Endpoint: a.endpoint})
 	require.NoError(t, err)
 	defer client.Close()
 	var found []string

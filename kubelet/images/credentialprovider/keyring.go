@@ -45,7 +45,7 @@ type Keyring struct {
 var _ images.Keyring = (*Keyring)(nil)
 
 // New makes a Keyring. A program that is not there is an error now, not at the first pull.
-func New(config Config, deps Deps) (*Keyring, error) {
+func New(deps Deps, config Config) (*Keyring, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}

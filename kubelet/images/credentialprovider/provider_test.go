@@ -41,7 +41,7 @@ func newFixture(t *testing.T, providers string, programs map[string]string) *fix
 	require.NoError(t, os.WriteFile(file, []byte(header+providers), 0o600))
 	list, err := credentialprovider.Load(file)
 	require.NoError(t, err)
-	b.Keyring, err = credentialprovider.New(credentialprovider.Config{Providers: list, Dir: b.dir}, credentialprovider.Deps{
+	b.Keyring, err = credentialprovider.New(credentialprovider.Deps{
 		Account: func(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
 			if b.accounts[name] == nil {
 				return nil, errors.New("no such account")
@@ -53,7 +53,7 @@ func newFixture(t *testing.T, providers string, programs map[string]string) *fix
 			return "token-of-" + pod.Spec.ServiceAccountName + "-for-" + audience, nil
 		},
 		Clock: b.clock,
-	})
+	}, credentialprovider.Config{Providers: list, Dir: b.dir})
 	require.NoError(t, err)
 	return b
 }
@@ -289,6 +289,6 @@ func TestDirectory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, "b", list[1].Name)
-	_, err = credentialprovider.New(credentialprovider.Config{Providers: list, Dir: dir}, credentialprovider.Deps{})
+	_, err = credentialprovider.New(credentialprovider.Deps{}, credentialprovider.Config{Providers: list, Dir: dir})
 	require.ErrorContains(t, err, `credential provider "a": want a program at `+filepath.Join(dir, "a"))
 }

@@ -73,7 +73,7 @@ type intent struct {
 }
 
 // New makes a Ledger. It reads nothing yet.
-func New(config Config, deps Deps) (*Manager, error) {
+func New(deps Deps, config Config) (*Manager, error) {
 	if config.Dir == "" {
 		return nil, errors.New("image ledger: Config.Dir is empty")
 	}

@@ -42,7 +42,7 @@ func (b *fixture) restart() {
 	b.t.Helper()
 	b.config.Dir = b.dir
 	var err error
-	b.Manager, err = pullrecords.New(b.config, pullrecords.Deps{Clock: b.clock, CountCheck: func(r string) { b.results = append(b.results, r) }})
+	b.Manager, err = pullrecords.New(pullrecords.Deps{Clock: b.clock, CountCheck: func(r string) { b.results = append(b.results, r) }}, b.config)
 	require.NoError(b.t, err)
 }
 
@@ -158,7 +158,7 @@ func TestBadPolicies(t *testing.T) {
 		"registry's name before":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
 		"image ledger: Config.Dir is": {},
 	} {
-		_, err := pullrecords.New(config, pullrecords.Deps{})
+		_, err := pullrecords.New(pullrecords.Deps{}, config)
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -338,7 +338,7 @@ func TestPresentImagesAreCheap(t *testing.T) {
 }
 
 func BenchmarkPresent(b *testing.B) {
-	m, err := pullrecords.New(pullrecords.Config{Dir: filepath.Join(b.TempDir(), "image_manager")}, pullrecords.Deps{})
+	m, err := pullrecords.New(pullrecords.Deps{}, pullrecords.Config{Dir: filepath.Join(b.TempDir(), "image_manager")})
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -67,7 +67,7 @@ type Rotator struct {
 }
 
 // New makes a Rotator. Start runs it.
-func New(config Config, deps Deps) (*Rotator, error) {
+func New(deps Deps, config Config) (*Rotator, error) {
 	if deps.Runtime == nil || deps.Logs == nil {
 		return nil, errors.New("log rotation: Deps.Runtime and Deps.Logs are needed")
 	}

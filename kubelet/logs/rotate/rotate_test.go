@@ -51,7 +51,7 @@ func start(t *testing.T, r *runtime) (tick func()) {
 	clock := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	looked := make(chan struct{}, 100)
 	second := false
-	rotator, err := rotate.New(rotate.Config{MaxSize: 10, MaxFiles: 3}, rotate.Deps{
+	rotator, err := rotate.New(rotate.Deps{
 		Runtime: r, Clock: clock, Logs: func() []rotate.Log {
 			looked <- struct{}{}
 			// Every second look finds nothing to do: that it began tells that the one before has ended.
@@ -60,7 +60,7 @@ func start(t *testing.T, r *runtime) (tick func()) {
 			}
 			return []rotate.Log{{ContainerID: "c", Path: r.path}}
 		},
-	})
+	}, rotate.Config{MaxSize: 10, MaxFiles: 3})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup

@@ -60,7 +60,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.deps.Client.CoreV1().Events("")})
 		recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
 	}
-	a, err := c.assemble(recorder)
+	a, err := c.build(recorder)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", Name, err)
 	}
@@ -82,30 +82,30 @@ func (c *Controller) Start(ctx context.Context) error {
 	if !toolscache.WaitFor(ctx, "", a.synced...) {
 		return nil // ctx has ended
 	}
-	a.feeder.recover()
+	a.populator.rebuild()
 	c.ready.Store(true)
 	defer c.ready.Store(false)
 	var running sync.WaitGroup
-	running.Go(func() { a.feeder.run(ctx) })
+	running.Go(func() { a.populator.run(ctx) })
 	err = a.engine.Start(ctx)
 	a.queue.ShutDown()
 	running.Wait()
 	return err
 }
 
-// assembly is the parts of a controller that runs.
-type assembly struct {
-	factory informers.SharedInformerFactory
-	synced  []toolscache.DoneChecker
-	queue   workqueue.TypedInterface[task]
-	feeder  *feeder
-	engine  *reconciler.Engine
-	metrics *metrics.Collector
+// components is the parts of a controller that runs.
+type components struct {
+	factory   informers.SharedInformerFactory
+	synced    []toolscache.DoneChecker
+	queue     workqueue.TypedInterface[task]
+	populator *populator
+	engine    *reconciler.Engine
+	metrics   *metrics.Collector
 }
 
-// assemble wires the parts. It starts nothing.
-func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(c.deps.Client, 0, informers.WithTransform(slim))
+// build wires the parts. It starts nothing.
+func (c *Controller) build(recorder record.EventRecorder) (*components, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.deps.Client, 0, informers.WithTransform(stripUnusedFields))
 	storage, core := factory.Storage().V1(), factory.Core().V1()
 	plugin, err := csi.New(csi.Deps{
 		Client: c.deps.Client, Attachments: storage.VolumeAttachments(), Drivers: storage.CSIDrivers(),
@@ -143,14 +143,14 @@ func (c *Controller) assemble(recorder record.EventRecorder) (*assembly, error) 
 	if err != nil {
 		return nil, err
 	}
-	a := &assembly{factory: factory, engine: engine, metrics: collector, queue: workqueue.NewTyped[task]()}
-	a.feeder = &feeder{
-		log: c.deps.Logger, clock: c.deps.Clock, config: c.config, queue: a.queue,
+	a := &components{factory: factory, engine: engine, metrics: collector, queue: workqueue.NewTyped[task]()}
+	a.populator = &populator{
+		logger: c.deps.Logger, clock: c.deps.Clock, config: c.config, queue: a.queue,
 		desired: desired, actual: actual, executor: executor, engine: engine,
-		plugin: plugin, objects: newObjects(factory), foreign: foreign,
+		plugin: plugin, listers: newListers(factory), foreign: foreign,
 		pods: make(map[string]*podState), nodes: make(map[types.NodeName]nodeState),
-		ending:      make(map[types.NodeName]struct{}),
-		attachments: make(map[string]cache.VolumeNode), deferred: make(map[corev1.UniqueVolumeName]map[string]struct{}),
+		unmanaging:  make(map[types.NodeName]struct{}),
+		attachments: make(map[string]cache.VolumeNode), deferredAttachments: make(map[corev1.UniqueVolumeName]map[string]struct{}),
 	}
 	executor.OnCompletion(func(name corev1.UniqueVolumeName, _ types.NodeName) {
 		a.queue.Add(task{kind: kindOperation, name: string(name)})

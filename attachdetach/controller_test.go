@@ -20,14 +20,14 @@ import (
 )
 
 func TestVolumeFollowsItsPod(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.node("b")
 	w.disk("d")
 	w.start()
 	pod := w.pod("web", "a", "d")
 	w.eventually(w.attachedAndReported("d", "a"), "the disk must be attached where the pod is")
-	require.Equal(t, `Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume "pv-d" `, w.event())
+	require.Equal(t, `Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume "pv-d" `, w.nextEvent())
 	va := w.attachment("d", "a")
 	require.Equal(t, driver, va.Spec.Attacher)
 	require.Equal(t, "pv-d", *va.Spec.Source.PersistentVolumeName)
@@ -41,19 +41,19 @@ func TestVolumeFollowsItsPod(t *testing.T) {
 			w.metric("storage_count_attachable_volumes_in_use", "kubernetes.io/csi:"+driver) == 1
 	}, "metrics must tell of both worlds")
 
-	w.status("a", inUse(unique("d")))
+	w.updateNodeStatus("a", inUse(unique("d")))
 	w.deletePod("web")
 	w.pod("web2", "b", "d")
-	w.told(`Warning FailedAttachVolume Multi-Attach error for volume "pv-d" Volume is already exclusively ` +
+	w.stepUntilEvent(`Warning FailedAttachVolume Multi-Attach error for volume "pv-d" Volume is already exclusively ` +
 		`attached to one node and can't be attached to another`)
 	require.NotNil(t, w.attachment("d", "a"), "a mounted disk must stay")
-	w.status("a", inUse())
+	w.updateNodeStatus("a", inUse())
 	w.eventually(w.attachedAndReported("d", "b"), "the disk must move when the node has unmounted it")
 	require.True(t, w.released("d", "a")())
 }
 
 func TestPodThatEndsReleasesItsVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
 	w.disk("e")
@@ -69,7 +69,7 @@ func TestPodThatEndsReleasesItsVolume(t *testing.T) {
 }
 
 func TestClaimThatIsBoundLater(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.start()
 	w.pod("web", "a", "d")
@@ -78,7 +78,7 @@ func TestClaimThatIsBoundLater(t *testing.T) {
 }
 
 func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.disk("before")
 	told := make(chan string, 100)
 	w.claimChanged = func(namespace, name string) { told <- namespace + "/" + name }
@@ -91,7 +91,7 @@ func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
 				if got == claim {
 					return
 				}
-			case <-time.After(soon):
+			case <-time.After(testTimeout):
 				t.Fatalf("nobody told of %s", claim)
 			}
 		}
@@ -111,19 +111,19 @@ func TestClaimsAndTheirVolumesAreTold(t *testing.T) {
 
 // TestFailedAttachOfAPodThatGoes: the node has nothing mounted, and says nothing more: the silence must not be waited out.
 func TestFailedAttachOfAPodThatGoes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
-	w.set(func() { w.fail = "no slot is free" })
+	w.withLock(func() { w.attachError = "no slot is free" })
 	w.start()
 	w.pod("web", "a", "d")
-	require.Contains(t, w.event(), "no slot is free")
+	require.Contains(t, w.nextEvent(), "no slot is free")
 	w.deletePod("web")
 	w.eventually(func() bool { return w.attachment("d", "a") == nil }, "the clock stands still, and the node is silent")
 }
 
 func TestWhatIsNotOurs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.node("plain", func(n *corev1.Node) { n.Annotations = nil })
 	w.node("other", func(n *corev1.Node) { n.Labels = map[string]string{"pool": "other"} })
@@ -150,19 +150,19 @@ func TestWhatIsNotOurs(t *testing.T) {
 	w.disk("last")
 	w.pod("p3", "a", "last")
 	w.pod("p4", "a", "f")
-	require.Contains(t, w.event()+w.event(), "Multi-Attach error for volume \"pv-f\"", "what another controller attached counts")
+	require.Contains(t, w.nextEvent()+w.nextEvent(), "Multi-Attach error for volume \"pv-f\"", "what another controller attached counts")
 	w.eventually(w.attachedAndReported("last", "a"), "the last pod's disk")
 	require.Nil(t, w.attachment("d", "plain"), "a node whose kubelet attaches by itself")
 	require.Nil(t, w.attachment("e", "other"), "a node that is not selected")
 	require.NotNil(t, w.attachment("f", "other"), "an attachment of such a node must stay")
 	require.Nil(t, w.attachment("f", "a"))
-	w.set(func() { require.Zero(t, w.patches["other"], "a node that is not selected is not written") })
+	w.withLock(func() { require.Zero(t, w.patches["other"], "a node that is not selected is not written") })
 	require.NoError(t, w.client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "", foreign.Name))
 	w.eventually(w.attachedAndReported("f", "a"), "once the other one has let go it is ours")
 }
 
 func TestDriverThatNeedsNoAttachment(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
 	w.start()
@@ -176,21 +176,21 @@ func TestDriverThatNeedsNoAttachment(t *testing.T) {
 }
 
 func TestAttachErrorIsToldAndRetriedWhenTheAttacherSucceeds(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
-	w.set(func() { w.fail = "no 100%d luck" })
+	w.withLock(func() { w.attachError = "no 100%d luck" })
 	w.start()
 	w.pod("web", "a", "d")
-	require.Equal(t, `Warning FailedAttachVolume AttachVolume.Attach failed for volume "pv-d" : no 100%d luck`, w.event())
+	require.Equal(t, `Warning FailedAttachVolume AttachVolume.Attach failed for volume "pv-d" : no 100%d luck`, w.nextEvent())
 	require.False(t, w.reported("d", "a"))
-	w.set(func() { w.fail = "" })
-	w.answer(w.attachment("d", "a").DeepCopy()) // the attacher tries again by itself; no time passes here
+	w.withLock(func() { w.attachError = "" })
+	w.runAttacherOn(w.attachment("d", "a").DeepCopy()) // the attacher tries again by itself; no time passes here
 	w.eventually(w.attachedAndReported("d", "a"), "the attacher's success must end the pause")
 }
 
 func TestRestart(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, node := range []string{"a", "b", "c"} {
 		w.node(node)
 	}
@@ -202,14 +202,14 @@ func TestRestart(t *testing.T) {
 	w.pod("p2", "b", "unwanted")
 	w.eventually(w.attachedAndReported("wanted", "a"), "wanted")
 	w.eventually(w.attachedAndReported("unwanted", "b"), "unwanted")
-	w.set(func() { w.dead = true })
+	w.withLock(func() { w.attacherStopped = true })
 	w.pod("p3", "c", "halfway")
 	w.eventually(func() bool { return w.attachment("halfway", "c") != nil }, "the attach must have begun")
-	w.kill()
+	w.stopController()
 	w.deletePod("p2")
 	w.deletePod("p3")
-	w.set(func() { w.dead = false; clear(w.patches) })
-	w.answer(w.attachment("halfway", "c").DeepCopy())
+	w.withLock(func() { w.attacherStopped = false; clear(w.patches) })
+	w.runAttacherOn(w.attachment("halfway", "c").DeepCopy())
 
 	w.start()
 	w.eventually(w.released("unwanted", "b"), "what nobody wants must be detached")
@@ -221,7 +221,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestAttachmentThatSomebodyDeletesComesBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
 	w.start()
@@ -243,41 +243,41 @@ func TestNodeFailures(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		config attachdetach.Config
-		fail   func(*world)
+		fail   func(*fixture)
 		wait   time.Duration // after which the disk moves, and not before; 0 is at once
 		forced string
 	}{
-		{name: "out of service", forced: "out-of-service", fail: func(w *world) {
-			w.status("a", func(n *corev1.Node) {
+		{name: "out of service", forced: "out-of-service", fail: func(w *fixture) {
+			w.updateNodeStatus("a", func(n *corev1.Node) {
 				n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 			})
 		}},
-		{name: "not ready", forced: "timeout", wait: 6 * time.Minute, fail: func(w *world) { w.status("a", notReady) }},
+		{name: "not ready", forced: "timeout", wait: 6 * time.Minute, fail: func(w *fixture) { w.updateNodeStatus("a", notReady) }},
 		{name: "not ready, and with a limit of its own", forced: "timeout", wait: 90 * time.Second,
-			config: attachdetach.Config{MaxWaitForUnmount: 1000 * time.Hour}, fail: func(w *world) {
-				w.status("a", notReady)
-				w.status("a", func(n *corev1.Node) {
+			config: attachdetach.Config{MaxWaitForUnmount: 1000 * time.Hour}, fail: func(w *fixture) {
+				w.updateNodeStatus("a", notReady)
+				w.updateNodeStatus("a", func(n *corev1.Node) {
 					n.Annotations = map[string]string{reconciler.AnnMaxWaitForUnmount: "90s"}
 				})
 			}},
-		{name: "deleted", wait: 40 * time.Second, fail: func(w *world) {
+		{name: "deleted", wait: 40 * time.Second, fail: func(w *fixture) {
 			require.NoError(w.t, w.client.CoreV1().Nodes().Delete(context.Background(), "a", metav1.DeleteOptions{}))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.node("a")
 			w.node("b")
 			w.disk("d")
 			w.start(test.config)
 			w.pod("web", "a", "d")
 			w.eventually(w.attachedAndReported("d", "a"), "first")
-			w.status("a", inUse(unique("d")))
+			w.updateNodeStatus("a", inUse(unique("d")))
 			since := w.clock.Now()
 			w.deletePod("web")
 			w.pod("web2", "b", "d")
-			require.Contains(t, w.event(), "SuccessfulAttachVolume")
-			w.told("Multi-Attach") // so the detach has been asked for, and the node has not let go in the usual time
+			require.Contains(t, w.nextEvent(), "SuccessfulAttachVolume")
+			w.stepUntilEvent("Multi-Attach") // so the detach has been asked for, and the node has not let go in the usual time
 			if test.forced != "timeout" {
 				since = w.clock.Now()
 			}
@@ -300,7 +300,7 @@ func TestNodeFailures(t *testing.T) {
 				want := 0.0
 				if reason == test.forced {
 					want = 1
-					require.Contains(t, w.event()+w.event(), "it is assumed to be down")
+					require.Contains(t, w.nextEvent()+w.nextEvent(), "it is assumed to be down")
 				}
 				require.Equal(t, want, w.metric("attachdetach_controller_forced_detaches", reason))
 			}
@@ -309,7 +309,7 @@ func TestNodeFailures(t *testing.T) {
 }
 
 func TestSharedVolumeIsOnBothNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.node("b")
 	w.disk("d", corev1.ReadWriteMany)
@@ -326,7 +326,7 @@ func TestSharedVolumeIsOnBothNodes(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	_, err := attachdetach.New(attachdetach.Deps{}, attachdetach.Config{})
 	require.ErrorContains(t, err, "Deps.Client")
-	w := newWorld(t)
+	w := newFixture(t)
 	_, err = attachdetach.New(attachdetach.Deps{Client: w.client}, attachdetach.Config{MaxWaitForUnmount: -1})
 	require.ErrorContains(t, err, "MaxWaitForUnmount")
 }

@@ -37,28 +37,28 @@ const (
 	indexByVolume = "volume" // VolumeAttachments by their PersistentVolume
 )
 
-// objects is the caches that the feeder reads.
-type objects struct {
-	pods        toolscache.Indexer
-	claims      corelisters.PersistentVolumeClaimLister
-	volumes     corelisters.PersistentVolumeLister
-	nodes       corelisters.NodeLister
-	attachments toolscache.Indexer
-	attached    storagelisters.VolumeAttachmentLister
+// listers is the caches that the feeder reads.
+type listers struct {
+	pods              toolscache.Indexer
+	claims            corelisters.PersistentVolumeClaimLister
+	volumes           corelisters.PersistentVolumeLister
+	nodes             corelisters.NodeLister
+	attachmentIndexer toolscache.Indexer
+	attachmentLister  storagelisters.VolumeAttachmentLister
 }
 
-func newObjects(factory informers.SharedInformerFactory) objects {
+func newListers(factory informers.SharedInformerFactory) listers {
 	core, storage := factory.Core().V1(), factory.Storage().V1()
-	return objects{
+	return listers{
 		pods:   core.Pods().Informer().GetIndexer(),
 		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
-		nodes:       core.Nodes().Lister(),
-		attachments: storage.VolumeAttachments().Informer().GetIndexer(), attached: storage.VolumeAttachments().Lister(),
+		nodes:             core.Nodes().Lister(),
+		attachmentIndexer: storage.VolumeAttachments().Informer().GetIndexer(), attachmentLister: storage.VolumeAttachments().Lister(),
 	}
 }
 
 // watch has every change of an object put its name into the queue, and returns what tells that all are known.
-func (a *assembly) watch(claimChanged func(namespace, name string)) ([]toolscache.DoneChecker, error) {
+func (a *components) watch(claimChanged func(namespace, name string)) ([]toolscache.DoneChecker, error) {
 	core, storage := a.factory.Core().V1(), a.factory.Storage().V1()
 	pods, attachments := core.Pods().Informer(), storage.VolumeAttachments().Informer()
 	if err := pods.AddIndexers(toolscache.Indexers{indexByNode: podNode, indexByClaim: podClaims}); err != nil {
@@ -84,7 +84,7 @@ func (a *assembly) watch(claimChanged func(namespace, name string)) ([]toolscach
 				a.queue.Add(task{kind: source.kind, name: name})
 			}
 			if claimChanged != nil {
-				tellClaim(obj, claimChanged)
+				notifyClaim(obj, claimChanged)
 			}
 		}
 		registration, err := source.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -98,8 +98,8 @@ func (a *assembly) watch(claimChanged func(namespace, name string)) ([]toolscach
 	return synced, nil
 }
 
-// tellClaim tells of the claim that the object is, or that the PersistentVolume belongs to.
-func tellClaim(obj any, changed func(namespace, name string)) {
+// notifyClaim tells of the claim that the object is, or that the PersistentVolume belongs to.
+func notifyClaim(obj any, changed func(namespace, name string)) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
@@ -141,8 +141,8 @@ func attachmentVolume(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// slim drops what the controller never reads, which is most of Pods and nodes by size.
-func slim(obj any) (any, error) {
+// stripUnusedFields drops what the controller never reads, which is most of Pods and nodes by size.
+func stripUnusedFields(obj any) (any, error) {
 	if object, ok := obj.(metav1.Object); ok {
 		object.SetManagedFields(nil)
 	}

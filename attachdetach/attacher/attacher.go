@@ -82,9 +82,9 @@ type Attacher struct {
 	queue       workqueue.TypedRateLimitingInterface[string]
 	synced      []toolscache.DoneChecker
 
-	strangers map[place]int // how often the driver told of what no VolumeAttachment asks for; verify's alone
-	mu        sync.Mutex    // guards suspects
-	suspects  map[string]types.UID
+	unknownPublications map[publication]int // how often the driver told of what no VolumeAttachment asks for; verify's alone
+	mu                  sync.Mutex          // guards suspects
+	missing             map[string]types.UID
 }
 
 // New makes an Attacher. It starts nothing.
@@ -114,7 +114,7 @@ func New(deps Deps, config Config) (*Attacher, error) {
 	factory := informers.NewSharedInformerFactory(deps.Client, 0)
 	a := &Attacher{
 		deps: deps, config: config, factory: factory,
-		strangers: make(map[place]int), suspects: make(map[string]types.UID),
+		unknownPublications: make(map[publication]int), missing: make(map[string]types.UID),
 		finalizer:   "external-attacher/" + sanitize(config.DriverName),
 		attachments: factory.Storage().V1().VolumeAttachments().Lister(),
 		csiNodes:    factory.Storage().V1().CSINodes().Lister(),
@@ -162,8 +162,8 @@ func (a *Attacher) watch() error {
 	}
 	for informer, handler := range map[toolscache.SharedIndexInformer]toolscache.ResourceEventHandlerFuncs{
 		attachments: {
-			AddFunc:    func(obj any) { a.changed(nil, obj) },
-			UpdateFunc: a.changed,
+			AddFunc:    func(obj any) { a.onAttachmentChange(nil, obj) },
+			UpdateFunc: a.onAttachmentChange,
 		},
 		a.factory.Storage().V1().CSINodes().Informer(): {
 			AddFunc: ofNode, UpdateFunc: func(_, obj any) { ofNode(obj) },
@@ -179,8 +179,8 @@ func (a *Attacher) watch() error {
 	return nil
 }
 
-// changed puts the VolumeAttachment into the queue if it is new, is being deleted now, or lost its attachment.
-func (a *Attacher) changed(before, now any) {
+// onAttachmentChange puts the VolumeAttachment into the queue if it is new, is being deleted now, or lost its attachment.
+func (a *Attacher) onAttachmentChange(before, now any) {
 	va, ok := now.(*storagev1.VolumeAttachment)
 	if !ok {
 		return
@@ -206,7 +206,7 @@ func (a *Attacher) Start(ctx context.Context) error {
 	for range a.config.Workers {
 		running.Go(func() { a.work(ctx) })
 	}
-	running.Go(func() { a.verify(ctx) })
+	running.Go(func() { a.verifyPeriodically(ctx) })
 	<-ctx.Done()
 	a.queue.ShutDown()
 	running.Wait()
@@ -219,7 +219,7 @@ func (a *Attacher) work(ctx context.Context) {
 		if down {
 			return
 		}
-		if err := a.answer(ctx, name); err != nil {
+		if err := a.syncAttachment(ctx, name); err != nil {
 			if ctx.Err() == nil {
 				a.deps.Logger.Warn("cannot answer volume attachment; will retry", "attachment", name, "error", err)
 			}

@@ -80,7 +80,7 @@ func (d *driver) set(f func()) {
 	f()
 }
 
-type world struct {
+type fixture struct {
 	t      *testing.T
 	client *fake.Clientset
 	driver *driver
@@ -89,15 +89,15 @@ type world struct {
 	forbidden atomic.Bool // Secrets may not be read
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	d := &driver{published: make(map[string]string)}
-	w := newWorldOf(t, d, testlog.New(t, slog.DiscardHandler))
+	w := newFixtureWith(t, d, testlog.New(t, slog.DiscardHandler))
 	w.driver = d
 	return w
 }
 
-func newWorldOf(t *testing.T, publisher attacher.Publisher, log *slog.Logger) *world {
-	w := &world{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
+func newFixtureWith(t *testing.T, publisher attacher.Publisher, log *slog.Logger) *fixture {
+	w := &fixture{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
 	w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return w.forbidden.Load(), nil,
 			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "key", errors.New("no right"))
@@ -118,14 +118,14 @@ func newWorldOf(t *testing.T, publisher attacher.Publisher, log *slog.Logger) *w
 	return w
 }
 
-func (w *world) csiNode() {
+func (w *fixture) csiNode() {
 	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	node.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: "node-id"}}
 	_, err := w.client.StorageV1().CSINodes().Create(context.Background(), node, metav1.CreateOptions{})
 	require.NoError(w.t, err)
 }
 
-func (w *world) create(name, driver string) {
+func (w *fixture) create(name, driver string) {
 	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")}}
 	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "a"}
 	va.Spec.Source.PersistentVolumeName = ptr.To("pv")
@@ -133,26 +133,26 @@ func (w *world) create(name, driver string) {
 	require.NoError(w.t, err)
 }
 
-func (w *world) get(name string) *storagev1.VolumeAttachment {
+func (w *fixture) get(name string) *storagev1.VolumeAttachment {
 	va, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), name, metav1.GetOptions{})
 	require.NoError(w.t, err)
 	return va
 }
 
-func (w *world) eventually(f func() bool, what string) {
+func (w *fixture) eventually(f func() bool, what string) {
 	w.t.Helper()
 	require.Eventually(w.t, f, time.Minute, 2*time.Millisecond, what)
 }
 
 // remove does what the API server does with an object that has finalizers.
-func (w *world) remove(name string) {
+func (w *fixture) remove(name string) {
 	va := w.get(name)
 	va.DeletionTimestamp = ptr.To(metav1.Now())
 	require.NoError(w.t, w.client.Tracker().Update(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), va, ""))
 }
 
 func TestPublishAndUnpublish(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.csiNode()
 	w.create("foreign", "other.example.com")
 	w.create("va", driverName)
@@ -174,7 +174,7 @@ func TestPublishAndUnpublish(t *testing.T) {
 }
 
 func TestErrorsAreToldAndRetried(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.AttachError != nil }, "the missing CSINode must be told")
 	require.Contains(t, w.get("va").Status.AttachError.Message, `csi node "a"`)

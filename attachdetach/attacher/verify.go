@@ -19,17 +19,17 @@ type Lister interface {
 	ListVolumes(context.Context, *csi.ListVolumesRequest, ...grpc.CallOption) (*csi.ListVolumesResponse, error)
 }
 
-// place is a volume on a node, in the driver's own names.
-type place struct{ volume, node string }
+// publication is a volume on a node, in the driver's own names.
+type publication struct{ volume, node string }
 
-// claimed is an attachment as the API has it.
-type claimed struct {
+// attachmentRef is an attachment as the API has it.
+type attachmentRef struct {
 	name string
 	uid  types.UID
 }
 
-// verify compares now and then what is published with what the VolumeAttachments say, if the driver can tell.
-func (a *Attacher) verify(ctx context.Context) {
+// verifyPeriodically compares now and then what is published with what the VolumeAttachments say, if the driver can tell.
+func (a *Attacher) verifyPeriodically(ctx context.Context) {
 	lister, ok := a.deps.Driver.(Lister)
 	if !ok || a.config.VerifyPeriod < 0 {
 		return
@@ -45,7 +45,7 @@ func (a *Attacher) verify(ctx context.Context) {
 		}
 		var err error
 		if !lists {
-			if lists, err = a.lists(ctx, lister); err == nil && !lists {
+			if lists, err = a.canListPublished(ctx, lister); err == nil && !lists {
 				return
 			}
 		}
@@ -59,8 +59,8 @@ func (a *Attacher) verify(ctx context.Context) {
 	}
 }
 
-// lists says whether the driver can list what is published where.
-func (a *Attacher) lists(ctx context.Context, lister Lister) (bool, error) {
+// canListPublished says whether the driver can list what is published where.
+func (a *Attacher) canListPublished(ctx context.Context, lister Lister) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.config.Timeout)
 	defer cancel()
 	answer, err := lister.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
@@ -79,71 +79,71 @@ func (a *Attacher) lists(ctx context.Context, lister Lister) (bool, error) {
 // verifyOnce publishes anew what was taken away behind our back, and tells what was published behind it. An attachment
 // that came or went while the driver answered is left to the next time: what it says is read before and after.
 func (a *Attacher) verifyOnce(ctx context.Context, lister Lister) error {
-	before, err := a.claims(attached)
+	before, err := a.attachmentsByPublication(isAttached)
 	if err != nil {
 		return err
 	}
-	published, err := a.published(ctx, lister)
+	published, err := a.listPublished(ctx, lister)
 	if err != nil {
 		return err
 	}
 	for at, attachment := range before {
 		nodes, listed := published[at.volume]
 		if listed && !slices.Contains(nodes, at.node) {
-			a.suspect(attachment)
+			a.markMissing(attachment)
 		}
 	}
-	known, err := a.claims(func(*storagev1.VolumeAttachment) bool { return true })
+	known, err := a.attachmentsByPublication(func(*storagev1.VolumeAttachment) bool { return true })
 	if err != nil {
 		return err
 	}
-	now := make(map[place]struct{})
+	now := make(map[publication]struct{})
 	for volume, nodes := range published {
 		for _, node := range nodes {
-			at := place{volume, node}
+			at := publication{volume, node}
 			if _, ok := known[at]; ok {
 				continue
 			}
 			now[at] = struct{}{}
 			// Twice, for it may have been deleted while the driver answered; and then no more: it is not ours to undo.
-			if times := a.strangers[at]; times == 1 {
+			if times := a.unknownPublications[at]; times == 1 {
 				a.deps.Logger.Warn("volume is published without a volume attachment: somebody else did that; "+
 					"unpublish it by the storage's own means if nothing there uses it",
 					"volume", volume, "node", node)
 			}
-			a.strangers[at]++
+			a.unknownPublications[at]++
 		}
 	}
-	for at := range a.strangers {
+	for at := range a.unknownPublications {
 		if _, ok := now[at]; !ok {
-			delete(a.strangers, at)
+			delete(a.unknownPublications, at)
 		}
 	}
 	return nil
 }
 
-func attached(va *storagev1.VolumeAttachment) bool {
+func isAttached(va *storagev1.VolumeAttachment) bool {
 	return va.Status.Attached && va.DeletionTimestamp == nil
 }
 
-// claims are the driver's VolumeAttachments that match, by what they were published as.
-func (a *Attacher) claims(match func(*storagev1.VolumeAttachment) bool) (map[place]claimed, error) {
+// attachmentsByPublication are the driver's VolumeAttachments that match, by what they were published as.
+func (a *Attacher) attachmentsByPublication(match func(*storagev1.VolumeAttachment) bool) (map[publication]attachmentRef, error) {
 	all, err := a.attachments.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list volume attachments: %w", err)
 	}
-	claims := make(map[place]claimed)
+	claims := make(map[publication]attachmentRef)
 	for _, va := range all {
-		at := place{va.Annotations[handleAnnotation], va.Annotations[nodeIDAnnotation]}
+		at := publication{va.Annotations[handleAnnotation], va.Annotations[nodeIDAnnotation]}
 		if va.Spec.Attacher == a.config.DriverName && at.volume != "" && match(va) {
-			claims[at] = claimed{va.Name, va.UID}
+			claims[at] = attachmentRef{va.Name, va.UID}
 		}
 	}
 	return claims, nil
 }
 
-// published asks the driver for the nodes of every volume, page by page.
-func (a *Attacher) published(ctx context.Context, lister Lister) (map[string][]string, error) {
+// listPublished asks the driver for the nodes of every volume, page by page.
+func (a *Attacher) listPublished(ctx context.Context, lister Lister) (map[string][]string, error) {
 	nodes := make(map[string][]string)
 	for token := ""; ; {
 		calling, cancel := context.WithTimeout(ctx, a.config.Timeout)
@@ -166,25 +166,25 @@ func (a *Attacher) published(ctx context.Context, lister Lister) (map[string][]s
 	}
 }
 
-// suspect has the attachment published again, unless it is another by now.
-func (a *Attacher) suspect(attachment claimed) {
+// markMissing has the attachment published again, unless it is another by now.
+func (a *Attacher) markMissing(attachment attachmentRef) {
 	a.deps.Logger.Warn("volume was unpublished behind our back; publishing it again", "attachment", attachment.name)
 	a.mu.Lock()
-	a.suspects[attachment.name] = attachment.uid
+	a.missing[attachment.name] = attachment.uid
 	a.mu.Unlock()
 	a.queue.Add(attachment.name)
 }
 
-// suspected says whether the attachment is to be published although it says that it is.
-func (a *Attacher) suspected(va *storagev1.VolumeAttachment) bool {
+// isMissing says whether the attachment is to be published although it says that it is.
+func (a *Attacher) isMissing(va *storagev1.VolumeAttachment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.suspects[va.Name] == va.UID && va.UID != ""
+	return a.missing[va.Name] == va.UID && va.UID != ""
 }
 
-// cleared forgets the suspicion.
-func (a *Attacher) cleared(name string) {
+// clearMissing forgets the suspicion.
+func (a *Attacher) clearMissing(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.suspects, name)
+	delete(a.missing, name)
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/berth-dev/berth/internal/testlog"
 )
 
-// listing is a driver that tells what is published, a volume a page.
-type listing struct {
+// listingDriver is a driver that tells what is published, a volume a page.
+type listingDriver struct {
 	*driver
 	capabilities []csi.ControllerServiceCapability_RPC_Type
 	asked, lists int // how often it was
 	listErr      error
 }
 
-var _ attacher.Lister = (*listing)(nil)
+var _ attacher.Lister = (*listingDriver)(nil)
 
-func newListing() *listing {
-	return &listing{
+func newListingDriver() *listingDriver {
+	return &listingDriver{
 		driver: &driver{published: make(map[string]string)},
 		capabilities: []csi.ControllerServiceCapability_RPC_Type{
 			csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
@@ -40,7 +40,7 @@ func newListing() *listing {
 	}
 }
 
-func (l *listing) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
+func (l *listingDriver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest, ...grpc.CallOption,
 ) (*csi.ControllerGetCapabilitiesResponse, error) {
 	l.set(func() { l.asked++ })
 	answer := &csi.ControllerGetCapabilitiesResponse{}
@@ -52,7 +52,7 @@ func (l *listing) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 	return answer, nil
 }
 
-func (l *listing) ListVolumes(_ context.Context, r *csi.ListVolumesRequest, _ ...grpc.CallOption,
+func (l *listingDriver) ListVolumes(_ context.Context, r *csi.ListVolumesRequest, _ ...grpc.CallOption,
 ) (*csi.ListVolumesResponse, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,8 +70,8 @@ func (l *listing) ListVolumes(_ context.Context, r *csi.ListVolumesRequest, _ ..
 	return &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{entry("handle")}}, l.listErr
 }
 
-// rounds steps through time until so many verifications have begun.
-func (l *listing) rounds(w *world, n int) {
+// waitVerifications steps through time until so many verifications have begun.
+func (l *listingDriver) waitVerifications(w *fixture, n int) {
 	w.t.Helper()
 	var until int
 	l.set(func() { until = l.lists + n })
@@ -83,36 +83,36 @@ func (l *listing) rounds(w *world, n int) {
 	}, "the driver must be asked what is published")
 }
 
-// text is a log that can be read.
-type text struct {
+// logBuffer is a log that can be read.
+type logBuffer struct {
 	mu sync.Mutex
 	strings.Builder
 }
 
-func (x *text) Write(data []byte) (int, error) {
+func (x *logBuffer) Write(data []byte) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.Builder.Write(data)
 }
 
-func (x *text) count(what string) int {
+func (x *logBuffer) count(what string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return strings.Count(x.String(), what)
 }
 
 func TestDetachedBehindOurBack(t *testing.T) {
-	l := newListing()
-	w := newWorldOf(t, l, nil)
+	l := newListingDriver()
+	w := newFixtureWith(t, l, nil)
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
-	l.rounds(w, 2)
+	l.waitVerifications(w, 2)
 	l.set(func() {
 		require.Equal(t, 1, l.calls, "what is as it should be is left alone")
 		delete(l.published, "handle")
 	})
-	l.rounds(w, 1)
+	l.waitVerifications(w, 1)
 	w.eventually(func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -125,7 +125,7 @@ func TestDetachedBehindOurBack(t *testing.T) {
 		delete(l.published, "handle")
 		l.err = errors.New("no such disk")
 	})
-	l.rounds(w, 1)
+	l.waitVerifications(w, 1)
 	w.eventually(func() bool {
 		va := w.get("va")
 		return !va.Status.Attached && va.Status.AttachError != nil && va.Status.AttachError.Message == "no such disk"
@@ -135,23 +135,23 @@ func TestDetachedBehindOurBack(t *testing.T) {
 }
 
 func TestAttachedBehindOurBack(t *testing.T) {
-	l, log := newListing(), &text{}
-	w := newWorldOf(t, l, testlog.New(t, slog.NewTextHandler(log, nil)))
+	l, log := newListingDriver(), &logBuffer{}
+	w := newFixtureWith(t, l, testlog.New(t, slog.NewTextHandler(log, nil)))
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
-	l.rounds(w, 1)
+	l.waitVerifications(w, 1)
 	l.set(func() { l.published["other"] = "somewhere" })
-	l.rounds(w, 5)
+	l.waitVerifications(w, 5)
 	l.set(func() { require.Equal(t, "somewhere", l.published["other"], "it is not ours to undo") })
 	w.eventually(func() bool { return log.count("without a volume attachment") == 1 }, "it must be said, once")
 	require.Equal(t, 1, log.count("node=somewhere"))
 }
 
 func TestVerificationNeedsADriverThatCanTell(t *testing.T) {
-	l := newListing()
+	l := newListingDriver()
 	l.capabilities = l.capabilities[:1]
-	w := newWorldOf(t, l, nil)
+	w := newFixtureWith(t, l, nil)
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
@@ -175,8 +175,8 @@ func TestVerificationNeedsADriverThatCanTell(t *testing.T) {
 }
 
 func TestDriverThatDoesNotAnswerProvesNothing(t *testing.T) {
-	l := newListing()
-	w := newWorldOf(t, l, nil)
+	l := newListingDriver()
+	w := newFixtureWith(t, l, nil)
 	w.csiNode()
 	w.create("va", driverName)
 	w.eventually(func() bool { return w.get("va").Status.Attached }, "it must be attached")
@@ -184,12 +184,12 @@ func TestDriverThatDoesNotAnswerProvesNothing(t *testing.T) {
 		l.listErr = errors.New("busy")
 		delete(l.published, "handle")
 	})
-	l.rounds(w, 3)
+	l.waitVerifications(w, 3)
 	l.set(func() {
 		require.Equal(t, 1, l.calls)
 		l.listErr = nil
 	})
-	l.rounds(w, 1)
+	l.waitVerifications(w, 1)
 	w.eventually(func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -199,7 +199,7 @@ func TestDriverThatDoesNotAnswerProvesNothing(t *testing.T) {
 
 // A volume with a controllerPublishSecretRef is published and unpublished with that Secret.
 func TestSecrets(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.csiNode()
 	pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
 	require.NoError(t, err)

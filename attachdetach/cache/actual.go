@@ -92,27 +92,27 @@ type AttachedVolume struct {
 type Actual struct {
 	plugins     operationexecutor.PluginFinder
 	clock       clock.PassiveClock
-	log         *slog.Logger
+	logger      *slog.Logger
 	subscribers subscribers
 
-	mu         sync.RWMutex // guards all below
-	generation uint64
-	volumes    map[corev1.UniqueVolumeName]map[types.NodeName]*attachment
-	nodes      map[types.NodeName]*nodeEntry
-	flagged    map[types.NodeName]struct{}
-	total      Count
+	mu          sync.RWMutex // guards all below
+	generation  uint64
+	volumes     map[corev1.UniqueVolumeName]map[types.NodeName]*attachment
+	nodes       map[types.NodeName]*nodeEntry
+	statusDirty map[types.NodeName]struct{}
+	total       Count
 }
 
 // attachment is one pair of a volume and a node.
 type attachment struct {
-	spec        *volume.Spec
-	devicePath  string
-	confirmed   bool
-	reported    bool
-	mounted     bool
-	detachAsked time.Time
-	since       time.Time
-	generation  uint64
+	spec            *volume.Spec
+	devicePath      string
+	confirmed       bool
+	reported        bool
+	mounted         bool
+	detachRequested time.Time
+	since           time.Time
+	generation      uint64
 }
 
 // nodeEntry is a node that has attachments or has had some whose end is not yet written to its status.
@@ -126,47 +126,47 @@ var (
 )
 
 // NewActualStateOfWorld makes an empty one. A nil clock is the real one, a nil logger is silent.
-func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.PassiveClock, log *slog.Logger) *Actual {
+func NewActualStateOfWorld(plugins operationexecutor.PluginFinder, clk clock.PassiveClock, logger *slog.Logger) *Actual {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
 	return &Actual{
-		plugins: plugins, clock: clk, log: log,
-		volumes: make(map[corev1.UniqueVolumeName]map[types.NodeName]*attachment),
-		nodes:   make(map[types.NodeName]*nodeEntry),
-		flagged: make(map[types.NodeName]struct{}),
-		total:   make(Count),
+		plugins: plugins, clock: clk, logger: logger,
+		volumes:     make(map[corev1.UniqueVolumeName]map[types.NodeName]*attachment),
+		nodes:       make(map[types.NodeName]*nodeEntry),
+		statusDirty: make(map[types.NodeName]struct{}),
+		total:       make(Count),
 	}
 }
 
 // Subscribe implements Notifier.
 func (a *Actual) Subscribe(f func(VolumeNode)) { a.subscribers = append(a.subscribers, f) }
 
-// touch marks the attachment as changed and tells it. The caller holds mu.
-func (a *Actual) touch(pair VolumeNode, at *attachment) {
+// notifyChanged marks the attachment as changed and tells it. The caller holds mu.
+func (a *Actual) notifyChanged(pair VolumeNode, at *attachment) {
 	if at != nil {
 		a.generation++
 		at.generation = a.generation
 	}
-	a.subscribers.tell(pair)
+	a.subscribers.notify(pair)
 }
 
-// flag notes that the node's status must be written. The caller holds mu.
-func (a *Actual) flag(node types.NodeName) {
-	if _, ok := a.flagged[node]; !ok {
-		a.flagged[node] = struct{}{}
-		a.subscribers.tell(VolumeNode{Node: node})
+// markStatusDirty notes that the node's status must be written. The caller holds mu.
+func (a *Actual) markStatusDirty(node types.NodeName) {
+	if _, ok := a.statusDirty[node]; !ok {
+		a.statusDirty[node] = struct{}{}
+		a.subscribers.notify(VolumeNode{Node: node})
 	}
 }
 
-// report puts the attachment on the node's list, or takes it off. The caller holds mu.
-func (a *Actual) report(at *attachment, node types.NodeName, reported bool) {
+// setReported puts the attachment on the node's list, or takes it off. The caller holds mu.
+func (a *Actual) setReported(at *attachment, node types.NodeName, reported bool) {
 	if at.reported != reported {
 		at.reported = reported
-		a.flag(node)
+		a.markStatusDirty(node)
 	}
 }
 
@@ -195,12 +195,12 @@ func (a *Actual) AddVolumeNode(name corev1.UniqueVolumeName, spec *volume.Spec, 
 	at.confirmed = attached
 	if attached {
 		if at.devicePath != devicePath && at.reported {
-			a.flag(node)
+			a.markStatusDirty(node)
 		}
 		at.devicePath = devicePath
-		a.report(at, node, true)
+		a.setReported(at, node, true)
 	}
-	a.touch(VolumeNode{name, node}, at)
+	a.notifyChanged(VolumeNode{name, node}, at)
 	return name, nil
 }
 
@@ -256,7 +256,7 @@ func (a *Actual) ApplyVerdict(name corev1.UniqueVolumeName, node types.NodeName,
 			return false
 		}
 		at.confirmed = false
-		a.touch(VolumeNode{name, node}, at)
+		a.notifyChanged(VolumeNode{name, node}, at)
 	case operationexecutor.VerdictAttached:
 		return false // only an attach that succeeds confirms an attachment
 	}
@@ -274,7 +274,7 @@ func (a *Actual) DeleteVolumeNode(name corev1.UniqueVolumeName, node types.NodeN
 
 // remove drops the attachment. The caller holds mu.
 func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *attachment) {
-	a.report(at, node, false)
+	a.setReported(at, node, false)
 	delete(a.volumes[name], node)
 	if len(a.volumes[name]) == 0 {
 		delete(a.volumes, name)
@@ -282,13 +282,13 @@ func (a *Actual) remove(name corev1.UniqueVolumeName, node types.NodeName, at *a
 	delete(a.nodes[node].volumes, name)
 	a.prune(node)
 	a.total.add(pluginLabel(name), -1)
-	a.touch(VolumeNode{name, node}, nil)
+	a.notifyChanged(VolumeNode{name, node}, nil)
 }
 
 // prune forgets a node of which nothing is left to say. The caller holds mu.
 func (a *Actual) prune(node types.NodeName) {
 	if entry := a.nodes[node]; entry != nil && len(entry.volumes) == 0 {
-		if _, ok := a.flagged[node]; !ok {
+		if _, ok := a.statusDirty[node]; !ok {
 			delete(a.nodes, node)
 		}
 	}

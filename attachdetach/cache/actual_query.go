@@ -21,7 +21,7 @@ func (a *Actual) RemoveVolumeFromReportAsAttached(name corev1.UniqueVolumeName, 
 	if at == nil || !at.reported {
 		return fmt.Errorf("remove volume %q from the list of node %q: it is not on it", name, node)
 	}
-	a.report(at, node, false)
+	a.setReported(at, node, false)
 	return nil
 }
 
@@ -30,7 +30,7 @@ func (a *Actual) AddVolumeToReportAsAttached(name corev1.UniqueVolumeName, node 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if at := a.volumes[name][node]; at != nil {
-		a.report(at, node, true)
+		a.setReported(at, node, true)
 	}
 }
 
@@ -49,7 +49,7 @@ func (a *Actual) SetVolumesMountedByNode(names []corev1.UniqueVolumeName, node t
 	for name, at := range entry.volumes {
 		if _, mounted := inUse[name]; at.mounted != mounted {
 			at.mounted = mounted
-			a.subscribers.tell(VolumeNode{name, node})
+			a.subscribers.notify(VolumeNode{name, node})
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (a *Actual) SetVolumeMountedByNode(name corev1.UniqueVolumeName, node types
 	defer a.mu.Unlock()
 	if at := a.volumes[name][node]; at != nil && at.mounted != mounted {
 		at.mounted = mounted
-		a.subscribers.tell(VolumeNode{name, node})
+		a.subscribers.notify(VolumeNode{name, node})
 	}
 }
 
@@ -69,10 +69,10 @@ func (a *Actual) SetNodeStatusUpdateNeeded(node types.NodeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.nodes[node] == nil {
-		a.log.Debug("no volumes are known of the node whose status should be written", "node", node)
+		a.logger.Debug("no volumes are known of the node whose status should be written", "node", node)
 		return
 	}
-	a.flag(node)
+	a.markStatusDirty(node)
 }
 
 // ResetDetachRequestTime implements ActualStateOfWorld.
@@ -80,7 +80,7 @@ func (a *Actual) ResetDetachRequestTime(name corev1.UniqueVolumeName, node types
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if at := a.volumes[name][node]; at != nil {
-		at.detachAsked = time.Time{}
+		at.detachRequested = time.Time{}
 	}
 }
 
@@ -92,10 +92,10 @@ func (a *Actual) SetDetachRequestTime(name corev1.UniqueVolumeName, node types.N
 	if at == nil {
 		return 0, fmt.Errorf("stamp detach request: volume %q is no longer attached to the node %q", name, node)
 	}
-	if at.detachAsked.IsZero() {
-		at.detachAsked = a.clock.Now()
+	if at.detachRequested.IsZero() {
+		at.detachRequested = a.clock.Now()
 	}
-	return a.clock.Since(at.detachAsked), nil
+	return a.clock.Since(at.detachRequested), nil
 }
 
 // GetAttachState implements ActualStateOfWorld.
@@ -128,7 +128,7 @@ func (at *attachment) export(name corev1.UniqueVolumeName, node types.NodeName) 
 		AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: name, VolumeSpec: at.spec, NodeName: node, DevicePath: at.devicePath, Generation: at.generation,
 		},
-		Confirmed: at.confirmed, MountedByNode: at.mounted, DetachRequestedTime: at.detachAsked, Since: at.since,
+		Confirmed: at.confirmed, MountedByNode: at.mounted, DetachRequestedTime: at.detachRequested, Since: at.since,
 	}
 }
 
@@ -185,12 +185,12 @@ func (a *Actual) GetNodesForPossiblyAttachedVolume(name corev1.UniqueVolumeName)
 	return a.nodesFor(name, func(*attachment) bool { return true })
 }
 
-func (a *Actual) nodesFor(name corev1.UniqueVolumeName, fits func(*attachment) bool) []types.NodeName {
+func (a *Actual) nodesFor(name corev1.UniqueVolumeName, matches func(*attachment) bool) []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	var nodes []types.NodeName
 	for node, at := range a.volumes[name] {
-		if fits(at) {
+		if matches(at) {
 			nodes = append(nodes, node)
 		}
 	}
@@ -202,10 +202,10 @@ func (a *Actual) nodesFor(name corev1.UniqueVolumeName, fits func(*attachment) b
 func (a *Actual) GetVolumesToReportAttached() map[types.NodeName][]corev1.AttachedVolume {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := make(map[types.NodeName][]corev1.AttachedVolume, len(a.flagged))
-	for node := range a.flagged {
-		all[node] = a.list(node)
-		delete(a.flagged, node)
+	all := make(map[types.NodeName][]corev1.AttachedVolume, len(a.statusDirty))
+	for node := range a.statusDirty {
+		all[node] = a.reportedVolumes(node)
+		delete(a.statusDirty, node)
 	}
 	return all
 }
@@ -214,23 +214,23 @@ func (a *Actual) GetVolumesToReportAttached() map[types.NodeName][]corev1.Attach
 func (a *Actual) GetVolumesToReportAttachedForNode(node types.NodeName) (bool, []corev1.AttachedVolume) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.flagged[node]; !ok {
+	if _, ok := a.statusDirty[node]; !ok {
 		return false, nil
 	}
-	delete(a.flagged, node)
-	return true, a.list(node)
+	delete(a.statusDirty, node)
+	return true, a.reportedVolumes(node)
 }
 
 // GetNodesToUpdateStatusFor implements ActualStateOfWorld.
 func (a *Actual) GetNodesToUpdateStatusFor() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return slices.Sorted(maps.Keys(a.flagged))
+	return slices.Sorted(maps.Keys(a.statusDirty))
 }
 
-// list is what the node's status should say, sorted so that the same list is the same bytes. The node's entry is kept,
+// reportedVolumes is what the node's status should say, sorted so that the same list is the same bytes. The node's entry is kept,
 // so that the list can be flagged again should writing it fail. The caller holds mu.
-func (a *Actual) list(node types.NodeName) []corev1.AttachedVolume {
+func (a *Actual) reportedVolumes(node types.NodeName) []corev1.AttachedVolume {
 	volumes := []corev1.AttachedVolume{}
 	if entry := a.nodes[node]; entry != nil {
 		for name, at := range entry.volumes {
@@ -250,7 +250,7 @@ func byName(x, y corev1.AttachedVolume) int { return strings.Compare(string(x.Na
 func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVolume) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	want := a.list(node)
+	want := a.reportedVolumes(node)
 	sorted := slices.SortedFunc(slices.Values(seen), byName)
 	if slices.Equal(want, sorted) {
 		return
@@ -258,7 +258,7 @@ func (a *Actual) ReconcileReported(node types.NodeName, seen []corev1.AttachedVo
 	if a.nodes[node] == nil {
 		a.nodes[node] = &nodeEntry{volumes: make(map[corev1.UniqueVolumeName]*attachment)}
 	}
-	a.flag(node)
+	a.markStatusDirty(node)
 }
 
 // ForgetNode drops what is left of a node whose status has been written, or that is gone, if nothing is attached to it.

@@ -65,7 +65,7 @@ type PodToAdd struct {
 func NewDesiredStateOfWorld(plugins operationexecutor.PluginFinder) *Desired {
 	return &Desired{
 		plugins: plugins,
-		nodes:   make(map[types.NodeName]map[corev1.UniqueVolumeName]*wanted),
+		nodes:   make(map[types.NodeName]map[corev1.UniqueVolumeName]*desiredVolume),
 		total:   make(Count),
 		perNode: make(map[types.NodeName]Count),
 	}
@@ -77,22 +77,22 @@ type Desired struct {
 	subscribers subscribers
 
 	mu      sync.RWMutex // guards the three below
-	nodes   map[types.NodeName]map[corev1.UniqueVolumeName]*wanted
+	nodes   map[types.NodeName]map[corev1.UniqueVolumeName]*desiredVolume
 	total   Count                    // volumes by plugin, one for each node that wants it
 	perNode map[types.NodeName]Count // volumes of Pods by plugin, one for each Pod
 }
 
-// wanted is a volume that should be attached to one node.
-type wanted struct {
+// desiredVolume is a volume that should be attached to one node.
+type desiredVolume struct {
 	spec   *volume.Spec
 	plugin string
-	pods   map[types.UID]*user
+	pods   map[types.UID]*podUse
 }
 
-// user is a Pod that uses a volume.
-type user struct {
+// podUse is a Pod that uses a volume.
+type podUse struct {
 	pod      *corev1.Pod
-	reported bool
+	notified bool
 }
 
 var (
@@ -108,7 +108,7 @@ func (d *Desired) AddNode(node types.NodeName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.nodes[node]; !ok {
-		d.nodes[node] = make(map[corev1.UniqueVolumeName]*wanted)
+		d.nodes[node] = make(map[corev1.UniqueVolumeName]*desiredVolume)
 	}
 }
 
@@ -127,7 +127,7 @@ func (d *Desired) AddPod(podName types.UID, pod *corev1.Pod, spec *volume.Spec, 
 	}
 	want := volumes[name]
 	if want == nil {
-		want = &wanted{plugin: pluginLabel(name), pods: make(map[types.UID]*user)}
+		want = &desiredVolume{plugin: pluginLabel(name), pods: make(map[types.UID]*podUse)}
 		volumes[name] = want
 		d.total.add(want.plugin, 1)
 	}
@@ -136,12 +136,12 @@ func (d *Desired) AddPod(podName types.UID, pod *corev1.Pod, spec *volume.Spec, 
 		known.pod = pod
 		return name, nil
 	}
-	want.pods[podName] = &user{pod: pod}
+	want.pods[podName] = &podUse{pod: pod}
 	if d.perNode[node] == nil {
 		d.perNode[node] = make(Count)
 	}
 	d.perNode[node].add(want.plugin, 1)
-	d.subscribers.tell(VolumeNode{name, node})
+	d.subscribers.notify(VolumeNode{name, node})
 	return name, nil
 }
 
@@ -173,7 +173,7 @@ func (d *Desired) DeletePod(podName types.UID, name corev1.UniqueVolumeName, nod
 		delete(d.nodes[node], name)
 		d.total.add(want.plugin, -1)
 	}
-	d.subscribers.tell(VolumeNode{name, node})
+	d.subscribers.notify(VolumeNode{name, node})
 }
 
 // NodeExists implements DesiredStateOfWorld.
@@ -233,11 +233,11 @@ func (d *Desired) GetVolumeNodesToAttach() []VolumeNode {
 }
 
 // export makes the copy that callers get. The caller holds mu.
-func (w *wanted) export(name corev1.UniqueVolumeName, node types.NodeName) VolumeToAttach {
+func (w *desiredVolume) export(name corev1.UniqueVolumeName, node types.NodeName) VolumeToAttach {
 	out := operationexecutor.VolumeToAttach{VolumeName: name, VolumeSpec: w.spec, NodeName: node}
 	for _, user := range w.pods {
 		out.ScheduledPods = append(out.ScheduledPods, user.pod)
-		if !user.reported {
+		if !user.notified {
 			out.PodsToNotify = append(out.PodsToNotify, user.pod)
 		}
 	}
@@ -277,7 +277,7 @@ func (d *Desired) SetMultiAttachError(name corev1.UniqueVolumeName, node types.N
 	defer d.mu.Unlock()
 	if want := d.nodes[node][name]; want != nil {
 		for _, user := range want.pods {
-			user.reported = true
+			user.notified = true
 		}
 	}
 }
@@ -292,7 +292,7 @@ func (d *Desired) MarkPodsNotified(name corev1.UniqueVolumeName, node types.Node
 	}
 	for _, pod := range pods {
 		if user := want.pods[pod.UID]; user != nil {
-			user.reported = true
+			user.notified = true
 		}
 	}
 }

@@ -40,13 +40,13 @@ type Plugin struct {
 	client      kubernetes.Interface
 	attachments storagelisters.VolumeAttachmentLister
 	drivers     storagelisters.CSIDriverLister
-	log         *slog.Logger
+	logger      *slog.Logger
 	clock       clock.Clock
 	timeout     time.Duration
 
 	mu sync.Mutex // guards the two below
-	// waiting is, by name, whom to tell about a VolumeAttachment.
-	waiting map[string]map[chan struct{}]struct{}
+	// waiters is, by name, whom to tell about a VolumeAttachment.
+	waiters map[string]map[chan struct{}]struct{}
 	// deleted is the VolumeAttachments that were deleted but that the cache may still show as they were before.
 	deleted map[types.UID]struct{}
 }
@@ -63,19 +63,19 @@ func New(deps Deps, timeout time.Duration) (*Plugin, error) {
 	}
 	p := &Plugin{
 		client: deps.Client, attachments: deps.Attachments.Lister(), drivers: deps.Drivers.Lister(),
-		log: deps.Logger, clock: deps.Clock, timeout: timeout,
-		waiting: make(map[string]map[chan struct{}]struct{}), deleted: make(map[types.UID]struct{}),
+		logger: deps.Logger, clock: deps.Clock, timeout: timeout,
+		waiters: make(map[string]map[chan struct{}]struct{}), deleted: make(map[types.UID]struct{}),
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
+	if p.logger == nil {
+		p.logger = slog.New(slog.DiscardHandler)
 	}
 	if p.clock == nil {
 		p.clock = clock.RealClock{}
 	}
 	_, err := deps.Attachments.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { p.seen(obj, false) },
-		UpdateFunc: func(_, obj any) { p.seen(obj, false) },
-		DeleteFunc: func(obj any) { p.seen(obj, true) },
+		AddFunc:    func(obj any) { p.onAttachment(obj, false) },
+		UpdateFunc: func(_, obj any) { p.onAttachment(obj, false) },
+		DeleteFunc: func(obj any) { p.onAttachment(obj, true) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make csi attach plugin: watch volume attachments: %w", err)
@@ -83,8 +83,8 @@ func New(deps Deps, timeout time.Duration) (*Plugin, error) {
 	return p, nil
 }
 
-// seen wakes who waits for the VolumeAttachment. The cache is as new as the event by then.
-func (p *Plugin) seen(obj any, gone bool) {
+// onAttachment wakes who waits for the VolumeAttachment. The cache is as new as the event by then.
+func (p *Plugin) onAttachment(obj any, gone bool) {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj
 	}
@@ -97,7 +97,7 @@ func (p *Plugin) seen(obj any, gone bool) {
 	if gone {
 		delete(p.deleted, va.UID)
 	}
-	for signal := range p.waiting[va.Name] {
+	for signal := range p.waiters[va.Name] {
 		select {
 		case signal <- struct{}{}:
 		default:
@@ -105,21 +105,21 @@ func (p *Plugin) seen(obj any, gone bool) {
 	}
 }
 
-// watch has the channel told of every change of the VolumeAttachment, until stop is called.
-func (p *Plugin) watch(name string) (signal chan struct{}, stop func()) {
+// subscribe has the channel told of every change of the VolumeAttachment, until stop is called.
+func (p *Plugin) subscribe(name string) (signal chan struct{}, stop func()) {
 	signal = make(chan struct{}, 1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waiting[name] == nil {
-		p.waiting[name] = make(map[chan struct{}]struct{})
+	if p.waiters[name] == nil {
+		p.waiters[name] = make(map[chan struct{}]struct{})
 	}
-	p.waiting[name][signal] = struct{}{}
+	p.waiters[name][signal] = struct{}{}
 	return signal, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.waiting[name], signal)
-		if len(p.waiting[name]) == 0 {
-			delete(p.waiting, name)
+		delete(p.waiters[name], signal)
+		if len(p.waiters[name]) == 0 {
+			delete(p.waiters, name)
 		}
 	}
 }
@@ -133,10 +133,10 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	if spec.PV == nil || spec.PV.Spec.CSI == nil {
 		return false, nil
 	}
-	return p.needsAttach(spec.PV.Spec.CSI.Driver)
+	return p.attachRequired(spec.PV.Spec.CSI.Driver)
 }
 
-func (p *Plugin) needsAttach(name string) (bool, error) {
+func (p *Plugin) attachRequired(name string) (bool, error) {
 	driver, err := p.drivers.Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -159,7 +159,7 @@ func (p *Plugin) VolumeName(spec *volume.Spec) (string, error) {
 func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
 	source := spec.PV.Spec.CSI
 	name := AttachmentName(source.Driver, source.VolumeHandle, node)
-	signal, stop := p.watch(name)
+	signal, stop := p.subscribe(name)
 	defer stop()
 	_, err := p.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -178,7 +178,7 @@ func (p *Plugin) Attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 		return "", fmt.Errorf("make volume attachment %q: %w", name, err)
 	}
 	known := false
-	return "", p.await(ctx, signal, fmt.Sprintf("volume attachment %q of driver %q to be attached", name, source.Driver),
+	return "", p.waitFor(ctx, signal, fmt.Sprintf("volume attachment %q of driver %q to be attached", name, source.Driver),
 		func() (bool, error) {
 			va, err := p.attachments.Get(name)
 			if apierrors.IsNotFound(err) {
@@ -218,7 +218,7 @@ func (p *Plugin) Detach(ctx context.Context, volumeName string, node types.NodeN
 		return err
 	}
 	name := AttachmentName(driver, handle, node)
-	signal, stop := p.watch(name)
+	signal, stop := p.subscribe(name)
 	defer stop()
 	before, err := p.attachments.Get(name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -241,23 +241,23 @@ func (p *Plugin) Detach(ctx context.Context, volumeName string, node types.NodeN
 			}
 			return fmt.Errorf("read volume attachment %q: %w", name, err)
 		}
-		return p.awaitGone(ctx, signal, before, before.Status.DetachError, false)
+		return p.waitDeleted(ctx, signal, before, before.Status.DetachError, false)
 	}
 	if before.DeletionTimestamp != nil {
 		old = before.Status.DetachError // of an earlier try; a new one differs
 	}
-	return p.awaitGone(ctx, signal, before, old, true)
+	return p.waitDeleted(ctx, signal, before, old, true)
 }
 
-// awaitGone returns when the cache has lost the VolumeAttachment, or a detach error other than old appears. cached says
+// waitDeleted returns when the cache has lost the VolumeAttachment, or a detach error other than old appears. cached says
 // that the cache had it, so that its absence there is an answer from the beginning.
-func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *storagev1.VolumeAttachment,
+func (p *Plugin) waitDeleted(ctx context.Context, signal chan struct{}, before *storagev1.VolumeAttachment,
 	old *storagev1.VolumeError, cached bool,
 ) error {
 	p.mu.Lock()
 	p.deleted[before.UID] = struct{}{}
 	p.mu.Unlock()
-	defer p.settled(before.UID, before.Name)
+	defer p.forgetDeleted(before.UID, before.Name)
 	first := true
 	gone := func() (bool, error) {
 		va, err := p.attachments.Get(before.Name)
@@ -279,11 +279,11 @@ func (p *Plugin) awaitGone(ctx context.Context, signal chan struct{}, before *st
 		}
 		return va.UID != before.UID, nil // the one that was deleted is gone if another one is there
 	}
-	return p.await(ctx, signal, fmt.Sprintf("volume attachment %q to be detached by its driver", before.Name), gone)
+	return p.waitFor(ctx, signal, fmt.Sprintf("volume attachment %q to be detached by its driver", before.Name), gone)
 }
 
-// settled forgets that the VolumeAttachment was deleted, once the cache has lost it.
-func (p *Plugin) settled(uid types.UID, name string) {
+// forgetDeleted forgets that the VolumeAttachment was deleted, once the cache has lost it.
+func (p *Plugin) forgetDeleted(uid types.UID, name string) {
 	if va, err := p.attachments.Get(name); apierrors.IsNotFound(err) || err == nil && va.UID != uid {
 		p.mu.Lock()
 		delete(p.deleted, uid)
@@ -291,8 +291,8 @@ func (p *Plugin) settled(uid types.UID, name string) {
 	}
 }
 
-// await asks check now and after each signal until it says yes or fails, the time is over, or ctx ends.
-func (p *Plugin) await(ctx context.Context, signal <-chan struct{}, what string, check func() (bool, error)) error {
+// waitFor asks check now and after each signal until it says yes or fails, the time is over, or ctx ends.
+func (p *Plugin) waitFor(ctx context.Context, signal <-chan struct{}, what string, check func() (bool, error)) error {
 	timer := p.clock.NewTimer(p.timeout)
 	defer timer.Stop()
 	for {
@@ -335,7 +335,7 @@ func (p *Plugin) Verify(_ context.Context, volumes []operationexecutor.AttachedV
 
 // AttachmentState says what the VolumeAttachment of the volume on the node tells.
 func (p *Plugin) AttachmentState(driver, handle string, node types.NodeName) (operationexecutor.Verdict, error) {
-	needed, err := p.needsAttach(driver)
+	needed, err := p.attachRequired(driver)
 	if err != nil {
 		return operationexecutor.VerdictUncertain, err
 	}

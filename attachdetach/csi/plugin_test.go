@@ -36,8 +36,8 @@ const (
 
 var attachments = storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 
-// world is an API server in memory, in which the test is the attacher.
-type world struct {
+// fixture is an API server in memory, in which the test is the attacher.
+type fixture struct {
 	t      *testing.T
 	client *fake.Clientset
 	clock  *testclock.FakeClock
@@ -45,8 +45,8 @@ type world struct {
 	full   atomic.Bool // nothing more can be made
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now())}
 	// As the API server does: an object gets an identity, and one with finalizers outlives its deletion.
 	w.client.PrependReactor("create", "volumeattachments", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if w.full.Load() {
@@ -84,7 +84,7 @@ func spec(handle string) *volume.Spec {
 	return &volume.Spec{Name: "pv", PV: pv}
 }
 
-func (w *world) get(name string) *storagev1.VolumeAttachment {
+func (w *fixture) get(name string) *storagev1.VolumeAttachment {
 	obj, err := w.client.Tracker().Get(attachments, "", name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -93,34 +93,34 @@ func (w *world) get(name string) *storagev1.VolumeAttachment {
 	return obj.(*storagev1.VolumeAttachment).DeepCopy()
 }
 
-// made waits until there is such an attachment.
-func (w *world) made(name string, satisfies func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
+// waitAttachment waits until there is such an attachment.
+func (w *fixture) waitAttachment(name string, satisfies func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { va := w.get(name); return va != nil && satisfies(va) }, soon, time.Millisecond, name)
 	return w.get(name)
 }
 
-func (w *world) answer(va *storagev1.VolumeAttachment, change func(*storagev1.VolumeAttachmentStatus)) {
+func (w *fixture) updateStatus(va *storagev1.VolumeAttachment, change func(*storagev1.VolumeAttachmentStatus)) {
 	change(&va.Status)
 	require.NoError(w.t, w.client.Tracker().Update(attachments, va, ""))
 }
 
-// begin runs a call beside the test.
-func begin(call func() error) <-chan error {
+// start runs a call beside the test.
+func start(call func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- call() }()
 	return done
 }
 
-func (w *world) attach(handle string) <-chan error {
-	return begin(func() error { _, err := w.plugin.Attach(context.Background(), spec(handle), node); return err })
+func (w *fixture) attach(handle string) <-chan error {
+	return start(func() error { _, err := w.plugin.Attach(context.Background(), spec(handle), node); return err })
 }
 
-func (w *world) detach(handle string) <-chan error {
-	return begin(func() error { return w.plugin.Detach(context.Background(), csi.VolumeName(driver, handle), node) })
+func (w *fixture) detach(handle string) <-chan error {
+	return start(func() error { return w.plugin.Detach(context.Background(), csi.VolumeName(driver, handle), node) })
 }
 
-func (w *world) ends(done <-chan error) error {
+func (w *fixture) waitResult(done <-chan error) error {
 	w.t.Helper()
 	select {
 	case err := <-done:
@@ -153,20 +153,20 @@ func TestNames(t *testing.T) {
 
 // B-24: the answer is heard when it is given; no time passes in this test.
 func TestAttach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	name := csi.AttachmentName(driver, "h", node)
 	done := w.attach("h")
-	va := w.made(name, isNew)
+	va := w.waitAttachment(name, isNew)
 	require.Equal(t, driver, va.Spec.Attacher)
 	require.Equal(t, "a", va.Spec.NodeName)
 	require.Equal(t, "pv", *va.Spec.Source.PersistentVolumeName)
-	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) {
+	w.updateStatus(va, func(s *storagev1.VolumeAttachmentStatus) {
 		s.AttachError = &storagev1.VolumeError{Message: "no luck 100%d"}
 	})
-	require.EqualError(t, w.ends(done), "no luck 100%d")
+	require.EqualError(t, w.waitResult(done), "no luck 100%d")
 
-	w.answer(w.get(name), func(s *storagev1.VolumeAttachmentStatus) { s.AttachError, s.Attached = nil, true })
-	require.Eventually(t, func() bool { return w.ends(w.attach("h")) == nil }, soon, time.Millisecond)
+	w.updateStatus(w.get(name), func(s *storagev1.VolumeAttachmentStatus) { s.AttachError, s.Attached = nil, true })
+	require.Eventually(t, func() bool { return w.waitResult(w.attach("h")) == nil }, soon, time.Millisecond)
 	creates := 0
 	for _, action := range w.client.Actions() {
 		if action.Matches("create", "volumeattachments") {
@@ -178,28 +178,28 @@ func TestAttach(t *testing.T) {
 
 // what keeps an attach from succeeding.
 func TestAttachThatCannotBe(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	name := csi.AttachmentName(driver, "h", node)
 	done := w.attach("h")
-	va := w.made(name, isNew)
+	va := w.waitAttachment(name, isNew)
 	va.DeletionTimestamp = ptr.To(metav1.Now())
-	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
-	require.ErrorContains(t, w.ends(done), "is being deleted")
+	w.updateStatus(va, func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
+	require.ErrorContains(t, w.waitResult(done), "is being deleted")
 
 	require.NoError(t, w.client.Tracker().Delete(attachments, "", name))
 	done = w.attach("i")
 	other := csi.AttachmentName(driver, "i", node)
-	w.made(other, isNew)
+	w.waitAttachment(other, isNew)
 	require.Eventually(t, func() bool { w.clock.Step(csi.DefaultTimeout); return len(done) > 0 }, soon, time.Millisecond)
 	require.ErrorContains(t, <-done, "see whether the driver's attacher runs")
 
 	done = w.attach("i")
 	require.Eventually(t, w.clock.HasWaiters, soon, time.Millisecond)
 	require.NoError(t, w.client.Tracker().Delete(attachments, "", other))
-	require.ErrorContains(t, w.ends(done), "deleted by someone else")
+	require.ErrorContains(t, w.waitResult(done), "deleted by someone else")
 
 	w.full.Store(true)
-	require.ErrorContains(t, w.ends(w.attach("j")), "no room")
+	require.ErrorContains(t, w.waitResult(w.attach("j")), "no room")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := w.plugin.Attach(ctx, spec("j"), node)
@@ -208,32 +208,32 @@ func TestAttachThatCannotBe(t *testing.T) {
 
 // a detach is over when the attachment is gone, and not before.
 func TestDetach(t *testing.T) {
-	w := newWorld(t)
-	require.NoError(t, w.ends(w.detach("never-attached")))
+	w := newFixture(t)
+	require.NoError(t, w.waitResult(w.detach("never-attached")))
 	name := csi.AttachmentName(driver, "h", node)
 	attached := w.attach("h")
-	w.answer(w.made(name, isNew), func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
-	require.NoError(t, w.ends(attached))
+	w.updateStatus(w.waitAttachment(name, isNew), func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
+	require.NoError(t, w.waitResult(attached))
 
 	done := w.detach("h")
-	va := w.made(name, deleting)
+	va := w.waitAttachment(name, deleting)
 	require.Empty(t, done, "it is still attached")
-	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) { s.DetachError = &storagev1.VolumeError{Message: "in use"} })
-	require.EqualError(t, w.ends(done), "in use")
+	w.updateStatus(va, func(s *storagev1.VolumeAttachmentStatus) { s.DetachError = &storagev1.VolumeError{Message: "in use"} })
+	require.EqualError(t, w.waitResult(done), "in use")
 
 	// The next try is not deceived by the error of the one before.
 	done = w.detach("h")
 	require.Eventually(t, w.clock.HasWaiters, soon, time.Millisecond)
 	require.Empty(t, done)
-	require.ErrorContains(t, w.ends(w.attach("h")), "is being deleted", "what goes cannot be had")
+	require.ErrorContains(t, w.waitResult(w.attach("h")), "is being deleted", "what goes cannot be had")
 	require.NoError(t, w.client.Tracker().Delete(attachments, "", name))
-	require.NoError(t, w.ends(done))
+	require.NoError(t, w.waitResult(done))
 	require.Error(t, w.plugin.Detach(context.Background(), "no-driver", node))
 }
 
 // R-104, B-12: what an attachment says counts; only its absence proves that there is none.
 func TestLook(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	name := csi.AttachmentName(driver, "h", node)
 	look := func() operationexecutor.Verdict {
 		verdicts, err := w.plugin.Verify(context.Background(), []operationexecutor.AttachedVolume{{
@@ -252,14 +252,14 @@ func TestLook(t *testing.T) {
 	}
 	require.Equal(t, operationexecutor.VerdictDetached, look())
 	attached := w.attach("h")
-	va := w.made(name, isNew)
+	va := w.waitAttachment(name, isNew)
 	becomes(operationexecutor.VerdictUncertain)
-	w.answer(va, func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
-	require.NoError(t, w.ends(attached))
+	w.updateStatus(va, func(s *storagev1.VolumeAttachmentStatus) { s.Attached = true })
+	require.NoError(t, w.waitResult(attached))
 	becomes(operationexecutor.VerdictAttached)
 	va = w.get(name)
 	va.DeletionTimestamp = ptr.To(metav1.Now())
-	w.answer(va, func(*storagev1.VolumeAttachmentStatus) {})
+	w.updateStatus(va, func(*storagev1.VolumeAttachmentStatus) {})
 	becomes(operationexecutor.VerdictUncertain)
 	require.NoError(t, w.client.Tracker().Delete(attachments, "", name))
 	becomes(operationexecutor.VerdictDetached)
@@ -270,7 +270,7 @@ func TestLook(t *testing.T) {
 
 // a driver that needs no attachment has all of its volumes attached.
 func TestDriverWithoutAttachments(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	can, err := w.plugin.CanAttach(spec("h"))
 	require.NoError(t, err)
 	require.True(t, can, "without a CSIDriver")

@@ -23,12 +23,12 @@ type (
 
 // Collector is the metrics of one controller. Its methods are safe for concurrent use.
 type Collector struct {
-	actual  Actual
-	desired Desired
-	total   *prometheus.Desc
-	inUse   *prometheus.Desc
-	forced  *prometheus.CounterVec
-	took    *operationexecutor.Durations
+	actual    Actual
+	desired   Desired
+	total     *prometheus.Desc
+	inUse     *prometheus.Desc
+	forced    *prometheus.CounterVec
+	durations *operationexecutor.Durations
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -45,13 +45,13 @@ func New(actual Actual, desired Desired) *Collector {
 			Name: "attachdetach_controller_forced_detaches",
 			Help: "Number of detaches that did not wait for the volume to be unmounted, by reason.",
 		}, []string{"reason"}),
-		took: operationexecutor.NewDurations(),
+		durations: operationexecutor.NewDurations(),
 	}
 }
 
 // Observe notes the duration of a call to a plugin.
 func (c *Collector) Observe(plugin, operation string, took time.Duration, err error) {
-	c.took.Observe(plugin, operation, took, err)
+	c.durations.Observe(plugin, operation, took, err)
 }
 
 // ForcedDetach counts a forced detach.
@@ -62,7 +62,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.total
 	ch <- c.inUse
 	c.forced.Describe(ch)
-	c.took.Describe(ch)
+	c.durations.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -79,5 +79,5 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.forced.Collect(ch)
-	c.took.Collect(ch)
+	c.durations.Collect(ch)
 }

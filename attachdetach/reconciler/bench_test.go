@@ -18,28 +18,28 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// instant is a plugin that attaches at once and says when.
-type instant struct {
-	*storage
+// instantPlugin is a plugin that attaches at once and says when.
+type instantPlugin struct {
+	*fakeStorage
 	attached chan string
 	detached chan string
 }
 
-func (i *instant) Attach(_ context.Context, spec *volume.Spec, _ types.NodeName) (string, error) {
+func (i *instantPlugin) Attach(_ context.Context, spec *volume.Spec, _ types.NodeName) (string, error) {
 	i.attached <- spec.PV.Name
 	return "", nil
 }
 
-func (i *instant) Detach(_ context.Context, disk string, _ types.NodeName) error {
+func (i *instantPlugin) Detach(_ context.Context, disk string, _ types.NodeName) error {
 	i.detached <- disk
 	return nil
 }
 
-// noStatus writes nothing, at once.
-type noStatus struct{ actual *cache.Actual }
+// noopUpdater writes nothing, at once.
+type noopUpdater struct{ actual *cache.Actual }
 
-func (n noStatus) UpdateNodeStatuses(context.Context) error { return nil }
-func (n noStatus) UpdateNodeStatusForNode(_ context.Context, node types.NodeName) error {
+func (n noopUpdater) UpdateNodeStatuses(context.Context) error { return nil }
+func (n noopUpdater) UpdateNodeStatusForNode(_ context.Context, node types.NodeName) error {
 	n.actual.GetVolumesToReportAttachedForNode(node)
 	return nil
 }
@@ -49,7 +49,7 @@ func (n noStatus) UpdateNodeStatusForNode(_ context.Context, node types.NodeName
 func BenchmarkReaction(b *testing.B) {
 	for _, size := range []struct{ nodes, volumes int }{{10, 20}, {1000, 20}, {5000, 20}} {
 		b.Run(fmt.Sprintf("nodes=%d/volumes=%d", size.nodes, size.volumes), func(b *testing.B) {
-			plugin := &instant{storage: newStorage(), attached: make(chan string, 1), detached: make(chan string, 1)}
+			plugin := &instantPlugin{fakeStorage: newFakeStorage(), attached: make(chan string, 1), detached: make(chan string, 1)}
 			plugins := operationexecutor.Plugins{plugin}
 			desired, actual := cache.NewDesiredStateOfWorld(plugins), cache.NewActualStateOfWorld(plugins, nil, nil)
 			executor, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{
@@ -59,7 +59,7 @@ func BenchmarkReaction(b *testing.B) {
 			require.NoError(b, err)
 			engine, err := reconciler.New(reconciler.Options{
 				LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: desired, Actual: actual, Executor: executor,
-				Updater: noStatus{actual},
+				Updater: noopUpdater{actual},
 			})
 			require.NoError(b, err)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"}}
@@ -105,7 +105,7 @@ func BenchmarkReaction(b *testing.B) {
 // BenchmarkSafetyPass is what one pass over everything costs at 1,000 nodes with 20 attached volumes each, when there is
 // nothing to do: by default it happens once a minute.
 func BenchmarkSafetyPass(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	for n := range 1000 {
 		node := types.NodeName(fmt.Sprint("node", n))
 		w.desired.AddNode(node)

@@ -10,21 +10,21 @@ import (
 type action int
 
 const (
-	// doNothing: the pair is as it should be, or an event that is sure to come brings it back.
-	doNothing action = iota
-	// doWait: look again when decision.after is over.
-	doWait
-	// doDetach and doAttach: start the operation.
-	doDetach
-	doAttach
-	// doReport: another node has the volume; say so, and look again when that changes.
-	doReport
+	// actionNone: the pair is as it should be, or an event that is sure to come brings it back.
+	actionNone action = iota
+	// actionRequeue: look again when decision.after is over.
+	actionRequeue
+	// actionDetach and actionAttach: start the operation.
+	actionDetach
+	actionAttach
+	// actionReportMultiAttach: another node has the volume; say so, and look again when that changes.
+	actionReportMultiAttach
 )
 
 // decision is an action and what goes with it.
 type decision struct {
-	do    action
-	after time.Duration
+	action action
+	after  time.Duration
 	// verify asks for the safety check before a detach; reason is why it is forced, empty if it is not.
 	verify bool
 	reason string
@@ -50,8 +50,8 @@ type nodeFacts struct {
 	maxWaitForUnmount *time.Duration
 }
 
-// patience is how long a volume that nobody wants may stay mounted on the node if that is not ready.
-func (n nodeFacts) patience(l limits) time.Duration {
+// unmountTimeout is how long a volume that nobody wants may stay mounted on the node if that is not ready.
+func (n nodeFacts) unmountTimeout(l limits) time.Duration {
 	if n.maxWaitForUnmount != nil {
 		return *n.maxWaitForUnmount
 	}
@@ -70,34 +70,34 @@ type detachFacts struct {
 type limits struct {
 	maxWaitForUnmount time.Duration
 	nodeGoneGrace     time.Duration
-	neverForce        bool
+	forceDisabled     bool
 }
 
 // decideDetach is called for a pair that is attached, not wanted and not being worked on.
 func decideDetach(f detachFacts, l limits) decision {
 	if f.node.outOfService {
-		return decision{do: doDetach, reason: reasonOutOfService}
+		return decision{action: actionDetach, reason: reasonOutOfService}
 	}
 	if !f.mounted {
-		return decision{do: doDetach, verify: true}
+		return decision{action: actionDetach, verify: true}
 	}
 	if f.node.gone {
 		// No kubelet can have it mounted for longer than the lease that the node had.
 		if f.node.goneFor >= l.nodeGoneGrace {
-			return decision{do: doDetach, verify: true}
+			return decision{action: actionDetach, verify: true}
 		}
-		return decision{do: doWait, after: l.nodeGoneGrace - f.node.goneFor}
+		return decision{action: actionRequeue, after: l.nodeGoneGrace - f.node.goneFor}
 	}
-	if l.neverForce {
-		return decision{do: doNothing}
+	if l.forceDisabled {
+		return decision{action: actionNone}
 	}
-	if limit := f.node.patience(l); f.elapsed <= limit {
-		return decision{do: doWait, after: limit - f.elapsed + 1}
+	if limit := f.node.unmountTimeout(l); f.elapsed <= limit {
+		return decision{action: actionRequeue, after: limit - f.elapsed + 1}
 	}
 	if f.node.known && f.node.ready {
-		return decision{do: doNothing} // a healthy node unmounts by itself, or has a reason not to
+		return decision{action: actionNone} // a healthy node unmounts by itself, or has a reason not to
 	}
-	return decision{do: doDetach, reason: reasonTimeout}
+	return decision{action: actionDetach, reason: reasonTimeout}
 }
 
 // attachFacts is all that the decision on an attach depends on.
@@ -113,9 +113,9 @@ type attachFacts struct {
 func decideAttach(f attachFacts) decision {
 	switch {
 	case f.state == cache.AttachStateAttached:
-		return decision{do: doNothing}
+		return decision{action: actionNone}
 	case !f.shareable && f.elsewhere:
-		return decision{do: doReport}
+		return decision{action: actionReportMultiAttach}
 	}
-	return decision{do: doAttach}
+	return decision{action: actionAttach}
 }

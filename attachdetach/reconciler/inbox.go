@@ -15,19 +15,19 @@ type inbox struct {
 	wake chan struct{} // has a value if there may be something
 
 	mu sync.Mutex // guards mail
-	mail
+	batch
 }
 
-// mail is the content of the inbox.
-type mail struct {
+// batch is the content of the inbox.
+type batch struct {
 	pairs   map[cache.VolumeNode]struct{}
 	nodes   map[types.NodeName]struct{} // the node itself changed
 	reports map[types.NodeName]struct{} // its status is to be written
-	flushed []flushed
+	written []writeResult
 }
 
-// flushed is the result of writing one node's status: the pairs that waited for it, and the error.
-type flushed struct {
+// writeResult is the result of writing one node's status: the pairs that waited for it, and the error.
+type writeResult struct {
 	node  types.NodeName
 	pairs []cache.VolumeNode
 	err   error
@@ -35,9 +35,9 @@ type flushed struct {
 
 func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
 
-func (i *inbox) put(f func(*mail)) {
+func (i *inbox) update(f func(*batch)) {
 	i.mu.Lock()
-	f(&i.mail)
+	f(&i.batch)
 	i.mu.Unlock()
 	select {
 	case i.wake <- struct{}{}:
@@ -45,94 +45,94 @@ func (i *inbox) put(f func(*mail)) {
 	}
 }
 
-func (i *inbox) pair(pair cache.VolumeNode) {
-	i.put(func(m *mail) {
+func (i *inbox) addPair(pair cache.VolumeNode) {
+	i.update(func(m *batch) {
 		if pair.Volume == "" {
-			add(&m.reports, pair.Node)
+			addTo(&m.reports, pair.Node)
 			return
 		}
-		add(&m.pairs, pair)
+		addTo(&m.pairs, pair)
 	})
 }
 
-func (i *inbox) node(node types.NodeName) { i.put(func(m *mail) { add(&m.nodes, node) }) }
+func (i *inbox) addNode(node types.NodeName) { i.update(func(m *batch) { addTo(&m.nodes, node) }) }
 
-func (i *inbox) result(result flushed) {
-	i.put(func(m *mail) { m.flushed = append(m.flushed, result) })
+func (i *inbox) addResult(result writeResult) {
+	i.update(func(m *batch) { m.written = append(m.written, result) })
 }
 
-func add[K comparable](set *map[K]struct{}, key K) {
+func addTo[K comparable](set *map[K]struct{}, key K) {
 	if *set == nil {
 		*set = make(map[K]struct{})
 	}
 	(*set)[key] = struct{}{}
 }
 
-// take empties the inbox.
-func (i *inbox) take() mail {
+// drain empties the inbox.
+func (i *inbox) drain() batch {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	taken := i.mail
-	i.mail = mail{}
+	taken := i.batch
+	i.batch = batch{}
 	return taken
 }
 
-// flusher writes the statuses of nodes: one write a node at a time, several nodes at once. What is asked for while a
+// statusWriter writes the statuses of nodes: one write a node at a time, several nodes at once. What is asked for while a
 // node is being written goes into that node's next write together.
-type flusher struct {
+type statusWriter struct {
 	updater statusupdater.NodeStatusUpdater
 	slots   chan struct{}
 	results *inbox
 	running sync.WaitGroup
 
 	mu    sync.Mutex // guards nodes
-	nodes map[types.NodeName]*write
+	nodes map[types.NodeName]*nodeWrite
 }
 
-// write is a node whose status is being written. again asks for another write, that pairs wait for.
-type write struct {
-	again bool
+// nodeWrite is a node whose status is being written. again asks for another write, that pairs wait for.
+type nodeWrite struct {
+	dirty bool
 	pairs []cache.VolumeNode
 }
 
-func newFlusher(updater statusupdater.NodeStatusUpdater, atOnce int, results *inbox) *flusher {
-	return &flusher{
+func newStatusWriter(updater statusupdater.NodeStatusUpdater, atOnce int, results *inbox) *statusWriter {
+	return &statusWriter{
 		updater: updater, slots: make(chan struct{}, atOnce), results: results,
-		nodes: make(map[types.NodeName]*write),
+		nodes: make(map[types.NodeName]*nodeWrite),
 	}
 }
 
 // write asks for the node's status to be written. The pairs come back with the result.
-func (f *flusher) write(ctx context.Context, node types.NodeName, pairs ...cache.VolumeNode) {
+func (f *statusWriter) write(ctx context.Context, node types.NodeName, pairs ...cache.VolumeNode) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w, running := f.nodes[node]
 	if !running {
-		w = &write{}
+		w = &nodeWrite{}
 		f.nodes[node] = w
 		f.running.Go(func() { f.run(ctx, node, w) })
 	}
-	w.again = true
+	w.dirty = true
 	w.pairs = append(w.pairs, pairs...)
 }
 
 // run writes until nothing more is asked for, or a write fails: then the loop decides when to try again.
-func (f *flusher) run(ctx context.Context, node types.NodeName, w *write) {
+func (f *statusWriter) run(ctx context.Context, node types.NodeName, w *nodeWrite) {
 	for {
 		f.slots <- struct{}{}
 		f.mu.Lock()
 		pairs := w.pairs
-		w.again, w.pairs = false, nil
+		w.dirty, w.pairs = false, nil
 		f.mu.Unlock()
 		err := f.updater.UpdateNodeStatusForNode(ctx, node)
 		<-f.slots
 		f.mu.Lock()
 		if err != nil {
 			pairs = append(pairs, w.pairs...)
-			w.again = false
+			w.dirty = false
 		}
-		f.results.result(flushed{node: node, pairs: pairs, err: err})
-		if !w.again {
+		f.results.addResult(writeResult{node: node, pairs: pairs, err: err})
+		if !w.dirty {
 			delete(f.nodes, node)
 			f.mu.Unlock()
 			return
@@ -141,4 +141,4 @@ func (f *flusher) run(ctx context.Context, node types.NodeName, w *write) {
 	}
 }
 
-func (f *flusher) wait() { f.running.Wait() }
+func (f *statusWriter) wait() { f.running.Wait() }

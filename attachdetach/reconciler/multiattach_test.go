@@ -13,64 +13,64 @@ import (
 
 // R-34, R-35, R-36, R-45, R-46, B-21: exclusive volumes, and what the Pods are told.
 func TestMultiAttach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
 	const prefix = `Warning FailedAttachVolume Multi-Attach error for volume "d" Volume is already `
-	pod := w.attachedOn("d", "a")
+	pod := w.attachAndMount("d", "a")
 	other := w.pod("ns", "another", "a", disk("d"))
 	first := w.pod("ns", "first", "b", disk("d"))
-	require.Equal(t, prefix+"used by pod(s) another, pod-d", w.event())
+	require.Equal(t, prefix+"used by pod(s) another, pod-d", w.nextEvent())
 	foreign := w.pod("elsewhere", "secret", "a", disk("d"))
-	w.idle()
+	w.waitIdle()
 	w.pod("ns", "second", "b", disk("d"))
-	require.Equal(t, prefix+"used by pod(s) another, pod-d and 1 pod(s) in different namespaces", w.event(),
+	require.Equal(t, prefix+"used by pod(s) another, pod-d and 1 pod(s) in different namespaces", w.nextEvent(),
 		"a Pod that comes later is told too, and only that one")
-	w.drop(pod, "a", "d")
-	w.drop(other, "a", "d")
+	w.deletePod(pod, "a", "d")
+	w.deletePod(other, "a", "d")
 	w.pod("ns", "third", "b", disk("d"))
-	require.Equal(t, prefix+"used by 1 pod(s) in different namespaces", w.event())
-	w.drop(foreign, "a", "d")
+	require.Equal(t, prefix+"used by 1 pod(s) in different namespaces", w.nextEvent())
+	w.deletePod(foreign, "a", "d")
 	w.pod("ns", "fourth", "b", disk("d"))
-	w.idle()
+	w.waitIdle()
 	require.Empty(t, w.events.Events, "the node has only just been asked to let it go")
 	w.clock.Step(10 * time.Second)
-	require.Equal(t, prefix+"exclusively attached to one node and can't be attached to another", w.event())
+	require.Equal(t, prefix+"exclusively attached to one node and can't be attached to another", w.nextEvent())
 	require.Zero(t, w.storage.count("attach d b"))
-	w.mounted("a")
-	w.becomes("d", "b", attached)
+	w.setMounted("a")
+	w.waitState("d", "b", attached)
 	require.Empty(t, w.storage.problems)
-	require.Contains(t, w.event(), "SuccessfulAttachVolume")
+	require.Contains(t, w.nextEvent(), "SuccessfulAttachVolume")
 	_ = first
 }
 
 // U-5: a volume that moves from node to node in the usual time raises no alarm.
 func TestMoveRaisesNoAlarm(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
-	pod := w.attachedOn("d", "a")
-	w.drop(pod, "a", "d")
-	w.idle()
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
+	w.waitIdle()
 	w.pod("ns", "next", "b", disk("d"))
-	w.idle()
+	w.waitIdle()
 	w.clock.Step(9 * time.Second) // what the slowest kubelet takes to say that it is unmounted
-	w.idle()
-	w.mounted("a")
-	w.becomes("d", "b", attached)
-	require.Contains(t, w.event(), "Normal SuccessfulAttachVolume")
+	w.waitIdle()
+	w.setMounted("a")
+	w.waitState("d", "b", attached)
+	require.Contains(t, w.nextEvent(), "Normal SuccessfulAttachVolume")
 	require.Empty(t, w.events.Events)
 }
 
 // B-11: while one node may have an exclusive volume no other gets it.
 func TestUncertainAttachmentIsDetachedFirst(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
-	w.storage.set(func() {
+	w.storage.withLock(func() {
 		w.storage.attach = func(_ string, node types.NodeName) (bool, error) {
 			if node == "a" {
 				return true, errors.New("timed out") // and did it nevertheless
@@ -79,24 +79,24 @@ func TestUncertainAttachmentIsDetachedFirst(t *testing.T) {
 		}
 	})
 	pod := w.pod("ns", "p", "a", disk("d"))
-	require.Equal(t, `Warning FailedAttachVolume AttachVolume.Attach failed for volume "d" : timed out`, w.event())
-	w.becomes("d", "a", uncertain)
-	require.False(t, w.statuses.lists1("a", "d"))
-	w.mounted("a")
-	w.drop(pod, "a", "d")
+	require.Equal(t, `Warning FailedAttachVolume AttachVolume.Attach failed for volume "d" : timed out`, w.nextEvent())
+	w.waitState("d", "a", uncertain)
+	require.False(t, w.statuses.hasVolume("a", "d"))
+	w.setMounted("a")
+	w.deletePod(pod, "a", "d")
 	w.pod("ns", "p2", "b", disk("d"))
-	w.becomes("d", "b", attached)
+	w.waitState("d", "b", attached)
 	require.Equal(t, 1, w.storage.count("detach d a"))
 	require.Empty(t, w.storage.problems)
 }
 
 // R-40: a volume that hangs on another node is found and released there.
 func TestDanglingAttachment(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
-	w.storage.set(func() {
+	w.storage.withLock(func() {
 		w.storage.attach = func(disk string, _ types.NodeName) (bool, error) {
 			if !w.storage.on[disk]["b"] {
 				return true, nil
@@ -107,9 +107,9 @@ func TestDanglingAttachment(t *testing.T) {
 	})
 	w.pod("ns", "p", "a", disk("d"))
 	w.eventually(func() bool { return w.storage.count("attach d a") == 1 }, "first try")
-	w.becomes("d", "b", uncertain)
-	w.mounted("b")
-	w.becomes("d", "b", detached)
+	w.waitState("d", "b", uncertain)
+	w.setMounted("b")
+	w.waitState("d", "b", detached)
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.actual.GetAttachState(unique("d"), "a") == attached }, "a")
 	require.Empty(t, w.storage.problems)
 }

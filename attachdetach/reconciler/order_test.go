@@ -19,43 +19,43 @@ import (
 // R-1, R-4: the first pass comes at once, further ones a period apart; they find what no event told of, and where there
 // is nothing to do they call nobody.
 func TestPassesFindWhatNoEventTold(t *testing.T) {
-	w := newWorld(t, func(o *reconciler.Options) { o.LoopPeriod = time.Minute })
+	w := newFixture(t, func(o *reconciler.Options) { o.LoopPeriod = time.Minute })
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
-	w.drop(pod, "a", "d")
-	w.idle()
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
+	w.waitIdle()
 	tainted := &corev1.Node{}
 	tainted.Name, tainted.Spec.Taints = "a", []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
 	require.NoError(t, w.nodes.Update(tainted)) // and nobody says so
-	w.idle()
+	w.waitIdle()
 	w.clock.Step(time.Minute - 1)
-	w.idle()
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"), "the period is not over")
 	w.clock.Step(1)
-	w.becomes("d", "a", detached)
-	w.idle()
-	w.storage.set(func() { w.storage.calls = nil })
+	w.waitState("d", "a", detached)
+	w.waitIdle()
+	w.storage.withLock(func() { w.storage.calls = nil })
 	for range 3 {
 		w.clock.Step(time.Minute)
 	}
-	w.idle()
-	w.storage.set(func() {
+	w.waitIdle()
+	w.storage.withLock(func() {
 		require.Len(t, w.storage.calls, 1, "but for the probe there is nothing to do: %v", w.storage.calls)
 	})
 }
 
 // R-3, R-26: in one pass a detach comes before the attach that needs it, and is told to nobody.
 func TestDetachComesBeforeAttach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.node("b")
 	require.NoError(t, w.actual.MarkVolumeAsAttached(unique("d"), disk("d"), "a", ""))
 	w.actual.SetVolumesMountedByNode(nil, "a")
 	w.pod("ns", "p", "b", disk("d"))
 	w.start()
-	w.becomes("d", "b", attached)
-	w.storage.set(func() { require.Equal(t, []string{"detach d a", "attach d b"}, w.storage.calls) })
+	w.waitState("d", "b", attached)
+	w.storage.withLock(func() { require.Equal(t, []string{"detach d a", "attach d b"}, w.storage.calls) })
 	var events []string
 	for len(w.events.Events) > 0 {
 		events = append(events, <-w.events.Events)
@@ -68,18 +68,18 @@ func TestDetachComesBeforeAttach(t *testing.T) {
 
 // R-10: while an operation is pending the unmount timer does not start.
 func TestPendingOperationDoesNotStartTheTimer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
+	pod := w.attachAndMount("d", "a")
 	hold := make(chan struct{})
-	w.storage.set(func() { w.storage.hold = hold })
+	w.storage.withLock(func() { w.storage.block = hold })
 	require.NoError(t, w.executor.AttachVolume(t.Context(),
 		operationexecutor.VolumeToAttach{VolumeName: unique("d"), VolumeSpec: disk("d"), NodeName: "a"}, w.actual))
 	w.eventually(func() bool { return w.storage.count("attach d a") == 2 }, "the operation must be pending")
-	w.storage.set(func() { w.storage.hold = nil })
-	w.drop(pod, "a", "d")
-	w.idle()
+	w.storage.withLock(func() { w.storage.block = nil })
+	w.deletePod(pod, "a", "d")
+	w.waitIdle()
 	at, ok := w.actual.GetAttachedVolume(unique("d"), "a")
 	require.True(t, ok)
 	require.Zero(t, at.DetachRequestedTime)
@@ -93,20 +93,20 @@ func TestPendingOperationDoesNotStartTheTimer(t *testing.T) {
 
 // R-12: a pair that is gone by the time of its detach is not detached.
 func TestPairThatVanishesDuringTheWrite(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
-	w.mounted("a")
-	w.idle()
+	pod := w.attachAndMount("d", "a")
+	w.setMounted("a")
+	w.waitIdle()
 	hold := make(chan struct{})
-	w.statuses.set(func() { w.statuses.hold = hold })
-	w.drop(pod, "a", "d")
+	w.statuses.withLock(func() { w.statuses.block = hold })
+	w.deletePod(pod, "a", "d")
 	w.eventually(func() bool { return len(w.actual.GetNodesToUpdateStatusFor()) == 0 }, "the write must have begun")
 	w.actual.MarkVolumeAsDetached(unique("d"), "a")
-	w.statuses.set(func() { w.statuses.hold = nil })
+	w.statuses.withLock(func() { w.statuses.block = nil })
 	close(hold)
-	w.idle()
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"))
 	require.Equal(t, detached, w.actual.GetAttachState(unique("d"), "a"))
 }
@@ -114,34 +114,34 @@ func TestPairThatVanishesDuringTheWrite(t *testing.T) {
 // R-6: with less than a second between verifications there are none.
 func TestVerificationCanBeTurnedOff(t *testing.T) {
 	for _, period := range []time.Duration{0, time.Second - 1} {
-		w := newWorld(t, func(o *reconciler.Options) { o.SyncDuration = period })
+		w := newFixture(t, func(o *reconciler.Options) { o.SyncDuration = period })
 		w.start()
 		w.node("a")
-		w.attachedOn("d", "a")
+		w.attachAndMount("d", "a")
 		w.clock.Step(time.Hour)
-		w.idle()
+		w.waitIdle()
 		require.Zero(t, w.storage.count("verify a"))
 	}
 }
 
 // U-2, U-3: a forced detach says on the Node and on the Pods that wait what was assumed, and that it is a risk.
 func TestForcedDetachIsTold(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
-	pod := w.attachedOn("d", "a")
-	w.drop(pod, "a", "d")
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
 	w.pod("ns", "waits", "b", disk("d"))
-	w.idle()
+	w.waitIdle()
 	w.node("a", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} })
 	for _, who := range []string{"the Node", "the Pod"} {
-		event := w.event()
+		event := w.nextEvent()
 		require.Contains(t, event, "Warning "+reconciler.ReasonForcedDetach, who)
 		require.Contains(t, event, `"d" from node "a" without waiting for it to be unmounted: the node is tainted`, who)
 		require.Contains(t, event, "data may be lost", who)
 	}
-	w.becomes("d", "b", attached)
+	w.waitState("d", "b", attached)
 }
 
 // What a Pod that waits is told about who has its volume, since when, and what ends that.
@@ -151,11 +151,11 @@ func TestHolderIsTold(t *testing.T) {
 		record, _ := recorder.Record(uid)
 		return slices.ContainsFunc(record.Stages, func(s timeline.Stage) bool { return strings.Contains(s.Error, text) })
 	}
-	w := newWorld(t, func(o *reconciler.Options) { o.Timeline = recorder })
+	w := newFixture(t, func(o *reconciler.Options) { o.Timeline = recorder })
 	w.start()
 	w.node("a")
 	w.node("b")
-	pod := w.attachedOn("d", "a")
+	pod := w.attachAndMount("d", "a")
 	since := w.clock.Now().UTC().Format("15:04:05")
 	waiting := w.pod("ns", "waits", "b", disk("d"))
 	told := func(text string) {
@@ -168,9 +168,9 @@ func TestHolderIsTold(t *testing.T) {
 	w.eventually(func() bool {
 		return pods(again.UID, "the node is not ready: if it is lost for good, taint it with node.kubernetes.io/out-of-service")
 	}, "what a person can do must be told")
-	w.drop(pod, "a", "d")
+	w.deletePod(pod, "a", "d")
 	told(`mounted there: it is released when the node has unmounted it, or at ` +
 		w.clock.Now().Add(maxWait).UTC().Format("15:04:05") + ` if the node is not ready`)
-	w.mounted("a")
-	w.becomes("d", "b", attached)
+	w.setMounted("a")
+	w.waitState("d", "b", attached)
 }

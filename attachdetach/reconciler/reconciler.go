@@ -29,8 +29,8 @@ const (
 	// statusRetry and maxStatusRetry bound the pause before a node's status is tried again.
 	statusRetry    = 500 * time.Millisecond
 	maxStatusRetry = time.Minute
-	// minSync is the shortest time between verifications; a shorter one means never.
-	minSync = time.Second
+	// minVerifyPeriod is the shortest time between verifications; a shorter one means never.
+	minVerifyPeriod = time.Second
 )
 
 // Reconciler brings what is attached to what should be.
@@ -80,37 +80,37 @@ type Options struct {
 
 // Engine is the Reconciler. One goroutine, that of Run or Start, makes all decisions and owns all fields but the inbox.
 type Engine struct {
-	o       Options
-	limits  limits
-	log     *slog.Logger
-	clock   clock.Clock
-	pacer   operationexecutor.BackoffTracker // nil if the executor is none
-	inbox   *inbox
-	flusher *flusher
-	made    time.Time
+	options  Options
+	limits   limits
+	logger   *slog.Logger
+	clock    clock.Clock
+	backoffs operationexecutor.BackoffTracker // nil if the executor is none
+	inbox    *inbox
+	statuses *statusWriter
+	created  time.Time
 
-	// opCtx is the context of all attaches, detaches and writes; set by run.
-	opCtx context.Context
-	// times is when pairs and nodes are to be looked at again.
-	times *deadlines
+	// operationCtx is the context of all attaches, detaches and writes; set by run.
+	operationCtx context.Context
+	// wakeups is when pairs and nodes are to be looked at again.
+	wakeups *deadlines
 	// waiting is, by volume, the nodes whose pairs wait for something else that happens to the volume.
 	waiting map[corev1.UniqueVolumeName]map[types.NodeName]struct{}
-	// leaving is the pairs that are off their node's list, or on the way, in order to be detached.
-	leaving map[cache.VolumeNode]leave
-	// paused is the nodes whose status could not be written.
-	paused map[types.NodeName]pause
-	// gone is since when Nodes have been seen to be missing.
-	gone map[types.NodeName]time.Time
+	// detaching is the pairs that are off their node's list, or on the way, in order to be detached.
+	detaching map[cache.VolumeNode]pendingDetach
+	// statusBackoffs is the nodes whose status could not be written.
+	statusBackoffs map[types.NodeName]statusBackoff
+	// goneSince is since when Nodes have been seen to be missing.
+	goneSince map[types.NodeName]time.Time
 }
 
-// leave is a detach that waits for the node's list to be written.
-type leave struct {
+// pendingDetach is a detach that waits for the node's list to be written.
+type pendingDetach struct {
 	decision
 	wasReported bool
 }
 
-// pause keeps a node's status from being written too often when that fails.
-type pause struct {
+// statusBackoff keeps a node's status from being written too often when that fails.
+type statusBackoff struct {
 	delay time.Duration
 	until time.Time
 }
@@ -165,27 +165,27 @@ func newEngine(o Options) *Engine {
 		o.OnForcedDetach = func(string) {}
 	}
 	e := &Engine{
-		o: o, log: o.Logger, clock: o.Clock, inbox: newInbox(), made: o.Clock.Now(),
+		options: o, logger: o.Logger, clock: o.Clock, inbox: newInbox(), created: o.Clock.Now(),
 		limits: limits{
 			maxWaitForUnmount: o.MaxWaitForUnmount, nodeGoneGrace: o.NodeGoneGrace,
-			neverForce: o.DisableForceDetachOnTimeout,
+			forceDisabled: o.DisableForceDetachOnTimeout,
 		},
-		times:   newDeadlines(),
-		waiting: make(map[corev1.UniqueVolumeName]map[types.NodeName]struct{}),
-		leaving: make(map[cache.VolumeNode]leave),
-		paused:  make(map[types.NodeName]pause),
-		gone:    make(map[types.NodeName]time.Time),
+		wakeups:        newDeadlines(),
+		waiting:        make(map[corev1.UniqueVolumeName]map[types.NodeName]struct{}),
+		detaching:      make(map[cache.VolumeNode]pendingDetach),
+		statusBackoffs: make(map[types.NodeName]statusBackoff),
+		goneSince:      make(map[types.NodeName]time.Time),
 	}
-	e.flusher = newFlusher(o.Updater, o.StatusWriters, e.inbox)
-	e.pacer, _ = o.Executor.(operationexecutor.BackoffTracker)
+	e.statuses = newStatusWriter(o.Updater, o.StatusWriters, e.inbox)
+	e.backoffs, _ = o.Executor.(operationexecutor.BackoffTracker)
 	for _, store := range []any{o.Desired, o.Actual} {
 		if notifier, ok := store.(cache.Notifier); ok {
-			notifier.Subscribe(e.inbox.pair)
+			notifier.Subscribe(e.inbox.addPair)
 		}
 	}
 	if notifier, ok := o.Executor.(operationexecutor.CompletionNotifier); ok {
 		notifier.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
-			e.inbox.pair(cache.VolumeNode{Volume: name, Node: node})
+			e.inbox.addPair(cache.VolumeNode{Volume: name, Node: node})
 		})
 	}
 	return e
@@ -201,8 +201,8 @@ func (e *Engine) Run(stopCh <-chan struct{}) {
 // it started runs any more. It is Run for owners that have to clean up, and must be called once only.
 func (e *Engine) Start(ctx context.Context) error {
 	e.run(ctx, ctx)
-	e.flusher.wait()
-	if waiter, ok := e.o.Executor.(interface{ Wait() }); ok {
+	e.statuses.wait()
+	if waiter, ok := e.options.Executor.(interface{ Wait() }); ok {
 		waiter.Wait()
 	}
 	return nil
@@ -210,31 +210,31 @@ func (e *Engine) Start(ctx context.Context) error {
 
 // NodeChanged tells that the node became ready or unready, got or lost its out-of-service taint, came or went, or that
 // its AnnMaxWaitForUnmount changed. It may be called at any time.
-func (e *Engine) NodeChanged(node types.NodeName) { e.inbox.node(node) }
+func (e *Engine) NodeChanged(node types.NodeName) { e.inbox.addNode(node) }
 
 // Recheck has the pair looked at. It may be called at any time.
-func (e *Engine) Recheck(pair cache.VolumeNode) { e.inbox.pair(pair) }
+func (e *Engine) Recheck(pair cache.VolumeNode) { e.inbox.addPair(pair) }
 
 // run is the loop. It returns when ctx has ended and the pass that was going on is over.
 func (e *Engine) run(ctx, opCtx context.Context) {
-	e.opCtx = opCtx
-	e.passOverAll()
-	lastSync, lastPass := e.made, e.clock.Now()
+	e.operationCtx = opCtx
+	e.reconcileAll()
+	lastSync, lastPass := e.created, e.clock.Now()
 	timer := e.clock.NewTimer(time.Hour)
 	defer timer.Stop()
 	var armed time.Time
 	for ctx.Err() == nil {
-		e.passOverChanges(ctx)
+		e.reconcileDirty(ctx)
 		now := e.clock.Now()
-		if e.o.LoopPeriod > 0 && !now.Before(lastPass.Add(e.o.LoopPeriod)) {
-			e.passOverAll()
+		if e.options.LoopPeriod > 0 && !now.Before(lastPass.Add(e.options.LoopPeriod)) {
+			e.reconcileAll()
 			lastPass = e.clock.Now()
 		}
-		if e.syncs() && now.Sub(lastSync) > e.o.SyncDuration {
+		if e.verifies() && now.Sub(lastSync) > e.options.SyncDuration {
 			lastSync = now
-			e.o.Executor.VerifyVolumesAreAttached(e.opCtx, e.o.Actual.GetAttachedVolumesPerNode(), e.o.Actual)
+			e.options.Executor.VerifyVolumesAreAttached(e.operationCtx, e.options.Actual.GetAttachedVolumesPerNode(), e.options.Actual)
 		}
-		if next := e.nextTime(now, lastSync, lastPass); !next.Equal(armed) {
+		if next := e.nextWakeup(now, lastSync, lastPass); !next.Equal(armed) {
 			armed = next
 			if !timer.Stop() {
 				select { // it has fired already, which no one needs to know any more
@@ -253,18 +253,20 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 	}
 }
 
-func (e *Engine) syncs() bool { return !e.o.DisableReconciliationSync && e.o.SyncDuration >= minSync }
+func (e *Engine) verifies() bool {
+	return !e.options.DisableReconciliationSync && e.options.SyncDuration >= minVerifyPeriod
+}
 
-// nextTime is when the loop has to wake at the latest.
-func (e *Engine) nextTime(now, lastSync, lastPass time.Time) time.Time {
+// nextWakeup is when the loop has to wake at the latest.
+func (e *Engine) nextWakeup(now, lastSync, lastPass time.Time) time.Time {
 	next := now.Add(time.Hour)
-	if e.o.LoopPeriod > 0 {
-		next = lastPass.Add(e.o.LoopPeriod)
+	if e.options.LoopPeriod > 0 {
+		next = lastPass.Add(e.options.LoopPeriod)
 	}
-	if sync := lastSync.Add(e.o.SyncDuration + 1); e.syncs() && sync.Before(next) {
+	if sync := lastSync.Add(e.options.SyncDuration + 1); e.verifies() && sync.Before(next) {
 		next = sync
 	}
-	if at, ok := e.times.next(); ok && at.Before(next) {
+	if at, ok := e.wakeups.next(); ok && at.Before(next) {
 		next = at
 	}
 	return next

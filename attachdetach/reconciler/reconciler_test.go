@@ -20,26 +20,26 @@ const (
 	detached  = cache.AttachStateDetached
 )
 
-// attachedOn brings the world to where the disk is attached to the node for a Pod and mounted.
-func (w *world) attachedOn(d string, node types.NodeName) *corev1.Pod {
+// attachAndMount brings the world to where the disk is attached to the node for a Pod and mounted.
+func (w *fixture) attachAndMount(d string, node types.NodeName) *corev1.Pod {
 	w.t.Helper()
 	pod := w.pod("ns", "pod-"+d, node, disk(d))
-	w.becomes(d, node, attached)
-	require.Contains(w.t, w.event(), "AttachVolume.Attach succeeded for volume \""+d+"\" ")
-	w.eventually(func() bool { return w.statuses.lists1(node, d) }, "the node must list the disk")
-	w.mounted(node, d)
+	w.waitState(d, node, attached)
+	require.Contains(w.t, w.nextEvent(), "AttachVolume.Attach succeeded for volume \""+d+"\" ")
+	w.eventually(func() bool { return w.statuses.hasVolume(node, d) }, "the node must list the disk")
+	w.setMounted(node, d)
 	return pod
 }
 
 // the documented constructor, with its nine parameters.
 func TestRunWithTheDocumentedConstructor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	r := reconciler.NewReconciler(time.Hour, maxWait, 0, true, w.desired, w.actual, w.executor, w.statuses, w.events)
 	w.desired.AddNode("a")
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() { r.Run(stop); close(done) }()
 	hold := make(chan struct{})
-	w.storage.set(func() { w.storage.hold = hold })
+	w.storage.withLock(func() { w.storage.block = hold })
 	w.pod("ns", "p", "a", disk("d"))
 	w.eventually(func() bool { return w.storage.count("attach d a") == 1 }, "a change must not wait for the period")
 	close(stop)
@@ -84,83 +84,83 @@ func TestMountedVolumeIsDetachedOnlyWhen(t *testing.T) {
 			change: func(o *reconciler.Options) { o.Nodes = nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			if test.change != nil {
-				w = newWorld(t, test.change)
+				w = newFixture(t, test.change)
 			}
 			w.start()
 			w.node("a")
-			pod := w.attachedOn("d", "a")
-			w.drop(pod, "a", "d")
-			w.idle()
+			pod := w.attachAndMount("d", "a")
+			w.deletePod(pod, "a", "d")
+			w.waitIdle()
 			if test.node != nil {
 				w.node("a", test.node)
 			}
-			w.idle()
+			w.waitIdle()
 			w.clock.Step(test.after)
 			if !test.moves {
-				w.idle()
+				w.waitIdle()
 				require.Zero(t, w.storage.count("detach d a"))
-				require.True(t, w.statuses.lists1("a", "d"), "and it must stay on the node's list")
+				require.True(t, w.statuses.hasVolume("a", "d"), "and it must stay on the node's list")
 				return
 			}
-			w.becomes("d", "a", detached)
+			w.waitState("d", "a", detached)
 			require.Equal(t, test.reason, <-w.forced)
-			require.False(t, w.statuses.lists1("a", "d"))
+			require.False(t, w.statuses.hasVolume("a", "d"))
 		})
 	}
 }
 
 func TestDeletedNodeHasNothingMountedAfterItsLease(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
-	w.drop(pod, "a", "d")
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
 	node, _, _ := w.nodes.GetByKey("a")
 	require.NoError(t, w.nodes.Delete(node))
-	w.statuses.set(func() { w.statuses.gone["a"] = true })
+	w.statuses.withLock(func() { w.statuses.gone["a"] = true })
 	w.engine.NodeChanged("a")
-	w.idle()
+	w.waitIdle()
 	w.clock.Step(reconciler.DefaultNodeGoneGrace - 1)
-	w.idle()
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"))
 	w.clock.Step(1)
-	w.becomes("d", "a", detached)
+	w.waitState("d", "a", detached)
 	require.Empty(t, w.forced, "that is no forced detach")
 }
 
 // the timer starts once, and afresh when the Pod has been back.
 func TestPodThatComesBackStartsTheTimerAfresh(t *testing.T) {
-	w := newWorld(t, func(o *reconciler.Options) { o.Nodes = nil })
+	w := newFixture(t, func(o *reconciler.Options) { o.Nodes = nil })
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
-	w.drop(pod, "a", "d")
-	w.idle()
+	pod := w.attachAndMount("d", "a")
+	w.deletePod(pod, "a", "d")
+	w.waitIdle()
 	w.clock.Step(maxWait)
-	w.idle()
+	w.waitIdle()
 	pod = w.pod("ns", "again", "a", disk("d"))
-	w.idle()
+	w.waitIdle()
 	at, _ := w.actual.GetAttachedVolume(unique("d"), "a")
 	require.Zero(t, at.DetachRequestedTime)
-	w.drop(pod, "a", "d")
-	w.idle()
+	w.deletePod(pod, "a", "d")
+	w.waitIdle()
 	w.clock.Step(maxWait)
-	w.idle()
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"))
 	w.clock.Step(1)
-	w.becomes("d", "a", detached)
+	w.waitState("d", "a", detached)
 }
 
 // the list is written before the detach; if that fails there is none, and other nodes do not suffer.
 func TestListIsWrittenBeforeTheDetach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
-	podA, podB := w.attachedOn("d", "a"), w.attachedOn("e", "b")
-	w.statuses.set(func() {
+	podA, podB := w.attachAndMount("d", "a"), w.attachAndMount("e", "b")
+	w.statuses.withLock(func() {
 		w.statuses.fail = func(n types.NodeName) error {
 			if n == "a" {
 				return errors.New("server is away")
@@ -168,40 +168,40 @@ func TestListIsWrittenBeforeTheDetach(t *testing.T) {
 			return nil
 		}
 	})
-	w.mounted("a")
-	w.mounted("b")
-	w.drop(podA, "a", "d")
-	w.drop(podB, "b", "e")
-	w.becomes("e", "b", detached)
-	w.idle()
+	w.setMounted("a")
+	w.setMounted("b")
+	w.deletePod(podA, "a", "d")
+	w.deletePod(podB, "b", "e")
+	w.waitState("e", "b", detached)
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"))
-	require.True(t, w.statuses.lists1("a", "d"))
-	w.statuses.set(func() {
+	require.True(t, w.statuses.hasVolume("a", "d"))
+	w.statuses.withLock(func() {
 		require.LessOrEqual(t, w.statuses.writes["a"], 3, "a failure must not be repeated at once")
 		w.statuses.fail = nil
 	})
 	w.eventually(func() bool { w.clock.Step(100 * time.Millisecond); return w.storage.count("detach d a") == 1 }, "retry")
-	require.False(t, w.statuses.lists1("a", "d"), "the list must be written before the detach")
-	w.becomes("d", "a", detached)
+	require.False(t, w.statuses.hasVolume("a", "d"), "the list must be written before the detach")
+	w.waitState("d", "a", detached)
 }
 
 // A Pod that comes back while the list is being written keeps its volume.
 func TestPodThatComesBackDuringTheWrite(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
-	w.mounted("a")
-	w.idle()
+	pod := w.attachAndMount("d", "a")
+	w.setMounted("a")
+	w.waitIdle()
 	hold := make(chan struct{})
-	w.statuses.set(func() { w.statuses.hold = hold })
-	w.drop(pod, "a", "d")
+	w.statuses.withLock(func() { w.statuses.block = hold })
+	w.deletePod(pod, "a", "d")
 	w.eventually(func() bool { return len(w.actual.GetNodesToUpdateStatusFor()) == 0 }, "the write must have begun")
 	w.pod("ns", "again", "a", disk("d"))
-	w.statuses.set(func() { w.statuses.hold = nil })
+	w.statuses.withLock(func() { w.statuses.block = nil })
 	close(hold)
-	w.idle()
-	w.eventually(func() bool { return w.statuses.lists1("a", "d") }, "it must be listed again")
+	w.waitIdle()
+	w.eventually(func() bool { return w.statuses.hasVolume("a", "d") }, "it must be listed again")
 	require.Zero(t, w.storage.count("detach d a"))
 	require.Equal(t, attached, w.actual.GetAttachState(unique("d"), "a"))
 }
@@ -209,80 +209,80 @@ func TestPodThatComesBackDuringTheWrite(t *testing.T) {
 // a failed detach leaves an uncertain attachment that is off the list, and is retried after a pause
 // during which the node's status is left alone.
 func TestFailedDetach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
-	pod := w.attachedOn("d", "a")
+	pod := w.attachAndMount("d", "a")
 	w.actual.SetVolumesMountedByNode(nil, "a") // stale: the API server knows better
-	w.drop(pod, "a", "d")
-	w.becomes("d", "a", uncertain)
-	w.idle()
+	w.deletePod(pod, "a", "d")
+	w.waitState("d", "a", uncertain)
+	w.waitIdle()
 	require.Zero(t, w.storage.count("detach d a"), "the check must have stopped it")
-	require.False(t, w.statuses.lists1("a", "d"))
+	require.False(t, w.statuses.hasVolume("a", "d"))
 	writes := 0
-	w.statuses.set(func() { writes = w.statuses.writes["a"] })
+	w.statuses.withLock(func() { writes = w.statuses.writes["a"] })
 	w.actual.SetVolumesMountedByNode([]corev1.UniqueVolumeName{unique("d")}, "a")
-	w.mounted("a")
-	w.idle()
-	w.statuses.set(func() { require.Equal(t, writes, w.statuses.writes["a"]) })
+	w.setMounted("a")
+	w.waitIdle()
+	w.statuses.withLock(func() { require.Equal(t, writes, w.statuses.writes["a"]) })
 	w.clock.Step(500 * time.Millisecond)
-	w.becomes("d", "a", detached)
+	w.waitState("d", "a", detached)
 }
 
 // operations on a shared volume run side by side, on an exclusive one they do not.
 func TestOperationsSideBySide(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	w.node("b")
 	hold := make(chan struct{})
-	w.storage.set(func() { w.storage.hold = hold })
+	w.storage.withLock(func() { w.storage.block = hold })
 	for _, node := range []types.NodeName{"a", "b"} {
 		w.pod("ns", "shared-"+string(node), node, disk("shared", corev1.ReadWriteMany))
 		w.pod("ns", "own-"+string(node), node, disk("own"))
 	}
 	w.eventually(func() bool { return w.storage.count("attach shared a")+w.storage.count("attach shared b") == 2 }, "shared")
 	w.eventually(func() bool { return w.storage.count("attach own a")+w.storage.count("attach own b") == 1 }, "own")
-	w.storage.set(func() { w.storage.hold = nil })
+	w.storage.withLock(func() { w.storage.block = nil })
 	close(hold)
-	w.becomes("shared", "a", attached)
-	w.becomes("shared", "b", attached)
-	w.idle()
+	w.waitState("shared", "a", attached)
+	w.waitState("shared", "b", attached)
+	w.waitIdle()
 	require.Empty(t, w.storage.problems)
 }
 
 // what is known by name only is detached by name; what nobody can detach does no harm.
 func TestVolumesKnownByName(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, name := range []corev1.UniqueVolumeName{unique("d"), "nonsense", "other/plugin/x"} {
 		_, err := w.actual.AddVolumeNode(name, nil, "a", "", true)
 		require.NoError(t, err)
 	}
 	w.node("a")
-	w.mounted("a")
+	w.setMounted("a")
 	w.start()
-	w.becomes("d", "a", detached)
-	w.idle()
+	w.waitState("d", "a", detached)
+	w.waitIdle()
 	w.eventually(func() bool {
 		n := 0
-		w.statuses.set(func() { n = len(w.statuses.lists["a"]) })
+		w.statuses.withLock(func() { n = len(w.statuses.lists["a"]) })
 		return n == 2
 	}, "the others must go back on the list")
 }
 
 // B-12, B-13: verification.
 func TestVerification(t *testing.T) {
-	w := newWorld(t, func(o *reconciler.Options) { o.SyncDuration = time.Minute })
+	w := newFixture(t, func(o *reconciler.Options) { o.SyncDuration = time.Minute })
 	w.start()
 	w.node("a")
-	w.attachedOn("d", "a")
-	w.idle()
+	w.attachAndMount("d", "a")
+	w.waitIdle()
 	require.Zero(t, w.storage.count("verify a"))
 	w.clock.Step(time.Minute + 2)
 	w.eventually(func() bool { return w.storage.count("verify a") == 1 }, "verification")
-	w.idle()
+	w.waitIdle()
 	require.Equal(t, 1, w.storage.count("attach d a"), "a storage that does not answer has lost nothing")
-	w.storage.set(func() {
+	w.storage.withLock(func() {
 		w.storage.verify = func(disk string, node types.NodeName) operationexecutor.Verdict {
 			if disk == "d" {
 				return operationexecutor.VerdictDetached
@@ -291,12 +291,12 @@ func TestVerification(t *testing.T) {
 		}
 	})
 	w.eventually(func() bool { w.clock.Step(time.Second); return w.storage.count("attach d a") == 2 }, "it must be attached again")
-	w.becomes("d", "a", attached)
+	w.waitState("d", "a", attached)
 }
 
 // A volume that drains from a node with many others costs the node few writes.
 func TestDrainIsFewWrites(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.start()
 	w.node("a")
 	pods := make(map[string]*corev1.Pod)
@@ -307,23 +307,23 @@ func TestDrainIsFewWrites(t *testing.T) {
 		pods[d] = w.pod("ns", d, "a", disk(d))
 	}
 	for _, d := range names {
-		w.becomes(d, "a", attached)
-		w.eventually(func() bool { return w.statuses.lists1("a", d) }, d)
+		w.waitState(d, "a", attached)
+		w.eventually(func() bool { return w.statuses.hasVolume("a", d) }, d)
 	}
-	w.mounted("a", names...)
+	w.setMounted("a", names...)
 	for d, pod := range pods {
-		w.drop(pod, "a", d)
+		w.deletePod(pod, "a", d)
 	}
-	w.idle()
+	w.waitIdle()
 	before := 0
 	hold := make(chan struct{})
-	w.statuses.set(func() { before = w.statuses.writes["a"]; w.statuses.hold = hold })
-	w.mounted("a")
-	w.idle()
-	w.statuses.set(func() { w.statuses.hold = nil })
+	w.statuses.withLock(func() { before = w.statuses.writes["a"]; w.statuses.block = hold })
+	w.setMounted("a")
+	w.waitIdle()
+	w.statuses.withLock(func() { w.statuses.block = nil })
 	close(hold)
 	for _, d := range names {
-		w.becomes(d, "a", detached)
+		w.waitState(d, "a", detached)
 	}
-	w.statuses.set(func() { require.LessOrEqual(t, w.statuses.writes["a"]-before, 2) })
+	w.statuses.withLock(func() { require.LessOrEqual(t, w.statuses.writes["a"]-before, 2) })
 }

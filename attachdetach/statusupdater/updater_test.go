@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-type setup struct {
+type fixture struct {
 	client  *fake.Clientset
 	actual  *cache.Actual
 	lister  toolscache.Indexer
@@ -32,8 +32,8 @@ type setup struct {
 	fail    map[string]error
 }
 
-func newSetup(t *testing.T, nodes ...string) *setup {
-	s := &setup{
+func newFixture(t *testing.T, nodes ...string) *fixture {
+	s := &fixture{
 		client: fake.NewClientset(), actual: cache.NewActualStateOfWorld(operationexecutor.Plugins{}, nil, nil),
 		lister: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, nil), fail: make(map[string]error),
 	}
@@ -54,14 +54,14 @@ func newSetup(t *testing.T, nodes ...string) *setup {
 	return s
 }
 
-func (s *setup) attach(t *testing.T, volume corev1.UniqueVolumeName, node types.NodeName) {
+func (s *fixture) attach(t *testing.T, volume corev1.UniqueVolumeName, node types.NodeName) {
 	_, err := s.actual.AddVolumeNode(volume, nil, node, "/dev/"+string(volume), true)
 	require.NoError(t, err)
 }
 
 // B-19: only flagged nodes are written, in full and in the same order each time.
 func TestWritesFlaggedNodesOnly(t *testing.T) {
-	s := newSetup(t, "a", "b")
+	s := newFixture(t, "a", "b")
 	s.attach(t, "w", "a")
 	s.attach(t, "v", "a")
 	s.attach(t, "u", "b")
@@ -87,7 +87,7 @@ func TestWritesFlaggedNodesOnly(t *testing.T) {
 
 // a node that is gone is no failure; one that fails does not keep others back, and is flagged again.
 func TestFailures(t *testing.T) {
-	s := newSetup(t, "a", "b", "c")
+	s := newFixture(t, "a", "b", "c")
 	for _, node := range []types.NodeName{"a", "b", "c", "gone"} {
 		s.attach(t, "v", node)
 	}

@@ -20,9 +20,9 @@ import (
 )
 
 // sync returns when what was told to the controller before has been dealt with: a disk of its own has been attached.
-func (w *world) sync() {
+func (w *fixture) sync() {
 	w.t.Helper()
-	w.set(func() { w.uid++ })
+	w.withLock(func() { w.uid++ })
 	name := "sync-" + string(rune('a'+w.uid%26)) + strings.Repeat("x", w.uid/26)
 	w.node(name + "-node")
 	w.disk(name)
@@ -30,7 +30,7 @@ func (w *world) sync() {
 	w.eventually(w.attachedAndReported(name, name+"-node"), "the controller must work")
 }
 
-func (w *world) update(pod *corev1.Pod) {
+func (w *fixture) update(pod *corev1.Pod) {
 	w.t.Helper()
 	require.NoError(w.t, w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace))
 }
@@ -45,7 +45,7 @@ func TestPodThatIsBeingDeletedKeepsItsVolumeWhileItRuns(t *testing.T) {
 		"ephemeral":      func(s *corev1.PodStatus, c []corev1.ContainerStatus) { s.EphemeralContainerStatuses = c },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.node("a")
 			w.disk("d")
 			w.start()
@@ -68,7 +68,7 @@ func TestPodThatIsBeingDeletedKeepsItsVolumeWhileItRuns(t *testing.T) {
 
 // R-73: a node can ask to keep volumes of Pods that have ended.
 func TestNodeThatKeepsTerminatedPodsVolumes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a", func(n *corev1.Node) { n.Annotations["volumes.kubernetes.io/keep-terminated-pod-volumes"] = "true" })
 	w.disk("d")
 	w.start()
@@ -84,7 +84,7 @@ func TestNodeThatKeepsTerminatedPodsVolumes(t *testing.T) {
 
 // R-75: a claim and a volume that do not name each other are not bound.
 func TestClaimMustBeItsVolumes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.start()
 	w.disk("d")
@@ -107,7 +107,7 @@ func TestClaimMustBeItsVolumes(t *testing.T) {
 
 // R-76: an ephemeral volume's claim has the Pod's name and the volume's, and counts only if the Pod owns it.
 func TestEphemeralVolume(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.start()
 	w.disk("web-scratch")
@@ -127,7 +127,7 @@ func TestEphemeralVolume(t *testing.T) {
 
 // R-78, B-15: a Pod of the same name with another identity has its own volumes, all of them, and no others.
 func TestPodReplacedUnderItsName(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.node("b")
 	for _, d := range []string{"d", "e", "f"} {
@@ -150,7 +150,7 @@ func TestPodReplacedUnderItsName(t *testing.T) {
 
 // R-93, R-95: what cannot be understood at the start keeps nothing else back, and is left alone.
 func TestStartWithWhatCannotBeUnderstood(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a", func(n *corev1.Node) {
 		n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "nonsense"}, {Name: unique("d"), DevicePath: ""}}
 	})
@@ -174,19 +174,19 @@ func TestStartWithWhatCannotBeUnderstood(t *testing.T) {
 
 // R-94: a controller that starts anew gives the node the whole time again.
 func TestUnmountTimerStartsAnewWithTheController(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.node("a")
 	w.disk("d")
 	w.start()
 	w.pod("web", "a", "d")
 	w.eventually(w.attachedAndReported("d", "a"), "first")
-	w.status("a", inUse(unique("d")))
-	w.status("a", notReady)
+	w.updateNodeStatus("a", inUse(unique("d")))
+	w.updateNodeStatus("a", notReady)
 	w.deletePod("web")
 	w.sync()
 	w.clock.Step(6 * time.Minute)
 	w.sync()
-	w.kill()
+	w.stopController()
 	w.start()
 	w.sync()
 	w.clock.Step(6 * time.Minute)
@@ -197,7 +197,7 @@ func TestUnmountTimerStartsAnewWithTheController(t *testing.T) {
 
 // R-49: events that the controller sends itself carry its name.
 func TestEventsCarryTheControllersName(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.ownEvents = true
 	w.node("a")
 	w.disk("d")
@@ -228,17 +228,17 @@ func TestControllerForSomeNodesSaysSo(t *testing.T) {
 		selector labels.Selector
 		says     bool
 	}{{labels.SelectorFromSet(labels.Set{"pool": "ours"}), true}, {nil, false}} {
-		w, log := newWorld(t), &lines{}
+		w, log := newFixture(t), &lines{}
 		w.logger = slog.New(slog.NewTextHandler(log, nil))
 		w.start(attachdetach.Config{NodeSelector: test.selector})
-		w.kill()
+		w.stopController()
 		require.Equal(t, test.says, strings.Contains(log.text.String(), `selector="pool=ours"`), log.text.String())
 	}
 }
 
 // A node that is taken from the controller is left as it is: its volumes are another's business from then on.
 func TestNodeThatIsTakenAway(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	ours := func(n *corev1.Node) { n.Labels = map[string]string{"pool": "ours"} }
 	w.node("a", ours)
 	w.disk("d")

@@ -22,10 +22,10 @@ const ReasonForcedDetach = "ForcedDetachVolume"
 // Options.MaxWaitForUnmount: a duration such as "90s". A bad one is as none; DisableForceDetachOnTimeout stands above it.
 const AnnMaxWaitForUnmount = "attachdetach.berth.dev/max-wait-for-unmount"
 
-// releasePatience is how long a volume may take to leave the node where nobody wants it any more before the Pods that
+// releaseGrace is how long a volume may take to leave the node where nobody wants it any more before the Pods that
 // wait for it elsewhere are told by an event: a kubelet tells at least every 10 s what it has unmounted. What moves in
 // the usual way raises no alarm.
-const releasePatience = 10 * time.Second
+const releaseGrace = 10 * time.Second
 
 // MaxWaitForUnmountOf is the Node's own limit, nil if it has none. The error says what is wrong with the annotation.
 func MaxWaitForUnmountOf(node *corev1.Node) (*time.Duration, error) {
@@ -63,10 +63,10 @@ func isOutOfService(node *corev1.Node) bool {
 // once for each Pod, and not while the volume is on its way in the usual time.
 func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
-	if e.o.Timeline != nil {
-		err := timeline.WithReason(errors.New(e.holders(want.VolumeName, others)), "VolumeHeld", "")
+	if e.options.Timeline != nil {
+		err := timeline.WithReason(errors.New(e.describeHolders(want.VolumeName, others)), "VolumeHeld", "")
 		for _, pod := range want.ScheduledPods {
-			span := e.o.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
+			span := e.options.Timeline.Mark(timeline.PodRef(pod), "attachdetach", timeline.StageAttach, name, err)
 			if len(others) > 0 {
 				span.SetCause(timeline.Ref{Kind: "Node", Name: string(others[0])})
 			}
@@ -75,34 +75,34 @@ func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAtt
 	if len(want.PodsToNotify) == 0 {
 		return
 	}
-	if until := e.releasedUntil(want.VolumeName, others); until.After(e.clock.Now()) {
-		e.times.set(pair, until)
+	if until := e.releaseDeadline(want.VolumeName, others); until.After(e.clock.Now()) {
+		e.wakeups.set(pair, until)
 		return
 	}
-	users := e.o.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
+	users := e.options.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
 	for _, pod := range want.PodsToNotify {
-		if e.o.Recorder != nil {
-			e.o.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
+		if e.options.Recorder != nil {
+			e.options.Recorder.Event(pod, corev1.EventTypeWarning, operationexecutor.ReasonFailedAttach,
 				multiAttachText(name, pod.Namespace, users))
 		}
 	}
-	e.o.Desired.MarkPodsNotified(want.VolumeName, want.NodeName, want.PodsToNotify)
-	e.log.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
+	e.options.Desired.MarkPodsNotified(want.VolumeName, want.NodeName, want.PodsToNotify)
+	e.logger.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
 }
 
-// releasedUntil is until when the nodes that nobody wants the volume on any more may take to let it go; zero if it is
+// releaseDeadline is until when the nodes that nobody wants the volume on any more may take to let it go; zero if it is
 // wanted on one of them.
-func (e *Engine) releasedUntil(name corev1.UniqueVolumeName, nodes []types.NodeName) time.Time {
+func (e *Engine) releaseDeadline(name corev1.UniqueVolumeName, nodes []types.NodeName) time.Time {
 	var until time.Time
 	for _, node := range nodes {
-		at, ok := e.o.Actual.GetAttachedVolume(name, node)
+		at, ok := e.options.Actual.GetAttachedVolume(name, node)
 		if !ok {
 			continue
 		}
-		if e.o.Desired.VolumeExists(name, node) || at.DetachRequestedTime.IsZero() {
+		if e.options.Desired.VolumeExists(name, node) || at.DetachRequestedTime.IsZero() {
 			return time.Time{}
 		}
-		if end := at.DetachRequestedTime.Add(releasePatience); end.After(until) {
+		if end := at.DetachRequestedTime.Add(releaseGrace); end.After(until) {
 			until = end
 		}
 	}
@@ -131,11 +131,11 @@ func multiAttachText(volumeName, namespace string, users []*corev1.Pod) string {
 		strings.Join(here, ", "), elsewhere)
 }
 
-// holders says who has the volume, since when, and what its release waits for.
-func (e *Engine) holders(name corev1.UniqueVolumeName, nodes []types.NodeName) string {
+// describeHolders says who has the volume, since when, and what its release waits for.
+func (e *Engine) describeHolders(name corev1.UniqueVolumeName, nodes []types.NodeName) string {
 	parts := make([]string, 0, len(nodes))
 	for _, node := range nodes {
-		at, ok := e.o.Actual.GetAttachedVolume(name, node)
+		at, ok := e.options.Actual.GetAttachedVolume(name, node)
 		if !ok {
 			continue
 		}
@@ -144,13 +144,13 @@ func (e *Engine) holders(name corev1.UniqueVolumeName, nodes []types.NodeName) s
 			state = "may be"
 		}
 		text := fmt.Sprintf("volume %s attached to node %q since %s, ", state, node, at.Since.UTC().Format("15:04:05"))
-		parts = append(parts, text+e.release(at, e.o.Desired.VolumeExists(name, node)))
+		parts = append(parts, text+e.describeRelease(at, e.options.Desired.VolumeExists(name, node)))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// release says what has to happen before the volume is free.
-func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
+// describeRelease says what has to happen before the volume is free.
+func (e *Engine) describeRelease(at cache.AttachedVolume, wanted bool) string {
 	switch node := e.nodeFacts(at.NodeName); {
 	case !e.manages(at.NodeName):
 		return "which another controller looks after: it is released when that one detaches it"
@@ -159,7 +159,7 @@ func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
 			"good, taint it with " + corev1.TaintNodeOutOfService
 	case wanted:
 		return "and pods on that node use it: it is released when they end"
-	case at.MountedByNode && e.o.DisableForceDetachOnTimeout:
+	case at.MountedByNode && e.options.DisableForceDetachOnTimeout:
 		return "and mounted there: it is released when the node has unmounted it; if the node is lost for good, " +
 			"taint it with " + corev1.TaintNodeOutOfService
 	case at.MountedByNode:
@@ -169,16 +169,16 @@ func (e *Engine) release(at cache.AttachedVolume, wanted bool) string {
 		}
 		return fmt.Sprintf("and mounted there: it is released when the node has unmounted it, or at %s if the node is "+
 			"not ready; if the node is lost for good, taint it with %s",
-			asked.Add(node.patience(e.limits)).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
+			asked.Add(node.unmountTimeout(e.limits)).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
 	}
 	return "and is being detached"
 }
 
-// forced counts and tells a detach that was not waited to be safe.
-func (e *Engine) forced(pair cache.VolumeNode, attached cache.AttachedVolume, reason string) {
-	e.o.OnForcedDetach(reason)
+// recordForcedDetach counts and tells a detach that was not waited to be safe.
+func (e *Engine) recordForcedDetach(pair cache.VolumeNode, attached cache.AttachedVolume, reason string) {
+	e.options.OnForcedDetach(reason)
 	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+
-		"to be down", e.nodeFacts(pair.Node).patience(e.limits))
+		"to be down", e.nodeFacts(pair.Node).unmountTimeout(e.limits))
 	if reason == reasonOutOfService {
 		assumed = "the node is tainted with " + corev1.TaintNodeOutOfService + ", so it is assumed to be down"
 	}
@@ -188,17 +188,17 @@ func (e *Engine) forced(pair cache.VolumeNode, attached cache.AttachedVolume, re
 	}
 	text := fmt.Sprintf("Detaching volume %q from node %q without waiting for it to be unmounted: %s. "+
 		"If it still runs, data may be lost", name, pair.Node, assumed)
-	e.log.Warn("forced detach", "volume", pair.Volume, "node", pair.Node, "reason", reason)
-	if e.o.Recorder == nil {
+	e.logger.Warn("forced detach", "volume", pair.Volume, "node", pair.Node, "reason", reason)
+	if e.options.Recorder == nil {
 		return
 	}
 	node := &corev1.ObjectReference{Kind: "Node", Name: string(pair.Node), UID: types.UID(pair.Node)}
-	e.o.Recorder.Event(node, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	e.options.Recorder.Event(node, corev1.EventTypeWarning, ReasonForcedDetach, text)
 	var waiting []types.NodeName
 	for other := range e.waiting[pair.Volume] {
 		waiting = append(waiting, other)
 	}
-	for _, pod := range e.o.Desired.GetVolumePodsOnNodes(waiting, pair.Volume) {
-		e.o.Recorder.Event(pod, corev1.EventTypeWarning, ReasonForcedDetach, text)
+	for _, pod := range e.options.Desired.GetVolumePodsOnNodes(waiting, pair.Volume) {
+		e.options.Recorder.Event(pod, corev1.EventTypeWarning, ReasonForcedDetach, text)
 	}
 }

@@ -24,37 +24,37 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// churn is a world in which everything goes wrong now and then: calls fail, or fail and take effect all the same, writes
+// randomFixture is a world in which everything goes wrong now and then: calls fail, or fail and take effect all the same, writes
 // of statuses fail, the controller's view of what is mounted is old, and the controller is killed and begins anew.
 //
 // The judges are the storage, which never may have an exclusive disk on two nodes nor lose one that is mounted, and
 // the kubelets, which mount what their node's list says and find it attached.
-type churn struct {
-	*world
+type randomFixture struct {
+	*fixture
 	rand  *rand.Rand
 	disks []*volume.Spec
 	nodes []types.NodeName
-	users map[types.UID]use
+	users map[types.UID]podUse
 	// records is the pairs for which an attach was begun and no detach has succeeded, as VolumeAttachments are. Guarded
 	// by storage.mu; mounted by statuses.mu, which is taken after it.
-	records map[cache.VolumeNode]*volume.Spec
-	mounted map[cache.VolumeNode]bool
-	faults  bool
-	kill    func()
+	records        map[cache.VolumeNode]*volume.Spec
+	mounted        map[cache.VolumeNode]bool
+	faults         bool
+	stopController func()
 	// faultRand is used by operations, under storage.mu; writeRand by writes, under statuses.mu.
 	faultRand, writeRand *rand.Rand
 }
 
-// use is a Pod that wants a disk on a node.
-type use struct {
+// podUse is a Pod that wants a disk on a node.
+type podUse struct {
 	pod  *corev1.Pod
 	spec *volume.Spec
 	node types.NodeName
 }
 
-func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
-	c := &churn{
-		world: newWorld(t), users: make(map[types.UID]use), records: make(map[cache.VolumeNode]*volume.Spec),
+func newRandomFixture(t *testing.T, seed uint64, nodes, disks int) *randomFixture {
+	c := &randomFixture{
+		fixture: newFixture(t), users: make(map[types.UID]podUse), records: make(map[cache.VolumeNode]*volume.Spec),
 		mounted: make(map[cache.VolumeNode]bool), faults: true,
 		rand: rand.New(rand.NewPCG(seed, 1)), faultRand: rand.New(rand.NewPCG(seed, 2)), writeRand: rand.New(rand.NewPCG(seed, 3)),
 	}
@@ -70,7 +70,7 @@ func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
 		c.nodes = append(c.nodes, name)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(name)}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		require.NoError(t, c.world.nodes.Update(node))
+		require.NoError(t, c.fixture.nodes.Update(node))
 	}
 	c.storage.attach = func(disk string, node types.NodeName) (bool, error) {
 		pair := cache.VolumeNode{Volume: unique(disk), Node: node}
@@ -79,7 +79,7 @@ func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
 	}
 	c.storage.detach = func(disk string, node types.NodeName) (bool, error) {
 		pair := cache.VolumeNode{Volume: unique(disk), Node: node}
-		c.statuses.set(func() {
+		c.statuses.withLock(func() {
 			if c.mounted[pair] {
 				c.storage.problems = append(c.storage.problems, "detaching "+pair.String()+", which is mounted")
 			}
@@ -96,18 +96,18 @@ func newChurn(t *testing.T, seed uint64, nodes, disks int) *churn {
 		}
 		return nil
 	}
-	c.begin()
+	c.startController()
 	return c
 }
 
-func (c *churn) specOf(name string) *volume.Spec {
+func (c *randomFixture) specOf(name string) *volume.Spec {
 	i, err := strconv.Atoi(name[len("disk"):])
 	require.NoError(c.t, err)
 	return c.disks[i]
 }
 
 // outcome is what becomes of a call: it works, fails, or fails although it took effect.
-func (c *churn) outcome() (done bool, err error) {
+func (c *randomFixture) outcome() (done bool, err error) {
 	if !c.faults {
 		return true, nil
 	}
@@ -120,12 +120,12 @@ func (c *churn) outcome() (done bool, err error) {
 	return true, nil
 }
 
-// begin starts a controller that knows nothing, and gives it what a controller reads at the start.
-func (c *churn) begin() {
+// startController starts a controller that knows nothing, and gives it what a controller reads at the start.
+func (c *randomFixture) startController() {
 	plugins := operationexecutor.Plugins{c.storage}
 	c.desired = cache.NewDesiredStateOfWorld(plugins)
 	c.actual = cache.NewActualStateOfWorld(plugins, c.clock, nil)
-	c.statuses.set(func() { c.statuses.actual = c.actual })
+	c.statuses.withLock(func() { c.statuses.actual = c.actual })
 	var err error
 	c.executor, err = operationexecutor.NewOperationExecutor(operationexecutor.Deps{
 		Plugins: plugins, Nodes: c.statuses.get, Clock: c.clock,
@@ -133,20 +133,20 @@ func (c *churn) begin() {
 	require.NoError(c.t, err)
 	c.engine, err = reconciler.New(reconciler.Options{
 		LoopPeriod: time.Hour, MaxWaitForUnmount: maxWait, Desired: c.desired, Actual: c.actual, Executor: c.executor,
-		Updater: c.statuses, Clock: c.clock, Nodes: corelisters.NewNodeLister(c.world.nodes),
+		Updater: c.statuses, Clock: c.clock, Nodes: corelisters.NewNodeLister(c.fixture.nodes),
 		OnForcedDetach: func(string) { c.t.Error("no detach may be forced: all nodes are healthy") },
 	})
 	require.NoError(c.t, err)
 	for _, node := range c.nodes {
 		c.desired.AddNode(node)
-		c.statuses.set(func() {
+		c.statuses.withLock(func() {
 			for _, at := range c.statuses.lists[node] {
 				_, err := c.actual.AddVolumeNode(at.Name, nil, node, at.DevicePath, true)
 				require.NoError(c.t, err)
 			}
 		})
 	}
-	c.storage.set(func() {
+	c.storage.withLock(func() {
 		for pair, spec := range c.records {
 			if c.actual.GetAttachState(pair.Volume, pair.Node) == detached {
 				require.NoError(c.t, c.actual.MarkVolumeAsUncertain(pair.Volume, spec, pair.Node))
@@ -154,7 +154,7 @@ func (c *churn) begin() {
 		}
 	})
 	for _, node := range c.nodes {
-		c.tellMounted(node)
+		c.reportMounted(node)
 	}
 	for uid, u := range c.users {
 		_, err := c.desired.AddPod(uid, u.pod, u.spec, u.node)
@@ -164,19 +164,19 @@ func (c *churn) begin() {
 	done := make(chan error, 1)
 	engine := c.engine
 	go func() { done <- engine.Start(ctx) }()
-	c.kill = func() { cancel(); require.NoError(c.t, <-done) }
+	c.stopController = func() { cancel(); require.NoError(c.t, <-done) }
 }
 
-// tellMounted brings the controller's view of the node up to date.
-func (c *churn) tellMounted(node types.NodeName) {
+// reportMounted brings the controller's view of the node up to date.
+func (c *randomFixture) reportMounted(node types.NodeName) {
 	var names []corev1.UniqueVolumeName
-	c.statuses.set(func() { names = slices.Clone(c.statuses.inUse[node]) })
+	c.statuses.withLock(func() { names = slices.Clone(c.statuses.inUse[node]) })
 	c.actual.SetVolumesMountedByNode(names, node)
 }
 
 // kubelet does what the node's kubelet does: it says what it is going to use, mounts what is listed, and unmounts what
 // no Pod uses before it says so.
-func (c *churn) kubelet(node types.NodeName) {
+func (c *randomFixture) kubelet(node types.NodeName) {
 	want := make(map[corev1.UniqueVolumeName]bool)
 	for _, u := range c.users {
 		if u.node == node {
@@ -210,7 +210,7 @@ func (c *churn) kubelet(node types.NodeName) {
 }
 
 // step does one random thing.
-func (c *churn) step() {
+func (c *randomFixture) step() {
 	node := c.nodes[c.rand.IntN(len(c.nodes))]
 	switch n := c.rand.IntN(100); {
 	case n < 30: // a Pod comes
@@ -218,27 +218,27 @@ func (c *churn) step() {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: fmt.Sprint("p", c.pods), UID: types.UID(fmt.Sprint("uid-", c.pods)),
 		}}
-		u := use{pod: pod, spec: c.disks[c.rand.IntN(len(c.disks))], node: node}
+		u := podUse{pod: pod, spec: c.disks[c.rand.IntN(len(c.disks))], node: node}
 		c.users[pod.UID] = u
 		_, err := c.desired.AddPod(pod.UID, pod, u.spec, node)
 		require.NoError(c.t, err)
 	case n < 60: // a Pod goes
-		c.dropOne()
+		c.deleteRandomPod()
 	case n < 80:
 		c.kubelet(node)
 	case n < 92:
-		c.tellMounted(node)
+		c.reportMounted(node)
 	case n < 99:
 		c.clock.Step(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
 	default:
 		if c.rand.IntN(5) == 0 {
-			c.kill()
-			c.begin()
+			c.stopController()
+			c.startController()
 		}
 	}
 }
 
-func (c *churn) dropOne() {
+func (c *randomFixture) deleteRandomPod() {
 	var uids []types.UID
 	for uid := range c.users {
 		uids = append(uids, uid)
@@ -253,22 +253,22 @@ func (c *churn) dropOne() {
 	c.desired.DeletePod(uid, unique(u.spec.Name), u.node)
 }
 
-// settled steps through time until f holds.
-func (c *churn) settled(f func() bool, what string) {
+// stepUntil steps through time until f holds.
+func (c *randomFixture) stepUntil(f func() bool, what string) {
 	c.t.Helper()
 	c.eventually(func() bool {
 		for _, node := range c.nodes {
 			c.kubelet(node)
-			c.tellMounted(node)
+			c.reportMounted(node)
 		}
 		c.clock.Step(time.Second)
 		return f()
 	}, what)
 }
 
-func (c *churn) check() {
+func (c *randomFixture) check() {
 	c.t.Helper()
-	c.storage.set(func() { require.Empty(c.t, c.storage.problems) })
+	c.storage.withLock(func() { require.Empty(c.t, c.storage.problems) })
 }
 
 func TestChurn(t *testing.T) {
@@ -282,21 +282,21 @@ func TestChurn(t *testing.T) {
 		steps = 3000
 	}
 	t.Logf("CHURN_SEED=%d", seed)
-	c := newChurn(t, seed, 50, 500)
-	defer func() { c.kill() }()
+	c := newRandomFixture(t, seed, 50, 500)
+	defer func() { c.stopController() }()
 	for range steps {
 		c.step()
 		runtime.Gosched() // or the steps are over before the reconciler has done much
 	}
 	c.check()
-	c.storage.set(func() {
+	c.storage.withLock(func() {
 		t.Logf("%d calls to the storage", len(c.storage.calls))
 		require.Greater(t, len(c.storage.calls), steps/50, "the storage must have had work")
 	})
 
 	// Every shared disk that is wanted gets attached, and every exclusive one to one of the nodes that want it.
-	c.storage.set(func() { c.statuses.set(func() { c.faults = false }) })
-	c.settled(func() bool {
+	c.storage.withLock(func() { c.statuses.withLock(func() { c.faults = false }) })
+	c.stepUntil(func() bool {
 		for _, u := range c.users {
 			nodes := c.actual.GetNodesForAttachedVolume(unique(u.spec.Name))
 			if len(nodes) == 0 || operationexecutor.IsMultiAttachAllowed(u.spec) && !slices.Contains(nodes, u.node) {
@@ -309,16 +309,16 @@ func TestChurn(t *testing.T) {
 
 	// When nobody wants anything, nothing is left anywhere.
 	for len(c.users) > 0 {
-		c.dropOne()
+		c.deleteRandomPod()
 	}
-	c.settled(func() bool {
+	c.stepUntil(func() bool {
 		left := len(c.actual.GetAttachedVolumes())
-		c.storage.set(func() {
+		c.storage.withLock(func() {
 			left += len(c.records)
 			for _, nodes := range c.storage.on {
 				left += len(nodes)
 			}
-			c.statuses.set(func() {
+			c.statuses.withLock(func() {
 				for _, list := range c.statuses.lists {
 					left += len(list)
 				}

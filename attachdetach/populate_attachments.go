@@ -11,24 +11,24 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// attachment makes the actual state of the world match a VolumeAttachment that this controller did not just change:
+// syncAttachment makes the actual state of the world match a VolumeAttachment that this controller did not just change:
 // while an operation on the volume is pending, that operation settles it.
-func (f *feeder) attachment(name string) {
-	va, err := f.objects.attached.Get(name)
+func (f *populator) syncAttachment(name string) {
+	va, err := f.listers.attachmentLister.Get(name)
 	if apierrors.IsNotFound(err) {
-		f.attachmentGone(name)
+		f.onAttachmentDeleted(name)
 		return
 	}
 	if err != nil {
-		f.logListing("volume attachments", err)
+		f.logListError("volume attachments", err)
 		return
 	}
-	spec, pair, ok := f.pairOf(va)
+	spec, pair, ok := f.resolveAttachment(va)
 	if !ok {
 		return
 	}
 	f.attachments[name] = pair
-	if f.postponed(pair, name) {
+	if f.deferWhilePending(pair, name) {
 		return
 	}
 	attached, known := f.actual.GetAttachedVolume(pair.Volume, pair.Node)
@@ -36,19 +36,19 @@ func (f *feeder) attachment(name string) {
 	switch {
 	case !known || attached.VolumeSpec == nil && !attached.Confirmed:
 		if err := f.actual.MarkVolumeAsUncertain(pair.Volume, spec, pair.Node); err != nil {
-			f.log.Error("cannot take over volume attachment", "attachment", name, "error", err)
+			f.logger.Error("cannot take over volume attachment", "attachment", name, "error", err)
 		}
 	case attached.Confirmed && !isAttached:
 		f.actual.ApplyVerdict(pair.Volume, pair.Node, attached.Generation, operationexecutor.VerdictUncertain)
 	case !attached.Confirmed && isAttached:
-		f.retry(pair, spec)
+		f.retryNow(pair, spec)
 	}
 }
 
-// attachmentGone is for a VolumeAttachment that is not there (any more): the one proof that nothing is attached.
-func (f *feeder) attachmentGone(name string) {
+// onAttachmentDeleted is for a VolumeAttachment that is not there (any more): the one proof that nothing is attached.
+func (f *populator) onAttachmentDeleted(name string) {
 	pair, ok := f.attachments[name]
-	if !ok || f.postponed(pair, name) {
+	if !ok || f.deferWhilePending(pair, name) {
 		return
 	}
 	delete(f.attachments, name)
@@ -57,46 +57,46 @@ func (f *feeder) attachmentGone(name string) {
 		return
 	}
 	f.actual.ApplyVerdict(pair.Volume, pair.Node, attached.Generation, operationexecutor.VerdictDetached)
-	f.retry(pair, attached.VolumeSpec)
+	f.retryNow(pair, attached.VolumeSpec)
 }
 
-// retry ends the pause after failures, because what has happened makes success likely.
-func (f *feeder) retry(pair cache.VolumeNode, spec *volume.Spec) {
+// retryNow ends the pause after failures, because what has happened makes success likely.
+func (f *populator) retryNow(pair cache.VolumeNode, spec *volume.Spec) {
 	f.executor.ForgetFailures(pair.Volume, operationexecutor.OperationNode(spec, pair.Node))
 	f.engine.Recheck(pair)
 }
 
-// postponed reports whether an operation on the pair's volume is pending; then the VolumeAttachment is looked at
+// deferWhilePending reports whether an operation on the pair's volume is pending; then the VolumeAttachment is looked at
 // again after that.
-func (f *feeder) postponed(pair cache.VolumeNode, name string) bool {
+func (f *populator) deferWhilePending(pair cache.VolumeNode, name string) bool {
 	if !f.executor.IsOperationPending(pair.Volume, pair.Node) {
 		return false
 	}
-	if f.deferred[pair.Volume] == nil {
-		f.deferred[pair.Volume] = make(map[string]struct{})
+	if f.deferredAttachments[pair.Volume] == nil {
+		f.deferredAttachments[pair.Volume] = make(map[string]struct{})
 	}
-	f.deferred[pair.Volume][name] = struct{}{}
+	f.deferredAttachments[pair.Volume][name] = struct{}{}
 	// It may have ended in between, and then nothing would bring this back.
 	return f.executor.IsOperationPending(pair.Volume, pair.Node)
 }
 
-// pairOf finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
+// resolveAttachment finds the volume of a VolumeAttachment. Those of other kinds, of volumes that are gone and of drivers that need
 // no attachment are left alone, as are those of nodes of which nobody can say whether another controller had them. Those
 // of nodes that have another controller count: an exclusive volume that is there must not be attached here.
-func (f *feeder) pairOf(va *storagev1.VolumeAttachment) (*volume.Spec, cache.VolumeNode, bool) {
+func (f *populator) resolveAttachment(va *storagev1.VolumeAttachment) (*volume.Spec, cache.VolumeNode, bool) {
 	none := func(reason string) (*volume.Spec, cache.VolumeNode, bool) {
-		f.log.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)
+		f.logger.Debug("volume attachment is left alone", "attachment", va.Name, "node", va.Spec.NodeName, "reason", reason)
 		return nil, cache.VolumeNode{}, false
 	}
 	if va.Spec.Source.PersistentVolumeName == nil {
 		return none("it names no persistent volume")
 	}
 	if f.config.NodeSelector != nil {
-		if _, err := f.objects.nodes.Get(va.Spec.NodeName); err != nil {
+		if _, err := f.listers.nodes.Get(va.Spec.NodeName); err != nil {
 			return none("its node is gone, and may have been another controller's")
 		}
 	}
-	pv, err := f.objects.volumes.Get(*va.Spec.Source.PersistentVolumeName)
+	pv, err := f.listers.volumes.Get(*va.Spec.Source.PersistentVolumeName)
 	if err != nil {
 		return none("its persistent volume is gone")
 	}

@@ -32,14 +32,14 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	driver  = "disk.example.com"
-	soon    = time.Minute
-	tick    = 2 * time.Millisecond
-	managed = "volumes.kubernetes.io/controller-managed-attach-detach"
+	driver       = "disk.example.com"
+	testTimeout  = time.Minute
+	pollInterval = 2 * time.Millisecond
+	managed      = "volumes.kubernetes.io/controller-managed-attach-detach"
 )
 
-// world is an API server in memory with an attacher, and a controller that can be started again.
-type world struct {
+// fixture is an API server in memory with an attacher, and a controller that can be started again.
+type fixture struct {
 	t        *testing.T
 	client   *fake.Clientset
 	clock    *testclock.FakeClock
@@ -53,16 +53,16 @@ type world struct {
 
 	claimChanged func(namespace, name string) // of the next controller; may be nil
 
-	mu       sync.Mutex // guards the attacher's settings below
-	fail     string     // the attachError that it answers with
-	dead     bool       // it does nothing
-	patches  map[string]int
-	uid      int
-	attached map[string]bool // by attachment name, what the storage has
+	mu              sync.Mutex // guards the attacher's settings below
+	attachError     string     // the attachError that it answers with
+	attacherStopped bool       // it does nothing
+	patches         map[string]int
+	uid             int
+	attached        map[string]bool // by attachment name, what the storage has
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{
 		t: t, client: fake.NewClientset(), clock: testclock.NewFakeClock(time.Now()), events: record.NewFakeRecorder(10000),
 		registry: prometheus.NewRegistry(), patches: make(map[string]int), attached: make(map[string]bool),
 	}
@@ -87,39 +87,39 @@ func newWorld(t *testing.T) *world {
 	})
 	w.client.PrependWatchReactor("*", w.watchCopies)
 	w.attacher()
-	t.Cleanup(func() { w.kill() })
+	t.Cleanup(func() { w.stopController() })
 	return w
 }
 
 // watchCopies watches as the fake client does, but hands out copies: of what is there at the beginning that one gives its
 // own objects, and informers change what they get.
-func (w *world) watchCopies(action clienttesting.Action) (bool, watch.Interface, error) {
+func (w *fixture) watchCopies(action clienttesting.Action) (bool, watch.Interface, error) {
 	watcher, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace(),
 		action.(clienttesting.WatchActionImpl).ListOptions)
 	if err != nil {
 		return true, nil, err
 	}
-	c := &copies{Interface: watcher, out: make(chan watch.Event), done: make(chan struct{})}
+	c := &copyingWatch{Interface: watcher, out: make(chan watch.Event), done: make(chan struct{})}
 	go c.run()
 	return true, c, nil
 }
 
-// copies is a watch with objects of the watcher's own.
-type copies struct {
+// copyingWatch is a watch with objects of the watcher's own.
+type copyingWatch struct {
 	watch.Interface
 	out  chan watch.Event
 	once sync.Once
 	done chan struct{}
 }
 
-func (c *copies) ResultChan() <-chan watch.Event { return c.out }
+func (c *copyingWatch) ResultChan() <-chan watch.Event { return c.out }
 
-func (c *copies) Stop() {
+func (c *copyingWatch) Stop() {
 	c.once.Do(func() { close(c.done) })
 	c.Interface.Stop()
 }
 
-func (c *copies) run() {
+func (c *copyingWatch) run() {
 	defer close(c.out)
 	for event := range c.Interface.ResultChan() {
 		event.Object = event.Object.DeepCopyObject()
@@ -132,7 +132,7 @@ func (c *copies) run() {
 }
 
 // deleteAttachment does what finalizers do: the object gets a deletion time and the attacher removes it.
-func (w *world) deleteAttachment(action clienttesting.Action) (bool, runtime.Object, error) {
+func (w *fixture) deleteAttachment(action clienttesting.Action) (bool, runtime.Object, error) {
 	name := action.(clienttesting.DeleteAction).GetName()
 	obj, err := w.client.Tracker().Get(action.GetResource(), "", name)
 	if err != nil {
@@ -150,47 +150,47 @@ func (w *world) deleteAttachment(action clienttesting.Action) (bool, runtime.Obj
 }
 
 // attacher is what the driver's attacher does: it answers each VolumeAttachment.
-func (w *world) attacher() {
+func (w *fixture) attacher() {
 	watcher, err := w.client.StorageV1().VolumeAttachments().Watch(context.Background(), metav1.ListOptions{})
 	require.NoError(w.t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for event := range watcher.ResultChan() {
 			if va, ok := event.Object.(*storagev1.VolumeAttachment); ok && event.Type != watch.Deleted {
-				w.answer(va.DeepCopy())
+				w.runAttacherOn(va.DeepCopy())
 			}
 		}
 	})
 	w.t.Cleanup(func() { watcher.Stop(); running.Wait() })
 }
 
-func (w *world) answer(va *storagev1.VolumeAttachment) {
+func (w *fixture) runAttacherOn(va *storagev1.VolumeAttachment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	resource := storagev1.SchemeGroupVersion.WithResource("volumeattachments")
 	switch {
-	case w.dead:
+	case w.attacherStopped:
 	case va.DeletionTimestamp != nil:
 		delete(w.attached, va.Name)
 		_ = w.client.Tracker().Delete(resource, "", va.Name)
-	case w.fail != "" && va.Status.AttachError == nil:
-		va.Status.AttachError = &storagev1.VolumeError{Time: metav1.Now(), Message: w.fail}
+	case w.attachError != "" && va.Status.AttachError == nil:
+		va.Status.AttachError = &storagev1.VolumeError{Time: metav1.Now(), Message: w.attachError}
 		_ = w.client.Tracker().Update(resource, va, "")
-	case w.fail == "" && !va.Status.Attached:
+	case w.attachError == "" && !va.Status.Attached:
 		w.attached[va.Name] = true
 		va.Status = storagev1.VolumeAttachmentStatus{Attached: true}
 		_ = w.client.Tracker().Update(resource, va, "")
 	}
 }
 
-func (w *world) set(f func()) {
+func (w *fixture) withLock(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
 // start runs a controller, and waits until it is ready.
-func (w *world) start(configs ...attachdetach.Config) {
+func (w *fixture) start(configs ...attachdetach.Config) {
 	var config attachdetach.Config
 	for _, c := range configs {
 		config = c
@@ -211,19 +211,19 @@ func (w *world) start(configs ...attachdetach.Config) {
 	w.eventually(func() bool { return c.Ready() == nil }, "the controller must become ready")
 }
 
-func (w *world) kill() {
+func (w *fixture) stopController() {
 	if w.stop != nil {
 		w.stop()
 		w.stop = nil
 	}
 }
 
-func (w *world) eventually(f func() bool, what string) {
+func (w *fixture) eventually(f func() bool, what string) {
 	w.t.Helper()
-	require.Eventually(w.t, f, soon, tick, what)
+	require.Eventually(w.t, f, testTimeout, pollInterval, what)
 }
 
-func (w *world) node(name string, change ...func(*corev1.Node)) {
+func (w *fixture) node(name string, change ...func(*corev1.Node)) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name + "-uid"), Annotations: map[string]string{managed: "true"},
 	}}
@@ -235,8 +235,8 @@ func (w *world) node(name string, change ...func(*corev1.Node)) {
 	require.NoError(w.t, err)
 }
 
-// status changes a node's status as its kubelet, or an operator, does.
-func (w *world) status(name string, change func(*corev1.Node)) {
+// updateNodeStatus changes a node's status as its kubelet, or an operator, does.
+func (w *fixture) updateNodeStatus(name string, change func(*corev1.Node)) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,7 +266,7 @@ func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
 func notReady(node *corev1.Node) { node.Status.Conditions[0].Status = corev1.ConditionUnknown }
 
 // disk makes a claim and its PersistentVolume, bound to each other.
-func (w *world) disk(name string, modes ...corev1.PersistentVolumeAccessMode) {
+func (w *fixture) disk(name string, modes ...corev1.PersistentVolumeAccessMode) {
 	if len(modes) == 0 {
 		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
@@ -288,12 +288,12 @@ func unique(disk string) corev1.UniqueVolumeName {
 	return operationexecutor.UniqueVolumeName(csi.PluginName, csi.VolumeName(driver, disk))
 }
 
-func (w *world) pod(name, node string, claims ...string) *corev1.Pod {
-	w.set(func() { w.uid++ })
+func (w *fixture) pod(name, node string, claims ...string) *corev1.Pod {
+	w.withLock(func() { w.uid++ })
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: name,
 	}}
-	w.set(func() { pod.UID = types.UID(fmt.Sprint(name, "-uid-", w.uid)) })
+	w.withLock(func() { pod.UID = types.UID(fmt.Sprint(name, "-uid-", w.uid)) })
 	pod.Spec.NodeName = node
 	for _, claim := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
@@ -305,12 +305,12 @@ func (w *world) pod(name, node string, claims ...string) *corev1.Pod {
 	return pod
 }
 
-func (w *world) deletePod(name string) {
+func (w *fixture) deletePod(name string) {
 	require.NoError(w.t, w.client.CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{}))
 }
 
 // attachment is the VolumeAttachment of the disk on the node, nil if there is none.
-func (w *world) attachment(disk, node string) *storagev1.VolumeAttachment {
+func (w *fixture) attachment(disk, node string) *storagev1.VolumeAttachment {
 	va, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(),
 		csi.AttachmentName(driver, disk, types.NodeName(node)), metav1.GetOptions{})
 	if err != nil {
@@ -320,7 +320,7 @@ func (w *world) attachment(disk, node string) *storagev1.VolumeAttachment {
 }
 
 // reported says whether the node's status lists the disk.
-func (w *world) reported(disk, node string) bool {
+func (w *fixture) reported(disk, node string) bool {
 	n, err := w.client.CoreV1().Nodes().Get(context.Background(), node, metav1.GetOptions{})
 	if err != nil {
 		return false
@@ -333,31 +333,31 @@ func (w *world) reported(disk, node string) bool {
 	return false
 }
 
-func (w *world) attachedAndReported(disk, node string) func() bool {
+func (w *fixture) attachedAndReported(disk, node string) func() bool {
 	return func() bool {
 		va := w.attachment(disk, node)
 		return va != nil && va.Status.Attached && w.reported(disk, node)
 	}
 }
 
-func (w *world) released(disk, node string) func() bool {
+func (w *fixture) released(disk, node string) func() bool {
 	return func() bool { return w.attachment(disk, node) == nil && !w.reported(disk, node) }
 }
 
-// event waits for an event that has the text in it.
-func (w *world) event() string {
+// nextEvent waits for an event that has the text in it.
+func (w *fixture) nextEvent() string {
 	w.t.Helper()
 	select {
 	case text := <-w.events.Events:
 		return text
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		w.t.Fatal("no event came")
 		return ""
 	}
 }
 
-// told steps the clock until the next event, which must have the text.
-func (w *world) told(text string) {
+// stepUntilEvent steps the clock until the next event, which must have the text.
+func (w *fixture) stepUntilEvent(text string) {
 	w.t.Helper()
 	w.eventually(func() bool {
 		w.clock.Step(time.Second)
@@ -367,7 +367,7 @@ func (w *world) told(text string) {
 }
 
 // metric is the value of the metric that has a label with the value; 0 if there is none.
-func (w *world) metric(name, label string) float64 {
+func (w *fixture) metric(name, label string) float64 {
 	families, err := w.registry.Gather()
 	require.NoError(w.t, err)
 	for _, family := range families {

@@ -17,11 +17,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// answer makes the driver and the VolumeAttachment's status match the VolumeAttachment.
-func (a *Attacher) answer(ctx context.Context, name string) error {
+// syncAttachment makes the driver and the VolumeAttachment's status match the VolumeAttachment.
+func (a *Attacher) syncAttachment(ctx context.Context, name string) error {
 	va, err := a.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
-		a.cleared(name)
+		a.clearMissing(name)
 		return nil
 	}
 	if err != nil {
@@ -31,16 +31,16 @@ func (a *Attacher) answer(ctx context.Context, name string) error {
 	case va.Spec.Attacher != a.config.DriverName:
 		return nil
 	case va.DeletionTimestamp != nil:
-		a.cleared(name)
+		a.clearMissing(name)
 		return a.detach(ctx, va)
-	case va.Status.Attached && !a.suspected(va):
-		a.cleared(name)
+	case va.Status.Attached && !a.isMissing(va):
+		a.clearMissing(name)
 		return nil
 	}
 	if err := a.attach(ctx, va); err != nil {
 		return err
 	}
-	a.cleared(name)
+	a.clearMissing(name)
 	return nil
 }
 
@@ -57,7 +57,7 @@ func (a *Attacher) attach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		cancel()
 	}
 	if err != nil {
-		return a.fail(ctx, va, "attachError", err, va.Status.Attached)
+		return a.recordError(ctx, va, "attachError", err, va.Status.Attached)
 	}
 	return a.patch(ctx, va.Name, map[string]any{"status": map[string]any{
 		"attached": true, "attachmentMetadata": response.GetPublishContext(), "attachError": nil,
@@ -104,7 +104,7 @@ func (a *Attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment) e
 		cancel()
 	}
 	if err != nil {
-		return a.fail(ctx, va, "detachError", err, false)
+		return a.recordError(ctx, va, "detachError", err, false)
 	}
 	left := slices.DeleteFunc(slices.Clone(va.Finalizers), func(f string) bool { return f == a.finalizer })
 	err = a.patch(ctx, va.Name, map[string]any{"metadata": map[string]any{
@@ -212,8 +212,8 @@ func capability(pv *corev1.PersistentVolume) *csi.VolumeCapability {
 	return c
 }
 
-// fail writes the error into the status and returns it. lost says that the volume is not attached any more.
-func (a *Attacher) fail(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
+// recordError writes the error into the status and returns it. lost says that the volume is not attached any more.
+func (a *Attacher) recordError(ctx context.Context, va *storagev1.VolumeAttachment, field string, err error, lost bool) error {
 	told := storagev1.VolumeError{Time: metav1.NewTime(a.deps.Clock.Now()), Message: err.Error()}
 	if code := status.Code(err); code != codes.Unknown { // Unknown: it is no answer of the driver's
 		told.ErrorCode = ptr.To(int32(code))

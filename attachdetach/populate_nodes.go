@@ -30,7 +30,7 @@ type nodeState struct {
 	inUse          []corev1.UniqueVolumeName
 }
 
-func stateOf(node *corev1.Node) nodeState {
+func nodeStateOf(node *corev1.Node) nodeState {
 	state := nodeState{
 		uid: node.UID, attached: node.Status.VolumesAttached, inUse: node.Status.VolumesInUse,
 		maxWait:        node.Annotations[reconciler.AnnMaxWaitForUnmount],
@@ -47,41 +47,41 @@ func stateOf(node *corev1.Node) nodeState {
 	return state
 }
 
-// selected reports whether the controller works for the node.
-func (f *feeder) selected(node *corev1.Node) bool {
+// isSelected reports whether the controller works for the node.
+func (f *populator) isSelected(node *corev1.Node) bool {
 	return f.config.NodeSelector == nil || f.config.NodeSelector.Matches(labels.Set(node.Labels))
 }
 
-// node makes the worlds match the Node.
-func (f *feeder) node(name string) {
+// syncNode makes the worlds match the Node.
+func (f *populator) syncNode(name string) {
 	nodeName := types.NodeName(name)
-	node, err := f.objects.nodes.Get(name)
+	node, err := f.listers.nodes.Get(name)
 	if err != nil { // it does not exist
 		delete(f.nodes, nodeName)
-		f.endNode(nodeName)
+		f.unmanageNode(nodeName)
 		f.engine.NodeChanged(nodeName)
 		return
 	}
 	_, managed := node.Annotations[managedAnnotation]
-	if f.foreign.set(nodeName, !f.selected(node)) {
+	if f.foreign.set(nodeName, !f.isSelected(node)) {
 		f.engine.NodeChanged(nodeName)
 	}
-	if managed = managed && f.selected(node); managed {
-		delete(f.ending, nodeName)
+	if managed = managed && f.isSelected(node); managed {
+		delete(f.unmanaging, nodeName)
 	} else {
-		f.endNode(nodeName)
-		if !f.selected(node) {
+		f.unmanageNode(nodeName)
+		if !f.isSelected(node) {
 			return
 		}
 	}
 	before, known := f.nodes[nodeName]
-	now := stateOf(node)
+	now := nodeStateOf(node)
 	f.nodes[nodeName] = now
 	if managed && !f.desired.NodeExists(nodeName) {
 		f.desired.AddNode(nodeName)
-		f.podsBy(indexByNode, name)
+		f.syncPodsByIndex(indexByNode, name)
 	} else if known && before.keepTerminated != now.keepTerminated {
-		f.podsBy(indexByNode, name)
+		f.syncPodsByIndex(indexByNode, name)
 	}
 	f.actual.SetVolumesMountedByNode(now.inUse, nodeName)
 	f.retryUnmounted(nodeName, before.inUse, now.inUse)
@@ -90,7 +90,7 @@ func (f *feeder) node(name string) {
 	}
 	if before.maxWait != now.maxWait {
 		if _, err := reconciler.MaxWaitForUnmountOf(node); err != nil {
-			f.log.Warn("the node's own limit does not count", "error", err)
+			f.logger.Warn("the node's own limit does not count", "error", err)
 		}
 	}
 	if !known || before.uid != now.uid || before.ready != now.ready || before.outOfService != now.outOfService ||
@@ -100,7 +100,7 @@ func (f *feeder) node(name string) {
 }
 
 // retryUnmounted has volumes that the node has let go detached at once, even if that failed before because it had not.
-func (f *feeder) retryUnmounted(node types.NodeName, before, now []corev1.UniqueVolumeName) {
+func (f *populator) retryUnmounted(node types.NodeName, before, now []corev1.UniqueVolumeName) {
 	if slices.Equal(before, now) {
 		return
 	}
@@ -113,7 +113,7 @@ func (f *feeder) retryUnmounted(node types.NodeName, before, now []corev1.Unique
 			continue
 		}
 		if attached, ok := f.actual.GetAttachedVolume(name, node); ok {
-			f.retry(cache.VolumeNode{Volume: name, Node: node}, attached.VolumeSpec)
+			f.retryNow(cache.VolumeNode{Volume: name, Node: node}, attached.VolumeSpec)
 		}
 	}
 }
@@ -149,11 +149,11 @@ func (s *nodeSet) has(node types.NodeName) bool {
 	return ok
 }
 
-// endNode ends the management of the node, now or when its last Pod with volumes is gone.
-func (f *feeder) endNode(name types.NodeName) {
+// unmanageNode ends the management of the node, now or when its last Pod with volumes is gone.
+func (f *populator) unmanageNode(name types.NodeName) {
 	if err := f.desired.DeleteNode(name); err != nil {
-		f.ending[name] = struct{}{}
+		f.unmanaging[name] = struct{}{}
 		return
 	}
-	delete(f.ending, name)
+	delete(f.unmanaging, name)
 }

@@ -29,36 +29,36 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	maxWait = 6 * time.Minute
-	soon    = time.Minute
-	tick    = time.Millisecond
+	maxWait      = 6 * time.Minute
+	testTimeout  = time.Minute
+	pollInterval = time.Millisecond
 )
 
-// storage is disks in memory, as a plugin. It judges: no exclusive disk is ever on two nodes.
-type storage struct {
+// fakeStorage is disks in memory, as a plugin. It judges: no exclusive disk is ever on two nodes.
+type fakeStorage struct {
 	mu       sync.Mutex
 	on       map[string]map[types.NodeName]bool // by disk
 	calls    []string
 	attach   func(disk string, node types.NodeName) (done bool, err error) // what happens instead, if not nil
 	detach   func(disk string, node types.NodeName) (done bool, err error)
-	hold     chan struct{} // if not nil, calls wait until it is closed
+	block    chan struct{} // if not nil, calls wait until it is closed
 	problems []string
 	verify   func(disk string, node types.NodeName) operationexecutor.Verdict
 }
 
-var _ operationexecutor.AttachablePlugin = (*storage)(nil)
+var _ operationexecutor.AttachablePlugin = (*fakeStorage)(nil)
 
-func newStorage() *storage { return &storage{on: make(map[string]map[types.NodeName]bool)} }
+func newFakeStorage() *fakeStorage { return &fakeStorage{on: make(map[string]map[types.NodeName]bool)} }
 
-func (s *storage) Name() string { return "test/disk" }
+func (s *fakeStorage) Name() string { return "test/disk" }
 
-func (s *storage) CanAttach(spec *volume.Spec) (bool, error) {
+func (s *fakeStorage) CanAttach(spec *volume.Spec) (bool, error) {
 	return spec.PV != nil && spec.PV.Spec.GCEPersistentDisk != nil, nil
 }
 
-func (s *storage) VolumeName(spec *volume.Spec) (string, error) { return spec.PV.Name, nil }
+func (s *fakeStorage) VolumeName(spec *volume.Spec) (string, error) { return spec.PV.Name, nil }
 
-func (s *storage) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
+func (s *fakeStorage) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
 	disk := spec.PV.Name
 	hold := s.begin("attach " + disk + " " + string(node))
 	if hold != nil {
@@ -82,7 +82,7 @@ func (s *storage) Attach(ctx context.Context, spec *volume.Spec, node types.Node
 	return "/dev/" + disk, err
 }
 
-func (s *storage) Detach(_ context.Context, disk string, node types.NodeName) error {
+func (s *fakeStorage) Detach(_ context.Context, disk string, node types.NodeName) error {
 	hold := s.begin("detach " + disk + " " + string(node))
 	if hold != nil {
 		<-hold
@@ -99,7 +99,7 @@ func (s *storage) Detach(_ context.Context, disk string, node types.NodeName) er
 	return err
 }
 
-func (s *storage) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, node types.NodeName,
+func (s *fakeStorage) Verify(_ context.Context, volumes []operationexecutor.AttachedVolume, node types.NodeName,
 ) (map[corev1.UniqueVolumeName]operationexecutor.Verdict, error) {
 	s.begin("verify " + string(node))
 	s.mu.Lock()
@@ -114,14 +114,14 @@ func (s *storage) Verify(_ context.Context, volumes []operationexecutor.Attached
 	return verdicts, nil
 }
 
-func (s *storage) begin(call string) chan struct{} {
+func (s *fakeStorage) begin(call string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, call)
-	return s.hold
+	return s.block
 }
 
-func (s *storage) count(call string) int {
+func (s *fakeStorage) count(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -133,14 +133,14 @@ func (s *storage) count(call string) int {
 	return n
 }
 
-func (s *storage) set(f func()) {
+func (s *fakeStorage) withLock(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// statuses is the API server's nodes: an updater writes their lists, and detaches read them.
-type statuses struct {
+// fakeStatuses is the API server's nodes: an updater writes their lists, and detaches read them.
+type fakeStatuses struct {
 	mu      sync.Mutex
 	actual  *cache.Actual
 	lists   map[types.NodeName][]corev1.AttachedVolume
@@ -148,11 +148,11 @@ type statuses struct {
 	gone    map[types.NodeName]bool
 	writes  map[types.NodeName]int
 	fail    func(types.NodeName) error
-	hold    chan struct{} // if not nil, writes wait until it is closed
+	block   chan struct{} // if not nil, writes wait until it is closed
 	written func(types.NodeName)
 }
 
-func (s *statuses) UpdateNodeStatuses(ctx context.Context) error {
+func (s *fakeStatuses) UpdateNodeStatuses(ctx context.Context) error {
 	for _, node := range s.actual.GetNodesToUpdateStatusFor() {
 		if err := s.UpdateNodeStatusForNode(ctx, node); err != nil {
 			return err
@@ -161,13 +161,13 @@ func (s *statuses) UpdateNodeStatuses(ctx context.Context) error {
 	return nil
 }
 
-func (s *statuses) UpdateNodeStatusForNode(_ context.Context, node types.NodeName) error {
+func (s *fakeStatuses) UpdateNodeStatusForNode(_ context.Context, node types.NodeName) error {
 	flagged, list := s.actual.GetVolumesToReportAttachedForNode(node)
 	if !flagged {
 		return nil
 	}
 	s.mu.Lock()
-	hold := s.hold
+	hold := s.block
 	s.mu.Unlock()
 	if hold != nil {
 		<-hold
@@ -190,7 +190,7 @@ func (s *statuses) UpdateNodeStatusForNode(_ context.Context, node types.NodeNam
 	return nil
 }
 
-func (s *statuses) get(_ context.Context, name types.NodeName) (*corev1.Node, error) {
+func (s *fakeStatuses) get(_ context.Context, name types.NodeName) (*corev1.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone[name] {
@@ -199,13 +199,13 @@ func (s *statuses) get(_ context.Context, name types.NodeName) (*corev1.Node, er
 	return &corev1.Node{Status: corev1.NodeStatus{VolumesInUse: s.inUse[name]}}, nil
 }
 
-func (s *statuses) set(f func()) {
+func (s *fakeStatuses) withLock(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-func (s *statuses) lists1(node types.NodeName, disk string) bool {
+func (s *fakeStatuses) hasVolume(node types.NodeName, disk string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, at := range s.lists[node] {
@@ -216,15 +216,15 @@ func (s *statuses) lists1(node types.NodeName, disk string) bool {
 	return false
 }
 
-// world is everything around a reconciler.
-type world struct {
+// fixture is everything around a reconciler.
+type fixture struct {
 	t        testing.TB
 	clock    *testclock.FakeClock
-	storage  *storage
+	storage  *fakeStorage
 	desired  *cache.Desired
 	actual   *cache.Actual
 	executor *operationexecutor.Executor
-	statuses *statuses
+	statuses *fakeStatuses
 	events   *record.FakeRecorder
 	nodes    toolscache.Indexer
 	engine   *reconciler.Engine
@@ -232,16 +232,16 @@ type world struct {
 	pods     int
 }
 
-func newWorld(t testing.TB, change ...func(*reconciler.Options)) *world {
-	w := &world{
-		t: t, clock: testclock.NewFakeClock(time.Now()), storage: newStorage(), events: record.NewFakeRecorder(100000),
+func newFixture(t testing.TB, change ...func(*reconciler.Options)) *fixture {
+	w := &fixture{
+		t: t, clock: testclock.NewFakeClock(time.Now()), storage: newFakeStorage(), events: record.NewFakeRecorder(100000),
 		nodes:  toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{}),
 		forced: make(chan string, 100),
 	}
 	plugins := operationexecutor.Plugins{w.storage}
 	w.desired = cache.NewDesiredStateOfWorld(plugins)
 	w.actual = cache.NewActualStateOfWorld(plugins, w.clock, nil)
-	w.statuses = &statuses{
+	w.statuses = &fakeStatuses{
 		actual: w.actual, lists: make(map[types.NodeName][]corev1.AttachedVolume), gone: make(map[types.NodeName]bool),
 		inUse: make(map[types.NodeName][]corev1.UniqueVolumeName), writes: make(map[types.NodeName]int),
 	}
@@ -264,14 +264,14 @@ func newWorld(t testing.TB, change ...func(*reconciler.Options)) *world {
 }
 
 // start runs the reconciler until the test ends.
-func (w *world) start() {
+func (w *fixture) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.engine.Start(ctx) }()
 	w.t.Cleanup(func() { cancel(); require.NoError(w.t, <-done) })
 }
 
-func (w *world) node(name types.NodeName, change ...func(*corev1.Node)) {
+func (w *fixture) node(name types.NodeName, change ...func(*corev1.Node)) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(name)}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	for _, f := range change {
@@ -294,7 +294,7 @@ func disk(name string, modes ...corev1.PersistentVolumeAccessMode) *volume.Spec 
 
 func unique(disk string) corev1.UniqueVolumeName { return corev1.UniqueVolumeName("test/disk/" + disk) }
 
-func (w *world) pod(namespace, name string, node types.NodeName, specs ...*volume.Spec) *corev1.Pod {
+func (w *fixture) pod(namespace, name string, node types.NodeName, specs ...*volume.Spec) *corev1.Pod {
 	w.t.Helper()
 	w.pods++
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -307,52 +307,52 @@ func (w *world) pod(namespace, name string, node types.NodeName, specs ...*volum
 	return pod
 }
 
-func (w *world) drop(pod *corev1.Pod, node types.NodeName, disks ...string) {
+func (w *fixture) deletePod(pod *corev1.Pod, node types.NodeName, disks ...string) {
 	for _, d := range disks {
 		w.desired.DeletePod(pod.UID, unique(d), node)
 	}
 }
 
-// mounted is what the node's kubelet says, in its status and as the controller sees it.
-func (w *world) mounted(node types.NodeName, disks ...string) {
+// setMounted is what the node's kubelet says, in its status and as the controller sees it.
+func (w *fixture) setMounted(node types.NodeName, disks ...string) {
 	var names []corev1.UniqueVolumeName
 	for _, d := range disks {
 		names = append(names, unique(d))
 	}
-	w.statuses.set(func() { w.statuses.inUse[node] = names })
+	w.statuses.withLock(func() { w.statuses.inUse[node] = names })
 	w.actual.SetVolumesMountedByNode(names, node)
 }
 
-func (w *world) eventually(f func() bool, what string) {
+func (w *fixture) eventually(f func() bool, what string) {
 	w.t.Helper()
-	require.Eventually(w.t, f, soon, tick, what)
+	require.Eventually(w.t, f, testTimeout, pollInterval, what)
 }
 
-func (w *world) becomes(d string, node types.NodeName, state cache.AttachState) {
+func (w *fixture) waitState(d string, node types.NodeName, state cache.AttachState) {
 	w.t.Helper()
 	w.eventually(func() bool {
 		return w.actual.GetAttachState(unique(d), node) == state && !w.executor.IsOperationPending(unique(d), "")
 	}, fmt.Sprintf("%s on %s must become %s", d, node, state))
 }
 
-func (w *world) event() string {
+func (w *fixture) nextEvent() string {
 	w.t.Helper()
 	select {
 	case text := <-w.events.Events:
 		return text
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		w.t.Fatal("no event came")
 		return ""
 	}
 }
 
-// idle returns when everything that was asked of the reconciler so far has been done: a disk attached after it is.
-func (w *world) idle() {
+// waitIdle returns when everything that was asked of the reconciler so far has been done: a disk attached after it is.
+func (w *fixture) waitIdle() {
 	w.t.Helper()
 	w.pods++
 	probe := fmt.Sprint("probe-", w.pods)
 	w.desired.AddNode("probe")
 	w.pod("probe", probe, "probe", disk(probe))
-	w.becomes(probe, "probe", cache.AttachStateAttached)
+	w.waitState(probe, "probe", cache.AttachStateAttached)
 	<-w.events.Events
 }

@@ -22,18 +22,18 @@ type podState struct {
 	volumes map[string]corev1.UniqueVolumeName
 }
 
-// pod makes the desired state of the world match the Pod.
-func (f *feeder) pod(key string) {
-	obj, _, err := f.objects.pods.GetByKey(key)
-	f.logListing("pods", err)
+// syncPod makes the desired state of the world match the Pod.
+func (f *populator) syncPod(key string) {
+	obj, _, err := f.listers.pods.GetByKey(key)
+	f.logListError("pods", err)
 	pod, _ := obj.(*corev1.Pod)
 	state := f.pods[key]
 	if state != nil && (pod == nil || pod.UID != state.uid || types.NodeName(pod.Spec.NodeName) != state.node ||
-		f.isOver(pod)) {
-		f.dropPod(key, state)
+		f.releasesVolumes(pod)) {
+		f.removePod(key, state)
 		state = nil
 	}
-	if pod == nil || pod.Spec.NodeName == "" || f.isOver(pod) {
+	if pod == nil || pod.Spec.NodeName == "" || f.releasesVolumes(pod) {
 		return
 	}
 	node := types.NodeName(pod.Spec.NodeName)
@@ -44,7 +44,7 @@ func (f *feeder) pod(key string) {
 		state = &podState{uid: pod.UID, node: node, volumes: make(map[string]corev1.UniqueVolumeName)}
 	}
 	for i := range pod.Spec.Volumes {
-		f.podVolume(pod, &pod.Spec.Volumes[i], state)
+		f.syncPodVolume(pod, &pod.Spec.Volumes[i], state)
 	}
 	if len(state.volumes) > 0 {
 		f.pods[key] = state
@@ -53,12 +53,12 @@ func (f *feeder) pod(key string) {
 	}
 }
 
-// podVolume makes the desired state of the world match one volume of the Pod. While it cannot be told what the volume
+// syncPodVolume makes the desired state of the world match one volume of the Pod. While it cannot be told what the volume
 // is, what stands there is left: that a claim is out of sight is no reason to detach.
-func (f *feeder) podVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
-	spec, err := f.spec(pod, v)
+func (f *populator) syncPodVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
+	spec, err := f.volumeSpec(pod, v)
 	if err != nil {
-		f.log.Debug("volume of pod is not ready to be attached", "pod", pod.Namespace+"/"+pod.Name, "volume", v.Name,
+		f.logger.Debug("volume of pod is not ready to be attached", "pod", pod.Namespace+"/"+pod.Name, "volume", v.Name,
 			"reason", err)
 		return
 	}
@@ -68,18 +68,18 @@ func (f *feeder) podVolume(pod *corev1.Pod, v *corev1.Volume, state *podState) {
 	case errors.Is(err, operationexecutor.ErrNotAttachable):
 		delete(state.volumes, v.Name)
 	case err != nil:
-		f.log.Error("cannot note volume of pod", "volume", v.Name, "error", err)
+		f.logger.Error("cannot note volume of pod", "volume", v.Name, "error", err)
 		return
 	default:
 		state.volumes[v.Name] = name
 	}
 	if had && known != state.volumes[v.Name] {
-		f.dropVolume(state, known)
+		f.removePodVolume(state, known)
 	}
 }
 
-// dropVolume ends the Pod's use of a volume, unless another of its volumes is the same one.
-func (f *feeder) dropVolume(state *podState, name corev1.UniqueVolumeName) {
+// removePodVolume ends the Pod's use of a volume, unless another of its volumes is the same one.
+func (f *populator) removePodVolume(state *podState, name corev1.UniqueVolumeName) {
 	for _, other := range state.volumes {
 		if other == name {
 			return
@@ -88,26 +88,26 @@ func (f *feeder) dropVolume(state *podState, name corev1.UniqueVolumeName) {
 	f.desired.DeletePod(state.uid, name, state.node)
 }
 
-// dropPod ends the Pod's use of all its volumes.
-func (f *feeder) dropPod(key string, state *podState) {
+// removePod ends the Pod's use of all its volumes.
+func (f *populator) removePod(key string, state *podState) {
 	for _, name := range state.volumes {
 		f.desired.DeletePod(state.uid, name, state.node)
 	}
 	delete(f.pods, key)
-	if _, ok := f.ending[state.node]; ok {
-		f.endNode(state.node)
+	if _, ok := f.unmanaging[state.node]; ok {
+		f.unmanageNode(state.node)
 	}
 }
 
-// isOver reports whether the Pod needs its volumes no longer: it has ended, or is being deleted and nothing of it runs.
+// releasesVolumes reports whether the Pod needs its volumes no longer: it has ended, or is being deleted and nothing of it runs.
 // A node can ask to keep the volumes until the Pod is gone.
-func (f *feeder) isOver(pod *corev1.Pod) bool {
+func (f *populator) releasesVolumes(pod *corev1.Pod) bool {
 	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
-		pod.DeletionTimestamp != nil && !isRunning(pod)
+		pod.DeletionTimestamp != nil && !hasRunningContainer(pod)
 	return over && !f.nodes[types.NodeName(pod.Spec.NodeName)].keepTerminated
 }
 
-func isRunning(pod *corev1.Pod) bool {
+func hasRunningContainer(pod *corev1.Pod) bool {
 	for _, statuses := range [][]corev1.ContainerStatus{
 		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
 	} {
@@ -131,13 +131,13 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) string {
 	return ""
 }
 
-// spec is the volume with its claim and PersistentVolume, which must be bound to each other.
-func (f *feeder) spec(pod *corev1.Pod, v *corev1.Volume) (*volume.Spec, error) {
+// volumeSpec is the volume with its claim and PersistentVolume, which must be bound to each other.
+func (f *populator) volumeSpec(pod *corev1.Pod, v *corev1.Volume) (*volume.Spec, error) {
 	name := claimName(pod, v)
 	if name == "" {
 		return &volume.Spec{Name: v.Name, Volume: v}, nil
 	}
-	claim, err := f.objects.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
+	claim, err := f.listers.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
 	if err != nil {
 		return nil, fmt.Errorf("read claim %q: %w", name, err)
 	}
@@ -147,7 +147,7 @@ func (f *feeder) spec(pod *corev1.Pod, v *corev1.Volume) (*volume.Spec, error) {
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
 		return nil, fmt.Errorf("claim %q is not bound", name)
 	}
-	pv, err := f.objects.volumes.Get(claim.Spec.VolumeName)
+	pv, err := f.listers.volumes.Get(claim.Spec.VolumeName)
 	if err != nil {
 		return nil, fmt.Errorf("read volume %q of claim %q: %w", claim.Spec.VolumeName, name, err)
 	}

@@ -25,7 +25,7 @@ type Notifier interface {
 // subscribers is the list that Subscribe fills. It is written before the store is shared and read afterwards.
 type subscribers []func(VolumeNode)
 
-func (s subscribers) tell(pair VolumeNode) {
+func (s subscribers) notify(pair VolumeNode) {
 	for _, f := range s {
 		f(pair)
 	}

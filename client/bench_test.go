@@ -12,9 +12,9 @@ import (
 	"github.com/berth-dev/berth/client"
 )
 
-func filled(b *testing.B) (*server, *resources, corelisters.ConfigMapLister) {
+func filled(b *testing.B) (*fakeServer, *resources, corelisters.ConfigMapLister) {
 	b.Helper()
-	s := newServer()
+	s := newFakeServer()
 	informer := s.informer(nil) // never run: the benchmark fills its store
 	for i := range 10_000 {
 		obj := configMap(fmt.Sprint("name-", i))

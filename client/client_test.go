@@ -25,11 +25,11 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 }
 
-// bubble runs a test with a server that lags an hour behind, and a client of it.
-func bubble(t *testing.T, config client.Config[*corev1.ConfigMap], test func(t *testing.T, s *server, c *resources)) {
+// runWithFixture runs a test with a server that lags an hour behind, and a client of it.
+func runWithFixture(t *testing.T, config client.Config[*corev1.ConfigMap], test func(t *testing.T, s *fakeServer, c *resources)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := newFakeServer()
 		s.lag = func() time.Duration { return time.Hour }
 		s.store("ADDED", configMap("old"))
 		c := connect(t, s, config)
@@ -42,7 +42,7 @@ func bubble(t *testing.T, config client.Config[*corev1.ConfigMap], test func(t *
 }
 
 // connect runs an informer until the test ends and makes a client over it.
-func connect(t *testing.T, s *server, config client.Config[*corev1.ConfigMap]) *resources {
+func connect(t *testing.T, s *fakeServer, config client.Config[*corev1.ConfigMap]) *resources {
 	t.Helper()
 	matches := func(*corev1.ConfigMap) bool { return true }
 	if config.Filter != nil {
@@ -86,7 +86,7 @@ func names(t *testing.T, c *resources, options client.ListOptions) []string {
 }
 
 func TestReadsShowEachKindOfWrite(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		ctx := t.Context()
 		created, err := c.Create(ctx, configMap("new"), metav1.CreateOptions{})
 		require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestReadsShowEachKindOfWrite(t *testing.T) {
 }
 
 func TestFinalizers(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, _ *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, _ *fakeServer, c *resources) {
 		kept := configMap("kept")
 		kept.Finalizers = []string{"example.com/keep"}
 		_, err := c.Create(t.Context(), kept, metav1.CreateOptions{})
@@ -143,7 +143,7 @@ func TestSelectorsSeeWhatWasWritten(t *testing.T) {
 	config := client.Config[*corev1.ConfigMap]{Fields: map[string]func(*corev1.ConfigMap) string{
 		"data.size": func(c *corev1.ConfigMap) string { return c.Data["size"] },
 	}}
-	bubble(t, config, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, config, func(t *testing.T, s *fakeServer, c *resources) {
 		red := client.ListOptions{Labels: labels.SelectorFromSet(labels.Set{"color": "red"})}
 		big := client.ListOptions{Fields: fields.OneTermEqualSelector("data.size", "big")}
 		require.Empty(t, names(t, c, red))
@@ -179,7 +179,7 @@ func TestSelectorsSeeWhatWasWritten(t *testing.T) {
 
 func TestObjectLeavesAFilteredCache(t *testing.T) {
 	config := client.Config[*corev1.ConfigMap]{Filter: func(c *corev1.ConfigMap) bool { return c.Labels["hidden"] == "" }}
-	bubble(t, config, func(t *testing.T, _ *server, c *resources) {
+	runWithFixture(t, config, func(t *testing.T, _ *fakeServer, c *resources) {
 		old, err := c.Get(t.Context(), "ns", "old")
 		require.NoError(t, err)
 		hidden := old.DeepCopy()
@@ -198,7 +198,7 @@ func TestObjectLeavesAFilteredCache(t *testing.T) {
 }
 
 func TestDeleteCollection(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		for _, name := range []string{"a", "b", "c"} {
 			obj := configMap(name)
 			if name != "c" {
@@ -218,7 +218,7 @@ func TestDeleteCollection(t *testing.T) {
 }
 
 func TestLostAnswersAreLookedUpOnce(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		s.fault = func(verb string) (error, error) {
 			if verb != "list" {
 				return nil, context.DeadlineExceeded
@@ -245,7 +245,7 @@ func TestLostAnswersAreLookedUpOnce(t *testing.T) {
 }
 
 func TestReadFailsOnlyWhileTheDoubtCannotBeSettled(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		down := true
 		s.fault = func(string) (error, error) {
 			if down {
@@ -264,7 +264,7 @@ func TestReadFailsOnlyWhileTheDoubtCannotBeSettled(t *testing.T) {
 }
 
 func TestDoAndDoBlind(t *testing.T) {
-	bubble(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *server, c *resources) {
+	runWithFixture(t, client.Config[*corev1.ConfigMap]{}, func(t *testing.T, s *fakeServer, c *resources) {
 		_, err := c.Do(t.Context(), "ns", "old", func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return s.in("ns").Patch(ctx, "old", types.ApplyPatchType, []byte("applied"), metav1.PatchOptions{})
 		})
@@ -287,7 +287,7 @@ var _ = func(clientset kubernetes.Interface) (any, error) {
 }
 
 func TestNewRefusesBadConfig(t *testing.T) {
-	s := newServer()
+	s := newFakeServer()
 	_, err := client.New(s.in, nil, client.Config[*corev1.ConfigMap]{})
 	require.ErrorContains(t, err, "required")
 	_, err = client.New(s.in, s.informer(nil), client.Config[*corev1.ConfigMap]{})

@@ -22,16 +22,16 @@ type overlay[T Object] struct {
 	states map[string]state[T]
 	// order has the versions of the states, ascending, so that forgetting costs only what is forgotten. It may have
 	// versions of states that were replaced.
-	order []versioned
-	// floors are the versions at which whole namespaces were looked up. A key there without a state of its own did not
+	order []keyVersion
+	// listedVersions are the versions at which whole namespaces were looked up. A key there without a state of its own did not
 	// exist at that version, even if the cache, being older, shows it later.
-	floors map[string]uint64
-	// doubts are the keys whose state must be looked up, by the number of the doubt; a look-up that began before the
+	listedVersions map[string]uint64
+	// invalidKeys are the keys whose state must be looked up, by the number of the doubt; a look-up that began before the
 	// newest doubt does not settle it.
-	doubts  map[string]uint64
-	general map[string]uint64 // likewise for whole namespaces
-	last    uint64
-	reached uint64 // the newest version that the cache is known to have reached; its own account may go back in a resync
+	invalidKeys       map[string]uint64
+	invalidNamespaces map[string]uint64 // likewise for whole namespaces
+	lastInvalidation  uint64
+	cacheVersion      uint64 // the newest version that the cache is known to have reached; its own account may go back in a resync
 }
 
 // state is what a key was at a version: an object, or nothing.
@@ -41,15 +41,15 @@ type state[T Object] struct {
 	exists  bool
 }
 
-type versioned struct {
+type keyVersion struct {
 	version uint64
 	key     string
 }
 
 func newOverlay[T Object]() *overlay[T] {
 	return &overlay[T]{
-		states: map[string]state[T]{}, floors: map[string]uint64{},
-		doubts: map[string]uint64{}, general: map[string]uint64{},
+		states: map[string]state[T]{}, listedVersions: map[string]uint64{},
+		invalidKeys: map[string]uint64{}, invalidNamespaces: map[string]uint64{},
 	}
 }
 
@@ -62,25 +62,25 @@ func (o *overlay[T]) put(key string, s state[T]) {
 
 // putLocked is put for a caller that holds mu.
 func (o *overlay[T]) putLocked(key string, s state[T]) {
-	if known, ok := o.states[key]; s.version <= o.reached || (ok && known.version >= s.version) {
+	if known, ok := o.states[key]; s.version <= o.cacheVersion || (ok && known.version >= s.version) {
 		return
 	}
 	o.states[key] = s
-	at, _ := slices.BinarySearchFunc(o.order, s.version, func(v versioned, version uint64) int {
+	at, _ := slices.BinarySearchFunc(o.order, s.version, func(v keyVersion, version uint64) int {
 		if v.version <= version {
 			return -1
 		}
 		return 1
 	})
-	o.order = slices.Insert(o.order, at, versioned{s.version, key})
-	o.count()
+	o.order = slices.Insert(o.order, at, keyVersion{s.version, key})
+	o.updateActive()
 }
 
-// reachedLocked forgets the states that a cache at this version shows itself. The caller holds mu.
-func (o *overlay[T]) reachedLocked(version uint64) {
-	o.reached = max(o.reached, version)
+// pruneLocked forgets the states that a cache at this version shows itself. The caller holds mu.
+func (o *overlay[T]) pruneLocked(version uint64) {
+	o.cacheVersion = max(o.cacheVersion, version)
 	n := 0
-	for n < len(o.order) && o.order[n].version <= o.reached {
+	for n < len(o.order) && o.order[n].version <= o.cacheVersion {
 		passed := o.order[n]
 		if o.states[passed.key].version == passed.version {
 			delete(o.states, passed.key)
@@ -88,21 +88,21 @@ func (o *overlay[T]) reachedLocked(version uint64) {
 		n++
 	}
 	o.order = slices.Delete(o.order, 0, n)
-	maps.DeleteFunc(o.floors, func(_ string, floor uint64) bool { return floor <= o.reached })
-	o.count()
+	maps.DeleteFunc(o.listedVersions, func(_ string, floor uint64) bool { return floor <= o.cacheVersion })
+	o.updateActive()
 }
 
 // view is what is laid over the cache at one moment.
 type view[T Object] struct {
-	states map[string]state[T]
-	floors map[string]uint64
+	states         map[string]state[T]
+	listedVersions map[string]uint64
 }
 
-// of gives the state of a key that the cache need not show.
-func (v view[T]) of(key string) (state[T], bool) {
+// get gives the state of a key that the cache need not show.
+func (v view[T]) get(key string) (state[T], bool) {
 	s, ok := v.states[key]
-	for namespace, floor := range v.floors {
-		if within(key, namespace) && floor > s.version {
+	for namespace, floor := range v.listedVersions {
+		if inNamespace(key, namespace) && floor > s.version {
 			s, ok = state[T]{version: floor}, true
 		}
 	}
@@ -113,96 +113,98 @@ func (v view[T]) of(key string) (state[T], bool) {
 func (o *overlay[T]) get(key string, cacheVersion uint64) (state[T], bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.reachedLocked(cacheVersion)
-	return view[T]{o.states, o.floors}.of(key)
+	o.pruneLocked(cacheVersion)
+	return view[T]{o.states, o.listedVersions}.get(key)
 }
 
-// all gives what a cache at this version need not show of a namespace, or of all if it is empty. The caller owns it.
-func (o *overlay[T]) all(namespace string, cacheVersion uint64) view[T] {
+// snapshot gives what a cache at this version need not show of a namespace, or of all if it is empty. The caller owns it.
+func (o *overlay[T]) snapshot(namespace string, cacheVersion uint64) view[T] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.reachedLocked(cacheVersion)
-	found := view[T]{states: make(map[string]state[T], len(o.states)), floors: maps.Clone(o.floors)}
+	o.pruneLocked(cacheVersion)
+	found := view[T]{states: make(map[string]state[T], len(o.states)), listedVersions: maps.Clone(o.listedVersions)}
 	for key := range o.states {
-		if s, _ := found.of(key); within(key, namespace) && o.states[key].version >= s.version {
+		if s, _ := found.get(key); inNamespace(key, namespace) && o.states[key].version >= s.version {
 			found.states[key] = o.states[key]
 		}
 	}
 	return found
 }
 
-// doubt notes that the state of a key must be looked up.
-func (o *overlay[T]) doubt(key string) { o.note(o.doubts, key) }
+// invalidate notes that the state of a key must be looked up.
+func (o *overlay[T]) invalidate(key string) { o.addInvalid(o.invalidKeys, key) }
 
-// doubtAll notes that all of a namespace must be looked up.
-func (o *overlay[T]) doubtAll(namespace string) { o.note(o.general, namespace) }
-
-func (o *overlay[T]) note(doubts map[string]uint64, name string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.last++
-	doubts[name] = o.last
-	o.count()
+// invalidateNamespace notes that all of a namespace must be looked up.
+func (o *overlay[T]) invalidateNamespace(namespace string) {
+	o.addInvalid(o.invalidNamespaces, namespace)
 }
 
-// pending gives the doubts that a read of the key, or of all keys of the namespace if the key is empty, meets: keys
+func (o *overlay[T]) addInvalid(doubts map[string]uint64, name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lastInvalidation++
+	doubts[name] = o.lastInvalidation
+	o.updateActive()
+}
+
+// pendingLookups gives the doubts that a read of the key, or of all keys of the namespace if the key is empty, meets: keys
 // and namespaces, and the number of the newest doubt so far.
-func (o *overlay[T]) pending(key, namespace string) (keys, namespaces []string, upTo uint64) {
+func (o *overlay[T]) pendingLookups(key, namespace string) (keys, namespaces []string, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for doubted := range o.general {
+	for invalid := range o.invalidNamespaces {
 		// Namespace "" in doubt means all of them, or those without one.
-		if doubted == "" || namespace == "" || doubted == namespace {
-			namespaces = append(namespaces, doubted)
+		if invalid == "" || namespace == "" || invalid == namespace {
+			namespaces = append(namespaces, invalid)
 		}
 	}
-	for doubted := range o.doubts {
-		if doubted == key || (key == "" && within(doubted, namespace)) {
-			keys = append(keys, doubted)
+	for invalid := range o.invalidKeys {
+		if invalid == key || (key == "" && inNamespace(invalid, namespace)) {
+			keys = append(keys, invalid)
 		}
 	}
-	return keys, namespaces, o.last
+	return keys, namespaces, o.lastInvalidation
 }
 
-// settle lays what a look-up found over the cache and ends the doubts about the key that it answers.
-func (o *overlay[T]) settle(key string, s state[T], upTo uint64) {
+// resolve lays what a look-up found over the cache and ends the doubts about the key that it answers.
+func (o *overlay[T]) resolve(key string, s state[T], upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.putLocked(key, s)
-	if o.doubts[key] <= upTo {
-		delete(o.doubts, key)
+	if o.invalidKeys[key] <= upTo {
+		delete(o.invalidKeys, key)
 	}
-	o.count()
+	o.updateActive()
 }
 
-// settleAll lays the whole content of a namespace at a version over the cache.
-func (o *overlay[T]) settleAll(namespace string, version uint64, found map[string]T, upTo uint64) {
+// resolveNamespace lays the whole content of a namespace at a version over the cache.
+func (o *overlay[T]) resolveNamespace(namespace string, version uint64, found map[string]T, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if version > o.reached {
-		o.floors[namespace] = max(o.floors[namespace], version)
+	if version > o.cacheVersion {
+		o.listedVersions[namespace] = max(o.listedVersions[namespace], version)
 	}
 	for key, obj := range found {
 		o.putLocked(key, state[T]{version: version, obj: obj, exists: true})
 	}
-	for key, number := range o.doubts {
-		if number <= upTo && within(key, namespace) {
-			delete(o.doubts, key)
+	for key, number := range o.invalidKeys {
+		if number <= upTo && inNamespace(key, namespace) {
+			delete(o.invalidKeys, key)
 		}
 	}
-	if o.general[namespace] <= upTo {
-		delete(o.general, namespace)
+	if o.invalidNamespaces[namespace] <= upTo {
+		delete(o.invalidNamespaces, namespace)
 	}
-	o.count()
+	o.updateActive()
 }
 
-// count updates active. The caller holds mu.
-func (o *overlay[T]) count() {
-	o.active.Store(int64(len(o.order) + len(o.floors) + len(o.doubts) + len(o.general)))
+// updateActive updates active. The caller holds mu.
+func (o *overlay[T]) updateActive() {
+	o.active.Store(int64(len(o.order) + len(o.listedVersions) + len(o.invalidKeys) + len(o.invalidNamespaces)))
 }
 
-// within reports whether a key is of the namespace; every key is of the empty one.
-func within(key, namespace string) bool {
+// inNamespace reports whether a key is of the namespace; every key is of the empty one.
+func inNamespace(key, namespace string) bool {
 	return namespace == "" ||
 		(len(key) > len(namespace) && key[len(namespace)] == '/' && strings.HasPrefix(key, namespace))
 }

@@ -22,18 +22,18 @@ import (
 	"github.com/berth-dev/berth/client"
 )
 
-// witness knows, for each key, a version that no later read may be older than: that of the last own write, or of the
+// readChecker knows, for each key, a version that no later read may be older than: that of the last own write, or of the
 // last state read.
-type witness struct {
+type readChecker struct {
 	t      *testing.T
-	server *server
+	server *fakeServer
 	filter func(*corev1.ConfigMap) bool
 	floor  map[string]int64
 }
 
-// wrote notes that an own write to the key, or all, has ended; whatever it did is in the history by now. Only that it
+// recordWrite notes that an own write to the key, or all, has ended; whatever it did is in the history by now. Only that it
 // happened is noted, not what others did after it, so the floor is the key's last change.
-func (w *witness) wrote(keys ...string) {
+func (w *readChecker) recordWrite(keys ...string) {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
 	for _, key := range keys {
@@ -43,12 +43,12 @@ func (w *witness) wrote(keys ...string) {
 	}
 }
 
-// saw checks that what was read of a key, nil for nothing, is a state that it had at or after its floor.
-func (w *witness) saw(how, key string, obj *corev1.ConfigMap) {
+// checkRead checks that what was read of a key, nil for nothing, is a state that it had at or after its floor.
+func (w *readChecker) checkRead(how, key string, obj *corev1.ConfigMap) {
 	w.t.Helper()
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
-	history := append([]moment{{}}, w.server.history[key]...) // in the beginning there was nothing
+	history := append([]revision{{}}, w.server.history[key]...) // in the beginning there was nothing
 	for i, then := range history {
 		last := i == len(history)-1
 		if !last && history[i+1].version <= w.floor[key] {
@@ -63,7 +63,7 @@ func (w *witness) saw(how, key string, obj *corev1.ConfigMap) {
 		how, describe(obj), key, w.floor[key], history)
 }
 
-func (w *witness) same(then, read *corev1.ConfigMap) bool {
+func (w *readChecker) same(then, read *corev1.ConfigMap) bool {
 	if then == nil || !w.filter(then) {
 		return read == nil
 	}
@@ -71,7 +71,7 @@ func (w *witness) same(then, read *corev1.ConfigMap) bool {
 }
 
 // String shows a moment in messages.
-func (m moment) String() string {
+func (m revision) String() string {
 	if m.obj == nil {
 		return fmt.Sprintf("%d:gone", m.version)
 	}
@@ -101,26 +101,26 @@ func TestReadsNeverGoBack(t *testing.T) {
 				seed := rand.Uint64()
 				synctest.Test(t, func(t *testing.T) {
 					t.Logf("seed %d", seed)
-					(&game{random: rand.New(rand.NewPCG(seed, 0)), filter: filter}).play(t)
+					(&randomRun{random: rand.New(rand.NewPCG(seed, 0)), filter: filter}).run(t)
 				})
 			}
 		})
 	}
 }
 
-// game is one run of the random test.
-type game struct {
+// randomRun is one run of the random test.
+type randomRun struct {
 	random *rand.Rand
 	filter func(*corev1.ConfigMap) bool
-	server *server
+	server *fakeServer
 	client *resources
-	w      *witness
+	w      *readChecker
 }
 
 var keys = []string{"x/a", "x/b", "x/c", "y/a", "y/b"}
 
-func (g *game) play(t *testing.T) {
-	g.server = newServer()
+func (g *randomRun) run(t *testing.T) {
+	g.server = newFakeServer()
 	lags := rand.New(rand.NewPCG(g.random.Uint64(), 0))
 	var mu sync.Mutex
 	g.server.lag = func() time.Duration {
@@ -128,7 +128,7 @@ func (g *game) play(t *testing.T) {
 		defer mu.Unlock()
 		return time.Duration(lags.IntN(int(5 * time.Second)))
 	}
-	g.w = &witness{t: t, server: g.server, filter: g.filter, floor: map[string]int64{}}
+	g.w = &readChecker{t: t, server: g.server, filter: g.filter, floor: map[string]int64{}}
 	config := client.Config[*corev1.ConfigMap]{Filter: g.filter}
 	g.client = connect(t, g.server, config)
 	for range 300 {
@@ -159,17 +159,17 @@ func (g *game) play(t *testing.T) {
 	g.read(t)
 }
 
-func (g *game) pick() (key, namespace, name string) {
+func (g *randomRun) pick() (key, namespace, name string) {
 	key = keys[g.random.IntN(len(keys))]
 	namespace, name, _ = cache.SplitMetaNamespaceKey(key)
 	return key, namespace, name
 }
 
-func (g *game) random1(list ...string) string { return list[g.random.IntN(len(list))] }
+func (g *randomRun) pick1(list ...string) string { return list[g.random.IntN(len(list))] }
 
-func (g *game) edit(obj *corev1.ConfigMap) *corev1.ConfigMap {
+func (g *randomRun) edit(obj *corev1.ConfigMap) *corev1.ConfigMap {
 	obj = obj.DeepCopy()
-	obj.Labels = map[string]string{"color": g.random1("red", "blue", "hidden")}
+	obj.Labels = map[string]string{"color": g.pick1("red", "blue", "hidden")}
 	obj.Finalizers = nil
 	if g.random.IntN(3) == 0 {
 		obj.Finalizers = []string{"example.com/keep"}
@@ -178,7 +178,7 @@ func (g *game) edit(obj *corev1.ConfigMap) *corev1.ConfigMap {
 }
 
 // write does something through the client, and sometimes the answer is lost.
-func (g *game) write(ctx context.Context) {
+func (g *randomRun) write(ctx context.Context) {
 	key, namespace, name := g.pick()
 	lost := g.random.IntN(6) == 0
 	g.server.fault = func(verb string) (error, error) {
@@ -211,14 +211,14 @@ func (g *game) write(ctx context.Context) {
 		err = g.client.Delete(ctx, namespace, name, metav1.DeleteOptions{})
 	}
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
-		g.w.wrote(slices.DeleteFunc(slices.Clone(written), func(k string) bool { return k[0] != key[0] })...)
+		g.w.recordWrite(slices.DeleteFunc(slices.Clone(written), func(k string) bool { return k[0] != key[0] })...)
 	} else if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		g.w.t.Fatal(fmt.Errorf("write %s: %w", key, err))
 	}
 }
 
 // others changes the server behind the client's back.
-func (g *game) others() {
+func (g *randomRun) others() {
 	key, namespace, name := g.pick()
 	g.server.mu.Lock()
 	defer g.server.mu.Unlock()
@@ -236,7 +236,7 @@ func (g *game) others() {
 }
 
 // read reads everything, singly and in lists.
-func (g *game) read(t *testing.T) {
+func (g *randomRun) read(t *testing.T) {
 	for _, key := range keys {
 		namespace, name, _ := cache.SplitMetaNamespaceKey(key)
 		obj, err := g.client.Get(t.Context(), namespace, name)
@@ -244,7 +244,7 @@ func (g *game) read(t *testing.T) {
 			obj, err = nil, nil
 		}
 		require.NoError(t, err)
-		g.w.saw("Get", key, obj)
+		g.w.checkRead("Get", key, obj)
 	}
 	for _, namespace := range []string{"x", "y", ""} {
 		list, err := g.client.List(t.Context(), client.ListOptions{Namespace: namespace})
@@ -257,7 +257,7 @@ func (g *game) read(t *testing.T) {
 		}
 		for _, key := range keys {
 			if namespace == "" || key[:1] == namespace {
-				g.w.saw("List of "+namespace, key, found[key])
+				g.w.checkRead("List of "+namespace, key, found[key])
 			}
 		}
 	}

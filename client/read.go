@@ -30,23 +30,23 @@ func (r *Resource[T, L, A]) Get(ctx context.Context, namespace, name string) (T,
 	if r.overlay.active.Load() == 0 {
 		return r.cached(k, name)
 	}
-	if err := r.settle(ctx, k, namespace); err != nil {
-		var none T
-		return none, err
+	if err := r.lookUpInvalid(ctx, k, namespace); err != nil {
+		var zero T
+		return zero, err
 	}
 	// The version is read before the cache, so that the cache is at least that new.
-	over, ok := r.overlay.get(k, r.cacheVersion())
+	overlaid, ok := r.overlay.get(k, r.cacheVersion())
 	if !ok {
 		return r.cached(k, name)
 	}
 	cached, err := r.cached(k, name)
-	if err == nil && newer(cached, over) {
+	if err == nil && newer(cached, overlaid) {
 		return cached, nil
 	}
-	if !over.exists {
-		return over.obj, apierrors.NewNotFound(r.config.Resource, name)
+	if !overlaid.exists {
+		return overlaid.obj, apierrors.NewNotFound(r.config.Resource, name)
 	}
-	return over.obj, nil
+	return overlaid.obj, nil
 }
 
 // List reads the objects that the options select, in no particular order. As with Get, it asks the API only when the
@@ -55,7 +55,7 @@ func (r *Resource[T, L, A]) List(ctx context.Context, options ListOptions) ([]T,
 	if err := r.checkFields(options.Fields); err != nil {
 		return nil, err
 	}
-	return r.read(ctx, options.Namespace, func() ([]any, error) {
+	return r.readMerged(ctx, options.Namespace, func() ([]any, error) {
 		if options.Namespace == "" {
 			return r.store.List(), nil
 		}
@@ -76,22 +76,22 @@ func (r *Resource[T, L, A]) Index(ctx context.Context, index, value string) ([]T
 	if !ok {
 		return nil, fmt.Errorf("read %s by index %q: the informer has no such index", r.config.Resource, index)
 	}
-	return r.read(ctx, "", func() ([]any, error) { return r.store.ByIndex(index, value) }, func(obj T) bool {
+	return r.readMerged(ctx, "", func() ([]any, error) { return r.store.ByIndex(index, value) }, func(obj T) bool {
 		of, err := values(obj)
 		return err == nil && slices.Contains(of, value)
 	})
 }
 
-// read merges what the cache has with what is laid over it, and keeps what is selected.
-func (r *Resource[T, L, A]) read(
+// readMerged merges what the cache has with what is laid over it, and keeps what is selected.
+func (r *Resource[T, L, A]) readMerged(
 	ctx context.Context, namespace string, fromCache func() ([]any, error), selected func(T) bool,
 ) ([]T, error) {
-	var over view[T]
+	var overlaid view[T]
 	if r.overlay.active.Load() != 0 {
-		if err := r.settle(ctx, "", namespace); err != nil {
+		if err := r.lookUpInvalid(ctx, "", namespace); err != nil {
 			return nil, err
 		}
-		over = r.overlay.all(namespace, r.cacheVersion())
+		overlaid = r.overlay.snapshot(namespace, r.cacheVersion())
 	}
 	objects, err := fromCache()
 	if err != nil {
@@ -103,18 +103,18 @@ func (r *Resource[T, L, A]) read(
 		if !ok {
 			return nil, fmt.Errorf("list %s from the cache: it holds an object of type %T", r.config.Resource, item)
 		}
-		if len(over.states)+len(over.floors) > 0 {
+		if len(overlaid.states)+len(overlaid.listedVersions) > 0 {
 			k := keyOf(obj)
-			if s, ok := over.of(k); ok && !newer(obj, s) {
+			if s, ok := overlaid.get(k); ok && !newer(obj, s) {
 				continue // what is laid over is newer; it is added below
 			}
-			delete(over.states, k)
+			delete(overlaid.states, k)
 		}
 		if selected(obj) {
 			found = append(found, obj)
 		}
 	}
-	for k, s := range over.states {
+	for k, s := range overlaid.states {
 		// An index need not have shown the object's present state above.
 		if cached, exists, _ := r.store.GetByKey(k); exists {
 			if obj, ok := cached.(T); ok && newer(obj, s) {
@@ -129,24 +129,24 @@ func (r *Resource[T, L, A]) read(
 }
 
 // newer reports whether the cached object is at least as new as a state laid over it.
-func newer[T Object](cached T, over state[T]) bool {
-	return parseVersion(cached.GetResourceVersion()) >= over.version ||
-		(over.exists && cached.GetResourceVersion() == over.obj.GetResourceVersion() && cached.GetUID() == over.obj.GetUID())
+func newer[T Object](cached T, overlaid state[T]) bool {
+	return parseVersion(cached.GetResourceVersion()) >= overlaid.version ||
+		(overlaid.exists && cached.GetResourceVersion() == overlaid.obj.GetResourceVersion() && cached.GetUID() == overlaid.obj.GetUID())
 }
 
 // cached reads one key from the cache alone.
 func (r *Resource[T, L, A]) cached(k, name string) (T, error) {
-	var none T
+	var zero T
 	item, exists, err := r.store.GetByKey(k)
 	if err != nil {
-		return none, fmt.Errorf("read %s %q from the cache: %w", r.config.Resource, k, err)
+		return zero, fmt.Errorf("read %s %q from the cache: %w", r.config.Resource, k, err)
 	}
 	if !exists {
-		return none, apierrors.NewNotFound(r.config.Resource, name)
+		return zero, apierrors.NewNotFound(r.config.Resource, name)
 	}
 	obj, ok := item.(T)
 	if !ok {
-		return none, fmt.Errorf("read %s %q from the cache: it holds an object of type %T", r.config.Resource, k, item)
+		return zero, fmt.Errorf("read %s %q from the cache: it holds an object of type %T", r.config.Resource, k, item)
 	}
 	return obj, nil
 }

@@ -77,19 +77,19 @@ func New[T Object, L runtime.Object, A API[T, L]](
 // Pending is how many results of writes are laid over the cache, or in doubt, at present.
 func (r *Resource[T, L, A]) Pending() int { return int(r.overlay.active.Load()) }
 
-// settle looks up in the API what a read of the key, or of the namespace if the key is empty, must know.
-func (r *Resource[T, L, A]) settle(ctx context.Context, key, namespace string) error {
-	keys, namespaces, upTo := r.overlay.pending(key, namespace)
-	for _, doubted := range namespaces {
-		if err := r.lookUpAll(ctx, doubted, upTo); err != nil {
+// lookUpInvalid looks up in the API what a read of the key, or of the namespace if the key is empty, must know.
+func (r *Resource[T, L, A]) lookUpInvalid(ctx context.Context, key, namespace string) error {
+	keys, namespaces, upTo := r.overlay.pendingLookups(key, namespace)
+	for _, invalid := range namespaces {
+		if err := r.lookUpNamespace(ctx, invalid, upTo); err != nil {
 			return err
 		}
 	}
 	if len(namespaces) > 0 {
-		keys, _, upTo = r.overlay.pending(key, namespace)
+		keys, _, upTo = r.overlay.pendingLookups(key, namespace)
 	}
-	for _, doubted := range keys {
-		if err := r.lookUp(ctx, doubted, upTo); err != nil {
+	for _, invalid := range keys {
+		if err := r.lookUp(ctx, invalid, upTo); err != nil {
 			return err
 		}
 	}
@@ -109,18 +109,18 @@ func (r *Resource[T, L, A]) lookUp(ctx context.Context, key string, upTo uint64)
 		return fmt.Errorf("look up %s %q after a write of unknown outcome: %w", r.config.Resource, key, err)
 	}
 	obj, exists := found[key]
-	r.overlay.settle(key, state[T]{version: version, obj: obj, exists: exists}, upTo)
+	r.overlay.resolve(key, state[T]{version: version, obj: obj, exists: exists}, upTo)
 	return nil
 }
 
-// lookUpAll reads a whole namespace from the API.
-func (r *Resource[T, L, A]) lookUpAll(ctx context.Context, namespace string, upTo uint64) error {
+// lookUpNamespace reads a whole namespace from the API.
+func (r *Resource[T, L, A]) lookUpNamespace(ctx context.Context, namespace string, upTo uint64) error {
 	version, found, err := r.listLive(ctx, namespace, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("look up %s in namespace %q after a write of unknown outcome: %w",
 			r.config.Resource, namespace, err)
 	}
-	r.overlay.settleAll(namespace, version, found, upTo)
+	r.overlay.resolveNamespace(namespace, version, found, upTo)
 	return nil
 }
 

@@ -17,10 +17,10 @@ func (r *Resource[T, L, A]) Create(ctx context.Context, obj T, options metav1.Cr
 		return created, err
 	}
 	if err != nil && obj.GetName() == "" && IsOutcomeUnknown(err) {
-		r.overlay.doubtAll(obj.GetNamespace()) // under which name, if at all, is not known
+		r.overlay.invalidateNamespace(obj.GetNamespace()) // under which name, if at all, is not known
 		return created, err
 	}
-	return r.wrote(ctx, keyOf(obj), created, err)
+	return r.recordWrite(ctx, keyOf(obj), created, err)
 }
 
 // Update replaces the object and returns it as stored.
@@ -29,7 +29,7 @@ func (r *Resource[T, L, A]) Update(ctx context.Context, obj T, options metav1.Up
 	if len(options.DryRun) > 0 {
 		return updated, err
 	}
-	return r.wrote(ctx, keyOf(obj), updated, err)
+	return r.recordWrite(ctx, keyOf(obj), updated, err)
 }
 
 // statusUpdater is what the clients of kinds with a status have.
@@ -47,7 +47,7 @@ func (r *Resource[T, L, A]) UpdateStatus(ctx context.Context, obj T, options met
 	if len(options.DryRun) > 0 {
 		return updated, err
 	}
-	return r.wrote(ctx, keyOf(obj), updated, err)
+	return r.recordWrite(ctx, keyOf(obj), updated, err)
 }
 
 // Patch patches the object, or one of its subresources whose answer is the object, and returns it as stored. The types
@@ -59,7 +59,7 @@ func (r *Resource[T, L, A]) Patch(
 	if len(options.DryRun) > 0 {
 		return patched, err
 	}
-	return r.wrote(ctx, key(namespace, name), patched, err)
+	return r.recordWrite(ctx, key(namespace, name), patched, err)
 }
 
 // Patch is a change to an object.
@@ -76,7 +76,7 @@ func (r *Resource[T, L, A]) Delete(ctx context.Context, namespace, name string, 
 		return err
 	}
 	if err == nil || IsOutcomeUnknown(err) {
-		r.doubt(ctx, key(namespace, name), err == nil)
+		r.invalidate(ctx, key(namespace, name), err == nil)
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func (r *Resource[T, L, A]) DeleteCollection(
 	err := r.api(namespace).DeleteCollection(ctx, options, list)
 	// An error may come after some of the objects were deleted.
 	if len(options.DryRun) == 0 {
-		r.overlay.doubtAll(namespace)
+		r.overlay.invalidateNamespace(namespace)
 	}
 	return err
 }
@@ -99,7 +99,7 @@ func (r *Resource[T, L, A]) Do(
 	ctx context.Context, namespace, name string, request func(context.Context) (T, error),
 ) (T, error) {
 	obj, err := request(ctx)
-	return r.wrote(ctx, key(namespace, name), obj, err)
+	return r.recordWrite(ctx, key(namespace, name), obj, err)
 }
 
 // DoWithoutResult makes a request that changes the object but does not return it, such as an eviction, a binding or a change
@@ -109,20 +109,20 @@ func (r *Resource[T, L, A]) DoWithoutResult(
 ) error {
 	err := request(ctx)
 	if err == nil || IsOutcomeUnknown(err) {
-		r.overlay.doubt(key(namespace, name))
+		r.overlay.invalidate(key(namespace, name))
 	}
 	return err
 }
 
-// wrote notes the result of a write.
-func (r *Resource[T, L, A]) wrote(ctx context.Context, k string, obj T, err error) (T, error) {
+// recordWrite notes the result of a write.
+func (r *Resource[T, L, A]) recordWrite(ctx context.Context, k string, obj T, err error) (T, error) {
 	switch {
 	case err != nil && IsOutcomeUnknown(err):
-		r.overlay.doubt(k)
+		r.overlay.invalidate(k)
 	case err != nil:
 	case obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0:
 		// This write may have removed what kept the object, so it may be gone.
-		r.doubt(ctx, keyOf(obj), true)
+		r.invalidate(ctx, keyOf(obj), true)
 	case r.config.Filter != nil && !r.config.Filter(obj):
 		r.overlay.put(keyOf(obj), state[T]{version: parseVersion(obj.GetResourceVersion())})
 	default:
@@ -131,14 +131,14 @@ func (r *Resource[T, L, A]) wrote(ctx context.Context, k string, obj T, err erro
 	return obj, err
 }
 
-// doubt puts a key in doubt and, if now is set, looks it up at once. That look-up may fail: then the doubt stays, and
+// invalidate puts a key in doubt and, if now is set, looks it up at once. That look-up may fail: then the doubt stays, and
 // the next read tries again.
-func (r *Resource[T, L, A]) doubt(ctx context.Context, k string, now bool) {
-	r.overlay.doubt(k)
+func (r *Resource[T, L, A]) invalidate(ctx context.Context, k string, now bool) {
+	r.overlay.invalidate(k)
 	if !now {
 		return
 	}
-	_, _, upTo := r.overlay.pending(k, "")
+	_, _, upTo := r.overlay.pendingLookups(k, "")
 	_ = r.lookUp(ctx, k, upTo) // see above
 }
 

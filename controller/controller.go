@@ -21,12 +21,12 @@ type Controller = TypedController[reconcile.Request]
 // the same time as Start.
 type TypedController[R comparable] struct {
 	reconciler reconcile.TypedReconciler[R]
-	log        *slog.Logger
+	logger     *slog.Logger
 	deps       Deps
 	config     Config
 	queue      *queue[R]
 	metrics    *metrics
-	sources    []*feed[R]
+	sources    []*sourceRunner[R]
 	started    atomic.Bool
 	ready      atomic.Bool
 }
@@ -48,8 +48,8 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 	deps = deps.complete()
 	c := &TypedController[R]{
 		reconciler: reconciler, config: config, deps: deps,
-		log:   deps.Logger.With("controller", config.Name),
-		queue: newQueue[R](deps.Clock, config.BackoffMin, config.BackoffMax),
+		logger: deps.Logger.With("controller", config.Name),
+		queue:  newQueue[R](deps.Clock, config.BackoffMin, config.BackoffMax),
 	}
 	c.metrics = newMetrics(config.Name, c.queue.stats)
 	return c, nil
@@ -57,14 +57,14 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 
 // Watch lets source feed the controller from Start on. It must be called before Start.
 func (c *TypedController[R]) Watch(source Source[R]) {
-	c.sources = append(c.sources, &feed[R]{source: source, queue: c.queue, synced: make(chan struct{})})
+	c.sources = append(c.sources, &sourceRunner[R]{source: source, queue: c.queue, synced: make(chan struct{})})
 }
 
 // Enqueue has the keys reconciled as soon as a worker is free, as after a live event. It is the way in for events
 // that no Source brings, such as those of a webhook. Keys may be given before Start.
 func (c *TypedController[R]) Enqueue(keys ...R) {
 	for _, key := range keys {
-		c.queue.add(key, levelLive)
+		c.queue.add(key, priorityLive)
 	}
 }
 
@@ -87,7 +87,7 @@ func (c *TypedController[R]) Start(ctx context.Context) error {
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		c.queue.delays(groupCtx)
+		c.queue.runTimer(groupCtx)
 		return nil
 	})
 	group.Go(func() error {
@@ -100,11 +100,11 @@ func (c *TypedController[R]) Start(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		if c.waitSynced(groupCtx) {
-			c.log.Debug("sources synced, starting workers", "workers", c.config.Workers)
+			c.logger.Debug("sources synced, starting workers", "workers", c.config.Workers)
 			c.ready.Store(true)
 			for range c.config.Workers {
 				group.Go(func() error {
-					c.work(groupCtx)
+					c.runWorker(groupCtx)
 					return nil
 				})
 			}
@@ -153,40 +153,40 @@ func (c *TypedController[R]) Healthy() error {
 	return nil
 }
 
-// work reconciles keys until the queue is closed.
-func (c *TypedController[R]) work(ctx context.Context) {
+// runWorker reconciles keys until the queue is closed.
+func (c *TypedController[R]) runWorker(ctx context.Context) {
 	for {
 		key, waited, ok := c.queue.get()
 		if !ok {
 			return
 		}
 		result, err := c.reconcileOne(ctx, key, waited)
-		what, label := c.judge(ctx, key, result, err)
+		what, label := c.classify(ctx, key, result, err)
 		ran := c.queue.done(key, what)
-		c.metrics.ran(label, waited, ran)
+		c.metrics.observe(label, waited, ran)
 	}
 }
 
-// judge says what becomes of a key, as the documentation of package reconcile has it, and the label of its metric.
-func (c *TypedController[R]) judge(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
+// classify says what becomes of a key, as the documentation of package reconcile has it, and the label of its metric.
+func (c *TypedController[R]) classify(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
 	var panicked *PanicError
 	switch {
 	case errors.As(err, &panicked):
-		c.log.Error("reconciler panicked, retrying", "key", key, "panic", panicked.Value, "stack", string(panicked.Stack))
-		return outcome{limited: true}, resultPanic
+		c.logger.Error("reconciler panicked, retrying", "key", key, "panic", panicked.Value, "stack", string(panicked.Stack))
+		return outcome{rateLimited: true}, resultPanic
 	case reconcile.IsTerminal(err):
-		c.log.Error("reconcile failed for good", "key", key, "err", err)
+		c.logger.Error("reconcile failed for good", "key", key, "err", err)
 		return outcome{}, resultTerminal
 	case err != nil && ctx.Err() != nil:
-		c.log.Debug("reconcile ended by shutdown", "key", key, "err", err)
-		return outcome{limited: true}, resultError
+		c.logger.Debug("reconcile ended by shutdown", "key", key, "err", err)
+		return outcome{rateLimited: true}, resultError
 	case err != nil:
-		c.log.Error("reconcile failed, retrying", "key", key, "err", err)
-		return outcome{limited: true}, resultError
+		c.logger.Error("reconcile failed, retrying", "key", key, "err", err)
+		return outcome{rateLimited: true}, resultError
 	case result.RequeueAfter > 0:
-		return outcome{after: result.RequeueAfter}, resultAfter
+		return outcome{requeueAfter: result.RequeueAfter}, resultAfter
 	case result.Requeue:
-		return outcome{limited: true}, resultRequeue
+		return outcome{rateLimited: true}, resultRequeue
 	}
 	return outcome{}, resultSuccess
 }
@@ -194,15 +194,15 @@ func (c *TypedController[R]) judge(ctx context.Context, key R, result reconcile.
 // errTimeout tells the end of Config.Timeout from the end of the caller's context.
 var errTimeout = errors.New("the controller's time limit for one run is over")
 
-// worthTelling is the shortest wait that Waited tells of: a context with a value is an allocation a run.
-const worthTelling = time.Millisecond
+// minReportedWait is the shortest wait that Waited tells of: a context with a value is an allocation a run.
+const minReportedWait = time.Millisecond
 
-type waitedKey struct{}
+type queueWaitKey struct{}
 
 // QueueWait is how long the key of the run that ctx belongs to was ready before a worker took it, so that a Reconciler can
 // say so in its traces. It is 0 for less than a millisecond, and outside of a run.
 func QueueWait(ctx context.Context) time.Duration {
-	waited, _ := ctx.Value(waitedKey{}).(time.Duration)
+	waited, _ := ctx.Value(queueWaitKey{}).(time.Duration)
 	return waited
 }
 
@@ -230,8 +230,8 @@ func (c *TypedController[R]) reconcileOne(ctx context.Context, key R, waited tim
 			result, err = reconcile.Result{}, &PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
-	if waited >= worthTelling {
-		ctx = context.WithValue(ctx, waitedKey{}, waited)
+	if waited >= minReportedWait {
+		ctx = context.WithValue(ctx, queueWaitKey{}, waited)
 	}
 	if c.config.Timeout > 0 {
 		var cancel context.CancelFunc

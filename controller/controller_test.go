@@ -39,15 +39,15 @@ func start[R comparable](t *testing.T, c *controller.TypedController[R]) (stop f
 	return stop
 }
 
-// script is a Reconciler that answers each key's calls in turn, the last answer for ever, and notes when it was called.
-type script struct {
+// scriptedReconciler is a Reconciler that answers each key's calls in turn, the last answer for ever, and notes when it was called.
+type scriptedReconciler struct {
 	answers []func(ctx context.Context) (reconcile.Result, error)
 	mu      sync.Mutex
 	began   time.Time
 	at      []time.Duration
 }
 
-func (s *script) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (s *scriptedReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	s.mu.Lock()
 	if s.began.IsZero() {
 		s.began = time.Now()
@@ -96,7 +96,7 @@ func TestWhatBecomesOfARequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &script{answers: tc.answers}
+				s := &scriptedReconciler{answers: tc.answers}
 				c, err := controller.New(s, controller.Deps{}, controller.Config{
 					Name: "test", BackoffMin: time.Second, BackoffMax: 4 * time.Second, Timeout: 30 * time.Second,
 				})
@@ -201,7 +201,7 @@ func TestStopWaitsForRunsAndDropsTheRest(t *testing.T) {
 
 func TestIdleStopIsImmediate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := controller.New(&script{}, controller.Deps{}, controller.Config{Name: "test", Workers: 8})
+		c, err := controller.New(&scriptedReconciler{}, controller.Deps{}, controller.Config{Name: "test", Workers: 8})
 		require.NoError(t, err)
 		require.ErrorContains(t, c.Ready(), "not running")
 		stop := start(t, c)
@@ -232,7 +232,7 @@ func TestHealth(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
-		s := &script{answers: []func(context.Context) (reconcile.Result, error){
+		s := &scriptedReconciler{answers: []func(context.Context) (reconcile.Result, error){
 			result(reconcile.Result{}, errors.New("failed")), result(reconcile.Result{}, nil),
 			result(reconcile.Result{RequeueAfter: time.Hour}, nil),
 		}}
@@ -273,7 +273,7 @@ func TestEachResultIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
 		failed := result(reconcile.Result{}, errors.New("failed"))
-		s := &script{answers: []func(context.Context) (reconcile.Result, error){
+		s := &scriptedReconciler{answers: []func(context.Context) (reconcile.Result, error){
 			failed, func(context.Context) (reconcile.Result, error) { panic("oh") }, failed,
 			result(reconcile.Result{Requeue: true}, nil), result(reconcile.Result{RequeueAfter: time.Second}, nil),
 			result(reconcile.Result{}, reconcile.TerminalError(errors.New("bad"))),
@@ -331,7 +331,7 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		"StuckAfter": {Name: "x", StuckAfter: -1},
 		"Timeout":    {Name: "x", Timeout: -1},
 	} {
-		_, err := controller.New(&script{}, controller.Deps{}, config)
+		_, err := controller.New(&scriptedReconciler{}, controller.Deps{}, config)
 		require.ErrorContains(t, err, "field "+field)
 	}
 	_, err := controller.New(nil, controller.Deps{}, controller.Config{Name: "x"})

@@ -77,8 +77,8 @@ func (s *informerSource[T, R]) Name() string {
 }
 
 // Run implements Source.
-func (s *informerSource[T, R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
-	registration, err := s.informer.AddEventHandler(&handler[T, R]{informerSource: s, sink: sink})
+func (s *informerSource[T, R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
+	registration, err := s.informer.AddEventHandler(&handler[T, R]{informerSource: s, sink: enqueuer})
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // an informer that ended with ctx takes no handler any more
 	}
@@ -107,12 +107,12 @@ var _ cache.ResourceEventHandler = (*handler[metav1.Object, string])(nil)
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *handler[T, R]) OnAdd(obj any, initial bool) {
-	h.handle(Event{Type: Created, Object: object(obj), Initial: initial}, initial)
+	h.handle(Event{Type: Created, Object: objectOf(obj), Initial: initial}, initial)
 }
 
 // OnUpdate implements cache.ResourceEventHandler. An update that changes nothing is a resync.
 func (h *handler[T, R]) OnUpdate(before, after any) {
-	event := Event{Type: Updated, Old: object(before), Object: object(after)}
+	event := Event{Type: Updated, Old: objectOf(before), Object: objectOf(after)}
 	resync := event.Old != nil && event.Object != nil && event.Object.GetResourceVersion() != "" &&
 		event.Old.GetResourceVersion() == event.Object.GetResourceVersion()
 	event.Resync = resync
@@ -121,15 +121,15 @@ func (h *handler[T, R]) OnUpdate(before, after any) {
 
 // OnDelete implements cache.ResourceEventHandler.
 func (h *handler[T, R]) OnDelete(obj any) {
-	h.handle(Event{Type: Deleted, Object: object(obj)}, false)
+	h.handle(Event{Type: Deleted, Object: objectOf(obj)}, false)
 }
 
 func (h *handler[T, R]) handle(event Event, background bool) {
 	if event.Object == nil {
 		return // a tombstone without its object; nothing to go by
 	}
-	for _, wants := range h.predicates {
-		if !wants(event) {
+	for _, predicate := range h.predicates {
+		if !predicate(event) {
 			return
 		}
 	}
@@ -139,13 +139,13 @@ func (h *handler[T, R]) handle(event Event, background bool) {
 	}
 	// Old and new mostly lead to the same key. Given twice, it would be reconciled twice where a worker is quick.
 	before, after := h.keysOf(event.Old), h.keysOf(event.Object)
-	given := make(map[R]struct{}, len(before))
+	added := make(map[R]struct{}, len(before))
 	for _, key := range before {
-		given[key] = struct{}{}
+		added[key] = struct{}{}
 		add(key)
 	}
 	for _, key := range after {
-		if _, did := given[key]; !did {
+		if _, did := added[key]; !did {
 			add(key)
 		}
 	}
@@ -159,8 +159,8 @@ func (h *handler[T, R]) keysOf(obj metav1.Object) []R {
 	return h.keys(typed)
 }
 
-// object finds the API object in what an informer notifies of, nil if there is none.
-func object(obj any) metav1.Object {
+// objectOf finds the API object in what an informer notifies of, nil if there is none.
+func objectOf(obj any) metav1.Object {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj
 	}

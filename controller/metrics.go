@@ -21,10 +21,10 @@ const (
 // metrics collects what a controller and its queue do. Names known from client-go's work queues are kept, so that
 // dashboards made for those work; the rest begin with berth_controller_.
 type metrics struct {
-	stats   func() stats
-	waiting prometheus.Histogram
-	working prometheus.Histogram
-	results map[resultLabel]prometheus.Counter
+	stats         func() stats
+	queueDuration prometheus.Histogram
+	workDuration  prometheus.Histogram
+	results       map[resultLabel]prometheus.Counter
 
 	depth, adds, retries, unfinished, longest    *prometheus.Desc
 	oldest, delayed, limited, limitedFor, active *prometheus.Desc
@@ -43,20 +43,20 @@ func newMetrics(name string, read func() stats) *metrics {
 		return prometheus.NewDesc(metric, help, labels, prometheus.Labels{"name": name})
 	}
 	m := &metrics{
-		stats:      read,
-		waiting:    histogram("workqueue_queue_duration_seconds", "How long keys were ready before a worker took them."),
-		working:    histogram("workqueue_work_duration_seconds", "How long runs took."),
-		results:    map[resultLabel]prometheus.Counter{},
-		depth:      describe("workqueue_depth", "Keys that are ready to run.", "priority"),
-		adds:       describe("workqueue_adds_total", "Events taken in, before merging.", "priority"),
-		retries:    describe("workqueue_retries_total", "Keys put back with a growing delay."),
-		unfinished: describe("workqueue_unfinished_work_seconds", "The age of all running runs together."),
-		longest:    describe("workqueue_longest_running_processor_seconds", "The age of the longest running run."),
-		oldest:     describe("berth_controller_oldest_age_seconds", "How long the oldest ready key has waited."),
-		delayed:    describe("berth_controller_delayed", "Keys that are to run later."),
-		limited:    describe("berth_controller_rate_limited", "Keys that wait after a failure."),
-		limitedFor: describe("berth_controller_rate_limited_seconds_total", "The delays imposed after failures."),
-		active:     describe("berth_controller_in_flight", "Runs under way."),
+		stats:         read,
+		queueDuration: histogram("workqueue_queue_duration_seconds", "How long keys were ready before a worker took them."),
+		workDuration:  histogram("workqueue_work_duration_seconds", "How long runs took."),
+		results:       map[resultLabel]prometheus.Counter{},
+		depth:         describe("workqueue_depth", "Keys that are ready to run.", "priority"),
+		adds:          describe("workqueue_adds_total", "Events taken in, before merging.", "priority"),
+		retries:       describe("workqueue_retries_total", "Keys put back with a growing delay."),
+		unfinished:    describe("workqueue_unfinished_work_seconds", "The age of all running runs together."),
+		longest:       describe("workqueue_longest_running_processor_seconds", "The age of the longest running run."),
+		oldest:        describe("berth_controller_oldest_age_seconds", "How long the oldest ready key has waited."),
+		delayed:       describe("berth_controller_delayed", "Keys that are to run later."),
+		limited:       describe("berth_controller_rate_limited", "Keys that wait after a failure."),
+		limitedFor:    describe("berth_controller_rate_limited_seconds_total", "The delays imposed after failures."),
+		active:        describe("berth_controller_in_flight", "Runs under way."),
 	}
 	for _, label := range []resultLabel{
 		resultSuccess, resultError, resultTerminal, resultPanic, resultRequeue, resultAfter,
@@ -69,10 +69,10 @@ func newMetrics(name string, read func() stats) *metrics {
 	return m
 }
 
-// ran notes one run.
-func (m *metrics) ran(label resultLabel, waited, worked time.Duration) {
-	m.waiting.Observe(waited.Seconds())
-	m.working.Observe(worked.Seconds())
+// observe notes one run.
+func (m *metrics) observe(label resultLabel, waited, worked time.Duration) {
+	m.queueDuration.Observe(waited.Seconds())
+	m.workDuration.Observe(worked.Seconds())
 	m.results[label].Inc()
 }
 
@@ -83,8 +83,8 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	} {
 		ch <- desc
 	}
-	m.waiting.Describe(ch)
-	m.working.Describe(ch)
+	m.queueDuration.Describe(ch)
+	m.workDuration.Describe(ch)
 	for _, counter := range m.results {
 		counter.Describe(ch)
 	}
@@ -99,9 +99,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, labels...)
 	}
-	for urgency, label := range [levels]string{levelBackground: "background", levelLive: "live"} {
-		gauge(m.depth, float64(s.depth[urgency]), label)
-		counter(m.adds, float64(s.adds[urgency]), label)
+	for priority, label := range [priorities]string{priorityBackground: "background", priorityLive: "live"} {
+		gauge(m.depth, float64(s.depth[priority]), label)
+		counter(m.adds, float64(s.adds[priority]), label)
 	}
 	counter(m.retries, float64(s.retries))
 	gauge(m.unfinished, s.unfinished.Seconds())
@@ -111,8 +111,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.limited, float64(s.limited))
 	counter(m.limitedFor, s.waited.Seconds())
 	gauge(m.active, float64(s.running))
-	m.waiting.Collect(ch)
-	m.working.Collect(ch)
+	m.queueDuration.Collect(ch)
+	m.workDuration.Collect(ch)
 	for _, result := range m.results {
 		result.Collect(ch)
 	}

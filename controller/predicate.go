@@ -76,7 +76,7 @@ func Matches(selector labels.Selector) Predicate {
 // Any lets an event through if one of the predicates does.
 func Any(predicates ...Predicate) Predicate {
 	return func(e Event) bool {
-		return slices.ContainsFunc(predicates, func(wants Predicate) bool { return wants(e) })
+		return slices.ContainsFunc(predicates, func(predicate Predicate) bool { return predicate(e) })
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// maxStreak is how many live keys may go in a row before a waiting background key gets a turn.
-const maxStreak = 32
+// maxLiveStreak is how many live keys may go in a row before a waiting background key gets a turn.
+const maxLiveStreak = 32
 
 // outcome is what becomes of a key after a run.
 type outcome struct {
-	limited bool          // again after a delay that grows with each one in a row
-	after   time.Duration // again after this time, if positive and not limited
+	rateLimited  bool          // again after a delay that grows with each one in a row
+	requeueAfter time.Duration // again after this time, if positive and not limited
 }
 
 // queue hands each key to one worker at a time. It starts no goroutine: delays needs one of the caller's.
@@ -29,65 +29,65 @@ type queue[R comparable] struct {
 	// hash need not tell keys apart, only mostly.
 	hash func(R) uint64
 
-	mu   sync.Mutex // guards all below, and the items
-	idle sync.Cond  // workers that wait for a key
+	mu       sync.Mutex // guards all below, and the items
+	notEmpty sync.Cond  // workers that wait for a key
 	// items are found by the hash of their keys: the keys themselves are in the items, and a million of them should
 	// not be held twice.
-	items   map[uint64]*item[R]
-	ready   [levels]list[R]
-	running list[R]
-	later   agenda[R]
-	streak  int // live keys in a row while a background key waited
-	closed  bool
-	counts  counts
+	items      map[uint64]*item[R]
+	ready      [priorities]list[R]
+	running    list[R]
+	delayed    delayHeap[R]
+	liveStreak int // live keys in a row while a background key waited
+	closed     bool
+	counts     counts
 }
 
 // counts are the running totals of a queue.
 type counts struct {
-	adds    [levels]uint64
+	adds    [priorities]uint64
 	retries uint64
 	limited int           // keys that now wait after a failure
 	waited  time.Duration // the sum of the delays imposed after failures
 }
 
-func newQueue[R comparable](clk clock.WithTicker, shortest, longest time.Duration) *queue[R] {
+func newQueue[R comparable](clock clock.WithTicker, shortest, longest time.Duration) *queue[R] {
 	seed := maphash.MakeSeed()
 	q := &queue[R]{
-		clock: clk, min: shortest, max: longest, wake: make(chan struct{}, 1),
+		clock: clock, min: shortest, max: longest, wake: make(chan struct{}, 1),
 		hash: func(key R) uint64 { return maphash.Comparable(seed, key) }, items: make(map[uint64]*item[R]),
 	}
-	q.idle.L = &q.mu
+	q.notEmpty.L = &q.mu
 	return q
 }
 
 // add makes the key ready, or marks it to run again if it is running. A closed queue takes nothing.
-func (q *queue[R]) add(key R, urgency level) {
+func (q *queue[R]) add(key R, priority priority) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return
 	}
-	q.counts.adds[urgency]++
-	it := q.obtain(key)
+	q.counts.adds[priority]++
+	it := q.getOrCreate(key)
 	switch {
 	case it.state == stateRunning:
-		if !it.again || urgency > it.level {
-			it.level = urgency
+		if !it.again || priority > it.level {
+			it.level = priority
 		}
 		it.again = true
-	case it.state == stateLater:
-		q.makeReady(it, urgency)
-	case urgency > it.level:
+	case it.state == stateDelayed:
+		q.makeReady(it, priority)
+	case priority > it.level:
 		q.ready[it.level].remove(it)
-		it.level = urgency
-		q.ready[urgency].push(it)
+		it.level = priority
+		q.ready[priority].push(it)
 	}
 }
 
 // addAfter makes the key ready after d. Of several such requests for one key the earliest counts.
 func (q *queue[R]) addAfter(key R, d time.Duration) {
 	if d <= 0 {
-		q.add(key, levelLive)
+		q.add(key, priorityLive)
 		return
 	}
 	q.mu.Lock()
@@ -95,10 +95,10 @@ func (q *queue[R]) addAfter(key R, d time.Duration) {
 	if q.closed {
 		return
 	}
-	it := q.obtain(key)
-	if at := q.clock.Now().Add(d).UnixNano(); it.asked == 0 || at < it.asked {
-		it.asked = at
-		q.plan(it)
+	it := q.getOrCreate(key)
+	if at := q.clock.Now().Add(d).UnixNano(); it.requestedAt == 0 || at < it.requestedAt {
+		it.requestedAt = at
+		q.schedule(it)
 	}
 }
 
@@ -119,24 +119,24 @@ func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {
 			q.setDue(it, 0, false) // this run takes the place of the one that its last result asked for
 			return it.key, waited, true
 		}
-		q.idle.Wait()
+		q.notEmpty.Wait()
 	}
 }
 
 // next takes the first key off the ready lists, nil if there is none. The caller holds mu.
 func (q *queue[R]) next() *item[R] {
-	live, background := &q.ready[levelLive], &q.ready[levelBackground]
+	live, background := &q.ready[priorityLive], &q.ready[priorityBackground]
 	from := live
-	if live.front == nil || (background.front != nil && q.streak >= maxStreak) {
+	if live.front == nil || (background.front != nil && q.liveStreak >= maxLiveStreak) {
 		from = background
 	}
 	if from.front == nil {
 		return nil
 	}
 	if from == live && background.front != nil {
-		q.streak++
+		q.liveStreak++
 	} else {
-		q.streak = 0
+		q.liveStreak = 0
 	}
 	it := from.front
 	from.remove(it)
@@ -147,28 +147,28 @@ func (q *queue[R]) next() *item[R] {
 func (q *queue[R]) done(key R, result outcome) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	it := q.obtain(key) // it is there: get made it run
+	it := q.getOrCreate(key) // it is there: get made it run
 	now := q.clock.Now().UnixNano()
 	ran := time.Duration(now - it.since)
 	q.running.remove(it)
-	it.state = stateLater
+	it.state = stateDelayed
 	switch {
-	case result.limited:
+	case result.rateLimited:
 		delay := q.backoff(it.failures)
 		it.failures++
 		q.counts.retries++
 		q.counts.waited += delay
 		q.setDue(it, now+int64(delay), true)
-	case result.after > 0:
+	case result.requeueAfter > 0:
 		it.failures = 0
-		q.setDue(it, now+int64(result.after), false)
+		q.setDue(it, now+int64(result.requeueAfter), false)
 	default:
 		it.failures = 0
 	}
 	if it.again && !q.closed {
 		q.makeReady(it, it.level)
 	}
-	q.release(it)
+	q.dropIfIdle(it)
 	return ran
 }
 
@@ -181,46 +181,46 @@ func (q *queue[R]) backoff(failures int32) time.Duration {
 	return time.Duration(delay)
 }
 
-// obtain gives the key's item, making it if need be. The caller holds mu.
-func (q *queue[R]) obtain(key R) *item[R] {
+// getOrCreate gives the key's item, making it if need be. The caller holds mu.
+func (q *queue[R]) getOrCreate(key R) *item[R] {
 	hash := q.hash(key)
 	first := q.items[hash]
-	for it := first; it != nil; it = it.sibling {
+	for it := first; it != nil; it = it.hashNext {
 		if it.key == key {
 			return it
 		}
 	}
-	it := &item[R]{key: key, sibling: first}
+	it := &item[R]{key: key, hashNext: first}
 	q.items[hash] = it
 	return it
 }
 
-// release forgets an item with nothing left to do. The caller holds mu.
-func (q *queue[R]) release(it *item[R]) {
-	if it.state != stateLater || it.place != 0 {
+// dropIfIdle forgets an item with nothing left to do. The caller holds mu.
+func (q *queue[R]) dropIfIdle(it *item[R]) {
+	if it.state != stateDelayed || it.heapIndex != 0 {
 		return
 	}
 	hash := q.hash(it.key)
 	first := q.items[hash]
 	switch {
-	case first == it && it.sibling == nil:
+	case first == it && it.hashNext == nil:
 		delete(q.items, hash)
 	case first == it:
-		q.items[hash] = it.sibling
+		q.items[hash] = it.hashNext
 	default:
-		for ; first.sibling != it; first = first.sibling {
+		for ; first.hashNext != it; first = first.hashNext {
 		}
-		first.sibling = it.sibling
+		first.hashNext = it.hashNext
 	}
-	it.sibling = nil
+	it.hashNext = nil
 }
 
 // makeReady lets the item run at the next turn. The caller holds mu.
-func (q *queue[R]) makeReady(it *item[R], urgency level) {
-	it.state, it.level, it.again = stateReady, urgency, false
+func (q *queue[R]) makeReady(it *item[R], priority priority) {
+	it.state, it.level, it.again = stateReady, priority, false
 	it.since = q.clock.Now().UnixNano()
-	q.ready[urgency].push(it)
-	q.idle.Signal()
+	q.ready[priority].push(it)
+	q.notEmpty.Signal()
 }
 
 // setDue sets when the item's result wants it to run. The caller holds mu.
@@ -233,17 +233,17 @@ func (q *queue[R]) setDue(it *item[R], at int64, limited bool) {
 			q.counts.limited--
 		}
 	}
-	if it.due == at {
+	if it.dueAt == at {
 		return
 	}
-	it.due = at
-	q.plan(it)
+	it.dueAt = at
+	q.schedule(it)
 }
 
-// plan puts the item at its place among those to run later. The caller holds mu.
-func (q *queue[R]) plan(it *item[R]) {
-	q.later.set(it)
-	if it.place == 1 {
+// schedule puts the item at its place among those to run later. The caller holds mu.
+func (q *queue[R]) schedule(it *item[R]) {
+	q.delayed.set(it)
+	if it.heapIndex == 1 {
 		select {
 		case q.wake <- struct{}{}:
 		default:
@@ -251,13 +251,13 @@ func (q *queue[R]) plan(it *item[R]) {
 	}
 }
 
-// delays makes keys ready when they are due, until ctx ends.
-func (q *queue[R]) delays(ctx context.Context) {
+// runTimer makes keys ready when they are due, until ctx ends.
+func (q *queue[R]) runTimer(ctx context.Context) {
 	timer := q.clock.NewTimer(time.Hour) // set below before it matters
 	defer timer.Stop()
 	for {
 		var fire <-chan time.Time
-		if wait, any := q.ripen(); any {
+		if wait, any := q.promoteDue(); any {
 			// A fired timer that nobody read is of no consequence: ripen looks at the clock itself.
 			timer.Reset(wait)
 			fire = timer.C()
@@ -271,29 +271,29 @@ func (q *queue[R]) delays(ctx context.Context) {
 	}
 }
 
-// ripen makes ready what is due, and returns the time until the next key is due, if there is one.
-func (q *queue[R]) ripen() (wait time.Duration, any bool) {
+// promoteDue makes ready what is due, and returns the time until the next key is due, if there is one.
+func (q *queue[R]) promoteDue() (wait time.Duration, any bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.later) > 0 {
-		it, now := q.later[0], q.clock.Now().UnixNano()
-		if it.when() > now {
-			return time.Duration(it.when() - now), true
+	for len(q.delayed) > 0 {
+		it, now := q.delayed[0], q.clock.Now().UnixNano()
+		if it.wakeAt() > now {
+			return time.Duration(it.wakeAt() - now), true
 		}
-		if it.asked != 0 && it.asked <= now {
-			it.asked = 0
+		if it.requestedAt != 0 && it.requestedAt <= now {
+			it.requestedAt = 0
 		}
-		if it.due != 0 && it.due <= now {
+		if it.dueAt != 0 && it.dueAt <= now {
 			q.setDue(it, 0, false)
 		}
-		q.later.set(it)
+		q.delayed.set(it)
 		switch {
 		case q.closed:
-			q.release(it)
+			q.dropIfIdle(it)
 		case it.state == stateRunning:
-			it.again, it.level = true, levelLive
-		case it.state == stateLater:
-			q.makeReady(it, levelLive)
+			it.again, it.level = true, priorityLive
+		case it.state == stateDelayed:
+			q.makeReady(it, priorityLive)
 		}
 	}
 	return 0, false
@@ -304,13 +304,13 @@ func (q *queue[R]) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.idle.Broadcast()
+	q.notEmpty.Broadcast()
 }
 
 // stats is what a queue holds at one moment.
 type stats struct {
 	counts
-	depth      [levels]int
+	depth      [priorities]int
 	delayed    int
 	running    int
 	oldest     time.Duration // the longest that a ready key has waited
@@ -322,10 +322,10 @@ func (q *queue[R]) stats() stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.clock.Now().UnixNano()
-	s := stats{counts: q.counts, delayed: len(q.later), running: q.running.len}
-	for urgency := range q.ready {
-		s.depth[urgency] = q.ready[urgency].len
-		if since := q.ready[urgency].oldest(); since != 0 {
+	s := stats{counts: q.counts, delayed: len(q.delayed), running: q.running.len}
+	for priority := range q.ready {
+		s.depth[priority] = q.ready[priority].len
+		if since := q.ready[priority].oldest(); since != 0 {
 			s.oldest = max(s.oldest, time.Duration(now-since))
 		}
 	}

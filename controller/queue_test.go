@@ -14,15 +14,15 @@ import (
 )
 
 func testQueue() (*queue[string], *clocktesting.FakeClock) {
-	clk := clocktesting.NewFakeClock(time.Unix(1000, 0))
-	return newQueue[string](clk, time.Second, 8*time.Second), clk
+	clock := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	return newQueue[string](clock, time.Second, 8*time.Second), clock
 }
 
-// take gets a key that must be ready.
-func take(t *testing.T, q *queue[string]) string {
+// nextKey gets a key that must be ready.
+func nextKey(t *testing.T, q *queue[string]) string {
 	t.Helper()
 	s := q.stats()
-	require.Positive(t, s.depth[levelLive]+s.depth[levelBackground], "nothing is ready")
+	require.Positive(t, s.depth[priorityLive]+s.depth[priorityBackground], "nothing is ready")
 	key, _, ok := q.get()
 	require.True(t, ok)
 	return key
@@ -31,10 +31,10 @@ func take(t *testing.T, q *queue[string]) string {
 func TestQueueMergesAndKeepsOrder(t *testing.T) {
 	q, _ := testQueue()
 	for _, key := range []string{"a", "b", "a", "c", "b"} {
-		q.add(key, levelLive)
+		q.add(key, priorityLive)
 	}
 	for _, want := range []string{"a", "b", "c"} {
-		require.Equal(t, want, take(t, q))
+		require.Equal(t, want, nextKey(t, q))
 		q.done(want, outcome{})
 	}
 	require.Zero(t, q.stats().depth)
@@ -43,15 +43,15 @@ func TestQueueMergesAndKeepsOrder(t *testing.T) {
 
 func TestQueueRunsAKeyAddedWhileRunningOnceMore(t *testing.T) {
 	q, _ := testQueue()
-	q.add("a", levelLive)
-	require.Equal(t, "a", take(t, q))
-	q.add("a", levelBackground)
-	q.add("a", levelLive)
-	q.add("a", levelBackground)
+	q.add("a", priorityLive)
+	require.Equal(t, "a", nextKey(t, q))
+	q.add("a", priorityBackground)
+	q.add("a", priorityLive)
+	q.add("a", priorityBackground)
 	require.Zero(t, q.stats().depth, "it must not run twice at once")
 	q.done("a", outcome{})
-	require.Equal(t, 1, q.stats().depth[levelLive])
-	require.Equal(t, "a", take(t, q))
+	require.Equal(t, 1, q.stats().depth[priorityLive])
+	require.Equal(t, "a", nextKey(t, q))
 	q.done("a", outcome{})
 	require.Empty(t, q.items)
 }
@@ -59,102 +59,102 @@ func TestQueueRunsAKeyAddedWhileRunningOnceMore(t *testing.T) {
 func TestQueuePutsLiveBeforeBackground(t *testing.T) {
 	q, _ := testQueue()
 	for _, key := range []string{"a", "b", "c"} {
-		q.add(key, levelBackground)
+		q.add(key, priorityBackground)
 	}
-	q.add("x", levelLive)
-	q.add("b", levelLive)       // raised
-	q.add("x", levelBackground) // not lowered
+	q.add("x", priorityLive)
+	q.add("b", priorityLive)       // raised
+	q.add("x", priorityBackground) // not lowered
 	for _, want := range []string{"x", "b", "a", "c"} {
-		require.Equal(t, want, take(t, q))
+		require.Equal(t, want, nextKey(t, q))
 	}
 }
 
 func TestQueueDoesNotStarveBackground(t *testing.T) {
 	q, _ := testQueue()
-	q.add("background", levelBackground)
+	q.add("background", priorityBackground)
 	for i := range 100 {
-		q.add(fmt.Sprint(i), levelLive)
+		q.add(fmt.Sprint(i), priorityLive)
 	}
 	turn := 0
-	for take(t, q) != "background" {
+	for nextKey(t, q) != "background" {
 		turn++
 	}
-	require.Equal(t, maxStreak, turn)
+	require.Equal(t, maxLiveStreak, turn)
 }
 
 func TestQueueBackoff(t *testing.T) {
-	q, clk := testQueue()
-	q.add("a", levelLive)
+	q, clock := testQueue()
+	q.add("a", priorityLive)
 	fail := func() {
-		require.Equal(t, "a", take(t, q))
-		q.done("a", outcome{limited: true})
+		require.Equal(t, "a", nextKey(t, q))
+		q.done("a", outcome{rateLimited: true})
 	}
 	for _, delay := range []time.Duration{1, 2, 4, 8, 8} {
 		fail()
-		wait, pending := q.ripen()
+		wait, pending := q.promoteDue()
 		require.True(t, pending)
 		require.Equal(t, delay*time.Second, wait)
 		require.Equal(t, 1, q.stats().limited)
-		clk.Step(wait)
-		q.ripen()
+		clock.Step(wait)
+		q.promoteDue()
 		require.Zero(t, q.stats().limited)
 	}
-	require.Equal(t, "a", take(t, q))
-	q.done("a", outcome{after: time.Minute}) // success forgets the failures
-	wait, _ := q.ripen()
+	require.Equal(t, "a", nextKey(t, q))
+	q.done("a", outcome{requeueAfter: time.Minute}) // success forgets the failures
+	wait, _ := q.promoteDue()
 	require.Equal(t, time.Minute, wait)
-	q.add("a", levelLive)
+	q.add("a", priorityLive)
 	fail()
-	wait, _ = q.ripen()
+	wait, _ = q.promoteDue()
 	require.Equal(t, time.Second, wait)
 	require.Equal(t, uint64(6), q.stats().retries)
 	require.Equal(t, 24*time.Second, q.stats().waited)
 }
 
 func TestQueueRunReplacesWhatItsResultAskedFor(t *testing.T) {
-	q, clk := testQueue()
-	q.add("a", levelLive)
-	take(t, q)
-	q.done("a", outcome{after: time.Second})
+	q, clock := testQueue()
+	q.add("a", priorityLive)
+	nextKey(t, q)
+	q.done("a", outcome{requeueAfter: time.Second})
 	q.addAfter("a", 3*time.Second)
 	q.addAfter("a", 4*time.Second) // later than what is asked for already
-	q.add("a", levelLive)
-	take(t, q)
+	q.add("a", priorityLive)
+	nextKey(t, q)
 	q.done("a", outcome{})
-	wait, pending := q.ripen()
+	wait, pending := q.promoteDue()
 	require.True(t, pending, "what somebody else asked for stays")
 	require.Equal(t, 3*time.Second, wait)
-	clk.Step(wait)
-	_, pending = q.ripen()
+	clock.Step(wait)
+	_, pending = q.promoteDue()
 	require.False(t, pending)
-	require.Equal(t, "a", take(t, q))
+	require.Equal(t, "a", nextKey(t, q))
 	q.done("a", outcome{})
 	require.Empty(t, q.items)
 }
 
 func TestQueueDueWhileRunning(t *testing.T) {
-	q, clk := testQueue()
+	q, clock := testQueue()
 	q.addAfter("a", time.Second)
-	q.add("a", levelLive)
-	take(t, q)
-	clk.Step(time.Second)
-	q.ripen()
+	q.add("a", priorityLive)
+	nextKey(t, q)
+	clock.Step(time.Second)
+	q.promoteDue()
 	require.Zero(t, q.stats().depth)
 	q.done("a", outcome{})
-	require.Equal(t, 1, q.stats().depth[levelLive])
+	require.Equal(t, 1, q.stats().depth[priorityLive])
 }
 
 func TestQueueStats(t *testing.T) {
-	q, clk := testQueue()
-	q.add("a", levelLive)
-	clk.Step(time.Second)
-	q.add("b", levelBackground)
-	clk.Step(time.Second)
+	q, clock := testQueue()
+	q.add("a", priorityLive)
+	clock.Step(time.Second)
+	q.add("b", priorityBackground)
+	clock.Step(time.Second)
 	require.Equal(t, 2*time.Second, q.stats().oldest)
 	_, waited, _ := q.get()
 	require.Equal(t, 2*time.Second, waited)
-	take(t, q)
-	clk.Step(3 * time.Second)
+	nextKey(t, q)
+	clock.Step(3 * time.Second)
 	s := q.stats()
 	require.Equal(t, 2, s.running)
 	require.Equal(t, 3*time.Second, s.longest)
@@ -165,11 +165,11 @@ func TestQueueStats(t *testing.T) {
 
 func TestQueueClosed(t *testing.T) {
 	q, _ := testQueue()
-	q.add("a", levelLive)
+	q.add("a", priorityLive)
 	q.close()
 	_, _, ok := q.get()
 	require.False(t, ok)
-	q.add("b", levelLive)
+	q.add("b", priorityLive)
 	q.addAfter("c", time.Second)
 	require.Len(t, q.items, 1)
 }
@@ -177,21 +177,21 @@ func TestQueueClosed(t *testing.T) {
 // TestAgendaKeepsOrder compares the heap with sorting, under random changes.
 func TestAgendaKeepsOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	var heap agenda[int]
+	var heap delayHeap[int]
 	items := make([]*item[int], 50)
 	for i := range items {
 		items[i] = &item[int]{key: i}
 	}
 	for range 5000 {
 		it := items[random.IntN(len(items))]
-		it.due, it.asked = int64(random.IntN(20)), int64(random.IntN(20))
+		it.dueAt, it.requestedAt = int64(random.IntN(20)), int64(random.IntN(20))
 		heap.set(it)
 		count, least := 0, int64(0)
 		for _, it := range items {
-			require.Equal(t, it.when() != 0, it.place != 0)
-			if at := it.when(); at != 0 {
+			require.Equal(t, it.wakeAt() != 0, it.heapIndex != 0)
+			if at := it.wakeAt(); at != 0 {
 				count++
-				require.Same(t, it, heap[it.place-1])
+				require.Same(t, it, heap[it.heapIndex-1])
 				if least == 0 || at < least {
 					least = at
 				}
@@ -199,7 +199,7 @@ func TestAgendaKeepsOrder(t *testing.T) {
 		}
 		require.Len(t, heap, count)
 		if count > 0 {
-			require.Equal(t, least, heap[0].when())
+			require.Equal(t, least, heap[0].wakeAt())
 		}
 	}
 }
@@ -214,7 +214,7 @@ func TestQueueConcurrently(t *testing.T) {
 		var running [keys]bool
 		var wanted, seen [keys]int // wanted is set before add, seen at a run's start
 		var workers, producers sync.WaitGroup
-		workers.Go(func() { q.delays(t.Context()) })
+		workers.Go(func() { q.runTimer(t.Context()) })
 		for range 8 {
 			workers.Go(func() {
 				random := rand.New(rand.NewPCG(rand.Uint64(), 0))
@@ -233,7 +233,7 @@ func TestQueueConcurrently(t *testing.T) {
 					mu.Lock()
 					running[key] = false
 					mu.Unlock()
-					q.done(key, outcome{limited: random.IntN(4) == 0, after: time.Duration(random.IntN(2)) * time.Millisecond})
+					q.done(key, outcome{rateLimited: random.IntN(4) == 0, requeueAfter: time.Duration(random.IntN(2)) * time.Millisecond})
 				}
 			})
 		}
@@ -247,11 +247,11 @@ func TestQueueConcurrently(t *testing.T) {
 					mu.Unlock()
 					switch random.IntN(4) {
 					case 0:
-						q.add(key, levelBackground)
+						q.add(key, priorityBackground)
 					case 1:
 						q.addAfter(key, time.Duration(random.IntN(5))*time.Millisecond)
 					default:
-						q.add(key, levelLive)
+						q.add(key, priorityLive)
 					}
 					time.Sleep(time.Duration(random.IntN(2)) * time.Millisecond)
 				}
@@ -271,7 +271,7 @@ func BenchmarkQueueAddGetDone(b *testing.B) {
 	q := newQueue[int](clock.RealClock{}, time.Millisecond, time.Second)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		q.add(i&1023, levelLive)
+		q.add(i&1023, priorityLive)
 		key, _, _ := q.get()
 		q.done(key, outcome{})
 	}
@@ -282,7 +282,7 @@ func BenchmarkQueueMillionKeys(b *testing.B) {
 	for b.Loop() {
 		q := newQueue[int](clock.RealClock{}, time.Millisecond, time.Second)
 		for i := range 1_000_000 {
-			q.add(i, levelBackground)
+			q.add(i, priorityBackground)
 		}
 	}
 }
@@ -293,8 +293,8 @@ func TestKeysOfOneHash(t *testing.T) {
 	q.hash = func(int) uint64 { return 7 }
 	for _, order := range [][]int{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}} {
 		for key := 1; key <= 3; key++ {
-			q.add(key, levelLive)
-			q.add(key, levelLive)
+			q.add(key, priorityLive)
+			q.add(key, priorityLive)
 		}
 		got := map[int]bool{}
 		for range 3 {

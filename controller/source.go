@@ -24,23 +24,23 @@ type Source[R comparable] interface {
 	Name() string
 	// Run gives keys to sink until ctx ends, then returns nil; goroutines it begins end first. It calls synced once
 	// everything that existed at the start is given. An error ends the whole controller.
-	Run(ctx context.Context, sink Enqueuer[R], synced func()) error
+	Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error
 }
 
-// feed connects a Source to the queue.
-type feed[R comparable] struct {
+// sourceRunner connects a Source to the queue.
+type sourceRunner[R comparable] struct {
 	source Source[R]
 	queue  *queue[R]
 	synced chan struct{}
 }
 
 // Add implements Sink.
-func (f *feed[R]) Add(key R) { f.queue.add(key, levelLive) }
+func (f *sourceRunner[R]) Add(key R) { f.queue.add(key, priorityLive) }
 
 // AddBackground implements Sink.
-func (f *feed[R]) AddBackground(key R) { f.queue.add(key, levelBackground) }
+func (f *sourceRunner[R]) AddBackground(key R) { f.queue.add(key, priorityBackground) }
 
-func (f *feed[R]) run(ctx context.Context, controller string) error {
+func (f *sourceRunner[R]) run(ctx context.Context, controller string) error {
 	done := false // Run is one goroutine, and calls synced itself
 	err := f.source.Run(ctx, f, func() {
 		if !done {
@@ -70,7 +70,7 @@ type channelSource[R comparable] struct {
 func (s *channelSource[R]) Name() string { return s.name }
 
 // Run implements Source.
-func (s *channelSource[R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
+func (s *channelSource[R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
 	synced()
 	for {
 		select {
@@ -81,7 +81,7 @@ func (s *channelSource[R]) Run(ctx context.Context, sink Enqueuer[R], synced fun
 				<-ctx.Done()
 				return nil
 			}
-			sink.Add(key)
+			enqueuer.Add(key)
 		}
 	}
 }
@@ -100,16 +100,16 @@ type PollConfig struct {
 
 // Poll makes a Source that asks another system, at the start and then periodically, which keys to look at. It is
 // meant for systems that have no way of telling; whatever can notify should use Channel or Typed.Enqueue.
-func Poll[R comparable](config PollConfig, ask func(context.Context) ([]R, error)) Source[R] {
+func Poll[R comparable](config PollConfig, list func(context.Context) ([]R, error)) Source[R] {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	return &pollSource[R]{config: config, ask: ask}
+	return &pollSource[R]{config: config, list: list}
 }
 
 type pollSource[R comparable] struct {
 	config PollConfig
-	ask    func(context.Context) ([]R, error)
+	list   func(context.Context) ([]R, error)
 }
 
 // Name implements Source.
@@ -117,16 +117,16 @@ func (s *pollSource[R]) Name() string { return s.config.Name }
 
 // Run implements Source. The source counts as synced after the first question, failed or not, because a system that
 // does not answer must not keep the controller from its other work.
-func (s *pollSource[R]) Run(ctx context.Context, sink Enqueuer[R], synced func()) error {
+func (s *pollSource[R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
 	if s.config.Period <= 0 {
 		return fmt.Errorf("poll %q: field Period is not positive: %s", s.config.Name, s.config.Period)
 	}
 	timer := s.config.Clock.NewTimer(s.config.Period)
 	defer timer.Stop()
 	for {
-		keys, err := s.ask(ctx)
+		keys, err := s.list(ctx)
 		for _, key := range keys {
-			sink.AddBackground(key)
+			enqueuer.AddBackground(key)
 		}
 		if err != nil && ctx.Err() == nil && s.config.OnError != nil {
 			s.config.OnError(err)

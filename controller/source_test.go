@@ -22,20 +22,20 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// journal is a Reconciler that notes its requests.
-type journal struct {
+// recordingReconciler is a Reconciler that notes its requests.
+type recordingReconciler struct {
 	mu   sync.Mutex
 	seen []string
 }
 
-func (j *journal) Reconcile(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+func (j *recordingReconciler) Reconcile(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.seen = append(j.seen, r.String())
 	return reconcile.Result{}, nil
 }
 
-func (j *journal) take() []string {
+func (j *recordingReconciler) take() []string {
 	synctest.Wait()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -55,11 +55,11 @@ func pod(name, owner string) *corev1.Pod {
 	return p
 }
 
-// running starts a controller with one source over an informer of what upstream holds.
-func running(
+// startWithSource starts a controller with one source over an informer of what upstream holds.
+func startWithSource(
 	t *testing.T, upstream *fcache.FakeControllerSource, example runtime.Object,
 	source func(cache.SharedIndexInformer) controller.Source[reconcile.Request],
-) *journal {
+) *recordingReconciler {
 	t.Helper()
 	informer := cache.NewSharedIndexInformer(upstream, example, 0, cache.Indexers{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +68,7 @@ func running(
 		defer close(ended)
 		informer.RunWithContext(ctx)
 	}()
-	j := &journal{}
+	j := &recordingReconciler{}
 	c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
 	require.NoError(t, err)
 	c.Watch(source(informer))
@@ -97,7 +97,7 @@ func TestForAllKindsOfObjects(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				upstream := fcache.NewFakeControllerSource()
 				upstream.Add(obj)
-				j := running(t, upstream, nil, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+				j := startWithSource(t, upstream, nil, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
 					return controller.For(i)
 				})
 				require.Equal(t, []string{"ns/a"}, j.take())
@@ -110,11 +110,11 @@ func TestForAllKindsOfObjects(t *testing.T) {
 	}
 }
 
-// given notes what a source gives, each time it does.
-type given struct{ keys []reconcile.Request }
+// recordingEnqueuer notes what a source gives, each time it does.
+type recordingEnqueuer struct{ keys []reconcile.Request }
 
-func (g *given) Add(key reconcile.Request)           { g.keys = append(g.keys, key) }
-func (g *given) AddBackground(key reconcile.Request) { g.keys = append(g.keys, key) }
+func (g *recordingEnqueuer) Add(key reconcile.Request)           { g.keys = append(g.keys, key) }
+func (g *recordingEnqueuer) AddBackground(key reconcile.Request) { g.keys = append(g.keys, key) }
 
 // An update leads to the keys of the old and of the new object, and to each of them once.
 func TestUpdateGivesEachKeyOnce(t *testing.T) {
@@ -125,8 +125,8 @@ func TestUpdateGivesEachKeyOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended sync.WaitGroup
 		ended.Go(func() { informer.RunWithContext(ctx) })
-		sink, source := &given{}, controller.Owns(informer, controller.Owner{Group: "apps", Kind: "ReplicaSet"})
-		ended.Go(func() { assert.NoError(t, source.Run(ctx, sink, func() {})) })
+		enqueuer, source := &recordingEnqueuer{}, controller.Owns(informer, controller.Owner{Group: "apps", Kind: "ReplicaSet"})
+		ended.Go(func() { assert.NoError(t, source.Run(ctx, enqueuer, func() {})) })
 		for _, step := range []struct {
 			owner string
 			want  []string
@@ -136,11 +136,11 @@ func TestUpdateGivesEachKeyOnce(t *testing.T) {
 			}
 			synctest.Wait()
 			var keys []string
-			for _, key := range sink.keys {
+			for _, key := range enqueuer.keys {
 				keys = append(keys, key.String())
 			}
 			require.Equal(t, step.want, keys)
-			sink.keys = nil
+			enqueuer.keys = nil
 		}
 		cancel()
 		ended.Wait()
@@ -151,7 +151,7 @@ func TestUpdateGivesEachKeyOnce(t *testing.T) {
 func TestOwns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := fcache.NewFakeControllerSource()
-		j := running(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+		j := startWithSource(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
 			return controller.Owns(i, controller.Owner{Group: "apps", Kind: "ReplicaSet"})
 		})
 		upstream.Add(pod("a", ""))
@@ -173,7 +173,7 @@ func TestOwnsClusterScoped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := fcache.NewFakeControllerSource()
 		upstream.Add(pod("a", "one"))
-		j := running(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
+		j := startWithSource(t, upstream, &corev1.Pod{}, func(i cache.SharedIndexInformer) controller.Source[reconcile.Request] {
 			return controller.Owns(i, controller.Owner{Group: "apps", Kind: "ReplicaSet", ClusterScoped: true})
 		})
 		require.Equal(t, []string{"/one"}, j.take())
@@ -267,7 +267,7 @@ func TestPredicates(t *testing.T) {
 func TestChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := make(chan reconcile.Request)
-		j := &journal{}
+		j := &recordingReconciler{}
 		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
 		require.NoError(t, err)
 		c.Watch(controller.Channel("webhook", keys))
@@ -292,7 +292,7 @@ func TestPoll(t *testing.T) {
 			}
 			return []reconcile.Request{request("a")}, nil
 		})
-		j := &journal{}
+		j := &recordingReconciler{}
 		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
 		require.NoError(t, err)
 		c.Watch(source)
@@ -308,7 +308,7 @@ func TestPoll(t *testing.T) {
 
 func TestFailingSourceEndsTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := controller.New(&journal{}, controller.Deps{}, controller.Config{Name: "test"})
+		c, err := controller.New(&recordingReconciler{}, controller.Deps{}, controller.Config{Name: "test"})
 		require.NoError(t, err)
 		c.Watch(controller.Poll(controller.PollConfig{Name: "broken"}, func(context.Context) ([]reconcile.Request, error) {
 			return nil, nil
@@ -327,7 +327,7 @@ func TestEndThatComesFirst(t *testing.T) {
 		ctx  context.Context
 		fine bool
 	}{{ended, true}, {t.Context(), false}} {
-		c, err := controller.New(&journal{}, controller.Deps{}, controller.Config{Name: "test"})
+		c, err := controller.New(&recordingReconciler{}, controller.Deps{}, controller.Config{Name: "test"})
 		require.NoError(t, err)
 		c.Watch(controller.For(informer))
 		if err := c.Start(test.ctx); test.fine {
@@ -350,7 +350,7 @@ func (never) Run(ctx context.Context, _ controller.Enqueuer[reconcile.Request], 
 
 func TestNotReadySaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &journal{}
+		j := &recordingReconciler{}
 		c, err := controller.New(j, controller.Deps{}, controller.Config{Name: "test"})
 		require.NoError(t, err)
 		c.Watch(never{})

@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// creation is when an object was created: by the API server's count, and by the clock if ages are bounded.
-type creation struct {
+// createInfo is when an object was created: by the API server's count, and by the clock if ages are bounded.
+type createInfo struct {
 	resourceVersion string
 	at              time.Time
 }
 
 // deletion marks, in the place of a creation, that a deletion is expected. It is never written.
-var deletion = &creation{}
+var deletion = &createInfo{}
 
-// change is one expectation: a creation that may be released by age or version, one that may not (nil), or a deletion.
-type change struct {
-	uid  types.UID
-	made *creation
+// expectation is one expectation: a creation that may be released by age or version, one that may not (nil), or a deletion.
+type expectation struct {
+	uid     types.UID
+	created *createInfo
 }
 
 // entry is what is expected for one key. It fills one cache line, since a controller with many owners mostly waits for
@@ -30,59 +30,59 @@ type change struct {
 // nothing; a snapshot is made only for a reader who comes in between.
 type entry struct {
 	key string
-	// shown is what is expected now, never written once it is here: nil if the key is not known, stale if a reader
+	// snapshotPtr is what is expected now, never written once it is here: nil if the key is not known, stale if a reader
 	// has to make it. Readers need no lock to look; it is changed under mu.
-	shown atomic.Pointer[ControlleeExpectations]
+	snapshotPtr atomic.Pointer[ControlleeExpectations]
 
 	mu      sync.Mutex
-	pending []change // sorted by UID, each UID once; guarded by mu
+	pending []expectation // sorted by UID, each UID once; guarded by mu
 }
 
 var (
-	// nothing is the snapshot of a key with nothing expected. It is never written.
-	nothing = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
-	// stale stands in for a snapshot that nobody has asked for since the last change.
-	stale ControlleeExpectations
+	// emptyExpectations is the snapshot of a key with nothing expected. It is never written.
+	emptyExpectations = ControlleeExpectations{creations: []types.UID{}, deletions: []types.UID{}}
+	// staleExpectations stands in for a snapshot that nobody has asked for since the last change.
+	staleExpectations ControlleeExpectations
 )
 
 // The methods below want mu held.
 
-// changed says that what was shown is no longer true.
-func (e *entry) changed() {
-	now := &nothing
+// invalidateSnapshot says that what was shown is no longer true.
+func (e *entry) invalidateSnapshot() {
+	now := &emptyExpectations
 	if len(e.pending) > 0 {
-		now = &stale
+		now = &staleExpectations
 	}
-	if e.shown.Load() != now {
-		e.shown.Store(now)
+	if e.snapshotPtr.Load() != now {
+		e.snapshotPtr.Store(now)
 	}
 }
 
 // snapshot gives what is expected, nil if the key is not known.
 func (e *entry) snapshot() *ControlleeExpectations {
-	shown := e.shown.Load()
-	if shown != &stale {
-		return shown
+	snapshot := e.snapshotPtr.Load()
+	if snapshot != &staleExpectations {
+		return snapshot
 	}
 	creations, deletions := e.count()
-	shown = &ControlleeExpectations{
+	snapshot = &ControlleeExpectations{
 		creations: make([]types.UID, 0, creations), deletions: make([]types.UID, 0, deletions),
 	}
 	for _, c := range e.pending {
-		if c.made == deletion {
-			shown.deletions = append(shown.deletions, c.uid)
+		if c.created == deletion {
+			snapshot.deletions = append(snapshot.deletions, c.uid)
 		} else {
-			shown.creations = append(shown.creations, c.uid)
+			snapshot.creations = append(snapshot.creations, c.uid)
 		}
 	}
-	e.shown.Store(shown)
-	return shown
+	e.snapshotPtr.Store(snapshot)
+	return snapshot
 }
 
 // count counts what is expected.
 func (e *entry) count() (creations, deletions int) {
 	for _, c := range e.pending {
-		if c.made == deletion {
+		if c.created == deletion {
 			deletions++
 		}
 	}
@@ -92,29 +92,29 @@ func (e *entry) count() (creations, deletions int) {
 // forget makes the key unknown.
 func (e *entry) forget() {
 	e.pending = nil
-	e.shown.Store(nil)
+	e.snapshotPtr.Store(nil)
 }
 
-func (e *entry) expectCreations(made *creation, uids []types.UID) {
+func (e *entry) expectCreations(created *createInfo, uids []types.UID) {
 	for _, uid := range uids {
 		if at, found := e.find(uid); !found {
-			e.pending = slices.Insert(e.pending, at, change{uid, made})
-		} else if e.pending[at].made != deletion {
-			e.pending[at].made = made
+			e.pending = slices.Insert(e.pending, at, expectation{uid, created})
+		} else if e.pending[at].created != deletion {
+			e.pending[at].created = created
 		}
 	}
-	e.changed()
+	e.invalidateSnapshot()
 }
 
 func (e *entry) expectDeletions(uids []types.UID) {
 	for _, uid := range uids {
 		if at, found := e.find(uid); !found {
-			e.pending = slices.Insert(e.pending, at, change{uid, deletion})
+			e.pending = slices.Insert(e.pending, at, expectation{uid, deletion})
 		} else {
-			e.pending[at].made = deletion
+			e.pending[at].created = deletion
 		}
 	}
-	e.changed()
+	e.invalidateSnapshot()
 }
 
 func (e *entry) observeDeletions(uids []types.UID) {
@@ -123,7 +123,7 @@ func (e *entry) observeDeletions(uids []types.UID) {
 			e.pending = slices.Delete(e.pending, at, at+1)
 		}
 	}
-	e.changed()
+	e.invalidateSnapshot()
 }
 
 // sync drops what the cache has met: creations that it shows, deletions that it no longer shows as live. It runs at
@@ -132,9 +132,9 @@ func (e *entry) sync(live, terminating []types.UID) {
 	if len(e.pending)+len(terminating) == 0 {
 		return
 	}
-	var few [32]bool
-	shows := few[:]
-	if len(e.pending) > len(few) {
+	var small [32]bool
+	shows := small[:]
+	if len(e.pending) > len(small) {
 		shows = make([]bool, len(e.pending))
 	}
 	for _, uid := range live {
@@ -142,39 +142,39 @@ func (e *entry) sync(live, terminating []types.UID) {
 			shows[at] = true
 		}
 	}
-	differs := false
-	var unforeseen []types.UID // terminating by another's hand
+	changed := false
+	var unexpected []types.UID // terminating by another's hand
 	for _, uid := range terminating {
 		if at, found := e.find(uid); found {
-			differs = differs || e.pending[at].made != deletion
-			e.pending[at].made, shows[at] = deletion, true
+			changed = changed || e.pending[at].created != deletion
+			e.pending[at].created, shows[at] = deletion, true
 		} else {
-			unforeseen = append(unforeseen, uid)
+			unexpected = append(unexpected, uid)
 		}
 	}
 	kept := e.pending[:0]
 	for at, c := range e.pending {
-		if shows[at] == (c.made == deletion) {
+		if shows[at] == (c.created == deletion) {
 			kept = append(kept, c)
 		}
 	}
-	differs = differs || len(kept) < len(e.pending)
+	changed = changed || len(kept) < len(e.pending)
 	clear(e.pending[len(kept):])
 	e.pending = kept
-	if differs || len(unforeseen) > 0 {
-		e.expectDeletions(unforeseen)
+	if changed || len(unexpected) > 0 {
+		e.expectDeletions(unexpected)
 	}
 }
 
-// release drops creations that will never be seen: the cache is past their version, or they are older than oldest.
-func (e *entry) release(resourceVersion string, oldest time.Time) {
+// dropUnseen drops creations that will never be seen: the cache is past their version, or they are older than oldest.
+func (e *entry) dropUnseen(resourceVersion string, oldest time.Time) {
 	before := len(e.pending)
-	e.pending = slices.DeleteFunc(e.pending, func(c change) bool {
-		return c.made != nil && c.made != deletion &&
-			(reached(resourceVersion, c.made.resourceVersion) || (!oldest.IsZero() && c.made.at.Before(oldest)))
+	e.pending = slices.DeleteFunc(e.pending, func(c expectation) bool {
+		return c.created != nil && c.created != deletion &&
+			(versionReached(resourceVersion, c.created.resourceVersion) || (!oldest.IsZero() && c.created.at.Before(oldest)))
 	})
 	if len(e.pending) < before {
-		e.changed()
+		e.invalidateSnapshot()
 	}
 }
 
@@ -195,8 +195,8 @@ func (e *entry) find(uid types.UID) (at int, found bool) {
 	return low, false
 }
 
-// reached reports whether a cache at version now has seen version then; false if that cannot be told.
-func reached(now, then string) bool {
+// versionReached reports whether a cache at version now has seen version then; false if that cannot be told.
+func versionReached(now, then string) bool {
 	if now == "" || then == "" {
 		return false
 	}

@@ -24,15 +24,15 @@ func (c *ControlleeExpectations) Deletions() []types.UID { return c.deletions }
 // GetExpectations returns a snapshot of what is expected for the key, and whether the key is known; (nil, false, nil)
 // if not. The error is always nil.
 func (s *ExpectationsStore) GetExpectations(controlleeKey string) (*ControlleeExpectations, bool, error) {
-	shown := s.read(controlleeKey)
-	return shown, shown != nil, nil
+	snapshot := s.snapshot(controlleeKey)
+	return snapshot, snapshot != nil, nil
 }
 
 // GetCreateExpectations returns the UIDs of created objects that the cache has not shown yet, sorted: nil for an
 // unknown key, empty for one with nothing expected. The slice is a snapshot and must not be modified.
 func (s *ExpectationsStore) GetCreateExpectations(controlleeKey string) []types.UID {
-	if shown := s.read(controlleeKey); shown != nil {
-		return shown.creations
+	if snapshot := s.snapshot(controlleeKey); snapshot != nil {
+		return snapshot.creations
 	}
 	return nil
 }
@@ -40,31 +40,31 @@ func (s *ExpectationsStore) GetCreateExpectations(controlleeKey string) []types.
 // GetDeleteExpectations returns the UIDs of objects whose deletion the cache has not shown yet, sorted: nil for an
 // unknown key, empty for one with nothing expected. The slice is a snapshot and must not be modified.
 func (s *ExpectationsStore) GetDeleteExpectations(controlleeKey string) []types.UID {
-	if shown := s.read(controlleeKey); shown != nil {
-		return shown.deletions
+	if snapshot := s.snapshot(controlleeKey); snapshot != nil {
+		return snapshot.deletions
 	}
 	return nil
 }
 
 // HasDeleteExpectation reports whether the deletion of the object with this UID is expected for the key.
 func (s *ExpectationsStore) HasDeleteExpectation(controlleeKey string, uid types.UID) bool {
-	shown := s.read(controlleeKey)
-	if shown == nil {
+	snapshot := s.snapshot(controlleeKey)
+	if snapshot == nil {
 		return false
 	}
-	_, found := slices.BinarySearch(shown.deletions, uid)
+	_, found := slices.BinarySearch(snapshot.deletions, uid)
 	return found
 }
 
-// read gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
-func (s *ExpectationsStore) read(key string) *ControlleeExpectations {
-	sh, hash := s.place(key)
+// snapshot gives the key's snapshot, nil if the key is unknown. Only the first read after a change takes the lock.
+func (s *ExpectationsStore) snapshot(key string) *ControlleeExpectations {
+	sh, hash := s.shardFor(key)
 	e := sh.find(hash, key)
 	if e == nil {
 		return nil
 	}
-	if shown := e.shown.Load(); shown != &stale {
-		return shown
+	if snapshot := e.snapshotPtr.Load(); snapshot != &staleExpectations {
+		return snapshot
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,8 +18,8 @@ var ControlleeKeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 const (
 	// shards keeps controllers' workers, which hold different keys, from waiting for each other.
 	shards = 64
-	// verbose is the level at which every change is logged.
-	verbose = 4
+	// logLevel is the level at which every change is logged.
+	logLevel = 4
 )
 
 // Options are what NewExpectationsStoreWithOptions can be told beyond the defaults.
@@ -70,15 +70,15 @@ func (s *ExpectationsStore) ExpectCreationsAt(
 }
 
 func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVersion string, uids []types.UID) {
-	var made *creation
+	var created *createInfo
 	if resourceVersion != "" || s.options.CreationTTL > 0 {
-		made = &creation{resourceVersion: resourceVersion}
+		created = &createInfo{resourceVersion: resourceVersion}
 	}
 	if s.options.CreationTTL > 0 {
-		made.at = s.options.Clock.Now()
+		created.at = s.options.Clock.Now()
 	}
-	e := s.obtain(key)
-	e.expectCreations(made, uids)
+	e := s.lockOrCreate(key)
+	e.expectCreations(created, uids)
 	e.mu.Unlock()
 	s.log(logger, "creations expected", key, uids)
 }
@@ -86,7 +86,7 @@ func (s *ExpectationsStore) expectCreations(logger logr.Logger, key, resourceVer
 // ExpectDeletions records that the objects with these UIDs were or are about to be deleted for controlleeKey. It ends
 // the expectation of their creation. The key becomes known even without UIDs. The error is always nil.
 func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) error {
-	e := s.obtain(controlleeKey)
+	e := s.lockOrCreate(controlleeKey)
 	e.expectDeletions(uids)
 	e.mu.Unlock()
 	s.log(logger, "deletions expected", controlleeKey, uids)
@@ -96,7 +96,7 @@ func (s *ExpectationsStore) ExpectDeletions(logger logr.Logger, controlleeKey st
 // ObserveDeletions ends every expectation about these UIDs: they are gone, or their deletion failed. Unknown UIDs and
 // keys are no matter.
 func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey string, uids ...types.UID) {
-	if e := s.known(controlleeKey); e != nil {
+	if e := s.lockKnown(controlleeKey); e != nil {
 		e.observeDeletions(uids)
 		e.mu.Unlock()
 	}
@@ -105,7 +105,7 @@ func (s *ExpectationsStore) ObserveDeletions(logger logr.Logger, controlleeKey s
 
 // DeleteExpectations forgets the key and all that was expected for it. The error is always nil.
 func (s *ExpectationsStore) DeleteExpectations(logger logr.Logger, controlleeKey string) error {
-	if e := s.known(controlleeKey); e != nil {
+	if e := s.lockKnown(controlleeKey); e != nil {
 		e.forget()
 		e.mu.Unlock()
 		s.log(logger, "expectations deleted", controlleeKey, nil)
@@ -129,43 +129,43 @@ func (s *ExpectationsStore) SyncExpectations(
 func (s *ExpectationsStore) SyncExpectationsAt(
 	controlleeKey, resourceVersion string, existingNonTerminatingUIDs, existingTerminatingUIDs []types.UID,
 ) {
-	e := s.known(controlleeKey)
+	e := s.lockKnown(controlleeKey)
 	if e == nil {
 		return
 	}
 	e.sync(existingNonTerminatingUIDs, existingTerminatingUIDs)
 	if s.options.CreationTTL > 0 {
-		e.release(resourceVersion, s.options.Clock.Now().Add(-s.options.CreationTTL))
+		e.dropUnseen(resourceVersion, s.options.Clock.Now().Add(-s.options.CreationTTL))
 	} else if resourceVersion != "" {
-		e.release(resourceVersion, time.Time{})
+		e.dropUnseen(resourceVersion, time.Time{})
 	}
 	e.mu.Unlock()
 }
 
-// place is where the key's entry is.
-func (s *ExpectationsStore) place(key string) (*shard, uint64) {
+// shardFor is where the key's entry is.
+func (s *ExpectationsStore) shardFor(key string) (*shard, uint64) {
 	hash := maphash.String(s.seed, key)
 	// The shard is chosen by other bits than the slot in its table, or every shard would use few of its slots.
 	return &s.shards[hash>>32%shards], hash
 }
 
-// obtain gives the key's entry with its lock held, making the key known if need be.
-func (s *ExpectationsStore) obtain(key string) *entry {
-	sh, hash := s.place(key)
-	if e := sh.known(hash, key); e != nil {
+// lockOrCreate gives the key's entry with its lock held, making the key known if need be.
+func (s *ExpectationsStore) lockOrCreate(key string) *entry {
+	sh, hash := s.shardFor(key)
+	if e := sh.lockKnown(hash, key); e != nil {
 		return e
 	}
-	return sh.obtain(hash, key)
+	return sh.lockOrCreate(hash, key)
 }
 
-// known gives the entry of a known key with its lock held, nil otherwise.
-func (s *ExpectationsStore) known(key string) *entry {
-	sh, hash := s.place(key)
-	return sh.known(hash, key)
+// lockKnown gives the entry of a known key with its lock held, nil otherwise.
+func (s *ExpectationsStore) lockKnown(key string) *entry {
+	sh, hash := s.shardFor(key)
+	return sh.lockKnown(hash, key)
 }
 
 func (s *ExpectationsStore) log(logger logr.Logger, what, key string, uids []types.UID) {
-	if v := logger.V(verbose); v.Enabled() {
+	if v := logger.V(logLevel); v.Enabled() {
 		// A copy is given away, so that the callers' lists need not live on the heap when nobody listens.
 		v.Info(what, "controllee", key, "uids", slices.Clone(uids))
 	}

@@ -8,9 +8,9 @@ import (
 const (
 	// firstSlots is how many slots a shard's table begins with.
 	firstSlots = 16
-	// roomySlots is how far a table grows before keys with nothing expected are forgotten: an owner that is worked
+	// largeTableSlots is how far a table grows before keys with nothing expected are forgotten: an owner that is worked
 	// on again and again should keep its entry, and those of deleted owners should not pile up.
-	roomySlots = 256
+	largeTableSlots = 256
 )
 
 // table finds entries by key. It is an open-addressed hash table that is read without a lock, because a controller
@@ -63,23 +63,23 @@ func (sh *shard) find(hash uint64, key string) *entry {
 	return nil
 }
 
-// known gives the entry of a known key with its lock held, nil otherwise. If the table was replaced meanwhile, and the
+// lockKnown gives the entry of a known key with its lock held, nil otherwise. If the table was replaced meanwhile, and the
 // entry left out, its key was unknown at a moment since the call began: nil is true then.
-func (sh *shard) known(hash uint64, key string) *entry {
+func (sh *shard) lockKnown(hash uint64, key string) *entry {
 	e := sh.find(hash, key)
 	if e == nil {
 		return nil
 	}
 	e.mu.Lock()
-	if e.shown.Load() == nil {
+	if e.snapshotPtr.Load() == nil {
 		e.mu.Unlock()
 		return nil
 	}
 	return e
 }
 
-// obtain gives the key's entry with its lock held, making the key known if need be.
-func (sh *shard) obtain(hash uint64, key string) *entry {
+// lockOrCreate gives the key's entry with its lock held, making the key known if need be.
+func (sh *shard) lockOrCreate(hash uint64, key string) *entry {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.find(hash, key)
@@ -92,7 +92,7 @@ func (sh *shard) obtain(hash uint64, key string) *entry {
 		sh.used++
 	}
 	e.mu.Lock()
-	e.shown.CompareAndSwap(nil, &nothing)
+	e.snapshotPtr.CompareAndSwap(nil, &emptyExpectations)
 	return e
 }
 
@@ -105,7 +105,7 @@ func (sh *shard) rebuild() {
 		old = *t
 	}
 	for i := range old {
-		if e := old[i].entry.Load(); e != nil && e.stays(len(old) >= roomySlots) {
+		if e := old[i].entry.Load(); e != nil && e.keepOrForget(len(old) >= largeTableSlots) {
 			kept = append(kept, slot{hash: old[i].hash})
 			kept[len(kept)-1].entry.Store(e)
 		}
@@ -122,14 +122,14 @@ func (sh *shard) rebuild() {
 	sh.table.Store(&fresh)
 }
 
-// stays reports whether the entry is to stay in the table; one that is not has its key forgotten.
-func (e *entry) stays(busyOnly bool) bool {
+// keepOrForget reports whether the entry is to stay in the table; one that is not has its key forgotten.
+func (e *entry) keepOrForget(busyOnly bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.pending) == 0 && busyOnly {
 		e.forget()
 	}
-	return e.shown.Load() != nil
+	return e.snapshotPtr.Load() != nil
 }
 
 // count adds what the shard holds to the size.
@@ -143,7 +143,7 @@ func (sh *shard) count(size *Size) {
 	for i := range *t {
 		if e := (*t)[i].entry.Load(); e != nil {
 			e.mu.Lock()
-			if e.shown.Load() != nil {
+			if e.snapshotPtr.Load() != nil {
 				creations, deletions := e.count()
 				size.Keys++
 				size.Creations += creations

@@ -12,21 +12,21 @@ import (
 func TestWhoComesLateDoesNotWriteToAnEntryLeftOut(t *testing.T) {
 	const key, hash = "ns/idle", 1
 	var sh shard
-	sh.obtain(hash, key).mu.Unlock()
+	sh.lockOrCreate(hash, key).mu.Unlock()
 	last := sh.table.Load()
-	for i := range uint64(roomySlots) {
+	for i := range uint64(largeTableSlots) {
 		if sh.find(hash, key) == nil {
 			break
 		}
 		last = sh.table.Load()
-		sh.obtain(hash+i, fmt.Sprint("ns/", i)).mu.Unlock()
+		sh.lockOrCreate(hash+i, fmt.Sprint("ns/", i)).mu.Unlock()
 	}
 	require.Nil(t, sh.find(hash, key), "the entry must be left out of a table that was full")
 	var late shard // as he sees it
 	late.table.Store(last)
 	require.NotNil(t, late.find(hash, key))
-	require.Nil(t, late.known(hash, key))
-	again := sh.obtain(hash, key)
+	require.Nil(t, late.lockKnown(hash, key))
+	again := sh.lockOrCreate(hash, key)
 	require.NotSame(t, late.find(hash, key), again)
-	require.Same(t, &nothing, again.shown.Load())
+	require.Same(t, &emptyExpectations, again.snapshotPtr.Load())
 }

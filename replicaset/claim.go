@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claim sorts out whose the Pods are: Pods of the ReplicaSet that its selector no longer matches are released, Pods
+// claimPods sorts out whose the Pods are: Pods of the ReplicaSet that its selector no longer matches are released, Pods
 // without a controller that it matches are adopted. It returns those that are the ReplicaSet's. A ReplicaSet that is
 // being deleted does neither, for the garbage collector is at work on its Pods.
-func (r *run) claim(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (r *reconciliation) claimPods(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	claimed := make([]*corev1.Pod, 0, len(pods))
 	var failures []error
 	confirmed := false
@@ -52,7 +52,7 @@ func (r *run) claim(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, err
 
 // confirmAlive asks the API whether the ReplicaSet still exists and is not being deleted. The cache is not enough to
 // adopt on: the garbage collector may have orphaned these very Pods a moment ago.
-func (r *run) confirmAlive(ctx context.Context) error {
+func (r *reconciliation) confirmAlive(ctx context.Context) error {
 	fresh, err := r.deps.Client.AppsV1().ReplicaSets(r.rs.Namespace).Get(ctx, r.rs.Name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("check replicaset %s/%s before adopting pods: %w", r.rs.Namespace, r.rs.Name, err)
@@ -65,7 +65,7 @@ func (r *run) confirmAlive(ctx context.Context) error {
 }
 
 // adopt makes the ReplicaSet the Pod's controller. It returns nil without an error if the Pod is gone or going.
-func (r *run) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+func (r *reconciliation) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	patched, err := r.patchOwner(ctx, pod, metav1.NewControllerRef(r.rs, kind))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -80,7 +80,7 @@ func (r *run) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 }
 
 // release removes the ReplicaSet from the Pod's owners. A Pod that is gone, or of which it is no owner, is released.
-func (r *run) release(ctx context.Context, pod *corev1.Pod) error {
+func (r *reconciliation) release(ctx context.Context, pod *corev1.Pod) error {
 	_, err := r.patchOwner(ctx, pod, map[string]any{"$patch": "delete", "uid": r.rs.UID})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) {
 		return fmt.Errorf("release pod %s/%s from replicaset %q: %w", pod.Namespace, pod.Name, r.rs.Name, err)
@@ -90,7 +90,7 @@ func (r *run) release(ctx context.Context, pod *corev1.Pod) error {
 
 // patchOwner changes one entry of the Pod's owner references. The UID in the patch makes it fail on another Pod of
 // the same name.
-func (r *run) patchOwner(ctx context.Context, pod *corev1.Pod, reference any) (*corev1.Pod, error) {
+func (r *reconciliation) patchOwner(ctx context.Context, pod *corev1.Pod, reference any) (*corev1.Pod, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "ownerReferences": []any{reference}},
 	})

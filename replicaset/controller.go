@@ -34,20 +34,20 @@ var kind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 type Controller struct {
 	deps   Deps
 	config Config
-	log    *slog.Logger
-	// own is the factory that Start runs, nil if the caller gave one.
-	own    informers.SharedInformerFactory
-	pods   cache.Indexer
-	sets   cache.Indexer
-	lister appslisters.ReplicaSetLister
-	// objects are the ReplicaSets as of the cache or of the controller's own last write, whichever is newer.
-	objects  *client.Resource[*appsv1.ReplicaSet, *appsv1.ReplicaSetList, typedappsv1.ReplicaSetInterface]
-	runner   *controller.Controller
-	expected *expect.ExpectationsStore
-	owners   *owners
-	recorder record.EventRecorder // set by Start before the first run
-	// noTerminating is set once the server has shown that it does not keep status.terminatingReplicas.
-	noTerminating atomic.Bool
+	logger *slog.Logger
+	// ownInformers is the factory that Start runs, nil if the caller gave one.
+	ownInformers informers.SharedInformerFactory
+	pods         cache.Indexer
+	sets         cache.Indexer
+	lister       appslisters.ReplicaSetLister
+	// replicaSets are the ReplicaSets as of the cache or of the controller's own last write, whichever is newer.
+	replicaSets  *client.Resource[*appsv1.ReplicaSet, *appsv1.ReplicaSetList, typedappsv1.ReplicaSetInterface]
+	runner       *controller.Controller
+	expectations *expect.ExpectationsStore
+	states       *stateByName
+	recorder     record.EventRecorder // set by Start before the first run
+	// terminatingUnsupported is set once the server has shown that it does not keep status.terminatingReplicas.
+	terminatingUnsupported atomic.Bool
 }
 
 var _ reconcile.Reconciler = (*Controller)(nil)
@@ -63,13 +63,13 @@ func New(deps Deps, config Config) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		deps: deps, config: config, log: deps.Logger.With("controller", Name),
-		expected: expect.NewExpectationsStore(), owners: newOwners(), recorder: deps.Recorder,
+		deps: deps, config: config, logger: deps.Logger.With("controller", Name),
+		expectations: expect.NewExpectationsStore(), states: newStateByName(), recorder: deps.Recorder,
 	}
 	factory := deps.Informers
 	if factory == nil {
-		factory = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(slim))
-		c.own = factory
+		factory = informers.NewSharedInformerFactoryWithOptions(deps.Client, 0, informers.WithTransform(stripManagedFields))
+		c.ownInformers = factory
 	}
 	pods, sets := factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer()
 	if err := pods.AddIndexers(cache.Indexers{byController: indexByController}); err != nil {
@@ -79,7 +79,7 @@ func New(deps Deps, config Config) (*Controller, error) {
 		return nil, fmt.Errorf("make replicaset controller: index replicasets: %w", err)
 	}
 	c.pods, c.sets, c.lister = pods.GetIndexer(), sets.GetIndexer(), factory.Apps().V1().ReplicaSets().Lister()
-	c.objects, err = client.New(deps.Client.AppsV1().ReplicaSets, sets, client.Config[*appsv1.ReplicaSet]{
+	c.replicaSets, err = client.New(deps.Client.AppsV1().ReplicaSets, sets, client.Config[*appsv1.ReplicaSet]{
 		Resource: appsv1.Resource("replicasets"),
 	})
 	if err != nil {
@@ -108,18 +108,18 @@ func (c *Controller) Start(ctx context.Context) error {
 		c.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
 	}
 	if c.deps.Registerer != nil {
-		collector := expect.NewCollector(Name, c.expected)
+		collector := expect.NewCollector(Name, c.expectations)
 		if err := c.deps.Registerer.Register(collector); err != nil {
 			return fmt.Errorf("start replicaset controller: register metrics: %w", err)
 		}
 		defer c.deps.Registerer.Unregister(collector)
 	}
-	if c.own != nil {
+	if c.ownInformers != nil {
 		// The informers end with this context, and Shutdown waits for them.
 		informersCtx, cancel := context.WithCancel(ctx)
-		defer c.own.Shutdown()
+		defer c.ownInformers.Shutdown()
 		defer cancel()
-		c.own.Start(informersCtx.Done())
+		c.ownInformers.Start(informersCtx.Done())
 	}
 	return c.runner.Start(ctx)
 }
@@ -155,8 +155,8 @@ func mayBeAdopted(event controller.Event) bool {
 		!event.Resync && controller.MetadataChanged()(event)
 }
 
-// slim drops what the controller never reads, which is most of a Pod's metadata by size.
-func slim(obj any) (any, error) {
+// stripManagedFields drops what the controller never reads, which is most of a Pod's metadata by size.
+func stripManagedFields(obj any) (any, error) {
 	if object, ok := obj.(metav1.Object); ok {
 		object.SetManagedFields(nil)
 	}

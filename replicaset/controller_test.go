@@ -37,7 +37,7 @@ func newSet(name string, replicas int32) *appsv1.ReplicaSet {
 }
 
 // start runs a controller in the bubble until the test ends or the returned function is called.
-func start(t *testing.T, a *api) (stop func()) {
+func start(t *testing.T, a *fakeServer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := replicaset.New(replicaset.Deps{Client: a.client, Recorder: &record.FakeRecorder{}, Logger: testlog.New(t, slog.DiscardHandler)}, replicaset.Config{})
@@ -56,11 +56,11 @@ func start(t *testing.T, a *api) (stop func()) {
 	return stop
 }
 
-// run plays a test with one ReplicaSet "web" and a controller, in a bubble of its own time.
-func run(t *testing.T, replicas int32, test func(t *testing.T, a *api)) {
+// reconciliation plays a test with one ReplicaSet "web" and a controller, in a bubble of its own time.
+func reconciliation(t *testing.T, replicas int32, test func(t *testing.T, a *fakeServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		a.put(replicasets, newSet("web", replicas))
 		start(t, a)
 		test(t, a)
@@ -68,7 +68,7 @@ func run(t *testing.T, replicas int32, test func(t *testing.T, a *api)) {
 }
 
 // web are the Pods of "web" that count.
-func web(a *api) []*corev1.Pod {
+func web(a *fakeServer) []*corev1.Pod {
 	var live []*corev1.Pod
 	for _, pod := range a.podsOf(a.replicaSet(ns, "web").UID) {
 		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed {
@@ -78,7 +78,7 @@ func web(a *api) []*corev1.Pod {
 	return live
 }
 
-func scale(a *api, name string, replicas int32) {
+func scale(a *fakeServer, name string, replicas int32) {
 	change(a, replicasets, ns, name, func(rs *appsv1.ReplicaSet) {
 		rs.Spec.Replicas = &replicas
 		rs.Generation++
@@ -86,7 +86,7 @@ func scale(a *api, name string, replicas int32) {
 }
 
 // ready makes a Pod run on a node and be ready from now on.
-func ready(a *api, pod *corev1.Pod, node string) {
+func ready(a *fakeServer, pod *corev1.Pod, node string) {
 	change(a, pods, pod.Namespace, pod.Name, func(pod *corev1.Pod) {
 		pod.Spec.NodeName = node
 		pod.Status.Phase = corev1.PodRunning
@@ -97,7 +97,7 @@ func ready(a *api, pod *corev1.Pod, node string) {
 }
 
 func TestCreatesPodsFromTheTemplate(t *testing.T) {
-	run(t, 3, func(t *testing.T, a *api) {
+	reconciliation(t, 3, func(t *testing.T, a *fakeServer) {
 		rs, made := a.replicaSet(ns, "web"), web(a)
 		require.Len(t, made, 3)
 		for _, pod := range made {
@@ -116,7 +116,7 @@ func TestCreatesPodsFromTheTemplate(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	run(t, 3, func(t *testing.T, a *api) {
+	reconciliation(t, 3, func(t *testing.T, a *fakeServer) {
 		none := int32(0)
 		one := int32(1)
 		require.Equal(t, appsv1.ReplicaSetStatus{
@@ -144,7 +144,7 @@ func TestStatus(t *testing.T) {
 
 func TestOldServerDropsTerminatingReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		a.old = true
 		a.put(replicasets, newSet("web", 1))
 		start(t, a)
@@ -156,7 +156,7 @@ func TestOldServerDropsTerminatingReplicas(t *testing.T) {
 }
 
 func TestMinReadySecondsIsExact(t *testing.T) {
-	run(t, 2, func(t *testing.T, a *api) {
+	reconciliation(t, 2, func(t *testing.T, a *fakeServer) {
 		change(a, replicasets, ns, "web", func(rs *appsv1.ReplicaSet) { rs.Spec.MinReadySeconds = 10 })
 		made := web(a)
 		time.Sleep(time.Second - time.Duration(time.Now().Nanosecond())) // timestamps count whole seconds
@@ -182,7 +182,7 @@ func TestMinReadySecondsIsExact(t *testing.T) {
 }
 
 func TestScalesDownAndReplaces(t *testing.T) {
-	run(t, 4, func(t *testing.T, a *api) {
+	reconciliation(t, 4, func(t *testing.T, a *fakeServer) {
 		made := web(a)
 		ready(a, made[1], "node")
 		ready(a, made[3], "node")
@@ -202,7 +202,7 @@ func TestScalesDownAndReplaces(t *testing.T) {
 }
 
 func TestAdoptsAndReleases(t *testing.T) {
-	run(t, 2, func(t *testing.T, a *api) {
+	reconciliation(t, 2, func(t *testing.T, a *fakeServer) {
 		stray := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stray"}}
 		a.put(pods, stray)
 		synctest.Wait()
@@ -225,7 +225,7 @@ func TestAdoptsAndReleases(t *testing.T) {
 }
 
 func TestLeavesPodsOfOthersAlone(t *testing.T) {
-	run(t, 1, func(t *testing.T, a *api) {
+	reconciliation(t, 1, func(t *testing.T, a *fakeServer) {
 		foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: ns, Name: "foreign", Labels: map[string]string{"app": "web"},
 			OwnerReferences: []metav1.OwnerReference{
@@ -242,7 +242,7 @@ func TestLeavesPodsOfOthersAlone(t *testing.T) {
 }
 
 func TestDeletionOfTheSetStopsWork(t *testing.T) {
-	run(t, 2, func(t *testing.T, a *api) {
+	reconciliation(t, 2, func(t *testing.T, a *fakeServer) {
 		change(a, replicasets, ns, "web", func(rs *appsv1.ReplicaSet) {
 			now := metav1.Now()
 			rs.DeletionTimestamp = &now

@@ -26,7 +26,7 @@ import (
 
 func TestQuotaRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		refused := 0
 		var allowed atomic.Bool
 		a.fault = func(verb, resource string) (error, error) {
@@ -58,7 +58,7 @@ func TestQuotaRefusal(t *testing.T) {
 
 func TestTerminatingNamespaceIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		a.fault = func(verb, resource string) (error, error) {
 			if verb != "create" || resource != pods {
 				return nil, nil
@@ -76,7 +76,7 @@ func TestTerminatingNamespaceIsNoFailure(t *testing.T) {
 // TestLostAnswers loses the answers of the first requests of each kind after they were carried out.
 func TestLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		a.lag = func() time.Duration { return 5 * time.Second }
 		lost := map[string]int{}
 		a.fault = func(verb, resource string) (error, error) {
@@ -106,16 +106,16 @@ func TestLostAnswers(t *testing.T) {
 func TestNewRefusesBadConfig(t *testing.T) {
 	_, err := replicaset.New(replicaset.Deps{}, replicaset.Config{})
 	require.ErrorContains(t, err, "Client")
-	_, err = replicaset.New(replicaset.Deps{Client: newAPI().client}, replicaset.Config{Workers: -1})
+	_, err = replicaset.New(replicaset.Deps{Client: newFakeServer().client}, replicaset.Config{Workers: -1})
 	require.ErrorContains(t, err, "Workers")
-	_, err = replicaset.New(replicaset.Deps{Client: newAPI().client}, replicaset.Config{Recheck: -1})
+	_, err = replicaset.New(replicaset.Deps{Client: newFakeServer().client}, replicaset.Config{Recheck: -1})
 	require.ErrorContains(t, err, "Recheck")
 }
 
 // TestTellsWhatItWaited: the time that a ReplicaSet's key waited for a worker is in its stage.
 func TestTellsWhatItWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		a.fault = func(verb, resource string) (error, error) {
 			if verb == "create" && resource == pods {
 				time.Sleep(time.Second)
@@ -149,7 +149,7 @@ func TestTellsWhatItWaited(t *testing.T) {
 // TestSendsEvents lets the controller record events by itself.
 func TestSendsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI()
+		a := newFakeServer()
 		fail := true
 		a.fault = func(verb, resource string) (error, error) {
 			if verb == "create" && resource == pods && fail {

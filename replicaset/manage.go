@@ -34,31 +34,31 @@ const (
 )
 
 // manage creates or deletes Pods until there are as many as asked for.
-func (r *run) manage(ctx context.Context) error {
-	surplus := len(r.active) + r.unseen - r.want
+func (r *reconciliation) manage(ctx context.Context) error {
+	surplus := len(r.active) + r.unseen - r.desired
 	var err error
 	switch {
 	case surplus < 0:
-		span := r.begin(ctx, "create pods")
+		span := r.beginStage(ctx, "create pods")
 		err = r.create(ctx, min(-surplus, r.config.Burst))
 		span.End(err)
 	case surplus > 0 && len(r.active) > 0:
-		span := r.begin(ctx, "delete pods")
+		span := r.beginStage(ctx, "delete pods")
 		err = r.remove(ctx, min(surplus, r.config.Burst, len(r.active)))
 		span.End(err)
 	}
 	return err
 }
 
-// begin begins a stage of the ReplicaSet, which was asked for when its key was put into the queue.
-func (r *run) begin(ctx context.Context, subject string) *timeline.Span {
+// beginStage begins a stage of the ReplicaSet, which was asked for when its key was put into the queue.
+func (r *reconciliation) beginStage(ctx context.Context, subject string) *timeline.Span {
 	asked := r.deps.Clock.Now().Add(-controller.QueueWait(ctx))
 	return r.deps.Timeline.BeginQueued(timeline.RefOf(kind.Kind, r.rs), Name, timeline.StageReconcile, subject, asked)
 }
 
 // create makes count Pods in batches of 1, 2, 4, … and stops after the first batch with a failure, so that a quota
 // or an admission rule that refuses all of them is asked once and not count times.
-func (r *run) create(ctx context.Context, count int) error {
+func (r *reconciliation) create(ctx context.Context, count int) error {
 	for size := 1; count > 0; size *= 2 {
 		size = min(size, count)
 		if err := r.createBatch(ctx, size); err != nil {
@@ -72,8 +72,8 @@ func (r *run) create(ctx context.Context, count int) error {
 	return nil
 }
 
-func (r *run) createBatch(ctx context.Context, size int) error {
-	names, doubted := r.names(size)
+func (r *reconciliation) createBatch(ctx context.Context, size int) error {
+	names, uncertain := r.podNames(size)
 	var mu sync.Mutex // guards what follows, and the run's and the owner's fields
 	var failures []error
 	parallel(r.config.Parallel, names, func(name string) {
@@ -81,8 +81,8 @@ func (r *run) createBatch(ctx context.Context, size int) error {
 		mu.Lock()
 		defer mu.Unlock()
 		// A refusal of this attempt says nothing about an earlier one.
-		if answer == lost || (answer == refused && slices.Contains(doubted, name)) {
-			r.owner.names = append(r.owner.names, name)
+		if answer == createUnknown || (answer == createRefused && slices.Contains(uncertain, name)) {
+			r.state.uncertainCreates = append(r.state.uncertainCreates, name)
 		}
 		if err != nil {
 			failures = append(failures, err)
@@ -90,79 +90,79 @@ func (r *run) createBatch(ctx context.Context, size int) error {
 		if pod == nil {
 			return
 		}
-		_ = r.expected.ExpectCreationsAt(logr.Discard(), r.key, pod.ResourceVersion, pod.UID) // its error is always nil
+		_ = r.expectations.ExpectCreationsAt(logr.Discard(), r.key, pod.ResourceVersion, pod.UID) // its error is always nil
 		r.unseen++
 	})
 	return errors.Join(failures...)
 }
 
-// names gives the names for so many new Pods. Names in doubt come first, and are returned once more on their own:
+// podNames gives the names for so many new Pods. Names in doubt come first, and are returned once more on their own:
 // creating one of those again tells whether it was created before.
-func (r *run) names(count int) (names, doubted []string) {
-	again := min(count, len(r.owner.names))
-	doubted = slices.Clone(r.owner.names[:again])
-	r.owner.names = slices.Clone(r.owner.names[again:])
-	names = slices.Clone(doubted)
+func (r *reconciliation) podNames(count int) (names, uncertain []string) {
+	again := min(count, len(r.state.uncertainCreates))
+	uncertain = slices.Clone(r.state.uncertainCreates[:again])
+	r.state.uncertainCreates = slices.Clone(r.state.uncertainCreates[again:])
+	names = slices.Clone(uncertain)
 	base := r.prefix()[:min(len(r.prefix()), baseLength)]
 	for len(names) < count {
 		names = append(names, base+rand.String(suffixLength))
 	}
-	return names, doubted
+	return names, uncertain
 }
 
-func (r *run) prefix() string { return r.rs.Name + "-" }
+func (r *reconciliation) prefix() string { return r.rs.Name + "-" }
 
-// answer is what is known after an attempt to create a Pod.
-type answer int
+// createResult is what is known after an attempt to create a Pod.
+type createResult int
 
 const (
-	settled answer = iota // whether there is such a Pod is known
-	refused               // this attempt did not create it
-	lost                  // this attempt may have created it
+	createKnown   createResult = iota // whether there is such a Pod is known
+	createRefused                     // this attempt did not create it
+	createUnknown                     // this attempt may have created it
 )
 
 // createOne creates a Pod from the template and returns it, or the one that an earlier attempt created.
-func (r *run) createOne(ctx context.Context, name string) (*corev1.Pod, answer, error) {
+func (r *reconciliation) createOne(ctx context.Context, name string) (*corev1.Pod, createResult, error) {
 	pod, err := r.deps.Client.CoreV1().Pods(r.rs.Namespace).Create(ctx, r.podFor(name), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return r.meet(ctx, name)
+		return r.adoptExisting(ctx, name)
 	}
 	if err != nil {
 		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			r.event(corev1.EventTypeWarning, reasonFailedCreate, "Error creating: %v", err)
 		}
-		answer := refused
+		answer := createRefused
 		if unknownOutcome(err) {
-			answer = lost
+			answer = createUnknown
 		}
 		return nil, answer, fmt.Errorf("create pod %s/%s: %w", r.rs.Namespace, name, err)
 	}
-	r.created(pod)
-	return pod, settled, nil
+	r.recordCreated(pod)
+	return pod, createKnown, nil
 }
 
-func (r *run) created(pod *corev1.Pod) {
+func (r *reconciliation) recordCreated(pod *corev1.Pod) {
 	r.event(corev1.EventTypeNormal, reasonSuccessfulCreate, "Created pod: %v", pod.Name)
 	r.deps.Timeline.Mark(timeline.PodRef(pod), Name, timeline.StageAccepted, "", nil).SetCause(timeline.RefOf(kind.Kind, r.rs))
 }
 
-// meet looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it
+// adoptExisting looks at the Pod that has the name already. If it is one of the ReplicaSet's that the cache does not show, it
 // is the outcome of an earlier attempt. Otherwise the name is taken, and the run is repeated with another.
-func (r *run) meet(ctx context.Context, name string) (*corev1.Pod, answer, error) {
-	pod, err := r.lookUp(ctx, name)
+func (r *reconciliation) adoptExisting(ctx context.Context, name string) (*corev1.Pod, createResult, error) {
+	pod, err := r.readPod(ctx, name)
 	if err != nil {
-		return nil, lost, fmt.Errorf("create pod %s/%s: it exists, read it: %w", r.rs.Namespace, name, err)
+		return nil, createUnknown, fmt.Errorf("create pod %s/%s: it exists, read it: %w", r.rs.Namespace, name, err)
 	}
 	if pod == nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, r.rs) {
-		return nil, settled, fmt.Errorf("create pod %s/%s: the name is taken, trying another", r.rs.Namespace, name)
+		return nil, createKnown, fmt.Errorf("create pod %s/%s: the name is taken, trying another", r.rs.Namespace, name)
 	}
-	r.created(pod)
-	return pod, settled, nil
+	r.recordCreated(pod)
+	return pod, createKnown, nil
 }
 
-// lookUp reads a Pod from the API, nil if there is none. It lists, because the right to list is what the role of
+// readPod reads a Pod from the API, nil if there is none. It lists, because the right to list is what the role of
 // this controller has.
-func (r *run) lookUp(ctx context.Context, name string) (*corev1.Pod, error) {
+func (r *reconciliation) readPod(ctx context.Context, name string) (*corev1.Pod, error) {
 	list, err := r.deps.Client.CoreV1().Pods(r.rs.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: metav1.ObjectNameField + "=" + name,
 	})
@@ -178,7 +178,7 @@ func (r *run) lookUp(ctx context.Context, name string) (*corev1.Pod, error) {
 }
 
 // podFor makes the Pod of that name from the template.
-func (r *run) podFor(name string) *corev1.Pod {
+func (r *reconciliation) podFor(name string) *corev1.Pod {
 	template := r.rs.Spec.Template.DeepCopy()
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -191,21 +191,21 @@ func (r *run) podFor(name string) *corev1.Pod {
 }
 
 // remove deletes count of the active Pods, those first that are missed least.
-func (r *run) remove(ctx context.Context, count int) error {
+func (r *reconciliation) remove(ctx context.Context, count int) error {
 	related, err := r.relatedPods()
 	if err != nil {
 		return err
 	}
-	victims, rest := chooseVictims(r.active, related, count, r.deps.Clock.Now())
-	uids := make([]types.UID, len(victims))
-	for i, pod := range victims {
+	toDelete, rest := choosePodsToDelete(r.active, related, count, r.deps.Clock.Now())
+	uids := make([]types.UID, len(toDelete))
+	for i, pod := range toDelete {
 		uids[i] = pod.UID
 	}
 	// The expectation comes before the deletion, so that no event can come before the expectation.
-	_ = r.expected.ExpectDeletions(logr.Discard(), r.key, uids...) // its error is always nil
-	var mu sync.Mutex                                              // guards what follows, and the owner's fields
+	_ = r.expectations.ExpectDeletions(logr.Discard(), r.key, uids...) // its error is always nil
+	var mu sync.Mutex                                                  // guards what follows, and the owner's fields
 	var failures []error
-	parallel(r.config.Parallel, victims, func(pod *corev1.Pod) {
+	parallel(r.config.Parallel, toDelete, func(pod *corev1.Pod) {
 		err := r.deleteOne(ctx, pod)
 		if err == nil {
 			return
@@ -214,10 +214,10 @@ func (r *run) remove(ctx context.Context, count int) error {
 		defer mu.Unlock()
 		failures = append(failures, err)
 		if unknownOutcome(err) {
-			r.owner.doubtDelete(pod.UID, pod.Name)
+			r.state.addPendingDelete(pod.UID, pod.Name)
 			return
 		}
-		r.expected.ObserveDeletions(logr.Discard(), r.key, pod.UID)
+		r.expectations.ObserveDeletions(logr.Discard(), r.key, pod.UID)
 		rest = append(rest, pod)
 	})
 	r.active = rest
@@ -225,7 +225,7 @@ func (r *run) remove(ctx context.Context, count int) error {
 }
 
 // deleteOne deletes a Pod, and no other one of that name. A Pod that is gone is deleted.
-func (r *run) deleteOne(ctx context.Context, pod *corev1.Pod) error {
+func (r *reconciliation) deleteOne(ctx context.Context, pod *corev1.Pod) error {
 	options := *metav1.NewPreconditionDeleteOptions(string(pod.UID))
 	err := r.deps.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -239,29 +239,29 @@ func (r *run) deleteOne(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// settleDeletes finds out what became of deletions whose answer was lost. Until that is known nothing is decided.
-func (r *run) settleDeletes(ctx context.Context) error {
-	for uid, name := range r.owner.deletes {
-		pod, err := r.lookUp(ctx, name)
+// resolvePendingDeletes finds out what became of deletions whose answer was lost. Until that is known nothing is decided.
+func (r *reconciliation) resolvePendingDeletes(ctx context.Context) error {
+	for uid, name := range r.state.pendingDeletes {
+		pod, err := r.readPod(ctx, name)
 		if err != nil {
 			return fmt.Errorf("find out whether pod %s/%s was deleted: %w", r.rs.Namespace, name, err)
 		}
 		if pod != nil && pod.UID == uid && pod.DeletionTimestamp == nil {
-			r.expected.ObserveDeletions(logr.Discard(), r.key, uid) // it was not
+			r.expectations.ObserveDeletions(logr.Discard(), r.key, uid) // it was not
 		}
-		delete(r.owner.deletes, uid)
+		delete(r.state.pendingDeletes, uid)
 	}
 	return nil
 }
 
-func (o *owner) doubtDelete(uid types.UID, name string) {
-	if o.deletes == nil {
-		o.deletes = make(map[types.UID]string)
+func (o *setState) addPendingDelete(uid types.UID, name string) {
+	if o.pendingDeletes == nil {
+		o.pendingDeletes = make(map[types.UID]string)
 	}
-	o.deletes[uid] = name
+	o.pendingDeletes[uid] = name
 }
 
-func (r *run) event(eventType, reason, format string, args ...any) {
+func (r *reconciliation) event(eventType, reason, format string, args ...any) {
 	r.recorder.Eventf(r.rs, eventType, reason, format, args...)
 }
 

@@ -29,7 +29,7 @@ func indexByController(obj any) ([]string, error) {
 }
 
 // listPods gives the Pods that the ReplicaSet controls and those without a controller that its selector matches.
-func (r *run) listPods() ([]*corev1.Pod, error) {
+func (r *reconciliation) listPods() ([]*corev1.Pod, error) {
 	found, err := r.podsOf(r.rs.UID)
 	if err != nil {
 		return nil, err
@@ -61,12 +61,12 @@ func (c *Controller) podsOf(uid types.UID) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// dropSeenNames forgets the doubt about creations that the cache shows.
-func (o *owner) dropSeenNames(found []*corev1.Pod) {
-	if len(o.names) == 0 {
+// dropSeenCreates forgets the doubt about creations that the cache shows.
+func (o *setState) dropSeenCreates(found []*corev1.Pod) {
+	if len(o.uncertainCreates) == 0 {
 		return
 	}
-	o.names = slices.DeleteFunc(o.names, func(name string) bool {
+	o.uncertainCreates = slices.DeleteFunc(o.uncertainCreates, func(name string) bool {
 		return slices.ContainsFunc(found, func(pod *corev1.Pod) bool { return pod.Name == name })
 	})
 }

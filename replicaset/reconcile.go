@@ -17,14 +17,14 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// run is one reconciliation of one ReplicaSet.
-type run struct {
+// reconciliation is one reconciliation of one ReplicaSet.
+type reconciliation struct {
 	*Controller
 	rs       *appsv1.ReplicaSet // from the cache or the last write; not to be modified
-	owner    *owner
+	state    *setState
 	key      string // of its expectations
 	selector labels.Selector
-	want     int
+	desired  int
 
 	active      []*corev1.Pod // its Pods that count, without those whose deletion is expected
 	terminating []*corev1.Pod // its Pods that are on their way out
@@ -33,19 +33,19 @@ type run struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	rs, err := c.objects.Get(ctx, request.Namespace, request.Name)
+	rs, err := c.replicaSets.Get(ctx, request.Namespace, request.Name)
 	if apierrors.IsNotFound(err) {
-		if uid := c.owners.forget(request.NamespacedName); uid != "" {
-			return reconcile.Result{}, c.expected.DeleteExpectations(logr.Discard(), string(uid))
+		if uid := c.states.forget(request.NamespacedName); uid != "" {
+			return reconcile.Result{}, c.expectations.DeleteExpectations(logr.Discard(), string(uid))
 		}
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read replicaset %q: %w", request, err)
 	}
-	known, former := c.owners.of(request.NamespacedName, rs.UID)
-	if former != "" {
-		_ = c.expected.DeleteExpectations(logr.Discard(), string(former)) // its error is always nil
+	known, previousUID := c.states.get(request.NamespacedName, rs.UID)
+	if previousUID != "" {
+		_ = c.expectations.DeleteExpectations(logr.Discard(), string(previousUID)) // its error is always nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 	if err == nil && selector.Empty() {
@@ -55,15 +55,15 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, reconcile.TerminalError(
 			fmt.Errorf("read replicaset %q: field spec.selector: %w", request, err))
 	}
-	r := &run{Controller: c, rs: rs, owner: known, key: string(rs.UID), selector: selector, want: 1}
+	r := &reconciliation{Controller: c, rs: rs, state: known, key: string(rs.UID), selector: selector, desired: 1}
 	if rs.Spec.Replicas != nil {
-		r.want = int(*rs.Spec.Replicas)
+		r.desired = int(*rs.Spec.Replicas)
 	}
-	return r.do(ctx)
+	return r.execute(ctx)
 }
 
-func (r *run) do(ctx context.Context) (reconcile.Result, error) {
-	if err := r.settleDeletes(ctx); err != nil {
+func (r *reconciliation) execute(ctx context.Context) (reconcile.Result, error) {
+	if err := r.resolvePendingDeletes(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.observe(ctx); err != nil {
@@ -81,11 +81,11 @@ func (r *run) do(ctx context.Context) (reconcile.Result, error) {
 	if manageErr != nil {
 		return reconcile.Result{}, manageErr
 	}
-	return reconcile.Result{RequeueAfter: r.lookAgain(now)}, nil
+	return reconcile.Result{RequeueAfter: r.requeueAfter(now)}, nil
 }
 
 // observe finds the ReplicaSet's Pods, taking over and letting go of some, and brings its expectations up to date.
-func (r *run) observe(ctx context.Context) error {
+func (r *reconciliation) observe(ctx context.Context) error {
 	// The version is read before the Pods: what the cache has seen by then is in the list, or gone.
 	seen := r.pods.LastStoreSyncResourceVersion()
 	found, err := r.listPods()
@@ -100,8 +100,8 @@ func (r *run) observe(ctx context.Context) error {
 			terminating = append(terminating, pod.UID)
 		}
 	}
-	r.expected.SyncExpectationsAt(r.key, seen, live, terminating)
-	r.owner.dropSeenNames(found)
+	r.expectations.SyncExpectationsAt(r.key, seen, live, terminating)
+	r.state.dropSeenCreates(found)
 	for _, pod := range found {
 		switch {
 		case isTerminal(pod):
@@ -109,19 +109,19 @@ func (r *run) observe(ctx context.Context) error {
 			if metav1.IsControlledBy(pod, r.rs) && r.selector.Matches(labels.Set(pod.Labels)) {
 				r.terminating = append(r.terminating, pod)
 			}
-		case r.expected.HasDeleteExpectation(r.key, pod.UID):
+		case r.expectations.HasDeleteExpectation(r.key, pod.UID):
 		default:
 			r.active = append(r.active, pod)
 		}
 	}
-	r.unseen = len(r.expected.GetCreateExpectations(r.key))
-	r.active, err = r.claim(ctx, r.active)
+	r.unseen = len(r.expectations.GetCreateExpectations(r.key))
+	r.active, err = r.claimPods(ctx, r.active)
 	return err
 }
 
-// lookAgain is when to run again without an event: when the next Pod becomes available, or when a created Pod should
+// requeueAfter is when to run again without an event: when the next Pod becomes available, or when a created Pod should
 // long have shown up. Zero means never.
-func (r *run) lookAgain(now time.Time) time.Duration {
+func (r *reconciliation) requeueAfter(now time.Time) time.Duration {
 	var next time.Duration
 	if r.unseen > 0 {
 		next = r.config.Recheck

@@ -16,7 +16,7 @@ import (
 
 // status is the status that the ReplicaSet should have. Pods that were just created count, those whose deletion was
 // just asked for do not.
-func (r *run) status(manageErr error, now time.Time) appsv1.ReplicaSetStatus {
+func (r *reconciliation) status(manageErr error, now time.Time) appsv1.ReplicaSetStatus {
 	status := appsv1.ReplicaSetStatus{
 		Replicas:             int32(len(r.active) + r.unseen),
 		FullyLabeledReplicas: int32(r.unseen), // they were made from the template
@@ -36,7 +36,7 @@ func (r *run) status(manageErr error, now time.Time) appsv1.ReplicaSetStatus {
 			status.AvailableReplicas++
 		}
 	}
-	if !r.noTerminating.Load() {
+	if !r.terminatingUnsupported.Load() {
 		terminating := int32(len(r.terminating))
 		status.TerminatingReplicas = &terminating
 	}
@@ -46,7 +46,7 @@ func (r *run) status(manageErr error, now time.Time) appsv1.ReplicaSetStatus {
 
 // setFailure sets or removes the condition ReplicaFailure. While the failure goes on the condition stays as it began,
 // so that a message with a changing detail does not lead to a write at each retry.
-func (r *run) setFailure(status *appsv1.ReplicaSetStatus, failure error, now time.Time) {
+func (r *reconciliation) setFailure(status *appsv1.ReplicaSetStatus, failure error, now time.Time) {
 	at := slices.IndexFunc(status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure
 	})
@@ -55,7 +55,7 @@ func (r *run) setFailure(status *appsv1.ReplicaSetStatus, failure error, now tim
 		status.Conditions = slices.Delete(status.Conditions, at, at+1)
 	case failure != nil && at < 0:
 		reason := reasonFailedCreate
-		if len(r.active)+r.unseen > r.want {
+		if len(r.active)+r.unseen > r.desired {
 			reason = reasonFailedDelete
 		}
 		status.Conditions = append(status.Conditions, appsv1.ReplicaSetCondition{
@@ -70,7 +70,7 @@ func (r *run) setFailure(status *appsv1.ReplicaSetStatus, failure error, now tim
 
 // writeStatus writes the status if it differs. If somebody else wrote the object meanwhile it tries once more on the
 // present one; the generation that the status speaks of stays that of the object which was worked on.
-func (r *run) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) error {
+func (r *reconciliation) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) error {
 	if apiequality.Semantic.DeepEqual(r.rs.Status, status) {
 		return nil
 	}
@@ -78,12 +78,12 @@ func (r *run) writeStatus(ctx context.Context, status appsv1.ReplicaSetStatus) e
 	for first := true; ; first = false {
 		update := base.DeepCopy()
 		update.Status = status
-		written, err := r.objects.UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		written, err := r.replicaSets.UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		switch {
 		case err == nil:
 			// A server before 1.35 drops the field; without this every run would write the status again.
 			if status.TerminatingReplicas != nil && written.Status.TerminatingReplicas == nil {
-				r.noTerminating.Store(true)
+				r.terminatingUnsupported.Store(true)
 			}
 			return nil
 		case apierrors.IsNotFound(err):

@@ -15,10 +15,10 @@ const (
 	// maxStages bounds one record. A crash-looping container adds three stages a restart, so this keeps the
 	// beginning and the last dozens of attempts.
 	maxStages = 192
-	// keptFirst of them are the object's first stages, which tell how it came up; the rest are the newest.
-	keptFirst = 64
-	// droppedAtOnce stages go when a record is full, so that not every further one has to move all the others.
-	droppedAtOnce = 32
+	// keepFirst of them are the object's first stages, which tell how it came up; the rest are the newest.
+	keepFirst = 64
+	// dropBatch stages go when a record is full, so that not every further one has to move all the others.
+	dropBatch = 32
 )
 
 // Recorder keeps the records of the objects touched last. It is safe for concurrent use, and a nil Recorder
@@ -27,25 +27,25 @@ type Recorder struct {
 	clock clock.PassiveClock
 	limit int
 
-	mu      sync.Mutex // guards all below, and every record's stages
-	objects map[types.UID]*list.Element
-	recent  *list.List // of *Record, the least recently touched in front
-	watch   map[chan struct{}]struct{}
-	follow  map[*Subscription]struct{}
+	mu            sync.Mutex // guards all below, and every record's stages
+	objects       map[types.UID]*list.Element
+	recent        *list.List // of *Record, the least recently touched in front
+	watchers      map[chan struct{}]struct{}
+	subscriptions map[*Subscription]struct{}
 }
 
 // New makes a Recorder that remembers at most limit objects (DefaultObjects if limit is not positive).
-func New(clk clock.PassiveClock, limit int) *Recorder {
+func New(clock clock.PassiveClock, limit int) *Recorder {
 	if limit <= 0 {
 		limit = DefaultObjects
 	}
 	return &Recorder{
-		clock:   clk,
-		limit:   limit,
-		objects: make(map[types.UID]*list.Element),
-		recent:  list.New(),
-		watch:   make(map[chan struct{}]struct{}),
-		follow:  make(map[*Subscription]struct{}),
+		clock:         clock,
+		limit:         limit,
+		objects:       make(map[types.UID]*list.Element),
+		recent:        list.New(),
+		watchers:      make(map[chan struct{}]struct{}),
+		subscriptions: make(map[*Subscription]struct{}),
 	}
 }
 
@@ -60,8 +60,8 @@ func (r *Recorder) Mark(ref Ref, owner, stage, subject string, err error) *Span 
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	mark := Stage{Name: stage, Subject: subject, Owner: owner, Start: now, End: now}
-	mark.fail(err)
-	if last := r.last(ref.UID, stage, subject); last != nil && last.Done() && last.Error == mark.Error {
+	mark.setError(err)
+	if last := r.lastStage(ref.UID, stage, subject); last != nil && last.Done() && last.Error == mark.Error {
 		return nil
 	}
 	return &Span{r: r, ref: ref, name: stage, subject: subject, attempt: r.add(ref, mark)}
@@ -92,11 +92,11 @@ func (r *Recorder) Watch() (<-chan struct{}, func()) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watch[ch] = struct{}{}
+	r.watchers[ch] = struct{}{}
 	return ch, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.watch, ch)
+		delete(r.watchers, ch)
 	}
 }
 
@@ -116,20 +116,20 @@ func (r *Recorder) add(ref Ref, stage Stage) int {
 	}
 	record := element.Value.(*Record)
 	stage.Attempt = 1
-	if last := r.last(ref.UID, stage.Name, stage.Subject); last != nil {
+	if last := r.lastStage(ref.UID, stage.Name, stage.Subject); last != nil {
 		stage.Attempt = last.Attempt + 1
 	}
 	if len(record.Stages) >= maxStages {
-		record.Stages = slices.Delete(record.Stages, keptFirst, keptFirst+droppedAtOnce)
-		record.Dropped += droppedAtOnce
+		record.Stages = slices.Delete(record.Stages, keepFirst, keepFirst+dropBatch)
+		record.Dropped += dropBatch
 	}
 	record.Stages = append(record.Stages, stage)
 	r.notify(record.Ref, &stage)
 	return stage.Attempt
 }
 
-// last finds the newest stage of that name and subject. The caller holds mu.
-func (r *Recorder) last(uid types.UID, name, subject string) *Stage {
+// lastStage finds the newest stage of that name and subject. The caller holds mu.
+func (r *Recorder) lastStage(uid types.UID, name, subject string) *Stage {
 	element, ok := r.objects[uid]
 	if !ok {
 		return nil
@@ -145,39 +145,39 @@ func (r *Recorder) last(uid types.UID, name, subject string) *Stage {
 
 // notify tells the subscribers. The caller holds mu.
 func (r *Recorder) notify(ref Ref, stage *Stage) {
-	for ch := range r.watch {
+	for ch := range r.watchers {
 		select {
 		case ch <- struct{}{}:
 		default:
 		}
 	}
-	for sub := range r.follow {
+	for sub := range r.subscriptions {
 		sub.add(Change{Ref: ref, Stage: *stage})
 	}
 }
 
 // Subscription delivers each change to one reader. It holds memory for the changes that wait, and none while none do.
 type Subscription struct {
-	r     *Recorder
-	limit int
-	woken chan struct{}
+	r      *Recorder
+	limit  int
+	signal chan struct{}
 
 	// Guarded by r.mu.
-	waiting []Change
-	lost    int
+	pending []Change
+	dropped int
 }
 
 // Subscribe begins to keep every change from now on for one reader, who waits for Woken and then takes them. As many as
 // limit wait for a reader who is busy; what comes when they do is lost to this reader and counted: a slow reader never
 // holds up a writer. Stop must be called in the end. A nil Recorder delivers nothing.
 func (r *Recorder) Subscribe(limit int) *Subscription {
-	sub := &Subscription{r: r, limit: max(limit, 1), woken: make(chan struct{}, 1)}
+	sub := &Subscription{r: r, limit: max(limit, 1), signal: make(chan struct{}, 1)}
 	if r == nil {
 		return sub
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.follow[sub] = struct{}{}
+	r.subscriptions[sub] = struct{}{}
 	return sub
 }
 
@@ -188,24 +188,24 @@ func (r *Recorder) Subscriptions() int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.follow)
+	return len(r.subscriptions)
 }
 
 // add keeps a change for the reader. The caller holds r.mu.
 func (s *Subscription) add(change Change) {
-	if len(s.waiting) >= s.limit {
-		s.lost++
+	if len(s.pending) >= s.limit {
+		s.dropped++
 		return
 	}
-	s.waiting = append(s.waiting, change)
+	s.pending = append(s.pending, change)
 	select {
-	case s.woken <- struct{}{}:
+	case s.signal <- struct{}{}:
 	default:
 	}
 }
 
 // C gets a value when there is something to take. It is not closed by Stop.
-func (s *Subscription) C() <-chan struct{} { return s.woken }
+func (s *Subscription) C() <-chan struct{} { return s.signal }
 
 // Drain returns what has come since the last call, in order, and does not wait. The slice is the caller's.
 func (s *Subscription) Drain() []Change {
@@ -214,8 +214,8 @@ func (s *Subscription) Drain() []Change {
 	}
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
-	taken := s.waiting
-	s.waiting = nil
+	taken := s.pending
+	s.pending = nil
 	return taken
 }
 
@@ -226,7 +226,7 @@ func (s *Subscription) Dropped() int {
 	}
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
-	return s.lost
+	return s.dropped
 }
 
 // Stop ends the delivery.
@@ -236,5 +236,5 @@ func (s *Subscription) Stop() {
 	}
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
-	delete(s.r.follow, s)
+	delete(s.r.subscriptions, s)
 }

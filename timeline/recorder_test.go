@@ -19,15 +19,15 @@ func ref(uid string) timeline.Ref {
 }
 
 func TestStagesHaveAttemptsTimesAndErrors(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	rec := timeline.New(clk, 0)
+	clock := clocktesting.NewFakeClock(time.Unix(100, 0))
+	rec := timeline.New(clock, 0)
 
 	first := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
-	clk.Step(time.Second)
+	clock.Step(time.Second)
 	first.End(errors.New("no such claim"))
 	second := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "data")
 	other := rec.Begin(ref("a"), "kubelet", timeline.StageVolume, "config")
-	clk.Step(2 * time.Second)
+	clock.Step(2 * time.Second)
 	second.End(nil)
 
 	record, ok := rec.Record("a")
@@ -181,10 +181,10 @@ func TestTheOutermostReasonAndRemedyCount(t *testing.T) {
 }
 
 func TestWorkFarBelowFindsItsStage(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	rec := timeline.New(clk, 0)
-	asked := clk.Now()
-	clk.Step(time.Second)
+	clock := clocktesting.NewFakeClock(time.Unix(100, 0))
+	rec := timeline.New(clock, 0)
+	asked := clock.Now()
+	clock.Step(time.Second)
 	ctx := rec.BeginQueued(ref("a"), "kubelet", timeline.StageVolume, "data", asked).Context(t.Context())
 	timeline.Current(ctx).AddWait(500 * time.Millisecond)
 	call := timeline.Current(ctx).Begin("csi driver d", timeline.StageDriver, "NodePublishVolume v")

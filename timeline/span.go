@@ -45,22 +45,22 @@ func (s *Span) Begin(owner, stage, subject string) *Span {
 
 // End notes the end of the stage; err is nil if it succeeded.
 func (s *Span) End(err error) {
-	s.change(func(stage *Stage) {
+	s.update(func(stage *Stage) {
 		stage.End = s.r.clock.Now()
-		stage.fail(err)
+		stage.setError(err)
 	})
 }
 
 // AddWait notes that the stage waited so long in a queue or for a rate limiter, in addition to what was noted before.
 func (s *Span) AddWait(d time.Duration) {
 	if d > 0 {
-		s.change(func(stage *Stage) { stage.WaitMs += millis(d) })
+		s.update(func(stage *Stage) { stage.WaitMs += millis(d) })
 	}
 }
 
 // SetCause links the stage to the object that it works for or waits for.
 func (s *Span) SetCause(cause Ref) {
-	s.change(func(stage *Stage) { stage.Cause = &cause })
+	s.update(func(stage *Stage) { stage.Cause = &cause })
 }
 
 type spanKey struct{}
@@ -80,8 +80,8 @@ func Current(ctx context.Context) *Span {
 	return span
 }
 
-// change alters the span's stage, if it is still remembered, and tells those who listen.
-func (s *Span) change(alter func(*Stage)) {
+// update alters the span's stage, if it is still remembered, and tells those who listen.
+func (s *Span) update(alter func(*Stage)) {
 	if s == nil {
 		return
 	}

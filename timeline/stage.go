@@ -95,14 +95,14 @@ type Change struct {
 	Stage Stage `json:"stage"`
 }
 
-// reasoned is an error with its reason and its remedy.
-type reasoned struct {
+// reasonError is an error with its reason and its remedy.
+type reasonError struct {
 	error
 	reason, remedy string
 }
 
 // Unwrap gives errors.Is and errors.As the error itself.
-func (r reasoned) Unwrap() error { return r.error }
+func (r reasonError) Unwrap() error { return r.error }
 
 // WithReason adds to an error its reason, a CamelCase word for machines, and what a person can do about it. Either may
 // be empty. The error's text stays as it is; Span.End and Recorder.Mark put both into the stage, where the outermost
@@ -111,17 +111,17 @@ func WithReason(err error, reason, remedy string) error {
 	if err == nil {
 		return nil
 	}
-	return reasoned{err, reason, remedy}
+	return reasonError{err, reason, remedy}
 }
 
-// fail puts an error into the stage.
-func (s *Stage) fail(err error) {
+// setError puts an error into the stage.
+func (s *Stage) setError(err error) {
 	if err == nil {
 		return
 	}
 	s.Error = err.Error()
 	for rest := err; rest != nil; {
-		var r reasoned
+		var r reasonError
 		if !errors.As(rest, &r) {
 			return
 		}

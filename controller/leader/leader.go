@@ -133,14 +133,14 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 		},
 		OnStoppedLeading: func() {},
 	})
-	config.Lock = &watchedLock{Interface: config.Lock, acquired: t.begin}
+	config.Lock = &notifyingLock{Interface: config.Lock, acquired: t.markLeading}
 	elector, err := leaderelection.NewLeaderElector(config)
 	if err != nil {
 		return fmt.Errorf("run leader elector %q: %w", e.config.Name, err)
 	}
-	defer context.AfterFunc(ctx, t.giveUpWaiting)()
+	defer context.AfterFunc(ctx, t.withdrawUnlessLeading)()
 	elector.Run(klog.NewContext(election, logr.FromSlogHandler(e.deps.Logger.Handler())))
-	if !t.begun() {
+	if !t.isLeading() {
 		return nil // ctx ended before it was this copy's turn
 	}
 	lost := election.Err() == nil // nobody withdrew, so it was the renewal that failed
@@ -161,21 +161,21 @@ type term struct {
 	leading bool
 }
 
-// begin notes that the Lease was acquired; from now on the work ends the term.
-func (t *term) begin() {
+// markLeading notes that the Lease was acquired; from now on the work ends the term.
+func (t *term) markLeading() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leading = true
 }
 
-func (t *term) begun() bool {
+func (t *term) isLeading() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.leading
 }
 
-// giveUpWaiting withdraws from the election unless it was won.
-func (t *term) giveUpWaiting() {
+// withdrawUnlessLeading withdraws from the election unless it was won.
+func (t *term) withdrawUnlessLeading() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.leading {
@@ -189,15 +189,15 @@ func (t *term) finish(err error) {
 	t.withdraw()
 }
 
-// watchedLock tells when the Lease is acquired. The elector starts the work in a goroutine and does not wait for it,
+// notifyingLock tells when the Lease is acquired. The elector starts the work in a goroutine and does not wait for it,
 // but it records this event before, in its own.
-type watchedLock struct {
+type notifyingLock struct {
 	resourcelock.Interface
 	acquired func()
 }
 
 // RecordEvent implements resourcelock.Interface.
-func (l *watchedLock) RecordEvent(event string) {
+func (l *notifyingLock) RecordEvent(event string) {
 	if event == "became leader" {
 		l.acquired()
 	}

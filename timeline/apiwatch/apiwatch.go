@@ -24,23 +24,23 @@ const (
 	scheduler = "scheduler"
 )
 
-// fresh is how old an object may be when it is first seen for its acceptance to be recorded: creation times have
+// maxAcceptAge is how old an object may be when it is first seen for its acceptance to be recorded: creation times have
 // whole seconds, and for objects older than that the moment is long gone.
-const fresh = 2 * time.Second
+const maxAcceptAge = 2 * time.Second
 
 // errDeleted ends the scheduling of a Pod that was deleted before it had a node.
 var errDeleted = errors.New("deleted before a node was chosen")
 
 // Run watches Pods and claims until ctx ends.
-func Run(ctx context.Context, client kubernetes.Interface, rec *timeline.Recorder, clk clock.PassiveClock) error {
+func Run(ctx context.Context, client kubernetes.Interface, recorder *timeline.Recorder, clock clock.PassiveClock) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	pods := factory.Core().V1().Pods().Informer()
 	claims := factory.Core().V1().PersistentVolumeClaims().Informer()
 	if err := pods.SetTransform(strip); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
-	w := watcher{rec: rec, clock: clk, unscheduled: make(map[types.UID]*timeline.Span)}
-	_, podErr := pods.AddEventHandler(handler(w.pod, w.podGone))
+	w := watcher{recorder: recorder, clock: clock, unscheduled: make(map[types.UID]*timeline.Span)}
+	_, podErr := pods.AddEventHandler(handler(w.pod, w.podDeleted))
 	_, claimErr := claims.AddEventHandler(handler(w.claim, func(*corev1.PersistentVolumeClaim) {}))
 	if err := errors.Join(podErr, claimErr); err != nil {
 		return fmt.Errorf("watch pods and claims: %w", err)
@@ -70,7 +70,7 @@ func strip(obj any) (any, error) {
 
 // watcher takes the changes. Those of Pods come from one goroutine, which owns unscheduled.
 type watcher struct {
-	rec         *timeline.Recorder
+	recorder    *timeline.Recorder
 	clock       clock.PassiveClock
 	unscheduled map[types.UID]*timeline.Span
 }
@@ -84,17 +84,17 @@ func (w *watcher) pod(pod *corev1.Pod, initial bool) {
 	span := w.unscheduled[pod.UID]
 	switch {
 	case pod.Spec.NodeName == "" && span == nil:
-		w.unscheduled[pod.UID] = w.rec.Begin(ref, scheduler, timeline.StageScheduled, "")
+		w.unscheduled[pod.UID] = w.recorder.Begin(ref, scheduler, timeline.StageScheduled, "")
 	case pod.Spec.NodeName != "" && span != nil:
 		span.End(nil)
 		delete(w.unscheduled, pod.UID)
 	}
 	if len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Status == corev1.ConditionTrue {
-		w.rec.Mark(ref, owner, timeline.StageObserved, "", nil)
+		w.recorder.Mark(ref, owner, timeline.StageObserved, "", nil)
 	}
 }
 
-func (w *watcher) podGone(pod *corev1.Pod) {
+func (w *watcher) podDeleted(pod *corev1.Pod) {
 	if span := w.unscheduled[pod.UID]; span != nil {
 		span.End(errDeleted)
 		delete(w.unscheduled, pod.UID)
@@ -105,13 +105,13 @@ func (w *watcher) claim(claim *corev1.PersistentVolumeClaim, initial bool) {
 	ref := timeline.RefOf("PersistentVolumeClaim", claim)
 	w.accept(ref, claim.CreationTimestamp.Time, initial)
 	if claim.Status.Phase == corev1.ClaimBound && !initial {
-		w.rec.Mark(ref, owner, timeline.StageBound, "", nil)
+		w.recorder.Mark(ref, owner, timeline.StageBound, "", nil)
 	}
 }
 
 func (w *watcher) accept(ref timeline.Ref, created time.Time, initial bool) {
-	if !initial && w.clock.Since(created) < fresh {
-		w.rec.Mark(ref, owner, timeline.StageAccepted, "", nil)
+	if !initial && w.clock.Since(created) < maxAcceptAge {
+		w.recorder.Mark(ref, owner, timeline.StageAccepted, "", nil)
 	}
 }
 

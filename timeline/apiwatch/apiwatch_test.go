@@ -20,12 +20,12 @@ import (
 )
 
 // await returns the record once it has so many stages, woken by the recorder.
-func await(t *testing.T, rec *timeline.Recorder, changed <-chan struct{}, uid string, ended int) timeline.Record {
+func await(t *testing.T, recorder *timeline.Recorder, changed <-chan struct{}, uid string, ended int) timeline.Record {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		record, _ := rec.Record(types.UID(uid))
+		record, _ := recorder.Record(types.UID(uid))
 		done := 0
 		for _, stage := range record.Stages {
 			if stage.Done() {
@@ -44,9 +44,9 @@ func await(t *testing.T, rec *timeline.Recorder, changed <-chan struct{}, uid st
 }
 
 func TestAPodsWayIsRecorded(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Now())
-	rec := timeline.New(clk, 0)
-	changed, stop := rec.Watch()
+	clock := clocktesting.NewFakeClock(time.Now())
+	recorder := timeline.New(clock, 0)
+	changed, stop := recorder.Watch()
 	defer stop()
 	client := fake.NewClientset()
 	pods := watch.NewFake()
@@ -60,19 +60,19 @@ func TestAPodsWayIsRecorded(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- apiwatch.Run(ctx, client, rec, clk) }()
+	go func() { ended <- apiwatch.Run(ctx, client, recorder, clock) }()
 	<-watching
 
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod", CreationTimestamp: metav1.NewTime(clk.Now())}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod", CreationTimestamp: metav1.NewTime(clock.Now())}}
 	pods.Add(pod.DeepCopy())
-	await(t, rec, changed, "pod", 1)
-	clk.Step(25 * time.Millisecond)
+	await(t, recorder, changed, "pod", 1)
+	clock.Step(25 * time.Millisecond)
 	pod.Spec.NodeName = "n1"
 	pods.Modify(pod.DeepCopy())
-	await(t, rec, changed, "pod", 2)
+	await(t, recorder, changed, "pod", 2)
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	pods.Modify(pod.DeepCopy())
-	record := await(t, rec, changed, "pod", 3)
+	record := await(t, recorder, changed, "pod", 3)
 	var names []string
 	for _, stage := range record.Stages {
 		names = append(names, stage.Name)

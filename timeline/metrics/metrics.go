@@ -10,8 +10,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// buffered is how many changes wait while a scrape holds the histograms' locks, which is never long.
-const buffered = 4096
+// bufferSize is how many changes wait while a scrape holds the histograms' locks, which is never long.
+const bufferSize = 4096
 
 // Stages is a prometheus.Collector of
 //   - berth_stage_duration_seconds{kind,stage,owner,result}: how long ended stages took, a mark taking no time;
@@ -20,9 +20,9 @@ const buffered = 4096
 //
 // It is safe for concurrent use.
 type Stages struct {
-	took *prometheus.HistogramVec
-	wait *prometheus.HistogramVec
-	lost prometheus.Counter
+	duration *prometheus.HistogramVec
+	wait     *prometheus.HistogramVec
+	dropped  prometheus.Counter
 }
 
 var _ prometheus.Collector = (*Stages)(nil)
@@ -31,14 +31,14 @@ var _ prometheus.Collector = (*Stages)(nil)
 func New() *Stages {
 	buckets := prometheus.ExponentialBuckets(0.001, 2, 18) // 1 ms to 131 s
 	return &Stages{
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_stage_duration_seconds", Help: "How long a stage of an object's way took.", Buckets: buckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 		}, []string{"kind", "stage", "owner", "result"}),
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_stage_wait_seconds", Help: "How long a stage waited in a queue or for a rate limiter.", Buckets: buckets,
 		}, []string{"stage", "owner"}),
-		lost: prometheus.NewCounter(prometheus.CounterOpts{
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_stages_lost_total", Help: "Stages that came too fast to be counted.",
 		}),
 	}
@@ -46,23 +46,23 @@ func New() *Stages {
 
 // Describe implements prometheus.Collector.
 func (s *Stages) Describe(out chan<- *prometheus.Desc) {
-	s.took.Describe(out)
+	s.duration.Describe(out)
 	s.wait.Describe(out)
-	s.lost.Describe(out)
+	s.dropped.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
 func (s *Stages) Collect(out chan<- prometheus.Metric) {
-	s.took.Collect(out)
+	s.duration.Collect(out)
 	s.wait.Collect(out)
-	s.lost.Collect(out)
+	s.dropped.Collect(out)
 }
 
 // Start counts what rec records until ctx ends.
-func (s *Stages) Start(ctx context.Context, rec *timeline.Recorder) error {
-	sub := rec.Subscribe(buffered)
+func (s *Stages) Start(ctx context.Context, recorder *timeline.Recorder) error {
+	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
-	lost := 0
+	dropped := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,9 +71,9 @@ func (s *Stages) Start(ctx context.Context, rec *timeline.Recorder) error {
 			for _, change := range sub.Drain() {
 				s.count(change)
 			}
-			if now := sub.Dropped(); now > lost {
-				s.lost.Add(float64(now - lost))
-				lost = now
+			if now := sub.Dropped(); now > dropped {
+				s.dropped.Add(float64(now - dropped))
+				dropped = now
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func (s *Stages) count(change timeline.Change) {
 	if stage.Error != "" {
 		result = "error"
 	}
-	s.took.WithLabelValues(change.Ref.Kind, stage.Name, stage.Owner, result).Observe(stage.End.Sub(stage.Start).Seconds())
+	s.duration.WithLabelValues(change.Ref.Kind, stage.Name, stage.Owner, result).Observe(stage.End.Sub(stage.Start).Seconds())
 	if stage.WaitMs > 0 {
 		s.wait.WithLabelValues(stage.Name, stage.Owner).Observe(stage.WaitMs / 1000)
 	}

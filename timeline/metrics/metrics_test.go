@@ -19,22 +19,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestStagesAreCounted(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	rec := timeline.New(clk, 0)
+	recorder := timeline.New(clk, 0)
 	stages := metrics.New()
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(stages))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- stages.Start(ctx, rec) }()
+	go func() { done <- stages.Start(ctx, recorder) }()
 
 	ref := timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}
-	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return recorder.Subscriptions() == 1 }, time.Minute, time.Millisecond)
 
-	span := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
+	span := recorder.Begin(ref, "kubelet", timeline.StageSandbox, "")
 	clk.Step(3 * time.Second)
 	span.AddWait(2 * time.Second)
 	span.End(errors.New("no address left"))
-	rec.Begin(ref, "kubelet", timeline.StageImage, "main") // goes on: not counted
+	recorder.Begin(ref, "kubelet", timeline.StageImage, "main") // goes on: not counted
 	require.Eventually(t, func() bool { return sample(t, registry, timeline.StageSandbox, "error") == 3 }, time.Minute, time.Millisecond)
 	require.Zero(t, sample(t, registry, timeline.StageImage, "success"))
 	require.InDelta(t, 2, sample(t, registry, timeline.StageSandbox, ""), 1e-9, "the wait")

@@ -27,13 +27,13 @@ import (
 //   - GET /v1/stages with every change from now on, a line of JSON each, until the reader leaves. ?uid=… keeps to one
 //     object. With "Accept: text/event-stream" the lines come as server-sent events. A reader that is too slow loses
 //     changes, and is told how many in a line {"lost":n}.
-func Handler(rec *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler {
+func Handler(recorder *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	if gatherer != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	}
 	mux.HandleFunc("GET /v1/records/{uid}", func(w http.ResponseWriter, r *http.Request) {
-		record, ok := rec.Record(types.UID(r.PathValue("uid")))
+		record, ok := recorder.Record(types.UID(r.PathValue("uid")))
 		if !ok {
 			http.Error(w, "no record of this object", http.StatusNotFound)
 			return
@@ -41,15 +41,15 @@ func Handler(rec *timeline.Recorder, gatherer prometheus.Gatherer) http.Handler 
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(record) // the reader went away: nobody is left to tell
 	})
-	mux.HandleFunc("GET /v1/stages", func(w http.ResponseWriter, r *http.Request) { stream(rec, w, r) })
+	mux.HandleFunc("GET /v1/stages", func(w http.ResponseWriter, r *http.Request) { stream(recorder, w, r) })
 	return mux
 }
 
-// buffered is how many changes wait for a reader of the stream.
-const buffered = 1024
+// bufferSize is how many changes wait for a reader of the stream.
+const bufferSize = 1024
 
-func stream(rec *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
-	sub := rec.Subscribe(buffered)
+func stream(recorder *timeline.Recorder, w http.ResponseWriter, r *http.Request) {
+	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
 	uid := types.UID(r.URL.Query().Get("uid"))
 	prefix, suffix, kind := "", "\n", "application/x-ndjson"
@@ -115,8 +115,8 @@ func Listen(socket string) (net.Listener, error) {
 const headerTimeout = 5 * time.Second
 
 // Serve answers on a socket that Listen made until ctx ends, and closes it. The gatherer may be nil.
-func Serve(ctx context.Context, listener net.Listener, rec *timeline.Recorder, gatherer prometheus.Gatherer) error {
-	server := &http.Server{Handler: Handler(rec, gatherer), ReadHeaderTimeout: headerTimeout}
+func Serve(ctx context.Context, listener net.Listener, recorder *timeline.Recorder, gatherer prometheus.Gatherer) error {
+	server := &http.Server{Handler: Handler(recorder, gatherer), ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its answers are short and can be asked again
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -137,8 +137,8 @@ func NewClient(socket string) *Client {
 	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// maxRecord bounds an answer; a record's stages are bounded, so a longer one is not an answer.
-const maxRecord = 4 << 20
+// maxRecordBytes bounds an answer; a record's stages are bounded, so a longer one is not an answer.
+const maxRecordBytes = 4 << 20
 
 // Record returns the object's record, false if there is none. An error means that no berth answers there.
 func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bool, error) {
@@ -159,7 +159,7 @@ func (c *Client) Record(ctx context.Context, uid types.UID) (timeline.Record, bo
 	default:
 		return record, false, fmt.Errorf("ask the running berth: %s", response.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxRecord)).Decode(&record); err != nil {
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxRecordBytes)).Decode(&record); err != nil {
 		return record, false, fmt.Errorf("read the record of %q: %w", uid, err)
 	}
 	return record, true, nil

@@ -19,8 +19,8 @@ import (
 )
 
 func TestRecordsCrossTheSocket(t *testing.T) {
-	rec := timeline.New(clock.RealClock{}, 0)
-	rec.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageSeen, "", nil)
+	recorder := timeline.New(clock.RealClock{}, 0)
+	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageSeen, "", nil)
 	socket := filepath.Join(t.TempDir(), "s")
 	require.NoError(t, os.WriteFile(socket, nil, 0o644), "a socket left by a killed process is replaced")
 	listener, err := remote.Listen(socket)
@@ -32,7 +32,7 @@ func TestRecordsCrossTheSocket(t *testing.T) {
 	require.NoError(t, registry.Register(metrics.New()))
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- remote.Serve(ctx, listener, rec, registry) }()
+	go func() { served <- remote.Serve(ctx, listener, recorder, registry) }()
 
 	client := remote.NewClient(socket)
 	record, found, err := client.Record(t.Context(), "a")
@@ -68,10 +68,10 @@ func scrape(t *testing.T, socket string) string {
 }
 
 func TestStagesAreStreamed(t *testing.T) {
-	rec := timeline.New(clock.RealClock{}, 0)
+	recorder := timeline.New(clock.RealClock{}, 0)
 	listener, err := remote.Listen(filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
-	server := &http.Server{Handler: remote.Handler(rec, nil)}
+	server := &http.Server{Handler: remote.Handler(recorder, nil)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
@@ -84,8 +84,8 @@ func TestStagesAreStreamed(t *testing.T) {
 		ended <- client.Stages(ctx, "a", func() { close(ready) }, func(c timeline.Change) { changes <- c })
 	}()
 	<-ready
-	rec.Mark(timeline.Ref{Kind: "Pod", Name: "other", UID: "b"}, "kubelet", timeline.StageSeen, "", nil)
-	rec.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageReady, "", nil)
+	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "other", UID: "b"}, "kubelet", timeline.StageSeen, "", nil)
+	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "web", UID: "a"}, "kubelet", timeline.StageReady, "", nil)
 	change := <-changes
 	require.Equal(t, "web", change.Ref.Name, "the other Pod's stages were not asked for")
 	require.Equal(t, timeline.StageReady, change.Stage.Name)

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// buffered is how many changes wait for the SDK, which only queues them.
-const buffered = 4096
+// bufferSize is how many changes wait for the SDK, which only queues them.
+const bufferSize = 4096
 
 // Enabled reports whether the environment asks for traces: an OTLP endpoint is set, and neither the SDK nor the
 // exporter of traces is switched off.
@@ -40,37 +40,37 @@ func Enabled(getenv func(string) string) bool {
 // Tracer turns stages into spans. Start may be called once.
 type Tracer struct {
 	exporter sdktrace.SpanExporter
-	log      *slog.Logger
+	logger   *slog.Logger
 }
 
 // FromEnvironment makes a Tracer that sends over OTLP/HTTP to where the OTEL_* variables say. It dials nothing yet.
 // The logger may be nil.
-func FromEnvironment(ctx context.Context, log *slog.Logger) (*Tracer, error) {
+func FromEnvironment(ctx context.Context, logger *slog.Logger) (*Tracer, error) {
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("set up traces by OTEL_EXPORTER_OTLP_*: %w", err)
 	}
-	return New(exporter, log), nil
+	return New(exporter, logger), nil
 }
 
 // New makes a Tracer that gives its spans to the exporter, which it shuts down in the end. The logger may be nil.
-func New(exporter sdktrace.SpanExporter, log *slog.Logger) *Tracer {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+func New(exporter sdktrace.SpanExporter, logger *slog.Logger) *Tracer {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
-	return &Tracer{exporter: exporter, log: log}
+	return &Tracer{exporter: exporter, logger: logger}
 }
 
 // Start sends what rec records of Pods until ctx ends, then what is still queued.
-func (t *Tracer) Start(ctx context.Context, rec *timeline.Recorder) error {
-	sub := rec.Subscribe(buffered)
+func (t *Tracer) Start(ctx context.Context, recorder *timeline.Recorder) error {
+	sub := recorder.Subscribe(bufferSize)
 	defer sub.Stop()
 	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES count more than our own name.
 	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "berth")), resource.WithFromEnv())
 	if err != nil {
 		return fmt.Errorf("set up traces by OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))
 	tracer := provider.Tracer("github.com/berth-dev/berth/timeline")
 	for ended := false; !ended; {
 		select {
@@ -79,21 +79,21 @@ func (t *Tracer) Start(ctx context.Context, rec *timeline.Recorder) error {
 			ended = true
 		}
 		for _, change := range sub.Drain() {
-			send(ctx, tracer, rec, change)
+			send(ctx, tracer, recorder, change)
 		}
 	}
 	if lost := sub.Dropped(); lost > 0 {
-		t.log.Warn("stages came too fast to be traced", "lost", lost)
+		t.logger.Warn("stages came too fast to be traced", "lost", lost)
 	}
 	if err := provider.Shutdown(context.WithoutCancel(ctx)); err != nil { // bounded by OTEL_EXPORTER_OTLP_TIMEOUT
-		t.log.Warn("cannot send the last traces", "error", err)
+		t.logger.Warn("cannot send the last traces", "error", err)
 	}
 	return nil
 }
 
 // send makes a span of an ended stage; of the one that ends a start, also the span of the whole start, which is the
 // parent of all.
-func send(ctx context.Context, tracer trace.Tracer, rec *timeline.Recorder, change timeline.Change) {
+func send(ctx context.Context, tracer trace.Tracer, recorder *timeline.Recorder, change timeline.Change) {
 	traceID, rootID, err := idsOf(change.Ref.UID)
 	if err != nil || change.Ref.Kind != "Pod" || !change.Stage.Done() {
 		return // a static Pod's UID is no UUID, and has no trace
@@ -109,8 +109,8 @@ func send(ctx context.Context, tracer trace.Tracer, rec *timeline.Recorder, chan
 	if stage.Name != timeline.StageObserved || stage.Attempt > 1 {
 		return
 	}
-	if record, ok := rec.Record(change.Ref.UID); ok && len(record.Stages) > 0 {
-		ctx := context.WithValue(ctx, idsKey{}, parent)
+	if record, ok := recorder.Record(change.Ref.UID); ok && len(record.Stages) > 0 {
+		ctx := context.WithValue(ctx, parentKey{}, parent)
 		_, root := tracer.Start(ctx, "start of a pod", trace.WithNewRoot(), trace.WithTimestamp(record.Stages[0].Start),
 			trace.WithAttributes(podAttributes(change.Ref)...))
 		root.End(trace.WithTimestamp(stage.End))
@@ -155,16 +155,16 @@ func idsOf(uid types.UID) (trace.TraceID, trace.SpanID, error) {
 	return traceID, spanID, nil
 }
 
-type idsKey struct{}
+type parentKey struct{}
 
-// ids gives a root span the IDs that its context carries, and every other span a random ID.
-type ids struct{}
+// idGenerator gives a root span the IDs that its context carries, and every other span a random ID.
+type idGenerator struct{}
 
-var _ sdktrace.IDGenerator = ids{}
+var _ sdktrace.IDGenerator = idGenerator{}
 
 // NewIDs implements sdktrace.IDGenerator.
-func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	if given, ok := ctx.Value(idsKey{}).(trace.SpanContext); ok {
+func (g idGenerator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	if given, ok := ctx.Value(parentKey{}).(trace.SpanContext); ok {
 		return given.TraceID(), given.SpanID()
 	}
 	var traceID trace.TraceID
@@ -173,7 +173,7 @@ func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 }
 
 // NewSpanID implements sdktrace.IDGenerator.
-func (ids) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
+func (idGenerator) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
 	var spanID trace.SpanID
 	_, _ = rand.Read(spanID[:]) // it never fails
 	return spanID

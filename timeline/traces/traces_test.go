@@ -19,15 +19,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// kept is an exporter that keeps what it gets, beyond its shutdown.
-type kept struct{ spans []sdktrace.ReadOnlySpan }
+// memoryExporter is an exporter that keeps what it gets, beyond its shutdown.
+type memoryExporter struct{ spans []sdktrace.ReadOnlySpan }
 
-func (k *kept) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (k *memoryExporter) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
 	k.spans = append(k.spans, spans...)
 	return nil
 }
 
-func (k *kept) Shutdown(context.Context) error { return nil }
+func (k *memoryExporter) Shutdown(context.Context) error { return nil }
 
 const uid = "67b1a0c2-5d0e-4f7b-9d5c-0123456789ab"
 
@@ -35,24 +35,24 @@ const uid = "67b1a0c2-5d0e-4f7b-9d5c-0123456789ab"
 func record(t *testing.T, tracer *traces.Tracer) {
 	t.Helper()
 	clk := clocktesting.NewFakeClock(time.Unix(100, 0))
-	rec := timeline.New(clk, 0)
+	recorder := timeline.New(clk, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- tracer.Start(ctx, rec) }()
-	require.Eventually(t, func() bool { return rec.Subscriptions() == 1 }, time.Minute, time.Millisecond)
+	go func() { done <- tracer.Start(ctx, recorder) }()
+	require.Eventually(t, func() bool { return recorder.Subscriptions() == 1 }, time.Minute, time.Millisecond)
 	ref := timeline.Ref{Kind: "Pod", Namespace: "default", Name: "web", UID: uid}
-	rec.Mark(ref, "api", timeline.StageAccepted, "", nil)
-	sandbox := rec.Begin(ref, "kubelet", timeline.StageSandbox, "")
+	recorder.Mark(ref, "api", timeline.StageAccepted, "", nil)
+	sandbox := recorder.Begin(ref, "kubelet", timeline.StageSandbox, "")
 	clk.Step(3 * time.Second)
 	sandbox.End(errors.New("no address left"))
-	rec.Mark(timeline.Ref{Kind: "Pod", Name: "static", UID: "no-uuid"}, "kubelet", timeline.StageSeen, "", nil)
-	rec.Mark(ref, "api", timeline.StageObserved, "", nil)
+	recorder.Mark(timeline.Ref{Kind: "Pod", Name: "static", UID: "no-uuid"}, "kubelet", timeline.StageSeen, "", nil)
+	recorder.Mark(ref, "api", timeline.StageObserved, "", nil)
 	cancel()
 	require.NoError(t, <-done)
 }
 
 func TestOneTraceForEachPod(t *testing.T) {
-	exporter := &kept{}
+	exporter := &memoryExporter{}
 	record(t, traces.New(exporter, nil))
 	names := make(map[string]sdktrace.ReadOnlySpan)
 	for _, span := range exporter.spans {

@@ -23,9 +23,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// api is an API server for Pods and ReplicaSets in memory: with UIDs, resource versions, conflicts, preconditions,
+// fakeServer is an API server for Pods and ReplicaSets in memory: with UIDs, resource versions, conflicts, preconditions,
 // graceful deletion, and watches that lag behind. It answers the requests of a fake clientset.
-type api struct {
+type fakeServer struct {
 	client *fake.Clientset
 	// lag is how late a watcher hears of an event.
 	lag func() time.Duration
@@ -61,8 +61,8 @@ const (
 	replicasets = "replicasets"
 )
 
-func newAPI() *api {
-	a := &api{
+func newFakeServer() *fakeServer {
+	a := &fakeServer{
 		client:   fake.NewClientset(),
 		lag:      func() time.Duration { return 0 },
 		fault:    func(string, string) (error, error) { return nil, nil },
@@ -80,7 +80,7 @@ func newAPI() *api {
 func key(namespace, name string) string { return namespace + "/" + name }
 
 // react answers one request.
-func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
+func (a *fakeServer) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	verb, resource := action.GetVerb(), action.GetResource().Resource
 	if _, known := a.objects[resource]; !known {
 		a.mu.Lock()
@@ -108,7 +108,7 @@ func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 }
 
 // serve carries a request out. The caller holds mu.
-func (a *api) serve(action clienttesting.Action) (runtime.Object, error) {
+func (a *fakeServer) serve(action clienttesting.Action) (runtime.Object, error) {
 	resource := action.GetResource().Resource
 	group := schema.GroupResource{Resource: resource}
 	switch action := action.(type) {
@@ -171,7 +171,7 @@ func nameOf(action clienttesting.Action) string {
 	return ""
 }
 
-func (a *api) patch(pod *corev1.Pod, patch []byte) (runtime.Object, error) {
+func (a *fakeServer) patch(pod *corev1.Pod, patch []byte) (runtime.Object, error) {
 	var meta struct{ Metadata struct{ UID types.UID } }
 	if err := json.Unmarshal(patch, &meta); err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (a *api) patch(pod *corev1.Pod, patch []byte) (runtime.Object, error) {
 }
 
 // remove deletes an object, or marks it as terminating if it is a Pod on a node. The caller holds mu.
-func (a *api) remove(resource string, current object) runtime.Object {
+func (a *fakeServer) remove(resource string, current object) runtime.Object {
 	obj := current.DeepCopyObject().(object)
 	if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodFailed {
 		if pod.DeletionTimestamp == nil {
@@ -208,7 +208,7 @@ func (a *api) remove(resource string, current object) runtime.Object {
 }
 
 // store keeps an object and tells the watchers. The caller holds mu.
-func (a *api) store(resource string, change watch.EventType, obj object) {
+func (a *fakeServer) store(resource string, change watch.EventType, obj object) {
 	a.version++
 	obj.SetResourceVersion(strconv.FormatInt(a.version, 10))
 	if change == watch.Deleted {
@@ -223,7 +223,7 @@ func (a *api) store(resource string, change watch.EventType, obj object) {
 	a.changed = make(chan struct{})
 }
 
-func (a *api) list(action clienttesting.ListActionImpl) runtime.Object {
+func (a *fakeServer) list(action clienttesting.ListActionImpl) runtime.Object {
 	meta := metav1.ListMeta{ResourceVersion: strconv.FormatInt(a.version, 10)}
 	wanted, single := action.ListRestrictions.Fields.RequiresExactMatch("metadata.name")
 	listed := func(obj object) bool {
@@ -249,7 +249,7 @@ func (a *api) list(action clienttesting.ListActionImpl) runtime.Object {
 }
 
 // watch serves one watcher, with its own lag, until it is stopped.
-func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) {
+func (a *fakeServer) watch(action clienttesting.Action) (bool, watch.Interface, error) {
 	resource := action.GetResource().Resource
 	from, err := strconv.ParseInt(action.(clienttesting.WatchActionImpl).ListOptions.ResourceVersion, 10, 64)
 	if err != nil {
@@ -303,7 +303,7 @@ func wait(stop <-chan struct{}, d time.Duration) bool {
 }
 
 // change edits an object behind the controller's back, as a user or a kubelet does. It returns false if there is none.
-func change[T object](a *api, resource, namespace, name string, edit func(T)) bool {
+func change[T object](a *fakeServer, resource, namespace, name string, edit func(T)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	current, ok := a.objects[resource][key(namespace, name)]
@@ -317,7 +317,7 @@ func change[T object](a *api, resource, namespace, name string, edit func(T)) bo
 }
 
 // put creates an object behind the controller's back.
-func (a *api) put(resource string, obj object) {
+func (a *fakeServer) put(resource string, obj object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	obj = obj.DeepCopyObject().(object)
@@ -327,7 +327,7 @@ func (a *api) put(resource string, obj object) {
 }
 
 // erase deletes an object behind the controller's back, at once if force.
-func (a *api) erase(resource, namespace, name string, force bool) {
+func (a *fakeServer) erase(resource, namespace, name string, force bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if current, ok := a.objects[resource][key(namespace, name)]; ok && force {
@@ -338,7 +338,7 @@ func (a *api) erase(resource, namespace, name string, force bool) {
 }
 
 // podsOf gives the Pods that a ReplicaSet controls, sorted by name.
-func (a *api) podsOf(rs types.UID) []*corev1.Pod {
+func (a *fakeServer) podsOf(rs types.UID) []*corev1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var found []*corev1.Pod
@@ -351,7 +351,7 @@ func (a *api) podsOf(rs types.UID) []*corev1.Pod {
 	return found
 }
 
-func (a *api) replicaSet(namespace, name string) *appsv1.ReplicaSet {
+func (a *fakeServer) replicaSet(namespace, name string) *appsv1.ReplicaSet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.objects[replicasets][key(namespace, name)].DeepCopyObject().(*appsv1.ReplicaSet)

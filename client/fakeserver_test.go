@@ -25,8 +25,8 @@ import (
 
 var resource = corev1.Resource("configmaps")
 
-// server is an API server for ConfigMaps in memory, that remembers the whole history of each key and whose watches lag.
-type server struct {
+// fakeServer is an API server for ConfigMaps in memory, that remembers the whole history of each key and whose watches lag.
+type fakeServer struct {
 	lag func() time.Duration
 	// fault fails a request: before is returned without carrying it out, after although it was.
 	fault func(verb string) (before, after error)
@@ -34,84 +34,84 @@ type server struct {
 	mu       sync.Mutex // guards all below
 	version  int64
 	objects  map[string]*corev1.ConfigMap
-	history  map[string][]moment
-	events   []timed
+	history  map[string][]revision
+	events   []delayedEvent
 	changed  chan struct{}
 	breaks   chan struct{} // closed and replaced to break all watches
 	requests map[string]int
 }
 
-// moment is the state of a key from a version on; nil is absent.
-type moment struct {
+// revision is the state of a key from a version on; nil is absent.
+type revision struct {
 	version int64
 	obj     *corev1.ConfigMap
 }
 
-type timed struct {
+type delayedEvent struct {
 	watch.Event
 	version int64
 	at      time.Time
 }
 
-func newServer() *server {
-	return &server{
+func newFakeServer() *fakeServer {
+	return &fakeServer{
 		lag:     func() time.Duration { return 0 },
 		fault:   func(string) (error, error) { return nil, nil },
-		objects: map[string]*corev1.ConfigMap{}, history: map[string][]moment{}, requests: map[string]int{},
+		objects: map[string]*corev1.ConfigMap{}, history: map[string][]revision{}, requests: map[string]int{},
 		changed: make(chan struct{}), breaks: make(chan struct{}),
 	}
 }
 
 // store keeps the object, or removes it, and tells the watchers. The caller holds mu.
-func (s *server) store(change watch.EventType, obj *corev1.ConfigMap) *corev1.ConfigMap {
+func (s *fakeServer) store(change watch.EventType, obj *corev1.ConfigMap) *corev1.ConfigMap {
 	s.version++
 	obj = obj.DeepCopy()
 	obj.ResourceVersion = strconv.FormatInt(s.version, 10)
 	key := obj.Namespace + "/" + obj.Name
 	if change == watch.Deleted {
 		delete(s.objects, key)
-		s.history[key] = append(s.history[key], moment{version: s.version})
+		s.history[key] = append(s.history[key], revision{version: s.version})
 	} else {
 		s.objects[key] = obj
-		s.history[key] = append(s.history[key], moment{s.version, obj})
+		s.history[key] = append(s.history[key], revision{s.version, obj})
 	}
-	s.events = append(s.events, timed{watch.Event{Type: change, Object: obj}, s.version, time.Now()})
+	s.events = append(s.events, delayedEvent{watch.Event{Type: change, Object: obj}, s.version, time.Now()})
 	close(s.changed)
 	s.changed = make(chan struct{})
 	return obj.DeepCopy()
 }
 
 // call wraps one request with its faults.
-func call[R any](s *server, verb string, serve func() (R, error)) (R, error) {
+func call[R any](s *fakeServer, verb string, serve func() (R, error)) (R, error) {
 	before, after := s.fault(verb)
-	var none R
+	var zero R
 	if before != nil {
-		return none, before
+		return zero, before
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests[verb]++
 	result, err := serve()
 	if after != nil {
-		return none, after
+		return zero, after
 	}
 	return result, err
 }
 
 // namespaced is the client of one namespace, with the methods that a typed client of client-go has.
 type namespaced struct {
-	*server
+	*fakeServer
 	namespace string
 }
 
 var _ client.API[*corev1.ConfigMap, *corev1.ConfigMapList] = (*namespaced)(nil)
 
-func (s *server) in(namespace string) *namespaced { return &namespaced{s, namespace} }
+func (s *fakeServer) in(namespace string) *namespaced { return &namespaced{s, namespace} }
 
 func (n *namespaced) Create(
 	_ context.Context, obj *corev1.ConfigMap, _ metav1.CreateOptions,
 ) (*corev1.ConfigMap, error) {
-	return call(n.server, "create", func() (*corev1.ConfigMap, error) {
+	return call(n.fakeServer, "create", func() (*corev1.ConfigMap, error) {
 		obj := obj.DeepCopy()
 		if obj.Name == "" {
 			obj.Name = fmt.Sprint(obj.GenerateName, n.version)
@@ -127,7 +127,7 @@ func (n *namespaced) Create(
 func (n *namespaced) Update(
 	_ context.Context, obj *corev1.ConfigMap, _ metav1.UpdateOptions,
 ) (*corev1.ConfigMap, error) {
-	return call(n.server, "update", func() (*corev1.ConfigMap, error) {
+	return call(n.fakeServer, "update", func() (*corev1.ConfigMap, error) {
 		current, exists := n.objects[n.namespace+"/"+obj.Name]
 		switch {
 		case !exists:
@@ -153,7 +153,7 @@ func (n *namespaced) replace(current, obj *corev1.ConfigMap) *corev1.ConfigMap {
 func (n *namespaced) Patch(
 	_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string,
 ) (*corev1.ConfigMap, error) {
-	return call(n.server, "patch", func() (*corev1.ConfigMap, error) {
+	return call(n.fakeServer, "patch", func() (*corev1.ConfigMap, error) {
 		current, exists := n.objects[n.namespace+"/"+name]
 		if !exists {
 			return nil, apierrors.NewNotFound(resource, name)
@@ -165,7 +165,7 @@ func (n *namespaced) Patch(
 }
 
 // remove deletes an object or marks it as terminating if it has finalizers. The caller holds mu.
-func (s *server) remove(current *corev1.ConfigMap) {
+func (s *fakeServer) remove(current *corev1.ConfigMap) {
 	if len(current.Finalizers) == 0 {
 		s.store(watch.Deleted, current)
 	} else if current.DeletionTimestamp == nil {
@@ -177,7 +177,7 @@ func (s *server) remove(current *corev1.ConfigMap) {
 }
 
 func (n *namespaced) Delete(_ context.Context, name string, _ metav1.DeleteOptions) error {
-	_, err := call(n.server, "delete", func() (any, error) {
+	_, err := call(n.fakeServer, "delete", func() (any, error) {
 		current, exists := n.objects[n.namespace+"/"+name]
 		if !exists {
 			return nil, apierrors.NewNotFound(resource, name)
@@ -193,7 +193,7 @@ func (n *namespaced) DeleteCollection(_ context.Context, _ metav1.DeleteOptions,
 	if err != nil {
 		return err
 	}
-	_, err = call(n.server, "deletecollection", func() (any, error) {
+	_, err = call(n.fakeServer, "deletecollection", func() (any, error) {
 		for _, obj := range n.objects {
 			if obj.Namespace == n.namespace && selector.Matches(labels.Set(obj.Labels)) {
 				n.remove(obj)
@@ -209,7 +209,7 @@ func (n *namespaced) List(_ context.Context, options metav1.ListOptions) (*corev
 	if err != nil {
 		return nil, err
 	}
-	return call(n.server, "list", func() (*corev1.ConfigMapList, error) {
+	return call(n.fakeServer, "list", func() (*corev1.ConfigMapList, error) {
 		list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(n.version, 10)}}
 		for _, obj := range n.objects {
 			if strings.HasPrefix(obj.Namespace, n.namespace) && selector.Matches(fields.Set{"metadata.name": obj.Name}) {
@@ -222,7 +222,7 @@ func (n *namespaced) List(_ context.Context, options metav1.ListOptions) (*corev
 
 // informer makes an informer of the objects that match, with the server's lag. A change that lets an object leave the
 // selection arrives as its deletion, as from a real server.
-func (s *server) informer(matches func(*corev1.ConfigMap) bool) cache.SharedIndexInformer {
+func (s *fakeServer) informer(matches func(*corev1.ConfigMap) bool) cache.SharedIndexInformer {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 			s.mu.Lock()
@@ -259,7 +259,7 @@ func byColor(obj any) ([]string, error) {
 	return []string{obj.(*corev1.ConfigMap).Labels["color"]}, nil
 }
 
-func (s *server) serve(out chan watch.Event, stop <-chan struct{}, from int64, matches func(*corev1.ConfigMap) bool) {
+func (s *fakeServer) serve(out chan watch.Event, stop <-chan struct{}, from int64, matches func(*corev1.ConfigMap) bool) {
 	defer close(out)
 	s.mu.Lock()
 	breaks := s.breaks
@@ -270,7 +270,7 @@ func (s *server) serve(out chan watch.Event, stop <-chan struct{}, from int64, m
 		s.mu.Lock()
 		events, changed := s.events, s.changed
 		s.mu.Unlock()
-		at, _ := slices.BinarySearchFunc(events, from+1, func(e timed, version int64) int { return int(e.version - version) })
+		at, _ := slices.BinarySearchFunc(events, from+1, func(e delayedEvent, version int64) int { return int(e.version - version) })
 		for _, e := range events[at:] {
 			from = e.version
 			pause.Reset(max(0, time.Until(e.at.Add(s.lag()))))
@@ -302,7 +302,7 @@ func (s *server) serve(out chan watch.Event, stop <-chan struct{}, from int64, m
 }
 
 // breakWatches ends all watches; what they had not delivered is only to be had by a new watch or list.
-func (s *server) breakWatches() {
+func (s *fakeServer) breakWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.breaks)

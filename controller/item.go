@@ -5,19 +5,19 @@ package controller
 type item[R comparable] struct {
 	key        R
 	next, prev *item[R]
-	// sibling is another item whose key has the same hash.
-	sibling *item[R]
+	// hashNext is another item whose key has the same hash.
+	hashNext *item[R]
 	// since is when the key became ready or began to run, in nanoseconds of the queue's clock.
 	since int64
-	// due is when the key is to run by its own last result, asked when by a caller of addAfter; 0 is never. They
+	// dueAt is when the key is to run by its own last result, asked when by a caller of addAfter; 0 is never. They
 	// are apart because a run takes the place of the first, not of the second.
-	due, asked int64
-	// place is the item's index in the heap plus one, 0 if it is not in it.
-	place int32
+	dueAt, requestedAt int64
+	// heapIndex is the item's index in the heap plus one, 0 if it is not in it.
+	heapIndex int32
 	// failures counts the rate-limited results in a row.
 	failures int32
 	state    state
-	level    level
+	level    priority
 	// again is set if the key was added while running; level then holds how urgent that is.
 	again bool
 	// limited is set while due is a delay after a failure.
@@ -28,18 +28,18 @@ type item[R comparable] struct {
 type state uint8
 
 const (
-	stateLater   state = iota // in the heap only
+	stateDelayed state = iota // in the heap only
 	stateReady                // in a ready list
 	stateRunning              // in the running list
 )
 
-// level is the urgency of a key.
-type level uint8
+// priority is the urgency of a key.
+type priority uint8
 
 const (
-	levelBackground level = iota // initial list, resyncs
-	levelLive                    // something happened
-	levels
+	priorityBackground priority = iota // initial list, resyncs
+	priorityLive                       // something happened
+	priorities
 )
 
 // list is a doubly linked list through the items themselves.
@@ -85,57 +85,57 @@ func (l *list[R]) oldest() int64 {
 	return earliest
 }
 
-// when is the earlier of due and asked, 0 if both are never.
-func (it *item[R]) when() int64 {
-	if it.due == 0 || (it.asked != 0 && it.asked < it.due) {
-		return it.asked
+// wakeAt is the earlier of due and asked, 0 if both are never.
+func (it *item[R]) wakeAt() int64 {
+	if it.dueAt == 0 || (it.requestedAt != 0 && it.requestedAt < it.dueAt) {
+		return it.requestedAt
 	}
-	return it.due
+	return it.dueAt
 }
 
-// agenda is a binary heap of items by when; each item knows its place.
-type agenda[R comparable] []*item[R]
+// delayHeap is a binary heap of items by when; each item knows its place.
+type delayHeap[R comparable] []*item[R]
 
 // set puts the item where its due and asked belong, or takes it out if both are never.
-func (a *agenda[R]) set(it *item[R]) {
-	if it.when() == 0 {
-		a.drop(it)
+func (a *delayHeap[R]) set(it *item[R]) {
+	if it.wakeAt() == 0 {
+		a.remove(it)
 		return
 	}
-	if it.place == 0 {
+	if it.heapIndex == 0 {
 		*a = append(*a, it)
-		it.place = int32(len(*a))
+		it.heapIndex = int32(len(*a))
 	}
-	a.settle(int(it.place) - 1)
+	a.fix(int(it.heapIndex) - 1)
 }
 
-func (a *agenda[R]) drop(it *item[R]) {
-	if it.place == 0 {
+func (a *delayHeap[R]) remove(it *item[R]) {
+	if it.heapIndex == 0 {
 		return
 	}
-	i, last := int(it.place)-1, len(*a)-1
+	i, last := int(it.heapIndex)-1, len(*a)-1
 	if i != last {
 		a.swap(i, last)
 	}
 	(*a)[last] = nil
 	*a = (*a)[:last]
-	it.place = 0
+	it.heapIndex = 0
 	if i != last {
-		a.settle(i)
+		a.fix(i)
 	}
 }
 
-// settle moves the item at i up or down to where the order of the heap is kept.
-func (a *agenda[R]) settle(i int) {
+// fix moves the item at i up or down to where the order of the heap is kept.
+func (a *delayHeap[R]) fix(i int) {
 	h := *a
-	for i > 0 && h[i].when() < h[(i-1)/2].when() {
+	for i > 0 && h[i].wakeAt() < h[(i-1)/2].wakeAt() {
 		a.swap(i, (i-1)/2)
 		i = (i - 1) / 2
 	}
 	for {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
-			if h[child].when() < h[least].when() {
+			if h[child].wakeAt() < h[least].wakeAt() {
 				least = child
 			}
 		}
@@ -147,8 +147,8 @@ func (a *agenda[R]) settle(i int) {
 	}
 }
 
-func (a *agenda[R]) swap(i, j int) {
+func (a *delayHeap[R]) swap(i, j int) {
 	h := *a
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = int32(i)+1, int32(j)+1
+	h[i].heapIndex, h[j].heapIndex = int32(i)+1, int32(j)+1
 }

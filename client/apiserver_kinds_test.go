@@ -38,8 +38,8 @@ type liveAPI[T client.Object, L runtime.Object] interface {
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// liveKind is what the live test has to know of a kind of object.
-type liveKind[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
+// kindCase is what the live test has to know of a kind of object.
+type kindCase[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
 	resource  schema.GroupResource
 	version   schema.GroupVersion
 	kind      string
@@ -56,13 +56,13 @@ type liveKind[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
 	status func(ctx context.Context, c *client.Resource[T, L, A], current T, patch bool) error
 }
 
-// playConfigMaps plays a namespaced kind behind a filtered cache.
-func playConfigMaps(t *testing.T, server *apiserver.Server) {
+// runConfigMaps plays a namespaced kind behind a filtered cache.
+func runConfigMaps(t *testing.T, server *apiserver.Server) {
 	const namespace = "live"
 	_, err := server.Client(t, apiserver.Admin).CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	playLive(t, server, &liveKind[*corev1.ConfigMap, *corev1.ConfigMapList, typedcorev1.ConfigMapInterface]{
+	runKind(t, server, &kindCase[*corev1.ConfigMap, *corev1.ConfigMapList, typedcorev1.ConfigMapInterface]{
 		resource: corev1.Resource("configmaps"), version: corev1.SchemeGroupVersion, kind: "ConfigMap",
 		namespace: namespace, example: &corev1.ConfigMap{},
 		api: func(clientset kubernetes.Interface) func(string) typedcorev1.ConfigMapInterface {
@@ -78,11 +78,11 @@ func playConfigMaps(t *testing.T, server *apiserver.Server) {
 	})
 }
 
-// playVolumeAttachments plays a cluster-scoped kind with a status behind a cache of all.
-func playVolumeAttachments(t *testing.T, server *apiserver.Server) {
+// runVolumeAttachments plays a cluster-scoped kind with a status behind a cache of all.
+func runVolumeAttachments(t *testing.T, server *apiserver.Server) {
 	type attachment = storagev1.VolumeAttachment
 	type resource = client.Resource[*attachment, *storagev1.VolumeAttachmentList, typedstoragev1.VolumeAttachmentInterface]
-	playLive(t, server, &liveKind[*attachment, *storagev1.VolumeAttachmentList, typedstoragev1.VolumeAttachmentInterface]{
+	runKind(t, server, &kindCase[*attachment, *storagev1.VolumeAttachmentList, typedstoragev1.VolumeAttachmentInterface]{
 		resource: storagev1.Resource("volumeattachments"), version: storagev1.SchemeGroupVersion, kind: "VolumeAttachment",
 		example: &attachment{}, streamed: true,
 		api: func(clientset kubernetes.Interface) func(string) typedstoragev1.VolumeAttachmentInterface {
@@ -112,8 +112,8 @@ func playVolumeAttachments(t *testing.T, server *apiserver.Server) {
 }
 
 // informer runs an informer of the kind until the test ends, whose watches are late and break.
-func (k *liveKind[T, L, A]) informer(
-	t *testing.T, clientset kubernetes.Interface, b *breaks,
+func (k *kindCase[T, L, A]) informer(
+	t *testing.T, clientset kubernetes.Interface, b *watchBreaker,
 ) cache.SharedIndexInformer {
 	t.Helper()
 	api := k.api(clientset)(k.namespace)
@@ -128,7 +128,7 @@ func (k *liveKind[T, L, A]) informer(
 			if err != nil {
 				return nil, err
 			}
-			return b.late(w), nil
+			return b.delay(w), nil
 		},
 	}
 	var source cache.ListerWatcher = unsupported{lw}
@@ -151,14 +151,14 @@ func (k *liveKind[T, L, A]) informer(
 	return informer
 }
 
-// breaks makes watches late and breaks them.
-type breaks struct{ broken atomic.Int64 }
+// watchBreaker makes watches late and breaks them.
+type watchBreaker struct{ broken atomic.Int64 }
 
-func (b *breaks) count() int { return int(b.broken.Load()) }
+func (b *watchBreaker) count() int { return int(b.broken.Load()) }
 
-// late passes the events of a watch on, each up to liveLag after it came. Now and then it ends the watch, or claims
+// delay passes the events of a watch on, each up to liveLag after it came. Now and then it ends the watch, or claims
 // that its version is too old, so that the informer must list again.
-func (b *breaks) late(w watch.Interface) watch.Interface {
+func (b *watchBreaker) delay(w watch.Interface) watch.Interface {
 	type arrival struct {
 		watch.Event
 		at time.Time
@@ -209,8 +209,8 @@ func (b *breaks) late(w watch.Interface) watch.Interface {
 	return proxy
 }
 
-// line is a connection that can be cut for one write.
-type line struct {
+// unreliableTransport is a connection that can be cut for one write.
+type unreliableTransport struct {
 	next atomic.Int64 // what is to happen to the next write
 	lost atomic.Bool
 }
@@ -224,12 +224,12 @@ const (
 var errLost = errors.New("the connection was cut by the test")
 
 // cut says what happens to the writes from now on, and tells whether one was cut since the last call.
-func (l *line) cut(what int) (wasCut bool) {
+func (l *unreliableTransport) cut(what int) (wasCut bool) {
 	l.next.Store(int64(what))
 	return l.lost.Swap(false)
 }
 
-func (l *line) connect(t *testing.T, config *rest.Config) kubernetes.Interface {
+func (l *unreliableTransport) connect(t *testing.T, config *rest.Config) kubernetes.Interface {
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &cutter{inner, l} })
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
@@ -242,7 +242,7 @@ func (l *line) connect(t *testing.T, config *rest.Config) kubernetes.Interface {
 // cutter is the line as HTTP sees it.
 type cutter struct {
 	inner http.RoundTripper
-	line  *line
+	line  *unreliableTransport
 }
 
 var _ utilnet.RoundTripperWrapper = (*cutter)(nil)

@@ -22,35 +22,35 @@ import (
 // staleness is the most that the informers lag behind in the fault test.
 const staleness = 5 * time.Second
 
-// judge watches every Pod write and knows, for each ReplicaSet, what was asked for within the time that the
+// writeChecker watches every Pod write and knows, for each ReplicaSet, what was asked for within the time that the
 // controller may not have heard of yet.
-type judge struct {
-	mu      sync.Mutex
-	sets    map[string]*account // by name
-	overs   []string            // what went wrong
-	writes  int
-	started time.Time
+type writeChecker struct {
+	mu         sync.Mutex
+	sets       map[string]*setHistory // by name
+	violations []string               // what went wrong
+	writes     int
+	started    time.Time
 }
 
-// account is the book on one ReplicaSet.
-type account struct {
+// setHistory is the book on one ReplicaSet.
+type setHistory struct {
 	live    map[types.UID]bool
-	asked   []dated // sizes asked for, oldest first
-	removed []dated // Pods that others took away; amount is 1 each
+	sizes   []datedAmount // sizes asked for, oldest first
+	removed []datedAmount // Pods that others took away; amount is 1 each
 }
 
-type dated struct {
+type datedAmount struct {
 	at     time.Time
 	amount int
 }
 
 // bounds are the smallest and largest size asked for within the staleness before now.
-func (c *account) bounds(now time.Time) (low, high int) {
-	last := c.asked[len(c.asked)-1]
+func (c *setHistory) bounds(now time.Time) (low, high int) {
+	last := c.sizes[len(c.sizes)-1]
 	low, high = last.amount, last.amount
-	for i := len(c.asked) - 2; i >= 0; i-- {
-		low, high = min(low, c.asked[i].amount), max(high, c.asked[i].amount)
-		if now.Sub(c.asked[i].at) > staleness {
+	for i := len(c.sizes) - 2; i >= 0; i-- {
+		low, high = min(low, c.sizes[i].amount), max(high, c.sizes[i].amount)
+		if now.Sub(c.sizes[i].at) > staleness {
 			break // in force until a moment that the controller may still live in
 		}
 	}
@@ -58,7 +58,7 @@ func (c *account) bounds(now time.Time) (low, high int) {
 }
 
 // missing counts the Pods that others took away and that the controller may still believe in.
-func (c *account) missing(now time.Time) int {
+func (c *setHistory) missing(now time.Time) int {
 	count := 0
 	for _, gone := range c.removed {
 		if now.Sub(gone.at) <= staleness+time.Second {
@@ -68,8 +68,8 @@ func (c *account) missing(now time.Time) int {
 	return count
 }
 
-// wrote checks one write of the controller against the book.
-func (j *judge) wrote(verb string, pod *corev1.Pod) {
+// checkWrite checks one write of the controller against the book.
+func (j *writeChecker) checkWrite(verb string, pod *corev1.Pod) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil {
 		return
@@ -82,35 +82,35 @@ func (j *judge) wrote(verb string, pod *corev1.Pod) {
 	if verb == "create" {
 		book.live[pod.UID] = true
 		if len(book.live) > high {
-			j.overs = append(j.overs, fmt.Sprintf("%v: %s has %d pods, at most %d were asked for",
+			j.violations = append(j.violations, fmt.Sprintf("%v: %s has %d pods, at most %d were asked for",
 				now.Sub(j.started), ref.Name, len(book.live), high))
 		}
 		return
 	}
 	delete(book.live, pod.UID)
 	if len(book.live)+book.missing(now) < low {
-		j.overs = append(j.overs, fmt.Sprintf("%v: %s has %d pods and lost %d, at least %d were asked for",
+		j.violations = append(j.violations, fmt.Sprintf("%v: %s has %d pods and lost %d, at least %d were asked for",
 			now.Sub(j.started), ref.Name, len(book.live), book.missing(now), low))
 	}
 }
 
-// lost notes that somebody else took a Pod away.
-func (j *judge) lost(name string, uid types.UID) {
+// recordRemoved notes that somebody else took a Pod away.
+func (j *writeChecker) recordRemoved(name string, uid types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if book := j.sets[name]; book.live[uid] {
 		delete(book.live, uid)
-		book.removed = append(book.removed, dated{at: time.Now(), amount: 1})
+		book.removed = append(book.removed, datedAmount{at: time.Now(), amount: 1})
 	}
 }
 
-func (j *judge) ask(name string, size int32) {
+func (j *writeChecker) recordSize(name string, size int32) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.sets[name] == nil {
-		j.sets[name] = &account{live: map[types.UID]bool{}}
+		j.sets[name] = &setHistory{live: map[types.UID]bool{}}
 	}
-	j.sets[name].asked = append(j.sets[name].asked, dated{at: time.Now(), amount: int(size)})
+	j.sets[name].sizes = append(j.sets[name].sizes, datedAmount{at: time.Now(), amount: int(size)})
 }
 
 // TestFaults plays an hour of trouble: random scaling, Pods that die or are deleted, refused requests, lost answers,
@@ -123,14 +123,14 @@ func TestFaults(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	synctest.Test(t, func(t *testing.T) { playFaults(t, seed, sets, steps) })
+	synctest.Test(t, func(t *testing.T) { runFaults(t, seed, sets, steps) })
 }
 
-func playFaults(t *testing.T, seed uint64, sets, steps int) {
+func runFaults(t *testing.T, seed uint64, sets, steps int) {
 	random := &source{random: rand.New(rand.NewPCG(seed, 1))}
-	a, j := newAPI(), &judge{sets: map[string]*account{}, started: time.Now()}
+	a, j := newFakeServer(), &writeChecker{sets: map[string]*setHistory{}, started: time.Now()}
 	a.lag = func() time.Duration { return time.Duration(random.n(int(staleness))) }
-	a.wrote = j.wrote
+	a.wrote = j.checkWrite
 	var trouble atomic.Bool
 	trouble.Store(true)
 	a.fault = func(verb, _ string) (before, after error) {
@@ -150,7 +150,7 @@ func playFaults(t *testing.T, seed uint64, sets, steps int) {
 	name := func(i int) string { return fmt.Sprintf("set-%d", i) }
 	for i := range sets {
 		size := int32(random.n(4))
-		j.ask(name(i), size)
+		j.recordSize(name(i), size)
 		a.put(replicasets, newSet(name(i), size))
 	}
 	stop := start(t, a)
@@ -166,31 +166,31 @@ func playFaults(t *testing.T, seed uint64, sets, steps int) {
 	time.Sleep(20 * time.Minute) // longer than any delay after a failure
 	synctest.Wait()
 	for i := range sets {
-		requireSettled(t, a, name(i))
+		requireStable(t, a, name(i))
 	}
 	stop()
 	t.Logf("%d pod writes in %v", j.writes, time.Since(j.started))
-	require.Empty(t, j.overs)
+	require.Empty(t, j.violations)
 	require.Greater(t, j.writes, sets)
 }
 
 // disturb does something to one ReplicaSet, as users and kubelets do.
-func disturb(a *api, j *judge, random *source, name string) {
+func disturb(a *fakeServer, j *writeChecker, random *source, name string) {
 	uid := a.replicaSet(ns, name).UID
 	owned := a.podsOf(uid)
 	if len(owned) == 0 || random.n(3) == 0 {
 		size := int32(random.n(8))
-		j.ask(name, size)
+		j.recordSize(name, size)
 		scale(a, name, size)
 		return
 	}
 	pod := owned[random.n(len(owned))]
 	switch random.n(5) {
 	case 0:
-		j.lost(name, pod.UID)
+		j.recordRemoved(name, pod.UID)
 		a.erase(pods, ns, pod.Name, random.n(2) == 0)
 	case 1:
-		j.lost(name, pod.UID)
+		j.recordRemoved(name, pod.UID)
 		change(a, pods, ns, pod.Name, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed })
 	case 2:
 		if pod.DeletionTimestamp != nil {
@@ -203,7 +203,7 @@ func disturb(a *api, j *judge, random *source, name string) {
 	}
 }
 
-func requireSettled(t *testing.T, a *api, name string) {
+func requireStable(t *testing.T, a *fakeServer, name string) {
 	t.Helper()
 	rs := a.replicaSet(ns, name)
 	live := int32(0)

@@ -14,7 +14,7 @@ import (
 
 // relatedPods gives the Pods of all ReplicaSets that have the same controller, such as the old and the new one of a
 // Deployment; they are to be spread over the nodes together. Without a controller these are its own Pods.
-func (r *run) relatedPods() ([]*corev1.Pod, error) {
+func (r *reconciliation) relatedPods() ([]*corev1.Pod, error) {
 	uids := []types.UID{r.rs.UID}
 	if ref := metav1.GetControllerOfNoCopy(r.rs); ref != nil {
 		siblings, err := r.sets.ByIndex(byController, string(ref.UID))
@@ -45,7 +45,7 @@ type candidate struct {
 	phase      int
 	ready      bool
 	cost       int32
-	neighbours int // active Pods of the same group on its node
+	podsOnNode int // active Pods of the same group on its node
 	readyAge   int // log2 of the seconds since it became ready, -1 if that is unknown
 	restarts   candidateRestarts
 	age        int // log2 of the seconds since its creation, -1 if that is unknown
@@ -54,11 +54,11 @@ type candidate struct {
 // candidateRestarts are the highest restart counts among a Pod's containers: all, and sidecars alone.
 type candidateRestarts struct{ regular, sidecar int32 }
 
-// chooseVictims picks count of the active Pods to delete and returns them and the rest. A Pod goes before another if
+// choosePodsToDelete picks count of the active Pods to delete and returns them and the rest. A Pod goes before another if
 // it is the first to differ in the better way in this order: not assigned to a node; earlier phase; not ready; lower
 // deletion cost; more Pods of the group on its node; ready for a shorter time; more restarts; younger. Times count by
 // the power of two that they fall into, so that it does not always hit the newest; the UID then decides.
-func chooseVictims(active, related []*corev1.Pod, count int, now time.Time) (victims, rest []*corev1.Pod) {
+func choosePodsToDelete(active, related []*corev1.Pod, count int, now time.Time) (toDelete, rest []*corev1.Pod) {
 	if count >= len(active) {
 		return active, nil
 	}
@@ -75,19 +75,19 @@ func chooseVictims(active, related []*corev1.Pod, count int, now time.Time) (vic
 	slices.SortFunc(candidates, compareCandidates)
 	for i, c := range candidates {
 		if i < count {
-			victims = append(victims, c.pod)
+			toDelete = append(toDelete, c.pod)
 		} else {
 			rest = append(rest, c.pod)
 		}
 	}
-	return victims, rest
+	return toDelete, rest
 }
 
-func newCandidate(pod *corev1.Pod, neighbours int, now time.Time) candidate {
+func newCandidate(pod *corev1.Pod, podsOnNode int, now time.Time) candidate {
 	since, ready := readySince(pod)
 	c := candidate{
 		pod: pod, unassigned: pod.Spec.NodeName == "", ready: ready, cost: deletionCost(pod),
-		neighbours: neighbours, readyAge: -1, age: magnitude(pod.CreationTimestamp.Time, now),
+		podsOnNode: podsOnNode, readyAge: -1, age: log2Seconds(pod.CreationTimestamp.Time, now),
 	}
 	switch pod.Status.Phase {
 	case corev1.PodUnknown:
@@ -96,7 +96,7 @@ func newCandidate(pod *corev1.Pod, neighbours int, now time.Time) candidate {
 		c.phase = 2
 	}
 	if ready {
-		c.readyAge = magnitude(since, now)
+		c.readyAge = log2Seconds(since, now)
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		c.restarts.regular = max(c.restarts.regular, status.RestartCount)
@@ -111,11 +111,11 @@ func newCandidate(pod *corev1.Pod, neighbours int, now time.Time) candidate {
 
 func compareCandidates(a, b candidate) int {
 	return cmp.Or(
-		first(a.unassigned, b.unassigned),
+		trueFirst(a.unassigned, b.unassigned),
 		cmp.Compare(a.phase, b.phase),
-		first(!a.ready, !b.ready),
+		trueFirst(!a.ready, !b.ready),
 		cmp.Compare(a.cost, b.cost),
-		cmp.Compare(b.neighbours, a.neighbours),
+		cmp.Compare(b.podsOnNode, a.podsOnNode),
 		cmp.Compare(a.readyAge, b.readyAge),
 		cmp.Compare(b.restarts.regular, a.restarts.regular),
 		cmp.Compare(b.restarts.sidecar, a.restarts.sidecar),
@@ -124,8 +124,8 @@ func compareCandidates(a, b candidate) int {
 	)
 }
 
-// first orders true before false.
-func first(a, b bool) int {
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -135,8 +135,8 @@ func first(a, b bool) int {
 	return 1
 }
 
-// magnitude is the power of two that the seconds since then fall into, -1 if then is unknown.
-func magnitude(then, now time.Time) int {
+// log2Seconds is the power of two that the seconds since then fall into, -1 if then is unknown.
+func log2Seconds(then, now time.Time) int {
 	if then.IsZero() {
 		return -1
 	}

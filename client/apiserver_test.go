@@ -41,7 +41,7 @@ const (
 func TestLive(t *testing.T) {
 	server := apiserver.Start(t)
 	for name, play := range map[string]func(*testing.T, *apiserver.Server){
-		"ConfigMaps": playConfigMaps, "VolumeAttachments": playVolumeAttachments,
+		"ConfigMaps": runConfigMaps, "VolumeAttachments": runVolumeAttachments,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of the time is waited for
@@ -50,15 +50,15 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// livePlay is the test of one kind.
-type livePlay[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
-	*liveKind[T, L, A]
+// kindRun is the test of one kind.
+type kindRun[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
+	*kindCase[T, L, A]
 	t        *testing.T
 	random   *rand.Rand
 	client   *client.Resource[T, L, A] // what is tested
-	line     *line                     // between that client and the server
+	line     *unreliableTransport      // between that client and the server
 	direct   A                         // what the server has
-	breaks   *breaks
+	breaks   *watchBreaker
 	want     map[string]T // what the server has, of what the cache is to hold
 	all      map[string]T // and what it has beyond that
 	writes   int
@@ -67,15 +67,15 @@ type livePlay[T client.Object, L runtime.Object, A liveAPI[T, L]] struct {
 	pending  int
 }
 
-func playLive[T client.Object, L runtime.Object, A liveAPI[T, L]](
-	t *testing.T, server *apiserver.Server, kind *liveKind[T, L, A],
+func runKind[T client.Object, L runtime.Object, A liveAPI[T, L]](
+	t *testing.T, server *apiserver.Server, kind *kindCase[T, L, A],
 ) {
 	seed := rand.Uint64()
-	p := &livePlay[T, L, A]{liveKind: kind, t: t, random: rand.New(rand.NewPCG(seed, 0)), line: &line{}, breaks: &breaks{}}
+	p := &kindRun[T, L, A]{kindCase: kind, t: t, random: rand.New(rand.NewPCG(seed, 0)), line: &unreliableTransport{}, breaks: &watchBreaker{}}
 	p.direct = kind.api(server.Client(t, apiserver.Admin))(kind.namespace)
 	clientset := p.line.connect(t, server.Config(t, apiserver.Admin))
 	p.restart(clientset)
-	p.look()
+	p.checkOnce()
 	happened := func() bool { return p.lost > 0 && p.pending > 0 && p.breaks.count() > 0 }
 	for began := time.Now(); time.Since(began) < liveTime || !happened() && time.Since(began) < livePatience; {
 		if p.random.IntN(200) == 0 {
@@ -83,7 +83,7 @@ func playLive[T client.Object, L runtime.Object, A liveAPI[T, L]](
 			p.restarts++
 		}
 		p.write()
-		p.look()
+		p.checkOnce()
 		p.read()
 		p.pending = max(p.pending, p.client.Pending())
 	}
@@ -95,15 +95,15 @@ func playLive[T client.Object, L runtime.Object, A liveAPI[T, L]](
 }
 
 // restart makes the client and its informer anew, as a new process would.
-func (p *livePlay[T, L, A]) restart(clientset kubernetes.Interface) {
+func (p *kindRun[T, L, A]) restart(clientset kubernetes.Interface) {
 	informer := p.informer(p.t, clientset, p.breaks)
 	c, err := client.New(p.api(clientset), informer, client.Config[T]{Resource: p.resource, Filter: p.filter})
 	require.NoError(p.t, err)
 	p.client = c
 }
 
-// look asks the server what there is.
-func (p *livePlay[T, L, A]) look() {
+// checkOnce asks the server what there is.
+func (p *kindRun[T, L, A]) checkOnce() {
 	p.t.Helper()
 	list, err := p.direct.List(p.t.Context(), metav1.ListOptions{LabelSelector: "live=" + p.resource.Resource})
 	require.NoError(p.t, err)
@@ -119,7 +119,7 @@ func (p *livePlay[T, L, A]) look() {
 }
 
 // write makes one random change, which sometimes does not reach the server, and sometimes does but is not answered.
-func (p *livePlay[T, L, A]) write() {
+func (p *kindRun[T, L, A]) write() {
 	ctx, name := p.t.Context(), fmt.Sprint("live-", p.random.IntN(liveKeys))
 	cut := p.random.IntN(8)
 	p.line.cut(cut)
@@ -133,7 +133,7 @@ func (p *livePlay[T, L, A]) write() {
 	require.NoError(p.t, err)
 }
 
-func (p *livePlay[T, L, A]) change(ctx context.Context, name string) error {
+func (p *kindRun[T, L, A]) change(ctx context.Context, name string) error {
 	current, exists := p.all[name]
 	if !exists {
 		if p.random.IntN(3) == 0 {
@@ -170,7 +170,7 @@ func (p *livePlay[T, L, A]) change(ctx context.Context, name string) error {
 }
 
 // edit changes what decides whether and how an object is shown.
-func (p *livePlay[T, L, A]) edit(obj T) {
+func (p *kindRun[T, L, A]) edit(obj T) {
 	obj.SetLabels(p.labels())
 	// A finalizer can be added only while the object is not being deleted.
 	if obj.GetFinalizers() != nil || obj.GetDeletionTimestamp() != nil || p.random.IntN(3) > 0 {
@@ -180,7 +180,7 @@ func (p *livePlay[T, L, A]) edit(obj T) {
 	}
 }
 
-func (p *livePlay[T, L, A]) labels() map[string]string {
+func (p *kindRun[T, L, A]) labels() map[string]string {
 	return map[string]string{
 		"live": p.resource.Resource, "color": []string{"red", "blue", "hidden"}[p.random.IntN(3)],
 		"random": fmt.Sprint(p.random.Int()),
@@ -188,13 +188,13 @@ func (p *livePlay[T, L, A]) labels() map[string]string {
 }
 
 // metadata is an edit as a patch.
-func (p *livePlay[T, L, A]) metadata(of T) map[string]any {
+func (p *kindRun[T, L, A]) metadata(of T) map[string]any {
 	edited := of.DeepCopyObject().(T)
 	p.edit(edited)
 	return map[string]any{"labels": edited.GetLabels(), "finalizers": edited.GetFinalizers()}
 }
 
-func (p *livePlay[T, L, A]) patch(ctx context.Context, name string, content map[string]any) error {
+func (p *kindRun[T, L, A]) patch(ctx context.Context, name string, content map[string]any) error {
 	data, err := json.Marshal(content)
 	require.NoError(p.t, err)
 	_, err = p.client.Patch(ctx, p.namespace, name, client.Patch{Type: types.MergePatchType, Data: data},
@@ -202,7 +202,7 @@ func (p *livePlay[T, L, A]) patch(ctx context.Context, name string, content map[
 	return err
 }
 
-func (p *livePlay[T, L, A]) apply(ctx context.Context, name string) error {
+func (p *kindRun[T, L, A]) apply(ctx context.Context, name string) error {
 	obj := p.fresh(name)
 	obj.SetLabels(p.labels())
 	obj.GetObjectKind().SetGroupVersionKind(p.version.WithKind(p.kind))
@@ -215,7 +215,7 @@ func (p *livePlay[T, L, A]) apply(ctx context.Context, name string) error {
 }
 
 // read compares every way of reading with what the server has.
-func (p *livePlay[T, L, A]) read() {
+func (p *kindRun[T, L, A]) read() {
 	ctx, t := p.t.Context(), p.t
 	red := labels.SelectorFromSet(labels.Set{"color": "red"})
 	one := fields.OneTermEqualSelector("metadata.name", "live-1")

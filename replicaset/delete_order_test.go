@@ -92,8 +92,8 @@ func TestRank(t *testing.T) {
 				first.UID, second.UID = "1", "2"
 			}
 			for _, active := range [][]*corev1.Pod{{first, second}, {second, first}} {
-				victims, rest := chooseVictims(active, nil, 1, now)
-				require.Equal(t, []*corev1.Pod{first}, victims)
+				toDelete, rest := choosePodsToDelete(active, nil, 1, now)
+				require.Equal(t, []*corev1.Pod{first}, toDelete)
 				require.Equal(t, []*corev1.Pod{second}, rest)
 			}
 		})
@@ -103,14 +103,14 @@ func TestRank(t *testing.T) {
 func TestRankSpreadsOverNodes(t *testing.T) {
 	active := []*corev1.Pod{podWith(on("a")), podWith(on("b"), readyFor(time.Minute))}
 	related := append([]*corev1.Pod{podWith(on("a")), podWith(on("b"), phase(corev1.PodFailed))}, active...)
-	victims, _ := chooseVictims(active, related, 1, now)
-	require.Equal(t, active[:1], victims)
+	toDelete, _ := choosePodsToDelete(active, related, 1, now)
+	require.Equal(t, active[:1], toDelete)
 }
 
 func TestChooseAll(t *testing.T) {
 	active := []*corev1.Pod{podWith(), podWith()}
-	victims, rest := chooseVictims(active, nil, 2, now)
-	require.Equal(t, active, victims)
+	toDelete, rest := choosePodsToDelete(active, nil, 2, now)
+	require.Equal(t, active, toDelete)
 	require.Empty(t, rest)
 }
 

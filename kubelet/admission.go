@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
@@ -196,7 +197,7 @@ func hostPorts(pod *corev1.Pod) map[port][]string {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if kuberuntime.IsSidecar(&pod.Spec.InitContainers[i]) {
+		if podutil.IsSidecar(&pod.Spec.InitContainers[i], podutil.Init) {
 			add(&pod.Spec.InitContainers[i])
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cadvisor"
 	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/network"
@@ -138,7 +139,7 @@ func (k *Kubelet) askHandlers() {
 
 // evict asks the handlers about a Pod to which something has happened.
 func (k *Kubelet) evict(news Report) {
-	if news.Gone || status.Terminal(news.Status.Phase) {
+	if news.Gone || podutil.IsTerminal(&news.Status) {
 		return
 	}
 	for _, pod := range k.workers.Pods() {

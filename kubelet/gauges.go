@@ -7,9 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/podworker"
-	"github.com/berth-dev/berth/kubelet/status"
 )
 
 // The metrics below are upstream's in name and labels, but for the one that begins with berth.
@@ -61,9 +60,9 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	states := map[string]int{"running": 0, "exited": 0, "created": 0}
 	g.collectWorkers(out)
 	for _, pod := range g.pods() {
-		static := staticLabel(config.IsLocal(pod))
+		static := staticLabel(podutil.IsStatic(pod))
 		desired[static]++
-		if !status.Terminal(pod.Status.Phase) {
+		if !podutil.IsTerminal(&pod.Status) {
 			active[static]++
 		}
 		alive := false

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -140,9 +140,9 @@ func newStarts(registry *prometheus.Registry) *starts {
 }
 
 // containerTypes are upstream's words for the lists of containers.
-var containerTypes = map[kuberuntime.Kind]string{
-	kuberuntime.KindInit: "init_container", kuberuntime.KindMain: "container",
-	kuberuntime.KindEphemeral: "ephemeral_container",
+var containerTypes = map[podutil.Kind]string{
+	podutil.Init: "init_container", podutil.Regular: "container",
+	podutil.Ephemeral: "ephemeral_container",
 }
 
 // SandboxStarted implements podworker.Metrics.
@@ -156,7 +156,7 @@ func (s *starts) SandboxStarted(first bool, err error) {
 }
 
 // ContainerStarted implements podworker.Metrics.
-func (s *starts) ContainerStarted(kind kuberuntime.Kind, reason string, err error) {
+func (s *starts) ContainerStarted(kind podutil.Kind, reason string, err error) {
 	if err != nil {
 		s.containerErrors.WithLabelValues(containerTypes[kind], reason).Inc()
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // outgrown is upstream's word for a volume that is larger than it may be.
@@ -93,7 +93,7 @@ func newLives(registry *prometheus.Registry, clk clock.PassiveClock) *lives {
 }
 
 // ContainerEnded implements podworker.Metrics.
-func (l *lives) ContainerEnded(kind kuberuntime.Kind, exitCode int32, reason string) {
+func (l *lives) ContainerEnded(kind podutil.Kind, exitCode int32, reason string) {
 	l.terminated.WithLabelValues(containerTypes[kind], strconv.Itoa(int(exitCode)), reason).Inc()
 }
 

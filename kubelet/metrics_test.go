@@ -16,9 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/server"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -38,10 +38,10 @@ func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	timings.observe("Version", time.Second, nil)
 	starts.SandboxStarted(true, nil)
 	starts.SandboxStarted(true, errors.New("no"))
-	starts.ContainerStarted(kuberuntime.KindInit, "", nil)
-	starts.ContainerStarted(kuberuntime.KindMain, "ErrImagePull", errors.New("no"))
+	starts.ContainerStarted(podutil.Init, "", nil)
+	starts.ContainerStarted(podutil.Regular, "ErrImagePull", errors.New("no"))
 	starts.PodRunning(time.Second, 2*time.Second, time.Second)
-	starts.ContainerEnded(kuberuntime.KindMain, 137, "OOMKilled")
+	starts.ContainerEnded(podutil.Regular, 137, "OOMKilled")
 	starts.WorkerStarted(time.Second)
 	starts.SyncDuration("sync", time.Second)
 	starts.OrphanedPod()

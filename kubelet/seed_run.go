@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
-	"github.com/berth-dev/berth/kubelet/status"
 	kubelettypes "github.com/berth-dev/berth/kubelet/types"
 )
 
@@ -120,7 +120,7 @@ func (o *once) report(r Report) {
 		return
 	}
 	o.last[r.UID] = r.Status
-	if status.Terminal(r.Status.Phase) || allRun(pod, &r.Status) {
+	if podutil.IsTerminal(&r.Status) || allRun(pod, &r.Status) {
 		delete(o.open, r.UID)
 		if len(o.open) == 0 {
 			close(o.done)

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -102,7 +103,7 @@ func (w *podWorkers) kill(pod *corev1.Pod, options *KillPodOptions, done OnCompl
 	// The reader that is told last takes itself off the list: a Pod that is gone has no further news.
 	var cancel func()
 	cancel = w.k.readers.addOnce(func(r Report) bool {
-		if r.UID != pod.UID || !r.Gone && !status.Terminal(r.Status.Phase) {
+		if r.UID != pod.UID || !r.Gone && !podutil.IsTerminal(&r.Status) {
 			return false
 		}
 		tell()

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/mirror"
 )
@@ -117,10 +118,10 @@ func (h apiHandler) SourcesReady() { h.spoken(config.SourceAPI) }
 func (k *Kubelet) HandlePod(change config.Change) {
 	k.face.looped(k.deps.Clock.Now())
 	switch {
-	case mirror.IsMirror(change.Pod):
+	case podutil.IsMirror(change.Pod):
 		k.mirrors.HandleMirror(change)
 		return
-	case mirror.IsStatic(change.Pod):
+	case podutil.IsStatic(change.Pod):
 		k.mirrors.HandleStatic(change)
 	}
 	k.workers.HandlePod(change)

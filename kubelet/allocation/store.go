@@ -12,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // The files, in the directory of the node agent. Their names are upstream's.
@@ -26,7 +27,7 @@ const (
 // is at worst decided again.
 type Store struct {
 	logger *slog.Logger
-	dirty  chan struct{}
+	dirty  wakeup.Signal
 
 	mu                  sync.Mutex // guards all below
 	allocated, actuated checkpointState
@@ -46,7 +47,7 @@ func Open(dir string, logger *slog.Logger) *Store {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{logger: logger, dirty: make(chan struct{}, 1)}
+	s := &Store{logger: logger, dirty: wakeup.NewSignal()}
 	s.allocated = openCheckpoint(filepath.Join(dir, AllocatedFile), logger)
 	s.actuated = openCheckpoint(filepath.Join(dir, ActuatedFile), logger)
 	return s
@@ -89,7 +90,7 @@ func (l *checkpointState) drop(uid types.UID) {
 func (s *Store) Start(ctx context.Context) error {
 	for {
 		select {
-		case <-s.dirty:
+		case <-s.dirty.C():
 			s.flush()
 		case <-ctx.Done():
 			s.flush()
@@ -117,13 +118,6 @@ func (s *Store) flush() {
 	}
 }
 
-func (s *Store) markDirty() {
-	select {
-	case s.dirty <- struct{}{}:
-	default:
-	}
-}
-
 // change does something to the ledgers, and has them written.
 func (s *Store) change(do func()) {
 	s.mu.Lock()
@@ -131,7 +125,7 @@ func (s *Store) change(do func()) {
 	changed := s.allocated.changed || s.actuated.changed
 	s.mu.Unlock()
 	if changed {
-		s.markDirty()
+		s.dirty.Notify()
 	}
 }
 
@@ -154,15 +148,11 @@ func (s *Store) Allocated(pod *corev1.Pod) *corev1.Pod {
 		return pod
 	}
 	out := pod.DeepCopy()
-	apply := func(containers []corev1.Container) {
-		for i := range containers {
-			if resources, ok := held.ContainerResources[containers[i].Name]; ok {
-				containers[i].Resources = *resources.DeepCopy()
-			}
+	for c := range podutil.Containers(&out.Spec) {
+		if resources, ok := held.ContainerResources[c.Name]; ok {
+			c.Resources = *resources.DeepCopy()
 		}
 	}
-	apply(out.Spec.Containers)
-	apply(out.Spec.InitContainers)
 	if held.PodLevelResources != nil {
 		out.Spec.Resources = held.PodLevelResources.DeepCopy()
 	}
@@ -240,15 +230,10 @@ func encode(r corev1.ResourceRequirements) string {
 // resourcesOf are the resources in the Pod's spec, of the containers whose resources can change while they run.
 func resourcesOf(pod *corev1.Pod) Resources {
 	r := Resources{ContainerResources: map[string]corev1.ResourceRequirements{}, PodLevelResources: pod.Spec.Resources.DeepCopy()}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if kuberuntime.IsSidecar(c) {
+	for c, kind := range podutil.Containers(&pod.Spec) {
+		if kind == podutil.Regular || podutil.IsSidecar(c, kind) {
 			r.ContainerResources[c.Name] = *c.Resources.DeepCopy()
 		}
-	}
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		r.ContainerResources[c.Name] = *c.Resources.DeepCopy()
 	}
 	return r
 }

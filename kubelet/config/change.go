@@ -3,12 +3,14 @@ package config
 import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // Annotations that the node agent puts on its own copy of a Pod. They never reach the API.
 const (
 	// SourceAnnotation names where the Pod came from: "api", "file" or "http".
-	SourceAnnotation = "kubernetes.io/config.source"
+	SourceAnnotation = podutil.SourceAnnotation
 	// SeenAnnotation is when the node agent first saw the Pod, RFC 3339 with nanoseconds.
 	SeenAnnotation = "kubernetes.io/config.seen"
 	// HashAnnotation is a static Pod's identity; for a Pod of the API it is absent.
@@ -16,14 +18,7 @@ const (
 )
 
 // SourceAPI is the value of SourceAnnotation for Pods of the API server.
-const SourceAPI = "api"
-
-// IsLocal reports whether the Pod came from elsewhere than the API server: from a file, a URL, or a caller of this
-// program. A Pod without the annotation never passed through a source, and is not.
-func IsLocal(pod *corev1.Pod) bool {
-	source := pod.Annotations[SourceAnnotation]
-	return source != "" && source != SourceAPI
-}
+const SourceAPI = podutil.SourceAPI
 
 // Op is what happened to a Pod, seen from the node.
 type Op int

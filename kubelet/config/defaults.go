@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // The API server's defaults, which a static Pod does not pass through.
@@ -27,11 +29,8 @@ func setDefaults(pod *corev1.Pod) {
 	for i := range spec.Volumes {
 		defaultVolume(&spec.Volumes[i])
 	}
-	for i := range spec.InitContainers {
-		defaultContainer(&spec.InitContainers[i], spec.HostNetwork)
-	}
-	for i := range spec.Containers {
-		defaultContainer(&spec.Containers[i], spec.HostNetwork)
+	for c := range podutil.Containers(spec) {
+		defaultContainer(c, spec.HostNetwork)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
@@ -66,7 +67,7 @@ func (p *planner) planSandbox() bool {
 		return true
 	}
 	for _, i := range starts {
-		p.start(KindMain, i, p.status.Find(p.pod.Spec.Containers[i].Name), false)
+		p.start(podutil.Regular, i, p.status.Find(p.pod.Spec.Containers[i].Name), false)
 	}
 	return true
 }
@@ -174,7 +175,7 @@ func (p *planner) planEphemeralContainers() {
 		if last != nil && last.State != container.StateCreated {
 			continue
 		}
-		p.start(KindEphemeral, i, last, false)
+		p.start(podutil.Ephemeral, i, last, false)
 	}
 }
 
@@ -192,7 +193,7 @@ func (p *planner) planMainContainers() {
 			if last != nil && last.State == container.StateUnknown {
 				p.kill(last, c, KillUnknown, fmt.Sprintf("Container is in %q state, try killing it before restart", last.State))
 			}
-			p.start(KindMain, i, last, false)
+			p.start(podutil.Regular, i, last, false)
 			kept++
 		default:
 			reason, message := p.needsKill(c, last, "Container")
@@ -209,7 +210,7 @@ func (p *planner) planMainContainers() {
 			}
 			p.kill(last, c, reason, message)
 			if restart {
-				p.start(KindMain, i, last, false)
+				p.start(podutil.Regular, i, last, false)
 			}
 		}
 	}
@@ -253,10 +254,10 @@ func (p *planner) kill(s *container.ContainerStatus, c *corev1.Container, reason
 
 // start plans one container, or its waiting. last is its newest instance, or nil. It says whether the container is
 // to be started now.
-func (p *planner) start(kind Kind, index int, last *container.ContainerStatus, blocking bool) bool {
+func (p *planner) start(kind podutil.Kind, index int, last *container.ContainerStatus, blocking bool) bool {
 	c := containerAt(p.pod, kind, index)
 	plan := Start{Kind: kind, Index: index, Container: c, Blocking: blocking, BackoffKey: backoffKey(p.pod, c)}
-	if kind == KindEphemeral {
+	if kind == podutil.Ephemeral {
 		target := p.status.Find(p.pod.Spec.EphemeralContainers[index].TargetContainerName)
 		if target != nil {
 			plan.TargetID = target.ID
@@ -320,11 +321,11 @@ func (p *planner) planBackoff(c *corev1.Container, until time.Time, delay time.D
 }
 
 // containerAt returns the spec of a container. An ephemeral container's common part has the same fields.
-func containerAt(pod *corev1.Pod, kind Kind, index int) *corev1.Container {
+func containerAt(pod *corev1.Pod, kind podutil.Kind, index int) *corev1.Container {
 	switch kind {
-	case KindInit:
+	case podutil.Init:
 		return &pod.Spec.InitContainers[index]
-	case KindEphemeral:
+	case podutil.Ephemeral:
 		return (*corev1.Container)(&pod.Spec.EphemeralContainers[index].EphemeralContainerCommon)
 	default:
 		return &pod.Spec.Containers[index]

@@ -11,6 +11,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/network"
@@ -159,7 +160,10 @@ func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
 		return nil
 	}
 	var mappings []*runtimeapi.PortMapping
-	add := func(c *corev1.Container) {
+	for c, kind := range podutil.Containers(&pod.Spec) {
+		if kind != podutil.Regular && !podutil.IsSidecar(c, kind) {
+			continue
+		}
 		for _, p := range c.Ports {
 			if p.HostPort == 0 {
 				continue
@@ -173,14 +177,6 @@ func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
 			}
 			mappings = append(mappings, mapping)
 		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if IsSidecar(&pod.Spec.InitContainers[i]) {
-			add(&pod.Spec.InitContainers[i])
-		}
-	}
-	for i := range pod.Spec.Containers {
-		add(&pod.Spec.Containers[i])
 	}
 	return mappings
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/envvars"
@@ -93,7 +94,7 @@ func (b *Builder) linuxContainer(in ContainerInputs) (*runtimeapi.LinuxContainer
 		return nil, err
 	}
 	ns := namespaces(pod, in.UserNamespace)
-	if in.Start.Kind == KindEphemeral {
+	if in.Start.Kind == podutil.Ephemeral {
 		target := pod.Spec.EphemeralContainers[in.Start.Index].TargetContainerName
 		switch {
 		case target == "":

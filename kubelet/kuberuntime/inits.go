@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
@@ -32,7 +33,7 @@ func (p *planner) planInitContainers() bool {
 	for i := range newest {
 		p.keepSidecar(i, false)
 	}
-	if IsSidecar(&list[newest]) {
+	if podutil.IsSidecar(&list[newest], podutil.Init) {
 		return p.planNewestSidecar(newest)
 	}
 	return p.planNewestInit(newest)
@@ -73,10 +74,10 @@ func (p *planner) inSandbox(name string) *container.ContainerStatus {
 func (p *planner) startInitFrom(i int) bool {
 	for ; i < len(p.pod.Spec.InitContainers); i++ {
 		c := &p.pod.Spec.InitContainers[i]
-		if !p.start(KindInit, i, p.status.Find(c.Name), true) {
+		if !p.start(podutil.Init, i, p.status.Find(c.Name), true) {
 			return false
 		}
-		if !IsSidecar(c) || c.StartupProbe != nil {
+		if !podutil.IsSidecar(c, podutil.Init) || c.StartupProbe != nil {
 			return false
 		}
 	}
@@ -105,7 +106,7 @@ func (p *planner) planNewestSidecar(i int) bool {
 // With blocking, what is planned after it waits for it.
 func (p *planner) keepSidecar(i int, blocking bool) bool {
 	c := &p.pod.Spec.InitContainers[i]
-	if !IsSidecar(c) || p.pod.DeletionTimestamp != nil {
+	if !podutil.IsSidecar(c, podutil.Init) || p.pod.DeletionTimestamp != nil {
 		return false
 	}
 	last := p.status.Find(c.Name)
@@ -122,7 +123,7 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 			p.killUnknown(last, c)
 		}
 	}
-	return p.start(KindInit, i, last, blocking)
+	return p.start(podutil.Init, i, last, blocking)
 }
 
 // planNewestInit looks at the regular init container that initialization has come to.
@@ -143,7 +144,7 @@ func (p *planner) planNewestInit(i int) bool {
 	if last.State == container.StateUnknown {
 		p.killUnknown(last, c)
 	}
-	p.start(KindInit, i, last, true)
+	p.start(podutil.Init, i, last, true)
 	return false
 }
 

@@ -6,14 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 )
-
-// IsSidecar says whether a container out of spec.initContainers is a sidecar: one that goes on running beside the
-// main containers.
-func IsSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
 
 // restartPolicy is the restart policy of the container: its own, or else the Pod's, or else Always.
 func restartPolicy(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
@@ -131,15 +126,15 @@ func (p *planner) planRestartAll() bool {
 // RestartingAll says whether the Pod has a container whose exit can ask for a restart of all of them, and whether one
 // has asked for it that is not removed yet.
 func RestartingAll(pod *corev1.Pod, held *container.PodStatus) (possible, asked bool) {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			possible = possible || slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
-				return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
-			})
-			last := held.Find(c.Name)
-			asked = asked || last != nil && wantsRestartAll(c, last)
+	for c, kind := range podutil.Containers(&pod.Spec) {
+		if kind == podutil.Ephemeral {
+			continue // it has no restart policy
 		}
+		possible = possible || slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		})
+		last := held.Find(c.Name)
+		asked = asked || last != nil && wantsRestartAll(c, last)
 	}
 	return possible, asked && pod.DeletionTimestamp == nil
 }

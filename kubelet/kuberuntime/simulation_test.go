@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
@@ -122,7 +123,7 @@ func (w *simulation) start(s Start, sandboxID string) bool {
 	}
 	instance.State = container.StateRunning
 	w.started[name] = s.Attempt
-	if IsSidecar(s.Container) {
+	if podutil.IsSidecar(s.Container, s.Kind) {
 		w.up[sandboxID][name] = true
 	}
 	return true
@@ -131,12 +132,12 @@ func (w *simulation) start(s Start, sandboxID string) bool {
 // checkStartOrder holds a start to the order of the spec, within one sandbox.
 func (w *simulation) checkStartOrder(s Start, sandboxID string) {
 	before := w.pod.Spec.InitContainers
-	if s.Kind == KindInit {
+	if s.Kind == podutil.Init {
 		before = before[:s.Index]
 		require.False(w.t, w.succeeded[sandboxID][s.Container.Name], "%s has done its work", s.Container.Name)
 	}
 	for i := range before {
-		if IsSidecar(&before[i]) {
+		if podutil.IsSidecar(&before[i], podutil.Init) {
 			require.True(w.t, w.up[sandboxID][before[i].Name], "%s before %s", s.Container.Name, before[i].Name)
 		} else {
 			require.True(w.t, w.succeeded[sandboxID][before[i].Name], "%s before %s", s.Container.Name, before[i].Name)

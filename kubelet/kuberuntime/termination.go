@@ -3,6 +3,7 @@ package kuberuntime
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
@@ -29,7 +30,11 @@ func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grac
 	names := map[string][]int{} // container name to the indexes of its stops
 	for _, s := range running {
 		names[s.Name] = append(names[s.Name], len(plan))
-		plan = append(plan, Stop{Status: s, Container: FindContainer(pod, s.Name)})
+		stop := Stop{Status: s}
+		if pod != nil {
+			stop.Container, _ = podutil.FindContainer(&pod.Spec, s.Name)
+		}
+		plan = append(plan, stop)
 	}
 	if pod == nil || grace <= 0 {
 		return plan
@@ -40,7 +45,7 @@ func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grac
 	}
 	for i := len(pod.Spec.InitContainers) - 1; i >= 0; i-- {
 		c := &pod.Spec.InitContainers[i]
-		if !IsSidecar(c) {
+		if !podutil.IsSidecar(c, podutil.Init) {
 			continue
 		}
 		for _, at := range names[c.Name] {
@@ -49,29 +54,6 @@ func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grac
 		before = append(before, names[c.Name]...)
 	}
 	return plan
-}
-
-// FindContainer returns the container of that name from any of the Pod's lists, or nil. A nil Pod has none.
-func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
-	if pod == nil {
-		return nil
-	}
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == name {
-			return &pod.Spec.Containers[i]
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			return &pod.Spec.InitContainers[i]
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return containerAt(pod, KindEphemeral, i)
-		}
-	}
-	return nil
 }
 
 // PodGracePeriod is the time in seconds that a Pod has to end: the shorter of what its deletion and the override (of

@@ -6,19 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
-)
-
-// Kind says which of a Pod's three lists a container stands in.
-type Kind string
-
-const (
-	// KindInit is spec.initContainers, sidecars included.
-	KindInit Kind = "init"
-	// KindMain is spec.containers.
-	KindMain Kind = "main"
-	// KindEphemeral is spec.ephemeralContainers.
-	KindEphemeral Kind = "ephemeral"
 )
 
 // KillReason is why a running container is to be killed while its Pod goes on.
@@ -99,7 +88,7 @@ type Kill struct {
 
 // Start is one container to be created and started.
 type Start struct {
-	Kind  Kind
+	Kind  podutil.Kind
 	Index int // in its list
 	// Container is the spec; an ephemeral container's is its EphemeralContainerCommon. Owned by the Pod.
 	Container *corev1.Container

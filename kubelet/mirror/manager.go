@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 )
 
@@ -99,18 +100,6 @@ func New(deps Deps) (*Manager, error) {
 		static: map[types.NamespacedName]*corev1.Pod{}, names: map[types.UID]types.NamespacedName{},
 		mirrors: map[types.NamespacedName]*corev1.Pod{}, statuses: map[types.UID]corev1.PodStatus{},
 	}, nil
-}
-
-// IsStatic reports whether the Pod comes from a source of this node, and not from the API server.
-func IsStatic(pod *corev1.Pod) bool {
-	source := pod.Annotations[config.SourceAnnotation]
-	return source == config.SourceFile || source == config.SourceHTTP
-}
-
-// IsMirror reports whether a Pod of the API server is a mirror: it is never run.
-func IsMirror(pod *corev1.Pod) bool {
-	_, marked := pod.Annotations[Annotation]
-	return marked && !IsStatic(pod)
 }
 
 // Start keeps the mirrors until ctx ends, as soon as the Node is registered.
@@ -296,7 +285,7 @@ func (m *Manager) checkExisting(ctx context.Context, static *corev1.Pod) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("get mirror of static pod %s/%s: %w", static.Namespace, static.Name, err)
-	case !IsMirror(found) || found.Spec.NodeName != static.Spec.NodeName:
+	case !podutil.IsMirror(found) || found.Spec.NodeName != static.Spec.NodeName:
 		return fmt.Errorf("create mirror of static pod %s/%s: the name belongs to another pod", static.Namespace, static.Name)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/mirror"
 )
@@ -177,7 +178,7 @@ func TestOrphanedMirror(t *testing.T) {
 	close(w.registered)
 	orphan := static("gone", "i")
 	orphan.Annotations = map[string]string{mirror.Annotation: "gone", config.SourceAnnotation: config.SourceAPI}
-	require.True(t, mirror.IsMirror(orphan))
+	require.True(t, podutil.IsMirror(orphan))
 	require.NoError(t, w.client.Tracker().Add(orphan))
 	w.HandleMirror(config.Change{Op: config.Add, Pod: orphan})
 	w.SourcesReady()

@@ -4,6 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // Set takes a Pod's status and brings it to the API server: a static Pod's to its mirror, as soon as there is one.
@@ -83,4 +85,6 @@ func (m *Manager) Forget(uid types.UID) {
 }
 
 // isLocalOnly reports whether a Pod's status is kept here.
-func (m *Manager) isLocalOnly(pod *corev1.Pod) bool { return m.deps.Writer == nil || IsStatic(pod) }
+func (m *Manager) isLocalOnly(pod *corev1.Pod) bool {
+	return m.deps.Writer == nil || podutil.IsStatic(pod)
+}

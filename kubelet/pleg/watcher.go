@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
@@ -87,7 +89,7 @@ type Watcher struct {
 	// touched are, while a listing is under way, the Pods that an event or a read was about since it began, and whether
 	// it was a read: of them the listing may be older than what is known. Nil otherwise.
 	touched map[types.UID]bool
-	wake    chan struct{}
+	wake    wakeup.Signal
 }
 
 // New makes a Watcher. Start runs it; Read works without.
@@ -110,7 +112,7 @@ func New(deps Deps, config Config) (*Watcher, error) {
 	return &Watcher{
 		deps: deps, config: config, fingerprints: map[types.UID]fingerprint{}, changed: map[types.UID]struct{}{},
 		unread: map[types.UID][]observation{},
-		wake:   make(chan struct{}, 1),
+		wake:   wakeup.NewSignal(),
 	}, nil
 }
 
@@ -227,10 +229,7 @@ func (w *Watcher) markChanged(uid types.UID) {
 		w.changed[uid] = struct{}{}
 		w.markTouched(uid, false)
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Notify()
 }
 
 // markTouched keeps a listing under way from overruling what is newer, an event or what was read. The caller holds mu.
@@ -246,7 +245,7 @@ func (w *Watcher) notifyLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.wake:
+		case <-w.wake.C():
 		}
 		w.mu.Lock()
 		dirty, relist := w.changed, w.relistNeeded

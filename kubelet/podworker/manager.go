@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -122,7 +123,7 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
 	rejected := m.admit(pod)
 	w := newWorker(m, pod)
-	if w.rejected = rejected; rejected == nil && !status.Terminal(pod.Status.Phase) {
+	if w.rejected = rejected; rejected == nil && !podutil.IsTerminal(&pod.Status) {
 		m.deps.Allocations.Allocate(w.pod)
 	}
 	if rejected == nil {
@@ -134,7 +135,7 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 // admit asks whether a new Pod may run here. The caller holds mu.
 func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
 	// A Pod that was acknowledged before is ours; a restart of the node agent is no reason to judge it again.
-	if status.Terminal(pod.Status.Phase) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
+	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
 		return nil
 	}
 	judged := pod
@@ -295,7 +296,7 @@ func (m *Manager) removeWorker(w *worker) {
 	delete(m.workers, w.uid)
 	m.countBurstable(w, nil)
 	if again := w.recreated; again != nil {
-		m.deps.Metrics.Restarted(config.IsLocal(again))
+		m.deps.Metrics.Restarted(podutil.IsStatic(again))
 		m.deps.Logger.Info("the pod was deleted and made again with the same UID; it begins anew",
 			"pod", again.Namespace+"/"+again.Name, "uid", again.UID)
 		m.deps.Statuses.Observe(again)

@@ -6,9 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 // Metrics is told what the workers do. Its methods are called from many goroutines, and do not block.
@@ -17,9 +16,9 @@ type Metrics interface {
 	SandboxStarted(first bool, err error)
 	// ContainerStarted is told of each try to make and start a container. The reason is that of its status if the try
 	// failed.
-	ContainerStarted(kind kuberuntime.Kind, reason string, err error)
+	ContainerStarted(kind podutil.Kind, reason string, err error)
 	// ContainerEnded is told of each instance that was seen to run and has ended.
-	ContainerEnded(kind kuberuntime.Kind, exitCode int32, reason string)
+	ContainerEnded(kind podutil.Kind, exitCode int32, reason string)
 	// PodRunning is told once of each Pod that this process has seen from its beginning, when it has come to run. own is
 	// the time since its creation without that of pulls and init containers; negative for a Pod that waits for storage
 	// of its own too.
@@ -83,7 +82,7 @@ func (w *worker) timed(look func() bool) bool {
 		at.Config = "orphan"
 	}
 	if w.pod != nil {
-		at.Static = config.IsLocal(w.pod)
+		at.Static = podutil.IsStatic(w.pod)
 	}
 	w.lastState.Store(&at)
 	return gone
@@ -97,9 +96,8 @@ func (w *worker) sliDuration(sinceCreated time.Duration) time.Duration {
 		}
 	}
 	own := sinceCreated - w.pulls.to.Sub(w.pulls.from)
-	for i := range w.pod.Spec.InitContainers {
-		c := &w.pod.Spec.InitContainers[i]
-		if kuberuntime.IsSidecar(c) {
+	for c, kind := range podutil.Containers(&w.pod.Spec) {
+		if kind != podutil.Init || podutil.IsSidecar(c, kind) {
 			continue
 		}
 		for _, ran := range w.runtime.Containers {
@@ -117,16 +115,9 @@ func (w *worker) recordExit(id string) {
 	if c == nil || c.State != container.StateExited || w.pod == nil {
 		return
 	}
-	kind := kuberuntime.KindMain
-	for i := range w.pod.Spec.InitContainers {
-		if w.pod.Spec.InitContainers[i].Name == c.Name {
-			kind = kuberuntime.KindInit
-		}
-	}
-	for i := range w.pod.Spec.EphemeralContainers {
-		if w.pod.Spec.EphemeralContainers[i].Name == c.Name {
-			kind = kuberuntime.KindEphemeral
-		}
+	spec, kind := podutil.FindContainer(&w.pod.Spec, c.Name)
+	if spec == nil {
+		kind = podutil.Regular
 	}
 	w.m.deps.Metrics.ContainerEnded(kind, int32(c.ExitCode), c.Reason)
 }
@@ -188,19 +179,19 @@ var _ Metrics = noMetrics{}
 func (noMetrics) SandboxStarted(bool, error) {}
 
 // ContainerStarted implements Metrics.
-func (noMetrics) ContainerStarted(kuberuntime.Kind, string, error) {}
+func (noMetrics) ContainerStarted(podutil.Kind, string, error) {}
 
 // PodRunning implements Metrics.
 func (noMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
 
 // The rest implements Metrics.
-func (noMetrics) ContainerEnded(kuberuntime.Kind, int32, string) {}
-func (noMetrics) WorkerStarted(time.Duration)                    {}
-func (noMetrics) SyncDuration(string, time.Duration)             {}
-func (noMetrics) OrphanedPod()                                   {}
-func (noMetrics) Restarted(bool)                                 {}
-func (noMetrics) ResizeRequested(string, string, string)         {}
-func (noMetrics) ResizeAccepted(string)                          {}
-func (noMetrics) ResizeFinished(time.Duration, bool)             {}
-func (noMetrics) ResizeInfeasible(string)                        {}
-func (noMetrics) Evicted(string)                                 {}
+func (noMetrics) ContainerEnded(podutil.Kind, int32, string) {}
+func (noMetrics) WorkerStarted(time.Duration)                {}
+func (noMetrics) SyncDuration(string, time.Duration)         {}
+func (noMetrics) OrphanedPod()                               {}
+func (noMetrics) Restarted(bool)                             {}
+func (noMetrics) ResizeRequested(string, string, string)     {}
+func (noMetrics) ResizeAccepted(string)                      {}
+func (noMetrics) ResizeFinished(time.Duration, bool)         {}
+func (noMetrics) ResizeInfeasible(string)                    {}
+func (noMetrics) Evicted(string)                             {}

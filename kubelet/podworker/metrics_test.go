@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/podworker"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -46,8 +46,8 @@ func (c *countingMetrics) withPrefix(beginning string) map[string]int {
 }
 
 func (c *countingMetrics) SandboxStarted(bool, error)                             {}
-func (c *countingMetrics) ContainerStarted(kuberuntime.Kind, string, error)       {}
-func (c *countingMetrics) ContainerEnded(kuberuntime.Kind, int32, string)         {}
+func (c *countingMetrics) ContainerStarted(podutil.Kind, string, error)           {}
+func (c *countingMetrics) ContainerEnded(podutil.Kind, int32, string)             {}
 func (c *countingMetrics) PodRunning(time.Duration, time.Duration, time.Duration) {}
 func (c *countingMetrics) WorkerStarted(time.Duration)                            {}
 func (c *countingMetrics) SyncDuration(string, time.Duration)                     {}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -28,7 +29,7 @@ func (w *worker) report() {
 	if w.reported && w.state == syncing && (w.busy.Load() > 0 || w.needsRead()) {
 		return
 	}
-	if !w.reported && status.Terminal(w.pod.Status.Phase) {
+	if !w.reported && podutil.IsTerminal(&w.pod.Status) {
 		return // its last word was written by an earlier process
 	}
 	w.reported = true
@@ -62,7 +63,7 @@ func (w *worker) setStatus(s corev1.PodStatus) {
 		w.m.deps.Metrics.PodRunning(w.m.deps.Clock.Since(w.firstSeen), whole, w.sliDuration(whole))
 		w.firstSeen = time.Time{}
 	}
-	ready := status.IsReady(&s)
+	ready := podutil.IsReady(&s)
 	if ready && !w.wasReady {
 		w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageReady, "", nil)
 	}
@@ -71,16 +72,14 @@ func (w *worker) setStatus(s corev1.PodStatus) {
 
 // recordInitEnd notes in the timeline that an init container has come to its end.
 func (w *worker) recordInitEnd(c *container.ContainerStatus) {
-	for i := range w.pod.Spec.InitContainers {
-		if w.pod.Spec.InitContainers[i].Name != c.Name {
-			continue
-		}
-		var err error
-		if c.ExitCode != 0 {
-			err = fmt.Errorf("exit code %d (%s)", c.ExitCode, c.Reason)
-		}
-		w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageInit, c.Name, err)
+	if spec, kind := podutil.FindContainer(&w.pod.Spec, c.Name); spec == nil || kind != podutil.Init {
+		return
 	}
+	var err error
+	if c.ExitCode != 0 {
+		err = fmt.Errorf("exit code %d (%s)", c.ExitCode, c.Reason)
+	}
+	w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageInit, c.Name, err)
 }
 
 // probeResults are the probes in the words of the status. A container that the prober does not know yet has only the
@@ -128,15 +127,12 @@ func fieldRef(pod *corev1.Pod, name string) *corev1.ObjectReference {
 		return ref
 	}
 	field := "containers"
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			field = "initContainers"
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			field = "ephemeralContainers"
-		}
+	switch spec, kind := podutil.FindContainer(&pod.Spec, name); {
+	case spec == nil:
+	case kind == podutil.Init:
+		field = "initContainers"
+	case kind == podutil.Ephemeral:
+		field = "ephemeralContainers"
 	}
 	ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, name)
 	return ref

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/config"
-	"github.com/berth-dev/berth/kubelet/status"
 )
 
 func TestTheLastStatusDoesNotWaitForTheSandbox(t *testing.T) {
@@ -22,7 +22,7 @@ func TestTheLastStatusDoesNotWaitForTheSandbox(t *testing.T) {
 	defer release()
 	p = deleted(p)
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
-	s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 	require.Equal(t, int32(143), s.ContainerStatuses[0].State.Terminated.ExitCode)
 	require.True(t, w.volumes.has(p.UID), "the volumes wait for the sandbox")
 	require.False(t, w.statuses.isFinished(p.UID), "and the object for both")
@@ -64,7 +64,7 @@ func TestNothingIsReadAfterTheSandboxWasStopped(t *testing.T) {
 	p = deleted(p)
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
 	w.waitFor("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
-	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 	before := w.reads()
 	w.manager.RuntimeChanged(p.UID) // an event that comes late
 	release()
@@ -89,7 +89,7 @@ func TestThePodIsReadAfterItsSandboxDidNotStop(t *testing.T) {
 	w.runtime.FailNext("StopPodSandbox", errors.New("its network does not go"))
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
 	w.waitFor("being stopped", func() bool { return w.runtime.Calls("StopPodSandbox") == 1 })
-	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 	reads := w.reads()
 	release()
 	w.waitFor("read", func() bool { return w.reads() > reads })

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
@@ -140,10 +142,10 @@ func (w *worker) startContainers(ctx context.Context, actions kuberuntime.Action
 		held = held || o.blocking
 	}
 	for _, s := range actions.Start {
-		if held && s.Kind != kuberuntime.KindEphemeral {
+		if held && s.Kind != podutil.Ephemeral {
 			continue
 		}
-		hold := s.Kind != kuberuntime.KindEphemeral &&
+		hold := s.Kind != podutil.Ephemeral &&
 			(s.Blocking || s.Container.Lifecycle != nil && s.Container.Lifecycle.PostStart != nil)
 		key := opContainer + s.Container.Name
 		if image, _ := w.pulledImages(s.Container); image != nil && w.ops[key] == nil && w.volumesMounted && !w.backingOff(key) {
@@ -362,13 +364,9 @@ func (w *worker) reportStartError(ctx context.Context, name string, err error) {
 func (w *worker) resumeProbes(c *container.ContainerStatus) {
 	w.probed[c.ID] = true
 	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}
-	for _, list := range [][]corev1.ContainerStatus{
-		w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses,
-	} {
-		for _, s := range list {
-			if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName+"://"+c.ID {
-				was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
-			}
+	for _, s := range slices.Concat(w.pod.Status.ContainerStatuses, w.pod.Status.InitContainerStatuses) {
+		if s.Name == c.Name && s.ContainerID == w.m.config.RuntimeName+"://"+c.ID {
+			was.WasReady, was.WasStarted = s.Ready, s.Started != nil && *s.Started
 		}
 	}
 	w.m.deps.Probes.ContainerStarted(w.pod, was)

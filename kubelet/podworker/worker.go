@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -38,7 +40,7 @@ type worker struct {
 	// sharedPod is the Pod for those who ask, over says that it needs nothing of the node any more.
 	sharedPod atomic.Pointer[corev1.Pod]
 	released  atomic.Bool
-	wake      chan struct{}
+	wake      wakeup.Signal
 	// lastState is where the worker stood after its last round; born is when it was made.
 	lastState   atomic.Pointer[WorkerState]
 	createdAt   time.Time
@@ -118,7 +120,7 @@ type op struct {
 
 func newWorker(m *Manager, pod *corev1.Pod) *worker {
 	w := &worker{
-		m: m, wake: make(chan struct{}, 1), pod: pod, logger: m.deps.Logger, dirty: true, forceRead: true,
+		m: m, wake: wakeup.NewSignal(), pod: pod, logger: m.deps.Logger, dirty: true, forceRead: true,
 		ops: map[string]*op{}, images: map[string]*runtimeapi.Image{}, waiting: map[string]status.Waiting{},
 		terminationMessages: map[string]string{}, probed: map[string]bool{}, preStopDone: newStringSet(), reportedBackoffs: map[string]time.Time{},
 		retries: retries{}, exitWaiters: map[string][]chan struct{}{}, createdAt: m.deps.Clock.Now(), runtimeOnly: pod == nil,
@@ -150,10 +152,7 @@ func (w *worker) post(fn func()) {
 	w.mu.Lock()
 	w.inbox = append(w.inbox, fn)
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Notify()
 }
 
 // evict makes the worker end the Pod as failed. It may be called from any goroutine.
@@ -213,7 +212,7 @@ func (w *worker) sleep(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-w.wake:
+	case <-w.wake.C():
 	case <-timer.C():
 		if wait == resyncPeriod {
 			w.dirty = true
@@ -296,7 +295,7 @@ func (w *worker) transition() {
 		return
 	}
 	if w.removed || w.rejected != nil || w.failure != nil || w.pod.DeletionTimestamp != nil ||
-		status.Terminal(w.pod.Status.Phase) || w.checkDeadline() {
+		podutil.IsTerminal(&w.pod.Status) || w.checkDeadline() {
 		w.startTermination()
 	}
 }

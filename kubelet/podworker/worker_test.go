@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/allocation"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/cri/fake"
@@ -119,7 +120,7 @@ func (w *fixture) waitFor(what string, ok func() bool) {
 	require.Eventually(w.t, ok, time.Minute, time.Millisecond, what)
 }
 
-func running(s corev1.PodStatus) bool { return s.Phase == corev1.PodRunning && status.IsReady(&s) }
+func running(s corev1.PodStatus) bool { return s.Phase == corev1.PodRunning && podutil.IsReady(&s) }
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	grace := int64(30)
@@ -156,7 +157,7 @@ func TestPodRunsAndGoes(t *testing.T) {
 	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: p})
 	w.waitFor("finished", func() bool { return w.statuses.isFinished(p.UID) })
 	require.False(t, w.volumes.has(p.UID), "the object goes only after the volumes")
-	s = w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+	s = w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 	require.Equal(t, int32(143), s.ContainerStatuses[0].State.Terminated.ExitCode)
 
 	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: p})
@@ -205,7 +206,7 @@ func TestNeverPodEndsByItself(t *testing.T) {
 			w.add(p)
 			w.waitStatus(p.UID, "running", running)
 			w.runtime.Exit("main", code)
-			s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return status.Terminal(s.Phase) })
+			s := w.waitStatus(p.UID, "ended", func(s corev1.PodStatus) bool { return podutil.IsTerminal(&s) })
 			require.Equal(t, phase, s.Phase)
 			require.Equal(t, code, s.ContainerStatuses[0].State.Terminated.ExitCode)
 			w.waitFor("volumes gone", func() bool { return !w.volumes.has(p.UID) })

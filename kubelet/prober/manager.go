@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 	"github.com/berth-dev/berth/timeline"
 )
@@ -150,7 +151,7 @@ func (m *Manager) Start(ctx context.Context) error {
 // with the same ID only refreshes the address. A new ID under the same name replaces the old one. A container
 // without probes gets verdicts too: it is started and ready.
 func (m *Manager) ContainerStarted(pod *corev1.Pod, c Container) {
-	spec := findContainer(pod, c.Name)
+	spec, _ := podutil.FindContainer(&pod.Spec, c.Name)
 	if spec == nil {
 		return
 	}
@@ -307,16 +308,4 @@ func (m *Manager) setReady(cp *containerProbes, ready bool) {
 		cp.span.End(nil)
 		cp.span = nil
 	}
-}
-
-// findContainer finds a container or init container of the Pod.
-func findContainer(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/reference"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/prober/probe"
 )
 
@@ -214,10 +215,8 @@ func (w *worker) event(reason, message string) {
 		return
 	}
 	field := "spec.containers{" + w.cp.spec.Name + "}"
-	for i := range w.cp.pod.Spec.InitContainers {
-		if w.cp.pod.Spec.InitContainers[i].Name == w.cp.spec.Name {
-			field = "spec.initContainers{" + w.cp.spec.Name + "}"
-		}
+	if _, kind := podutil.FindContainer(&w.cp.pod.Spec, w.cp.spec.Name); kind == podutil.Init {
+		field = "spec.initContainers{" + w.cp.spec.Name + "}"
 	}
 	ref, err := reference.GetPartialReference(scheme.Scheme, w.cp.pod, field)
 	if err != nil {

@@ -3,7 +3,7 @@ package qos
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-dev/berth/kubelet/config"
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // systemCriticalPriority is the least priority that users' own priority classes cannot have.
@@ -12,7 +12,7 @@ const systemCriticalPriority = 2_000_000_000
 // IsCritical reports whether the node or the cluster cannot do without the Pod: a static Pod, the mirror of one, or a Pod of
 // a system priority.
 func IsCritical(pod *corev1.Pod) bool {
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || config.IsLocal(pod) {
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror || podutil.IsStatic(pod) {
 		return true
 	}
 	return pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCriticalPriority

@@ -3,6 +3,8 @@ package qos
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 const (
@@ -32,24 +34,12 @@ func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, capacity int64) int64 {
 	}
 	share := sharedRequest(pod)
 	score := 1000 - 1000*(c.Resources.Requests.Memory().Value()+share)/capacity
-	if isSidecar(pod, c) {
+	if podutil.HasSidecar(&pod.Spec, c.Name) {
 		// A sidecar serves the main containers, so it may not be killed before them.
 		score = min(score, 1000-1000*(leastMainRequest(pod)+share)/capacity)
 	}
 	// Above every Guaranteed one, and below every BestEffort one.
 	return min(max(score, 1000+guaranteedScore), bestEffortScore-1)
-}
-
-func isSidecar(pod *corev1.Pod, c *corev1.Container) bool {
-	if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
-		return false
-	}
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == c.Name {
-			return true
-		}
-	}
-	return false
 }
 
 // leastMainRequest is the smallest memory request of the main containers, in bytes.

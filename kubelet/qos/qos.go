@@ -3,6 +3,8 @@ package qos
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // computeResources are the resources that decide the class.
@@ -25,11 +27,10 @@ func Compute(pod *corev1.Pod) corev1.PodQOSClass {
 	if r := pod.Spec.Resources; r != nil {
 		parts = []corev1.ResourceRequirements{*r}
 	} else {
-		for i := range pod.Spec.Containers {
-			parts = append(parts, pod.Spec.Containers[i].Resources)
-		}
-		for i := range pod.Spec.InitContainers {
-			parts = append(parts, pod.Spec.InitContainers[i].Resources)
+		for c, kind := range podutil.Containers(&pod.Spec) {
+			if kind != podutil.Ephemeral {
+				parts = append(parts, c.Resources)
+			}
 		}
 	}
 	any, allLimited := false, true

@@ -126,8 +126,8 @@ func Rejected(pod *corev1.Pod, failure Failure, now time.Time) corev1.PodStatus 
 	return out
 }
 
-// Terminal reports whether a phase is never left.
-func Terminal(phase corev1.PodPhase) bool {
+// isTerminal reports whether a phase is never left.
+func isTerminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
@@ -160,10 +160,10 @@ func setAddresses(in *Input, out *corev1.PodStatus) {
 // setPhase decides the phase from the container statuses in out.
 func setPhase(in *Input, out *corev1.PodStatus) {
 	old := in.Old.Phase
-	if Terminal(in.Pod.Status.Phase) {
+	if isTerminal(in.Pod.Status.Phase) {
 		old = in.Pod.Status.Phase
 	}
-	if Terminal(old) {
+	if isTerminal(old) {
 		out.Phase = old
 		return
 	}
@@ -171,10 +171,10 @@ func setPhase(in *Input, out *corev1.PodStatus) {
 	switch {
 	case in.Failure != nil:
 		next = corev1.PodFailed
-	case in.Ended && !Terminal(next):
+	case in.Ended && !isTerminal(next):
 		next = endedPhase(out)
 	}
-	if Terminal(next) && !in.Ended {
+	if isTerminal(next) && !in.Ended {
 		// Something may still run: a sidecar, or a container that is being killed.
 		next = old
 		if next == "" {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/status"
 )
@@ -103,7 +104,7 @@ func TestRunningPodIsReady(t *testing.T) {
 		Pod: pod(corev1.RestartPolicyAlways, "b", "a"), Runtime: held(running("a", 0), running("b", 2)), Prepared: true,
 		RuntimeName: "containerd", HostIPs: []string{"10.0.0.1"}, Now: now,
 	})
-	require.True(t, status.IsReady(&got))
+	require.True(t, podutil.IsReady(&got))
 	require.Equal(t, "10.1.0.2", got.PodIP)
 	require.Equal(t, []corev1.HostIP{{IP: "10.0.0.1"}}, got.HostIPs)
 	require.Equal(t, int64(3), got.ObservedGeneration)
@@ -165,10 +166,10 @@ func TestReadinessGatesAndForeignConditions(t *testing.T) {
 	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
 	in := status.Input{Pod: p, Runtime: held(running("a", 0)), Now: now}
 	got := status.Compute(in)
-	require.False(t, status.IsReady(&got))
+	require.False(t, podutil.IsReady(&got))
 	p.Status.Conditions = []corev1.PodCondition{{Type: "x/y", Status: corev1.ConditionTrue}}
 	got = status.Compute(in)
-	require.True(t, status.IsReady(&got))
+	require.True(t, podutil.IsReady(&got))
 	require.Contains(t, got.Conditions, p.Status.Conditions[0], "what others wrote stays")
 }
 
@@ -176,7 +177,7 @@ func TestRejected(t *testing.T) {
 	got := status.Rejected(pod(corev1.RestartPolicyAlways, "a"), status.Failure{Reason: "OutOfpods", Message: "m"}, now)
 	require.Equal(t, corev1.PodFailed, got.Phase)
 	require.Equal(t, "OutOfpods", got.Reason)
-	require.False(t, status.IsReady(&got))
+	require.False(t, podutil.IsReady(&got))
 }
 
 func TestPodThatFailsInInitializationNeverGotToItsContainers(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
@@ -36,13 +37,13 @@ var ownedConditions = map[corev1.PodConditionType]bool{
 func setConditions(in *Input, out *corev1.PodStatus) {
 	ready := containersReadyCondition(in, out)
 	ours := []corev1.PodCondition{
-		newCondition(corev1.PodReadyToStartContainers, in.Prepared && !Terminal(out.Phase)),
+		newCondition(corev1.PodReadyToStartContainers, in.Prepared && !isTerminal(out.Phase)),
 		initializedCondition(in, out),
 		readyCondition(in, ready),
 		ready,
 		newCondition(corev1.PodScheduled, true),
 	}
-	if f := in.Failure; f != nil && f.Disruption && in.Ended && Terminal(out.Phase) {
+	if f := in.Failure; f != nil && f.Disruption && in.Ended && isTerminal(out.Phase) {
 		c := newCondition(corev1.DisruptionTarget, true)
 		c.Reason, c.Message = corev1.PodReasonTerminationByKubelet, f.Message
 		ours = append(ours, c)
@@ -65,7 +66,7 @@ func setConditions(in *Input, out *corev1.PodStatus) {
 
 // resizeConditions are the conditions of a change of resources, as long as it lasts.
 func resizeConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondition {
-	if in.Resize == nil || Terminal(out.Phase) {
+	if in.Resize == nil || isTerminal(out.Phase) {
 		return nil
 	}
 	var list []corev1.PodCondition
@@ -90,7 +91,7 @@ func restartingAllConditions(in *Input, out *corev1.PodStatus) []corev1.PodCondi
 	if !possible {
 		return nil
 	}
-	c := newCondition(corev1.AllContainersRestarting, asked && !Terminal(out.Phase))
+	c := newCondition(corev1.AllContainersRestarting, asked && !isTerminal(out.Phase))
 	switch {
 	case out.Phase == corev1.PodSucceeded:
 		c.Reason = reasonPodCompleted
@@ -115,8 +116,8 @@ func initializedCondition(in *Input, out *corev1.PodStatus) corev1.PodCondition 
 	var open []string
 	for i := range in.Pod.Spec.InitContainers {
 		spec := &in.Pod.Spec.InitContainers[i]
-		s := find(out.InitContainerStatuses, spec.Name)
-		done := s != nil && (s.Ready || kuberuntime.IsSidecar(spec) && s.Started != nil && *s.Started)
+		s := podutil.FindStatus(out.InitContainerStatuses, spec.Name)
+		done := s != nil && (s.Ready || podutil.IsSidecar(spec, podutil.Init) && s.Started != nil && *s.Started)
 		if !done {
 			open = append(open, spec.Name)
 		}
@@ -141,12 +142,12 @@ func containersReadyCondition(in *Input, out *corev1.PodStatus) corev1.PodCondit
 	}
 	var unready []string
 	note := func(name string, statuses []corev1.ContainerStatus) {
-		if s := find(statuses, name); s == nil || !s.Ready {
+		if s := podutil.FindStatus(statuses, name); s == nil || !s.Ready {
 			unready = append(unready, name)
 		}
 	}
 	for i := range in.Pod.Spec.InitContainers {
-		if spec := &in.Pod.Spec.InitContainers[i]; kuberuntime.IsSidecar(spec) {
+		if spec := &in.Pod.Spec.InitContainers[i]; podutil.IsSidecar(spec, podutil.Init) {
 			note(spec.Name, out.InitContainerStatuses)
 		}
 	}
@@ -183,12 +184,6 @@ func readyCondition(in *Input, containers corev1.PodCondition) corev1.PodConditi
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, reasonGates, strings.Join(open, ", ")
 	}
 	return c
-}
-
-// IsReady reports whether the status says that the Pod is Ready.
-func IsReady(status *corev1.PodStatus) bool {
-	c := condition(status.Conditions, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 func condition(list []corev1.PodCondition, kind corev1.PodConditionType) *corev1.PodCondition {

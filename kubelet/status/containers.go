@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/container"
-	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
 const (
@@ -37,15 +37,15 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 			fallback = reasonInitializing
 		}
 		out.ContainerStatuses = append(out.ContainerStatuses,
-			containerStatus(in, c, find(in.Old.ContainerStatuses, c.Name), fallback, true))
+			containerStatus(in, c, podutil.FindStatus(in.Old.ContainerStatuses, c.Name), fallback, true))
 	}
 	slices.SortFunc(out.ContainerStatuses, func(a, b corev1.ContainerStatus) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		s := containerStatus(in, c, find(in.Old.InitContainerStatuses, c.Name), reasonInitializing, kuberuntime.IsSidecar(c))
-		if !kuberuntime.IsSidecar(c) {
+		s := containerStatus(in, c, podutil.FindStatus(in.Old.InitContainerStatuses, c.Name), reasonInitializing, podutil.IsSidecar(c, podutil.Init))
+		if !podutil.IsSidecar(c, podutil.Init) {
 			ended := s.State.Terminated
 			if mainsExist && in.Runtime.Find(c.Name) == nil {
 				// It was collected after it had done its work, or mains would not exist.
@@ -60,7 +60,7 @@ func setContainerStatuses(in *Input, out *corev1.PodStatus) {
 	}
 	for i := range spec.EphemeralContainers {
 		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
-		s := containerStatus(in, &c, find(in.Old.EphemeralContainerStatuses, c.Name), reasonCreating, false)
+		s := containerStatus(in, &c, podutil.FindStatus(in.Old.EphemeralContainerStatuses, c.Name), reasonCreating, false)
 		s.Ready = false
 		out.EphemeralContainerStatuses = append(out.EphemeralContainerStatuses, s)
 	}
@@ -92,7 +92,7 @@ func fillTerminated(in *Input, out *corev1.PodStatus) {
 		s := &out.InitContainerStatuses[i]
 		fillTerminatedContainer(in, s)
 		s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 &&
-			!kuberuntime.IsSidecar(&in.Pod.Spec.InitContainers[i])
+			!podutil.IsSidecar(&in.Pod.Spec.InitContainers[i], podutil.Init)
 	}
 }
 
@@ -105,7 +105,7 @@ func initializationDone(in *Input, out *corev1.PodStatus) bool {
 	}
 	for i := range in.Pod.Spec.InitContainers {
 		ended := out.InitContainerStatuses[i].State.Terminated
-		if !kuberuntime.IsSidecar(&in.Pod.Spec.InitContainers[i]) && (ended == nil || ended.ExitCode != 0) {
+		if !podutil.IsSidecar(&in.Pod.Spec.InitContainers[i], podutil.Init) && (ended == nil || ended.ExitCode != 0) {
 			return false
 		}
 	}
@@ -173,14 +173,8 @@ func statusWithoutInstance(in *Input, s *corev1.ContainerStatus, old *corev1.Con
 // willRestart reports whether the named container would be started again after the exit code.
 func willRestart(in *Input, name string, code int32) bool {
 	spec := &in.Pod.Spec
-	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return WillRestart(spec, &list[i], code)
-			}
-		}
-	}
-	return false
+	c, kind := podutil.FindContainer(spec, name)
+	return c != nil && kind != podutil.Ephemeral && WillRestart(spec, c, code)
 }
 
 // statusOfInstances is a container with instances, the newest first.

@@ -13,13 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
 // merge is the API's status with our part of it replaced by want. What others write stays as they wrote it.
 func merge(api *corev1.Pod, want corev1.PodStatus) corev1.PodStatus {
 	out := *api.Status.DeepCopy()
-	if !Terminal(api.Status.Phase) || Terminal(want.Phase) {
+	if !isTerminal(api.Status.Phase) || isTerminal(want.Phase) {
 		out.Phase = want.Phase
 	}
 	out.Reason, out.Message = want.Reason, want.Message
@@ -67,7 +68,7 @@ func (w *Writer) patch(ctx context.Context, api *corev1.Pod, status corev1.PodSt
 
 // summary names a status for the timeline.
 func summary(status *corev1.PodStatus) string {
-	if IsReady(status) {
+	if podutil.IsReady(status) {
 		return string(status.Phase) + ", Ready"
 	}
 	return string(status.Phase)

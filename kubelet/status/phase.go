@@ -1,10 +1,9 @@
 package status
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
@@ -17,7 +16,7 @@ func Phase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) corev1.Pod
 	var running, again, failed int
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		s := find(main, c.Name)
+		s := podutil.FindStatus(main, c.Name)
 		switch {
 		case s == nil:
 			return corev1.PodPending
@@ -49,9 +48,9 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 	pending, failed := false, false
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
-		s := find(init, c.Name)
+		s := podutil.FindStatus(init, c.Name)
 		switch {
-		case kuberuntime.IsSidecar(c):
+		case podutil.IsSidecar(c, podutil.Init):
 			pending = pending || s == nil || s.Started == nil || !*s.Started
 		case s == nil, s.State.Running != nil, s.State.Waiting != nil && s.LastTerminationState.Terminated == nil:
 			pending = true
@@ -74,21 +73,8 @@ func initPhase(spec *corev1.PodSpec, init, main []corev1.ContainerStatus) (corev
 // WillRestart reports whether a container that ended with the exit code is to be started again, by its own rules,
 // its own policy, or else the Pod's. An init container that has succeeded is done.
 func WillRestart(spec *corev1.PodSpec, c *corev1.Container, code int32) bool {
-	if code == 0 && !kuberuntime.IsSidecar(c) && isInit(spec, c) {
+	if _, kind := podutil.FindContainer(spec, c.Name); code == 0 && kind == podutil.Init && !podutil.IsSidecar(c, kind) {
 		return false
 	}
 	return kuberuntime.RestartsOnExit(c, &corev1.Pod{Spec: *spec}, code)
-}
-
-func isInit(spec *corev1.PodSpec, c *corev1.Container) bool {
-	return slices.ContainsFunc(spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
-}
-
-func find(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
-		}
-	}
-	return nil
 }

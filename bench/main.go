@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/internal/signals"
 )
 
-// benchmarks are all there are, in the order of the report.
+// benchmarks returns all benchmarks in the order of the report.
 func benchmarks() []harness.Benchmark {
 	return []harness.Benchmark{
 		pod.Benchmark(), pod.Idle(), volumes.Benchmark(), cluster.Benchmark(), provision.Benchmark(), provision.Idle(),
@@ -35,13 +35,13 @@ func benchmarks() []harness.Benchmark {
 func main() {
 	ctx := signals.Context()
 	if sample := len(os.Args) > 1 && os.Args[1] == harness.ChildFlag; sample {
-		// It gets two of one Ctrl-C: the terminal's, and that of the process that started it, with which it ends at the latest.
+		// One Ctrl-C sends it two signals: from the terminal, and from its parent, with which it ends at the latest.
 		signals.IgnoreSecondSignal()
 	} else {
-		// A run whose reader has gone goes on: what it finds is in files, and one that died would leave what it has started.
+		// A run goes on when its reader has ended: its results are in files, and if it died it would leave processes.
 		signals.IgnoreSIGPIPE()
 		context.AfterFunc(ctx, func() {
-			fmt.Fprintln(os.Stderr, "bench: clearing away what was started; once more ends at once and leaves it")
+			fmt.Fprintln(os.Stderr, "bench: removing what was started; a second signal ends it at once and leaves it")
 		})
 	}
 	if err := run(ctx, os.Args[1:]); err != nil {
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// exitCode is that of a run that failed: of one that a signal ended, what tells the signal.
+// exitCode returns the exit code of a failed run; that of a run stopped by a signal depends on the signal.
 func exitCode(ctx context.Context) int {
 	if ctx.Err() != nil {
 		return signals.ExitCode(ctx)
@@ -58,7 +58,7 @@ func exitCode(ctx context.Context) int {
 	return 1
 }
 
-// command is what the command line asks for.
+// command is the command line.
 type command struct {
 	rounds           int
 	docs, bin        string
@@ -78,14 +78,14 @@ func parse(args []string) (command, error) {
 	}
 	flags.IntVar(&c.rounds, "rounds", 5, "samples of each variant")
 	flags.DurationVar(&c.budget, "budget", 40*time.Minute,
-		"how long the run may take: rounds after the first are left out where there is no time for them; 0 is no bound")
+		"how long the run may take: rounds after the first are omitted if there is no time for them; 0 is no limit")
 	flags.StringVar(&c.docs, "docs", "../docs", "directory of benchmarks.md and benchmarks/")
 	flags.StringVar(&c.bin, "bin", "../bin", "directory of Berth's binaries")
 	flags.StringVar(&c.cases, "cases", "", "measure only cases whose name contains this; nothing is written")
 	flags.StringVar(&c.profile, "profile", "",
 		"directory for CPU and heap profiles of each variant; nothing else is written")
 	flags.BoolVar(&c.list, "list", false, "list the benchmarks")
-	flags.BoolVar(&c.onlyReport, "report", false, "measure nothing, write the report from the data that is there")
+	flags.BoolVar(&c.onlyReport, "report", false, "measure nothing, write the report from the existing data")
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
@@ -124,7 +124,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // measure runs the benchmarks asked for, one after the other. What one yields is stored, and the report written, before
-// the next begins: a benchmark that fails, or that somebody ends, takes nothing with it.
+// the next begins: a benchmark that fails, or that is stopped, does not affect the others.
 func (c command) measure(ctx context.Context, all []harness.Benchmark) error {
 	chosen, err := choose(all, c.names)
 	if err != nil {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches the Debian packages that the stand-in images are made of and unpacks them side by side into a directory:
-# nothing is installed on the machine. Usage: deps.sh DIRECTORY. Does nothing where the list below is there already.
+# Fetches the Debian packages that the stub images are made of and unpacks them side by side into a directory:
+# nothing is installed on the machine. Usage: deps.sh DIRECTORY. Does nothing if the list below is complete already.
 set -eu
 
 # What the images offer: shells and applets, the network tools that agnhost carries, a web server, a few programs.
@@ -13,7 +13,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$PROGRAMS" ]; then
 	exit 0
 fi
 for tool in apt-get apt-cache dpkg-deb; do
-	command -v $tool >/dev/null || { echo "deps.sh: $tool is missing: this wants Debian or a relative of it" >&2; exit 1; }
+	command -v $tool >/dev/null || { echo "deps.sh: $tool not found: this needs Debian or a relative of it" >&2; exit 1; }
 done
 
 work=$(mktemp -d)

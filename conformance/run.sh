@@ -1,18 +1,18 @@
 #!/bin/sh
-# Builds what is missing and runs upstream's suite on a cluster of its own. Wants `make build` first, and root.
+# Builds what is missing and runs upstream's suite on a cluster of its own. Needs `make build` first, and root.
 #
 #   FOCUS     run the specs whose name matches this regular expression; without it, those of expected.txt
-#   SKIP      leave out the specs whose name matches this one
+#   SKIP      omit the specs whose name matches this one
 #   PARALLEL  how many run at once (default 6)
 #   LIST      run exactly the specs of this file
-#   DRIVER    judge a storage class instead, by the [External.Storage] specs of drivers/DRIVER.txt
+#   DRIVER    test a storage class instead, with the [External.Storage] specs of drivers/DRIVER.txt
 #   REPORT    the report's file (default: report.md beside this file)
 #   BIN       the directory of make build (default: bin of the repository)
 # Further arguments go to the program: run.sh --help lists them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${BIN:-$here/../bin}
-[ -x "$bin/berth" ] || { echo "run.sh: there is no $bin/berth: run make build first" >&2; exit 1; }
+[ -x "$bin/berth" ] || { echo "run.sh: $bin/berth not found: run make build first" >&2; exit 1; }
 "$here/build.sh" "$bin"
 expected=$here/expected.txt report=$here/report.md
 if [ -n "${DRIVER:-}" ]; then

@@ -15,25 +15,25 @@ const (
 	Higher Direction = "higher"
 )
 
-// Metric is one quantity that a sample yields.
+// Metric is one quantity that a sample measures.
 type Metric struct {
 	// Name identifies the metric within its case and is shown to readers.
 	Name string `json:"name"`
 	// Unit is what the values count: "ms", "s", "MiB", "B/key", "/s", "ns".
 	Unit string `json:"unit"`
-	// Better says which values are good.
+	// Better is the direction of good values.
 	Better Direction `json:"better"`
-	// Optional is set if some variants have nothing to give here, such as the floor that has no kubelet.
+	// Optional is set if some variants have no value, such as the baseline, which has no kubelet.
 	Optional bool `json:"optional,omitempty"`
 }
 
-// Target is what the project asks of itself: the ratio that ours and another variant's medians must keep.
+// Target is a goal of the project: the ratio that the medians of Berth and of another variant must not exceed.
 type Target struct {
 	// Metric names the metric compared.
 	Metric string `json:"metric"`
-	// Against names the variant that ours is compared with. Empty means no other: Ratio is an absolute bound.
+	// Against names the variant that Berth is compared with. If it is empty, Ratio is an absolute bound.
 	Against string `json:"against,omitempty"`
-	// Ratio bounds ours divided by the other's: from above if lower is better, from below if higher is.
+	// Ratio bounds Berth's value divided by the other one: from above if lower is better, from below if higher is.
 	Ratio float64 `json:"ratio"`
 }
 
@@ -41,7 +41,7 @@ type Target struct {
 type Variant struct {
 	// Name is shown to readers.
 	Name string
-	// Run does the work once, in a process of its own, and gives every metric of the case to sample. It should return
+	// Run does the work once, in a process of its own, and sets every metric of the case in sample. It should return
 	// soon after ctx ends.
 	Run func(ctx context.Context, sample *Sample) error
 }
@@ -50,17 +50,17 @@ type Variant struct {
 type Case struct {
 	// Name identifies the case within its benchmark and is shown to readers.
 	Name string
-	// Metrics are what each sample yields, the most important first.
+	// Metrics are what each sample measures, the most important first.
 	Metrics []Metric
-	// Variants are the implementations, ours first.
+	// Variants are the implementations, Berth's first.
 	Variants []Variant
-	// Targets are what ours has to reach.
+	// Targets are what Berth's has to reach.
 	Targets []Target
-	// Rounds is how many samples each variant gives, if not what the command line says.
+	// Rounds is how many samples each variant gets, in place of the number on the command line.
 	Rounds int
 	// Timeout bounds one sample. The default is 5 minutes.
 	Timeout time.Duration
-	// Scale is the place of the case on the axis of Benchmark.Axis.
+	// Scale is the position of the case on Benchmark.Axis.
 	Scale float64
 }
 
@@ -68,23 +68,23 @@ type Case struct {
 type Benchmark struct {
 	// Name is what the command line calls it.
 	Name string
-	// Title and About introduce it in the report; About says what is done and how it is measured.
+	// Title and About introduce it in the report; About describes the work and how it is measured.
 	Title, About string
-	// Axis names what Case.Scale counts, if the cases differ in scale only.
+	// Axis is what Case.Scale counts, if the cases differ in scale only.
 	Axis string
-	// Missing tells why the benchmark cannot be run here, such as a binary that is not built. Nil or an empty answer
+	// Missing returns why the benchmark cannot run here, such as a binary that is not built. Nil or an empty result
 	// means that it can.
 	Missing func(Paths) string
 	// Setup prepares what all samples share, such as a control plane. Nil means nothing.
 	Setup func(context.Context, Paths) (*Environment, error)
 	// Cases are the pieces of work.
 	Cases []Case
-	// Budget is how long the benchmark should take on a machine that does nothing else, with the default number of
-	// rounds. It is more than 0: a run of limited time is shared out in this proportion.
+	// Budget is how long the benchmark takes on an idle machine with the default number of rounds. It is more than 0: a
+	// run of limited time is divided in this proportion.
 	Budget time.Duration
 }
 
-// Paths is where a benchmark runs.
+// Paths are the directories of a benchmark.
 type Paths struct {
 	// Bin is the directory with Berth's binaries.
 	Bin string
@@ -92,28 +92,28 @@ type Paths struct {
 	Dir string
 }
 
-// Environment is what Setup made.
+// Environment is what Setup has prepared.
 type Environment struct {
 	// Env is set in the environment of each sample's process.
 	Env map[string]string
-	// Versions name what else is measured there, such as the container runtime.
+	// Versions are those of what else is measured, such as the container runtime.
 	Versions map[string]string
-	// Stop takes the place down. It may be nil.
+	// Stop removes it. It may be nil.
 	Stop func() error
 }
 
-// Sample collects what one run yields.
+// Sample collects the results of one run.
 type Sample struct {
-	// Paths is where the sample is taken.
+	// Paths are the directories of the benchmark.
 	Paths Paths
-	// Round counts the rounds from 0. Names derived from it keep the samples apart.
+	// Round counts the rounds from 0. Names derived from it distinguish the samples.
 	Round int
 
 	values map[string]float64
 	series map[string][]float64
 }
 
-// Set gives the value of a metric.
+// Set sets the value of a metric.
 func (s *Sample) Set(metric string, value float64) {
 	if s.values == nil {
 		s.values = make(map[string]float64)
@@ -121,7 +121,7 @@ func (s *Sample) Set(metric string, value float64) {
 	s.values[metric] = value
 }
 
-// Keep stores all single values behind a metric, such as the latency of each Pod, in the order they were taken. They
+// Keep stores all single values of a metric, such as the latency of each Pod, in the order they were taken. They
 // are written to the data file; the report draws their distribution.
 func (s *Sample) Keep(metric string, values []float64) {
 	if s.series == nil {
@@ -130,7 +130,7 @@ func (s *Sample) Keep(metric string, values []float64) {
 	s.series[metric] = values
 }
 
-// check reports a metric that was not given, or given but not declared.
+// check returns an error for a metric that was not set, or set but not declared.
 func (s *Sample) check(metrics []Metric) error {
 	declared := make(map[string]bool, len(metrics))
 	for _, m := range metrics {

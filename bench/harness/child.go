@@ -66,7 +66,7 @@ func find(benchmarks []Benchmark, name, caseName, variant string) (*Case, *Varia
 	return nil, nil, fmt.Errorf("take sample: no variant %q of case %q of benchmark %q", variant, caseName, name)
 }
 
-// profile begins a CPU profile at path.cpu; what it returns ends it and adds path.heap.
+// profile starts a CPU profile at path.cpu; the function it returns stops it and writes path.heap.
 func profile(path string) (func() error, error) {
 	if path == "" {
 		return func() error { return nil }, nil
@@ -87,7 +87,7 @@ func profile(path string) (func() error, error) {
 		if err != nil {
 			return fmt.Errorf("profile: %w", err)
 		}
-		defer heap.Close() //nolint:errcheck // the write below tells
+		defer heap.Close() //nolint:errcheck // the write below reports its error
 		runtime.GC()
 		return pprof.WriteHeapProfile(heap)
 	}, nil

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Meter measures a stretch of work of this process.
+// Meter measures a piece of work of this process.
 type Meter struct {
 	began time.Time
 	cpu   time.Duration
 	alloc uint64
 }
 
-// Spent is what a stretch of work took. CPU is user and system time of the whole process: unlike Wall it hardly depends
-// on what else the machine does.
+// Spent is what a piece of work took. CPU is user and system time of the whole process: unlike Wall it hardly depends on
+// the load of the machine.
 type Spent struct {
 	Wall, CPU time.Duration
 	// Allocated counts the bytes allocated, freed ones included.
 	Allocated uint64
 }
 
-// StartMeter begins a stretch, with the garbage of earlier ones out of the way.
+// StartMeter starts a measurement after a garbage collection.
 func StartMeter() Meter {
 	runtime.GC()
 	var mem runtime.MemStats
@@ -30,7 +30,7 @@ func StartMeter() Meter {
 	return Meter{alloc: mem.TotalAlloc, cpu: CPUTime(), began: time.Now()}
 }
 
-// Stop ends the stretch.
+// Stop ends the measurement.
 func (m Meter) Stop() Spent {
 	spent := Spent{Wall: time.Since(m.began), CPU: CPUTime() - m.cpu}
 	var mem runtime.MemStats
@@ -51,7 +51,7 @@ func CPUTime() time.Duration {
 // HeapInUse is how many bytes live objects take, after a garbage collection.
 func HeapInUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what the first one's finalizers let go
+	runtime.GC() // what the first one's finalizers have released
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	return mem.HeapAlloc
@@ -60,7 +60,7 @@ func HeapInUse() uint64 {
 // Milliseconds is a duration in ms.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// Pause lets d pass, or less if ctx ends, whose error it then returns.
+// Pause waits for d, or until ctx ends, whose error it then returns.
 func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

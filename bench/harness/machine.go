@@ -22,7 +22,7 @@ type Machine struct {
 	OS     string  `json:"os"`
 }
 
-// ThisMachine describes the machine that the process runs on; what cannot be found out stays empty.
+// ThisMachine describes the machine that the process runs on; what is unknown stays empty.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Cgroup: "v1"}
 	m.CPU = field("/proc/cpuinfo", "model name")
@@ -95,7 +95,7 @@ func Versions(ctx context.Context) map[string]string {
 }
 
 // commit names what is checked out, with a mark if anything is changed but for the documents, which hold the results
-// and change while benchmarks run. Empty if git cannot tell.
+// and change while benchmarks run. Empty if git does not know it.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=9").Output()
 	if err != nil {

@@ -22,10 +22,10 @@ const ChildFlag = "-sample"
 
 const (
 	defaultTimeout = 5 * time.Minute
-	minTimeout     = time.Minute // what a sample gets when the budget is used up
+	minTimeout     = time.Minute // of a sample when the budget is used up
 )
 
-var errBudgetExceeded = errors.New("it took longer than it may")
+var errBudgetExceeded = errors.New("it exceeded its time")
 
 // Options say how to run.
 type Options struct {
@@ -35,17 +35,17 @@ type Options struct {
 	Rounds int
 	// Cases limits the run to cases whose name contains the text.
 	Cases string
-	// Out gets a line for each sample.
+	// Out receives a line for each sample.
 	Out io.Writer
-	// Budget bounds the run: each case gets one round whatever it takes, a further one only if there is time for another
-	// that takes as long as its last. No sample outlasts the budget. 0 means no bound.
+	// Budget bounds the run: each case gets one round, and further ones only if there is time for a round as long as its
+	// last. No sample outlasts the budget. 0 means no bound.
 	Budget time.Duration
 	// Profile is a directory for a CPU and a heap profile of each variant; empty means none.
 	Profile string
 }
 
-// Run measures a benchmark. A variant that fails is left out and the reason kept; an error is returned only if nothing
-// can be measured, or ctx ended. If ctx ended, the data are what was measured until then.
+// Run measures a benchmark. It omits a variant that fails and stores the reason; it returns an error only if nothing can
+// be measured, or if ctx ended, with the data measured until then.
 func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	data := &Data{Name: b.Name, Title: b.Title, About: b.About, Axis: b.Axis,
 		Machine: ThisMachine(), Versions: Versions(ctx)}
@@ -60,7 +60,7 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run benchmark %q: %w", b.Name, err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // what is left lies in the temporary directory
+	defer os.RemoveAll(dir) //nolint:errcheck // it is in the temporary directory
 	options.Paths.Dir = dir
 	began := time.Now()
 	place := &Environment{}
@@ -82,7 +82,7 @@ func Run(ctx context.Context, b Benchmark, options Options) (*Data, error) {
 	return data, nil
 }
 
-// interleave takes a round of each case, then the next: a machine that is busy for a while is so for all of them.
+// interleave runs a round of each case, then the next, so that a busy machine affects all of them alike.
 func interleave(ctx context.Context, b Benchmark, options Options, env map[string]string, began time.Time) []CaseData {
 	var runners []*runner
 	for i := range b.Cases {
@@ -112,7 +112,7 @@ type runner struct {
 	env       map[string]string
 	benchmark string
 	c         *Case
-	began     time.Time // when the benchmark did
+	began     time.Time // of the benchmark
 	rounds    int
 	took      time.Duration // the last round
 	result    CaseData
@@ -130,7 +130,7 @@ func newRunner(benchmark string, c *Case, options Options, env map[string]string
 	return r
 }
 
-// hasTime says whether a round is to be taken. Having said no it does not change its mind.
+// hasTime reports whether another round is to be run. Once false, it stays false.
 func (r *runner) hasTime(round int) bool {
 	if round >= r.rounds {
 		return false
@@ -138,7 +138,7 @@ func (r *runner) hasTime(round int) bool {
 	if round == 0 || r.options.Budget == 0 || time.Since(r.began)+r.took <= r.options.Budget {
 		return true
 	}
-	fmt.Fprintf(r.options.Out, "%s / %s: %d of %d rounds, there is no time for more\n", r.benchmark, r.c.Name, round, r.rounds)
+	fmt.Fprintf(r.options.Out, "%s / %s: %d of %d rounds, no time for more\n", r.benchmark, r.c.Name, round, r.rounds)
 	r.rounds = round
 	return false
 }
@@ -155,7 +155,7 @@ func (r *runner) timeout() time.Duration {
 	return min(timeout, max(minTimeout, r.options.Budget-time.Since(r.began)))
 }
 
-// run takes one round. A variant that failed is not tried again.
+// run runs one round. A variant that failed is not run again.
 func (r *runner) run(ctx context.Context, round int) {
 	began := time.Now()
 	for turn := range r.c.Variants {
@@ -165,7 +165,7 @@ func (r *runner) run(ctx context.Context, round int) {
 		}
 		sample, err := r.sample(ctx, variant, round)
 		if err != nil && ctx.Err() != nil {
-			return // somebody ends the run: that says nothing about the variant
+			return // the run is stopped: that is no failure of the variant
 		}
 		if err != nil {
 			r.result.Failed[variant] = err.Error()
@@ -188,8 +188,8 @@ func (r *runner) print(sample *SampleData) {
 	fmt.Fprintf(r.options.Out, "%s load %.1f\n", line, sample.Load)
 }
 
-// cleanupTime is how long a sample that is told to end may take to clear its Pods, mounts and links away. One that is killed
-// in the middle leaves them on the machine.
+// cleanupTime is how long a sample that is stopped may take to remove its Pods, mounts and links. A sample that is killed
+// leaves them on the machine.
 const cleanupTime = 3 * time.Minute
 
 // sample takes one sample in a process of its own.

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// benchmark has one variant of each fate; a sample tells the process that took it.
+// benchmark has one variant of each outcome; a sample has the process ID that took it.
 func benchmark() harness.Benchmark {
 	run := func(values ...string) func(context.Context, *harness.Sample) error {
 		return func(_ context.Context, s *harness.Sample) error {
@@ -109,7 +109,7 @@ func TestBudget(t *testing.T) {
 	require.Len(t, data.Cases, 2)
 	require.Len(t, data.Cases[0].Values("good", "pid"), 1)
 	require.NotEmpty(t, data.Cases[1].Failed["fails"], "the second case had its round too")
-	require.Equal(t, 1, strings.Count(out.String(), "fates / case: 1 of 3 rounds, there is no time for more"))
+	require.Equal(t, 1, strings.Count(out.String(), "fates / case: 1 of 3 rounds, no time for more"))
 }
 
 // TestInterrupted: what a run took before it was ended is there, and a variant whose turn did not come has not failed.

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Summary tells what a set of values is like.
+// Summary describes a set of values.
 type Summary struct {
 	Count            int
 	Min, Median, Max float64

@@ -14,8 +14,8 @@ import (
 
 const (
 	width     = 820.0
-	labels    = 300.0 // room for the names of variants, left of the bars
-	values    = 120.0 // room for the numbers, right of the bars
+	labels    = 300.0 // space for the names of variants, left of the bars
+	values    = 120.0 // space for the numbers, right of the bars
 	barStep   = 24.0
 	barHeight = 15.0
 	style     = `<style>

@@ -14,10 +14,10 @@ import (
 
 const head = `# Benchmarks
 
-Berth beside the software that it stands in for: the same work, on the same machine, in the same run. Each sample is a
-process of its own, and the variants take turns. A cell is the median of the samples, and in brackets the lowest and the
-highest. *Ratio* is Berth's median divided by the other's; the *target* is what the project asks of itself. The machine
-may have been busy with other things: the load average at each sample is kept, and its range stands with each table.
+Berth compared with the software that it replaces: the same work, on the same machine, in the same run. Each sample is a
+process of its own, and the variants alternate. A cell is the median of the samples, and in brackets the lowest and the
+highest. *Ratio* is Berth's median divided by the other's; the *target* is the project's own goal. The machine may have
+been busy with other things: the load average at each sample is stored, and its range is below each table.
 
 This file and the plots are generated from [benchmarks/](benchmarks/) by ` + "`make bench`" + ` (` +
 	"`make bench-NAME`" + ` for one of them).
@@ -97,7 +97,7 @@ func writeCase(text *strings.Builder, c *harness.CaseData) {
 	}
 }
 
-// rounds says how many samples the medians are of.
+// rounds returns the number of samples of the medians.
 func rounds(c *harness.CaseData) string {
 	most := 0
 	for _, s := range c.Samples {
@@ -125,7 +125,7 @@ func cell(c *harness.CaseData, variant string, metric harness.Metric) string {
 	return fmt.Sprintf("%s (%s to %s)", number(s.Median), number(s.Min), number(s.Max))
 }
 
-// ratios are those of ours to each of the others, in their order.
+// ratios are those of Berth to each of the others, in their order.
 func ratios(c *harness.CaseData, metric string) string {
 	var all []string
 	for _, other := range c.Variants[1:] {

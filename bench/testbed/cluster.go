@@ -17,7 +17,7 @@ const envCluster = "BERTH_BENCH_CLUSTER"
 // NodeName is the name of the one node.
 const NodeName = "bench"
 
-// Cluster is a control plane and a container runtime without a kubelet, as samples see it.
+// Cluster is a control plane and a container runtime without a kubelet, as samples use it.
 type Cluster struct {
 	// Bin holds Berth's programs, Dir the cluster's files.
 	Bin, Dir string
@@ -28,7 +28,7 @@ type Cluster struct {
 	RuntimePID int
 	// Network is the cluster's.
 	Network Network
-	// Image is an image whose program does nothing and ends when told to.
+	// Image is an image whose program does nothing and ends on a signal.
 	Image string
 	// CgroupRoot is the cgroup below which all Pods lie.
 	CgroupRoot string
@@ -50,7 +50,7 @@ func ClusterFromEnv() (*Cluster, error) {
 	return &c, nil
 }
 
-// Running is a cluster with what belongs to it.
+// Running is a cluster with the functions that stop it.
 type Running struct {
 	Cluster
 	stops []func() error
@@ -82,7 +82,7 @@ func StartCluster(ctx context.Context, bin, dir string, network Network) (_ *Run
 	return r, nil
 }
 
-// Env is what samples find the cluster by.
+// Env returns the environment by which samples find the cluster.
 func (r *Running) Env() (map[string]string, error) {
 	text, err := json.Marshal(r.Cluster)
 	if err != nil {
@@ -91,7 +91,7 @@ func (r *Running) Env() (map[string]string, error) {
 	return map[string]string{envCluster: string(text)}, nil
 }
 
-// Stop takes everything down, the last first.
+// Stop stops everything in reverse order.
 func (r *Running) Stop() error {
 	var errs []error
 	for i := len(r.stops) - 1; i >= 0; i-- {

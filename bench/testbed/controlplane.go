@@ -26,7 +26,7 @@ type ControlPlane struct {
 	DataDir string
 }
 
-// Network is what of the machine's network a cluster uses.
+// Network is the part of the machine's network that a cluster uses.
 type Network struct {
 	// PodCIDR, ServiceCIDR are ranges that nothing else here uses.
 	PodCIDR, ServiceCIDR string
@@ -34,7 +34,7 @@ type Network struct {
 	Gateway string
 }
 
-// Missing tells which of the programs are not in the directory.
+// Missing returns an error text if one of the programs is missing in the directory.
 func Missing(bin string, programs ...string) string {
 	for _, program := range programs {
 		if _, err := os.Stat(filepath.Join(bin, program)); err != nil {
@@ -93,7 +93,7 @@ func Client(kubeconfig string) (kubernetes.Interface, *rest.Config, error) {
 		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.QPS = -1
-	config.ContentType = runtime.ContentTypeProtobuf // what measures must cost little
+	config.ContentType = runtime.ContentTypeProtobuf // the measuring itself must cost little
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Runtime is a connection to a container runtime, for the floor under every kubelet: the calls that a Pod needs, one
+// Runtime is a connection to a container runtime, for the baseline of every kubelet: the calls that a Pod needs, one
 // after the other, and nothing else.
 type Runtime struct {
 	runtimeapi.RuntimeServiceClient
@@ -42,12 +42,12 @@ func (r *Runtime) Create(ctx context.Context, c *Cluster, name string, hostNetwo
 		Network: network, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD,
 	}
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "floor"},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "baseline"},
 		Hostname:     hostname,
-		LogDirectory: c.Dir + "/floor-logs/" + name,
+		LogDirectory: c.Dir + "/baseline-logs/" + name,
 		DnsConfig:    &runtimeapi.DNSConfig{},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: c.CgroupRoot + "/floor-" + name,
+			CgroupParent: c.CgroupRoot + "/baseline-" + name,
 			// Every kubelet has to ask for the profile, and for a sandbox it is a good part of what the call costs.
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces,
@@ -100,7 +100,7 @@ func (r *Runtime) remove(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// RuntimeVersion tells what the runtime calls itself.
+// RuntimeVersion returns name and version of the runtime.
 func (r *Runtime) RuntimeVersion(ctx context.Context) (string, error) {
 	version, err := r.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {

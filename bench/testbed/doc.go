@@ -1,3 +1,3 @@
 // Package testbed starts what benchmarks on a real cluster need: a control plane, a container runtime, Berth's kubelet or
-// the one of Kubernetes, a scene in which Pods may be made, and direct calls to the container runtime.
+// that of Kubernetes, a test node for Pods, and direct calls to the container runtime.
 package testbed

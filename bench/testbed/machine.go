@@ -39,7 +39,7 @@ type machine struct {
 	bridge netlink.Link
 }
 
-// startMachine makes the bridge, starts containerd and gives it the image.
+// startMachine creates the bridge, starts containerd and imports the image.
 func startMachine(ctx context.Context, bin, dir string, network Network) (_ *machine, err error) {
 	// Sockets' paths have to be short.
 	run, err := os.MkdirTemp("/run", "bench-")
@@ -141,7 +141,7 @@ func (m *machine) addImage(ctx context.Context, bin string) error {
 	return store.Ensure(ctx, image)
 }
 
-// stop takes everything off the machine again.
+// stop removes everything from the machine.
 func (m *machine) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
@@ -163,7 +163,7 @@ func (m *machine) stop() error {
 	return errors.Join(errs...)
 }
 
-// removeSandboxes ends all Pods of a container runtime.
+// removeSandboxes removes all Pods of a container runtime.
 func removeSandboxes(ctx context.Context, endpoint string) error {
 	runtime, err := Dial(endpoint)
 	if err != nil {

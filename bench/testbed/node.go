@@ -18,7 +18,7 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// Kubelet says whose kubelet a node runs.
+// Kubelet is the kubelet that a node runs.
 type Kubelet string
 
 // The kubelets.
@@ -39,10 +39,10 @@ const devicePlugins = "/var/lib/kubelet/device-plugins"
 type Node struct {
 	*Process
 	client              kubernetes.Interface
-	removeDevicePlugins bool // devicePlugins was not there when the kubelet was started
+	removeDevicePlugins bool // it did not exist before the kubelet was started
 }
 
-// Stop ends the kubelet and removes what it left outside of its directory.
+// Stop stops the kubelet and removes what it left outside of its directory.
 func (n *Node) Stop() error {
 	err := n.Process.Stop()
 	if !n.removeDevicePlugins {
@@ -51,7 +51,7 @@ func (n *Node) Stop() error {
 	if gone := os.RemoveAll(devicePlugins); gone != nil {
 		return errors.Join(err, fmt.Errorf("remove the kubelet's register of devices: %w", gone))
 	}
-	_ = os.Remove(filepath.Dir(devicePlugins)) // stays if somebody else has put something there
+	_ = os.Remove(filepath.Dir(devicePlugins)) // it stays if it is not empty
 	return err
 }
 
@@ -59,7 +59,7 @@ func (n *Node) Stop() error {
 func StartNode(ctx context.Context, c *Cluster, kubelet Kubelet, client kubernetes.Interface) (*Node, error) {
 	err := client.CoreV1().Nodes().Delete(ctx, NodeName, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("delete the node of before: %w", err)
+		return nil, fmt.Errorf("delete the previous Node: %w", err)
 	}
 	argv, err := kubeletCommand(c, kubelet)
 	if err != nil {

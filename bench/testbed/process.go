@@ -18,7 +18,7 @@ import (
 
 const stopTimeout = 20 * time.Second
 
-// Process is a program that the rig started.
+// Process is a program that the test bed has started.
 type Process struct {
 	// PID is its process id.
 	PID int
@@ -83,11 +83,11 @@ func (p *Process) run(cmd *exec.Cmd, log *os.File, out io.Reader, line func(stri
 	p.err = errors.Join(cmd.Wait(), log.Close())
 }
 
-// Stop asks the program to end, waits, and kills it if it does not.
+// Stop stops the program, and kills it if it does not end.
 func (p *Process) Stop() error {
 	p.cancel()
 	<-p.ended
-	return nil // how it ended is of no interest once it was asked to
+	return nil // its exit code does not matter after a stop
 }
 
 // earlyExit returns an error if the program has ended.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ignoredDone is a context whose end nobody may wait for: when it is noticed is a matter of luck.
+// ignoredDone is a context that must not be waited for.
 type ignoredDone struct {
 	context.Context
 	t *testing.T
@@ -19,9 +19,8 @@ func (u ignoredDone) Done() <-chan struct{} {
 	return u.Context.Done()
 }
 
-// TestAProcessOutlivesItsContext is what lets a benchmark that is broken off clear away its Pods: by the runtime that
-// runs them.
-func TestAProcessOutlivesItsContext(t *testing.T) {
+// TestProcessOutlivesItsContext: a benchmark that is interrupted needs the runtime to remove its Pods.
+func TestProcessOutlivesItsContext(t *testing.T) {
 	const script = `trap 'echo asked to end; exit' TERM; trap 'echo alive' USR1; echo up; while :; do sleep 1000 & wait $!; done`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

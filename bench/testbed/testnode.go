@@ -17,8 +17,8 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-// TestNode is a node with a namespace of the sample's own, in which Pods may be made, and what else the Pods need: the same
-// for both kubelets, in this process.
+// TestNode is a node with a namespace for the Pods of one sample and with what else the Pods need, which is the same for
+// both kubelets and runs in this process.
 type TestNode struct {
 	Cluster   *Cluster
 	Client    kubernetes.Interface
@@ -27,7 +27,7 @@ type TestNode struct {
 	stops     []func() error
 }
 
-// StartTestNode starts the kubelet, and makes the namespace with one ConfigMap. The caller closes the scene.
+// StartTestNode starts the kubelet, and creates the namespace with one ConfigMap. The caller closes the node.
 func StartTestNode(ctx context.Context, which Kubelet, settings *corev1.ConfigMap) (_ *TestNode, err error) {
 	cluster, err := ClusterFromEnv()
 	if err != nil {
@@ -72,10 +72,10 @@ func (s *TestNode) waitServiceAccount(ctx context.Context) error {
 	return nil
 }
 
-// Defer has stop called when the scene closes, before what was handed over earlier.
+// Defer registers a function that Close calls, the last one first.
 func (s *TestNode) Defer(stop func() error) { s.stops = append(s.stops, stop) }
 
-// RunInBackground runs something until the scene closes.
+// RunInBackground calls run; Close cancels its context.
 func (s *TestNode) RunInBackground(ctx context.Context, run func(context.Context) error) {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -86,7 +86,7 @@ func (s *TestNode) RunInBackground(ctx context.Context, run func(context.Context
 	})
 }
 
-// EnsureClass makes a StorageClass, unless an earlier sample did.
+// EnsureClass creates a StorageClass, unless an earlier sample did.
 func (s *TestNode) EnsureClass(ctx context.Context, class *storagev1.StorageClass) error {
 	_, err := s.Client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -95,7 +95,7 @@ func (s *TestNode) EnsureClass(ctx context.Context, class *storagev1.StorageClas
 	return nil
 }
 
-// StartLocalProvisioner makes the class of local directories and runs its provisioner.
+// StartLocalProvisioner creates the class of local directories and runs its provisioner.
 func (s *TestNode) StartLocalProvisioner(ctx context.Context) error {
 	if err := s.EnsureClass(ctx, local.StorageClass()); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *TestNode) StartLocalProvisioner(ctx context.Context) error {
 	return nil
 }
 
-// Close takes the scene down, the last first.
+// Close stops everything in reverse order.
 func (s *TestNode) Close() error {
 	var errs []error
 	for i := len(s.stops) - 1; i >= 0; i-- {

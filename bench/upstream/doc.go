@@ -1,3 +1,3 @@
-// Package upstream pins what Berth's node agent is measured against, the kubelet of Kubernetes, as a module of its own
+// Package upstream pins the kubelet of Kubernetes, with which Berth's is compared, as a module of its own
 // so that it is built with the versions of libraries that it was released with.
 package upstream

@@ -1,3 +1,3 @@
-// Package attachdetach sets Berth's attach/detach reconciler beside the one of Kubernetes, both with their own worlds
+// Package attachdetach compares Berth's attach/detach reconciler with the one of Kubernetes, both with their own caches
 // and executors, and a plugin that attaches at once.
 package attachdetach

@@ -1,3 +1,3 @@
-// Package client sets a read through Berth's client, which also shows the writes that the cache has not seen, beside a
-// bare read of the informer's cache.
+// Package client compares a read through Berth's client, which also returns writes that the cache does not have yet, with
+// a read of the informer's cache.
 package client

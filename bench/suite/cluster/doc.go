@@ -1,2 +1,2 @@
-// Package cluster measures how long `berth up` takes to a ready node, and what its processes weigh.
+// Package cluster measures how long `berth up` takes to a ready node, and how much memory its processes use.
 package cluster

@@ -1,3 +1,3 @@
-// Package expect sets Berth's expectations store beside the one of Kubernetes' own controllers,
+// Package expect compares Berth's expectations store with the one of Kubernetes' own controllers,
 // UIDTrackingControllerExpectations.
 package expect

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-dev/berth/bench/testbed"
 )
 
-// runBaseline calls the container runtime as a kubelet would have to.
+// runBaseline makes the calls to the container runtime that a kubelet has to make.
 func runBaseline(ctx context.Context, sample *harness.Sample, p plan) error {
 	cluster, err := testbed.ClusterFromEnv()
 	if err != nil {
@@ -22,7 +22,7 @@ func runBaseline(ctx context.Context, sample *harness.Sample, p plan) error {
 	if err != nil {
 		return err
 	}
-	defer runtime.Close() //nolint:errcheck // all its calls have been answered
+	defer runtime.Close() //nolint:errcheck // all its calls have ended
 	f := baselineRun{cluster: cluster, runtime: runtime, plan: p}
 	if err := f.one(ctx, "warm", &results{}); err != nil {
 		return err
@@ -58,7 +58,7 @@ type baselineRun struct {
 }
 
 func (f *baselineRun) create(ctx context.Context, name string) (*testbed.RuntimePod, error) {
-	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("floor-%d-%s", os.Getpid(), name), f.plan.hostNetwork)
+	return f.runtime.Create(ctx, f.cluster, fmt.Sprintf("baseline-%d-%s", os.Getpid(), name), f.plan.hostNetwork)
 }
 
 func (f *baselineRun) one(ctx context.Context, name string, r *results) error {
@@ -68,7 +68,7 @@ func (f *baselineRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.ready = append(r.ready, harness.Milliseconds(time.Since(began)))
-	if err := harness.Pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, deleteDelay); err != nil {
 		return err
 	}
 	began = time.Now()
@@ -76,10 +76,10 @@ func (f *baselineRun) one(ctx context.Context, name string, r *results) error {
 		return err
 	}
 	r.gone = append(r.gone, harness.Milliseconds(time.Since(began)))
-	return harness.Pause(ctx, settleTime)
+	return harness.Pause(ctx, deleteDelay)
 }
 
-// all does the calls of all Pods at once; those of one Pod follow each other.
+// all makes the calls for all Pods at once; those for one Pod follow each other.
 func (f *baselineRun) all(ctx context.Context, r *results) error {
 	pods := make([]*testbed.RuntimePod, f.plan.count)
 	began := time.Now()
@@ -93,7 +93,7 @@ func (f *baselineRun) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
-	if err := harness.Pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, deleteDelay); err != nil {
 		return err
 	}
 	began = time.Now()
@@ -102,7 +102,7 @@ func (f *baselineRun) all(ctx context.Context, r *results) error {
 	return err
 }
 
-// each does something for all Pods at once and tells when each was done, counted from the beginning of all.
+// each calls do for all Pods at once and returns when each call ended, counted from the start of all.
 func (f *baselineRun) each(do func(i int) error) ([]float64, error) {
 	var (
 		times = make([]float64, f.plan.count)

@@ -56,7 +56,7 @@ func Benchmark() harness.Benchmark {
 func Idle() harness.Benchmark {
 	b := harness.Benchmark{
 		Name: "idle", Title: "Idle node", Axis: "Pods", Budget: 7 * time.Minute,
-		About: "A node whose Pods all run and whose objects nobody changes, looked at for 30 s after it has come to rest:" +
+		About: "A node whose Pods all run and whose objects do not change, measured for 30 s after its start is over:" +
 			" CPU of the kubelet and of containerd, which the kubelet keeps busy, and the kubelet's resident memory; *private*" +
 			" is what of it is not the program's own file.",
 		Missing: missing,

@@ -1,4 +1,3 @@
-// Package pod sets Berth's kubelet beside Kubernetes' own, and both beside the floor: the same calls to the container
-// runtime with nothing around them. It measures how fast Pods come and go, and what a node costs that has nothing to
-// do.
+// Package pod compares Berth's kubelet with Kubernetes' own, and both with the baseline: the same calls to the container
+// runtime with nothing around them. It measures how fast Pods start and stop, and what an idle node costs.
 package pod

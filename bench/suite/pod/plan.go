@@ -11,20 +11,20 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-// plan says which Pods a sample makes.
+// plan describes the Pods of a sample.
 type plan struct {
 	count int
-	// hostNetwork leaves the Pods in the machine's own network.
+	// hostNetwork runs the Pods in the machine's own network.
 	hostNetwork bool
-	// together makes them all at once instead of each when the one before is gone.
+	// together creates them all at once instead of one after the other.
 	together bool
-	// stateful gives each a claim, and leaves it to the scheduler.
+	// stateful gives each Pod a claim, and the scheduler selects its node.
 	stateful bool
 }
 
 const configMap = "settings"
 
-// namespaced are the objects of a sample's namespace that Pods use.
+// settings returns the ConfigMap that the Pods of a sample use.
 func settings() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMap}, Data: map[string]string{"key": "value"}}
 }

@@ -15,19 +15,19 @@ import (
 
 const (
 	creators = 16
-	// settleTime passes between a Pod's being ready and its end. A process that has only just been started may not have
-	// its signal handler yet; it would then end with the grace period, which is not what is measured.
-	settleTime = 200 * time.Millisecond
+	// deleteDelay is the time between ready and deletion of a Pod. A process that has just started may not have its signal
+	// handler yet and would stop only after the grace period, which is not what is measured.
+	deleteDelay = 200 * time.Millisecond
 )
 
-// fixture is where a sample's Pods are, and the watch that tells of them.
+// fixture is the test node of a sample with a watch of its Pods.
 type fixture struct {
 	*testbed.TestNode
 	plan  plan
 	watch *watcher
 }
 
-// newFixture starts the kubelet and makes what the Pods need.
+// newFixture starts the kubelet and creates what the Pods need.
 func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (_ *fixture, err error) {
 	base, err := testbed.StartTestNode(ctx, which, settings())
 	if err != nil {
@@ -51,7 +51,7 @@ func newFixture(ctx context.Context, which testbed.Kubelet, p plan) (_ *fixture,
 	return s, nil
 }
 
-// create makes a Pod and returns when it was asked for.
+// create creates a Pod and returns the time of the request.
 func (s *fixture) create(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
 	if s.plan.stateful {
@@ -67,7 +67,7 @@ func (s *fixture) create(ctx context.Context, name string) (time.Time, error) {
 	return began, nil
 }
 
-// remove deletes a Pod and returns when that was asked for.
+// remove deletes a Pod and returns the time of the request.
 func (s *fixture) remove(ctx context.Context, name string) (time.Time, error) {
 	began := time.Now()
 	if err := s.Client.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
@@ -92,7 +92,7 @@ func run(ctx context.Context, sample *harness.Sample, which testbed.Kubelet, p p
 }
 
 func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
-	// The first Pod of a kubelet finds nothing warm; it is not counted.
+	// The first Pod of a kubelet is slower; it is not counted.
 	if err := s.one(ctx, "warm", &results{}); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *fixture) measure(ctx context.Context, sample *harness.Sample) error {
 	return nil
 }
 
-// one makes a Pod, waits until it is ready, deletes it and waits until it is gone.
+// one creates a Pod, waits until it is ready, deletes it and waits until it is gone.
 func (s *fixture) one(ctx context.Context, name string, r *results) error {
 	began, err := s.create(ctx, name)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *fixture) one(ctx context.Context, name string, r *results) error {
 	if err != nil {
 		return err
 	}
-	if err := harness.Pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, deleteDelay); err != nil {
 		return err
 	}
 	deleted, err := s.remove(ctx, name)
@@ -146,10 +146,10 @@ func (s *fixture) one(ctx context.Context, name string, r *results) error {
 	}
 	r.ready = append(r.ready, harness.Milliseconds(ready.Sub(began)))
 	r.gone = append(r.gone, harness.Milliseconds(gone.Sub(deleted)))
-	return harness.Pause(ctx, settleTime) // what a kubelet does after the object is gone is no part of the next Pod's start
+	return harness.Pause(ctx, deleteDelay) // what a kubelet does after the object is gone is no part of the next Pod's start
 }
 
-// all makes all Pods at once, and when all are ready deletes all at once.
+// all creates all Pods at once, and deletes all at once when all are ready.
 func (s *fixture) all(ctx context.Context, r *results) error {
 	began := time.Now()
 	var err error
@@ -157,7 +157,7 @@ func (s *fixture) all(ctx context.Context, r *results) error {
 		return err
 	}
 	r.allReady = time.Since(began)
-	if err := harness.Pause(ctx, settleTime); err != nil {
+	if err := harness.Pause(ctx, deleteDelay); err != nil {
 		return err
 	}
 	began = time.Now()
@@ -168,7 +168,7 @@ func (s *fixture) all(ctx context.Context, r *results) error {
 	return nil
 }
 
-// each does something to all Pods and waits for what follows; it returns how long that took for each.
+// each calls do for all Pods and waits for the state that follows; it returns how long that took for each.
 func (s *fixture) each(
 	ctx context.Context, do func(context.Context, string) (time.Time, error), what state,
 ) ([]float64, error) {
@@ -197,7 +197,7 @@ func (s *fixture) each(
 	return times, errs
 }
 
-// report gives the times to the sample.
+// report sets the metrics of the sample.
 func report(sample *harness.Sample, p plan, r *results) {
 	sample.Keep("create to ready", r.ready)
 	sample.Keep("delete to gone", r.gone)

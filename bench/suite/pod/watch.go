@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// state is a point in a Pod's life.
+// state is a state of a Pod.
 type state int
 
 const (
@@ -22,7 +22,7 @@ const (
 	states
 )
 
-// watcher tells when Pods reached their states.
+// watcher records when Pods reach their states.
 type watcher struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -31,7 +31,7 @@ type watcher struct {
 	seen map[string]*[states]milestone
 }
 
-// milestone is the moment of a state.
+// milestone is the time when a state was reached.
 type milestone struct {
 	at      time.Time // valid once reached is closed
 	reached chan struct{}
@@ -75,7 +75,7 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// milestones are those of a Pod. The caller holds mu.
+// milestones returns those of a Pod. The caller holds mu.
 func (w *watcher) milestones(name string) *[states]milestone {
 	marks, known := w.seen[name]
 	if !known {
@@ -98,7 +98,7 @@ func (w *watcher) reach(name string, what state, at time.Time) {
 	}
 }
 
-// until waits until the Pod has reached the state and tells when that was.
+// until waits until the Pod has reached the state and returns the time of that.
 func (w *watcher) until(ctx context.Context, name string, what state) (time.Time, error) {
 	w.mu.Lock()
 	m := &w.milestones(name)[what]

@@ -68,12 +68,12 @@ func Benchmark() harness.Benchmark {
 	}
 }
 
-// Idle measures a provisioner that has nothing to do. It is apart from the other, because its claims would slow that: they
-// stay until the control plane goes.
+// Idle measures an idle provisioner. It is a benchmark of its own because its claims would slow the other one: they stay
+// until the control plane stops.
 func Idle() harness.Benchmark {
 	return harness.Benchmark{
 		Name: "claims", Title: "Idle provisioner", Budget: 10 * time.Minute,
-		About: "A provisioner with 10,000 claims that are bound and that nobody changes, looked at for a minute, in a process" +
+		About: "A provisioner with 10,000 bound claims that do not change, measured for a minute, in a process" +
 			" of its own.",
 		Missing: missing, Setup: setUp,
 		Cases: []harness.Case{{

@@ -1,3 +1,3 @@
-// Package provision sets Berth's dynamic provisioning beside sig-storage-lib-external-provisioner, the library of
-// nearly all provisioners there are, on a real control plane.
+// Package provision compares Berth's dynamic provisioning with sig-storage-lib-external-provisioner, the library of nearly
+// all provisioners, on a real control plane.
 package provision

@@ -47,7 +47,7 @@ func newFixture(ctx context.Context, client kubernetes.Interface, name string) (
 
 func (p *fixture) provisioner() string { return "example.com/" + p.name }
 
-// create creates so many claims and tells when each was.
+// create creates that many claims and returns the time of each request.
 func (p *fixture) create(ctx context.Context, count int) (map[string]time.Time, error) {
 	var (
 		mu    sync.Mutex // guards began and errs
@@ -88,7 +88,7 @@ func (p *fixture) claim(name string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// watchBound tells when each claim became bound, until so many are. It can be limited to one name.
+// watchBound returns when each claim became bound, once that many are. It can be limited to one name.
 func (p *fixture) watchBound(ctx context.Context, count int, only ...string) (map[string]time.Time, error) {
 	var selector string
 	for _, name := range only {
@@ -155,11 +155,11 @@ func measure(ctx context.Context, s *harness.Sample, count int, limited bool, ru
 	done := make(chan error, 1)
 	go func() { done <- run(running, own, p.provisioner()) }()
 	defer stop()
-	// One claim first: when it is bound, the informers have synced and the provisioner works.
+	// Once the first claim is bound, the informers have synced and the provisioner works.
 	if err := p.warm(ctx, "warm"); err != nil {
 		return err
 	}
-	// Its last writes come a little later, and are none of the others'.
+	// Its last writes come a little later and must not be counted.
 	if err := counted.waitQuiet(ctx); err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (p *fixture) bindAll(ctx context.Context, s *harness.Sample, count int, cou
 	return nil
 }
 
-// finish waits for an engine that was told to stop; the library does not always end.
+// finish waits for an engine that was stopped; the library does not always end.
 func finish(done <-chan error) error {
 	timer := time.NewTimer(5 * time.Second)
 	defer timer.Stop()

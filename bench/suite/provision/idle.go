@@ -44,7 +44,7 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	done := make(chan error, 1)
 	switch filled, err := newFixture(ctx, client, idleNamespace); {
 	case err == nil:
-		// The first sample fills the place for all; the claims stay until the control plane goes.
+		// The first sample creates the claims for all; they stay until the control plane stops.
 		if err := filled.fill(ctx); err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func idle(ctx context.Context, s *harness.Sample, run engine) error {
 	return finish(done)
 }
 
-// fill has the claims made and bound, by Berth.
+// fill creates the claims, which Berth binds.
 func (p *fixture) fill(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -90,7 +90,7 @@ func (p *fixture) fill(ctx context.Context) error {
 	return errors.Join(err, finish(done))
 }
 
-// checkFull returns an error if the sample that had to fill the place did not end doing so.
+// checkFull returns an error if the sample that had to create the claims did not complete.
 func (p *fixture) checkFull(ctx context.Context) error {
 	list, err := p.client.CoreV1().PersistentVolumeClaims(p.name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *fixture) checkFull(ctx context.Context) error {
 		}
 	}
 	if bound < idleClaims {
-		return fmt.Errorf("there are %d bound claims of %d: an earlier sample was cut off while it made them", bound, idleClaims)
+		return fmt.Errorf("there are %d bound claims of %d: an earlier sample was interrupted while it created them", bound, idleClaims)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-dev/berth/bench/harness"
 )
 
-// remove deletes the class, the claims and their volumes, and returns when they are gone: released volumes that nobody
+// remove deletes the class, the claims and their volumes, and returns when they are gone: released volumes that no controller
 // deletes would be looked at by kube-controller-manager every 15 s, during the samples that follow.
 func (p *fixture) remove(ctx context.Context) error {
 	claims := p.client.CoreV1().PersistentVolumeClaims(p.name)
@@ -36,7 +36,7 @@ func (p *fixture) remove(ctx context.Context) error {
 	return p.removeVolumes(ctx)
 }
 
-// removeVolumes deletes the class's volumes. Nobody holds their data, so their finalizers have nothing to wait for.
+// removeVolumes deletes the class's volumes. They have no data, so their finalizers have nothing to wait for.
 func (p *fixture) removeVolumes(ctx context.Context) error {
 	volumes := p.client.CoreV1().PersistentVolumes()
 	list, err := volumes.List(ctx, metav1.ListOptions{})

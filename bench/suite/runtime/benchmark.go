@@ -22,7 +22,7 @@ const (
 	queuedKeys = 1_000_000
 	mixedKeys  = 10_000
 	mixedLive  = 1_000
-	settleEach = 1_000 // so that no buffer grows to the size of the queue
+	flushEach  = 1_000 // so that no buffer grows to the size of the queue
 )
 
 // Benchmark measures the runtime.
@@ -185,7 +185,7 @@ func memory(ctx context.Context, s *harness.Sample, run engine) error {
 				before := harness.HeapInUse()
 				meter := harness.StartMeter()
 				for i, k := range all[workers:] {
-					if add.live(k); i%settleEach == 0 {
+					if add.live(k); i%flushEach == 0 {
 						add.flush()
 					}
 				}
@@ -214,7 +214,7 @@ func heldKeys([]key) {}
 
 var errNow = errors.New("not this time")
 
-// mixed measures how long live events wait while an initial list is worked off.
+// mixed measures how long live events wait while an initial list is processed.
 func mixed(ctx context.Context, s *harness.Sample, run engine) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

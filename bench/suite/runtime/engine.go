@@ -83,7 +83,7 @@ type berthEnqueuer struct {
 func (s berthEnqueuer) live(k key)       { s.to.Add(reconcile.Request{NamespacedName: k}) }
 func (s berthEnqueuer) background(k key) { s.to.AddBackground(reconcile.Request{NamespacedName: k}) }
 
-// settle does nothing: adding a key puts it into its place.
+// flush does nothing: adding a key puts it into its position.
 func (s berthEnqueuer) flush() {}
 
 // runControllerRuntime is controller-runtime, with the queue that it uses by default or with its older one.
@@ -130,5 +130,5 @@ func (s controllerRuntimeEnqueuer) background(k key) {
 	s.queue.Add(request)
 }
 
-// settle counts the keys: before that, the priority queue sorts in those that it has only put aside.
+// flush counts the keys: before that, the priority queue inserts those that it has only buffered.
 func (s controllerRuntimeEnqueuer) flush() { s.queue.Len() }

@@ -13,13 +13,13 @@ const (
 	ours   = "berth"
 	theirs = "kubernetes v1.36.3"
 
-	each      = 15 // Pods of each kind in a sample
-	idlePods  = 100
-	perPod    = 10
-	restTime  = 20 * time.Second // after the last Pod is ready, before anything counts
-	idleTime  = 60 * time.Second
-	settle    = 200 * time.Millisecond // between a Pod's being ready and its end
-	withAdded = "added p50"
+	each        = 15 // Pods of each kind in a sample
+	idlePods    = 100
+	perPod      = 10
+	restTime    = 20 * time.Second // after the last Pod is ready, before anything counts
+	idleTime    = 60 * time.Second
+	deleteDelay = 200 * time.Millisecond // between ready and deletion of a Pod
+	withAdded   = "added p50"
 )
 
 var network = testbed.Network{PodCIDR: "10.221.0.0/24", ServiceCIDR: "10.222.0.0/24", Gateway: "10.221.0.1"}
@@ -33,7 +33,7 @@ func Benchmark() harness.Benchmark {
 			" created together with its Pod, and both go through scheduler and provisioner, as do the Pods that it is" +
 			" compared with. The disk of class berth-loop is provisioned beforehand; what counts is attaching, making the" +
 			" file system, staging and publishing, and *beyond the driver* is what is added less the driver's own call times." +
-			" Idle: 1,000 volumes of 100 Pods, looked at for a minute.",
+			" Idle: 1,000 volumes of 100 Pods, measured for a minute.",
 		Missing: func(site harness.Paths) string {
 			return testbed.Missing(site.Bin, "berth", "berth-controlplane", "containerd", "runc", "images/pause", testbed.UpstreamProgram)
 		},

@@ -118,7 +118,7 @@ func (s *fixture) startDiskControllers(ctx context.Context) error {
 	return nil
 }
 
-// until watches one object's list until one of the events satisfies, and tells when that was.
+// until waits for an event that satisfies the condition and returns its time.
 func until(ctx context.Context, changes watcher, satisfied func(event) bool) (time.Time, error) {
 	defer changes.Stop()
 	for {

@@ -86,7 +86,7 @@ func (s *fixture) one(ctx context.Context, name string, volumes kind) (took, dri
 	if s.meter != nil {
 		driver = harness.Milliseconds(s.meter.total())
 	}
-	if err := harness.Pause(ctx, settle); err != nil {
+	if err := harness.Pause(ctx, deleteDelay); err != nil {
 		return 0, 0, err
 	}
 	if err := s.end(ctx, name); err != nil {
@@ -119,7 +119,7 @@ func (s *fixture) bind(ctx context.Context, name string) error {
 	return nil
 }
 
-// start makes a Pod and tells when it was ready.
+// start creates a Pod and returns when it was ready.
 func (s *fixture) start(ctx context.Context, name string, volumes kind) (time.Time, error) {
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	changes, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})

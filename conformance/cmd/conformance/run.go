@@ -24,10 +24,10 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/suite"
 )
 
-// clusterTimeout bounds the cluster's start and its end.
+// clusterTimeout bounds the start and the stop of the cluster.
 const clusterTimeout = 3 * time.Minute
 
-// run is one whole run; its error is what makes the command fail.
+// run starts a cluster, runs the suite and writes the report. Its error makes the command fail.
 func run(ctx context.Context, o options) (err error) {
 	if o.list != "" {
 		o.expected = o.list
@@ -89,40 +89,40 @@ func runAndReport(ctx context.Context, o options, running *cluster.Cluster, bin,
 	return result.Verdict(complete)
 }
 
-// interruptedReport is the file of the output directory that takes the report of a run that was interrupted.
+// interruptedReport is the file in the output directory for the report of a run that was interrupted.
 const interruptedReport = "interrupted.md"
 
-// interrupted are the options of a run whose suite was interrupted: a part of the specs must not take the place of what a
-// whole run said.
+// interrupted returns the options of a run whose suite was interrupted: its partial report must not replace that of a
+// complete run.
 func (o options) interrupted(cause error, out string) options {
-	logf("interrupted (%s): %s stays as it is", cause, o.report)
+	logf("interrupted (%s): %s is not changed", cause, o.report)
 	o.report = filepath.Join(out, interruptedReport)
 	return o
 }
 
-// kubeletDir is where some specs look for a Pod's volumes, whatever the node's agent says of its directory.
+// kubeletDir is where some specs read a Pod's volumes, whatever the kubelet's own directory is.
 const kubeletDir = "/var/lib/kubelet"
 
-// linkKubelet makes the cluster's own directory appear there, unless something is there already: then those specs fail.
-// The function it returns ends that.
+// linkKubelet links it to the cluster's own directory, unless it exists already: then those specs fail. The function that
+// it returns removes the link.
 func linkKubelet(dir string) (func() error, error) {
-	if to, err := os.Readlink(kubeletDir); err == nil && to == dir { // a run that was killed left it
+	if to, err := os.Readlink(kubeletDir); err == nil && to == dir { // left by a run that was killed
 		return unlinkKubelet, nil
 	}
 	if _, err := os.Lstat(kubeletDir); err == nil {
-		logf("%s belongs to somebody else: specs that look there will fail", kubeletDir)
+		logf("%s exists already: specs that read it will fail", kubeletDir)
 		return func() error { return nil }, nil
 	}
 	if err := os.Symlink(dir, kubeletDir); err != nil {
-		return nil, fmt.Errorf("show the suite the volumes: %w", err)
+		return nil, fmt.Errorf("link the kubelet's directory for the suite: %w", err)
 	}
 	return unlinkKubelet, nil
 }
 
-// unlinkKubelet takes the link away, unless somebody has.
+// unlinkKubelet removes the link if it still exists.
 func unlinkKubelet() error {
 	if err := os.Remove(kubeletDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("take away what showed the suite the volumes: %w", err)
+		return fmt.Errorf("remove the link to the kubelet's directory: %w", err)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (o options) dirs() (bin, out string, err error) {
 	return bin, out, nil
 }
 
-// assemble makes the stand-in images.
+// assemble builds the stub images.
 func assemble(bin, out string) (oci.Layout, error) {
 	own := filepath.Join(bin, "conformance")
 	data, err := os.ReadFile(filepath.Join(own, "upstream-images"))
@@ -170,8 +170,8 @@ func assemble(bin, out string) (oci.Layout, error) {
 	return oci.Open(dir), nil
 }
 
-// serveMirror starts the registry for Pods that pull always, and tells the cluster's containerd of it. The function
-// it returns ends it.
+// serveMirror starts the registry for Pods that pull always, and configures the cluster's containerd for it. The function
+// that it returns stops it.
 func serveMirror(layout oci.Layout, registries string) (func() error, error) {
 	handler, err := mirror.New(layout)
 	if err != nil {
@@ -197,7 +197,7 @@ func serveMirror(layout oci.Layout, registries string) (func() error, error) {
 	return stop, nil
 }
 
-// runSuite runs the specs, and gives up when the cluster ends under them.
+// runSuite runs the specs, and stops them when the cluster ends.
 func runSuite(
 	ctx context.Context, o options, running *cluster.Cluster, focus, bin, out string, expected []string,
 ) (_ suite.Result, err error) {
@@ -240,7 +240,7 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 		Command: "make conformance", Suite: versionLine(filepath.Join(bin, "conformance", "e2e.test"), "--version"),
 		Berth:   strings.TrimPrefix(versionLine(filepath.Join(bin, "berth"), "version"), "berth "),
 		Machine: machine(), Expected: expected, List: filepath.Base(o.expected),
-		Notes: []string{"No image stands in for " + strings.Join(stubimages.Missing(), ", ") + ": specs that use one fail."},
+		Notes: []string{"There are no stub images for " + strings.Join(stubimages.Missing(), ", ") + ": specs that use one fail."},
 	}
 	for _, host := range stubimages.Registries() {
 		header.Hide = append(header.Hide, host+"/")
@@ -268,9 +268,8 @@ func writeReport(o options, result suite.Result, bin string, expected int) error
 	return nil
 }
 
-// replaceFile writes a file anew. Until all of it is written, the one that was there stays. Unlike Berth's internal/atomicfile it
-// takes what is written piece by piece, and leaves the file readable for all, as a report is to be; and the judge, a module
-// of its own, has none of Berth's code in it.
+// replaceFile replaces a file when all of it is written. It is no copy of internal/atomicfile: a report is written piece by
+// piece, is readable for all users, and need not survive a power cut; and this module imports none of Berth's code.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	file, err := os.Create(path + ".new")
 	if err != nil {

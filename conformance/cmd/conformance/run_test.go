@@ -20,7 +20,7 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/cluster"
 )
 
-// specName is the one that the stand-in for the suite has.
+// specName is the one spec of the fake suite.
 const specName = "[sig-node] Pods run"
 
 // newSuiteFixture are the programs of a run whose suite takes until it is interrupted, or, if it is whole, no time at all. They wait
@@ -85,7 +85,7 @@ func requireContent(t *testing.T, path, text string) {
 
 func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 	o, running := newSuiteFixture(t, false)
-	const before = "what a whole run said"
+	const before = "the report of a complete run"
 	writeFile(t, o.report, before)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -106,7 +106,7 @@ func TestAnInterruptedRunLeavesTheReport(t *testing.T) {
 
 func TestAWholeRunReplacesTheReport(t *testing.T) {
 	o, running := newSuiteFixture(t, true)
-	writeFile(t, o.report, "what an earlier run said")
+	writeFile(t, o.report, "the report of an earlier run")
 	if err := runAndReport(t.Context(), o, running, o.bin, o.out, []string{specName}); err != nil {
 		t.Error(err)
 	}
@@ -130,10 +130,10 @@ func TestAReportThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	}
 }
 
-// TestASecondHangupIsNoHurry sends what one closed terminal sends, and then what a person in a hurry does.
-func TestASecondHangupIsNoHurry(t *testing.T) {
+// TestSecondHangupKillsNothing sends the signals of one closed terminal, and then a second Ctrl-C.
+func TestSecondHangupKillsNothing(t *testing.T) {
 	came := make(chan os.Signal) // what is sent has been dealt with when the next is taken
-	ctx, hurry := stopContext(came)
+	ctx, kill := stopContext(came)
 	came <- syscall.SIGHUP
 	<-ctx.Done()
 	if cause := context.Cause(ctx); cause.Error() != "hangup" {
@@ -145,12 +145,12 @@ func TestASecondHangupIsNoHurry(t *testing.T) {
 	for range 3 {
 		select {
 		case came <- syscall.SIGHUP:
-		case <-hurry:
+		case <-kill:
 			t.Fatal("a second hangup has the suite killed")
 		}
 	}
 	came <- syscall.SIGTERM
-	<-hurry
+	<-kill
 }
 
 // helperProcessEnv makes TestEnds the run that TestTheReaderMayEndFirst interrupts.

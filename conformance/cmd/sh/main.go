@@ -1,4 +1,4 @@
-// Command sh is /bin/sh of the stand-in images: busybox's shell, except where the environment holds a name that is
+// Command sh is /bin/sh of the stub images: busybox's shell, except where the environment holds a name that is
 // no shell variable. Upstream's busybox hands such names on to the programs it starts, Debian's drops them, and bash
 // hands them on but words its errors otherwise; so each does what it does right.
 package main

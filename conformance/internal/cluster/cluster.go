@@ -26,11 +26,11 @@ type Config struct {
 	PodCIDR, ServiceCIDR string
 	// Log is the file that takes what berth prints.
 	Log string
-	// Timeout bounds the start, and the stop.
+	// Timeout bounds the start and the stop.
 	Timeout time.Duration
 }
 
-// readyText are in the line by which berth says that the cluster is ready.
+// readyText is part of the line that berth prints when the cluster is ready.
 const readyText = "is ready after"
 
 // Cluster is a running `berth up`.
@@ -54,7 +54,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	c.cmd = exec.Command(c.Berth(), "up", "--reset", "--unsafe-no-fsync", "--bin-dir", config.Bin,
 		"--data-dir", config.DataDir, "--api-port", strconv.Itoa(config.APIPort),
 		"--pod-cidr", config.PodCIDR, "--service-cidr", config.ServiceCIDR)
-	// Neither a Ctrl-C at the terminal nor the end of ctx is for the cluster: the suite ends first, then Stop ends it.
+	// Neither Ctrl-C at the terminal nor the end of ctx stops the cluster: the suite ends first, and then Stop stops it.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	ready := newTextWaiter(readyText)
 	output := io.MultiWriter(log, ready)
@@ -81,21 +81,21 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	}
 }
 
-// Berth is the program.
+// Berth is the path of berth.
 func (c *Cluster) Berth() string { return filepath.Join(c.config.Bin, "berth") }
 
-// Kubeconfig is the administrator's.
+// Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.config.DataDir, "admin.kubeconfig") }
 
-// Registries is where the cluster's containerd looks for what to know about a registry.
+// Registries is the directory of the containerd's registry configuration.
 func (c *Cluster) Registries() string {
 	return filepath.Join(c.config.DataDir, "containerd", "certs.d")
 }
 
-// Ended is closed when the process has ended, asked or not.
+// Ended is closed when the process has ended, stopped or not.
 func (c *Cluster) Ended() <-chan struct{} { return c.ended }
 
-// Import brings the images of an OCI layout into the cluster.
+// Import imports the images of an OCI layout into the cluster.
 func (c *Cluster) Import(ctx context.Context, layout string) error {
 	cmd := exec.CommandContext(ctx, c.Berth(), "--data-dir", c.config.DataDir, "images", "import", layout)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -104,7 +104,7 @@ func (c *Cluster) Import(ctx context.Context, layout string) error {
 	return nil
 }
 
-// Kubectl writes a program that is kubectl for this cluster and returns its path.
+// Kubectl writes a script that is kubectl for this cluster and returns its path.
 func (c *Cluster) Kubectl(dir string) (string, error) {
 	path := filepath.Join(dir, "kubectl")
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --data-dir '%s' kubectl \"$@\"\n", c.Berth(), c.config.DataDir)
@@ -114,9 +114,9 @@ func (c *Cluster) Kubectl(dir string) (string, error) {
 	return path, nil
 }
 
-// Stop asks berth to end, waits for it, and kills it if that takes too long.
+// Stop stops berth and waits for it, and kills it if that takes too long.
 func (c *Cluster) Stop() error {
-	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended, which is seen below
+	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended, which is handled below
 	timer := time.NewTimer(c.config.Timeout)
 	defer timer.Stop()
 	select {
@@ -133,7 +133,7 @@ func (c *Cluster) Stop() error {
 	}
 }
 
-// textWaiter is a writer that sees when certain words have been written.
+// textWaiter is a writer that detects when a text has been written.
 type textWaiter struct {
 	text []byte
 	seen chan struct{}
@@ -147,7 +147,7 @@ func newTextWaiter(words string) *textWaiter {
 	return &textWaiter{text: []byte(words), seen: make(chan struct{})}
 }
 
-// Write keeps only as much as could be the beginning of the words.
+// Write keeps only as much as could be the beginning of the text.
 func (w *textWaiter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

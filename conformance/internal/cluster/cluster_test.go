@@ -65,7 +65,7 @@ func TestStartWaitsUntilReadyAndStopInterrupts(t *testing.T) {
 	}
 }
 
-func TestStartTellsOfABerthThatEnds(t *testing.T) {
+func TestStartReportsBerthThatEnds(t *testing.T) {
 	_, err := cluster.Start(t.Context(), fake(t, "exit 3\n"))
 	if err == nil || !strings.Contains(err.Error(), "ended before it was ready") {
 		t.Errorf("got %v", err)
@@ -81,7 +81,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestStopTellsOfABerthThatFails(t *testing.T) {
+func TestStopReportsBerthThatFails(t *testing.T) {
 	running, err := cluster.Start(t.Context(), fake(t, strings.Replace(serving, "exit 0' INT", "exit 4' INT", 1)))
 	if err != nil {
 		t.Fatal(err)

@@ -50,8 +50,8 @@ func New(layout oci.Layout) (*Handler, error) {
 	return h, nil
 }
 
-// WriteHosts tells containerd, whose directory for registries is dir, to ask the mirror at address in place of every
-// registry that an image of the layout names, and nobody else.
+// WriteHosts configures containerd, whose directory for registries is dir, to use only the mirror at address for every
+// registry that an image of the layout names.
 func (h *Handler) WriteHosts(dir, address string) error {
 	for _, host := range h.hosts {
 		path := filepath.Join(dir, host)

@@ -30,7 +30,7 @@ const (
 	imagePasswd = passwd + "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"
 	imageGroup  = group + "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 	// A spec about image volumes reads this system's name.
-	release = "NAME=\"Alpine Linux\"\nID=alpine\nPRETTY_NAME=\"Alpine Linux (a stand-in made of Debian's busybox)\"\n"
+	release = "NAME=\"Alpine Linux\"\nID=alpine\nPRETTY_NAME=\"Alpine Linux (a stub made of Debian's busybox)\"\n"
 )
 
 // base is the layer below all images with a shell: busybox with every applet, bash, and the shell that picks one.

@@ -14,7 +14,7 @@ import (
 // searchPath is PATH in every image, as upstream's have it.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// recipe is how one image comes about: a layer over the layers of another recipe.
+// recipe describes one image: a layer over the layers of another recipe.
 type recipe struct {
 	ids []imageutils.ImageID
 	// on is the recipe below: "" is an empty image.
@@ -25,7 +25,7 @@ type recipe struct {
 	built map[string]string
 	// files are upstream's data: name in the image to name below test/images.
 	files map[string]string
-	// extra adds what is neither.
+	// extra adds anything else.
 	extra  func(*oci.Tree)
 	config ocispec.ImageConfig
 }
@@ -117,7 +117,7 @@ func ids(list ...imageutils.ImageID) []imageutils.ImageID { return list }
 // pauseProgram stands for [Sources.Pause] among the built programs.
 const pauseProgram = "pause"
 
-// setIDPrograms must run as their owner whoever starts them: that they cannot is what a spec checks.
+// setIDPrograms have the set-user-ID bit: a spec checks that it has no effect.
 var setIDPrograms = []string{"/usr/local/bin/nnp"}
 
 const nginxConfig = `worker_processes 1;
@@ -145,16 +145,15 @@ func addNginx(tree *oci.Tree) {
 	}
 }
 
-// Images are all stand-ins. Images of upstream's list that nothing here can stand in for, such as
-// those of CSI drivers, are not among them.
+// Images builds all stub images. Some images of upstream's list have none, such as those of CSI drivers.
 func (s Sources) Images() ([]oci.Image, error) {
 	base, err := s.base()
 	if err != nil {
-		return nil, fmt.Errorf("make base image: %w", err)
+		return nil, fmt.Errorf("build base image: %w", err)
 	}
 	lowest, err := base.Layer()
 	if err != nil {
-		return nil, fmt.Errorf("make base image: %w", err)
+		return nil, fmt.Errorf("build base image: %w", err)
 	}
 	all := recipes()
 	layers := map[string][][]byte{"": nil, "base": {lowest}}
@@ -165,7 +164,7 @@ func (s Sources) Images() ([]oci.Image, error) {
 	} {
 		layer, err := s.layer(all[name])
 		if err != nil {
-			return nil, fmt.Errorf("make image %q: %w", name, err)
+			return nil, fmt.Errorf("build image %q: %w", name, err)
 		}
 		layers[name] = append(slices.Clone(layers[all[name].on]), layer)
 		config := all[name].config

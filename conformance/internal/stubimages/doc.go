@@ -1,3 +1,3 @@
-// Package stubimages makes the images that upstream's suite asks for, under exactly those names: upstream's own test
+// Package stubimages builds the images that upstream's suite uses, under exactly those names: upstream's own test
 // programs, built from its module, on Debian's busybox and tools.
 package stubimages

@@ -8,8 +8,8 @@ import (
 	imageutils "k8s.io/kubernetes/test/utils/image"
 )
 
-// Missing are the images of upstream's list that nothing here stands in for, without their registries: a spec that
-// uses one fails for want of it.
+// Missing returns the images of upstream's list without a stub image, without their registries: a spec that uses one
+// fails.
 func Missing() []string {
 	made := make(map[imageutils.ImageID]bool)
 	for _, r := range recipes() {
@@ -19,7 +19,7 @@ func Missing() []string {
 	}
 	missing := make(map[string]bool)
 	for id, config := range imageutils.GetImageConfigs() {
-		// Two of the list are meant not to be there.
+		// Two of the list are not supposed to exist.
 		if made[id] || id == imageutils.InvalidRegistryImage || id == imageutils.AgnhostPrivate {
 			continue
 		}

@@ -10,16 +10,16 @@ import (
 	"github.com/berth-dev/berth/conformance/internal/stubimages"
 )
 
-func TestMissingNamesWhatNothingStandsInFor(t *testing.T) {
+func TestMissingNamesImagesWithoutStub(t *testing.T) {
 	missing := stubimages.Missing()
 	has := func(name string) bool {
 		return slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, name+":") })
 	}
 	if has("agnhost") || has("nonewprivs") || has("pause") {
-		t.Errorf("an image that is made is said to be missing: %v", missing)
+		t.Errorf("an image with a stub is listed as missing: %v", missing)
 	}
 	if !has("nfs") || !has("sample-apiserver") {
-		t.Errorf("an image that is not made is not said to be missing: %v", missing)
+		t.Errorf("an image without a stub is not listed as missing: %v", missing)
 	}
 }
 

@@ -16,7 +16,7 @@ type Header struct {
 	// Expected is how many specs must pass, List the name of the file that has them.
 	Expected int
 	List     string
-	// Notes are sentences that a reader must know, such as what no image stands in for.
+	// Notes are sentences for the reader, such as which images have no stub.
 	Notes []string
 	// Hide is left out of failures wherever it stands: the hosts of image names, which say nothing here.
 	Hide []string

@@ -130,10 +130,10 @@ func areaOf(entry types.SpecReport) string {
 // longestReason keeps a failure on one line of a table.
 const longestReason = 300
 
-// needsNextLine matches a line that says nothing without a later one: it opens a dump, or only tells that time was up.
+// needsNextLine matches a line that is useless without the next one: it begins a dump, or only says that time was up.
 var needsNextLine = regexp.MustCompile(`([{\[:]|Timed out after [0-9.]+m?s\.)$`)
 
-// firstLine is the first line that tells something. What a line opens is left out down to the next line that is not
+// firstLine returns the first useful line. The dump that a line begins is omitted down to the next line that is not
 // indented and has words.
 func firstLine(message string) string {
 	if text := strings.Join(strings.Fields(message), " "); strings.HasPrefix(text, "Expected <") {

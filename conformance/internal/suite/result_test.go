@@ -99,7 +99,7 @@ func TestReportNamesAreasFailuresAndWhatDidNotRun(t *testing.T) {
 	}
 }
 
-func TestReasonTellsMoreThanTheBeginningOfADump(t *testing.T) {
+func TestReasonIsMoreThanTheBeginningOfADump(t *testing.T) {
 	for message, want := range map[string]string{
 		"plain\nmore": "plain",
 		"Verifying. Pod: {\n  \"a\": 1\n}\n: [\nvalue was 1":   "Verifying. Pod: { … value was 1",

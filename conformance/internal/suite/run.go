@@ -43,7 +43,7 @@ type Config struct {
 	Kill <-chan struct{}
 }
 
-// cleanupTime is what an interrupted suite gets to delete its namespaces and write its report.
+// cleanupTime is how long an interrupted suite may take to delete its namespaces and write its report.
 const cleanupTime = 2 * time.Minute
 
 // reportFile is the name of ginkgo's own report in the output directory.
@@ -90,8 +90,8 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 	runErr := cmd.Start()
 	if runErr == nil {
 		ended := make(chan struct{})
-		var hurrying sync.WaitGroup
-		hurrying.Go(func() {
+		var killing sync.WaitGroup
+		killing.Go(func() {
 			select {
 			case <-config.Kill:
 				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -100,7 +100,7 @@ func Run(ctx context.Context, config Config) (types.Report, error) {
 		})
 		runErr = cmd.Wait()
 		close(ended)
-		hurrying.Wait()
+		killing.Wait()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nothing left
 	}
 	result, err := readReport(report)

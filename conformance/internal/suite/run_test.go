@@ -20,25 +20,25 @@ func TestKillEndsInterruptedSuite(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	said, progress := io.Pipe()
-	hurry, ended := make(chan struct{}), make(chan error, 1)
+	output, progress := io.Pipe()
+	kill, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := suite.Run(ctx, suite.Config{Bin: bin, OutDir: bin, Parallel: 1, Progress: progress, Kill: hurry})
+		_, err := suite.Run(ctx, suite.Config{Bin: bin, OutDir: bin, Parallel: 1, Progress: progress, Kill: kill})
 		_ = progress.Close()
 		ended <- err
 	}()
-	lines := bufio.NewScanner(said)
+	lines := bufio.NewScanner(output)
 	for _, step := range []struct {
 		says string
 		then func()
-	}{{"running", cancel}, {"interrupted", func() { close(hurry) }}} {
+	}{{"running", cancel}, {"interrupted", func() { close(kill) }}} {
 		if !lines.Scan() || lines.Text() != step.says {
 			t.Fatalf("got %q, want %q", lines.Text(), step.says)
 		}
 		step.then()
 	}
 	for lines.Scan() {
-		t.Logf("then it said %q", lines.Text())
+		t.Logf("then it printed %q", lines.Text())
 	}
 	if err := <-ended; err == nil {
 		t.Error("a suite without a report must be an error")

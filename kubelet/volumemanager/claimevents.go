@@ -1,25 +1,21 @@
 package volumemanager
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/storage/ephemeral"
-
-	"golang.org/x/sync/errgroup"
 )
 
-// ClaimSource tells of changes of claims. A node's own identity may read its claims and not watch them; but where the
-// controllers run in the same process, they know.
+// ClaimSource reports changes of claims. A node may read its claims but not watch them; a kubelet that runs in one process
+// with the controllers gets the changes from their watches.
 type ClaimSource interface {
-	// Subscribe has changed called for each claim that has changed, or whose PersistentVolume has, until cancel. The
-	// claims may be those of any node. changed returns soon and may be called from several goroutines; it is not called
-	// any more when cancel has returned.
+	// Subscribe calls changed for each claim that has changed, or whose PersistentVolume has, until cancel. The claims may
+	// be those of any node. changed does not block and may be called from several goroutines; it is not called any more
+	// when cancel has returned.
 	Subscribe(changed func(namespace, name string)) (cancel func())
 }
 
-// claimNames lists the claims that the Pod's volumes are made of.
+// claimNames lists the claims of the Pod's volumes.
 func claimNames(pod *corev1.Pod) []types.NamespacedName {
 	var claims []types.NamespacedName
 	for i := range pod.Spec.Volumes {
@@ -33,7 +29,7 @@ func claimNames(pod *corev1.Pod) []types.NamespacedName {
 	return claims
 }
 
-// indexClaims notes which Pod uses which claims. The caller holds mu.
+// indexClaims adds the Pod to podsByClaim. The caller holds mu.
 func (m *Manager) indexClaims(pod *corev1.Pod) {
 	for _, claim := range claimNames(pod) {
 		if m.podsByClaim[claim] == nil {
@@ -43,7 +39,7 @@ func (m *Manager) indexClaims(pod *corev1.Pod) {
 	}
 }
 
-// unindexClaims is its opposite. The caller holds mu.
+// unindexClaims removes the Pod from podsByClaim. The caller holds mu.
 func (m *Manager) unindexClaims(pod *corev1.Pod) {
 	for _, claim := range claimNames(pod) {
 		delete(m.podsByClaim[claim], pod.UID)
@@ -53,44 +49,15 @@ func (m *Manager) unindexClaims(pod *corev1.Pod) {
 	}
 }
 
-// onClaimChanged notes that a claim or its PersistentVolume changed: who waits for it tries again, and volumes that are
-// set up may have to grow. Claims that no Pod of this node uses cost one look into a map.
+// onClaimChanged retries the volumes that wait for the claim or its PersistentVolume, and expands those that are set up
+// if they have become larger. A claim that no Pod of this node uses costs one map lookup.
 func (m *Manager) onClaimChanged(namespace, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid := range m.podsByClaim[types.NamespacedName{Namespace: namespace, Name: name}] {
-		if m.wakeWaiters(uid) {
-			m.queueExpansion(uid)
-		}
-	}
-}
-
-// queueExpansion has somebody look whether volumes of the Pod are to grow. The caller holds mu.
-func (m *Manager) queueExpansion(uid types.UID) {
-	m.podsToExpand[uid] = struct{}{}
-	signal(m.expandQueued)
-}
-
-// expandLoop has volumes grow whose claims were said to have changed, until ctx ends.
-func (m *Manager) expandLoop(ctx context.Context) {
-	var group errgroup.Group
-	group.SetLimit(maxConcurrentRefreshes)
-	defer func() { _ = group.Wait() }() // the functions below return nil
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.expandQueued:
-		}
-		m.mu.Lock()
-		grown := m.podsToExpand
-		m.podsToExpand = make(map[types.UID]struct{})
-		m.mu.Unlock()
-		for uid := range grown {
-			group.Go(func() error {
-				m.expandPod(ctx, uid)
-				return nil
-			})
+		if state, ok := m.pods[uid]; ok {
+			state.retry.Notify()
+			m.toExpand.add(uid)
 		}
 	}
 }

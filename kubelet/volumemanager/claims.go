@@ -15,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// claimError says that a volume waits for its claim.
+// claimError means that a volume waits for its claim.
 type claimError struct {
 	namespace, name string
 	err             error
@@ -26,8 +26,8 @@ func (e *claimError) Error() string {
 }
 func (e *claimError) Unwrap() error { return e.err }
 
-// resolve finds out what an entry of spec.volumes stands for: itself, or the PersistentVolume of its claim. It also
-// tells whether the Pod wants it read-only.
+// resolve returns what an entry of spec.volumes refers to: itself, or the PersistentVolume of its claim. It also
+// returns whether the Pod uses it read-only.
 func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (volume.Spec, bool, error) {
 	spec := volume.Spec{Name: v.Name, Volume: v}
 	var claimName string
@@ -83,7 +83,7 @@ func (m *Manager) resolve(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	return spec, readOnly, nil
 }
 
-// isOnDisk reports whether the Pod has used the volume before: then this process took the Pod over.
+// isOnDisk reports whether the Pod has used the volume already, under an earlier process.
 func (m *Manager) isOnDisk(pod *corev1.Pod, spec volume.Spec) bool {
 	plugin, err := m.deps.Plugins.Find(spec)
 	if err != nil {
@@ -93,22 +93,22 @@ func (m *Manager) isOnDisk(pod *corev1.Pod, spec volume.Spec) bool {
 	return err == nil
 }
 
-// watchClaim watches the claim, beginning with its present state. Nil means that this is not possible now: an
-// ordinary node may read its claims but not watch them.
+// watchClaim watches the claim, beginning with its current state. It returns nil if that is not possible: an ordinary
+// node may read its claims but not watch them.
 func (m *Manager) watchClaim(ctx context.Context, claim *claimError) watch.Interface {
 	events, err := m.deps.Client.CoreV1().PersistentVolumeClaims(claim.namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector("metadata.name", claim.name).String(),
 		ResourceVersion: "0",
 	})
 	if err != nil {
-		m.logger.Debug("cannot watch claim, it is read now and then instead", "namespace", claim.namespace,
+		m.logger.Debug("failed to watch claim; polling it instead", "namespace", claim.namespace,
 			"claim", claim.name, "error", err)
 		return nil
 	}
 	return events
 }
 
-// node is this Node, for volumes that only some nodes may use.
+// node reads this Node, for volumes that are restricted to some nodes.
 func (m *Manager) node(ctx context.Context, spec volume.Spec) (*corev1.Node, error) {
 	if spec.PV == nil || spec.PV.Spec.NodeAffinity == nil {
 		return nil, nil

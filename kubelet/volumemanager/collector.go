@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// scrapeTimeout is how long all volumes together may take to tell how full they are. Who does not answer in time, such
-	// as a file server that is gone, is missing from that answer alone.
+	// scrapeTimeout bounds the measurement of all volumes. A volume that takes longer, such as one of an unreachable
+	// file server, is missing from that scrape.
 	scrapeTimeout = 5 * time.Second
-	// maxConcurrentScrapes is how many volumes are asked at once.
+	// maxConcurrentScrapes is how many volumes are measured at once.
 	maxConcurrentScrapes = 8
 )
 
-// volumeGauge is one of upstream's metrics of volumes.
+// volumeGauge is one of the kubelet_volume_stats metrics.
 type volumeGauge struct {
 	desc  *prometheus.Desc
 	value func(*volume.Stats) int64
 }
 
-// Collector tells Prometheus how many volumes there are, and how full those of claims are, under upstream's names, when
-// it asks.
+// Collector collects the number of volumes and the usage of the volumes of claims, under the metric names of the
+// kubelet.
 type Collector struct {
 	manager *Manager
 	gauges  []volumeGauge
@@ -33,7 +33,7 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// NewCollector makes the collector of a Manager's volumes.
+// NewCollector returns the collector of a Manager's volumes.
 func NewCollector(manager *Manager) *Collector {
 	gauge := func(name, help string, value func(*volume.Stats) int64) volumeGauge {
 		return volumeGauge{value: value, desc: prometheus.NewDesc("kubelet_volume_stats_"+name, help,
@@ -78,7 +78,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// claimStats asks the volumes of all claims, each once, however many Pods use it, until ctx ends.
+// claimStats measures the volumes of all claims, each once, however many Pods use it, until ctx ends.
 func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 	m.mu.Lock()
 	volumes := make(map[claimKey]*mountedVolume)
@@ -90,12 +90,12 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 		}
 	}
 	m.mu.Unlock()
-	type answer struct {
+	type result struct {
 		claim claimKey
 		stats *volume.Stats
 	}
-	results := make(chan answer, len(volumes))
-	// statfs on a dead file server cannot be ended, so this goroutine may outlive the scrape.
+	results := make(chan result, len(volumes))
+	// statfs on an unreachable file server cannot be cancelled, so this goroutine may outlive the scrape.
 	go func() {
 		defer close(results)
 		var group errgroup.Group
@@ -107,10 +107,10 @@ func (m *Manager) claimStats(ctx context.Context) map[claimKey]*volume.Stats {
 				}
 				stats, err := volumeStats(ctx, mounted)
 				if err != nil {
-					m.logger.Debug("cannot measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
+					m.logger.Debug("failed to measure the volume of a claim", "namespace", claim.namespace, "claim", claim.name,
 						"error", err)
 				} else if stats != nil {
-					results <- answer{claim, stats}
+					results <- result{claim, stats}
 				}
 				return nil
 			})

@@ -14,24 +14,39 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-dev/berth/internal/keyed"
+	"github.com/berth-dev/berth/kubelet/volumemanager/expand"
+	"github.com/berth-dev/berth/kubelet/volumemanager/sizelimit"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume"
 )
 
+// slowMountInterval is how long the volumes of a Pod may take before an event names those that are missing, and the
+// interval in which the event is repeated.
+const slowMountInterval = 2*time.Minute + 3*time.Second
+
+// The kinds of operations on volumes.
 const (
 	opMount   = "mount"
 	opRefresh = "refresh"
 	opUnmount = "unmount"
-	opUnstage = "unstage"
 	opExpand  = "expand"
 )
 
-// Mount sets up all volumes of the Pod that a container mounts, all at the same time, and returns when they are. A
-// volume that fails is tried again until ctx ends, after a pause or when something changes that may cure it; each new
-// failure gives a FailedMount event. If all are set up already it returns at once.
+// volumeKey is the key under which operations on one volume of a Pod exclude each other.
+func volumeKey(uid types.UID, name string) keyed.Key {
+	return keyed.Key{Object: string(uid) + "/" + name}
+}
+
+// podKey is the key of operations on all volumes of a Pod.
+func podKey(uid types.UID) keyed.Key { return keyed.Key{Object: string(uid)} }
+
+// Mount sets up all volumes that the Pod's containers use, all at the same time, and returns when they are set up. A
+// volume that fails is retried until ctx ends, after a backoff or when something changes that it may have waited for;
+// each new failure causes a FailedMount event. If all volumes are set up already, Mount returns at once.
 //
-// An error means that ctx ended, that Unmount was called (ErrTerminating), that the Pod asks for something that is
-// not supported (volume.IsUnsupported), or that this node has no room for a volume (volume.IsNoRoom). Volumes that are set up by then stay so until Unmount.
+// An error means that ctx ended, that Unmount was called (ErrTerminating), that the Pod requires something that is not
+// supported (volume.IsUnsupported), or that this node cannot have a volume (volume.IsAttachLimitExceeded). Volumes that
+// were set up until then stay set up until Unmount.
 func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 	select {
 	case <-m.ready:
@@ -43,7 +58,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	m.deps.Objects.Acquire(pod)
-	if state.isClosing() { // Unmount may have let the objects go just before
+	if state.isClosing() { // Unmount may have released the objects just before
 		m.deps.Objects.Release(pod.UID)
 		return fmt.Errorf("mount volumes of pod %s/%s: %w", pod.Namespace, pod.Name, ErrTerminating)
 	}
@@ -71,7 +86,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod) error {
 		formatUnmounted(m.missingVolumes(state)), err)
 }
 
-// missingVolumes is the volumes that the Pod wants and does not have yet.
+// missingVolumes lists the volumes that the Pod uses and that are not set up yet.
 func (m *Manager) missingVolumes(state *podState) []*corev1.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +104,7 @@ func formatUnmounted(volumes []*corev1.Volume) string {
 	return "unmounted volumes=[" + strings.Join(names, " ") + "]"
 }
 
-// warnSlowMounts writes an event each time that the Pod has waited for its volumes for so long.
+// warnSlowMounts writes an event after each slowMountInterval in which the Pod has waited for its volumes.
 func (m *Manager) warnSlowMounts(ctx context.Context, state *podState, done <-chan struct{}) {
 	timer := m.clock.NewTimer(slowMountInterval)
 	defer timer.Stop()
@@ -110,23 +125,19 @@ func (m *Manager) warnSlowMounts(ctx context.Context, state *podState, done <-ch
 	}
 }
 
-// volumeKey is the key under which operations on a volume exclude each other.
-func volumeKey(uid types.UID, name string) keyed.Key {
-	return keyed.Key{Object: string(uid) + "/" + name}
-}
-
-// mountVolume tries to set one volume up until it is.
+// mountVolume retries until the volume is set up.
 func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Volume) error {
 	wait := retryWaiter{m: m, state: state}
 	defer wait.stop()
 	var last error // of the attempt before
 	for {
-		// Taken before the attempt: what changes during it is not missed.
+		// Read before the attempt, so that a change during the attempt is not missed.
+		changed := state.retry.Changed()
 		m.mu.Lock()
-		changed, pod := state.retryCh, state.pod
+		pod := state.pod
 		m.mu.Unlock()
 		span := m.deps.Timeline.Begin(timeline.PodRef(pod), "kubelet", timeline.StageVolume, v.Name)
-		err := m.exec.Do(span.Context(ctx), volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
+		err := m.operations.Do(span.Context(ctx), volumeKey(state.uid, v.Name), opMount, func(ctx context.Context) error {
 			return m.mountOnce(ctx, state, v)
 		})
 		span.End(err)
@@ -140,7 +151,7 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 			return fmt.Errorf("mount volume %q: %w", v.Name, err)
 		}
 		last = err
-		m.logger.Info("cannot mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
+		m.logger.Info("failed to mount volume", "pod", pod.Name, "namespace", pod.Namespace, "uid", pod.UID,
 			"volume", v.Name, "error", err)
 		reason, step := failureReason(pod, v, err)
 		m.reportFailure(state, v.Name, reason, fmt.Sprintf("%s failed for volume %q : %v%s", step, v.Name, err, remedy(err)))
@@ -153,8 +164,8 @@ func (m *Manager) mountVolume(ctx context.Context, state *podState, v *corev1.Vo
 	}
 }
 
-// failureReason is the reason and the beginning of the event about a failed attempt: a block device is mapped, not mounted.
-// That a claim is not ready is told in the same words for both.
+// failureReason returns the reason and the begin of the message of the event about a failed attempt: a block device is
+// mapped, not mounted. A claim that is not ready is reported in the same way for both.
 func failureReason(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step string) {
 	var claim *claimError
 	if _, asDevice := usedAs(pod, v.Name); asDevice && !errors.As(err, &claim) {
@@ -163,7 +174,7 @@ func failureReason(pod *corev1.Pod, v *corev1.Volume, err error) (reason, step s
 	return reasonFailedMount, "MountVolume.SetUp"
 }
 
-// mountOnce makes one attempt at one volume.
+// mountOnce makes one attempt to set up a volume.
 func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volume) error {
 	state.gate.RLock()
 	defer state.gate.RUnlock()
@@ -172,9 +183,10 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	}
 	ctx, cancel := state.untilClosing(ctx)
 	defer cancel()
+	changed := state.retry.Changed()
 	m.mu.Lock()
 	_, done := state.mounted[v.Name]
-	pod, before := state.pod, state.retryCh
+	pod := state.pod
 	m.mu.Unlock()
 	if done {
 		return nil
@@ -183,7 +195,7 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 	if err != nil {
 		return err
 	}
-	expandedTo := initialExpandedSize(request)
+	expandedTo := expand.InitialSize(request)
 	mount, err := m.attachAndSetUp(ctx, plugin, request)
 	if err != nil {
 		return err
@@ -194,81 +206,25 @@ func (m *Manager) mountOnce(ctx context.Context, state *podState, v *corev1.Volu
 		},
 		plugin: plugin, request: request, expandedTo: expandedTo,
 	}
-	failed := m.expand(ctx, pod, mounted)
+	failed := m.expandVolume(ctx, pod, mounted)
 	if failed != nil {
-		m.reportFailure(state, v.Name, reasonResizeFailed, fmt.Sprintf("NodeExpandVolume failed for volume %q : %v", v.Name, failed))
+		m.reportFailedExpansion(state, v.Name, failed)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if state.retryCh != before {
-		m.queueRefresh(state.uid) // SetUp may have read what was there before the change
-		m.queueExpansion(state.uid)
+	select {
+	case <-changed: // SetUp may have read the content from before the change
+		m.toRefresh.add(state.uid)
+		m.toExpand.add(state.uid)
+	default:
 	}
 	state.mounted[v.Name] = mounted
 	if failed != nil || m.needsResync(ctx, mounted) {
-		m.queueResync(state.uid)
+		m.toResync.add(state.uid)
 	}
-	if _, ok := sizeLimitOf(state.uid, mounted); ok {
-		signal(m.measureQueued)
+	if _, ok := sizelimit.LimitOf(state.uid, mounted.Spec, mounted.Path); ok {
+		m.sizeLimits.VolumeAdded()
 	}
 	delete(state.lastEvents, v.Name)
 	return nil
-}
-
-// buildRequest finds the plugin of a volume and makes its request.
-func (m *Manager) buildRequest(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
-	volume.Plugin, volume.Request, error,
-) {
-	spec, readOnly, err := m.resolve(ctx, pod, v)
-	if err != nil {
-		return nil, volume.Request{}, err
-	}
-	plugin, err := m.deps.Plugins.Find(spec)
-	if err != nil {
-		return nil, volume.Request{}, err
-	}
-	if err := volume.CheckDirName(spec.DirName()); err != nil {
-		return nil, volume.Request{}, err
-	}
-	node, err := m.node(ctx, spec)
-	if err != nil {
-		return nil, volume.Request{}, err
-	}
-	request := volume.Request{
-		Pod: pod, Node: node, Spec: spec, ReadOnly: readOnly,
-		Dir: m.volumeDir(pod.UID, plugin, spec),
-	}
-	if security := pod.Spec.SecurityContext; security != nil && security.FSGroup != nil {
-		request.FSGroup = security.FSGroup
-		request.OnOwnershipProgress = func(files int64) {
-			m.deps.Recorder.Event(pod, corev1.EventTypeWarning, reasonOwnershipInProgress, fmt.Sprintf("Giving volume %q to group %d takes "+
-				"long, %d files are done; with fsGroupChangePolicy OnRootMismatch a volume that has the group is left alone",
-				v.Name, *security.FSGroup, files))
-		}
-		request.OnOwnershipChanged = func(took time.Duration, err error) {
-			m.metrics.record(spec.QualifiedPluginName(plugin.Name()), measuredGroup, false, took, err)
-		}
-		if security.FSGroupChangePolicy != nil {
-			request.FSGroupChangePolicy = *security.FSGroupChangePolicy
-		}
-	}
-	return plugin, request, nil
-}
-
-// untilClosing is ctx, ended also when the Pod's volumes are to be unmounted.
-func (s *podState) untilClosing(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-s.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel()
-		<-ended
-	}
 }

@@ -5,57 +5,33 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/volume"
 	"github.com/berth-dev/berth/volume/emptydir"
 )
 
-// containerVolumes is the part of a container of any kind that says which volumes it uses.
-type containerVolumes struct {
-	field   string // its path in the Pod
-	mounts  []corev1.VolumeMount
-	devices []corev1.VolumeDevice
-}
-
-func listContainers(pod *corev1.Pod) []containerVolumes {
-	var all []containerVolumes
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		all = append(all, containerVolumes{fmt.Sprintf("spec.initContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
-	}
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		all = append(all, containerVolumes{fmt.Sprintf("spec.containers[%d]", i), c.VolumeMounts, c.VolumeDevices})
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		c := &pod.Spec.EphemeralContainers[i]
-		all = append(all, containerVolumes{fmt.Sprintf("spec.ephemeralContainers[%d]", i), c.VolumeMounts, c.VolumeDevices})
-	}
-	return all
-}
-
 // usedAs reports whether containers of the Pod use the volume as a directory, and whether as a block device.
 func usedAs(pod *corev1.Pod, name string) (asMount, asDevice bool) {
-	for _, container := range listContainers(pod) {
-		for i := range container.mounts {
-			asMount = asMount || container.mounts[i].Name == name
+	for container := range podutil.Containers(&pod.Spec) {
+		for i := range container.VolumeMounts {
+			asMount = asMount || container.VolumeMounts[i].Name == name
 		}
-		for i := range container.devices {
-			asDevice = asDevice || container.devices[i].Name == name
+		for i := range container.VolumeDevices {
+			asDevice = asDevice || container.VolumeDevices[i].Name == name
 		}
 	}
 	return asMount, asDevice
 }
 
-// usedVolumes is the volumes that some container of the Pod uses, without those that the runtime mounts by itself
-// (images).
+// usedVolumes lists the volumes that containers of the Pod use, without images, which the container runtime mounts.
 func usedVolumes(pod *corev1.Pod) []*corev1.Volume {
 	used := make(map[string]bool)
-	for _, container := range listContainers(pod) {
-		for i := range container.mounts {
-			used[container.mounts[i].Name] = true
+	for container := range podutil.Containers(&pod.Spec) {
+		for i := range container.VolumeMounts {
+			used[container.VolumeMounts[i].Name] = true
 		}
-		for i := range container.devices {
-			used[container.devices[i].Name] = true
+		for i := range container.VolumeDevices {
+			used[container.VolumeDevices[i].Name] = true
 		}
 	}
 	var volumes []*corev1.Volume
@@ -67,8 +43,8 @@ func usedVolumes(pod *corev1.Pod) []*corev1.Volume {
 	return volumes
 }
 
-// Supported returns an error, a volume.UnsupportedError that names the field, if the Pod asks for a volume that this
-// node agent cannot set up, as far as the Pod itself tells. What a claim turns out to be is known only by Mount.
+// Supported returns a volume.UnsupportedError that names the field if the Pod uses a volume that this node cannot set up,
+// as far as the Pod itself shows. The volumes of claims are checked by Mount.
 func (m *Manager) Supported(pod *corev1.Pod) error {
 	for _, v := range usedVolumes(pod) {
 		_, asDevice := usedAs(pod, v.Name)

@@ -13,7 +13,10 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// refreshLoop brings volumes up to date whose Pods were noted as changed, until ctx ends.
+// maxConcurrentRefreshes is how many Pods' volumes are refreshed, and how many are expanded, at once.
+const maxConcurrentRefreshes = 8
+
+// refreshLoop refreshes the volumes of Pods that are queued for it, until ctx ends.
 func (m *Manager) refreshLoop(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentRefreshes)
@@ -24,16 +27,15 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.refreshQueued:
+		case <-m.toRefresh.added.C():
 		}
 		m.mu.Lock()
-		dirty := m.podsToRefresh
-		m.podsToRefresh = make(map[types.UID]struct{})
+		pods := m.toRefresh.take()
 		m.mu.Unlock()
-		for uid := range dirty {
+		for uid := range pods {
 			group.Go(func() error {
-				if pause := m.refreshPod(ctx, uid); pause > 0 {
-					later.Go(func() { m.refreshLater(ctx, uid, pause) })
+				if backoff := m.refreshPod(ctx, uid); backoff > 0 {
+					later.Go(func() { m.refreshLater(ctx, uid, backoff) })
 				}
 				return nil
 			})
@@ -41,8 +43,8 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 	}
 }
 
-// refreshPod refreshes the volumes of one Pod that follow objects. It returns after how long to try again those that
-// failed, 0 if none did or somebody waits for that already.
+// refreshPod refreshes those volumes of a Pod that follow API objects. It returns the backoff of those that failed, 0 if
+// none did or a retry is pending already.
 func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 	m.mu.Lock()
 	state, ok := m.pods[uid]
@@ -55,24 +57,26 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 		}
 	}
 	m.mu.Unlock()
-	var pause time.Duration
+	var backoff time.Duration
 	for _, name := range names {
 		key := volumeKey(uid, name)
-		err := m.exec.Do(ctx, key, opRefresh, func(ctx context.Context) error { return m.refresh(ctx, state, name) })
+		err := m.operations.Do(ctx, key, opRefresh, func(ctx context.Context) error {
+			return m.refreshVolume(ctx, state, name)
+		})
 		if err == nil || ctx.Err() != nil || state.isClosing() {
 			continue
 		}
-		if m.isEnding(state) { // its objects and tokens go with it, and nobody waits for new content
-			m.logger.Debug("cannot bring volume up to date", "uid", uid, "volume", name, "error", err)
+		if m.isDeleted(state) { // its objects and tokens are deleted with it, and it needs no new content
+			m.logger.Debug("failed to refresh volume of a deleted pod", "uid", uid, "volume", name, "error", err)
 			continue
 		}
-		m.logger.Warn("cannot bring volume up to date, its old content stays", "uid", uid, "volume", name, "error", err)
+		m.logger.Warn("failed to refresh volume; keeping its old content", "uid", uid, "volume", name, "error", err)
 		m.reportFailure(state, name, reasonFailedMount, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err))
-		if wait := m.exec.RetryAfter(key, opRefresh); pause == 0 || wait < pause {
-			pause = wait
+		if wait := m.operations.RetryAfter(key, opRefresh); backoff == 0 || wait < backoff {
+			backoff = wait
 		}
 	}
-	if pause == 0 {
+	if backoff == 0 {
 		return 0
 	}
 	m.mu.Lock()
@@ -81,25 +85,25 @@ func (m *Manager) refreshPod(ctx context.Context, uid types.UID) time.Duration {
 		return 0
 	}
 	state.refreshRetryPending = true
-	return pause
+	return backoff
 }
 
-// isEnding reports whether the Pod is being deleted.
-func (m *Manager) isEnding(state *podState) bool {
+// isDeleted reports whether the Pod is being deleted.
+func (m *Manager) isDeleted(state *podState) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return state.pod != nil && state.pod.DeletionTimestamp != nil
 }
 
-// refreshLater notes the Pod as changed after the pause.
-func (m *Manager) refreshLater(ctx context.Context, uid types.UID, pause time.Duration) {
+// refreshLater queues the Pod for a refresh after the backoff.
+func (m *Manager) refreshLater(ctx context.Context, uid types.UID, backoff time.Duration) {
 	m.mu.Lock()
 	state, ok := m.pods[uid]
 	m.mu.Unlock()
 	if !ok {
 		return
 	}
-	timer := m.clock.NewTimer(pause)
+	timer := m.clock.NewTimer(backoff)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -114,8 +118,8 @@ func (m *Manager) refreshLater(ctx context.Context, uid types.UID, pause time.Du
 	m.onPodChanged(uid)
 }
 
-// refresh refreshes one volume.
-func (m *Manager) refresh(ctx context.Context, state *podState, name string) error {
+// refreshVolume makes one attempt to refresh a volume.
+func (m *Manager) refreshVolume(ctx context.Context, state *podState, name string) error {
 	state.gate.RLock()
 	defer state.gate.RUnlock()
 	if state.isClosing() {
@@ -132,7 +136,7 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 	defer cancel()
 	request := mounted.request
 	request.Pod = pod
-	if err := m.refreshVolume(ctx, mounted, request); err != nil {
+	if err := m.callRefresh(ctx, mounted, request); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -141,30 +145,12 @@ func (m *Manager) refresh(ctx context.Context, state *podState, name string) err
 	return nil
 }
 
-// refreshVolume calls the plugin, and keeps others away from the device that the volume is made of.
-func (m *Manager) refreshVolume(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
+// callRefresh calls the plugin, under the key of the volume's device if it has one.
+func (m *Manager) callRefresh(ctx context.Context, mounted *mountedVolume, request volume.Request) error {
 	refresh := func(ctx context.Context) error { return mounted.plugin.(volume.Refresher).Refresh(ctx, request) }
 	measured := refresh
 	if remounter, ok := mounted.plugin.(volume.Remounter); !ok || remounter.RequiresRemount(ctx, mounted.Spec) {
 		measured = func(ctx context.Context) error { return m.measureMount(ctx, mounted.plugin, request, refresh) }
 	}
-	return m.onDevice(ctx, mounted, opRefresh, measured)
-}
-
-// onDevice runs an operation on a volume that is set up under the key of its device, if it is made of one.
-func (m *Manager) onDevice(
-	ctx context.Context, mounted *mountedVolume, kind string, op func(context.Context) error,
-) error {
-	attachable, ok := mounted.plugin.(volume.Attachable)
-	if !ok {
-		return op(ctx)
-	}
-	device, err := attachable.DeviceOf(mounted.request.Dir)
-	if err != nil {
-		return err
-	}
-	if device == "" {
-		return op(ctx)
-	}
-	return m.exec.Do(ctx, deviceKey(device), kind, op)
+	return m.runOnDevice(ctx, mounted, opRefresh, measured)
 }

@@ -138,7 +138,7 @@ func TestOrphansGoAndNothingElse(t *testing.T) {
 	keep := func(uid types.UID) bool { return uid == "keep" }
 	f.eventually("the root is ready", func() bool { _, err := os.Stat(f.root); return err == nil })
 	err := f.CleanupOrphans(t.Context(), keep)
-	require.ErrorContains(t, err, "clean up after pod strange")
+	require.ErrorContains(t, err, "clean up pod strange")
 	require.ErrorContains(t, err, "holds files")
 	require.NoDirExists(t, volume.PodDir(f.root, "orphan"))
 	require.FileExists(t, filepath.Join(strange, "precious"))

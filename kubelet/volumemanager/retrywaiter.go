@@ -8,18 +8,18 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/berth-dev/berth/kubelet/volumemanager/devices"
 )
 
-const (
-	// claimPollInterval is the longest pause between two looks at a claim that may not be watched.
-	claimPollInterval = time.Second
-)
+// claimPollInterval is the longest wait between two reads of a claim that cannot be watched.
+const claimPollInterval = time.Second
 
-// retryWaiter waits between the attempts to set one volume up.
+// retryWaiter waits between the attempts to set up one volume.
 type retryWaiter struct {
 	m      *Manager
 	state  *podState
-	claims watch.Interface // of the volume's claim, while that is what is missing
+	claims watch.Interface // of the volume's claim, while the volume waits for it
 }
 
 func (w *retryWaiter) stop() {
@@ -28,37 +28,40 @@ func (w *retryWaiter) stop() {
 	}
 }
 
-// claimEvents is what tells of the claim, if something does beside the manager's own source, and the longest pause.
-func (w *retryWaiter) claimEvents(ctx context.Context, claim *claimError, pause time.Duration) (<-chan watch.Event, time.Duration) {
+// claimEvents returns the events of the claim, nil if the Manager's ClaimSource reports them or the claim cannot be
+// watched, and the longest wait.
+func (w *retryWaiter) claimEvents(
+	ctx context.Context, claim *claimError, backoff time.Duration,
+) (<-chan watch.Event, time.Duration) {
 	if w.m.deps.Claims != nil {
-		return nil, pause
+		return nil, backoff
 	}
 	if w.claims == nil {
 		w.claims = w.m.watchClaim(ctx, claim)
 	}
 	if w.claims == nil {
-		return nil, min(pause, claimPollInterval)
+		return nil, min(backoff, claimPollInterval)
 	}
-	return w.claims.ResultChan(), pause
+	return w.claims.ResultChan(), backoff
 }
 
-// wait returns when it is worth trying again. Its error is that of ctx, or ErrTerminating.
+// wait blocks until the next attempt should be made: after the backoff, or when something changed. It returns the error
+// of ctx, or ErrTerminating.
 func (w *retryWaiter) wait(ctx context.Context, changed <-chan struct{}, name string, cause error) error {
-	pause := w.m.exec.RetryAfter(volumeKey(w.state.uid, name), opMount)
+	backoff := w.m.operations.RetryAfter(volumeKey(w.state.uid, name), opMount)
+	var freed <-chan struct{}
+	if inUse := (*devices.InUseError)(nil); errors.As(cause, &inUse) {
+		freed = inUse.Freed
+	}
 	var claim *claimError
 	var events <-chan watch.Event
-	var used *inUseError
-	var freed <-chan struct{}
-	if errors.As(cause, &used) {
-		freed = used.freed
-	}
 	if errors.As(cause, &claim) {
-		events, pause = w.claimEvents(ctx, claim, pause)
+		events, backoff = w.claimEvents(ctx, claim, backoff)
 	}
-	if pause <= 0 {
-		return ctx.Err() // the pause went by while the failure was reported
+	if backoff <= 0 {
+		return ctx.Err() // the backoff ended while the failure was reported
 	}
-	timer := w.m.clock.NewTimer(pause)
+	timer := w.m.clock.NewTimer(backoff)
 	defer timer.Stop()
 	for {
 		select {

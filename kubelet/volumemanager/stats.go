@@ -13,8 +13,9 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// Stats tells how full the Pod's volumes are that are set up, by their names in the Pod. A plugin that knows is asked;
-// otherwise the file system is. A volume that cannot be asked is left out, and the error tells why.
+// Stats returns the usage of the Pod's volumes that are set up, by their names in the Pod: from the plugin if it is a
+// volume.StatsProvider, otherwise from the file system. A volume that cannot be measured is omitted and named by the
+// error.
 func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error) {
 	m.mu.Lock()
 	volumes := make(map[string]*mountedVolume)
@@ -39,7 +40,7 @@ func (m *Manager) Stats(ctx context.Context, uid types.UID) (map[string]volume.S
 	return all, errors.Join(errs...)
 }
 
-// volumeStats measures one volume. Nil means that there is nothing to measure.
+// volumeStats measures one volume. It returns nil for a block device without a StatsProvider.
 func volumeStats(ctx context.Context, mounted *mountedVolume) (*volume.Stats, error) {
 	if provider, ok := mounted.plugin.(volume.StatsProvider); ok {
 		stats, err := provider.Stats(ctx, mounted.Spec, mounted.Path)

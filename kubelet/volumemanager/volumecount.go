@@ -7,29 +7,29 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// Upstream's words for the states of volumes, and for a plugin that is not known: which one a claim needs is found out
-// when it is mounted.
+// The values of the label state, and of plugin_name for a plugin that is unknown: the plugin of a claim is known only
+// when the volume is mounted.
 const (
 	stateActual   = "actual_state_of_world"
 	stateDesired  = "desired_state_of_world"
 	pluginUnknown = "N/A"
 )
 
-var totalVolumesDesc = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of Pods that are set up, and that should be, by plugin.",
+var totalVolumesDesc = prometheus.NewDesc("volume_manager_total_volumes", "Number of volumes of Pods, by plugin and by state: set up (actual) or used by a Pod (desired).",
 	[]string{"plugin_name", "state"}, nil)
 
-// volumeKind is what volumes are counted by.
+// volumeKind is the labels of a count.
 type volumeKind struct{ plugin, state string }
 
-// countVolumes counts the volumes of all Pods. Those of a Pod that ends are not desired any more, and stay counted as set up
-// until all of them are taken down: one that cannot be is what the count is for.
+// countVolumes counts the volumes of all Pods. The volumes of a Pod that ends are not desired any more; they count as
+// actual until all of them are unmounted, so that the metric shows volumes that cannot be unmounted.
 func (m *Manager) countVolumes() map[volumeKind]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	counts := make(map[volumeKind]int)
 	for _, state := range m.pods {
-		for _, held := range []map[string]*mountedVolume{state.mounted, state.terminating} {
-			for _, mounted := range held {
+		for _, volumes := range []map[string]*mountedVolume{state.mounted, state.terminating} {
+			for _, mounted := range volumes {
 				counts[volumeKind{mounted.Spec.QualifiedPluginName(mounted.plugin.Name()), stateActual}]++
 			}
 		}
@@ -48,7 +48,7 @@ func (m *Manager) countVolumes() map[volumeKind]int {
 	return counts
 }
 
-// usedPluginName is the plugin of a volume that is wanted. The caller holds mu.
+// usedPluginName returns the qualified plugin name of a volume that a Pod uses. The caller holds mu.
 func (m *Manager) usedPluginName(state *podState, v *corev1.Volume) string {
 	if mounted := state.mounted[v.Name]; mounted != nil {
 		return mounted.Spec.QualifiedPluginName(mounted.plugin.Name())

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-dev/berth/attachdetach"
 	"github.com/berth-dev/berth/provision"
@@ -58,7 +59,7 @@ func newControllers() *cobra.Command {
 	f.StringArrayVar(&flags.drivers, "csi-driver", nil, "NAME=SOCKET of a CSI driver to provision and attach volumes with (may be repeated)")
 	f.BoolVar(&flags.attach, "csi-attacher", true, "with --csi-driver: attach volumes too (false: the driver has an external-attacher)")
 	f.BoolVar(&flags.resize, "csi-resizer", true, "with --csi-driver: expand volumes too (false: the driver has an external-resizer)")
-	f.BoolVar(&flags.leaderElection, "leader-election", true, "with --csi-driver: run several replicas of which one at a time is active")
+	f.BoolVar(&flags.leaderElection, "leader-election", true, "run several replicas of which one at a time is active (not for provision, which each node runs)")
 	f.StringVar(&flags.socket, "socket", "", socketUsage)
 	f.BoolVar(&flags.capacity, "csi-capacity", false, "with --csi-driver: publish CSIStorageCapacity objects for the driver")
 	f.IntVarP(&flags.verbosity, "verbosity", "v", 0, verbosityUsage)
@@ -78,7 +79,7 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make an API client: %w", err)
+		return fmt.Errorf("create an API client: %w", err)
 	}
 	if len(f.drivers) > 0 && !cmd.Flags().Changed("controllers") {
 		f.run = nil // --csi-driver alone runs only that driver's sidecars
@@ -88,7 +89,7 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 		"records": func(ctx context.Context) error { return records.run(ctx) },
 	}
 	for _, name := range f.run {
-		if starts[name], err = f.controller(name, client, records.recorder); err != nil {
+		if starts[name], err = f.controller(name, config, client, records.recorder); err != nil {
 			return fmt.Errorf("set up controller %s: %w", name, err)
 		}
 	}
@@ -109,37 +110,52 @@ func (f controllersFlags) start(cmd *cobra.Command) error {
 	return group.Wait()
 }
 
-func (f controllersFlags) controller(name string, client kubernetes.Interface, recorder *timeline.Recorder) (func(context.Context) error, error) {
+// controller returns the start function of a controller. Those that work for the whole cluster, or for selected nodes,
+// run in one replica at a time.
+func (f controllersFlags) controller(name string, config *rest.Config, client kubernetes.Interface, recorder *timeline.Recorder,
+) (func(context.Context) error, error) {
 	logger := stderrLogger(f.verbosity)
+	var lease string
+	var start func(context.Context) error
 	switch name {
 	case "replicaset":
 		controller, err := replicaset.New(replicaset.Deps{Client: client, Timeline: recorder, Logger: logger}, replicaset.Config{})
 		if err != nil {
 			return nil, err
 		}
-		return controller.Start, nil
+		lease, start = "berth-replicaset", controller.Start
 	case "attachdetach":
-		return f.attachdetach(client, recorder, logger)
+		nodes, controller, err := f.attachdetach(client, recorder, logger)
+		if err != nil {
+			return nil, err
+		}
+		lease, start = attachDetachLease(nodes), controller.Start
+	default:
+		return f.provision(client, recorder, logger)
 	}
-	return f.provision(client, recorder, logger)
+	if !f.leaderElection {
+		return start, nil
+	}
+	return whileLeading(config, lease, logger, start)
 }
 
 // attachdetach manages only the selected nodes: two controllers for one node would undo each other's work.
-func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {
+func (f controllersFlags) attachdetach(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger,
+) (labels.Selector, *attachdetach.Controller, error) {
 	if f.attachNodes == "" {
-		return nil, usageError{errors.New("--attach-nodes is required: select the nodes that no other attach/detach controller manages")}
+		return nil, nil, usageError{errors.New("--attach-nodes is required: select the nodes that no other attach/detach controller manages")}
 	}
 	nodes, err := labels.Parse(f.attachNodes)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
+		return nil, nil, usageError{fmt.Errorf("--attach-nodes %q: %w", f.attachNodes, err)}
 	}
 	controller, err := attachdetach.New(attachdetach.Deps{Client: client, Timeline: recorder, Logger: logger},
 		attachdetach.Config{NodeSelector: nodes})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	logger.Info("attachdetach manages the selected nodes only", "selector", nodes)
-	return controller.Start, nil
+	return nodes, controller, nil
 }
 
 func (f controllersFlags) provision(client kubernetes.Interface, recorder *timeline.Recorder, logger *slog.Logger) (func(context.Context) error, error) {

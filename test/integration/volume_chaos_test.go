@@ -115,7 +115,7 @@ func (w *volumeChaos) startDaemons(driver string) {
 			"--client-ca-file", pki("ca.crt")},
 		"driver": {"csi-driver", "--endpoint", driver, "--node-id", homeNode, "--root", filepath.Join(w.dataDir, "disks")},
 		"attachdetach": {"controllers", "--kubeconfig", kubeconfig("attachdetach"), "--controllers", "attachdetach",
-			"--attach-nodes", "kubernetes.io/hostname=" + homeNode},
+			"--leader-election=false", "--attach-nodes", "kubernetes.io/hostname=" + homeNode},
 		"csi-controllers": {"controllers", "--kubeconfig", filepath.Join(w.dataDir, "admin.kubeconfig"),
 			"--leader-election=false", "--csi-capacity", "--csi-driver", csidriver.Name + "=" + w.proxy.socket},
 	} {

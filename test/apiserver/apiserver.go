@@ -27,7 +27,7 @@ import (
 	"github.com/berth-dev/berth/internal/testproc"
 )
 
-// startTimeout bounds the start. A loaded machine is slow, and a test that fails for want of time tells nothing.
+// startTimeout bounds the start. A loaded machine is slow, and a test that fails for lack of time proves nothing.
 const startTimeout = 3 * time.Minute
 
 // Admin is the identity that may do everything.
@@ -61,7 +61,7 @@ func Start(t testing.TB) *Server {
 		watch(bufio.NewScanner(states), ready)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself, which Wait tells
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself, which Wait reports
 		<-ended
 		if err := cmd.Wait(); err != nil || t.Failed() {
 			t.Logf("control plane: %v\n%s", err, log.String())

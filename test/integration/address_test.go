@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNodeFollowsItsAddress gives a machine that was told no --node-ip another address, as a DHCP server does: its Node,
+// TestNodeFollowsItsAddress gives a machine that joined without --node-ip another address, as a DHCP server does: its Node,
 // its Pods, its server and the server's certificate follow.
 func TestNodeFollowsItsAddress(t *testing.T) {
 	t.Parallel() // it waits most of the time
@@ -74,7 +74,7 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 	require.Equal(t, started, pod.Status.ContainerStatuses[0].ContainerID)
 	require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
 	require.NoError(t, c.poll(func(context.Context) bool { return signed(moved) == "["+m.address+"]" }),
-		"nobody has approved another certificate yet: %s", signed(moved))
+		"no other certificate was approved yet: %s", signed(moved))
 	c.approve(m.name)
 	require.NoError(t, c.poll(func(context.Context) bool { return signed(moved) == "["+moved+"]" }), "%s", signed(moved))
 	c.waitLog("stays", "hello\n") // the node's server is where the Node says

@@ -22,13 +22,13 @@ import (
 	"github.com/berth-dev/berth/kubelet/cri"
 )
 
-// nodeAudit looks at one node for what belongs to no Pod of the API server.
+// nodeAudit finds what on a node belongs to no Pod of the API server.
 type nodeAudit struct {
-	// root is the node agent's directory, logs that of the containers' logs.
+	// root is the kubelet's directory, logs that of the containers' logs.
 	root, logs string
 	// runDir is containerd's, endpoint its socket, bridge the Pods' network.
 	runDir, endpoint, bridge string
-	// cgroup is the name of the group that holds kubepods.
+	// cgroup is the name of the cgroup that holds kubepods.
 	cgroup string
 }
 
@@ -39,7 +39,7 @@ func (c *cluster) audit() nodeAudit {
 	}
 }
 
-// requireClean waits until nothing is left on the node beyond the Pods given, and fails the test if something stays.
+// requireClean waits until the node has nothing but the given Pods, and fails the test if something else remains.
 func (a nodeAudit) requireClean(t testing.TB, pods []corev1.Pod) {
 	t.Helper()
 	client, err := cri.New(cri.Deps{}, cri.Config{Endpoint: a.endpoint})
@@ -80,7 +80,7 @@ func (a nodeAudit) orphans(ctx context.Context, client *cri.Client, pods []corev
 	for _, hierarchy := range append(glob("/sys/fs/cgroup/*/"+a.cgroup), "/sys/fs/cgroup/"+a.cgroup) {
 		_ = filepath.WalkDir(hierarchy, func(path string, entry os.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
-				return nil // it may go while we look
+				return nil // it may disappear meanwhile
 			}
 			foreign("cgroup", path)
 			if id := filepath.Base(path); len(id) == 64 && !known[id] {
@@ -97,11 +97,11 @@ func (a nodeAudit) orphans(ctx context.Context, client *cri.Client, pods []corev
 		}
 	}
 	for what, pattern := range map[string]string{
-		"pod addresses":           filepath.Join(a.runDir, "addresses", a.bridge, "[0-9]*"),
-		"interfaces":              "/sys/class/net/" + a.bridge + "/brif/*",
-		"notes of the network":    "/var/lib/cni/results/" + a.bridge + "-*",
-		"network namespaces":      filepath.Join(a.runDir, "containerd", "*", "netns", "*"),
-		"shared memory of a box ": filepath.Join(a.runDir, "containerd", "*", "sandboxes", "*", "shm"),
+		"pod addresses":              filepath.Join(a.runDir, "addresses", a.bridge, "[0-9]*"),
+		"interfaces":                 "/sys/class/net/" + a.bridge + "/brif/*",
+		"network records":            "/var/lib/cni/results/" + a.bridge + "-*",
+		"network namespaces":         filepath.Join(a.runDir, "containerd", "*", "netns", "*"),
+		"shared memory of a sandbox": filepath.Join(a.runDir, "containerd", "*", "sandboxes", "*", "shm"),
 	} {
 		if paths := glob(pattern); len(paths) > networked {
 			found = append(found, fmt.Sprintf("%d %s for %d sandboxes: %v", len(paths), what, networked, paths))
@@ -110,7 +110,7 @@ func (a nodeAudit) orphans(ctx context.Context, client *cri.Client, pods []corev
 	return found
 }
 
-// runtimeObjects lists what the runtime has: known are the ids of its sandboxes and containers, networked how many sandboxes hold
+// runtimeObjects returns what the runtime has: known are the IDs of its sandboxes and containers, networked how many sandboxes hold
 // a network.
 func (a nodeAudit) runtimeObjects(ctx context.Context, client *cri.Client, wanted map[string]bool,
 ) (known map[string]bool, networked int, found []string) {
@@ -177,7 +177,7 @@ func (a nodeAudit) orphanMounts(known, wanted map[string]bool) (found []string) 
 	return found
 }
 
-// orphanShims are the shims, and first processes of containers, that the runtime does not know.
+// orphanShims are the shims of sandboxes that the runtime does not know.
 func (a nodeAudit) orphanShims(known map[string]bool) (found []string) {
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -198,10 +198,10 @@ func (a nodeAudit) orphanShims(known map[string]bool) (found []string) {
 	return found
 }
 
-// duplicateContainers are the lives on the node with more than one first process: two containers do the work of one.
+// duplicateContainers returns the Pods on the node whose container runs twice.
 func duplicateContainers(node string) (found []string) {
 	first := map[string]int{}
-	marker := regexp.MustCompile(`life-on-` + node + `-of-([a-z0-9]+);`)
+	marker := regexp.MustCompile(`pod-on-` + node + `-of-([a-z0-9]+);`)
 	for _, dir := range glob("/proc/[0-9]*") {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/internal/testnet"
 )
 
-// refused starts berth, which must end by itself with an error, and returns what it said.
+// refused starts berth, which must end by itself with an error, and returns its output.
 func (c *cluster) refused(extra ...string) string {
 	c.t.Helper()
 	out, err := c.run(append(append([]string{"up"}, c.args...), extra...)...)
@@ -48,8 +48,8 @@ func TestBadStarts(t *testing.T) {
 		port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 		out := c.refused("--api-port", port)
 		require.Contains(t, out, port)
-		require.Contains(t, out, "process "+strconv.Itoa(os.Getpid()), "it says who has the port")
-		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
+		require.Contains(t, out, "process "+strconv.Itoa(os.Getpid()), "the error names the process that has the port")
+		require.Empty(t, c.leftovers(), "a refused start leaves nothing")
 	})
 	t.Run("state damaged", func(t *testing.T) {
 		c := newCluster(t)
@@ -65,7 +65,7 @@ func TestBadStarts(t *testing.T) {
 		out := c.refused()
 		require.Contains(t, out, "newer berth")
 	})
-	t.Run("somebody else's directory", func(t *testing.T) {
+	t.Run("directory of another program", func(t *testing.T) {
 		c := newCluster(t)
 		require.NoError(t, os.MkdirAll(c.dataDir, 0o700))
 		precious := filepath.Join(c.dataDir, "thesis.txt")
@@ -78,7 +78,7 @@ func TestBadStarts(t *testing.T) {
 		c := newCluster(t)
 		out := c.refused("--service-cidr", testnet.Prefix(c.network).String())
 		require.Contains(t, out, "overlap")
-		require.Empty(t, c.leftovers(), "a start that is refused leaves nothing")
+		require.Empty(t, c.leftovers(), "a refused start leaves nothing")
 	})
 	t.Run("unknown flag", func(t *testing.T) {
 		c := newCluster(t)
@@ -92,7 +92,7 @@ func TestBadStarts(t *testing.T) {
 	})
 }
 
-// TestBadPods asks a healthy cluster for things that cannot be, and looks whether it says why.
+// TestBadPods creates objects that cannot work, and checks that the cluster says why.
 func TestBadPods(t *testing.T) {
 	c := newCluster(t)
 	c.up()

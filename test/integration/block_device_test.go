@@ -18,7 +18,7 @@ import (
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
-// blockPod is a Pod that tells the number of the device of claim block-1, writes to it, and stays.
+// blockPod is a Pod that prints the number of the device of claim block-1, writes to it, and keeps running.
 func (w *volumeChaos) blockPod(name string) *corev1.Pod {
 	m := newPodBuilder(name, w.acks)
 	m.Spec.Volumes = append(m.Spec.Volumes, corev1.Volume{Name: "block-1", VolumeSource: corev1.VolumeSource{
@@ -30,8 +30,8 @@ func (w *volumeChaos) blockPod(name string) *corev1.Pod {
 	return m.build()
 }
 
-// TestBlockDeviceIsHeldWhoeverDies has a Pod use a block device while the kubelet is killed again and again: the device
-// that the Pod has in its hands must be held all the time by the one loop device, and by none when it is gone.
+// TestBlockDeviceIsHeldWhoeverDies kills the kubelet repeatedly while a Pod uses a block device: one loop device must pin
+// the device all the time, and none after the Pod is gone.
 func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 	w := newVolumeChaos(t, 1)
 	holder := blockpin.New(blockpin.Deps{})
@@ -61,15 +61,15 @@ func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 	require.Contains(t, strings.Join(strings.Fields(string(seen)), " "), number, "the container has the volume's device")
 
 	devices := w.loopDevices()
-	require.Len(t, devices, 2, "the volume's disk, and the hold")
+	require.Len(t, devices, 2, "the volume's disk, and the pin")
 	for i := range 5 {
 		w.daemons["kubelet"].kill()
 		require.Equal(t, devices, w.loopDevices())
-		// The new process is at work when it has started another Pod, and has long taken over what is there.
+		// The new process works once it has started another Pod; it took over existing volumes before.
 		next := fmt.Sprintf("next-%d", i)
 		create(plainPod(next, w.acks))
 		require.NoError(t, pods.Delete(t.Context(), next, metav1.DeleteOptions{}))
-		require.Equal(t, devices, w.loopDevices(), "the new process must find the hold, and make none of its own")
+		require.Equal(t, devices, w.loopDevices(), "the new process must find the pin, and create none")
 	}
 	require.NoError(t, pods.Delete(t.Context(), "first", metav1.DeleteOptions{}))
 	w.requireNothingLeft("after the first Pod")
@@ -94,7 +94,7 @@ func TestBlockDeviceIsHeldWhoeverDies(t *testing.T) {
 	w.shutdown()
 }
 
-// plainPod is a Pod without volumes of its own that only says that it runs.
+// plainPod is a Pod without volumes of its own that only acknowledges that it runs.
 func plainPod(name, acks string) *corev1.Pod {
 	m := newPodBuilder(name, acks)
 	fmt.Fprintf(&m.script, "touch /acks/%s\n", name)

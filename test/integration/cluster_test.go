@@ -37,7 +37,7 @@ import (
 )
 
 // waitTimeout bounds every wait of these tests. It is generous, because a loaded machine is slow and a test that
-// fails for want of time tells nothing.
+// fails for lack of time proves nothing.
 const waitTimeout = 3 * time.Minute
 
 // berthBinary is the program under test.
@@ -51,10 +51,10 @@ func berthBinary(t testing.TB) string {
 	return path
 }
 
-// homeNode is the name of the node that `berth up` itself is, in each cluster.
+// homeNode is the name of the node that `berth up` runs, in each cluster.
 const homeNode = "home"
 
-// cluster is one `berth up` process after the other on one data directory.
+// cluster is a data directory with the `berth up` processes that run on it, one after the other.
 type cluster struct {
 	t       testing.TB
 	berth   string
@@ -70,7 +70,7 @@ type cluster struct {
 	links []string
 }
 
-// newCluster prepares a cluster of its own network; nothing runs before up. Its end takes everything away.
+// newCluster prepares a cluster with a network of its own; up starts it. The end of the test removes everything.
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	network := testnet.Claim(t)
@@ -101,7 +101,7 @@ func newCluster(t testing.TB) *cluster {
 	return c
 }
 
-// up starts berth and returns once it says that the cluster is ready (and the demo, if asked for).
+// up starts berth and returns once it prints that the cluster is ready, or the demo if it is enabled.
 func (c *cluster) up(extra ...string) {
 	c.t.Helper()
 	c.launch(extra...)
@@ -128,7 +128,7 @@ func (c *cluster) launch(extra ...string) {
 func (c *cluster) stop() {
 	c.t.Helper()
 	c.noteLinks()
-	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended already, which the wait below tells
+	_ = c.cmd.Process.Signal(syscall.SIGINT) // it may have ended already, which the wait below reports
 	select {
 	case err := <-c.ended:
 		require.NoError(c.t, err, "berth up must end with 0 after Ctrl-C; it printed:\n%s", c.out)
@@ -188,9 +188,9 @@ func (c *cluster) processes() map[int]string {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end while we look
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end meanwhile
 		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
-			continue // it has ended, and its parent has not asked how
+			continue // it is a zombie
 		}
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		text := strings.ReplaceAll(string(command), "\x00", " ")
@@ -228,7 +228,7 @@ func (c *cluster) leftovers() []string {
 	return left
 }
 
-// noteLinks remembers the Pods' ends that are on the bridge now, so that leftovers can look for them.
+// noteLinks records the Pods' interfaces that are on the bridge now, for leftovers.
 func (c *cluster) noteLinks() {
 	links, err := filepath.Glob("/sys/class/net/berth" + c.id() + "/brif/*")
 	require.NoError(c.t, err)
@@ -237,7 +237,7 @@ func (c *cluster) noteLinks() {
 	}
 }
 
-// run calls berth with the words given and returns what it printed.
+// run calls berth with the arguments and returns its output.
 func (c *cluster) run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)
 	defer cancel()
@@ -324,7 +324,7 @@ func visit(t testing.TB, ip string) int {
 	t.Helper()
 	base := "http://" + net.JoinHostPort(ip, "8080")
 	page := get(t, base+"/")
-	require.Contains(t, page, "<html", "the page is for people")
+	require.Contains(t, page, "<html", "the page is HTML")
 	count, err := strconv.Atoi(strings.TrimSpace(get(t, base+"/count")))
 	require.NoError(t, err)
 	return count
@@ -335,7 +335,7 @@ func get(t testing.TB, url string) string {
 	return getBy(t, &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}, Timeout: waitTimeout}, url)
 }
 
-// getBy reads what a server answers to a client, which must be a success.
+// getBy returns the body of a response, which must be a success.
 func getBy(t testing.TB, client *http.Client, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -353,7 +353,7 @@ func getBy(t testing.TB, client *http.Client, url string) string {
 // of the output is kept.
 const logTailBytes = 2000
 
-// keepLogs is where the whole logs of a failed test are put: a long one fails for what its logs told long before.
+// keepLogs is the directory for the complete logs of a failed test: the cause of a failure may be far from their end.
 var keepLogs = flag.String("keep-logs", "", "directory for the whole logs of the clusters of failed tests")
 
 // dumpLogs shows the ends of the logs of a failed test.

@@ -69,20 +69,20 @@ func TestDisks(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// checkDiskSize has the scheduler refuse a disk that is larger than what csi.berth.dev says to have room for.
+// checkDiskSize checks that the scheduler refuses a disk that is larger than the capacity that csi.berth.dev publishes.
 func checkDiskSize(t *testing.T, c *cluster) {
 	t.Helper()
 	list, err := c.client().StorageV1().CSIStorageCapacities("kube-system").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)
-	room := list.Items[0]
-	require.Equal(t, "berth-loop", room.StorageClassName)
-	require.Equal(t, map[string]string{"topology.csi.berth.dev/node": homeNode}, room.NodeTopology.MatchLabels)
-	require.Equal(t, "CSIDriver csi.berth.dev", room.OwnerReferences[0].Kind+" "+room.OwnerReferences[0].Name)
+	capacity := list.Items[0]
+	require.Equal(t, "berth-loop", capacity.StorageClassName)
+	require.Equal(t, map[string]string{"topology.csi.berth.dev/node": homeNode}, capacity.NodeTopology.MatchLabels)
+	require.Equal(t, "CSIDriver csi.berth.dev", capacity.OwnerReferences[0].Kind+" "+capacity.OwnerReferences[0].Name)
 	var disk unix.Statfs_t
 	require.NoError(t, unix.Statfs(filepath.Join(c.dataDir, "disks"), &disk))
-	require.Positive(t, room.Capacity.Value())
-	require.LessOrEqual(t, room.Capacity.Value(), int64(disk.Blocks)*disk.Bsize)
+	require.Positive(t, capacity.Capacity.Value())
+	require.LessOrEqual(t, capacity.Capacity.Value(), int64(disk.Blocks)*disk.Bsize)
 
 	c.apply(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "huge"}, "spec": {"storageClassName": "berth-loop",
 		"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1000Ti"}}}}`)
@@ -95,7 +95,7 @@ func checkDiskSize(t *testing.T, c *cluster) {
 	})
 	claim, err := c.client().CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "huge", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.NotContains(t, claim.Annotations, "volume.kubernetes.io/selected-node", "nobody was asked for it")
+	require.NotContains(t, claim.Annotations, "volume.kubernetes.io/selected-node", "no node was selected")
 	c.mustRun("kubectl", "delete", "pod", "huge", "--timeout=2m")
 	c.mustRun("kubectl", "delete", "pvc", "huge", "--timeout=2m")
 }

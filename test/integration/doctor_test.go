@@ -35,32 +35,32 @@ spec:
   - {name: disk, persistentVolumeClaim: {claimName: disk}}
 `
 
-// TestDoctorRepairsKilledCluster kills all of a cluster, and has the doctor take away what is left of it, and of nothing
+// TestDoctorRepairsKilledCluster kills all of a cluster; the doctor must remove its leftovers and nothing
 // else.
 func TestDoctorRepairsKilledCluster(t *testing.T) {
 	c := newCluster(t)
 	c.up()
 	c.apply(doctorManifest)
 	c.waitPod("app=patient", "ready", isReady)
-	require.NotContains(t, c.fixWithDoctor(), c.id(), "a cluster that runs is left alone")
+	require.NotContains(t, c.fixWithDoctor(), c.id(), "a running cluster is not changed")
 
 	c.killAll()
-	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to mend")
-	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to mend")
+	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to fix")
+	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to fix")
 	refusal := newCluster(t).refused("--pod-cidr", testnet.Prefix(c.network).String())
 	require.Contains(t, refusal, "the dead cluster "+c.id()+" in "+c.dataDir+" left: remove it with berth doctor --fix")
-	require.Contains(t, c.fixWithDoctor(), "cluster "+c.id(), "it tells what it mends")
+	require.Contains(t, c.fixWithDoctor(), "cluster "+c.id(), "it says what it fixes")
 	require.Empty(t, c.leftovers())
 	require.Empty(t, c.hostLeftovers())
-	require.NotContains(t, c.fixWithDoctor(), c.id(), "nothing is left to mend")
+	require.NotContains(t, c.fixWithDoctor(), c.id(), "nothing is left to fix")
 
 	c.up()
 	c.waitPod("app=patient", "ready again on its old disk", isReady)
 	c.stop()
 }
 
-// TestAStopThatNobodyReads is Ctrl-C on `berth up | tee`, which ends tee first.
-func TestAStopThatNobodyReads(t *testing.T) {
+// TestStopWithoutReader is Ctrl-C on `berth up | tee`, which ends tee first.
+func TestStopWithoutReader(t *testing.T) {
 	c := newCluster(t)
 	cmd := exec.CommandContext(t.Context(), c.berth, append([]string{"up"}, c.args...)...)
 	read, write, err := os.Pipe()
@@ -80,8 +80,8 @@ func TestAStopThatNobodyReads(t *testing.T) {
 	require.Empty(t, c.hostLeftovers())
 }
 
-// fixWithDoctor runs `berth doctor --fix`, agrees to what it asks about this cluster and to nothing else, and returns that
-// question; empty if it asks nothing about this cluster.
+// fixWithDoctor runs `berth doctor --fix`, confirms its questions about this cluster and no others, and returns those
+// questions.
 func (c *cluster) fixWithDoctor() string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), waitTimeout)
@@ -92,31 +92,31 @@ func (c *cluster) fixWithDoctor() string {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(c.t, err)
 	require.NoError(c.t, cmd.Start())
-	var all, ours, said strings.Builder
+	var all, ours, printed strings.Builder
 	for text := bufio.NewReader(stderr); err == nil; {
 		var char byte
 		if char, err = text.ReadByte(); err == nil {
 			all.WriteByte(char)
-			said.WriteByte(char)
+			printed.WriteByte(char)
 		}
-		if strings.HasSuffix(said.String(), "[y/N] ") {
+		if strings.HasSuffix(printed.String(), "[y/N] ") {
 			answer := "n\n"
-			if strings.Contains("\n"+said.String(), "\ncluster "+c.id()+": ") {
-				ours.WriteString(said.String())
+			if strings.Contains("\n"+printed.String(), "\ncluster "+c.id()+": ") {
+				ours.WriteString(printed.String())
 				answer = "y\n"
 			}
 			_, err = io.WriteString(stdin, answer)
-			said.Reset()
+			printed.Reset()
 		}
 	}
 	require.ErrorIs(c.t, err, io.EOF)
-	if err := cmd.Wait(); err != nil { // 1 is what it ends with while something of others is broken
+	if err := cmd.Wait(); err != nil { // 1 is its exit code while it finds problems of other clusters
 		require.Equal(c.t, 1, cmd.ProcessState.ExitCode(), "berth doctor: %v\n%s", err, &all)
 	}
 	return ours.String()
 }
 
-// hostLeftovers lists what of the cluster is left where leftovers does not look: loop devices and firewall rules.
+// hostLeftovers lists what leftovers does not: loop devices and firewall rules.
 func (c *cluster) hostLeftovers() []string {
 	c.t.Helper()
 	rules, err := exec.CommandContext(c.t.Context(), "iptables", "-w", "5", "-t", "nat", "-S").Output()

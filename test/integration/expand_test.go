@@ -27,7 +27,7 @@ import (
 	"github.com/berth-dev/berth/csidriver"
 )
 
-// TestExpansion gives claims more than they have, as a user does, and looks whether their Pods get it.
+// TestExpansion requests more storage for claims, as a user does, and checks that their Pods get it.
 func TestExpansion(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -82,7 +82,7 @@ func (g *expansion) exec(command ...string) string {
 	return strings.TrimSpace(g.c.mustRun(args...))
 }
 
-// filesystemSize is how large the Pod's file system is, in bytes, as statfs(2) says in the Pod.
+// filesystemSize returns the size of the Pod's file system in bytes, as statfs(2) reports it in the Pod.
 func (g *expansion) filesystemSize() int {
 	g.t.Helper()
 	lines := strings.Split(g.exec("df", "-k", "/disk"), "\n")
@@ -141,7 +141,7 @@ func has(size string) func(*corev1.PersistentVolumeClaim) bool {
 	}
 }
 
-// checkExpanded waits until the claim has its size, and nothing tells of an expansion any more.
+// checkExpanded waits until the claim has its size, and its status mentions no expansion any more.
 func (g *expansion) checkExpanded(size string) {
 	g.t.Helper()
 	claim := g.wait("of "+size, func(claim *corev1.PersistentVolumeClaim) bool {
@@ -175,22 +175,22 @@ func growInUse(t *testing.T, c *cluster) {
 	require.Greater(t, g.filesystemSize(), before+300<<20)
 	pod := c.waitPod("name=in-use", "running", isReady)
 	require.Zero(t, pod.Status.ContainerStatuses[0].RestartCount)
-	told := g.explain()
-	require.Contains(t, told, "bound to volume")
-	require.Contains(t, told, "ExpandingVolume")
-	require.Contains(t, told, "GrowingOnNode")
+	explanation := g.explain()
+	require.Contains(t, explanation, "bound to volume")
+	require.Contains(t, explanation, "ExpandingVolume")
+	require.Contains(t, explanation, "GrowingOnNode")
 	c.waitEvents("default", g.name, "Resizing: ", "FileSystemResizeRequired: ", "FileSystemResizeSuccessful: ")
 	g.remove()
 }
 
-// growExt4 is about the default: the kernel lets a mounted ext4 grow only for who has CAP_SYS_RESOURCE, which containers
-// often have not. Then it grows when the next Pod has it staged, and berth says so.
+// growExt4 is about the default: the kernel expands a mounted ext4 only for processes with CAP_SYS_RESOURCE, which
+// containers often lack. Then it is expanded when it is staged for the next Pod, and berth says so.
 func growExt4(t *testing.T, c *cluster) {
 	g := newExpansion(t, c, "ext4", "berth-loop", "64Mi", "Filesystem")
 	before := g.filesystemSize()
 	g.request("128Mi")
 	if !mayGrowMounted(t) {
-		g.wait("told why it does not grow", func(claim *corev1.PersistentVolumeClaim) bool {
+		g.wait("not expanded, with the reason", func(claim *corev1.PersistentVolumeClaim) bool {
 			return strings.Contains(fmt.Sprint(claim.Status.Conditions), "CAP_SYS_RESOURCE")
 		})
 		require.Contains(t, g.explain(), "the filesystem grows when the volume is next staged")
@@ -240,13 +240,13 @@ func growTooFar(t *testing.T, c *cluster) {
 	g := newExpansion(t, c, "too-far", "berth-loop", "64Mi", "Filesystem")
 	c.mustRun("kubectl", "delete", "pod", g.name, "--timeout=2m")
 	g.request("1000Ti")
-	g.wait("told that there is no room", func(claim *corev1.PersistentVolumeClaim) bool {
+	g.wait("refused for lack of space", func(claim *corev1.PersistentVolumeClaim) bool {
 		return strings.Contains(fmt.Sprint(claim.Status.Conditions), string(corev1.PersistentVolumeClaimControllerResizeError))
 	})
 	require.Contains(t, g.explain(), "waiting: it has 64Mi and asks for 1000Ti; ")
 	c.waitEvents("default", g.name, "VolumeResizeFailed: ")
 	out, err := c.run("kubectl", "patch", "pvc", g.name, "-p", `{"spec": {"resources": {"requests": {"storage": "64Mi"}}}}`)
-	require.Error(t, err, "the API server takes only what is more than it has: %s", out)
+	require.Error(t, err, "the API server accepts no less than its capacity: %s", out)
 	g.request("96Mi")
 	g.wait("waiting for a Pod", func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.AllocatedResourceStatuses["storage"] == corev1.PersistentVolumeClaimNodeResizePending
@@ -256,7 +256,7 @@ func growTooFar(t *testing.T, c *cluster) {
 	g.remove()
 }
 
-// growKilled ends berth with SIGKILL at moments of an expansion that only chance knows, and starts it again.
+// growKilled kills berth at random moments of an expansion, and starts it again.
 func growKilled(t *testing.T, c *cluster) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -25,8 +25,7 @@ func thirdPartyBinary(t *testing.T, name string) string {
 	return path
 }
 
-// TestExternalAttacher has Kubernetes' own external-attacher answer our VolumeAttachments in place of our attacher: a
-// Pod gets its disk and gives it up. It was written against the contract, not against us.
+// TestExternalAttacher runs Kubernetes' own external-attacher in place of ours: a Pod gets its disk and releases it.
 func TestExternalAttacher(t *testing.T) {
 	t.Parallel()
 	attacher := thirdPartyBinary(t, "csi-attacher")
@@ -55,7 +54,7 @@ func TestExternalAttacher(t *testing.T) {
 	require.Equal(t, []string{"external-attacher/external-berth-dev"}, va.Finalizers)
 	require.True(t, slices.ContainsFunc(va.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == "csi-attacher" && f.Subresource == "status"
-	}), "it was the external-attacher that answered: %v", va.ManagedFields)
+	}), "the external-attacher must have written the status: %v", va.ManagedFields)
 
 	c.mustRun("kubectl", "delete", "pod", "writer", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "volumeattachment", va.Name, "--timeout=2m")
@@ -71,8 +70,8 @@ func TestExternalAttacher(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// startDiskDriver runs a driver of disks beside the cluster, known to its node, and tells where its disks are, where programs may
-// log to, and its socket.
+// startDiskDriver runs a driver of disks beside the cluster, registered on its node, and returns the directory of its disks,
+// a directory for logs, and its socket.
 func (c *cluster) startDiskDriver(driver string) (root, logs, socket string) {
 	c.t.Helper()
 	run := runDir(c.t, "berth-j")
@@ -84,7 +83,7 @@ func (c *cluster) startDiskDriver(driver string) (root, logs, socket string) {
 	return root, logs, socket
 }
 
-// onlyAttachment is the one VolumeAttachment that there is.
+// onlyAttachment returns the only VolumeAttachment.
 func (c *cluster) onlyAttachment(t *testing.T) *storagev1.VolumeAttachment {
 	t.Helper()
 	list, err := c.client().StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})

@@ -20,10 +20,10 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// cleanup takes away what is left of the cluster of a test that failed, as `berth doctor --fix` does: it is in the way of the
-// next test on the same network.
+// cleanup removes what is left of the cluster of a failed test, as `berth doctor --fix` does, because the next test may use
+// the same network.
 func (c *cluster) cleanup() {
-	ctx := context.WithoutCancel(c.t.Context()) // which is over when a test cleans up
+	ctx := context.WithoutCancel(c.t.Context()) // which has ended when a test cleans up
 	for pid := range c.processes() {
 		testproc.KillAndWait(c.t, pid, waitTimeout)
 	}
@@ -36,14 +36,14 @@ func (c *cluster) cleanup() {
 	}
 }
 
-// failsVariable makes TestThatFails run, and says how it ends.
+// failsVariable makes TestThatFails run, and selects how it ends.
 const failsVariable = "BERTH_TEST_FAILS"
 
-// TestThatFails fails with a Pod on a disk whose cluster has just lost its berth, or waits, with berth, until it is ended.
+// TestThatFails starts a cluster with a Pod on a disk, kills berth and fails, or waits until it is stopped.
 func TestThatFails(t *testing.T) {
 	how := os.Getenv(failsVariable)
 	if how == "" {
-		t.Skip("the tests of what such a test leaves run it")
+		t.Skip("the tests of the cleanup run it")
 	}
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -55,8 +55,8 @@ func TestThatFails(t *testing.T) {
 		time.Sleep(waitTimeout) // it does not come to its end
 	}
 	c.killBerth()
-	require.NotEmpty(t, c.leftovers(), "or there is nothing to wipe")
-	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to wipe")
+	require.NotEmpty(t, c.leftovers(), "or there is nothing to clean up")
+	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to clean up")
 	t.Fatal("as it should")
 }
 
@@ -68,23 +68,23 @@ func TestAFailedTestLeavesNoCluster(t *testing.T) {
 	requireNoCluster(t, string(out))
 }
 
-// TestAnEndedTestLeavesNoCluster ends a test as whoever runs it may: it cannot clean up.
+// TestAnEndedTestLeavesNoCluster ends a test with a signal, so that it cannot clean up.
 func TestAnEndedTestLeavesNoCluster(t *testing.T) {
 	command := failingTestCommand(t, "wait")
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	command.Stderr = command.Stdout // which the guard holds until it has done its work
 	require.NoError(t, command.Start())
-	var said strings.Builder
+	var printed strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		fmt.Fprintln(&said, lines.Text())
+		fmt.Fprintln(&printed, lines.Text())
 		if strings.HasPrefix(lines.Text(), "runs in ") {
 			require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 		}
 	}
 	require.Error(t, command.Wait(), "it was ended")
-	require.NotContains(t, said.String(), "as it should")
-	requireNoCluster(t, said.String())
+	require.NotContains(t, printed.String(), "as it should")
+	requireNoCluster(t, printed.String())
 }
 
 // failingTestCommand is a run of TestThatFails.

@@ -20,9 +20,9 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-// TestRuntimeFaults puts a proxy between a kubelet and its containerd that answers with errors, loses answers, delays,
-// drops, doubles and reorders events, and cuts the connection, while Pods live. Everything comes about all the same, and
-// what no event told is counted as drift.
+// TestRuntimeFaults puts a proxy between a kubelet and its containerd that returns errors, loses responses, delays, drops,
+// duplicates and reorders events, and cuts the connection, while Pods run. All Pods succeed nevertheless, and
+// what no event has reported is counted as drift.
 func TestRuntimeFaults(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -31,8 +31,8 @@ func TestRuntimeFaults(t *testing.T) {
 	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
 	const audit, witnesses = 3 * time.Second, 3
 	a.runOrphanCleanup(audit)
-	a.start(c.admin(), func(cfg *kubelet.Config) {
-		cfg.RuntimeEndpoint, cfg.RuntimeAudit = "unix://"+proxy.socket, audit
+	a.start(c.admin(), func(config *kubelet.Config) {
+		config.RuntimeEndpoint, config.RuntimeAudit = "unix://"+proxy.socket, audit
 	})
 	a.nodeReady(c.client())
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
@@ -60,8 +60,8 @@ func TestRuntimeFaults(t *testing.T) {
 	require.NoError(t, ignoreInterruptedStarts(t, err, proxy.counts()["cut"]))
 	require.NoError(t, check())
 
-	// The counter tells: with all events lost, only the audit can find the end of a container. A connection cut shortly
-	// before has everything read anew, and that may find the first end too.
+	// The counter works: with all events lost, only the audit can find the end of a container. A connection cut shortly
+	// before causes a full read, which may find the first end too.
 	proxy.set(faults{all: 1})
 	before := a.kubelet.Drift()
 	for i := 0; i < witnesses && a.kubelet.Drift() == before; i++ {
@@ -80,7 +80,7 @@ func TestRuntimeFaults(t *testing.T) {
 	a.audit().requireClean(t, pods.Items)
 }
 
-// killContainer ends the first process of a life's container from outside.
+// killContainer kills the first process of a Pod's container.
 func (l *lifecycleRunner) killContainer(name string) {
 	t := l.t
 	t.Helper()

@@ -56,7 +56,7 @@ func (c *cluster) approve(node string) {
 	}), "%s has no serving certificate", node)
 }
 
-// poll asks until f says yes or patience ends.
+// poll calls f until it returns true or waitTimeout has passed.
 func (c *cluster) poll(f func(ctx context.Context) bool) error {
 	return wait.PollUntilContextTimeout(c.t.Context(), 100*time.Millisecond, waitTimeout, true,
 		func(ctx context.Context) (bool, error) { return f(ctx), nil })

@@ -19,7 +19,7 @@ var (
 	podCount    = flag.Int("pods", 24, "how many Pods TestKills runs; TestRuntimeFaults runs half as many")
 	concurrency = flag.Int("at-once", 8, "how many of these Pods run at the same time")
 	killPause   = flag.Duration("pause", 4*time.Second, "the longest pause between two kills of TestKills")
-	seedFlag    = flag.Uint64("seed", 0, "the seed of what is drawn at random; 0 draws it")
+	seedFlag    = flag.Uint64("seed", 0, "random seed; 0 means a random one")
 )
 
 func randomSeed(t testing.TB) uint64 {
@@ -31,9 +31,9 @@ func randomSeed(t testing.TB) uint64 {
 	return number
 }
 
-// TestKills ends berth with the kubelet in it, containerd, and the control plane with SIGKILL at random moments while
-// Pods live: they are created, run, are asked to run commands, crash, end and are deleted. In the end everything has
-// come about as if nothing had happened, and the node holds nothing of a Pod that is gone.
+// TestKills kills berth with its kubelet, containerd, and the control plane at random moments while Pods are created, run,
+// execute commands, crash, end and are deleted. The result must be the same as without kills, and the node must keep
+// nothing of a Pod that is gone.
 func TestKills(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -67,9 +67,9 @@ func TestKills(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// ignoreInterruptedStarts takes from err at most as many containers that were started once more as starts can have been cut off: one that
-// containerd was just starting has run for a moment, but when the call is cut off, or containerd dies before it has noted
-// the start, it kills the container and says that it never ran.
+// ignoreInterruptedStarts removes from err as many containers with one start too many as starts can have been interrupted:
+// a container that containerd was starting has run for a moment, but if the call is interrupted, or containerd dies before
+// it records the start, containerd kills the container and reports that it never ran.
 func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 	if err == nil {
 		return nil
@@ -78,7 +78,7 @@ func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if strings.Contains(line, errTooManyStarts.Error()) && cuts > 0 {
 			cuts--
-			t.Logf("cut off in its start: %s", line)
+			t.Logf("interrupted start: %s", line)
 			continue
 		}
 		left = append(left, errors.New(line))
@@ -86,7 +86,7 @@ func ignoreInterruptedStarts(t testing.TB, err error, cuts int) error {
 	return errors.Join(left...)
 }
 
-// killRandom ends one of the cluster's processes with SIGKILL, and brings berth back if it was that.
+// killRandom kills one of the cluster's processes, and starts berth again if it was that.
 func killRandom(c *cluster, random *rand.Rand) string {
 	c.t.Helper()
 	name := []string{"berth", "berth", "berth", "containerd", "containerd", "control plane"}[random.IntN(6)]
@@ -98,7 +98,7 @@ func killRandom(c *cluster, random *rand.Rand) string {
 	binary := map[string]string{"containerd": "/containerd ", "control plane": "/berth-controlplane "}[name]
 	for pid, command := range c.processes() {
 		if strings.Contains(command, binary) {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may just be starting again, or ending
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be starting or ending
 		}
 	}
 	return name

@@ -31,8 +31,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lifecycleRunner runs Pods through whole lives while something goes wrong around them. Each container keeps a journal on the
-// host, which tells the truth about its starts and its own ends, whatever the node agent believes.
+// lifecycleRunner runs Pods from creation to deletion while a test causes faults. Each container writes a journal on the
+// host, which has its real starts and exits, independently of the kubelet.
 type lifecycleRunner struct {
 	t       testing.TB
 	config  *rest.Config
@@ -43,8 +43,8 @@ type lifecycleRunner struct {
 
 	mu       sync.Mutex
 	cond     *sync.Cond
-	pods     map[string]*corev1.Pod // as the API server shows them
-	observed map[string][]string    // what the API server has shown of each Pod's container, one after the other
+	pods     map[string]*corev1.Pod // as the API server has them
+	observed map[string][]string    // the states of each Pod's container that the API server had, in order
 }
 
 func newLifecycleRunner(t testing.TB, kubeconfig, node string) *lifecycleRunner {
@@ -90,25 +90,25 @@ func (l *lifecycleRunner) onPod(object any, gone bool) {
 	l.cond.Broadcast()
 }
 
-// recordStatus keeps what is told of the Pod's container, if it is news. The caller holds mu.
+// recordStatus records the status of the Pod's container if it has changed. The caller holds mu.
 func (l *lifecycleRunner) recordStatus(pod *corev1.Pod) {
 	for _, c := range pod.Status.ContainerStatuses {
-		told := fmt.Sprintf("restarts %d, %s, now %s, before %s", c.RestartCount, c.ContainerID, &c.State, &c.LastTerminationState)
-		if all := l.observed[pod.Name]; len(all) == 0 || all[len(all)-1] != told {
-			l.observed[pod.Name] = append(all, told)
+		status := fmt.Sprintf("restarts %d, %s, now %s, before %s", c.RestartCount, c.ContainerID, &c.State, &c.LastTerminationState)
+		if all := l.observed[pod.Name]; len(all) == 0 || all[len(all)-1] != status {
+			l.observed[pod.Name] = append(all, status)
 		}
 	}
 }
 
-// podError is an error about a Pod, with all that was told of its container.
+// podError returns an error about a Pod, with all reported states of its container.
 func (l *lifecycleRunner) podError(pod *corev1.Pod, format string, args ...any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Errorf("pod %s (uid %s): %w; told of it: %s", pod.Name, pod.UID, fmt.Errorf(format, args...),
+	return fmt.Errorf("pod %s (uid %s): %w; reported: %s", pod.Name, pod.UID, fmt.Errorf(format, args...),
 		strings.Join(l.observed[pod.Name], " | "))
 }
 
-// waitPod waits until the Pod, nil if there is none, satisfies the condition.
+// waitPod waits until the Pod, or nil if there is none, satisfies the condition.
 func (l *lifecycleRunner) waitPod(ctx context.Context, name, what string, satisfied func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -121,14 +121,14 @@ func (l *lifecycleRunner) waitPod(ctx context.Context, name, what string, satisf
 			if pod := l.pods[name]; pod != nil {
 				shown = fmt.Sprintf("uid %s, deleted %v, %+v", pod.UID, pod.DeletionTimestamp, pod.Status)
 			}
-			return nil, fmt.Errorf("pod %s does not come to be %s: %s", name, what, shown)
+			return nil, fmt.Errorf("pod %s does not become %s: %s", name, what, shown)
 		}
 		l.cond.Wait()
 	}
 	return l.pods[name], nil
 }
 
-// retryUntil repeats a call until it succeeds, because the API server may be away; done tells which errors count as success.
+// retryUntil repeats a call until it succeeds, because the API server may be unreachable; done reports which errors count as success.
 func retryUntil(ctx context.Context, call func() error, done func(error) bool) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, waitTimeout, true, func(context.Context) (bool, error) {
@@ -141,28 +141,28 @@ func retryUntil(ctx context.Context, call func() error, done func(error) bool) e
 	return nil
 }
 
-// scenario is what one Pod goes through.
+// scenario describes the lifecycle of one Pod.
 type scenario struct {
 	name string
-	// script is what its container does after it has written into its journal that it starts.
+	// script is what its container does after it has written its start into the journal.
 	script string
 	policy corev1.RestartPolicy
-	// exits is how often the container ends by itself and is started again, before it stays.
+	// exits is how often the container exits by itself before it keeps running.
 	exits int
 	// finalPhase is the phase in which the Pod ends by itself; empty if it runs until it is deleted.
 	finalPhase corev1.PodPhase
-	// exec asks for a command in the container.
+	// exec executes a command in the container.
 	exec bool
-	// deleteAfter deletes the Pod after that time, whatever has become of it.
+	// deleteAfter deletes the Pod after that time, whatever its state is.
 	deleteAfter time.Duration
-	// grace is given to the deletion; nil is the Pod's own.
+	// grace is the grace period of the deletion; nil is the Pod's own.
 	grace *int64
 }
 
-// sleepScript is a container that runs until it is told to end.
+// sleepScript runs until SIGTERM.
 const sleepScript = `trap 'exit 0' TERM; while :; do sleep 1000 & wait; done`
 
-// randomScenario draws the next life.
+// randomScenario returns a random scenario.
 func randomScenario(random *rand.Rand, name string) scenario {
 	l := scenario{name: name, script: sleepScript, policy: corev1.RestartPolicyAlways}
 	switch random.IntN(6) {
@@ -171,8 +171,8 @@ func randomScenario(random *rand.Rand, name string) scenario {
 		l.exec = true
 	case 2:
 		l.exits = 1
-		// It ends after a while: of a container whose start is cut off the runtime knows nothing, so that it must not
-		// come to its end within the start.
+		// It runs for a while, because the runtime forgets a container whose start was interrupted: it must not exit
+		// during its start.
 		l.script = `if [ $(grep -c exit /journal/log) -lt 1 ]; then sleep 5; echo exit >> /journal/log; exit 3; fi; ` + sleepScript
 	case 3:
 		l.policy, l.finalPhase, l.script = corev1.RestartPolicyNever, corev1.PodSucceeded, `echo exit >> /journal/log; exit 0`
@@ -190,7 +190,7 @@ func randomScenario(random *rand.Rand, name string) scenario {
 // marker is in the command line of the first process of a Pod's container. Several tests may run at the same time, on
 // nodes of different names.
 func (l *lifecycleRunner) marker(name string) string {
-	return "life-on-" + l.node + "-of-" + name + ";"
+	return "pod-on-" + l.node + "-of-" + name + ";"
 }
 
 func (l *lifecycleRunner) pod(life *scenario) *corev1.Pod {
@@ -217,7 +217,7 @@ func (l *lifecycleRunner) pod(life *scenario) *corev1.Pod {
 	}
 }
 
-// runOne runs one life from creation to the end of its object, and returns what was wrong with it.
+// runOne runs one scenario from the creation to the deletion of its Pod, and returns what was wrong.
 func (l *lifecycleRunner) runOne(ctx context.Context, life scenario) error {
 	if err := retryUntil(ctx, func() error {
 		_, err := l.client.CoreV1().Pods("default").Create(ctx, l.pod(&life), metav1.CreateOptions{})
@@ -229,11 +229,11 @@ func (l *lifecycleRunner) runOne(ctx context.Context, life scenario) error {
 	return errors.Join(err, l.deletePod(ctx, &life))
 }
 
-// waitOutcome brings a life to where it is to be deleted, and checks it there.
+// waitOutcome waits until the Pod can be deleted, and checks its state.
 func (l *lifecycleRunner) waitOutcome(ctx context.Context, life *scenario) error {
 	if life.deleteAfter > 0 {
 		select {
-		case <-time.After(life.deleteAfter): // a moment drawn at random is what this is about
+		case <-time.After(life.deleteAfter): // the moment is random on purpose
 		case <-ctx.Done():
 		}
 		return ctx.Err()
@@ -244,7 +244,7 @@ func (l *lifecycleRunner) waitOutcome(ctx context.Context, life *scenario) error
 	if life.finalPhase != "" {
 		satisfied = func(pod *corev1.Pod) bool { return pod != nil && finished(pod) }
 	}
-	pod, err := l.waitPod(ctx, life.name, "where it should", satisfied)
+	pod, err := l.waitPod(ctx, life.name, "ready or finished", satisfied)
 	if err != nil {
 		return err
 	}
@@ -282,10 +282,10 @@ func (l *lifecycleRunner) checkJournal(life *scenario, pod *corev1.Pod) error {
 	return nil
 }
 
-// errTooManyStarts is a container that was started more often than its Pod tells.
+// errTooManyStarts is a container that was started more often than its Pod reports.
 var errTooManyStarts = errors.New("started too often")
 
-// readJournal counts the lines of a life's journal.
+// readJournal counts the starts and exits in a journal.
 func (l *lifecycleRunner) readJournal(name string) (starts, exits int, err error) {
 	data, err := os.ReadFile(filepath.Join(l.journal, name, "log"))
 	if err != nil {
@@ -314,7 +314,7 @@ func (l *lifecycleRunner) exec(ctx context.Context, name string) error {
 	return nil
 }
 
-// deletePod deletes a life's Pod and waits until its object is gone.
+// deletePod deletes the Pod and waits until its object is gone.
 func (l *lifecycleRunner) deletePod(ctx context.Context, life *scenario) error {
 	if err := retryUntil(ctx, func() error {
 		return l.client.CoreV1().Pods("default").Delete(ctx, life.name, metav1.DeleteOptions{GracePeriodSeconds: life.grace})
@@ -325,12 +325,12 @@ func (l *lifecycleRunner) deletePod(ctx context.Context, life *scenario) error {
 	return err
 }
 
-// run goes through count lives, some at a time, and returns what was wrong when all are over.
+// run runs that many scenarios, some at a time, and returns what was wrong.
 func (l *lifecycleRunner) run(ctx context.Context, seed uint64, count, atOnce int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	queue := make(chan scenario, count)
 	for i := range count {
-		next := randomScenario(random, fmt.Sprintf("life%d", i))
+		next := randomScenario(random, fmt.Sprintf("pod%d", i))
 		next.exec = next.exec && !l.noExec
 		queue <- next
 	}
@@ -348,7 +348,7 @@ func (l *lifecycleRunner) run(ctx context.Context, seed uint64, count, atOnce in
 	return errors.Join(errs...)
 }
 
-// startHealthy starts Pods that nothing may touch, and returns a check that nothing has.
+// startHealthy starts Pods that must not be affected, and returns a check of that.
 func (l *lifecycleRunner) startHealthy(ctx context.Context, count int) (check func() error) {
 	before := make([]*corev1.Pod, count)
 	named := make([]scenario, count)

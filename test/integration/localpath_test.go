@@ -27,7 +27,7 @@ func goTool(t *testing.T, module string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// importProgram brings in an image that holds one static program.
+// importProgram imports an image with one static program.
 func importProgram(t *testing.T, c *cluster, name, binary, path string) {
 	t.Helper()
 	content, err := os.ReadFile(binary)
@@ -44,7 +44,7 @@ func importProgram(t *testing.T, c *cluster, name, binary, path string) {
 
 // TestLocalPathProvisioner runs Rancher's local-path-provisioner as its own manifest deploys it: a Deployment that talks
 // to the API server with the token of its service account, and makes and removes directories by helper Pods. What
-// differs is where the volumes lie, and where the API server is: no kube-proxy serves the address that Pods are told.
+// differs is where the volumes lie, and where the API server is: no kube-proxy serves the address in the environment of Pods.
 func TestLocalPathProvisioner(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")

@@ -30,12 +30,12 @@ import (
 )
 
 // machine is one more node of a cluster, on this machine: a network namespace, a containerd and a kubelet of its own,
-// joined as the documentation tells people to. Its name is its Node's.
+// joined as the documentation describes. Its name is that of its Node.
 type machine struct {
 	t       testing.TB
 	c       *cluster
 	name    string
-	dir     string // what outlives it: kubelet, images, logs
+	dir     string // of its kubelet, images and logs
 	run     string // sockets, short
 	address string // its own; the host's end of the link has the one before
 	runtime containerd.Config
@@ -59,7 +59,7 @@ func newMachine(t testing.TB, c *cluster, i int) *machine {
 		BinDir: bin, CNIBinDir: filepath.Join(bin, "cni"), Root: filepath.Join(m.dir, "containerd"), RunDir: run,
 		CNIConfDir: filepath.Join(m.dir, "cni"), SandboxImage: imagestore.PauseName("v1"), Bridge: m.link + "p",
 		PodCIDR: pods, Gateway: pods.Addr().Next(),
-		ClusterMasquerade: true, // by nobody: the host has a route to these Pods
+		ClusterMasquerade: true, // not done by any component: the host has a route to these Pods
 	}
 	guardNode(t, filepath.Base(run), m.link, filepath.Dir(m.dir))
 	var err error
@@ -95,7 +95,7 @@ func (m *machine) ip(arguments string) {
 // cgroup is where the machine's Pods lie.
 func (m *machine) cgroup() string { return "/" + filepath.Base(m.run) }
 
-// start brings the machine up and joins it, with a driver that registers under its directory.
+// start boots the machine and joins it, with a driver that registers in its directory.
 func (m *machine) start(driver func(m *machine) []string) {
 	m.t.Helper()
 	m.boot()
@@ -103,7 +103,7 @@ func (m *machine) start(driver func(m *machine) []string) {
 	m.join("--node-ip", m.address)
 }
 
-// boot brings the machine up.
+// boot starts containerd on the machine.
 func (m *machine) boot() {
 	m.t.Helper()
 	argv, env := m.runtime.Command()
@@ -128,7 +128,7 @@ func (m *machine) kubelet() string  { return filepath.Join(m.dir, "kubelet") }
 func (m *machine) records() string  { return filepath.Join(m.run, "berth.sock") }
 func (m *machine) registry() string { return filepath.Join(m.kubelet(), "plugins_registry") }
 
-// importImages brings in what the tests' Pods run.
+// importImages imports the images of the tests' Pods.
 func (m *machine) importImages(ctx context.Context) {
 	m.t.Helper()
 	store, err := imagestore.Open(ctx, m.runtime.Socket())
@@ -173,7 +173,7 @@ func (m *machine) processes() []int {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end while we look
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end meanwhile
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if bytes.Contains(command, []byte(m.run)) || bytes.Contains(command, []byte(m.dir+"/")) ||
 			bytes.Contains(groups, []byte(m.cgroup()+"/")) {
@@ -183,7 +183,7 @@ func (m *machine) processes() []int {
 	return found
 }
 
-// kill ends all that runs on the machine at once, as the loss of its power does.
+// kill kills all processes of the machine at once, as the loss of its power does.
 func (m *machine) kill() {
 	m.t.Helper()
 	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, waitTimeout, true,
@@ -201,16 +201,16 @@ func (m *machine) kill() {
 	}
 }
 
-// cutLink and mend take the machine's link down and up.
+// cutLink and restoreLink take the machine's link down and up.
 func (m *machine) cutLink()     { m.ip("link set " + m.link + " down") }
 func (m *machine) restoreLink() { m.ip("link set " + m.link + " up"); m.reroute() }
 
-// reroute brings back the route that went with the link.
+// reroute adds the route again that was lost with the link.
 func (m *machine) reroute() {
 	m.ip("route replace " + m.runtime.PodCIDR.String() + " via " + m.address)
 }
 
-// mounts are what is mounted below the directory, the deepest first.
+// mountsBelow returns the mount points below the directory, the deepest first.
 func mountsBelow(t testing.TB, dir string) []string {
 	t.Helper()
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
@@ -223,7 +223,7 @@ func mountsBelow(t testing.TB, dir string) []string {
 	return points
 }
 
-// unmount takes away what the machine has mounted: the mounts of one without power are gone.
+// unmount unmounts everything of the machine, as the loss of its power does.
 func (m *machine) unmount() {
 	for _, dir := range []string{m.dir, m.run} {
 		for _, point := range mountsBelow(m.t, dir) {
@@ -232,7 +232,7 @@ func (m *machine) unmount() {
 	}
 }
 
-// remove takes everything of the machine away.
+// remove removes everything of the machine.
 func (m *machine) remove() {
 	if m.t.Failed() {
 		for name := range m.running {
@@ -243,7 +243,7 @@ func (m *machine) remove() {
 	}
 	m.kill()
 	m.unmount()
-	_ = exec.Command("ip", "link", "delete", m.link).Run() // it may not have been made
+	_ = exec.Command("ip", "link", "delete", m.link).Run() // it may not exist
 	_ = exec.Command("ip", "netns", "delete", m.link).Run()
 	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + m.cgroup())
 	for _, top := range append(tops, "/sys/fs/cgroup"+m.cgroup()) {

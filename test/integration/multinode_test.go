@@ -42,7 +42,7 @@ func newSharedDisks(t testing.TB, c *cluster) *sharedDisks {
 	return s
 }
 
-// class makes a CSI driver that attaches known, and a storage class of its disks.
+// class creates the CSIDriver of a driver that attaches, and a storage class of its disks.
 func (c *cluster) class(name, driver string) {
 	c.t.Helper()
 	c.apply(`{"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "` + driver + `"},
@@ -71,7 +71,7 @@ func (c *cluster) startBeside(output string, argv ...string) {
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(c.t, cmd.Start())
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which a test that is fine has noticed
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which the test has noticed
 		_ = cmd.Wait()
 		if c.t.Failed() {
 			data, _ := os.ReadFile(output)
@@ -80,12 +80,12 @@ func (c *cluster) startBeside(output string, argv ...string) {
 	})
 }
 
-// records is where the controllers say what they did.
+// records is the socket of the controllers' timeline.
 func (s *sharedDisks) records() string { return filepath.Join(s.run, "berth.sock") }
 
 func (s *sharedDisks) log(name string) string { return filepath.Join(s.logs, name+".log") }
 
-// freeDisks detaches disks that lie below the directory; machines without power leave them attached.
+// freeDisks detaches the disks in the directory, which killed machines leave attached.
 func freeDisks(root string) {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range files {
@@ -97,8 +97,8 @@ func freeDisks(root string) {
 
 var publicationLine = regexp.MustCompile(`msg="(published|unpublished|refused to publish) volume" volume=(\S+) node=(\S+)`)
 
-// publicationHistory judges what the driver was asked: no volume on two nodes at once, not even wished for. It returns the nodes
-// of each volume in their order. That a volume is published again to the node that lost it is no move.
+// publicationHistory checks the requests to the driver: no volume was ever requested on two nodes at once. It returns the
+// nodes of each volume in their order. Publishing a volume again to the node that lost it is no move.
 func (s *sharedDisks) publicationHistory() map[string][]string {
 	s.c.t.Helper()
 	data, err := os.ReadFile(s.log("driver"))
@@ -117,7 +117,7 @@ func (s *sharedDisks) publicationHistory() map[string][]string {
 			require.Equal(s.c.t, node, at[volume], "volume %s:\n%s", volume, data)
 			delete(at, volume)
 		default:
-			s.c.t.Fatalf("somebody wanted volume %s on %s while it was on %s:\n%s", volume, node, at[volume], data)
+			s.c.t.Fatalf("volume %s was requested on %s while it was on %s:\n%s", volume, node, at[volume], data)
 		}
 	}
 	return history
@@ -157,7 +157,7 @@ func (c *cluster) volumeOf(claim string) string {
 		"-o", "jsonpath={.spec.csi.volumeHandle}")
 }
 
-// trail is what the follower's disk says, as its Pod reads it.
+// trail returns the nodes on the follower's disk, as its Pod reads them.
 func (c *cluster) trail(pod *corev1.Pod) []string {
 	c.t.Helper()
 	return strings.Fields(c.mustRun("kubectl", "exec", pod.Name, "--", "/bin/busybox", "cat", "/disk/trail"))
@@ -173,7 +173,7 @@ func nodeReady(node *corev1.Node) bool {
 }
 
 // TestVolumesFollowTheirPods has Pods with attached volumes leave nodes that are drained, lose their power, are deleted
-// and are cut off, on a cluster of four nodes. The driver's log is the judge.
+// and are cut off, on a cluster of four nodes. The driver's log proves it.
 func TestVolumesFollowTheirPods(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	c := newCluster(t)
@@ -193,21 +193,21 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	c.waitRegistered(homeNode, sharedDriver)
 	t.Run("drained", func(t *testing.T) { disks.checkDrain(t, machines[0]) })
 
-	// The storage loses a publication behind everybody's back. The attacher's next look, within a minute, mends that.
-	c.deployFollower("betrayed", homeNode)
-	c.waitFollower("betrayed", "on "+homeNode, is(homeNode))
-	publication := filepath.Join(disks.root, "volumes", c.volumeOf("betrayed"), "published.json")
+	// The storage loses a publication. The attacher's next verification, within a minute, repairs that.
+	c.deployFollower("lost-publication", homeNode)
+	c.waitFollower("lost-publication", "on "+homeNode, is(homeNode))
+	publication := filepath.Join(disks.root, "volumes", c.volumeOf("lost-publication"), "published.json")
 	require.NoError(t, os.Remove(publication))
 	disks.loseMachines(machines[0], machines[1], machines[2])
 	require.NoError(t, c.poll(func(context.Context) bool {
 		_, err := os.Stat(publication)
 		return err == nil
-	}), "what was unpublished behind our back must be published again")
+	}), "the lost publication must be repeated")
 	disks.checkNothingLeft()
 }
 
-// checkDrain has a Pod's volume leave a machine that is drained. Before that, the machine and the controllers tell on their
-// own sockets what they did, with what only the API saw.
+// checkDrain has a Pod's volume leave a machine that is drained. Before that, the machine and the controllers report their
+// stages on their own sockets, with those that only the API has.
 func (s *sharedDisks) checkDrain(t *testing.T, m *machine) {
 	c := s.c
 	c.deployFollower("drained", m.name)
@@ -230,8 +230,8 @@ func (s *sharedDisks) checkDrain(t *testing.T, m *machine) {
 	c.mustRun("kubectl", "uncordon", m.name)
 }
 
-// loseMachines takes the power of one machine, deletes the Node of another, and cuts the third off. They take the control plane's
-// patience (a node is lost after 50 s), and take it together.
+// loseMachines kills one machine, deletes the Node of another, and cuts the third off. The control plane takes 50 s to
+// notice, for all of them together.
 func (s *sharedDisks) loseMachines(powerless, deleted, cut *machine) {
 	c, t := s.c, s.c.t
 	lost := []*machine{powerless, deleted, cut}
@@ -259,14 +259,14 @@ func (s *sharedDisks) loseMachines(powerless, deleted, cut *machine) {
 		require.Equal(t, []string{m.name, pod.Spec.NodeName}, s.publicationHistory()[c.volumeOf("of-"+m.name)])
 	}
 	for _, m := range []*machine{powerless, cut} {
-		c.waitEvents(metav1.NamespaceAll, m.name, "ForcedDetachVolume: ") // what was assumed must be said on the node
+		c.waitEvents(metav1.NamespaceAll, m.name, "ForcedDetachVolume: ") // the assumption must be reported on the node
 	}
-	require.NotContains(t, forcedDetaches(t, c), "Node "+deleted.name, "a node that is gone has nothing mounted")
+	require.NotContains(t, forcedDetaches(t, c), "Node "+deleted.name, "a deleted node has nothing mounted")
 	cut.rejoin()
 }
 
-// checkVolumeHeld waits until a machine that is cut off is lost. Whether it still works is for people to know: the volume stays
-// until one says that it does not.
+// checkVolumeHeld waits until a machine that is cut off is lost. It may still work, so the volume stays attached until an
+// administrator says that it does not.
 func (s *sharedDisks) checkVolumeHeld(cut *machine, before types.UID) {
 	c, t := s.c, s.c.t
 	c.waitNode(cut.name, "lost", func(node *corev1.Node) bool { return !nodeReady(node) })
@@ -277,12 +277,12 @@ func (s *sharedDisks) checkVolumeHeld(cut *machine, before types.UID) {
 		out, err := c.run("explain", "pod", waiting.Name)
 		return err == nil && strings.Contains(out, fmt.Sprintf("attached to node %q since", cut.name)) &&
 			strings.Contains(out, "it is released when")
-	}), "explain must say who holds the volume, since when, and what it waits for")
+	}), "explain must name the holder of the volume, since when, and what it waits for")
 	require.NotEqual(t, cut.name, waiting.Spec.NodeName)
 	require.Equal(t, []string{cut.name}, s.publicationHistory()[c.volumeOf("of-"+cut.name)])
 }
 
-// rejoin mends the link of the machine, which lets go of what it must not have any more.
+// rejoin restores the link of the machine, which must release what it must not use any more.
 func (m *machine) rejoin() {
 	m.restoreLink()
 	m.c.waitNode(m.name, "back", nodeReady)
@@ -293,10 +293,10 @@ func (m *machine) rejoin() {
 			}
 		}
 		return true
-	}), "%s must unmount the volume that was taken from it: %v", m.name, mountsBelow(m.t, m.kubelet()))
+	}), "%s must unmount the volume that was detached from it: %v", m.name, mountsBelow(m.t, m.kubelet()))
 }
 
-// checkNothingLeft deletes all Pods and claims, and looks that their attachments and disks go with them.
+// checkNothingLeft deletes all Pods and claims, and checks that their attachments and disks are removed.
 func (s *sharedDisks) checkNothingLeft() {
 	c, t := s.c, s.c.t
 	c.mustRun("kubectl", "delete", "deployments", "--all", "--cascade=foreground", "--timeout=2m")
@@ -307,7 +307,7 @@ func (s *sharedDisks) checkNothingLeft() {
 	s.publicationHistory()
 	left, err := filepath.Glob(filepath.Join(s.root, "volumes", "*"))
 	require.NoError(t, err)
-	require.Empty(t, left, "the disks go with their claims")
+	require.Empty(t, left, "the disks are deleted with their claims")
 }
 
 func is(name string) func(string) bool  { return func(node string) bool { return node == name } }

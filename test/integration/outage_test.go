@@ -25,9 +25,9 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-var away = flag.Duration("away", 5*time.Second, "how long TestAPIServerAway keeps the API server away, each of two times")
+var away = flag.Duration("away", 5*time.Second, "the length of each of the two outages in TestAPIServerAway")
 
-// apiGate stands between a node and its API server, and can shut.
+// apiGate is a proxy between a node and its API server that can refuse or suspend connections.
 type apiGate struct {
 	listener net.Listener
 	target   string
@@ -39,7 +39,7 @@ type apiGate struct {
 	conns map[net.Conn]struct{}
 }
 
-// newAPIGate leads to the target, a host and port.
+// newAPIGate forwards to the target, a host and port.
 func newAPIGate(t testing.TB, target string) *apiGate {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func (g *apiGate) pass(from net.Conn) {
 	delete(g.conns, to)
 }
 
-// muteConn is a connection from which nothing comes on while the gate is mute.
+// muteConn is a connection that passes nothing on while the gate is mute.
 type muteConn struct {
 	net.Conn
 	gate *apiGate
@@ -120,7 +120,7 @@ func (g *apiGate) cut() {
 	}
 }
 
-// close refuses connections from now on; silence lets them be, but nothing comes through.
+// close refuses connections from now on; silence keeps them open and passes nothing on.
 func (g *apiGate) close() {
 	g.mu.Lock()
 	g.shut = true
@@ -147,11 +147,11 @@ func (g *apiGate) open() {
 const (
 	// waitReleased waits for a file in the journal.
 	waitReleased = `while [ ! -e /journal/go ]; do sleep 0.1; done; `
-	// exitOnceWhenReleased ends by itself when it is told to, and stays at its next start.
+	// exitOnceWhenReleased exits once it is released, and keeps running at its next start.
 	exitOnceWhenReleased = `if [ $(grep -c exit /journal/log) -lt 1 ]; then ` + waitReleased + `echo exit >> /journal/log; exit 3; fi; ` + sleepScript
 )
 
-// release makes the file that a container waits for.
+// release creates the file that a container waits for.
 func (l *lifecycleRunner) release(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -168,7 +168,7 @@ func (l *lifecycleRunner) startReady(life *scenario) {
 	require.NoError(l.t, err)
 }
 
-// waitStarts waits until a life's journal has so many starts.
+// waitStarts waits until a journal has that many starts.
 func (l *lifecycleRunner) waitStarts(name string, starts int) {
 	l.t.Helper()
 	require.NoError(l.t, retryUntil(l.t.Context(), func() error {
@@ -180,9 +180,9 @@ func (l *lifecycleRunner) waitStarts(name string, starts int) {
 	}, nil))
 }
 
-// TestAPIServerAway takes the API server away from a node, first so that it refuses, then so that it is silent, and ends
-// the node's agent and begins another one meanwhile. Pods keep running and are restarted; what became of them is told
-// when the API server is back.
+// TestAPIServerAway disconnects a node from its API server, which first refuses connections and then does not respond, and
+// restarts the kubelet meanwhile. Pods keep running and are restarted; their statuses are written when the API server is
+// reachable again.
 func TestAPIServerAway(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -205,16 +205,16 @@ func TestAPIServerAway(t *testing.T) {
 		shut()
 		l.release(ends.name, crashes.name)
 		l.waitStarts(crashes.name, 2) // restarted without the API server
-		time.Sleep(*away)             // that long it is away
+		time.Sleep(*away)             // the length of the outage
 		if round == 0 {
 			a.stop()
 			a.start(through, func(*kubelet.Config) {})
 		}
 		g.open()
-		pod, err := l.waitPod(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+		pod, err := l.waitPod(t.Context(), ends.name, "reported as finished", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
 		require.NoError(t, err)
 		require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
-		pod, err = l.waitPod(t.Context(), crashes.name, "told to be restarted", func(pod *corev1.Pod) bool {
+		pod, err = l.waitPod(t.Context(), crashes.name, "reported as restarted", func(pod *corev1.Pod) bool {
 			return pod != nil && isReady(pod) && pod.Status.ContainerStatuses[0].RestartCount > 0
 		})
 		require.NoError(t, err)
@@ -228,8 +228,8 @@ func TestAPIServerAway(t *testing.T) {
 	a.audit().requireClean(t, pods.Items)
 }
 
-// TestDiskFull fills the disk of a node. Pods run on and their status is told; a Pod that needs the disk waits and says
-// why, and goes on when there is room again.
+// TestDiskFull fills the disk of a node. Pods keep running and their statuses are written; a Pod that needs the disk waits,
+// reports the reason, and continues when there is space again.
 func TestDiskFull(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -251,7 +251,7 @@ func TestDiskFull(t *testing.T) {
 	_, err := client.CoreV1().Pods("default").Create(t.Context(), l.pod(&late), metav1.CreateOptions{})
 	require.NoError(t, err)
 	l.release(ends.name)
-	pod, err := l.waitPod(t.Context(), ends.name, "told to have ended", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
+	pod, err := l.waitPod(t.Context(), ends.name, "reported as finished", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
 	require.NoError(t, err)
 	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
 	require.NoError(t, retryUntil(t.Context(), func() error { return checkNoSpaceReported(t.Context(), l, late.name) }, nil))
@@ -306,7 +306,7 @@ func checkNoSpaceReported(ctx context.Context, l *lifecycleRunner, name string) 
 		said = append(said, pod.Status.String())
 	}
 	if text := strings.Join(said, "\n"); !strings.Contains(text, "no space left on device") {
-		return errors.New("nobody says that the disk is full: " + text)
+		return errors.New("no event or status says that the disk is full: " + text)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// output collects what a process prints and wakes those who wait for a text in it.
+// output collects what a process prints and notifies waiters for a text in it.
 type output struct {
 	mu   sync.Mutex
 	cond *sync.Cond
@@ -37,7 +37,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// waitFor returns once the text was printed; it fails the test if the process ends before, or patience does.
+// waitFor returns once the text was printed; it fails the test if the process ends before, or after waitTimeout.
 func (o *output) waitFor(t testing.TB, text string, ended <-chan error) {
 	t.Helper()
 	o.waitForTimes(t, text, 1, ended)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/up"
 )
 
-// guardNode has what a node leaves taken away when the tests are ended from outside: its directories, those of the test,
-// its control group, and its Pods' network.
+// guardNode registers for removal what a node leaves when the tests are killed: its directories, those of the test, its
+// cgroup, and its Pods' network.
 func guardNode(t testing.TB, cgroup, bridge string, dirs ...string) {
 	t.Helper()
 	testproc.CleanupOnCrash(t, testproc.Resources{
@@ -23,7 +23,7 @@ func guardNode(t testing.TB, cgroup, bridge string, dirs ...string) {
 	})
 }
 
-// runDir is a directory below /run for the test: names of sockets are short there.
+// runDir returns a directory below /run for the test, where the paths of sockets are short.
 func runDir(t testing.TB, prefix string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", prefix)
@@ -33,11 +33,11 @@ func runDir(t testing.TB, prefix string) string {
 	return dir
 }
 
-// longestTemp is how long the name of the directory for temporary files may be: there are sockets in what lies below, and
-// the name of one is bounded.
+// longestTemp is the longest usable path of the directory for temporary files: there are sockets below it, whose paths are
+// limited.
 const longestTemp = 30
 
-// shortDir is a directory for the test with a short name, which t.TempDir makes from that of the test.
+// shortDir returns a directory with a short path; that of t.TempDir contains the name of the test.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	parent := os.TempDir()

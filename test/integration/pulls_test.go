@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-// pullFixture makes Pods that want images of a registry.
+// pullFixture creates Pods with images of a registry.
 type pullFixture struct {
 	t      *testing.T
 	client *kubernetes.Clientset
@@ -37,8 +37,8 @@ type pullCase struct {
 	policy                            corev1.PullPolicy
 }
 
-// podOutcome makes the Pod, waits until it runs or its container waits for a reason of images, and returns that reason. The Pod
-// is taken away again.
+// podOutcome creates the Pod, waits until it runs or its container waits for a reason of images, and returns that reason. It deletes
+// the Pod again.
 func (p *pullFixture) podOutcome(w pullCase) (reason string, events []string) {
 	p.t.Helper()
 	p.next++
@@ -88,7 +88,7 @@ func (p *pullFixture) podOutcome(w pullCase) (reason string, events []string) {
 	return reason, events
 }
 
-// pullOutcome is what became of the Pod: "" if it runs, "?" if that is not known yet.
+// pullOutcome returns the reason of a failed pull: "" if the Pod runs, "?" if that is not known yet.
 func pullOutcome(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Running != nil {
@@ -121,8 +121,8 @@ func (p *pullFixture) secret(namespace, name, content string) {
 	require.NoError(p.t, err)
 }
 
-// provider writes a credential provider, which is a program that keeps what it was asked and answers with the login, and
-// its configuration.
+// provider writes a credential provider, which is a program that stores its input and prints the login, and its
+// configuration.
 func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
 	t.Helper()
 	answer, err := json.Marshal(credentialproviderv1.CredentialProviderResponse{
@@ -144,15 +144,15 @@ func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
 }
 
 // TestPrivateImages has a tenant pull an image of a registry that asks for a login, and others come after it to the same
-// node: with the API server, the node agent, containerd and a registry as they are.
+// node: with a real API server, kubelet, containerd and registry.
 func TestPrivateImages(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	r, programs := newRegistry(t), t.TempDir()
 	app, tool := r.push("team/app"), r.push("tools/tool")
 	a := newTestNode(t, t.TempDir())
-	configure := func(cfg *kubelet.Config) {
-		cfg.CredentialProviders, cfg.CredentialProvidersDir = provider(t, r, programs), programs
+	configure := func(config *kubelet.Config) {
+		config.CredentialProviders, config.CredentialProvidersDir = provider(t, r, programs), programs
 	}
 	a.start(c.admin(), configure)
 	a.nodeReady(c.client())

@@ -35,7 +35,7 @@ type privateRegistry struct {
 	mu      sync.Mutex // guards all below
 	away    bool
 	gate    chan struct{} // if not nil, what images consist of waits for it
-	waiting chan struct{} // has a value when somebody waits
+	waiting chan struct{} // has a value when a request waits
 }
 
 func newRegistry(t testing.TB) *privateRegistry {

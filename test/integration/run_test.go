@@ -60,7 +60,7 @@ func startForeground(t testing.TB, root string) *foreground {
 	return f
 }
 
-// stopped checks that it ended as one whom that signal ends, and took all away but its images.
+// stopped checks that it has the exit code of the signal, and has removed everything except its images.
 func (f *foreground) stopped(by syscall.Signal) {
 	f.t.Helper()
 	defer time.AfterFunc(waitTimeout, func() { _ = f.cmd.Process.Kill() }).Stop()
@@ -124,6 +124,6 @@ func TestRunStopsWithItsReader(t *testing.T) {
 	require.NoError(t, f.out.Close())
 	containers := f.containers()
 	require.Len(t, containers, 1)
-	require.NoError(t, syscall.Kill(containers[0], syscall.SIGKILL)) // it is started again, and greets again
+	require.NoError(t, syscall.Kill(containers[0], syscall.SIGKILL)) // it is started again, and prints its message again
 	f.stopped(syscall.SIGPIPE)
 }

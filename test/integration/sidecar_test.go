@@ -20,7 +20,7 @@ import (
 const sidecarDriver = "sidecar.berth.dev"
 
 // TestSidecar runs `berth csi-provisioner` as a process of its own beside a driver, as the driver's Pod would, with the
-// rights that examples/csi-provisioner.yaml gives to its service account and no more: a disk, its clone, what room there
+// rights that examples/csi-provisioner.yaml gives to its service account and no more: a disk, its clone, the capacity that
 // is, a larger clone, and both disks' end.
 func TestSidecar(t *testing.T) {
 	t.Parallel()

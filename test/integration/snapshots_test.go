@@ -16,7 +16,7 @@ import (
 
 const snapshotter = "github.com/kubernetes-csi/external-snapshotter"
 
-// beside runs a program beside the cluster until it is told to end, or until the end of the test.
+// beside runs a program beside the cluster until it is stopped, or until the end of the test.
 func beside(t *testing.T, program string, args ...string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

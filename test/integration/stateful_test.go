@@ -37,7 +37,7 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 		}
 	}
 	t.Logf("each waited %v", times)
-	require.True(t, slices.ContainsFunc(times, bindingWaits.unpolled), "the scheduler waits for a look")
+	require.True(t, slices.ContainsFunc(times, bindingWaits.unpolled), "the scheduler polls")
 	c.stop()
 	require.Empty(t, c.leftovers())
 }
@@ -51,7 +51,7 @@ func (w bindingWaits) String() string {
 }
 
 // unpolled says that no look after schedulerPollPeriod can have come between. On a machine so slow that a volume takes longer
-// than that, a look would still let a Pod wait much longer than what it waits for took.
+// than that, a poll would still delay a Pod much more than the binding takes.
 func (w bindingWaits) unpolled() bool {
 	return w.forVolume+w.forNode < schedulerPollPeriod || w.forNode < w.forVolume/2
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-dev/berth/kubelet"
 )
 
-// staticManifest is a static Pod that runs until it is told to end.
+// staticManifest is a static Pod that runs until SIGTERM.
 func staticManifest(name, mark string) string {
 	return podManifest(name, shell(sleepScript, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
 }
@@ -37,7 +37,7 @@ func TestStaticPods(t *testing.T) {
 	}
 	write("one.yaml", staticManifest("one", "first"))
 	maliciousManifests(t, dir)
-	a.start(c.admin(), func(cfg *kubelet.Config) { cfg.Static.Path = dir })
+	a.start(c.admin(), func(config *kubelet.Config) { config.Static.Path = dir })
 	client := c.client()
 	a.nodeReady(client)
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
@@ -66,7 +66,7 @@ func TestStaticPods(t *testing.T) {
 	_, err = l.waitPod(t.Context(), "two-"+a.name, "shown as ready", ready)
 	require.NoError(t, err)
 
-	// A changed manifest is another Pod; a half-written one is none, and ends nobody.
+	// A changed manifest is another Pod; a partly written one is none, and stops no Pod.
 	write("one.yaml", staticManifest("one", "second"))
 	third, err := l.waitPod(t.Context(), mirror, "replaced", func(pod *corev1.Pod) bool {
 		return ready(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] != first.Annotations[corev1.MirrorPodAnnotationKey]
@@ -91,7 +91,7 @@ func TestStaticPods(t *testing.T) {
 	a.audit().requireClean(t, pods.Items)
 }
 
-// maliciousManifests fills a directory with what no manifest should be.
+// maliciousManifests fills a directory with files that are no manifests.
 func maliciousManifests(t testing.TB, dir string) {
 	t.Helper()
 	for name, content := range map[string]string{

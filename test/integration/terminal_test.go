@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a new terminal: its own end, and the end of the programs on it.
+// terminal opens a new terminal: the end of the test, and that of the programs on it.
 func terminal(t testing.TB) (own, programs *os.File) {
 	t.Helper()
 	own, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = own.Close() }) // it is closed already where all went well
+	t.Cleanup(func() { _ = own.Close() }) // it may be closed already
 	require.NoError(t, unix.IoctlSetPointerInt(int(own.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(own.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
@@ -30,8 +30,8 @@ func terminal(t testing.TB) (own, programs *os.File) {
 	return own, programs
 }
 
-// catchHangups has programs that are started until end is called heed SIGHUP: what is caught here is not ignored there, and
-// these tests may run under nohup.
+// catchHangups makes programs that are started before end is called receive SIGHUP: a signal that is caught here is not
+// ignored there, and these tests may run under nohup.
 func catchHangups() (end func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)

@@ -33,11 +33,11 @@ import (
 )
 
 // testNode is a second node of a cluster: a containerd of its own, and a kubelet that runs in this process, so that a test
-// can put itself between it and what it leans on.
+// can put proxies between it and its dependencies.
 type testNode struct {
 	t       testing.TB
 	name    string
-	dir     string // of all that the node keeps on disk
+	dir     string // of all files of the node
 	runtime containerd.Config
 	daemon  *exec.Cmd
 	log     *os.File
@@ -46,7 +46,7 @@ type testNode struct {
 	stop    func()
 }
 
-// newTestNode starts the containerd of a node whose Pods have addresses of its own network. dir is where it keeps things.
+// newTestNode starts the containerd of a node whose Pods have addresses of its own network. dir is for its files.
 func newTestNode(t testing.TB, dir string) *testNode {
 	t.Helper()
 	network := testnet.Claim(t)
@@ -80,7 +80,7 @@ func newTestNode(t testing.TB, dir string) *testNode {
 	return a
 }
 
-// runOrphanCleanup ends stray shims each period while the test runs, as `berth up` does.
+// runOrphanCleanup kills orphaned shims each period while the test runs, as `berth up` does.
 func (a *testNode) runOrphanCleanup(period time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -90,7 +90,7 @@ func (a *testNode) runOrphanCleanup(period time.Duration) {
 	a.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// importImages brings in what the tests' Pods run.
+// importImages imports the images of the tests' Pods.
 func (a *testNode) importImages(ctx context.Context) {
 	a.t.Helper()
 	store, err := imagestore.Open(ctx, a.runtime.Socket())
@@ -112,7 +112,7 @@ func (a *testNode) importImages(ctx context.Context) {
 func (a *testNode) root() string { return filepath.Join(a.dir, "kubelet") }
 func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }
 
-// cgroup is the name of the group that holds the node's Pods.
+// cgroup is the name of the cgroup of the node's Pods.
 func (a *testNode) cgroup() string { return filepath.Base(a.runtime.RunDir) }
 
 // start runs the kubelet, with the API server of config, until stop.
@@ -124,13 +124,13 @@ func (a *testNode) start(config *rest.Config, change func(*kubelet.Config)) {
 	require.NoError(a.t, err)
 	events := record.NewBroadcaster()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	cfg := kubelet.Config{
+	options := kubelet.Config{
 		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, Version: "v1.36.3",
 		RootDir: a.root(), PodLogsDir: a.logs(), CgroupRoot: "/" + a.cgroup(),
 		RuntimeEndpoint: "unix://" + a.runtime.Socket(),
 	}
-	change(&cfg)
-	a.kubelet, err = kubelet.New(cfg, kubelet.Deps{
+	change(&options)
+	a.kubelet, err = kubelet.New(options, kubelet.Deps{
 		Client: client, LeaseClient: leases, Logger: slog.New(slog.NewTextHandler(a.log, nil)),
 		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: a.name}),
 	})
@@ -150,7 +150,7 @@ func (a *testNode) start(config *rest.Config, change func(*kubelet.Config)) {
 	})
 }
 
-// admin is the cluster's administrator, as a client of the API server.
+// admin returns the client configuration of the cluster's administrator.
 func (c *cluster) admin() *rest.Config {
 	c.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dataDir, "admin.kubeconfig"))
@@ -166,7 +166,7 @@ func (a *testNode) audit() nodeAudit {
 	}
 }
 
-// remove ends the node and takes everything of it away.
+// remove stops the node and removes everything of it.
 func (a *testNode) remove() {
 	a.stop()
 	if a.t.Failed() {
@@ -187,7 +187,7 @@ func (a *testNode) remove() {
 	require.NoError(a.t, last.Close())
 	_ = a.daemon.Process.Signal(syscall.SIGTERM)
 	_ = a.daemon.Wait()
-	_ = exec.Command("ip", "link", "delete", a.runtime.Bridge).Run() // no Pod may have made it
+	_ = exec.Command("ip", "link", "delete", a.runtime.Bridge).Run() // it may not exist
 	for _, file := range append(glob(a.runtime.NetworkCache()), a.runtime.RunDir) {
 		require.NoError(a.t, os.RemoveAll(file))
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/provision/local"
 )
 
-// retainedClaims are the claims whose volumes outlive everything. What Pods write to them is looked for at the end.
+// retainedClaims are claims whose volumes are kept to the end, when the test reads what Pods have written to them.
 var retainedClaims = []struct {
 	name, class string
 	block       bool
@@ -29,7 +29,7 @@ var retainedClaims = []struct {
 // bytesPerPod is how many bytes of a block device each Pod writes.
 const bytesPerPod = 512
 
-// makeObjects makes what Pods refer to.
+// makeObjects creates what Pods refer to.
 func (w *volumeChaos) makeObjects() {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -63,7 +63,7 @@ func claimSpec(class, size string) corev1.PersistentVolumeClaimSpec {
 	}
 }
 
-// podBuilder puts one Pod together.
+// podBuilder builds one Pod.
 type podBuilder struct {
 	*corev1.Pod
 	main   *corev1.Container
@@ -92,7 +92,7 @@ func newPodBuilder(name, acks string) *podBuilder {
 	return m
 }
 
-// build is the Pod, whose container runs the script.
+// build returns the Pod, whose container runs the script.
 func (m *podBuilder) build() *corev1.Pod {
 	m.main.Command = []string{"/bin/busybox", "sh", "-c", m.script.String()}
 	return m.Pod
@@ -143,7 +143,7 @@ func (w *volumeChaos) randomPod(name string) *corev1.Pod {
 	return m.build()
 }
 
-// requireAllWritten reads all lasting volumes and looks for what Pods have written there.
+// requireAllWritten reads all retained volumes and checks that they have what Pods have written.
 func (w *volumeChaos) requireAllWritten() {
 	w.t.Helper()
 	for _, claim := range retainedClaims {
@@ -158,7 +158,7 @@ func (w *volumeChaos) requireAllWritten() {
 	}
 }
 
-// readVolume is all that is in a volume, line by line.
+// readVolume returns the content of a volume, line by line.
 func (w *volumeChaos) readVolume(claim string, block bool) string {
 	w.t.Helper()
 	name := "read-" + claim

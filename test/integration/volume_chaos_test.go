@@ -29,17 +29,17 @@ import (
 
 var (
 	volumeRounds = flag.Int("volume-rounds", 10, "how many rounds TestVolumesSurviveWhateverDies runs")
-	volumeSeed   = flag.Uint64("volume-seed", 0, "the seed of its choices (0: of the clock)")
+	volumeSeed   = flag.Uint64("volume-seed", 0, "random seed (0: from the clock)")
 )
 
-// checkEvery is after how many rounds all faults rest, and nothing may be left.
+// checkEvery is after how many rounds the faults pause and nothing may be left.
 const checkEvery = 5
 
 // TestVolumesSurviveWhateverDies lets Pods with random volumes come and go while the kubelet, the CSI driver, its
 // registrar, containerd, the attach/detach controller and the provisioner and attacher are killed at random, and while
-// the driver's calls fail, hang, or succeed with the answer lost. All of them are real and processes of their own. Each
-// few rounds, with the faults at rest, nothing may be left of Pods that are gone, and at the end all that Pods have
-// written to volumes that last must be there.
+// the driver's calls fail, hang, or succeed with a lost response. All of them are real and processes of their own. Every
+// few rounds, without faults, nothing may be left of Pods that are gone, and at the end everything that Pods have written
+// to retained volumes must still exist.
 func TestVolumesSurviveWhateverDies(t *testing.T) {
 	seed := *volumeSeed
 	if seed == 0 {
@@ -60,7 +60,7 @@ func TestVolumesSurviveWhateverDies(t *testing.T) {
 	w.shutdown()
 }
 
-// volumeChaos is the world of the test.
+// volumeChaos is the fixture of the test.
 type volumeChaos struct {
 	*cluster
 	t      *testing.T
@@ -72,7 +72,7 @@ type volumeChaos struct {
 	// acks is a directory in which each Pod leaves a file when it has written to all of its volumes.
 	acks string
 	pods int
-	// writtenClaims says, by Pod, to which lasting claims it writes.
+	// writtenClaims has, by Pod, the retained claims that it writes to.
 	writtenClaims map[string][]string
 
 	mu            sync.Mutex // guards random, which goroutines share, and the registrar
@@ -128,7 +128,7 @@ func (w *volumeChaos) startDaemons(driver string) {
 
 func (w *volumeChaos) kubeletDir() string { return filepath.Join(w.dataDir, "kubelet") }
 
-// register starts the driver's registrar, which names the proxy as the driver's socket.
+// register starts the driver's registrar with the proxy as the driver's socket.
 func (w *volumeChaos) register() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
@@ -147,14 +147,14 @@ func (w *volumeChaos) register() {
 	w.t.Cleanup(end)
 }
 
-// chance draws a number below n.
+// chance returns a random number below n.
 func (w *volumeChaos) chance(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.random.IntN(n)
 }
 
-// killOne ends somebody with SIGKILL.
+// killOne kills one of the processes.
 func (w *volumeChaos) killOne() {
 	name := w.killable[w.chance(len(w.killable))]
 	w.mu.Lock()
@@ -176,14 +176,14 @@ func (w *volumeChaos) killOne() {
 }
 
 func (w *volumeChaos) killSummary() string {
-	var words []string
+	var parts []string
 	for _, name := range w.killable {
-		words = append(words, fmt.Sprintf("%s %d", name, w.kills[name]))
+		parts = append(parts, fmt.Sprintf("%s %d", name, w.kills[name]))
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(parts, ", ")
 }
 
-// round makes some Pods, disturbs their lives, and returns when they are gone.
+// round creates some Pods, kills processes meanwhile, and returns when the Pods are gone.
 func (w *volumeChaos) round(number int) {
 	w.proxy.setFaultShare(0.2)
 	stop := make(chan struct{})
@@ -213,7 +213,7 @@ func (w *volumeChaos) round(number int) {
 	require.False(w.t, w.t.Failed(), "round %d", number)
 }
 
-// runPod is that of one Pod: made, left alone until it has written (or not so long), deleted.
+// runPod creates a Pod, waits until it has written or for a short time, and deletes it.
 func (w *volumeChaos) runPod(pod *corev1.Pod, early bool, after time.Duration) {
 	pods := w.client.CoreV1().Pods(pod.Namespace)
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*waitTimeout)
@@ -239,7 +239,7 @@ func (w *volumeChaos) runPod(pod *corev1.Pod, early bool, after time.Duration) {
 	}
 }
 
-// failPod fails the test with what is known of the Pod.
+// failPod fails the test with a description of the Pod.
 func (w *volumeChaos) failPod(pod, what string) {
 	out, _ := w.run("kubectl", "describe", "pod", pod)
 	w.t.Errorf("Pod %s %s:\n%s", pod, what, out)
@@ -250,7 +250,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// waitUntil asks until the answer is yes, or ctx ends.
+// waitUntil calls satisfied until it returns true or ctx ends.
 func waitUntil(ctx context.Context, satisfied func() bool) bool {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -285,14 +285,14 @@ func (w *volumeChaos) requireNothingLeft(when string) {
 	var left []string
 	clean := waitUntil(ctx, func() bool {
 		if found := w.podLeftovers(ctx); ctx.Err() == nil {
-			left = found // the last look may have been cut off, and would name the wrong things
+			left = found // the last read may have been interrupted
 		}
 		return len(left) == 0
 	})
-	require.True(w.t, clean, "%s, with all faults at rest, there is left:\n%s", when, strings.Join(left, "\n"))
+	require.True(w.t, clean, "%s, without faults, there is left:\n%s", when, strings.Join(left, "\n"))
 }
 
-// podLeftovers lists what there is of Pods that are gone: everything, because there are no others.
+// podLeftovers lists everything of Pods: there must be none.
 func (w *volumeChaos) podLeftovers(ctx context.Context) []string {
 	var left []string
 	table, err := os.ReadFile("/proc/self/mounts")
@@ -331,7 +331,7 @@ func (w *volumeChaos) podLeftovers(ctx context.Context) []string {
 	return append(left, w.extraVolumes(ctx)...)
 }
 
-// isSharedDir reports whether a directory below plugins is one that no volume has to itself.
+// isSharedDir reports whether a directory below plugins belongs to no single volume.
 func isSharedDir(path string) bool {
 	switch filepath.Base(path) {
 	case "kubernetes.io", "csi", csidriver.Name, "volumeDevices", "publish", "staging":
@@ -369,12 +369,12 @@ func filesBelow(root string) []string {
 		if err == nil && path != root {
 			files = append(files, path)
 		}
-		return nil // what vanishes meanwhile is not left
+		return nil // what disappears meanwhile is not left
 	})
 	return files
 }
 
-// shutdown stops all in order.
+// shutdown stops everything in order.
 func (w *volumeChaos) shutdown() {
 	w.mu.Lock()
 	w.stopRegistrar()

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// waitLog waits until a Pod's log is as wanted. A container runs a moment before it has said anything, and has said it a
-// moment before that is in its log.
+// waitLog waits until a Pod's log has the text. A container runs a moment before it prints anything, and that is in its log
+// another moment later.
 func (c *cluster) waitLog(pod, want string) {
 	c.t.Helper()
 	var got string
@@ -23,7 +23,7 @@ func (c *cluster) waitLog(pod, want string) {
 }
 
 // waitEvents waits until there are events on an object, one with each of the texts in its reason or message. They come by
-// themselves, and often after what they tell of.
+// themselves, and often after what they report.
 func (c *cluster) waitEvents(namespace, object string, texts ...string) {
 	c.t.Helper()
 	api := c.client().CoreV1().Events(namespace)
@@ -44,5 +44,5 @@ func (c *cluster) waitEvents(namespace, object string, texts ...string) {
 			}
 		}
 		return missing == ""
-	}), "no event on %s tells %q; there are:\n%s", object, missing, all)
+	}), "no event on %s has %q; there are:\n%s", object, missing, all)
 }

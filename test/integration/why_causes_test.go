@@ -83,8 +83,8 @@ func claimCauses() []causeCase {
 			setUp: manifest(claimManifest("gone", `"storageClassName": "", "volumeName": "gone-pv"`))},
 		{name: "no consumer", reason: "WaitForFirstConsumer", object: "idle", kind: explain.KindClaim, wantText: "there is none yet",
 			setUp: manifest(claimManifest("idle", ""))},
-		{name: "class without provisioner", reason: "ProvisionerSilent", object: "silent", wantText: "provisioner nobody.example/disk",
-			setUp: manifest(classManifest("nobody", "nobody.example/disk", ""), claimManifest("silent", `"storageClassName": "nobody"`), onClaim("silent"))},
+		{name: "class without provisioner", reason: "ProvisionerSilent", object: "silent", wantText: "provisioner absent.example/disk",
+			setUp: manifest(classManifest("absent", "absent.example/disk", ""), claimManifest("silent", `"storageClassName": "absent"`), onClaim("silent"))},
 		{name: "provisioner failing", reason: "ProvisioningFailed", object: "failing", wantText: "cannot be provisioned",
 			setUp: manifest(classManifest("odd", "berth.dev/local", `, "parameters": {"colour": "blue"}`),
 				claimManifest("failing", `"storageClassName": "odd"`), onClaim("failing"))},
@@ -150,7 +150,7 @@ func replaceInNetwork(t *testing.T, c *cluster, old, other string) {
 	}
 }
 
-// imageCauses has a registry that knows nobody but its user.
+// imageCauses uses a registry that accepts only its user.
 func imageCauses(t *testing.T) []causeCase {
 	content := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,7 +22,7 @@ import (
 )
 
 // The CSI drivers of these tests: one whose calls fail or hang as planned, one whose volumes have to be attached, and
-// one that nobody runs.
+// one that does not run.
 const (
 	plannedDriver  = "planned.example"
 	attachedDriver = "attached.example"
@@ -95,10 +95,10 @@ func driverCauses(t *testing.T, c *cluster) []causeCase {
 	}
 }
 
-// deadNode is a node that nobody runs, with the driver whose volumes it may hold.
+// deadNode is a Node without a kubelet, with the driver whose volumes it may hold.
 const deadNode = `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dead",
 	"annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}, "status": {"conditions": [
-	{"type": "Ready", "status": "False", "reason": "KubeletStopped", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "somebody pulled the plug"}]}}
+	{"type": "Ready", "status": "False", "reason": "KubeletStopped", "lastTransitionTime": "2026-01-02T03:04:05Z", "message": "power lost"}]}}
 ---
 {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "dead"}, "spec": {"drivers": [
 	{"name": "` + attachedDriver + `", "nodeID": "dead", "topologyKeys": null}]}}`
@@ -117,7 +117,7 @@ func attached(t *testing.T, a *explainLoop, volume string) {
 		}
 		return nil
 	}
-	require.Eventually(t, func() bool { return find() != nil }, waitTimeout, 20*time.Millisecond, "nobody attaches volume "+volume)
+	require.Eventually(t, func() bool { return find() != nil }, waitTimeout, 20*time.Millisecond, "no VolumeAttachment for volume "+volume)
 	_, err := attachments.Patch(t.Context(), find().Name, types.MergePatchType, []byte(`{"status": {"attached": true}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
@@ -134,7 +134,7 @@ func attachCauses(t *testing.T, c *cluster) []causeCase {
 			setUp: inOrder(func(t *testing.T, _ *cluster, a *explainLoop) { attached(t, a, "held") }, manifest(second))},
 		{name: "node gone", reason: "NodeMissing", object: "held", wantText: "node dead is not in the cluster any more",
 			setUp: command("delete", "node", "dead")},
-		{name: "nobody attaches", reason: "AttachVolume", object: "unattached", wantText: "the attacher of driver attached.example was asked",
+		{name: "no attacher", reason: "AttachVolume", object: "unattached", wantText: "the attacher of driver attached.example was asked",
 			setUp: manifest(csiVolume(attachedDriver, "unattached"), onNode("unattached", homeNode))},
 		{name: "attach failing", reason: "FailedAttachVolume", object: "no-disk", wantText: "cannot be attached to node " + homeNode,
 			setUp: manifest(csiVolume("csi.berth.dev", "no-disk"), onNode("no-disk", homeNode))},
@@ -188,7 +188,7 @@ func apiCauses() []causeCase {
 	return []causeCase{
 		{name: slowAPI, reason: "APIServerSlow", object: "unseen", wantText: "scheduler has not looked at it yet",
 			setUp: func(t *testing.T, c *cluster, _ *explainLoop) {
-				c.apply(podManifest("unseen", shell("sleep 1000", ""), `"schedulerName": "nobody"`))
+				c.apply(podManifest("unseen", shell("sleep 1000", ""), `"schedulerName": "absent"`))
 				pid := 0
 				for id, command := range c.processes() {
 					if strings.Contains(strings.Fields(command)[0], "berth-controlplane") {

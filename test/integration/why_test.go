@@ -32,7 +32,7 @@ const (
 	maxVerdictRuns  = 4
 )
 
-// explainLoop answers "why" over and over, woken by what the cluster tells, as `berth explain -w` is.
+// explainLoop explains an object again after each change in the cluster, as `berth explain -w` does.
 type explainLoop struct {
 	c      *cluster
 	client kubernetes.Interface
@@ -171,13 +171,13 @@ func TestWhy(t *testing.T) {
 			require.Contains(t, answer.Verdict+"\n"+evidence(answer), cause.wantText)
 			require.True(t, answer.Stuck())
 			if answer.State != explain.Failed {
-				require.NotEmpty(t, answer.Next, "a person is told what to do")
+				require.NotEmpty(t, answer.Next, "the explanation says what to do")
 			}
 			require.True(t, strings.Contains(string(catalogue), "`"+cause.reason+"`"), "docs/why.md lists %s, as every reason", cause.reason)
 			checkWithoutRecords(t, a, cause)
 			word := explain.Words(cause.kind)[0]
 			out, err := c.run("explain", word+"/"+cause.object, "-n", cause.namespace, "--exit-code")
-			require.Error(t, err, "the exit code tells")
+			require.Error(t, err, "the exit code says so")
 			require.Contains(t, out, cause.wantText)
 			if dir := os.Getenv("WHY_OUTPUT"); dir != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, cause.reason+"--"+cause.object), []byte(out), 0o600))
@@ -200,7 +200,7 @@ func checkWithoutRecords(t *testing.T, a *explainLoop, cause causeCase) {
 	answer, err := explain.Explain(t.Context(), explain.Source{Client: a.client}, cause.kind, cause.namespace, cause.object)
 	require.NoError(t, err)
 	require.True(t, answer.Stuck(), "%+v", answer)
-	if cause.kind != explain.KindNode && cause.kind != explain.KindDeployment { // of which nobody records stages
+	if cause.kind != explain.KindNode && cause.kind != explain.KindDeployment { // no component records stages of these
 		require.Contains(t, strings.Join(answer.Unseen, "\n"), "no running berth to ask")
 	}
 }
@@ -277,7 +277,7 @@ func checkBreakdown(t *testing.T, c *cluster, a *explainLoop) {
 		}
 		t.Logf("%s: %.1f ms, unaccounted %.2f ms", name, answer.TimeBreakdown.TotalMs, answer.TimeBreakdown.UnaccountedMs)
 		require.InDelta(t, answer.TimeBreakdown.TotalMs, sum, 0.5)
-		// On a slow machine a moment between two stages that nobody names takes longer, as all of the start does.
+		// On a slow machine the time between two stages is longer, as the whole start is.
 		require.Less(t, answer.TimeBreakdown.UnaccountedMs, max(2.0, answer.TimeBreakdown.TotalMs/20), "%+v", answer.TimeBreakdown.Segments)
 		require.NotZero(t, sandbox, "the start waited for its sandbox, whatever else went on: %+v", answer.TimeBreakdown.Segments)
 	}

@@ -15,34 +15,34 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ProvisionController provisions PersistentVolumes for PersistentVolumeClaims and deletes the storage
-// of released ones. Make it with New or NewProvisionController; it runs once.
+// ProvisionController provisions PersistentVolumes for PersistentVolumeClaims and deletes the storage of released ones.
+// Create it with New and run it, once, with RunContext.
 type ProvisionController struct {
 	client          kubernetes.Interface
 	provisionerName string
 	provisioner     Provisioner
-	// identity tells this process from others in leader election and as the source of events.
+	// identity is this process's in leader election and as the source of events.
 	identity string
 	settings settings
 	metrics  *metrics
-	// started is set when Run is entered, from then on options are refused; running when work starts.
+	// started is set when Run is called, after which options are refused; running is set when the work begins.
 	started, running atomic.Bool
 }
 
-// New makes a controller for the claims whose StorageClass names provisionerName (or one of the
-// AdditionalProvisionerNames). Options are applied in order; the first error ends construction. Nothing
-// runs and nothing is read or written before Run or RunContext.
+// New returns a controller for the claims whose StorageClass names provisionerName, or one of the
+// AdditionalProvisionerNames. It applies the options in order and returns the first error. It starts nothing: RunContext
+// runs the controller.
 func New(
 	client kubernetes.Interface, provisionerName string, provisioner Provisioner,
-	options ...func(*ProvisionController) error,
+	options ...Option,
 ) (*ProvisionController, error) {
 	switch {
 	case client == nil:
-		return nil, errors.New("make provision controller: client is nil")
+		return nil, errors.New("create provision controller: client is nil")
 	case provisionerName == "":
-		return nil, errors.New("make provision controller: provisioner name is empty")
+		return nil, errors.New("create provision controller: provisioner name is empty")
 	case provisioner == nil:
-		return nil, fmt.Errorf("make provision controller %q: provisioner is nil", provisionerName)
+		return nil, fmt.Errorf("create provision controller %q: provisioner is nil", provisionerName)
 	}
 	c := &ProvisionController{
 		client:          client,
@@ -53,11 +53,11 @@ func New(
 	}
 	for _, option := range options {
 		if err := option(c); err != nil {
-			return nil, fmt.Errorf("make provision controller %q: %w", provisionerName, err)
+			return nil, fmt.Errorf("create provision controller %q: %w", provisionerName, err)
 		}
 	}
 	if err := c.settings.complete(provisionerName); err != nil {
-		return nil, fmt.Errorf("make provision controller %q: %w", provisionerName, err)
+		return nil, fmt.Errorf("create provision controller %q: %w", provisionerName, err)
 	}
 	if !c.settings.clientLimit {
 		c.client = unthrottled(client)
@@ -65,21 +65,21 @@ func New(
 	c.metrics = newMetrics()
 	if reg := c.settings.registerer; reg != nil {
 		if err := c.metrics.register(reg); err != nil {
-			return nil, fmt.Errorf("make provision controller %q: register metrics: %w", provisionerName, err)
+			return nil, fmt.Errorf("create provision controller %q: register metrics: %w", provisionerName, err)
 		}
 	}
 	return c, nil
 }
 
-// NewProvisionController is New for code written for the interface's first version: it panics with a
-// clear text where New returns an error, and wants the cluster's version, which must be a semantic
-// version ("v1.36.3") but changes nothing: every version that still lives is served the same way.
+// NewProvisionController is New for code that was written for sig-storage-lib-external-provisioner: it panics where New
+// returns an error, and takes the version of the cluster. That must be a semantic version ("v1.36.3"), and changes nothing:
+// all versions of Kubernetes that are supported are served in the same way.
 func NewProvisionController(
 	client kubernetes.Interface, provisionerName string, provisioner Provisioner, kubeVersion string,
-	options ...func(*ProvisionController) error,
+	options ...Option,
 ) *ProvisionController {
 	if _, err := utilversion.ParseSemantic(kubeVersion); err != nil {
-		panic(fmt.Sprintf("make provision controller %q: parse Kubernetes version %q: %v",
+		panic(fmt.Sprintf("create provision controller %q: parse Kubernetes version %q: %v",
 			provisionerName, kubeVersion, err))
 	}
 	c, err := New(client, provisionerName, provisioner, options...)
@@ -89,27 +89,26 @@ func NewProvisionController(
 	return c
 }
 
-// HasRun returns whether the controller's work has begun: with leader election, whether it has ever led.
+// HasRun returns whether the controller has begun to work: with leader election, whether it has ever led.
 func (ctrl *ProvisionController) HasRun() bool {
 	return ctrl.running.Load()
 }
 
-// Run does RunContext's work until the channel is closed (a nil channel is never closed) and logs its
-// error.
+// Run calls RunContext until the channel is closed, and logs its error. A nil channel is never closed.
 func (ctrl *ProvisionController) Run(stop <-chan struct{}) {
 	ctx := wait.ContextForChannel(stop)
 	if err := ctrl.RunContext(ctx); err != nil {
-		ctrl.settings.logger.Error("provision controller ended", "provisioner", ctrl.provisionerName, "error", err)
+		ctrl.settings.logger.Error("provision controller failed", "provisioner", ctrl.provisionerName, "error", err)
 	}
 }
 
-// MetricsGatherer returns the controller's metrics, for a process that serves its own metrics page. Every
-// controller has a registry of its own.
+// MetricsGatherer returns the controller's metrics, for a process that serves metrics itself. Each controller has a
+// registry of its own.
 func (ctrl *ProvisionController) MetricsGatherer() prometheus.Gatherer {
 	return ctrl.metrics.registry
 }
 
-// serves returns whether claims and classes of this provisioner name are ours.
+// serves returns whether claims and classes with this provisioner name are ours.
 func (ctrl *ProvisionController) serves(name string) bool {
 	if name == ctrl.provisionerName {
 		return true
@@ -130,7 +129,7 @@ func newIdentity() string {
 	return host + "_" + string(uuid.NewUUID())
 }
 
-// leaseName is the provisioner's name as an object name.
+// leaseName returns the provisioner's name as the name of an object.
 func leaseName(provisionerName string) string {
 	return strings.ReplaceAll(provisionerName, "/", "-")
 }

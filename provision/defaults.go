@@ -2,7 +2,7 @@ package provision
 
 import "time"
 
-// What the controller does where an option is omitted.
+// The values of options that are omitted.
 const (
 	// DefaultResyncPeriod is used when option function ResyncPeriod is omitted.
 	DefaultResyncPeriod = 15 * time.Minute
@@ -36,7 +36,7 @@ const (
 	DefaultMetricsPath = "/metrics"
 )
 
-// Names that this package shares with the rest of Kubernetes.
+// Names that other parts of Kubernetes share with this package.
 const (
 	annProvisionedBy          = "pv.kubernetes.io/provisioned-by"
 	annStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
@@ -57,5 +57,5 @@ const (
 	coreVersion               = "v1"
 )
 
-// StageQueued is the timeline stage of a claim from when it is known to be ours until the call for it begins.
+// StageQueued is the timeline stage of a claim from when it is ours until the call of the provisioner begins.
 const StageQueued = "ProvisionQueued"

@@ -1,31 +1,38 @@
-// Package provision turns claims into volumes: it watches PersistentVolumeClaims, calls a Provisioner
-// for those that are its own, saves the PersistentVolume that the Provisioner describes, and has the
-// storage removed again when the volume is released.
+// Package provision provisions PersistentVolumes for claims: it watches PersistentVolumeClaims, calls a [Provisioner] for
+// those that are its own, saves the PersistentVolume that the Provisioner returns, and deletes the storage when the volume
+// is released.
 //
-// Whoever has storage to offer writes a Provisioner (two methods) and hands it to New. Everything else
-// is the controller's: retries, leader election, events, metrics and, above all, that nothing leaks.
-// Before the first call for a claim its intent is written into the API, as a finalizer on the claim, so
-// that the claim cannot vanish while nobody knows whether a volume exists; it is taken off once the
-// outcome is saved and the claim is bound or being deleted. What a crash interrupts is repeated with the
-// same volume name. A Provisioner must therefore be idempotent: the same VolumeOptions.PVName is the same
-// volume.
+// To offer storage, implement Provisioner and its two context methods ([ProvisionerContext], [DeleterContext]), and pass it
+// to [New]. [ProvisionController.RunContext] does the rest: retries, leader election, events, metrics, and that no volume
+// leaks. Before the first call for a claim the controller writes its intent into the API, as a finalizer on the claim, so
+// that the claim cannot disappear while the outcome of the call is unknown; it removes the finalizer once the outcome is
+// saved and the claim is Bound or being deleted. What a crash interrupts is repeated with the same volume name. A
+// Provisioner must therefore be idempotent: the same VolumeOptions.PVName is the same volume.
 //
-// # The way of a claim
+// NewProvisionController, Provisioner.Provision without a context and [ProvisionerExt] serve code that was written for
+// sig-storage-lib-external-provisioner.
 //
-//	events -> decide queue -> intent patch -> call queue -> Provision -> decide queue -> PV create -> Bound -> intent removed
+// # The phases of a claim
 //
-// The decide workers only look and write to the API; the call workers (Threadiness of them) only call
-// the Provisioner. No such worker ever sleeps: what must wait goes back into the queue with a delay.
+// A claim is in one phase at a time:
 //
-// What nobody waits for (removing the intent of a claim that is Bound, Normal events) is done when no claim waits to be
-// Bound, or after half a minute: hundreds of claims at once would else be held up by the ends of the first. Warnings,
-// and the intent of a claim that is being deleted, never give way.
+//	Pending -> Queued -> Calling -> Saving -> Binding -> Bound -> Finishing -> Forgotten
 //
-// # What starts a claim again
+// The sync workers collect the facts about a claim, and the function next decides from the phase and the facts what to do:
+// write the intent, create the PersistentVolume, remove the intent. The call workers, of which there are Threadiness, only
+// call the Provisioner. No such worker ever sleeps: a claim that has to wait is queued with a delay.
 //
-// While retries last, a failed claim is tried again after its backoff, and at once if the claim, its
-// StorageClass or its selected node changed. An InfeasibleError lengthens that backoff, not what ends it.
-// After FailedProvisionThreshold retries a last Warning says that the controller gave up; a change starts
-// over, a resync allows one more try. Giving up never forgets a volume that may exist: the intent stays on
-// the claim.
+// Writes that do not help a claim to become Bound (removing the intent of a Bound claim, Normal events) yield to claims that
+// wait for such writes, for half a minute at most: otherwise the last steps of the first of hundreds of claims would delay
+// the others. Warnings, and the intent of a claim that is being deleted, never yield.
+//
+// The queues are client-go's and not those of package controller: when the controller stops, its calls end first, then the
+// results are saved, and intents are removed last, each by workers of their own, and a claim is in several queues at once.
+//
+// # Retries
+//
+// A claim that failed is retried after its backoff, and at once if the claim, its StorageClass or its selected node changes.
+// An InfeasibleError lengthens the backoff and does not change what ends it. After FailedProvisionThreshold retries a
+// Warning reports that the controller gave up; then a change starts over, and a resync allows one more try. A volume that
+// may exist is never given up: the intent stays on the claim.
 package provision

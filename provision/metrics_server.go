@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// listenRetryPeriod is the pause after the metrics port could not be listened on: it may be held by a
-	// process that is about to end, and nothing tells when.
+	// listenRetryPeriod is the pause after listening on the metrics port failed: a process that is about to end may still
+	// have it, and there is no event for its end.
 	listenRetryPeriod = 5 * time.Second
-	// headerTimeout bounds how long a client of the metrics page may take to send its request.
+	// headerTimeout bounds the time in which a client sends the header of its request.
 	headerTimeout = 10 * time.Second
 )
 
-// serveMetrics serves the metrics page until the context ends. Failing to listen is logged and tried again.
+// serveMetrics serves the metrics until the context ends. If it cannot listen, it logs that and tries again.
 func (ctrl *ProvisionController) serveMetrics(ctx context.Context) {
 	s := &ctrl.settings
 	if s.metricsPort <= 0 {
@@ -29,7 +29,7 @@ func (ctrl *ProvisionController) serveMetrics(ctx context.Context) {
 	address := net.JoinHostPort(s.metricsAddress, strconv.Itoa(int(s.metricsPort)))
 	for ctx.Err() == nil {
 		if err := ctrl.serveMetricsOnce(ctx, address); err != nil {
-			s.logger.Error("metrics page is not served, will retry", "address", address, "error", err)
+			s.logger.Error("failed to serve metrics; retrying", "address", address, "error", err)
 			timer := s.clock.NewTimer(listenRetryPeriod)
 			select {
 			case <-ctx.Done():

@@ -11,14 +11,12 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 )
 
-// What the API's objects say, as functions without side effects.
-
-// claimClass is the name of the claim's class: the old annotation, then the field, else "".
+// claimClass returns the name of the claim's class, from the deprecated annotation or the field, or "".
 func claimClass(claim *corev1.PersistentVolumeClaim) string {
 	return volume.GetPersistentVolumeClaimClass(claim)
 }
 
-// claimProvisioner is the provisioner that the claim waits for, "" if it waits for none.
+// claimProvisioner returns the provisioner that the claim waits for, "" if it waits for none.
 func claimProvisioner(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[annStorageProvisioner]; ok {
 		return name
@@ -26,7 +24,7 @@ func claimProvisioner(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[annBetaStorageProvisioner]
 }
 
-// selectedNode is the node that the scheduler selected for the claim's first consumer, "" if none.
+// selectedNode returns the node that the scheduler selected for the claim's first consumer, "" if none.
 func selectedNode(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[annSelectedNode]; ok {
 		return name
@@ -46,7 +44,7 @@ func isBound(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound
 }
 
-// dataSource is the kind that the claim's volume is made from, for the metrics' label.
+// dataSource returns the kind of the claim's data source, for the label of the metrics.
 func dataSource(claim *corev1.PersistentVolumeClaim) string {
 	switch {
 	case claim.Spec.DataSourceRef != nil:
@@ -57,16 +55,16 @@ func dataSource(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// fingerprint changes when a claim changes in a way that may change the outcome of provisioning it. What
-// Kubernetes and this controller write while they work on it does not count.
+// fingerprint changes when the claim or its class changes in a way that may change the outcome of provisioning. It does not
+// change with what Kubernetes and this controller write while they work on the claim.
 func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
-	key := "gone"
+	key := "deleted"
 	if claim != nil {
 		annotations := maps.Clone(claim.Annotations)
 		delete(annotations, annBindCompleted)
 		delete(annotations, annBoundByController)
 		sum := fnv.New64a()
-		// Encoding maps sorts their keys; encoding these types cannot fail, and writing to a hash does not.
+		// The encoder sorts the keys of maps. Encoding these types and writing to a hash cannot fail.
 		_ = json.NewEncoder(sum).Encode([]any{
 			claim.Spec, annotations, claim.Labels, claim.DeletionTimestamp != nil,
 		})
@@ -78,9 +76,9 @@ func fingerprint(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCl
 	return key
 }
 
-// volumeFor completes what the provisioner returned into what is saved for the claim.
-func (e *engine) volumeFor(made *corev1.PersistentVolume, in callInput) *corev1.PersistentVolume {
-	pv := made.DeepCopy()
+// volumeFor completes the PersistentVolume that the provisioner returned for the claim.
+func (e *engine) volumeFor(returned *corev1.PersistentVolume, in callInput) *corev1.PersistentVolume {
+	pv := returned.DeepCopy()
 	if pv.Name == "" {
 		pv.Name = in.pvName
 	}

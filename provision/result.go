@@ -76,7 +76,7 @@ func (e *engine) retryLater(st *claimState, claim *corev1.PersistentVolumeClaim,
 		return
 	}
 	e.limits.claims.Forget(key)
-	text := fmt.Sprintf("gave up provisioning after %d retries: %v; it will be tried again when the claim, "+
+	text := fmt.Sprintf("gave up provisioning after %d retries: %v; it is tried again when the claim, "+
 		"its StorageClass or its selected node changes", e.settings.failedProvisionThreshold, cause)
 	if period := e.settings.resyncPeriod; period > 0 {
 		text += fmt.Sprintf(", and once every %v", period)

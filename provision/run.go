@@ -6,11 +6,16 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/controller/leader"
 )
 
-// RunContext runs the controller and blocks until the context ends: then no new call is begun, the ones in
-// flight are finished and what they return is saved, the lease is released, and nil is returned. Losing the
-// lease ends it the same way, with ErrLeaseLost. A controller runs once.
+// ErrLeaseLost is returned by RunContext if another process took the Lease, or if it could not be renewed.
+var ErrLeaseLost = leader.ErrLost
+
+// RunContext runs the controller until the context ends. Then it begins no new call, finishes the calls in flight, saves
+// the volumes that they return, releases the Lease and returns nil. It ends in the same way, with ErrLeaseLost, if it loses
+// the Lease. A controller runs once.
 func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 	if !ctrl.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("run provision controller %q: it has run already", ctrl.provisionerName)
@@ -44,7 +49,7 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 		return group.Wait()
 	}
 	if ctrl.settings.leaderElection {
-		err = ctrl.lead(ctx, work)
+		err = ctrl.runElected(ctx, work)
 	} else {
 		err = work(ctx)
 	}
@@ -52,4 +57,24 @@ func (ctrl *ProvisionController) RunContext(ctx context.Context) error {
 		return fmt.Errorf("run provision controller %q: %w", ctrl.provisionerName, err)
 	}
 	return nil
+}
+
+// runElected works while it holds the Lease. The Lease is kept until the work has ended, so that the next leader never
+// meets calls of this one.
+func (ctrl *ProvisionController) runElected(ctx context.Context, work func(context.Context) error) error {
+	s := &ctrl.settings
+	client := s.leaseClient
+	if client == nil {
+		client = unthrottled(ctrl.client) // requests of the controller must not delay those that renew the Lease
+	}
+	elector, err := leader.New(leader.Deps{
+		Client: client.CoordinationV1(), Logger: s.logger.With("provisioner", ctrl.provisionerName),
+	}, leader.Config{
+		Namespace: s.leaderNamespace, Name: leaseName(ctrl.provisionerName), Identity: ctrl.identity,
+		LeaseDuration: s.leaseDuration, RenewDeadline: s.renewDeadline, RetryPeriod: s.retryPeriod,
+	})
+	if err != nil {
+		return err
+	}
+	return elector.Run(ctx, work)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// settings is what the options set. Options only write here; complete checks and fills the gaps.
+// settings is what the options set. complete checks them and sets the defaults that depend on others.
 type settings struct {
 	additionalNames []string
 	claims          cache.SharedIndexInformer
@@ -59,7 +59,7 @@ type settings struct {
 	addFinalizer    bool
 	claimIntent     bool
 	intentFinalizer string
-	// intentOwned is set if nobody else can have written our intent finalizer.
+	// intentOwned is set if no other controller can have written our intent finalizer.
 	intentOwned bool
 
 	runnables []func(context.Context) error
@@ -92,7 +92,7 @@ func defaultSettings() settings {
 	}
 }
 
-// complete checks what single options cannot see and fills in defaults that depend on others.
+// complete checks the options against each other and sets defaults that depend on others.
 func (s *settings) complete(provisionerName string) error {
 	if s.leaderElection {
 		if s.leaseDuration <= s.renewDeadline {
@@ -120,14 +120,14 @@ func (s *settings) complete(provisionerName string) error {
 		s.intentFinalizer = intentFinalizerFor(provisionerName)
 	}
 	if errs := content.IsLabelKey(s.intentFinalizer); len(errs) > 0 {
-		return fmt.Errorf("intent finalizer %q: %s; name one with the option IntentFinalizer",
+		return fmt.Errorf("intent finalizer %q: %s; choose one with the option IntentFinalizer",
 			s.intentFinalizer, strings.Join(errs, "; "))
 	}
 	return nil
 }
 
-// newLimiter makes the limiter of one work queue. Claims and volumes get one each, so that a storm of
-// deletions does not starve provisioning.
+// newLimiter returns the limiter of one kind of object. Claims and volumes have one each, so that many deletions do not delay
+// claims.
 func (s *settings) newLimiter() workqueue.RateLimiter {
 	if s.limiter != nil {
 		return s.limiter
@@ -163,7 +163,7 @@ func (s *settings) saveOptionsAgree() error {
 	return nil
 }
 
-// intentFinalizerFor derives a finalizer's name from the provisioner's.
+// intentFinalizerFor derives the name of the finalizer from the provisioner's.
 func intentFinalizerFor(provisionerName string) string {
 	const longest = 63
 	name := strings.ReplaceAll(provisionerName, "/", "_")
@@ -173,7 +173,7 @@ func intentFinalizerFor(provisionerName string) string {
 	return "intent.provision.berth.dev/" + strings.Trim(name, "-_.")
 }
 
-// ownNamespace is the namespace that the process runs in, as far as a Pod can tell.
+// ownNamespace returns the namespace of the Pod in which the process runs, or "default".
 func ownNamespace() string {
 	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
 		return ns

@@ -14,22 +14,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// VolumeStore saves PersistentVolumes to the API server. The controller saves its volumes by itself, with
-// the policies of these stores but without holding up a worker; the stores are for code that saves volumes
-// without a controller.
+// VolumeStore saves PersistentVolumes to the API server. The controller saves its volumes by itself, with the policies of
+// these stores but without blocking a worker; the stores are for code that saves volumes without a controller.
 type VolumeStore interface {
-	// StoreVolume makes sure that the volume is saved. If it returns nil, the volume is saved or is being
-	// saved in the background; otherwise it is not saved and has to be provisioned again. A volume that was
-	// handed over cannot be taken back: if its claim is deleted, it is saved and then deleted as usual.
+	// StoreVolume saves the volume. If it returns nil, the volume is saved or will be saved in the background; otherwise it
+	// is not saved and has to be provisioned again. Saving cannot be cancelled: if the claim is deleted, the volume is saved
+	// and then deleted as usual.
 	StoreVolume(claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error
-	// Run does the store's background work, with so many workers, and blocks until the context ends. It
-	// may be called once.
+	// Run saves volumes in the background, with threadiness workers, until the context ends. It may be called once.
 	Run(ctx context.Context, threadiness int)
 }
 
-// NewBackoffStore returns a VolumeStore whose StoreVolume blocks while it tries, backoff.Steps times. If the
-// volume cannot be saved, it is deleted by the controller's provisioner, with the same backoff, and the
-// error is returned. The recorder may be nil; without a controller, the volume is not deleted.
+// NewBackoffStore returns a VolumeStore whose StoreVolume tries backoff.Steps times and blocks meanwhile. If the volume
+// cannot be saved, the controller's provisioner deletes it, with the same backoff, and StoreVolume returns the error. The
+// recorder may be nil; without a controller, the volume is not deleted.
 func NewBackoffStore(
 	client kubernetes.Interface, eventRecorder record.EventRecorder, backoff *wait.Backoff, ctrl *ProvisionController,
 ) VolumeStore {
@@ -78,7 +76,7 @@ func (s *backoffStore) StoreVolume(claim *corev1.PersistentVolumeClaim, volume *
 	found, findErr := findVolume(ctx, s.client, volume)
 	switch {
 	case found && findErr == nil:
-		return nil // the answer was lost
+		return nil // a response was lost
 	case found, ctx.Err() != nil:
 		return failure
 	}
@@ -93,7 +91,7 @@ func (s *backoffStore) StoreVolume(claim *corev1.PersistentVolumeClaim, volume *
 
 func (s *backoffStore) clean(ctx context.Context, volume *corev1.PersistentVolume) error {
 	if s.ctrl == nil {
-		return fmt.Errorf("delete volume %q: no controller was given to the store", volume.Name)
+		return fmt.Errorf("delete volume %q: the store has no controller", volume.Name)
 	}
 	err := (&engine{provisioner: s.ctrl.provisioner}).callDelete(ctx, volume)
 	var ignored *IgnoredError
@@ -121,10 +119,79 @@ func (s *backoffStore) try(f func() error) error {
 	}
 }
 
-// NewVolumeStoreQueue returns a VolumeStore that tries once at once and, if that fails, goes on in the
-// background at the pace of the limiter until the volume is saved. StoreVolume always returns nil. What
-// is not saved when the process ends is lost; the controller's own way of saving does not lose it.
+// NewVolumeStoreQueue returns a VolumeStore that tries once and, if that fails, retries in the background with the delays of
+// the limiter until the volume is saved. StoreVolume always returns nil. Volumes that are not saved when the process ends
+// are lost; the controller's own way of saving does not lose them.
 func NewVolumeStoreQueue(client kubernetes.Interface, limiter workqueue.RateLimiter) VolumeStore {
 	return &queueStore{client: client, limiter: limiter, unsaved: map[string]*corev1.PersistentVolume{},
 		done: make(chan struct{})}
+}
+
+// queueStore saves volumes in the background until it succeeds.
+type queueStore struct {
+	client  kubernetes.Interface
+	limiter workqueue.RateLimiter
+	done    chan struct{}
+	once    sync.Once
+
+	mu      sync.Mutex // guards all below
+	unsaved map[string]*corev1.PersistentVolume
+	// queue is nil unless Run runs. Run queues what is unsaved when it begins.
+	queue queue
+}
+
+var _ VolumeStore = (*queueStore)(nil)
+
+func (s *queueStore) StoreVolume(_ *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error {
+	if err := createVolume(wait.ContextForChannel(s.done), s.client, volume); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unsaved[volume.Name] = volume
+		if s.queue != nil {
+			s.queue.Add(volume.Name)
+		}
+	}
+	return nil
+}
+
+func (s *queueStore) Run(ctx context.Context, threadiness int) {
+	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "unsaved"})
+	s.mu.Lock()
+	s.queue = queue
+	for name := range s.unsaved {
+		queue.Add(name)
+	}
+	s.mu.Unlock()
+	var workers sync.WaitGroup
+	for range max(threadiness, 1) {
+		workers.Go(func() { work(ctx, queue, s.save) })
+	}
+	<-ctx.Done()
+	queue.ShutDown()
+	workers.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = nil
+	s.once.Do(func() { close(s.done) })
+}
+
+func (s *queueStore) save(ctx context.Context, name string) {
+	s.mu.Lock()
+	volume := s.unsaved[name]
+	s.mu.Unlock()
+	if volume == nil || ctx.Err() != nil {
+		return
+	}
+	if err := createVolume(ctx, s.client, volume); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.queue != nil {
+			s.queue.AddAfter(name, s.limiter.When(name))
+		}
+		return
+	}
+	s.limiter.Forget(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.unsaved, name)
 }

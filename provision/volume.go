@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// volumeStep is the one thing to do for a volume.
+// volumeStep is what to do for a volume.
 type volumeStep int
 
 const (
@@ -26,7 +26,7 @@ const (
 	volumeRemoveFinalizer
 )
 
-// volumeStates remembers, by name, what was tried for volumes that are being deleted.
+// volumeStates holds, by name, the state of volumes that are being deleted.
 type volumeStates struct {
 	mu     sync.Mutex
 	byName map[string]*volumeState
@@ -37,9 +37,9 @@ type volumeState struct {
 	uid    types.UID
 	retry  retry
 	resync bool
-	// notified is set when the provisioner says that a deletion may succeed now.
+	// notified is set when the provisioner notifies that a deletion may succeed.
 	notified bool
-	// storageDeleted is set once the provisioner deleted the storage: it is not asked again.
+	// storageDeleted is set once the provisioner deleted the storage: it is not called again.
 	storageDeleted bool
 }
 
@@ -59,7 +59,7 @@ func (m *volumeStates) resync(name string, happened bool) {
 	}
 }
 
-// notify notes that a deletion may succeed now, and returns false if none was tried.
+// notify records that a deletion may succeed now. It returns false if none was tried.
 func (m *volumeStates) notify(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,8 +70,8 @@ func (m *volumeStates) notify(name string) bool {
 	return vs != nil
 }
 
-// get returns the state of the volume with this UID, and whether a resync came since the last look. If the provisioner
-// said since then that its deletion may succeed, that ends what the state waits for.
+// get returns the state of the volume with this UID, and whether a resync came since the last call. A notification since
+// then ends the wait for a retry.
 func (m *volumeStates) get(name string, uid types.UID) (*volumeState, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *engine) isOurs(pv *corev1.PersistentVolume) bool {
 	return ok && e.serves(by)
 }
 
-// volumeStep decides what to do for a volume of ours.
+// volumeStep returns what to do for a volume of ours.
 func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 	has := slices.Contains(pv.Finalizers, finalizerVolume)
 	policyDelete := pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
@@ -112,7 +112,7 @@ func (e *engine) volumeStep(pv *corev1.PersistentVolume) volumeStep {
 	return volumeIdle
 }
 
-// syncVolume takes one look at a volume and does what comes next for it.
+// syncVolume does what comes next for a volume.
 func (e *engine) syncVolume(ctx context.Context, name string) {
 	pv := e.volumes.get(name)
 	if ctx.Err() != nil || pv == nil || !e.isOurs(pv) {
@@ -135,21 +135,21 @@ func (e *engine) syncVolume(ctx context.Context, name string) {
 	e.limits.volumeWrites.Forget(name)
 }
 
-// notifyDeletable has a deletion that failed tried again now.
+// notifyDeletable retries a deletion that failed.
 func (e *engine) notifyDeletable(name string) {
 	if e.deletions.notify(name) {
 		e.queues.volumes.Add(name)
 	}
 }
 
-// deleteVolume has the storage of a released volume deleted, and then the object.
+// deleteVolume deletes the storage of a released volume, and then the object.
 func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolume) {
 	vs, resync := e.deletions.get(cached.Name, cached.UID)
 	inputs := volumeFingerprint(cached)
 	now := e.clock.Now()
 	if vs.retry.readiness(now, inputs, resync) != readyNow {
 		if left := vs.retry.left(now); left > 0 {
-			e.queues.volumes.AddAfter(cached.Name, left) // of several moments for one key the queue keeps the earliest alone
+			e.queues.volumes.AddAfter(cached.Name, left) // of several times for one key the queue keeps the earliest
 		}
 		return
 	}
@@ -158,10 +158,10 @@ func (e *engine) deleteVolume(ctx context.Context, cached *corev1.PersistentVolu
 	case apierrors.IsNotFound(err):
 		return
 	case err != nil:
-		e.retryVolume(cached.Name, fmt.Errorf("read volume %q: %w", cached.Name, err))
+		e.retryVolume(cached.Name, fmt.Errorf("get volume %q: %w", cached.Name, err))
 		return
 	case fresh.UID != cached.UID || !e.isOurs(fresh) || e.volumeStep(fresh) != volumeDelete:
-		return // the watch will tell
+		return // the watch brings it back
 	}
 	vs.retry.start(inputs)
 	if !vs.storageDeleted && !e.reclaim(ctx, fresh, vs) {
@@ -181,20 +181,20 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	if claim := pv.Spec.ClaimRef; claim != nil {
 		span.SetCause(timeline.Ref{Kind: claimKind, Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
 	}
-	began := e.clock.Now()
+	start := e.clock.Now()
 	err := e.callDelete(ctx, pv)
 	span.End(err)
 	var ignored *IgnoredError
 	switch {
 	case err == nil:
 		e.metrics.deleted.WithLabelValues(class).Inc()
-		e.metrics.deleteSeconds.WithLabelValues(class).Observe(e.clock.Since(began).Seconds())
+		e.metrics.deleteSeconds.WithLabelValues(class).Observe(e.clock.Since(start).Seconds())
 		vs.storageDeleted = true
 		vs.retry.succeeded()
 		e.limits.volumes.Forget(pv.Name)
 		return true
 	case errors.As(err, &ignored):
-		e.logger.Info("volume ignored", "volume", pv.Name, "reason", ignored.Reason)
+		e.logger.Info("provisioner ignores volume", "volume", pv.Name, "reason", ignored.Reason)
 		vs.retry.park()
 		return false
 	}
@@ -202,7 +202,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	e.events.Event(pv, corev1.EventTypeWarning, reasonVolumeFailedDelete, err.Error())
 	if vs.retry.failed(e.settings.failedDeleteThreshold) {
 		e.limits.volumes.Forget(pv.Name)
-		text := fmt.Sprintf("gave up deleting after %d retries: %v; it will be tried again when the volume changes",
+		text := fmt.Sprintf("gave up deleting after %d retries: %v; it is tried again when the volume changes",
 			e.settings.failedDeleteThreshold, err)
 		if period := e.settings.resyncPeriod; period > 0 {
 			text += fmt.Sprintf(", and once every %v", period)
@@ -216,7 +216,7 @@ func (e *engine) reclaim(ctx context.Context, pv *corev1.PersistentVolume, vs *v
 	return false
 }
 
-// removeVolume deletes the object whose storage is gone, and our finalizer with it.
+// removeVolume deletes the object whose storage does not exist any more, and removes our finalizer.
 func (e *engine) removeVolume(ctx context.Context, pv *corev1.PersistentVolume) error {
 	ctx, cancel := writeContext(ctx)
 	defer cancel()
@@ -237,7 +237,7 @@ func (e *engine) removeVolume(ctx context.Context, pv *corev1.PersistentVolume) 
 	return nil
 }
 
-// patchVolume adds or removes our finalizer, whatever else changes. A volume that is gone needs neither.
+// patchVolume adds or removes our finalizer, whatever else changes. It succeeds if the volume does not exist any more.
 func (e *engine) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, field string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": pv.UID, field: []string{finalizerVolume},
@@ -255,9 +255,9 @@ func (e *engine) patchVolume(ctx context.Context, pv *corev1.PersistentVolume, f
 	return err
 }
 
-// retryVolume has a volume looked at again after the API server did not do as asked.
+// retryVolume requeues a volume after a request to the API server failed.
 func (e *engine) retryVolume(name string, err error) {
 	delay := e.limits.volumeWrites.When(name)
-	e.logger.Warn("cannot work on volume, will retry", "error", err, "delay", delay)
+	e.logger.Warn("failed to sync volume; retrying", "error", err, "delay", delay)
 	e.queues.volumes.AddAfter(name, delay)
 }

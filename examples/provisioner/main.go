@@ -1,7 +1,8 @@
-// Command provisioner is a whole provisioner: every volume is a directory of a share that all nodes mount.
+// Command provisioner provisions directories of a share that all nodes mount.
 package main
 
 import (
+	"context"
 	"log"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ func (s share) Provision(o provision.VolumeOptions) (*corev1.PersistentVolume, e
 		AccessModes:                   o.PVC.Spec.AccessModes,
 		Capacity:                      o.PVC.Spec.Resources.Requests,
 		PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
-	}}, os.MkdirAll(path, 0o777) // may be there since before a crash
+	}}, os.MkdirAll(path, 0o777) // a call before a crash may have created it
 }
 
 func (s share) Delete(pv *corev1.PersistentVolume) error {
@@ -35,6 +36,9 @@ func main() { // provisioner DIRECTORY: in a Pod, or with KUBECONFIG set
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := kubernetes.NewForConfigOrDie(config)
-	provision.NewProvisionController(client, "example.com/share", share(os.Args[1]), "v1.36.3").Run(nil)
+	controller, err := provision.New(kubernetes.NewForConfigOrDie(config), "example.com/share", share(os.Args[1]))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(controller.RunContext(context.Background()))
 }

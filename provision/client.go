@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// unthrottled is a client over the same connections and with the same identity as the one given, but without
-// client-go's limit of a few requests a second, which nobody chose who did not set it: the API server's own
-// priority and fairness shares it out better. A client that is no real one is given back as it is.
+// unthrottled returns a client with the connections and the identity of the given one, but without client-go's default limit
+// of a few requests a second: the API server's priority and fairness shares its capacity better. A fake client is returned
+// as it is.
 func unthrottled(client kubernetes.Interface) kubernetes.Interface {
 	shared, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok || shared == nil || shared.Client == nil {

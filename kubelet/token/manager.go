@@ -1,7 +1,6 @@
 package token
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/deadlines"
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
@@ -44,12 +45,12 @@ type Manager struct {
 	client kubernetes.Interface
 	clock  clock.Clock
 	logger *slog.Logger
-	wake   chan struct{} // has a value when the front of due may have changed
+	wake   wakeup.Signal // the earliest renewal may have changed
 
 	mu             sync.Mutex // guards all below
 	tokens         map[key]*entry
 	pods           map[types.UID]map[key]struct{}
-	renewals       renewalQueue // of the tokens that there are, the one to be renewed first in front
+	renewals       *deadlines.Queue[*entry]
 	subscribers    map[int]func(types.UID)
 	nextSubscriber int
 }
@@ -70,9 +71,7 @@ type entry struct {
 	lock      chan struct{} // holds a value while nobody asks for this token
 	value     string        // empty until the first answer
 	expires   time.Time
-	renewAt   time.Time
 	backoff   time.Duration
-	index     int // in the queue, -1 if it is not there
 	forgotten bool
 }
 
@@ -88,7 +87,7 @@ func New(deps Deps) (*Manager, error) {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		client: deps.Client, clock: deps.Clock, logger: deps.Logger, wake: make(chan struct{}, 1),
+		client: deps.Client, clock: deps.Clock, logger: deps.Logger, wake: wakeup.NewSignal(), renewals: deadlines.New[*entry](),
 		tokens: make(map[key]*entry), pods: make(map[types.UID]map[key]struct{}),
 		subscribers: make(map[int]func(types.UID)),
 	}, nil
@@ -101,24 +100,23 @@ func (m *Manager) Start(ctx context.Context) error {
 	for {
 		m.mu.Lock()
 		select {
-		case <-m.wake: // what it told of is seen now, and need not interrupt the timer below
+		case <-m.wake.C(): // the queue is read now, so the signal need not interrupt the timer below
 		default:
 		}
 		now := m.clock.Now()
-		for len(m.renewals) > 0 && !m.renewals[0].renewAt.After(now) {
-			entry := heap.Pop(&m.renewals).(*entry)
+		for entry, ok := m.renewals.PopDue(now); ok; entry, ok = m.renewals.PopDue(now) {
 			running.Go(func() { m.renew(ctx, entry) })
 		}
 		var timer clock.Timer
 		var timerC <-chan time.Time
-		if len(m.renewals) > 0 {
-			timer = m.clock.NewTimer(m.renewals[0].renewAt.Sub(now))
+		if at, ok := m.renewals.Next(); ok {
+			timer = m.clock.NewTimer(at.Sub(now))
 			timerC = timer.C()
 		}
 		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-m.wake:
+		case <-m.wake.C():
 		case <-timerC:
 		}
 		if timer != nil {
@@ -174,7 +172,7 @@ func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenP
 	if found, ok := m.tokens[k]; ok {
 		return found
 	}
-	created := &entry{key: k, lock: make(chan struct{}, 1), index: -1, backoff: initialBackoff}
+	created := &entry{key: k, lock: make(chan struct{}, 1), backoff: initialBackoff}
 	created.lock <- struct{}{}
 	m.tokens[k] = created
 	if m.pods[k.pod] == nil {
@@ -231,9 +229,8 @@ func (m *Manager) refresh(ctx context.Context, entry *entry) error {
 	defer m.mu.Unlock()
 	entry.value = response.Status.Token
 	entry.expires = response.Status.ExpirationTimestamp.Time
-	entry.renewAt = renewalTime(requestedAt, entry.expires)
 	entry.backoff = initialBackoff
-	m.schedule(entry)
+	m.schedule(entry, renewalTime(requestedAt, entry.expires))
 	return nil
 }
 
@@ -244,20 +241,13 @@ func renewalTime(requestedAt, expires time.Time) time.Time {
 	return requestedAt.Add(age - jitter)
 }
 
-// schedule puts the entry where it belongs in the queue. The caller holds mu.
-func (m *Manager) schedule(entry *entry) {
-	switch {
-	case entry.forgotten:
+// schedule sets when the token is renewed. The caller holds mu.
+func (m *Manager) schedule(entry *entry, at time.Time) {
+	if entry.forgotten {
 		return
-	case entry.index >= 0:
-		heap.Fix(&m.renewals, entry.index)
-	default:
-		heap.Push(&m.renewals, entry)
 	}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.renewals.Set(entry, at)
+	m.wake.Notify()
 }
 
 // renew asks for a new token and tells the subscribers.
@@ -279,9 +269,8 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 	if err != nil {
 		m.logger.Warn("cannot renew token, the old one stays in use", "namespace", entry.key.namespace,
 			"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
-		entry.renewAt = m.clock.Now().Add(entry.backoff)
+		m.schedule(entry, m.clock.Now().Add(entry.backoff))
 		entry.backoff = min(2*entry.backoff, maxBackoff)
-		m.schedule(entry)
 		m.mu.Unlock()
 		return
 	}
@@ -320,9 +309,7 @@ func (m *Manager) Forget(uid types.UID) {
 	for k := range m.pods[uid] {
 		entry := m.tokens[k]
 		entry.forgotten = true
-		if entry.index >= 0 {
-			heap.Remove(&m.renewals, entry.index)
-		}
+		m.renewals.Remove(entry)
 		delete(m.tokens, k)
 	}
 	delete(m.pods, uid)
@@ -333,32 +320,4 @@ func (m *Manager) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.tokens)
-}
-
-// renewalQueue is a heap of entries by the time of their renewal.
-type renewalQueue []*entry
-
-var _ heap.Interface = (*renewalQueue)(nil)
-
-func (q renewalQueue) Len() int           { return len(q) }
-func (q renewalQueue) Less(i, j int) bool { return q[i].renewAt.Before(q[j].renewAt) }
-func (q renewalQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *renewalQueue) Push(x any) {
-	entry := x.(*entry)
-	entry.index = len(*q)
-	*q = append(*q, entry)
-}
-
-// Pop implements heap.Interface.
-func (q *renewalQueue) Pop() any {
-	old := *q
-	entry := old[len(old)-1]
-	entry.index = -1
-	*q = old[:len(old)-1]
-	return entry
 }

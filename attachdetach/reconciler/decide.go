@@ -6,26 +6,26 @@ import (
 	"github.com/berth-dev/berth/attachdetach/cache"
 )
 
-// action is what to do with one pair.
+// action is what the reconciler does with one pair.
 type action int
 
 const (
-	// actionNone: the pair is as it should be, or an event that is sure to come brings it back.
+	// actionNone: the pair is in its desired state, or a later event makes it dirty again.
 	actionNone action = iota
-	// actionRequeue: look again when decision.after is over.
+	// actionRequeue: reconcile the pair again after decision.after.
 	actionRequeue
 	// actionDetach and actionAttach: start the operation.
 	actionDetach
 	actionAttach
-	// actionReportMultiAttach: another node has the volume; say so, and look again when that changes.
+	// actionReportMultiAttach: another node has the volume; report that, and reconcile again when it changes.
 	actionReportMultiAttach
 )
 
-// decision is an action and what goes with it.
+// decision is an action and its parameters.
 type decision struct {
 	action action
 	after  time.Duration
-	// verify asks for the safety check before a detach; reason is why it is forced, empty if it is not.
+	// verify requires the safety check before a detach; reason is why the detach is forced, empty if it is not.
 	verify bool
 	reason string
 }
@@ -38,9 +38,9 @@ const (
 
 // nodeFacts is what is known of a node.
 type nodeFacts struct {
-	// known is false if nobody can say anything about nodes: then the timeout alone decides.
+	// known is false if the reconciler has no lister of nodes: then the timeout alone decides.
 	known bool
-	// gone says that the node object does not exist, for as long as goneFor.
+	// gone is set if the Node does not exist; goneFor is since how long.
 	gone    bool
 	goneFor time.Duration
 	// ready is the Ready condition being True. outOfService is the taint of that name.
@@ -50,7 +50,7 @@ type nodeFacts struct {
 	maxWaitForUnmount *time.Duration
 }
 
-// unmountTimeout is how long a volume that nobody wants may stay mounted on the node if that is not ready.
+// unmountTimeout is how long a volume that no Pod uses may stay mounted on the node if the node is not ready.
 func (n nodeFacts) unmountTimeout(l limits) time.Duration {
 	if n.maxWaitForUnmount != nil {
 		return *n.maxWaitForUnmount
@@ -58,22 +58,22 @@ func (n nodeFacts) unmountTimeout(l limits) time.Duration {
 	return l.maxWaitForUnmount
 }
 
-// detachFacts is all that the decision on a detach depends on.
+// detachFacts is the input of decideDetach.
 type detachFacts struct {
 	mounted bool
-	// elapsed is the time since the detach was first asked for.
+	// elapsed is the time since the detach was first requested.
 	elapsed time.Duration
 	node    nodeFacts
 }
 
-// limits is the configured times of the decision.
+// limits is the configuration of decideDetach.
 type limits struct {
 	maxWaitForUnmount time.Duration
 	nodeGoneGrace     time.Duration
 	forceDisabled     bool
 }
 
-// decideDetach is called for a pair that is attached, not wanted and not being worked on.
+// decideDetach decides for a pair that is attached, not desired, and has no pending operation.
 func decideDetach(f detachFacts, l limits) decision {
 	if f.node.outOfService {
 		return decision{action: actionDetach, reason: reasonOutOfService}
@@ -82,7 +82,7 @@ func decideDetach(f detachFacts, l limits) decision {
 		return decision{action: actionDetach, verify: true}
 	}
 	if f.node.gone {
-		// No kubelet can have it mounted for longer than the lease that the node had.
+		// No kubelet has it mounted after the node's lease has ended.
 		if f.node.goneFor >= l.nodeGoneGrace {
 			return decision{action: actionDetach, verify: true}
 		}
@@ -100,16 +100,16 @@ func decideDetach(f detachFacts, l limits) decision {
 	return decision{action: actionDetach, reason: reasonTimeout}
 }
 
-// attachFacts is all that the decision on an attach depends on.
+// attachFacts is the input of decideAttach.
 type attachFacts struct {
 	state cache.AttachState
-	// shareable says that several nodes may have the volume; elsewhere that another one has or may have it.
+	// shareable is set if several nodes may have the volume; elsewhere if another node has or may have it.
 	shareable bool
 	elsewhere bool
 }
 
-// decideAttach is called for a pair that is wanted and not being worked on. An exclusive volume which another node may
-// have, for all that is known, is not attached: the other node's attachment has to end first.
+// decideAttach decides for a pair that is desired and has no pending operation. An exclusive volume that another node has
+// or may have is not attached: the other attachment has to end first.
 func decideAttach(f attachFacts) decision {
 	switch {
 	case f.state == cache.AttachStateAttached:

@@ -1,13 +1,10 @@
 package reconciler
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-dev/berth/attachdetach/cache"
 )
@@ -60,36 +57,5 @@ func TestDecideAttach(t *testing.T) {
 		{attachFacts{state: cache.AttachStateDetached, elsewhere: true, shareable: true}, actionAttach},
 	} {
 		require.Equal(t, test.want, decideAttach(test.facts).action, "%+v", test.facts)
-	}
-}
-
-// The deadlines must do what a map that is searched does.
-func TestDeadlines(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	now := time.Unix(0, 0)
-	d, model := newDeadlines(), map[cache.VolumeNode]time.Time{}
-	for range 5000 {
-		pair := cache.VolumeNode{Volume: corev1.UniqueVolumeName(fmt.Sprint(r.IntN(20))), Node: "n"}
-		switch r.IntN(4) {
-		case 0, 1:
-			at := now.Add(time.Duration(r.IntN(20)))
-			d.set(pair, at)
-			model[pair] = at
-		case 2:
-			d.drop(pair)
-			delete(model, pair)
-		case 3:
-			now = now.Add(time.Duration(r.IntN(5)))
-			var want []cache.VolumeNode
-			for p, at := range model {
-				if !at.After(now) {
-					want = append(want, p)
-					delete(model, p)
-				}
-			}
-			require.ElementsMatch(t, want, d.due(now))
-		}
-		require.Len(t, d.heap, len(model))
-		require.Len(t, d.pairs, len(model))
 	}
 }

@@ -15,19 +15,18 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// ReasonForcedDetach is the reason of the events that a forced detach writes on the Node and the Pods that wait.
+// ReasonForcedDetach is the reason of the events for the Node and the waiting Pods after a forced detach.
 const ReasonForcedDetach = "ForcedDetachVolume"
 
 // AnnMaxWaitForUnmount is the annotation of a Node that gives it a limit of its own in place of
-// Options.MaxWaitForUnmount: a duration such as "90s". A bad one is as none; DisableForceDetachOnTimeout stands above it.
+// Options.MaxWaitForUnmount: a duration such as "90s". An invalid one is ignored; DisableForceDetachOnTimeout overrides it.
 const AnnMaxWaitForUnmount = "attachdetach.berth.dev/max-wait-for-unmount"
 
-// releaseGrace is how long a volume may take to leave the node where nobody wants it any more before the Pods that
-// wait for it elsewhere are told by an event: a kubelet tells at least every 10 s what it has unmounted. What moves in
-// the usual way raises no alarm.
+// releaseGrace is how long a volume may stay on a node where no Pod uses it any more before the Pods that wait for it on
+// another node get an event. A kubelet reports at least every 10 s what it has unmounted, so a usual move causes no event.
 const releaseGrace = 10 * time.Second
 
-// MaxWaitForUnmountOf is the Node's own limit, nil if it has none. The error says what is wrong with the annotation.
+// MaxWaitForUnmountOf returns the Node's own limit, nil if it has none, or an error if the annotation is invalid.
 func MaxWaitForUnmountOf(node *corev1.Node) (*time.Duration, error) {
 	text, ok := node.Annotations[AnnMaxWaitForUnmount]
 	if !ok {
@@ -59,8 +58,8 @@ func isOutOfService(node *corev1.Node) bool {
 	})
 }
 
-// reportMultiAttach tells the Pods of the pair why they wait: the timeline each time that the answer changes, events
-// once for each Pod, and not while the volume is on its way in the usual time.
+// reportMultiAttach records why the Pods of the pair wait: in the timeline each time that the reason changes, and in one
+// event for each Pod, once the other node has had releaseGrace to release the volume.
 func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAttach, others []types.NodeName) {
 	name := want.VolumeSpec.DirName()
 	if e.options.Timeline != nil {
@@ -76,7 +75,7 @@ func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAtt
 		return
 	}
 	if until := e.releaseDeadline(want.VolumeName, others); until.After(e.clock.Now()) {
-		e.wakeups.set(pair, until)
+		e.wakeups.Set(pair, until)
 		return
 	}
 	users := e.options.Desired.GetVolumePodsOnNodes(others, want.VolumeName)
@@ -90,8 +89,8 @@ func (e *Engine) reportMultiAttach(pair cache.VolumeNode, want cache.VolumeToAtt
 	e.logger.Info("volume is attached elsewhere", "volume", want.VolumeName, "node", want.NodeName, "others", others)
 }
 
-// releaseDeadline is until when the nodes that nobody wants the volume on any more may take to let it go; zero if it is
-// wanted on one of them.
+// releaseDeadline is the end of the grace period of the nodes that still have the volume; zero if a Pod on one of them uses
+// it.
 func (e *Engine) releaseDeadline(name corev1.UniqueVolumeName, nodes []types.NodeName) time.Time {
 	var until time.Time
 	for _, node := range nodes {
@@ -131,7 +130,7 @@ func multiAttachText(volumeName, namespace string, users []*corev1.Pod) string {
 		strings.Join(here, ", "), elsewhere)
 }
 
-// describeHolders says who has the volume, since when, and what its release waits for.
+// describeHolders returns which nodes have the volume, since when, and what its release waits for.
 func (e *Engine) describeHolders(name corev1.UniqueVolumeName, nodes []types.NodeName) string {
 	parts := make([]string, 0, len(nodes))
 	for _, node := range nodes {
@@ -149,11 +148,11 @@ func (e *Engine) describeHolders(name corev1.UniqueVolumeName, nodes []types.Nod
 	return strings.Join(parts, "; ")
 }
 
-// describeRelease says what has to happen before the volume is free.
+// describeRelease returns what has to happen before the volume is released.
 func (e *Engine) describeRelease(at cache.AttachedVolume, wanted bool) string {
 	switch node := e.nodeFacts(at.NodeName); {
 	case !e.manages(at.NodeName):
-		return "which another controller looks after: it is released when that one detaches it"
+		return "which another controller manages: it is released when that controller detaches it"
 	case wanted && node.known && !node.ready && !node.gone:
 		return "and pods on that node use it: it is released when they end, but the node is not ready: if it is lost for " +
 			"good, taint it with " + corev1.TaintNodeOutOfService
@@ -163,18 +162,18 @@ func (e *Engine) describeRelease(at cache.AttachedVolume, wanted bool) string {
 		return "and mounted there: it is released when the node has unmounted it; if the node is lost for good, " +
 			"taint it with " + corev1.TaintNodeOutOfService
 	case at.MountedByNode:
-		asked := at.DetachRequestedTime
-		if asked.IsZero() {
-			asked = e.clock.Now()
+		requestedAt := at.DetachRequestedTime
+		if requestedAt.IsZero() {
+			requestedAt = e.clock.Now()
 		}
 		return fmt.Sprintf("and mounted there: it is released when the node has unmounted it, or at %s if the node is "+
 			"not ready; if the node is lost for good, taint it with %s",
-			asked.Add(node.unmountTimeout(e.limits)).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
+			requestedAt.Add(node.unmountTimeout(e.limits)).UTC().Format("15:04:05"), corev1.TaintNodeOutOfService)
 	}
 	return "and is being detached"
 }
 
-// recordForcedDetach counts and tells a detach that was not waited to be safe.
+// recordForcedDetach counts and reports a detach that did not wait until it was safe.
 func (e *Engine) recordForcedDetach(pair cache.VolumeNode, attached cache.AttachedVolume, reason string) {
 	e.options.OnForcedDetach(reason)
 	assumed := fmt.Sprintf("the node has been unable to unmount it for longer than %v and is not ready, so it is assumed "+

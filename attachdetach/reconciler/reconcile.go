@@ -11,15 +11,15 @@ import (
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
-// reconcileAll looks at everything there is. What is as it should be is not even made dirty.
+// reconcileAll reconciles every pair whose actual state differs from the desired one, and every node status to write.
 func (e *Engine) reconcileAll() {
 	pairs := make(map[cache.VolumeNode]struct{})
 	used := make(map[types.NodeName]struct{})
 	for _, attached := range e.options.Actual.GetAttachedVolumes() {
 		used[attached.NodeName] = struct{}{}
-		fine := attached.Confirmed && attached.DetachRequestedTime.IsZero() &&
+		inSync := attached.Confirmed && attached.DetachRequestedTime.IsZero() &&
 			e.options.Desired.VolumeExists(attached.VolumeName, attached.NodeName)
-		if !fine {
+		if !inSync {
 			pairs[cache.VolumeNode{Volume: attached.VolumeName, Node: attached.NodeName}] = struct{}{}
 		}
 	}
@@ -40,40 +40,40 @@ func (e *Engine) reconcileAll() {
 	e.reconcilePairs(pairs, reports)
 }
 
-// reconcileDirty looks at what changed and at what is due, until there is no more.
+// reconcileDirty reconciles the pairs that changed or are due, until none is left.
 func (e *Engine) reconcileDirty(ctx context.Context) {
 	for {
-		mail := e.inbox.drain()
-		due := e.wakeups.due(e.clock.Now())
-		if len(mail.pairs)+len(mail.nodes)+len(mail.reports)+len(mail.written)+len(due) == 0 {
+		dirty := e.inbox.drain()
+		due := e.dueWakeups()
+		if len(dirty.pairs)+len(dirty.nodes)+len(dirty.reports)+len(dirty.written)+len(due) == 0 {
 			return
 		}
-		for node := range mail.nodes {
+		for node := range dirty.nodes {
 			for _, attached := range e.options.Actual.GetAttachedVolumesForNode(node) {
-				if e.backoffs != nil { // what failed so far may have failed because of what the node was
+				if e.backoffs != nil { // the node's previous state may have caused the failures
 					e.backoffs.ForgetFailures(attached.VolumeName, operationexecutor.OperationNode(attached.VolumeSpec, node))
 				}
-				addTo(&mail.pairs, cache.VolumeNode{Volume: attached.VolumeName, Node: node})
+				addTo(&dirty.pairs, cache.VolumeNode{Volume: attached.VolumeName, Node: node})
 			}
 		}
 		for _, pair := range due {
 			if pair.Volume == "" {
-				addTo(&mail.reports, pair.Node)
+				addTo(&dirty.reports, pair.Node)
 			} else {
-				addTo(&mail.pairs, pair)
+				addTo(&dirty.pairs, pair)
 			}
 		}
-		for _, result := range mail.written {
+		for _, result := range dirty.written {
 			e.onStatusWritten(result)
 		}
-		e.reconcilePairs(e.withWaiting(mail.pairs), mail.reports)
+		e.reconcilePairs(e.withWaiting(dirty.pairs), dirty.reports)
 		if ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// withWaiting adds the pairs that wait for something to happen to the volumes of the given ones.
+// withWaiting adds the pairs that wait for a change of one of the given pairs' volumes.
 func (e *Engine) withWaiting(pairs map[cache.VolumeNode]struct{}) map[cache.VolumeNode]struct{} {
 	var more []cache.VolumeNode
 	for pair := range pairs {
@@ -88,7 +88,7 @@ func (e *Engine) withWaiting(pairs map[cache.VolumeNode]struct{}) map[cache.Volu
 	return pairs
 }
 
-// reconcilePairs decides on the given pairs: detaches first, then the lists of nodes, then attaches.
+// reconcilePairs reconciles the given pairs: first detaches, then node statuses, then attaches.
 func (e *Engine) reconcilePairs(pairs map[cache.VolumeNode]struct{}, reports map[types.NodeName]struct{}) {
 	var wanted []cache.VolumeToAttach
 	for pair := range pairs {
@@ -106,7 +106,7 @@ func (e *Engine) reconcilePairs(pairs map[cache.VolumeNode]struct{}, reports map
 			continue
 		}
 		if until := e.statusBackoffs[node].until; until.After(e.clock.Now()) {
-			e.wakeups.set(cache.VolumeNode{Node: node}, until)
+			e.wakeups.Set(cache.VolumeNode{Node: node}, until)
 			continue
 		}
 		e.statuses.write(e.operationCtx, node)
@@ -116,9 +116,9 @@ func (e *Engine) reconcilePairs(pairs map[cache.VolumeNode]struct{}, reports map
 	}
 }
 
-// clearWait forgets what the pair was waiting for, because it is looked at now.
+// clearWait removes the pair's wake-up and its wait for the volume, because it is reconciled now.
 func (e *Engine) clearWait(pair cache.VolumeNode) {
-	e.wakeups.drop(pair)
+	e.wakeups.Remove(pair)
 	if nodes := e.waiting[pair.Volume]; nodes != nil {
 		delete(nodes, pair.Node)
 		if len(nodes) == 0 {
@@ -127,24 +127,24 @@ func (e *Engine) clearWait(pair cache.VolumeNode) {
 	}
 }
 
-// waitForVolume has the pair looked at when something happens to its volume.
+// waitForVolume reconciles the pair again when the attachment of its volume to any node changes.
 func (e *Engine) waitForVolume(pair cache.VolumeNode) {
 	nodes := e.waiting[pair.Volume]
 	addTo(&nodes, pair.Node)
 	e.waiting[pair.Volume] = nodes
 }
 
-// blocked reports whether the operation cannot start now, and sees to it that the pair is looked at when it can.
-func (e *Engine) blocked(pair cache.VolumeNode, keyNode types.NodeName, operation string) bool {
-	if e.options.Executor.IsOperationPending(pair.Volume, keyNode) {
+// blocked reports whether the operation cannot start now; then it schedules the pair for when it can.
+func (e *Engine) blocked(pair cache.VolumeNode, operationNode types.NodeName, operation string) bool {
+	if e.options.Executor.IsOperationPending(pair.Volume, operationNode) {
 		e.waitForVolume(pair)
 		return true
 	}
-	if e.options.Executor.IsOperationSafeToRetry(pair.Volume, keyNode, operation) {
+	if e.options.Executor.IsOperationSafeToRetry(pair.Volume, operationNode, operation) {
 		return false
 	}
 	if e.backoffs != nil {
-		e.wakeups.set(pair, e.clock.Now().Add(e.backoffs.RetryAfter(pair.Volume, keyNode, operation)))
+		e.wakeups.Set(pair, e.clock.Now().Add(e.backoffs.RetryAfter(pair.Volume, operationNode, operation)))
 	}
 	return true
 }
@@ -153,13 +153,13 @@ func (e *Engine) manages(node types.NodeName) bool {
 	return e.options.Manages == nil || e.options.Manages(node)
 }
 
-// reconcileDetach is for a pair that is attached but not wanted.
+// reconcileDetach detaches a pair that is attached but not desired, or schedules the next attempt.
 func (e *Engine) reconcileDetach(pair cache.VolumeNode, attached cache.AttachedVolume) {
 	if _, ok := e.detaching[pair]; ok || !e.manages(pair.Node) {
-		return // what comes of it, or of another controller's work, comes back
+		return // the end of the detach, or the other controller's work, makes the pair dirty again
 	}
-	keyNode := operationexecutor.OperationNode(attached.VolumeSpec, pair.Node)
-	if e.blocked(pair, keyNode, operationexecutor.OperationDetach) {
+	operationNode := operationexecutor.OperationNode(attached.VolumeSpec, pair.Node)
+	if e.blocked(pair, operationNode, operationexecutor.OperationDetach) {
 		return
 	}
 	// An operation may have ended since the pair was read, so it is read again now that none is pending.
@@ -169,29 +169,29 @@ func (e *Engine) reconcileDetach(pair cache.VolumeNode, attached cache.AttachedV
 	}
 	elapsed, err := e.options.Actual.SetDetachRequestTime(pair.Volume, pair.Node)
 	if err != nil {
-		return // it has gone meanwhile
+		return // it was detached meanwhile
 	}
 	facts := detachFacts{mounted: attached.MountedByNode, elapsed: elapsed, node: e.nodeFacts(pair.Node)}
 	decided := decideDetach(facts, e.limits)
 	switch decided.action {
 	case actionRequeue:
-		e.wakeups.set(pair, e.clock.Now().Add(decided.after))
+		e.wakeups.Set(pair, e.clock.Now().Add(decided.after))
 		return
 	case actionDetach:
 	default:
 		return
 	}
 	if until := e.statusBackoffs[pair.Node].until; until.After(e.clock.Now()) {
-		e.wakeups.set(pair, until)
+		e.wakeups.Set(pair, until)
 		return
 	}
-	// That it is not on the list is as good as taking it off; the list is written in any case.
+	// An error means that the volume is not on the list, which is what is needed; the list is written in any case.
 	reported := e.options.Actual.RemoveVolumeFromReportAsAttached(pair.Volume, pair.Node) == nil
 	e.detaching[pair] = pendingDetach{decision: decided, wasReported: reported}
 	e.statuses.write(e.operationCtx, pair.Node, pair)
 }
 
-// onStatusWritten goes on with the detaches that waited for the node's list to be written.
+// onStatusWritten starts the detaches that waited for the write of the node's status, or schedules a retry.
 func (e *Engine) onStatusWritten(result writeResult) {
 	if result.err == nil {
 		delete(e.statusBackoffs, result.node)
@@ -203,15 +203,15 @@ func (e *Engine) onStatusWritten(result writeResult) {
 	delay := min(max(2*e.statusBackoffs[result.node].delay, statusRetry), maxStatusRetry)
 	until := e.clock.Now().Add(delay)
 	e.statusBackoffs[result.node] = statusBackoff{delay: delay, until: until}
-	e.wakeups.set(cache.VolumeNode{Node: result.node}, until)
-	e.logger.Warn("cannot write the status of the node; will retry", "node", result.node, "after", delay, "error", result.err)
+	e.wakeups.Set(cache.VolumeNode{Node: result.node}, until)
+	e.logger.Warn("failed to write node status; retrying", "node", result.node, "after", delay, "error", result.err)
 	for _, pair := range result.pairs {
 		e.cancelDetach(pair)
-		e.wakeups.set(pair, until)
+		e.wakeups.Set(pair, until)
 	}
 }
 
-// cancelDetach takes back what reconcileDetach did to the pair.
+// cancelDetach undoes what reconcileDetach did to the pair.
 func (e *Engine) cancelDetach(pair cache.VolumeNode) {
 	if e.detaching[pair].wasReported {
 		e.options.Actual.AddVolumeToReportAsAttached(pair.Volume, pair.Node)
@@ -219,7 +219,7 @@ func (e *Engine) cancelDetach(pair cache.VolumeNode) {
 	delete(e.detaching, pair)
 }
 
-// startDetach detaches the pair, which is off its node's list, unless it is wanted again.
+// startDetach detaches the pair, which its node's status no longer lists, unless a Pod uses it again.
 func (e *Engine) startDetach(pair cache.VolumeNode) {
 	plan, ok := e.detaching[pair]
 	if !ok {
@@ -247,14 +247,14 @@ func (e *Engine) startDetach(pair cache.VolumeNode) {
 	e.onStartError(pair, err, "detach")
 }
 
-// reconcileAttach is for a pair that is wanted.
+// reconcileAttach attaches a desired pair unless it is attached, or reports what prevents the attach.
 func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttach) {
 	if _, ok := e.detaching[pair]; ok {
-		return // startDetach sees that it is wanted
+		return // startDetach checks whether a Pod uses it again
 	}
 	shareable := operationexecutor.IsMultiAttachAllowed(want.VolumeSpec)
-	keyNode := operationexecutor.OperationNode(want.VolumeSpec, pair.Node)
-	if e.options.Executor.IsOperationPending(pair.Volume, keyNode) {
+	operationNode := operationexecutor.OperationNode(want.VolumeSpec, pair.Node)
+	if e.options.Executor.IsOperationPending(pair.Volume, operationNode) {
 		e.waitForVolume(pair)
 		return
 	}
@@ -282,20 +282,21 @@ func (e *Engine) reconcileAttach(pair cache.VolumeNode, want cache.VolumeToAttac
 	}
 }
 
-// onStartError sees to it that the pair is looked at again after an operation could not be started.
+// onStartError schedules the next attempt after an operation could not be started.
 func (e *Engine) onStartError(pair cache.VolumeNode, err error, operation string) {
 	var backoff *operationexecutor.BackoffError
 	switch {
 	case errors.As(err, &backoff):
-		e.wakeups.set(pair, e.clock.Now().Add(backoff.RetryAfter))
+		e.wakeups.Set(pair, e.clock.Now().Add(backoff.RetryAfter))
 	case errors.Is(err, operationexecutor.ErrAlreadyExists):
 		e.waitForVolume(pair)
-	default: // nothing that waiting cures; the pass over everything tries again
-		e.logger.Error("cannot start to "+operation+" volume", "volume", pair.Volume, "node", pair.Node, "error", err)
+	default: // waiting does not help; the periodic pass retries
+		e.logger.Error("failed to start volume operation", "operation", operation, "volume", pair.Volume, "node", pair.Node,
+			"error", err)
 	}
 }
 
-// nodeFacts reads what is known of the node.
+// nodeFacts returns the state of the node.
 func (e *Engine) nodeFacts(name types.NodeName) nodeFacts {
 	if e.options.Nodes == nil {
 		return nodeFacts{}

@@ -15,39 +15,40 @@ import (
 
 	"github.com/berth-dev/berth/attachdetach/cache"
 	"github.com/berth-dev/berth/attachdetach/statusupdater"
+	"github.com/berth-dev/berth/internal/deadlines"
 	"github.com/berth-dev/berth/timeline"
 	"github.com/berth-dev/berth/volume/operationexecutor"
 )
 
 const (
-	// DefaultNodeGoneGrace is how long after the deletion of a Node nothing can be mounted there any more: the time
-	// that a kubelet's lease lasts.
+	// DefaultNodeGoneGrace is how long after the deletion of a Node its volumes may still be mounted: the duration of a
+	// kubelet's lease.
 	DefaultNodeGoneGrace = 40 * time.Second
 	// DefaultStatusWriters is how many node statuses are written at once.
 	DefaultStatusWriters = 16
 
-	// statusRetry and maxStatusRetry bound the pause before a node's status is tried again.
+	// statusRetry and maxStatusRetry bound the delay before a node's status write is retried.
 	statusRetry    = 500 * time.Millisecond
 	maxStatusRetry = time.Minute
-	// minVerifyPeriod is the shortest time between verifications; a shorter one means never.
+	// minVerifyPeriod is the shortest period of verifications; a shorter one turns them off.
 	minVerifyPeriod = time.Second
 )
 
-// Reconciler brings what is attached to what should be.
+// Reconciler attaches and detaches volumes until the actual state of the world matches the desired one.
 type Reconciler interface {
-	// Run looks at everything once and then at what changes, until stopCh is closed. Attaches and detaches that have
-	// begun by then are neither cancelled nor waited for. It must be called once only.
+	// Run reconciles everything once and then what changes, until stopCh is closed. It neither cancels attaches and
+	// detaches that have begun by then nor waits for them. It must be called only once.
 	Run(stopCh <-chan struct{})
 }
 
-// Options is all that a reconciler can be given. Desired, Actual, Executor and Updater are required.
+// Options are the dependencies and the configuration of a reconciler. Desired, Actual, Executor and Updater are required.
 type Options struct {
 	// LoopPeriod is the time between the end of one pass over everything and the next. Such passes are a safety net:
-	// changes are acted on at once, if the worlds are cache.Notifiers and the executor is a CompletionNotifier.
+	// changes are acted on at once, if the two states are cache.Notifiers and the executor is a CompletionNotifier.
 	// Zero means no such passes but the first.
 	LoopPeriod time.Duration
-	// MaxWaitForUnmount is how long a volume that is no longer wanted may stay mounted on a node that is not ready
-	// before it is detached all the same. A Node's annotation AnnMaxWaitForUnmount stands above it, if Nodes is given.
+	// MaxWaitForUnmount is how long a volume that no Pod uses any more may stay mounted on a node that is not ready
+	// before it is detached all the same. A Node's annotation AnnMaxWaitForUnmount overrides it, if Nodes is set.
 	MaxWaitForUnmount time.Duration
 	// SyncDuration is the time between verifications of what is attached. Less than a second means none.
 	SyncDuration time.Duration
@@ -64,16 +65,17 @@ type Options struct {
 	Actual   cache.ActualStateOfWorld
 	Executor operationexecutor.OperationExecutor
 	Updater  statusupdater.NodeStatusUpdater
-	// Nodes says whether nodes are ready, out of service, or gone. Without it MaxWaitForUnmount alone decides.
+	// Nodes is where the reconciler reads whether nodes are ready, out of service or deleted. Without it MaxWaitForUnmount
+	// alone decides.
 	Nodes corelisters.NodeLister
-	// Manages says whether the reconciler works for the node: what is attached elsewhere counts, but is nobody's to detach
-	// or report here. When the answer changes, NodeChanged has to be called. Nil means all nodes.
+	// Manages reports whether the reconciler works for the node. Attachments to other nodes count, but the reconciler neither
+	// detaches nor reports them. When the result changes, NodeChanged has to be called. Nil means all nodes.
 	Manages func(node types.NodeName) bool
-	// Recorder writes events, Timeline what a Pod waits for, OnForcedDetach counts. All may be nil.
+	// Recorder writes events, Timeline records what Pods wait for, OnForcedDetach counts forced detaches. All may be nil.
 	Recorder       record.EventRecorder
 	Timeline       *timeline.Recorder
 	OnForcedDetach func(reason string)
-	// Clock is the real one by default, Logger silent.
+	// Clock defaults to the real clock, Logger to one that discards.
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
@@ -89,27 +91,27 @@ type Engine struct {
 	statuses *statusWriter
 	created  time.Time
 
-	// operationCtx is the context of all attaches, detaches and writes; set by run.
+	// operationCtx is the context of all attaches, detaches and status writes; run sets it.
 	operationCtx context.Context
-	// wakeups is when pairs and nodes are to be looked at again.
-	wakeups *deadlines
-	// waiting is, by volume, the nodes whose pairs wait for something else that happens to the volume.
+	// wakeups is when pairs are to be reconciled again. A pair without volume stands for the status of its node.
+	wakeups *deadlines.Queue[cache.VolumeNode]
+	// waiting is, by volume, the nodes whose pairs wait for a change of the volume's other attachments or operations.
 	waiting map[corev1.UniqueVolumeName]map[types.NodeName]struct{}
-	// detaching is the pairs that are off their node's list, or on the way, in order to be detached.
+	// detaching is the pairs to be detached, whose removal from their node's status is being written.
 	detaching map[cache.VolumeNode]pendingDetach
-	// statusBackoffs is the nodes whose status could not be written.
+	// statusBackoffs has the nodes whose status could not be written.
 	statusBackoffs map[types.NodeName]statusBackoff
-	// goneSince is since when Nodes have been seen to be missing.
+	// goneSince is when missing Nodes were first seen to be missing.
 	goneSince map[types.NodeName]time.Time
 }
 
-// pendingDetach is a detach that waits for the node's list to be written.
+// pendingDetach is a detach that waits for the write of the node's status.
 type pendingDetach struct {
 	decision
 	wasReported bool
 }
 
-// statusBackoff keeps a node's status from being written too often when that fails.
+// statusBackoff delays the retry of a node status write that failed.
 type statusBackoff struct {
 	delay time.Duration
 	until time.Time
@@ -117,10 +119,10 @@ type statusBackoff struct {
 
 var _ Reconciler = (*Engine)(nil)
 
-// NewReconciler makes a Reconciler that waits loopPeriod between passes over everything; changes do not wait for it.
-// After maxWaitForUnmountDuration a volume is detached even though it is still mounted, to handle nodes that have
-// crashed. If a Pod wants the volume again before that, the detach is off. Every syncDuration it is verified that what
-// counts as attached still is, unless disableReconciliationSync. See Options for more.
+// NewReconciler returns a Reconciler that waits loopPeriod between passes over everything; changes do not wait for it.
+// After maxWaitForUnmountDuration it detaches a volume that is still mounted, to handle nodes that have crashed. If a Pod
+// uses the volume again before that, the detach is cancelled. Every syncDuration it verifies that attached volumes still
+// are, unless disableReconciliationSync is set. See Options for more.
 func NewReconciler(
 	loopPeriod time.Duration,
 	maxWaitForUnmountDuration time.Duration,
@@ -140,10 +142,10 @@ func NewReconciler(
 	})
 }
 
-// New makes a Reconciler from Options. It subscribes to the worlds and the executor, and starts nothing.
+// New returns a Reconciler. It subscribes to both states of the world and to the executor, and starts nothing.
 func New(options Options) (*Engine, error) {
 	if options.Desired == nil || options.Actual == nil || options.Executor == nil || options.Updater == nil {
-		return nil, errors.New("make reconciler: Desired, Actual, Executor and Updater are required")
+		return nil, errors.New("reconciler: Options.Desired, Actual, Executor and Updater are required")
 	}
 	return newEngine(options), nil
 }
@@ -170,7 +172,7 @@ func newEngine(o Options) *Engine {
 			maxWaitForUnmount: o.MaxWaitForUnmount, nodeGoneGrace: o.NodeGoneGrace,
 			forceDisabled: o.DisableForceDetachOnTimeout,
 		},
-		wakeups:        newDeadlines(),
+		wakeups:        deadlines.New[cache.VolumeNode](),
 		waiting:        make(map[corev1.UniqueVolumeName]map[types.NodeName]struct{}),
 		detaching:      make(map[cache.VolumeNode]pendingDetach),
 		statusBackoffs: make(map[types.NodeName]statusBackoff),
@@ -197,8 +199,8 @@ func (e *Engine) Run(stopCh <-chan struct{}) {
 	e.run(ctx, context.WithoutCancel(ctx))
 }
 
-// Start runs until ctx ends, which also ends the attaches and detaches that have begun, and returns when nothing that
-// it started runs any more. It is Run for owners that have to clean up, and must be called once only.
+// Start runs the reconciler until ctx ends, which also cancels the attaches and detaches that have begun, and returns when
+// all of them have ended. It must be called only once, and not together with Run.
 func (e *Engine) Start(ctx context.Context) error {
 	e.run(ctx, ctx)
 	e.statuses.wait()
@@ -208,14 +210,14 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
-// NodeChanged tells that the node became ready or unready, got or lost its out-of-service taint, came or went, or that
-// its AnnMaxWaitForUnmount changed. It may be called at any time.
+// NodeChanged notifies the reconciler that the node became ready or unready, got or lost its out-of-service taint, was
+// created or deleted, or that its AnnMaxWaitForUnmount changed. It may be called at any time.
 func (e *Engine) NodeChanged(node types.NodeName) { e.inbox.addNode(node) }
 
-// Recheck has the pair looked at. It may be called at any time.
+// Recheck reconciles the pair soon. It may be called at any time.
 func (e *Engine) Recheck(pair cache.VolumeNode) { e.inbox.addPair(pair) }
 
-// run is the loop. It returns when ctx has ended and the pass that was going on is over.
+// run is the loop. It returns when ctx has ended and the current pass is over.
 func (e *Engine) run(ctx, opCtx context.Context) {
 	e.operationCtx = opCtx
 	e.reconcileAll()
@@ -237,7 +239,7 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 		if next := e.nextWakeup(now, lastSync, lastPass); !next.Equal(armed) {
 			armed = next
 			if !timer.Stop() {
-				select { // it has fired already, which no one needs to know any more
+				select { // it has fired already; this is not needed any more
 				case <-timer.C():
 				default:
 				}
@@ -246,7 +248,7 @@ func (e *Engine) run(ctx, opCtx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-e.inbox.wake:
+		case <-e.inbox.wake.C():
 		case <-timer.C():
 			armed = time.Time{}
 		}
@@ -257,7 +259,7 @@ func (e *Engine) verifies() bool {
 	return !e.options.DisableReconciliationSync && e.options.SyncDuration >= minVerifyPeriod
 }
 
-// nextWakeup is when the loop has to wake at the latest.
+// nextWakeup is when the loop has to run at the latest.
 func (e *Engine) nextWakeup(now, lastSync, lastPass time.Time) time.Time {
 	next := now.Add(time.Hour)
 	if e.options.LoopPeriod > 0 {
@@ -266,8 +268,18 @@ func (e *Engine) nextWakeup(now, lastSync, lastPass time.Time) time.Time {
 	if sync := lastSync.Add(e.options.SyncDuration + 1); e.verifies() && sync.Before(next) {
 		next = sync
 	}
-	if at, ok := e.wakeups.next(); ok && at.Before(next) {
+	if at, ok := e.wakeups.Next(); ok && at.Before(next) {
 		next = at
 	}
 	return next
+}
+
+// dueWakeups removes and returns the pairs and nodes whose time has come.
+func (e *Engine) dueWakeups() []cache.VolumeNode {
+	var due []cache.VolumeNode
+	now := e.clock.Now()
+	for pair, ok := e.wakeups.PopDue(now); ok; pair, ok = e.wakeups.PopDue(now) {
+		due = append(due, pair)
+	}
+	return due
 }

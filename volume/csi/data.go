@@ -8,20 +8,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// dataFile is the file by which a later process knows what was done.
+// dataFile is the file that records a stage or publish call for later processes.
 const dataFile = "vol_data.json"
+
+// oldTemporaryFile is the file in which earlier versions wrote the data file; a crash may have left one.
+const oldTemporaryFile = dataFile + ".new"
 
 const (
 	lifecyclePersistent = "Persistent"
 	lifecycleEphemeral  = "Ephemeral"
 )
 
-// errNoData says that there is no readable data file.
+// errNoData means that there is no readable data file.
 var errNoData = errors.New("no volume data")
 
-// volumeData is the content of a data file. The field names are upstream's, except the last.
+// volumeData is the content of a data file. The field names are those of Kubernetes' kubelet, except the last.
 type volumeData struct {
 	SpecVolID           string `json:"specVolID"`
 	VolumeHandle        string `json:"volumeHandle"`
@@ -49,11 +54,13 @@ func (p *Plugin) dataOf(s *source, attach bool) *volumeData {
 	return data
 }
 
-// saveData writes the data file into dir, which must be there. It reports whether there was a readable one before. A
-// process that dies leaves the old file or the new one; after the machine died there may be neither, but then no
-// mount is left either.
+// saveData writes the data file into dir, which must exist. It reports whether there was a readable one before, which
+// is kept if it has the same content. A crash leaves the old file or the new one.
 func saveData(dir string, data *volumeData) (before bool, err error) {
-	switch _, err := loadData(dir); {
+	old, err := loadData(dir)
+	switch {
+	case err == nil && *old == *data:
+		return true, nil
 	case err == nil:
 		before = true
 	case !errors.Is(err, errNoData):
@@ -63,17 +70,13 @@ func saveData(dir string, data *volumeData) (before bool, err error) {
 	if err != nil {
 		return before, fmt.Errorf("save volume data of %q: %w", data.SpecVolID, err)
 	}
-	path := filepath.Join(dir, dataFile)
-	if err := os.WriteFile(path+".new", raw, 0o600); err != nil {
-		return before, fmt.Errorf("save volume data of %q: %w", data.SpecVolID, err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, dataFile), raw, 0o600); err != nil {
 		return before, fmt.Errorf("save volume data of %q: %w", data.SpecVolID, err)
 	}
 	return before, nil
 }
 
-// loadData reads the data file in dir. A missing or unreadable one gives an error that wraps errNoData.
+// loadData reads the data file in dir. For a missing or unreadable one it returns an error that wraps errNoData.
 func loadData(dir string) (*volumeData, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, dataFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -92,9 +95,12 @@ func loadData(dir string) (*volumeData, error) {
 	return data, nil
 }
 
-// removeData removes the data file. A missing one is fine.
+// removeData removes the data file, and what an interrupted saveData left. A missing file is fine.
 func removeData(dir string) error {
-	for _, name := range []string{dataFile + ".new", dataFile} {
+	if err := atomicfile.Clean(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove volume data: %w", err)
+	}
+	for _, name := range []string{oldTemporaryFile, dataFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove volume data: %w", err)
 		}
@@ -102,10 +108,10 @@ func removeData(dir string) error {
 	return nil
 }
 
-// deviceName is the volume's unique name.
+// deviceName returns the volume's unique name.
 func deviceName(driver, handle string) string { return Name + "/" + driver + "^" + handle }
 
-// splitDeviceName undoes deviceName.
+// splitDeviceName is the inverse of deviceName.
 func splitDeviceName(name string) (driver, handle string, err error) {
 	driver, handle, ok := strings.Cut(strings.TrimPrefix(name, Name+"/"), "^")
 	if !ok || CheckDriverName(driver) != nil || handle == "" {
@@ -114,12 +120,12 @@ func splitDeviceName(name string) (driver, handle string, err error) {
 	return driver, handle, nil
 }
 
-// deviceDir is where the plugin keeps what belongs to a device.
+// deviceDir is the directory of the files of a device.
 func (p *Plugin) deviceDir(driver, handle string) string {
 	return filepath.Join(p.dir(), driver, fmt.Sprintf("%x", sha256.Sum256([]byte(handle))))
 }
 
-// stagingPath is where the driver is to stage a device.
+// stagingPath is the staging target path of a device.
 func (p *Plugin) stagingPath(data *volumeData) string {
 	if data.VolumeMode != "" {
 		return filepath.Join(p.blockDir(), "staging", data.SpecVolID)
@@ -127,16 +133,16 @@ func (p *Plugin) stagingPath(data *volumeData) string {
 	return filepath.Join(p.deviceDir(data.DriverName, data.VolumeHandle), "globalmount")
 }
 
-// blockDir is where everything about block devices lies.
+// blockDir is the directory of all files of block devices.
 func (p *Plugin) blockDir() string { return filepath.Join(p.dir(), "volumeDevices") }
 
-// AttachmentName is the name of the VolumeAttachment object for a volume and a node. The attach/detach controller and
-// the node agent must agree on it.
+// AttachmentName returns the name of the VolumeAttachment object for a volume and a node. The attach/detach controller
+// and the kubelet use the same name.
 func AttachmentName(handle, driver, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
 
-// ephemeralHandle is the id of an inline volume.
+// ephemeralHandle returns the volume handle of an inline volume.
 func ephemeralHandle(podUID, volumeName string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(podUID+volumeName)))
 }

@@ -1,7 +1,7 @@
-// Package volume says what a volume plugin is: the piece of code that makes one kind of volume appear under a
-// Pod's directory and makes it vanish again.
+// Package volume defines volume plugins: a plugin makes one kind of volume available under a Pod's directory and
+// removes it again.
 //
-// This package holds the contract, the errors that plugins answer with, the registry that finds the plugin of a
-// volume, and the names of directories on disk. It does no I/O. Package volume/testsuite proves a plugin against
-// the contract; kubelet/volumemanager drives plugins.
+// This package has the contract, the errors that plugins return, the registry that finds the plugin of a volume, and
+// the names of directories on disk. It does no I/O. Package volume/testsuite tests a plugin against the contract;
+// kubelet/volumemanager calls plugins.
 package volume

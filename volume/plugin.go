@@ -15,8 +15,8 @@ import (
 //
 // # Crashes
 //
-// The process may be killed between any two system calls of a plugin. There is no journal: what a call finds on
-// disk and in the mount table is all that is known of what ran before. Hence
+// The process may be killed between any two system calls of a plugin. There is no journal: what a call finds on disk
+// and in the mount table is all that is known about earlier calls. Hence
 //
 //   - SetUp on a directory that an earlier SetUp left half-made, or complete, must succeed and give the same result.
 //     It must not lose what a Pod has already written there.
@@ -26,16 +26,16 @@ import (
 // # Data
 //
 // TearDown never deletes data that outlives the Pod. A plugin whose directory is a mount of something lasting
-// unmounts it and then removes the empty directory with rmdir, never recursively; a plugin whose data dies with
-// the Pod removes its tree without leaving the file system that the directory is on (see mounts.RemoveTree).
+// unmounts it and then removes the empty directory with rmdir, never recursively; a plugin whose data dies with the
+// Pod removes its tree without leaving the file system that the directory is on (see mounts.RemoveTree).
 //
 // # Errors
 //
-// A failed SetUp leaves nothing that TearDown could not remove. An error is final unless it is marked with
-// Uncertain: final means that the volume is certainly not set up, uncertain that it may be, so that TearDown must
-// run before the volume may be considered gone, even if the Pod goes away at once. Asking for something that the
-// plugin does not do gives an UnsupportedError that names the field. Errors name the object and the step, and the
-// remedy where the user can act; they never contain the content of a Secret.
+// A failed SetUp leaves nothing that TearDown could not remove. An error is final unless it is marked with Uncertain:
+// final means that the volume is certainly not set up, uncertain that it may be, so that TearDown must run before the
+// volume may be considered gone, even if the Pod goes away at once. A request for something that the plugin does not
+// support gives an UnsupportedError that names the field. Errors name the object and the step, and the remedy where
+// the user can act; they never contain the content of a Secret.
 //
 // # Time
 //
@@ -49,8 +49,8 @@ type Plugin interface {
 	// CanSupport reports whether this plugin is the one for the volume. It looks only at which source is set.
 	CanSupport(spec Spec) bool
 
-	// SetUp makes the volume ready for the Pod's containers and says where it is. See above for what may have
-	// run before.
+	// SetUp makes the volume ready for the Pod's containers and returns its path. See above for what may have run
+	// before.
 	SetUp(ctx context.Context, req Request) (Mount, error)
 
 	// TearDown undoes SetUp, given the Dir of its Request.
@@ -58,17 +58,17 @@ type Plugin interface {
 }
 
 // Refresher is a Plugin whose volumes follow objects of the API. Refresh is called, after a successful SetUp, each
-// time that an object which the Pod refers to, a token of the Pod, or the Pod itself changed. It must swap the
+// time that an object which the Pod refers to, a token of the Pod, or the Pod itself changed. It must replace the
 // content atomically and must write nothing if the content is unchanged. After an error the old content stays.
 type Refresher interface {
 	Plugin
 	Refresh(ctx context.Context, req Request) error
 }
 
-// Remounter is a Refresher some of whose volumes want Refresh now and then even if nothing is known to have changed.
+// Remounter is a Refresher some of whose volumes require a periodic Refresh even if no change is known.
 type Remounter interface {
 	Refresher
-	// RequiresRemount reports whether this volume does.
+	// RequiresRemount reports whether this volume requires it.
 	RequiresRemount(ctx context.Context, spec Spec) bool
 }
 
@@ -84,66 +84,67 @@ type Remounter interface {
 // # Crashes and errors
 //
 // Stage and Unstage are idempotent, and their errors are final or Uncertain as those of SetUp and TearDown. Before
-// Stage does anything that Unstage would have to undo it leaves a trace on disk by which Staged finds the device.
+// Stage does anything that Unstage would have to undo, it writes a file by which Staged finds the device.
 type Attachable interface {
 	Plugin
-	// Device says which device the volume is. One without a name needs neither Stage nor attachment.
+	// Device returns the device of the volume. A device without a name needs neither Stage nor attachment.
 	Device(ctx context.Context, spec Spec) (Device, error)
 	// Stage makes the device usable on this node. It is called before each SetUp of a new process, and otherwise
 	// only before the first.
 	Stage(ctx context.Context, req StageRequest) error
 	// Unstage undoes Stage. A device that is not staged is fine.
 	Unstage(ctx context.Context, deviceName string) error
-	// Staged lists the devices for which Unstage is due some day, from what is on disk.
+	// Staged lists the devices that Unstage has to be called for eventually, from what is on disk.
 	Staged() ([]Device, error)
-	// DeviceOf is the name of the device behind a directory that SetUp or Map made, from what is on disk. It is
+	// DeviceOf returns the name of the device behind a directory that SetUp or Map made, from what is on disk. It is
 	// empty if there is none or the directory is missing.
 	DeviceOf(dir string) (string, error)
 }
 
-// Device is what a volume is to the node.
+// Device describes a volume as a device of the node.
 type Device struct {
 	// Name is the volume's unique name in node.status.volumesInUse and volumesAttached.
 	Name string
-	// Attach says that the volume has to be attached before Stage.
+	// Attach means that the volume has to be attached before Stage.
 	Attach bool
-	// Driver is who the plugin leaves the work to, empty if it does it itself. Block says that the volume is handed out as
-	// a block device. Both are for those who measure and tell.
+	// Driver is the driver that the plugin calls, empty if it calls none. Block means that containers get the volume as
+	// a block device. Both are for metrics.
 	Driver string
 	Block  bool
 }
 
-// AttachErrorReader is an Attachable that can find out why a volume is not attached yet.
+// AttachErrorReader is an Attachable that can read why a volume is not attached yet.
 type AttachErrorReader interface {
 	Attachable
-	// AttachError returns why the last try to attach the volume to this node failed, nil if none has as far as is known.
-	// It is IsAttachLimitExceeded if the node cannot have the volume and its driver wants Pods to be refused then.
+	// AttachError returns why the last attempt to attach the volume to this node failed, nil if none did as far as is
+	// known. It is an AttachLimitExceeded if the node cannot have one more volume of a driver that wants Pods to be
+	// rejected then.
 	AttachError(ctx context.Context, spec Spec) error
 }
 
-// Expander is a Plugin whose volumes may grow while they are in use.
+// Expander is a Plugin whose volumes can be expanded while they are in use.
 type Expander interface {
 	Plugin
-	// Expand makes the volume, which is set up, as large as its PersistentVolume says. It returns false if that is
-	// not for the node to do. An error may be marked with Uncertain, or with Infeasible.
+	// Expand expands the volume, which is set up, to the size of its PersistentVolume. It returns false if nodes have
+	// nothing to do for that. An error may be marked with Uncertain, or with Infeasible.
 	Expand(ctx context.Context, req ExpandRequest) (bool, error)
 }
 
-// ExpandRequest asks to make a volume grow.
+// ExpandRequest is a request to expand a volume.
 type ExpandRequest struct {
 	Spec Spec
 	// Dir is that of the Request, Path that of the Mount.
 	Dir, Path string
 }
 
-// StatsProvider is a Plugin that knows better than statfs(2) how full its volumes are.
+// StatsProvider is a Plugin that knows the usage of its volumes better than statfs(2).
 type StatsProvider interface {
 	Plugin
-	// Stats returns nil if statfs has to do.
+	// Stats returns nil if statfs should be used.
 	Stats(ctx context.Context, spec Spec, path string) (*Stats, error)
 }
 
-// Stats says how large and how full a volume is. What is unknown is 0.
+// Stats is the size and usage of a volume. Unknown values are 0.
 type Stats struct {
 	// Capacity, Available and Used are in bytes.
 	Capacity, Available, Used int64
@@ -153,20 +154,20 @@ type Stats struct {
 
 // BlockMapper is a Plugin that can hand a volume to a container as a block device instead of a directory. Map returns
 // the path of the device; Unmap gets the Dir of its Request, which is POD/volumeDevices/<escaped plugin>/<DirName> and
-// which Map makes a symbolic link to the device. The rules of SetUp and TearDown hold. In between the plugin keeps the
-// device held (see volume/hold), so that the number that a container has of it stays that device's.
+// which Map makes a symbolic link to the device. The rules of SetUp and TearDown hold. In between the plugin pins the
+// device (see volume/blockpin), so that the device number that a container has is not reused for another device.
 type BlockMapper interface {
 	Plugin
 	Map(ctx context.Context, req Request) (Mount, error)
 	Unmap(ctx context.Context, dir string) error
 }
 
-// Spec is a volume as a Pod asks for it. Exactly one of Volume and PV decides which plugin is meant: PV if it is
-// set, else Volume's own source. The objects are shared caches: never written to.
+// Spec is a volume as a Pod requests it. Exactly one of Volume and PV decides which plugin is meant: PV if it is
+// set, else Volume's own source. The objects are shared and must not be modified.
 type Spec struct {
 	// Name is the volume's name in the Pod: spec.volumes[].name.
 	Name string
-	// Volume is the entry of spec.volumes. Always set when a Pod asks.
+	// Volume is the entry of spec.volumes. It is always set in the request of a Pod.
 	Volume *corev1.Volume
 	// PVC and PV are set when the entry is a claim or a generic ephemeral volume; they are bound to each other.
 	PVC *corev1.PersistentVolumeClaim
@@ -182,7 +183,8 @@ func (s Spec) DirName() string {
 	return s.Name
 }
 
-// QualifiedPluginName is the name of the volume's plugin as metrics have it: for volumes of CSI with that of the driver.
+// QualifiedPluginName returns the name of the volume's plugin as metrics show it: for CSI volumes with the driver's
+// name.
 func (s Spec) QualifiedPluginName(plugin string) string {
 	switch {
 	case s.PV != nil && s.PV.Spec.CSI != nil:
@@ -193,7 +195,7 @@ func (s Spec) QualifiedPluginName(plugin string) string {
 	return plugin
 }
 
-// QualifiedPluginName is the same where the volume is not known: the plugin's name, with that of the driver if there is one.
+// QualifiedPluginName returns the name of a plugin as metrics show it: with the driver's name, if it is not empty.
 func QualifiedPluginName(plugin, driver string) string {
 	if driver == "" {
 		return plugin
@@ -201,45 +203,45 @@ func QualifiedPluginName(plugin, driver string) string {
 	return plugin + ":" + driver
 }
 
-// Request asks for one volume of one Pod.
+// Request is a request for one volume of one Pod.
 type Request struct {
-	// Pod is the Pod as last seen. Its labels, annotations and status may change between calls, its UID does not.
+	// Pod is the latest version of the Pod. Its labels, annotations and status may change between calls, its UID does
+	// not.
 	Pod *corev1.Pod
-	// Node is this node, for volumes that are bound to nodes. It may be nil, then such volumes are refused.
+	// Node is this node, for volumes that are bound to nodes. It may be nil, then such volumes are rejected.
 	Node *corev1.Node
 	// Spec is the volume.
 	Spec Spec
 	// Dir is the absolute path POD/volumes/<escaped plugin name>/<DirName>. Its parent may be missing. A plugin
 	// that needs no directory (hostPath) leaves it alone.
 	Dir string
-	// ReadOnly says that nothing may write to the volume through this Pod.
+	// ReadOnly means that nothing may write to the volume through this Pod.
 	ReadOnly bool
 	// FSGroup, if not nil, is the group that is to own the volume; FSGroupChangePolicy says when.
 	FSGroup             *int64
 	FSGroupChangePolicy corev1.PodFSGroupChangePolicy
-	// OnOwnershipProgress, if not nil, is to be called now and then, with how many files are done, while giving the volume to FSGroup
-	// takes long. It must not be called after SetUp has returned.
+	// OnOwnershipProgress, if not nil, is called periodically with the number of files done while changing the group
+	// of the volume to FSGroup takes long. It must not be called after SetUp has returned.
 	OnOwnershipProgress func(files int64)
-	// OnOwnershipChanged, if not nil, is to be called when the files of the volume were given to FSGroup, or could not be, with how
-	// long it took.
+	// OnOwnershipChanged, if not nil, is called when the change of the group has finished or failed, with its duration.
 	OnOwnershipChanged func(took time.Duration, err error)
 }
 
-// StageRequest asks an Attachable to make a volume usable on the node.
+// StageRequest is a request to make a device usable on the node.
 type StageRequest struct {
 	// DeviceName is the volume's unique name.
 	DeviceName string
 	Spec       Spec
-	// DevicePath is what the attacher wrote into node.status.volumesAttached. It may be empty.
+	// DevicePath is the path in node.status.volumesAttached. It may be empty.
 	DevicePath string
-	// FSGroup is that of the Pod that is to use the volume first.
+	// FSGroup is that of the first Pod that uses the volume.
 	FSGroup *int64
 }
 
 // Mount is a volume that is set up.
 type Mount struct {
-	// Path is what the runtime binds into the containers: a directory, a file (hostPath) or a device.
+	// Path is what the container runtime mounts into containers: a directory, a file (hostPath) or a device.
 	Path string
-	// ReadOnly says that containers must get it read-only, whatever their volumeMounts say.
+	// ReadOnly means that containers must get it read-only, whatever their volumeMounts say.
 	ReadOnly bool
 }

@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Registry finds the plugin for a volume, or for a directory that a crashed process left. It is immutable.
+// Registry finds the plugin of a volume, or of a directory that a crashed process left. It is immutable.
 type Registry struct {
 	plugins []Plugin
 	byDir   map[string]Plugin
 }
 
-// NewRegistry makes a Registry. Two plugins of one name are an error.
+// NewRegistry returns a Registry of the plugins. Two plugins of one name are an error.
 func NewRegistry(plugins ...Plugin) (*Registry, error) {
 	r := &Registry{plugins: plugins, byDir: make(map[string]Plugin, len(plugins))}
 	for _, plugin := range plugins {
 		dir := EscapeName(plugin.Name())
 		if _, ok := r.byDir[dir]; ok {
-			return nil, fmt.Errorf("register volume plugin %q: the name is taken", plugin.Name())
+			return nil, fmt.Errorf("register volume plugin %q: another plugin has this name", plugin.Name())
 		}
 		r.byDir[dir] = plugin
 	}
@@ -35,7 +35,7 @@ func (r *Registry) Find(spec Spec) (Plugin, error) {
 			return plugin, nil
 		}
 	}
-	return nil, Unsupported(spec, SourceField(spec), "this kind of volume is not supported by this node agent")
+	return nil, Unsupported(spec, SourceField(spec), "this kind of volume is not supported by this kubelet")
 }
 
 // ByDirName returns the plugin whose volumes live in a directory of this name: POD/volumes/<name>.
@@ -51,7 +51,7 @@ func (r *Registry) All() []Plugin { return r.plugins }
 // "kubernetes.io~empty-dir".
 func EscapeName(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
-// PodsDir is where the directories of all Pods lie below the node agent's root.
+// PodsDir is the directory of the directories of all Pods, below the kubelet's root directory.
 func PodsDir(root string) string { return filepath.Join(root, "pods") }
 
 // PodDir is the directory of one Pod.
@@ -82,8 +82,8 @@ func (s Spec) IsBlock() bool {
 	return s.PV != nil && s.PV.Spec.VolumeMode != nil && *s.PV.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// CheckDirName refuses a volume's name that would lead out of its plugin's directory. The API server admits none, but
-// a Pod from elsewhere may have one.
+// CheckDirName rejects a volume name that would lead out of its plugin's directory. The API server accepts none, but
+// a Pod from another source may have one.
 func CheckDirName(name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("use volume name %q: it cannot be the name of a directory", name)

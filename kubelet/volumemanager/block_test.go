@@ -114,7 +114,7 @@ func TestDeviceThatCannotBePinnedIsReportedAndRetried(t *testing.T) {
 	claim, pv := f.newLocalBlockClaim("v", node)
 	f.create(claim, pv, newNode())
 	done := f.startMount(blockPod("a", claimVolume("data", "v")))
-	require.Regexp(t, `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : map local volume "pv-v": hold device`,
+	require.Regexp(t, `Warning FailedMapVolume MapVolume.MapPodDevice failed for volume "data" : map local volume "pv-v": pin device`,
 		f.nextEvent())
 	require.NoError(t, os.Remove(node))
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(stat.Rdev)))

@@ -1,25 +1,25 @@
-// Package blockpin keeps the block device of a volume where it is for as long as a Pod uses it.
+// Package blockpin pins the block devices of volumes: while a Pod uses a device, its device number is not reused for
+// another one.
 //
-// A container gets the number of a device, not the device. When the host lets the device go and another one gets its
-// number, the container has that one in its hands, and nobody is told. The kernel gives no number away while somebody
-// has the device open, so somebody has to: not this process, which may be killed while the container runs on, but a
-// loop device that the device is attached to.
+// A container gets the number of a device, not the device. If the host detaches the device and another one gets its
+// number, the container accesses that one without any error. The kernel does not reuse a number while the device is open,
+// so a pin keeps it open. This process cannot do that, because it may be killed while the container keeps running: a loop
+// device does, with the pinned device as its backing file.
 //
-// # What there is of a hold
+// # A pin on disk
 //
-// Its path, which the owner chooses, is a file that the held device is bound on, and the backing file of the loop
-// device. So the kernel knows all of it, and a new process finds it by the path alone. There is one hold for each Pod
-// and volume. Upstream's node agent keeps its holds in the same way and at the same paths: each takes over from the
-// other.
+// The path of a pin, which its owner chooses, is a file that the pinned device is bind-mounted on, and the backing file of
+// the loop device. So all of a pin is in the kernel, and a new process finds it by the path alone. There is one pin for
+// each Pod and volume. Kubernetes' kubelet has the same pins at the same paths, so each can take over from the other.
 //
-// Nobody reads or writes through the loop device: it is read-only and begins behind the end of the device, so that it
-// is empty. A container that may use the loop device of this number from earlier finds nothing there, and what looks for
-// file systems finds none twice.
+// Nothing reads or writes through the loop device: it is read-only and begins beyond the end of the device, so it is
+// empty. A container that is still allowed to use an earlier loop device of the same number finds nothing there, and a
+// scan for file systems finds none twice.
 //
 // # Order
 //
-// The owner leaves its own trace of the volume before Hold, and removes it after Release: a process that is killed in
-// between leaves nothing that cannot be found. The device may be detached from the host only after Release.
+// The owner of a pin writes its own record of the volume before Pin, and removes it after Unpin: a process that is killed
+// in between leaves nothing that cannot be found. The device may be detached from the host only after Unpin.
 package blockpin
 
 import (
@@ -40,36 +40,37 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// offsetBeyondEnd is the offset at which the loop devices of holds begin: no device is that large. It also tells them from
-// the loop devices of others.
+// offsetBeyondEnd is the offset at which the loop devices of pins begin: no device is that large. It also distinguishes
+// them from other loop devices.
 const offsetBeyondEnd = math.MaxInt64 &^ 0xfffff
 
 const (
-	// minBusyWait and maxBusyWait bound the pauses in which Release waits for whoever has a loop device open. Who looks for a
-	// free one, or for what is on a new one (udev), has it open for a moment.
+	// minBusyWait and maxBusyWait bound the intervals in which Unpin retries while a loop device is open: a process
+	// that searches for a free one, or udev, which probes a new one, has it open for a moment.
 	minBusyWait = time.Millisecond
 	maxBusyWait = 256 * time.Millisecond
 )
 
-// maxCreateAttempts is how often the directory of a hold may vanish, because another hold in it is released, while the hold's
-// file is made.
+// maxCreateAttempts is how often the directory of a pin may disappear, because another pin in it is removed, while the
+// pin's file is created.
 const maxCreateAttempts = 100
 
-// Deps is what a Holder needs. Both may be nil.
+// Deps holds what a Pinner uses.
 type Deps struct {
-	// Mounter mounts. Nil is system calls.
+	// Mounter defaults to system calls.
 	Mounter mounts.Mounter
-	Clock   clock.Clock
+	// Clock defaults to the real clock.
+	Clock clock.Clock
 }
 
-// Pinner makes and ends holds. It is safe for concurrent use, but calls for one path must not run at the same time.
+// Pinner creates and removes pins. It is safe for concurrent use, but calls for one path must not run at the same time.
 type Pinner struct {
 	mounter mounts.Mounter
 	clock   clock.Clock
 	loops   loopdev.Devices
 }
 
-// New makes a Holder.
+// New returns a Pinner.
 func New(deps Deps) *Pinner {
 	if deps.Mounter == nil {
 		deps.Mounter = mounts.Syscalls{}
@@ -80,17 +81,17 @@ func New(deps Deps) *Pinner {
 	return &Pinner{mounter: deps.Mounter, clock: deps.Clock, loops: loopdev.New()}
 }
 
-// Pin holds the block device by the path at, whose directory it makes. If the device is held there already it does
-// nothing; another one that is held there is released. After an error Release is due.
+// Pin pins the block device at the path at, and creates its directory. If the device is pinned there already, Pin does
+// nothing; another device that is pinned there is unpinned. After an error Unpin must be called.
 func (p *Pinner) Pin(ctx context.Context, device, at string) error {
 	if err := p.pin(ctx, device, at); err != nil {
-		return fmt.Errorf("hold device %q at %q: %w", device, at, err)
+		return fmt.Errorf("pin device %q at %q: %w", device, at, err)
 	}
 	return nil
 }
 
 func (p *Pinner) pin(ctx context.Context, device, at string) error {
-	// From here on the descriptor stands for the device, so that the path cannot be swapped for another one.
+	// From here on the descriptor is used, so that the path cannot be replaced by another device.
 	fd, err := unix.Open(device, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: device, Err: err}
@@ -101,7 +102,7 @@ func (p *Pinner) pin(ctx context.Context, device, at string) error {
 		return &os.PathError{Op: "stat", Path: device, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return errors.New("it is no block device")
+		return errors.New("it is not a block device")
 	}
 	bound, err := p.isBindMounted(at, stat.Rdev)
 	if err != nil {
@@ -130,7 +131,7 @@ func (p *Pinner) pin(ctx context.Context, device, at string) error {
 	return p.attachLoop(at, stat.Rdev)
 }
 
-// attachLoop has a loop device hold what is bound at the path, which must be the device of this number.
+// attachLoop attaches a loop device to what is bind-mounted at the path, which must be the device of this number.
 func (p *Pinner) attachLoop(at string, number uint64) error {
 	file, err := os.OpenFile(at, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -142,13 +143,13 @@ func (p *Pinner) attachLoop(at string, number uint64) error {
 		return &os.PathError{Op: "stat", Path: at, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != number {
-		return errors.New("another device is bound there by now")
+		return errors.New("another device was bind-mounted there meanwhile")
 	}
 	_, err = p.loops.Attach(file, loopdev.Options{ReadOnly: true, Offset: offsetBeyondEnd})
 	return err
 }
 
-// isBindMounted reports whether the device of this number is what is bound at the path.
+// isBindMounted reports whether the device of this number is bind-mounted at the path.
 func (p *Pinner) isBindMounted(at string, number uint64) (bool, error) {
 	if is, err := isDevice(at, number); !is || err != nil {
 		return false, err
@@ -169,7 +170,7 @@ func isDevice(path string, number uint64) (bool, error) {
 	return stat.Mode&unix.S_IFMT == unix.S_IFBLK && stat.Rdev == number, nil
 }
 
-// createMountPoint makes an empty file, and its directory, unless there is a file already.
+// createMountPoint creates an empty file and its directory, unless the file exists.
 func createMountPoint(path string) error {
 	var err error
 	for range maxCreateAttempts {
@@ -188,10 +189,10 @@ func createMountPoint(path string) error {
 	return err
 }
 
-// UnpinOther releases what is held by the path at, unless that is the device.
+// UnpinOther unpins what is pinned at the path at, unless that is the device.
 func (p *Pinner) UnpinOther(ctx context.Context, device, at string) error {
-	var held, wanted unix.Stat_t
-	if err := unix.Lstat(at, &held); err == unix.ENOENT {
+	var pinned, wanted unix.Stat_t
+	if err := unix.Lstat(at, &pinned); err == unix.ENOENT {
 		return nil
 	}
 	err := unix.Stat(device, &wanted)
@@ -203,31 +204,31 @@ func (p *Pinner) UnpinOther(ctx context.Context, device, at string) error {
 	return p.Unpin(ctx, at)
 }
 
-// Unpin ends the hold with this path and removes the path, and its directory if nothing else is there. What is half
-// made, or not there, is fine. It fails if somebody keeps the loop device open.
+// Unpin removes the pin at this path, the path, and its directory if it is empty. An incomplete or missing pin is fine.
+// It fails if a process keeps the loop device open.
 func (p *Pinner) Unpin(ctx context.Context, at string) error {
 	loops, err := p.loopsOf(at)
 	if err != nil {
-		return fmt.Errorf("release device held at %q: %w", at, err)
+		return fmt.Errorf("unpin device at %q: %w", at, err)
 	}
 	for _, loop := range loops {
 		if err := p.loops.Detach(loop); err != nil {
-			return fmt.Errorf("release device held at %q: %w", at, err)
+			return fmt.Errorf("unpin device at %q: %w", at, err)
 		}
 	}
 	if err := p.unmountWhenFree(ctx, at, loops); err != nil {
-		return fmt.Errorf("release device held at %q: %w", at, err)
+		return fmt.Errorf("unpin device at %q: %w", at, err)
 	}
 	if err := os.Remove(at); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("release device held at %q: %w", at, err)
+		return fmt.Errorf("unpin device at %q: %w", at, err)
 	}
 	if err := unix.Rmdir(filepath.Dir(at)); err != nil && err != unix.ENOENT && err != unix.ENOTEMPTY {
-		return fmt.Errorf("release device held at %q: %w", at, &os.PathError{Op: "rmdir", Path: filepath.Dir(at), Err: err})
+		return fmt.Errorf("unpin device at %q: %w", at, &os.PathError{Op: "rmdir", Path: filepath.Dir(at), Err: err})
 	}
 	return nil
 }
 
-// unmountWhenFree unmounts what is bound at the path, as soon as these loop devices, which are detached, let it go.
+// unmountWhenFree unmounts what is bind-mounted at the path, as soon as these detached loop devices are closed.
 func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loopdev.Device) error {
 	for wait := minBusyWait; ; wait *= 2 {
 		err := mounts.UnmountPoint(ctx, p.mounter, at)
@@ -235,7 +236,7 @@ func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loop
 			return err
 		}
 		if wait > maxBusyWait {
-			return fmt.Errorf("somebody has %s open (fuser shows who): %w", p.loops.Path(detached[0].Number), err)
+			return fmt.Errorf("%s is open (fuser shows by which process): %w", p.loops.Path(detached[0].Number), err)
 		}
 		timer := p.clock.NewTimer(wait)
 		select {
@@ -247,7 +248,7 @@ func (p *Pinner) unmountWhenFree(ctx context.Context, at string, detached []loop
 	}
 }
 
-// loopsOf lists the loop devices that hold what is bound at the path.
+// loopsOf lists the loop devices that are attached to what is bind-mounted at the path.
 func (p *Pinner) loopsOf(at string) ([]loopdev.Device, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(at))
 	if errors.Is(err, os.ErrNotExist) {
@@ -260,18 +261,18 @@ func (p *Pinner) loopsOf(at string) ([]loopdev.Device, error) {
 	return p.loops.List(func(backing string) bool { return backing == path })
 }
 
-// ListBelow lists the paths of all holds below a directory, whoever made them. It returns them without symbolic links.
+// ListBelow lists the paths of all pins below a directory, whichever process created them, without symbolic links.
 func (p *Pinner) ListBelow(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list held devices: %w", err)
+		return nil, fmt.Errorf("list pinned devices: %w", err)
 	}
 	found, err := p.loops.List(func(backing string) bool { return strings.HasPrefix(backing, resolved+"/") })
 	if err != nil {
-		return nil, fmt.Errorf("list held devices: %w", err)
+		return nil, fmt.Errorf("list pinned devices: %w", err)
 	}
 	var paths []string
 	for _, loop := range found {
@@ -282,7 +283,7 @@ func (p *Pinner) ListBelow(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// UnpinBelow ends all holds below a directory. It goes on after an error and returns all of them.
+// UnpinBelow removes all pins below a directory. It continues after an error and returns all of them.
 func (p *Pinner) UnpinBelow(ctx context.Context, dir string) error {
 	paths, err := p.ListBelow(dir)
 	if err != nil {

@@ -267,7 +267,7 @@ func TestUnpinWhileTheLoopDeviceIsOpen(t *testing.T) {
 	defer open.Close()
 	err = f.unpinWhileBusy()
 	require.ErrorIs(t, err, unix.EBUSY)
-	require.ErrorContains(t, err, "somebody has "+f.loops.Path(held.Number)+" open")
+	require.ErrorContains(t, err, f.loops.Path(held.Number)+" is open")
 
 	// It ends when that one lets go, so it holds nothing: another one does.
 	f.pin(f.device, f.at)
@@ -291,13 +291,13 @@ func TestPinErrors(t *testing.T) {
 	f := newFixture(t)
 	file := filepath.Join(f.dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	require.ErrorContains(t, f.Pin(t.Context(), file, f.at), "is no block device")
+	require.ErrorContains(t, f.Pin(t.Context(), file, f.at), "is not a block device")
 	require.ErrorIs(t, f.Pin(t.Context(), filepath.Join(f.dir, "missing"), f.at), os.ErrNotExist)
 	node := filepath.Join(f.dir, "node") // of a device that nobody has
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	err := f.Pin(t.Context(), node, f.at)
 	require.Error(t, err)
-	require.ErrorContains(t, err, "hold device \""+node+"\" at \""+f.at+"\"")
+	require.ErrorContains(t, err, "pin device \""+node+"\" at \""+f.at+"\"")
 	require.NoError(t, f.Unpin(t.Context(), f.at))
 	f.requireUnpinned()
 }

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// Symlink makes the path a symbolic link, the trace that a volume's owner leaves in the Pod's directory. It reports whether
-// there was a link before. One that leads elsewhere is replaced in one step: a process that is killed meanwhile leaves
-// the old one or the new one.
+// Symlink creates a symbolic link, by which the owner of a pin records the volume in the Pod's directory. It reports
+// whether there was a link before. A link to another target is replaced atomically: a process that is killed meanwhile
+// leaves the old one or the new one.
 func Symlink(to, path string) (before bool, err error) {
 	have, err := os.Readlink(path)
 	if err == nil && have == to {
@@ -25,7 +25,7 @@ func Symlink(to, path string) (before bool, err error) {
 	if !before {
 		return false, os.Symlink(to, path)
 	}
-	// No volume has such a name. What is left of it is found and taken down as one that nobody has mapped.
+	// No volume has such a name. A leftover is found and removed as a volume that is not mapped.
 	temporary := path + "~new"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, err

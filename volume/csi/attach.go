@@ -14,7 +14,8 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// AttachError implements volume.AttachExplainer: the attacher writes into the VolumeAttachment what went wrong.
+// AttachError implements volume.AttachErrorReader: it reads the error that the attacher wrote into the
+// VolumeAttachment.
 func (p *Plugin) AttachError(ctx context.Context, spec volume.Spec) error {
 	s, err := sourceOf(spec, "")
 	if err != nil {
@@ -23,7 +24,7 @@ func (p *Plugin) AttachError(ctx context.Context, spec volume.Spec) error {
 	name := AttachmentName(s.handle, s.driver, p.config.NodeName)
 	object, err := p.deps.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil // nobody has tried yet
+		return nil // no attempt was made yet
 	}
 	if err != nil {
 		return fmt.Errorf("read volume attachment %q of volume %q: %w", name, s.name, err)
@@ -42,8 +43,9 @@ func (p *Plugin) AttachError(ctx context.Context, spec volume.Spec) error {
 	return volume.AttachLimitExceeded(err)
 }
 
-// AllocatableUpdatePeriod is how often the driver wants to be asked how many volumes this node can have; 0 is once, when it is
-// registered. It does not wait for the CSIDriver objects to be known: their changes are told to subscribers of Drivers.
+// AllocatableUpdatePeriod returns how often the driver's volume limit of this node should be read; 0 means once, when
+// the driver is registered. It does not wait until the CSIDriver objects have been listed: subscribers of Drivers are
+// notified of their changes.
 func (p *Plugin) AllocatableUpdatePeriod(driver string) time.Duration {
 	stored, ok, err := p.csiDrivers.GetByKey(driver)
 	if err != nil || !ok {

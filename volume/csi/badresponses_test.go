@@ -74,7 +74,7 @@ func TestDriversThatCannotBeReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := csi.Dial(t.Context(), driverName, "unix://"+test.socket)
 			require.ErrorContains(t, err, test.err)
-			require.ErrorContains(t, err, `ask csi driver "`+driverName+`" at "`+test.socket+`" for its capabilities`)
+			require.ErrorContains(t, err, `get capabilities of csi driver "`+driverName+`" at "`+test.socket+`"`)
 		})
 	}
 }
@@ -85,7 +85,7 @@ func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 		answer []byte
 		err    string
 	}{
-		"empty id": {encode(t, &csipb.NodeGetInfoResponse{}), "it gave none"},
+		"empty id": {encode(t, &csipb.NodeGetInfoResponse{}), "the node id is empty"},
 		"100 MiB":  {huge, "ResourceExhausted"},
 		"garbage":  {garbage, "unmarshal"},
 	} {

@@ -13,14 +13,14 @@ import (
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
-// A block volume PV of a Pod UID has these places below blockDir, which are upstream's:
+// A block volume PV of a Pod UID has these paths below blockDir, which are those of Kubernetes' kubelet:
 //
-//	staging/PV          what the driver stages on
-//	publish/PV/UID      what the driver publishes: a device, or a file that a device is bound on
-//	PV/dev/UID          the hold of it (see package hold)
-//	PV/data             the data file
+//	staging/PV          the staging path of the driver
+//	publish/PV/UID      the target path of the driver: a device, or a file that a device is bind-mounted on
+//	PV/dev/UID          the pin of the device (see package blockpin)
+//	PV/data             the directory of the data file
 //
-// The link in the Pod's directory, by which all of this is found, is made first and removed last.
+// The link in the Pod's directory, by which all of this is found, is created first and removed last.
 
 func (p *Plugin) blockDataDir(pv string) string { return filepath.Join(p.blockDir(), pv, "data") }
 func (p *Plugin) blockPublishPath(pv, uid string) string {
@@ -56,11 +56,11 @@ func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, err
 	var stat unix.Stat_t
 	if err := unix.Stat(target, &stat); err != nil {
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("csi driver %s: NodePublishVolume of volume %q: "+
-			"it succeeded but the target is not there: %w", b.source.driver, pv, err))
+			"it succeeded but the target does not exist: %w", b.source.driver, pv, err))
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("csi driver %s: NodePublishVolume of volume %q: "+
-			"it succeeded but the target is no block device", b.source.driver, pv))
+			"it succeeded but the target is not a block device", b.source.driver, pv))
 	}
 	if err := p.pinner.Pin(ctx, target, p.blockPinPath(pv, uid)); err != nil {
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("map volume %q: %w", pv, err))
@@ -68,14 +68,14 @@ func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, err
 	return volume.Mount{Path: target, ReadOnly: b.request.Readonly}, nil
 }
 
-// prepareMap makes what must be there before the driver is called: the data file, then the link by which Unmap is found. It
-// reports whether the link was there before. A device that is held although the driver does not publish it any more is
-// released: it may be in the driver's way.
+// prepareMap creates what must exist before the driver is called: the data file, then the link by which Unmap finds
+// the volume. It reports whether the link existed before. A device that is pinned although the driver does not
+// publish it any more is unpinned: the pin may prevent the driver from publishing it again.
 func (p *Plugin) prepareMap(ctx context.Context, dir string, b *publishCall, pv, uid string) (before bool, err error) {
 	data, target := p.blockDataDir(pv), p.blockPublishPath(pv, uid)
 	for _, parent := range []string{data, filepath.Dir(target)} {
 		if err := os.MkdirAll(parent, 0o750); err != nil {
-			return false, fmt.Errorf("make directory of volume %q: %w", pv, err)
+			return false, fmt.Errorf("create directory of volume %q: %w", pv, err)
 		}
 	}
 	if _, err := saveData(data, p.dataOf(b.source, b.attached)); err != nil {
@@ -97,7 +97,7 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	}
 	pv := filepath.Base(dir)
 	uid := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(dir))))
-	// First: the driver may detach the device as soon as it is no longer published.
+	// Before the call: the driver may detach the device as soon as it is no longer published.
 	if err := p.pinner.Unpin(ctx, p.blockPinPath(pv, uid)); err != nil {
 		return fmt.Errorf("unmap volume %q: %w", pv, err)
 	}
@@ -111,7 +111,7 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	return p.removeMapFiles(dir, pv, uid)
 }
 
-// undoMap removes what belongs to one Pod's device, which the driver certainly does not publish.
+// undoMap unpins one Pod's device, which the driver certainly does not publish, and removes its files.
 func (p *Plugin) undoMap(ctx context.Context, dir, pv, uid string) error {
 	if err := p.pinner.Unpin(ctx, p.blockPinPath(pv, uid)); err != nil {
 		return fmt.Errorf("unmap volume %q: %w", pv, err)
@@ -119,14 +119,14 @@ func (p *Plugin) undoMap(ctx context.Context, dir, pv, uid string) error {
 	return p.removeMapFiles(dir, pv, uid)
 }
 
-// removeMapFiles removes what belongs to one Pod's device, which is no longer held. The data file goes when the device is
-// unstaged.
+// removeMapFiles removes the files of one Pod's device, which is no longer pinned. The data file is removed when the
+// device is unstaged.
 func (p *Plugin) removeMapFiles(dir, pv, uid string) error {
 	target := p.blockPublishPath(pv, uid)
 	if err := p.checkNotMounted(target); err != nil {
 		return err
 	}
-	// The link in the Pod's directory goes last, for it is what is looked for.
+	// The link in the Pod's directory is removed last, because the volume is found by it.
 	for _, path := range []string{target, dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove device of volume %q: %w", pv, err)
@@ -138,23 +138,23 @@ func (p *Plugin) removeMapFiles(dir, pv, uid string) error {
 	return nil
 }
 
-// unpinAll releases the volume for all Pods. There are none any more, but somebody may have removed their directories
-// by hand, by which their holds would have been found.
+// unpinAll unpins the volume for all Pods. Unmap has done that, unless a user has removed the directory of a Pod by
+// hand.
 func (p *Plugin) unpinAll(ctx context.Context, pv string) error {
 	dir := p.blockPinPath(pv, "")
 	pods, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("list holds of volume %q: %w", pv, err)
+		return fmt.Errorf("list pins of volume %q: %w", pv, err)
 	}
 	for _, pod := range pods {
 		if err := p.pinner.Unpin(ctx, filepath.Join(dir, pod.Name())); err != nil {
-			return fmt.Errorf("release volume %q: %w", pv, err)
+			return fmt.Errorf("unpin volume %q: %w", pv, err)
 		}
 	}
 	return nil
 }
 
-// escapeGlob quotes what filepath.Match would take for a pattern.
+// escapeGlob quotes what filepath.Match would parse as a pattern.
 func escapeGlob(path string) string {
 	var quoted []byte
 	for i := range len(path) {

@@ -126,7 +126,7 @@ func TestDeviceThatCannotBePinned(t *testing.T) {
 	f.driver.Config.Device = nobody
 	request := f.request("a", f.blockVolume())
 	_, err := f.Map(t.Context(), request)
-	require.ErrorContains(t, err, `map volume "pv": hold device`)
+	require.ErrorContains(t, err, `map volume "pv": pin device`)
 	require.True(t, volume.IsUncertain(err), "the driver has published it: %v", err)
 	require.NoError(t, f.Unmap(t.Context(), request.Dir))
 	require.Zero(t, f.driver.Published())

@@ -25,23 +25,23 @@ import (
 // tokensKey is the key under which a driver finds the tokens that it asked for.
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// isUncertainStatus reports whether a failed call may have taken effect, now or later. ResourceExhausted is among these
-// because it is also how a client says that an answer was too large to read.
+// isUncertainStatus reports whether a failed call may have taken effect, now or later. ResourceExhausted is one of
+// these codes because gRPC clients also use it for a response that is too large to read.
 func isUncertainStatus(err error) bool {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.ResourceExhausted:
 		return true
 	case codes.Internal:
-		// The driver did answer, but with what nobody can read; only the text tells that from the driver's own Internal.
+		// The response cannot be decoded. Only the text distinguishes that from an Internal error of the driver.
 		return strings.Contains(err.Error(), "failed to unmarshal")
 	}
 	return false
 }
 
-// maxErrorLength is how much of a driver's own words is kept: an event holds a kilobyte in all.
+// maxErrorLength is the longest part of a driver's error message that is kept: an event holds a kilobyte in all.
 const maxErrorLength = 600
 
-// driverError is what a driver said, cut short.
+// driverError is an error of a driver with a bounded message.
 type driverError struct{ err error }
 
 // Error implements error.
@@ -55,8 +55,8 @@ func (e driverError) Error() string {
 
 func (e driverError) Unwrap() error { return e.err }
 
-// callDriver makes one call of a driver: it bounds it in time, notes it as a stage of the object that ctx works for, and
-// says whose call failed. The driver's own words are kept, as far as an event has room.
+// callDriver makes one call of a driver with a timeout and records it as a stage of the object that ctx belongs to. Its
+// error names the driver and the call, with the driver's message as far as it fits into an event.
 func callDriver(ctx context.Context, driver, call, volume string, f func(context.Context) error) error {
 	span := timeline.Current(ctx).Begin("csi driver "+driver, timeline.StageDriver, call+" "+volume)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -87,7 +87,8 @@ func (s *source) capability(driver *Driver, fsGroup *int64) *csipb.VolumeCapabil
 	return capability
 }
 
-// accessMode translates the mode. Drivers that know how tell one writer from many on one node.
+// accessMode converts the mode. Drivers with the capability SINGLE_NODE_MULTI_WRITER distinguish one writer from many
+// on one node.
 func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) csipb.VolumeCapability_AccessMode_Mode {
 	switch mode {
 	case corev1.ReadOnlyMany:
@@ -106,7 +107,7 @@ func accessMode(mode corev1.PersistentVolumeAccessMode, singleNodeModes bool) cs
 	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// secrets reads the Secret that a call is to get, nil if there is none.
+// secrets reads the Secret for a call, nil if there is none.
 func (p *Plugin) secrets(
 	ctx context.Context, ref *corev1.SecretReference, namespace string,
 ) (map[string]string, error) {
@@ -127,7 +128,7 @@ func (p *Plugin) secrets(
 	return values, nil
 }
 
-// publishContext is what the attacher told of the device. It is asked for once, until the device is unstaged.
+// publishContext returns the attacher's metadata of the device. It is read once until the device is unstaged.
 func (p *Plugin) publishContext(ctx context.Context, s *source) (map[string]string, error) {
 	device := deviceName(s.driver, s.handle)
 	p.mu.Lock()
@@ -157,14 +158,15 @@ func (p *Plugin) publishContext(ctx context.Context, s *source) (map[string]stri
 	return metadata, nil
 }
 
-// forgetPublishContext has the attachment read anew.
+// forgetPublishContext makes publishContext read the attachment again.
 func (p *Plugin) forgetPublishContext(device string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.publishContexts, device)
 }
 
-// volumeContext is the volume's attributes and what else the driver wants to know. The second map is for the secrets.
+// volumeContext returns the volume's attributes with what the driver's CSIDriver requires. The second map is added to
+// the secrets.
 func (p *Plugin) volumeContext(
 	ctx context.Context, pod *corev1.Pod, s *source, object *storagev1.CSIDriver,
 ) (attributes, secret map[string]string, err error) {
@@ -193,7 +195,7 @@ func (p *Plugin) volumeContext(
 	return attributes, nil, nil
 }
 
-// tokens is a JSON object with a token for each audience.
+// tokens returns a JSON object with a token for each audience.
 func (p *Plugin) tokens(ctx context.Context, pod *corev1.Pod, requests []storagev1.TokenRequest) (string, error) {
 	statuses := make(map[string]authenticationv1.TokenRequestStatus, len(requests))
 	for _, request := range requests {
@@ -216,7 +218,7 @@ func (p *Plugin) tokens(ctx context.Context, pod *corev1.Pod, requests []storage
 	return string(raw), nil
 }
 
-// tokenExpiry reads when a token of the API server, a JSON Web Token, expires. The signature is for others to check.
+// tokenExpiry reads when a token of the API server, a JSON Web Token, expires. It does not verify the signature.
 func tokenExpiry(token string) (metav1.Time, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -235,8 +237,8 @@ func tokenExpiry(token string) (metav1.Time, error) {
 	return metav1.NewTime(time.Unix(claims.Expires, 0).UTC()), nil
 }
 
-// classifyError tells what a failed call means. Unless it is certain that nothing was done, and nothing had been done
-// before, the volume may be set up.
+// classifyError marks the error of a failed call with volume.Uncertain, unless it is certain that the call did nothing
+// and nothing was done before.
 func classifyError(err error, before, mounted bool) error {
 	if before || mounted || isUncertainStatus(err) {
 		return volume.Uncertain(err)

@@ -336,7 +336,7 @@ func TestDriverThatPublishesNoDevice(t *testing.T) {
 	require.NoError(t, os.WriteFile(f.driver.Config.Device, nil, 0o600))
 	request := f.request("uid", spec)
 	_, err := f.Map(t.Context(), request)
-	require.ErrorContains(t, err, "it succeeded but the target is no block device")
+	require.ErrorContains(t, err, "it succeeded but the target is not a block device")
 	require.NoError(t, f.Unmap(t.Context(), request.Dir))
 }
 

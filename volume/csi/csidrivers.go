@@ -14,11 +14,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// csiDriverStore keeps the cluster's CSIDriver objects: what administrators say of drivers.
+// csiDriverStore stores the cluster's CSIDriver objects.
 type csiDriverStore struct {
 	cache.Store
 	client     kubernetes.Interface
-	onChange   func() // called after each change
+	onChange   func() // called after each change, but not for the first list, but not for the first list
 	markSynced func() // closes synced, once
 	synced     chan struct{}
 }
@@ -34,7 +34,7 @@ func newCSIDriverStore(client kubernetes.Interface, changed func()) *csiDriverSt
 	return o
 }
 
-// Replace is the reflector's: these are all there are.
+// Replace implements cache.ReflectorStore.
 func (o *csiDriverStore) Replace(list []any, version string) error {
 	if err := o.Store.Replace(list, version); err != nil {
 		return err
@@ -43,24 +43,24 @@ func (o *csiDriverStore) Replace(list []any, version string) error {
 	case <-o.synced:
 		o.onChange()
 	default:
-		o.markSynced() // who needs the first list waits for it
+		o.markSynced() // wakes the callers of get
 	}
 	return nil
 }
 
-// Add is the reflector's.
+// Add implements cache.ReflectorStore.
 func (o *csiDriverStore) Add(object any) error {
 	defer o.onChange()
 	return o.Store.Add(object)
 }
 
-// Update is the reflector's.
+// Update implements cache.ReflectorStore.
 func (o *csiDriverStore) Update(object any) error {
 	defer o.onChange()
 	return o.Store.Update(object)
 }
 
-// start follows the objects until ctx ends.
+// start watches the objects until ctx ends.
 func (o *csiDriverStore) start(ctx context.Context) error {
 	api := o.client.StorageV1().CSIDrivers()
 	lw := &cache.ListWatch{
@@ -76,7 +76,7 @@ func (o *csiDriverStore) start(ctx context.Context) error {
 	return nil
 }
 
-// get returns the object of a driver, nil if there is none. It waits for the first list.
+// get returns the object of a driver, nil if there is none. It blocks until the objects have been listed.
 func (o *csiDriverStore) get(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	select {
 	case <-o.synced:
@@ -94,7 +94,7 @@ func (o *csiDriverStore) get(ctx context.Context, name string) (*storagev1.CSIDr
 	return driver, nil
 }
 
-// attachRequired reports whether volumes of the driver have to be attached: so they have if nobody says otherwise.
+// attachRequired reports whether volumes of the driver have to be attached, which is the default.
 func attachRequired(object *storagev1.CSIDriver) bool {
 	return object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
 }
@@ -111,7 +111,7 @@ func tokensInSecrets(object *storagev1.CSIDriver) bool {
 	return object != nil && object.Spec.ServiceAccountTokenInSecrets != nil && *object.Spec.ServiceAccountTokenInSecrets
 }
 
-// checkLifecycleMode refuses a volume of a kind that the driver does not say it has.
+// checkLifecycleMode rejects a volume of a lifecycle mode that the driver does not declare.
 func checkLifecycleMode(object *storagev1.CSIDriver, s *source) error {
 	mode := storagev1.VolumeLifecyclePersistent
 	if s.ephemeral {
@@ -130,7 +130,7 @@ func checkLifecycleMode(object *storagev1.CSIDriver, s *source) error {
 	return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, s.driver, modes)
 }
 
-// fsGroupPolicy is the driver's policy about the Pod's group.
+// fsGroupPolicy returns the driver's policy about the Pod's fsGroup.
 func fsGroupPolicy(object *storagev1.CSIDriver) storagev1.FSGroupPolicy {
 	if object == nil || object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
 		return storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy

@@ -21,17 +21,17 @@ import (
 const (
 	// callTimeout bounds one call of a driver.
 	callTimeout = 2 * time.Minute
-	// dialTimeout bounds how long a driver may take until it listens and says what it can do.
+	// dialTimeout bounds how long a driver may take until it listens and returns its capabilities.
 	dialTimeout = 5 * time.Second
-	// redialMin and redialMax bound the pause between two tries to connect.
+	// redialMin and redialMax bound the wait between two attempts to connect.
 	redialMin = 10 * time.Millisecond
 	redialMax = 2 * time.Second
 )
 
-// driverName is what the CSI specification allows as a name.
+// driverName matches the names that the CSI specification allows.
 var driverName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`)
 
-// CheckDriverName refuses what cannot be the name of a driver. Names become names of directories.
+// CheckDriverName rejects a name that is not allowed for drivers. Names become names of directories.
 func CheckDriverName(name string) error {
 	if !driverName.MatchString(name) || strings.Contains(name, "..") {
 		return fmt.Errorf("use csi driver %q: its name is not a domain name of at most 63 characters", name)
@@ -51,7 +51,8 @@ type Driver struct {
 	caps map[csipb.NodeServiceCapability_RPC_Type]bool
 }
 
-// Dial connects to a driver and asks it what it can do; more may have its calls measured (Calls.DialOption). The caller owns the Driver until it is given to Drivers.
+// Dial connects to a driver and reads its capabilities. CallMetrics.DialOption, as an extra option, measures its calls.
+// The caller owns the Driver until it is added to Drivers.
 func Dial(ctx context.Context, name, endpoint string, extra ...grpc.DialOption) (*Driver, error) {
 	if err := CheckDriverName(name); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func Dial(ctx context.Context, name, endpoint string, extra ...grpc.DialOption) 
 	response, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("ask csi driver %q at %q for its capabilities: %w", name, endpoint, driverError{err})
+		return nil, fmt.Errorf("get capabilities of csi driver %q at %q: %w", name, endpoint, driverError{err})
 	}
 	d.caps = make(map[csipb.NodeServiceCapability_RPC_Type]bool)
 	for _, capability := range response.GetCapabilities() {
@@ -83,35 +84,35 @@ func Dial(ctx context.Context, name, endpoint string, extra ...grpc.DialOption) 
 	return d, nil
 }
 
-// NodeInfo asks the driver how it calls this node.
+// NodeInfo returns the driver's name of this node, its topology and its volume limit.
 func (d *Driver) NodeInfo(ctx context.Context) (*csipb.NodeGetInfoResponse, error) {
 	response, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask csi driver %q for its name of this node: %w", d.Name, driverError{err})
+		return nil, fmt.Errorf("get node info of csi driver %q: %w", d.Name, driverError{err})
 	}
 	if response.GetNodeId() == "" {
-		return nil, fmt.Errorf("ask csi driver %q for its name of this node: it gave none", d.Name)
+		return nil, fmt.Errorf("get node info of csi driver %q: the node id is empty", d.Name)
 	}
 	return response, nil
 }
 
-// Close ends the connection. Calls that run fail.
+// Close closes the connection. Running calls fail.
 func (d *Driver) Close() error { return d.conn.Close() }
 
 func (d *Driver) can(capability csipb.NodeServiceCapability_RPC_Type) bool { return d.caps[capability] }
 
 func (d *Driver) stages() bool { return d.can(csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) }
 
-// NotRegisteredError says that there is no driver of this name on the node.
+// NotRegisteredError means that no driver of this name is registered on the node.
 type NotRegisteredError struct{ Driver string }
 
 // Error implements error.
 func (e *NotRegisteredError) Error() string {
 	return fmt.Sprintf("driver name %s not found in the list of registered CSI drivers; "+
-		"see that the driver's pod runs on this node", e.Driver)
+		"check that the driver's pod runs on this node", e.Driver)
 }
 
-// Drivers is the drivers that are registered on this node. It is safe for concurrent use, and owns its Drivers.
+// Drivers holds the drivers that are registered on this node, and owns them. It is safe for concurrent use.
 type Drivers struct {
 	mu          sync.Mutex // guards all below
 	byName      map[string]*Driver
@@ -119,7 +120,7 @@ type Drivers struct {
 	next        int
 }
 
-// NewDrivers makes an empty list.
+// NewDrivers returns a Drivers without drivers.
 func NewDrivers() *Drivers {
 	return &Drivers{byName: make(map[string]*Driver), subscribers: make(map[int]func())}
 }
@@ -132,10 +133,10 @@ func (d *Drivers) Get(name string) (*Driver, error) {
 		return driver, nil
 	}
 	return nil, timeline.WithReason(&NotRegisteredError{Driver: name}, "DriverNotRegistered",
-		"see that the node part of driver "+name+" runs on this node and registers with its kubelet")
+		"check that the node plugin of driver "+name+" runs on this node and registers with the kubelet")
 }
 
-// Add registers a driver; one of the same name that is there is replaced and closed.
+// Add registers a driver. It replaces and closes a registered driver of the same name.
 func (d *Drivers) Add(driver *Driver) {
 	d.mu.Lock()
 	before := d.byName[driver.Name]
@@ -147,7 +148,7 @@ func (d *Drivers) Add(driver *Driver) {
 	d.notify()
 }
 
-// notify tells subscribers that something changed.
+// notify calls the subscribers.
 func (d *Drivers) notify() {
 	d.mu.Lock()
 	subscribers := make([]func(), 0, len(d.subscribers))
@@ -160,8 +161,7 @@ func (d *Drivers) notify() {
 	}
 }
 
-// Remove takes the driver of this name away if it is still the one at the endpoint, and closes it. It reports whether
-// it was.
+// Remove removes and closes the driver of this name if it has this endpoint. It reports whether it did.
 func (d *Drivers) Remove(name, endpoint string) bool {
 	endpoint = strings.TrimPrefix(endpoint, "unix://")
 	d.mu.Lock()
@@ -176,8 +176,8 @@ func (d *Drivers) Remove(name, endpoint string) bool {
 	return true
 }
 
-// Subscribe has changed called each time that a driver was added, or that the cluster says something else of one, until
-// cancel is called: volumes that could not be set up before may be now. It must return soon.
+// Subscribe calls changed after a driver was added or a CSIDriver object changed, until cancel is called: volumes that
+// could not be set up before may be now. changed must not block.
 func (d *Drivers) Subscribe(changed func()) (cancel func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +191,7 @@ func (d *Drivers) Subscribe(changed func()) (cancel func()) {
 	}
 }
 
-// Close closes all drivers and forgets them.
+// Close removes and closes all drivers.
 func (d *Drivers) Close() {
 	d.mu.Lock()
 	drivers := d.byName

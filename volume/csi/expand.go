@@ -50,7 +50,7 @@ func (p *Plugin) Expand(ctx context.Context, req volume.ExpandRequest) (bool, er
 	return err == nil, err
 }
 
-// Stats implements volume.Stater.
+// Stats implements volume.StatsProvider.
 func (p *Plugin) Stats(ctx context.Context, spec volume.Spec, path string) (*volume.Stats, error) {
 	s, err := sourceOf(spec, "")
 	if err != nil {

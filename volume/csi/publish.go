@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// SetUp implements volume.Plugin: it has the driver mount the volume on req.Dir/mount, again if it is mounted.
+// SetUp implements volume.Plugin: the driver mounts the volume on req.Dir/mount. It is called even if it is mounted.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	target := filepath.Join(req.Dir, "mount")
 	b, err := p.prepare(ctx, req, target)
@@ -25,7 +25,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 		return volume.Mount{}, err
 	}
 	if err := os.MkdirAll(req.Dir, 0o750); err != nil {
-		return volume.Mount{}, fmt.Errorf("make directory of volume %q: %w", b.source.name, err)
+		return volume.Mount{}, fmt.Errorf("create directory of volume %q: %w", b.source.name, err)
 	}
 	before, err := saveData(req.Dir, p.dataOf(b.source, b.attached))
 	if err != nil {
@@ -41,7 +41,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	}
 	if _, err := os.Stat(target); err != nil {
 		return volume.Mount{}, volume.Uncertain(fmt.Errorf("csi driver %s: NodePublishVolume of volume %q: "+
-			"it succeeded but the target is not there: %w", b.source.driver, b.source.name, err))
+			"it succeeded but the target does not exist: %w", b.source.driver, b.source.name, err))
 	}
 	mount := volume.Mount{Path: target, ReadOnly: b.request.Readonly}
 	if err := b.applyFSGroup(ctx, req, target); err != nil {
@@ -50,8 +50,8 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	return mount, nil
 }
 
-// Refresh implements volume.Refresher: a driver that asked for it is called again, so that it can renew what it made
-// of tokens. A failure leaves the mount as it is.
+// Refresh implements volume.Refresher: a driver with requiresRepublish is called again, so that it can renew what it
+// derived from tokens. A failure does not change the mount.
 func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
 	if !p.RequiresRemount(ctx, req.Spec) || req.Spec.IsBlock() {
 		return nil
@@ -63,7 +63,7 @@ func (p *Plugin) Refresh(ctx context.Context, req volume.Request) error {
 	return b.publish(ctx)
 }
 
-// publishCall is one call of NodePublishVolume with all that it needs.
+// publishCall is one call of NodePublishVolume with everything it needs.
 type publishCall struct {
 	source   *source
 	driver   *Driver
@@ -72,7 +72,7 @@ type publishCall struct {
 	request  *csipb.NodePublishVolumeRequest
 }
 
-// prepare gathers what the call needs. Nothing is on disk yet.
+// prepare gathers what the call needs. It writes nothing to disk.
 func (p *Plugin) prepare(ctx context.Context, req volume.Request, target string) (*publishCall, error) {
 	s, err := sourceOf(req.Spec, string(req.Pod.UID))
 	if err != nil {
@@ -124,7 +124,8 @@ func (b *publishCall) publish(ctx context.Context) error {
 	})
 }
 
-// applyFSGroup gives the volume to the Pod's group where the driver's policy wants that and the driver has not done it.
+// applyFSGroup changes the group of the volume to the Pod's fsGroup, if the driver's policy requires that and the
+// driver does not do it.
 func (b *publishCall) applyFSGroup(ctx context.Context, req volume.Request, path string) error {
 	if req.FSGroup == nil || b.request.Readonly || b.driver.can(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		return nil
@@ -154,7 +155,7 @@ func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	}
 	data, err := loadData(dir)
 	if errors.Is(err, errNoData) {
-		// SetUp died before it called anybody, or TearDown after it had; else what the driver has to undo is lost.
+		// The process was killed in SetUp before the call, or in TearDown after it; or the data file is lost.
 		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
 			return err
 		}
@@ -185,7 +186,7 @@ func (p *Plugin) unpublish(ctx context.Context, data *volumeData, target string)
 	})
 }
 
-// removeVolumeDir removes a volume's directory: the empty target, the data file, and itself.
+// removeVolumeDir removes a volume's directory with the empty target and the data file.
 func (p *Plugin) removeVolumeDir(dir string) error {
 	target := filepath.Join(dir, "mount")
 	if err := p.checkNotMounted(target); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Device implements volume.Attachable. Every PersistentVolume is a device, and no inline volume.
+// Device implements volume.Attachable. Every PersistentVolume is a device; inline volumes are not.
 func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, error) {
 	if spec.PV == nil {
 		return volume.Device{}, nil
@@ -37,7 +37,7 @@ func (p *Plugin) Device(ctx context.Context, spec volume.Spec) (volume.Device, e
 	}, nil
 }
 
-// Stage implements volume.Attachable. A driver that does not stage is not called.
+// Stage implements volume.Attachable. A driver without the capability STAGE_UNSTAGE_VOLUME is not called.
 func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 	s, err := sourceOf(req.Spec, "")
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 	dir, data := p.deviceDir(s.driver, s.handle), p.dataOf(s, attachRequired(object))
 	call.StagingTargetPath = p.stagingPath(data)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
+		return fmt.Errorf("create staging directory of volume %q: %w", s.name, err)
 	}
 	before, err := saveData(dir, data)
 	if err != nil || !driver.stages() {
@@ -89,7 +89,7 @@ func (p *Plugin) Stage(ctx context.Context, req volume.StageRequest) error {
 
 func (p *Plugin) stage(ctx context.Context, driver *Driver, call *csipb.NodeStageVolumeRequest, s *source) error {
 	if err := os.MkdirAll(call.StagingTargetPath, 0o750); err != nil {
-		return fmt.Errorf("make staging directory of volume %q: %w", s.name, err)
+		return fmt.Errorf("create staging directory of volume %q: %w", s.name, err)
 	}
 	return callDriver(ctx, s.driver, "NodeStageVolume", s.name, func(ctx context.Context) error {
 		_, err := driver.node.NodeStageVolume(ctx, call)
@@ -106,7 +106,7 @@ func (p *Plugin) Unstage(ctx context.Context, device string) error {
 	dir := p.deviceDir(name, handle)
 	data, err := loadData(dir)
 	if errors.Is(err, errNoData) {
-		// Nothing was begun, or what is known of it is lost: what can be seen is taken away.
+		// Nothing was begun, or the data file is lost: unmount and remove what exists.
 		if err := mounts.UnmountAll(ctx, p.deps.Mounter, dir); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (p *Plugin) unstage(ctx context.Context, driver *Driver, data *volumeData) 
 	})
 }
 
-// isGone reports whether an error means that the driver knows of no such volume, and indeed nothing is mounted.
+// isGone reports whether an error means that the driver does not know the volume, and nothing is mounted at the path.
 func (p *Plugin) isGone(err error, path string) bool {
 	if status.Code(err) != codes.NotFound {
 		return false
@@ -155,15 +155,15 @@ func (p *Plugin) isGone(err error, path string) bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && !mounted
 }
 
-// removeStageDirs removes the directories of a device. Directories only, and only empty ones: whatever a driver left
-// there may be precious.
+// removeStageDirs removes the directories of a device. It removes only empty directories: files that a driver left
+// there may be valuable.
 func (p *Plugin) removeStageDirs(data *volumeData) error {
 	path := p.stagingPath(data)
 	if err := p.checkNotMounted(path); err != nil {
 		return err
 	}
 	if data.VolumeMode != "" {
-		// A driver may leave its file there; what it stood for is unstaged.
+		// A driver may leave its file there; the device is unstaged already.
 		if err := mounts.RemoveTree(path); err != nil {
 			return fmt.Errorf("remove staging directory of volume %q: %w", data.SpecVolID, err)
 		}
@@ -183,7 +183,7 @@ func (p *Plugin) removeStageDirs(data *volumeData) error {
 	return nil
 }
 
-// checkNotMounted returns an error if something is mounted on path.
+// checkNotMounted returns an error if something is mounted at path.
 func (p *Plugin) checkNotMounted(path string) error {
 	mounted, err := p.deps.Mounter.IsMountPoint(path)
 	switch {
@@ -215,7 +215,7 @@ func (p *Plugin) Staged() ([]volume.Device, error) {
 	for _, file := range files {
 		data, err := loadData(filepath.Dir(file))
 		if errors.Is(err, errNoData) {
-			p.deps.Logger.Warn("what was staged here is not known", "file", file, "error", err)
+			p.deps.Logger.Warn("ignoring an unreadable data file of a staged volume", "file", file, "error", err)
 			continue
 		}
 		if err != nil {

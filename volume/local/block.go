@@ -26,7 +26,7 @@ func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, err
 		return volume.Mount{}, fmt.Errorf("stat device %q of local volume %q: %w", path, pv.Name, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is no block device",
+		return volume.Mount{}, fmt.Errorf("map local volume %q: its volumeMode is Block but %s is not a block device",
 			pv.Name, path)
 	}
 	if _, err := blockpin.Symlink(path, req.Dir); err != nil {

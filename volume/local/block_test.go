@@ -51,12 +51,12 @@ func TestBlockDevice(t *testing.T) {
 	}
 
 	// Whatever fails, what there is of the volume is found by its link.
-	nobody := filepath.Join(root, "nobody")
-	require.NoError(t, unix.Mknod(nobody, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
-	blockSpec.PV.Spec.Local.Path = nobody
+	node := filepath.Join(root, "node")
+	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
+	blockSpec.PV.Spec.Local.Path = node
 	_, err := plugin.Map(t.Context(), request)
 	require.True(t, volume.IsUncertain(err), "%v", err)
-	require.ErrorContains(t, err, `map local volume "pv-1": hold device`)
+	require.ErrorContains(t, err, `map local volume "pv-1": pin device`)
 	require.FileExists(t, held)
 	require.NoError(t, plugin.Unmap(t.Context(), request.Dir))
 	require.NoDirExists(t, filepath.Dir(held))
@@ -66,7 +66,7 @@ func TestBlockDevice(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	blockSpec.PV.Spec.Local.Path = file
 	_, err = plugin.Map(t.Context(), request)
-	require.ErrorContains(t, err, "is no block device")
+	require.ErrorContains(t, err, "is not a block device")
 	blockSpec.PV.Spec.Local.Path = device
 	request.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
 	_, err = plugin.Map(t.Context(), request)

@@ -36,6 +36,7 @@ var wordsNotYetClean = []string{
 var (
 	// glossaryRow is a row of a table of the glossary.
 	glossaryRow = regexp.MustCompile(`(?m)^\| (.+) \| (.+) \|$`)
+	quoted      = regexp.MustCompile("`([^`]+)`")
 	// camelCase is where a new word of an identifier begins.
 	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 )

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every test there is, from the cheapest to the dearest. Called by `make test`, which has built bin/.
+# Runs all tests, the fastest first. Called by `make test`, which has built bin/.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,24 +15,27 @@ go vet -tags integration ./test/... ./client ./replicaset ./attachdetach
 step "unit tests, with the race detector"
 go test -race -timeout 60m ./...
 
+step "requirements: each is tested by what the product uses"
+go test -run AsTheProductUsesThem ./docs/requirements # without the race detector, which would make it slow
+
 step "unit tests of the control plane's own packages"
-# With the flags of the build, whose cache holds what the scheduler is made of; vet would go through all of that.
+# With the flags of the build, for its cache; vet would compile all dependencies.
 (cd controlplane && go test -trimpath -vet=off ./...)
 
 step "against a real API server"
 go test -tags integration -count=1 -timeout 60m -run 'Live|RealAPIServer' ./client ./replicaset ./attachdetach
 
-step "the real thing"
+step "on real clusters"
 if [ "$(id -u)" = 0 ]; then
     go test -tags integration -count=1 -timeout 60m ./test/integration/... ./up/containerd/...
 else
     echo "the tests on a real cluster need root: run sudo make test" >&2
     exit 1
 fi
-step "unit tests of the yardsticks"
+step "unit tests of the benchmarks and the conformance runner"
 (cd bench && go test ./harness ./report)
-(cd conformance && go test -trimpath -vet=off ./internal/... ./cmd/conformance) # the build's flags, for its cache
+(cd conformance && go test -trimpath -vet=off ./internal/... ./cmd/conformance) # the flags of the build, for its cache
 
-step "a part of upstream's own suite"
+step "a part of upstream's conformance suite"
 PARALLEL=8 LIST=conformance/ci.txt REPORT=bin/conformance/ci-report.md ./conformance/run.sh
 step "done"

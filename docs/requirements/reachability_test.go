@@ -1,6 +1,6 @@
 //go:build !race
 
-package docs_test
+package requirements_test
 
 import (
 	"os"
@@ -18,7 +18,7 @@ import (
 // module that neither its commands nor users of its public API can reach: such a test proves nothing about the product.
 // The race detector would make it slow.
 func TestRequirementsAreTestedAsTheProductUsesThem(t *testing.T) {
-	module, err := reachability.Load("..", publicAPI(t), "integration")
+	module, err := reachability.Load("../..", publicAPI(t), "integration")
 	require.NoError(t, err)
 	production := module.Production()
 	require.Greater(t, len(production), 3000, "the analysis found too few functions")
@@ -43,10 +43,10 @@ func TestRequirementsAreTestedAsTheProductUsesThem(t *testing.T) {
 	}
 }
 
-// publicAPI are the packages that requirements/README.md lists under that heading.
+// publicAPI are the packages that README.md lists under that heading.
 func publicAPI(t *testing.T) []string {
 	t.Helper()
-	data, err := os.ReadFile("requirements/README.md")
+	data, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(data), "\n## Public API\n")
 	require.True(t, found)

@@ -1,4 +1,5 @@
-package docs_test
+// Package requirements_test keeps the requirements true to the tests and to the product.
+package requirements_test
 
 import (
 	"os"
@@ -14,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/internal/testfuncs"
 )
 
-// requirement is one item of the files in requirements/.
+// requirement is one item of the files of this directory.
 type requirement struct {
 	id, status, sentence string
 	tests, specs         []string
@@ -27,10 +28,10 @@ var (
 	quoted          = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestRequirements keeps the files in requirements/ true: each id exists once, each sentence is whole, the tests and
+// TestRequirements keeps the files of this directory true: each id exists once, each sentence is whole, the tests and
 // the specs exist, what is met has a test, and what is not met says what is missing.
 func TestRequirements(t *testing.T) {
-	specs, err := os.ReadFile("../conformance/expected.txt")
+	specs, err := os.ReadFile("../../conformance/expected.txt")
 	require.NoError(t, err)
 	tests := map[string]map[string]bool{}
 	seen := map[string]bool{}
@@ -47,7 +48,7 @@ func TestRequirements(t *testing.T) {
 		for _, test := range r.tests {
 			dir, name := path.Split(strings.Replace(test, ".", "/", 1))
 			if tests[dir] == nil {
-				found, err := testfuncs.List(filepath.Join("..", dir), "Test", "Benchmark", "Fuzz", "Example")
+				found, err := testfuncs.List(filepath.Join("../..", dir), "Test", "Benchmark", "Fuzz", "Example")
 				if err != nil {
 					found = map[string]bool{}
 				}
@@ -102,16 +103,16 @@ func (r requirement) check() string {
 
 func readRequirements(t *testing.T) []requirement {
 	t.Helper()
-	files, err := filepath.Glob("requirements/*.md")
+	files, err := filepath.Glob("*.md")
 	require.NoError(t, err)
-	index, err := os.ReadFile("requirements/README.md")
+	index, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	var all []requirement
 	for _, file := range files {
 		if filepath.Base(file) == "README.md" {
 			continue
 		}
-		require.Contains(t, string(index), "("+filepath.Base(file)+")", "requirements/README.md must list the file")
+		require.Contains(t, string(index), "("+filepath.Base(file)+")", "README.md must list the file")
 		data, err := os.ReadFile(file)
 		require.NoError(t, err)
 		found := parseRequirements(string(data))

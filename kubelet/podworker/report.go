@@ -100,23 +100,6 @@ func (v probeResults) Ready(c *corev1.Container, id string) bool {
 	return ready || !known && c.ReadinessProbe == nil
 }
 
-// eventNormal and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
-func (w *worker) eventNormal(name, reason, format string, args ...any) {
-	w.event(name, corev1.EventTypeNormal, reason, format, args...)
-}
-
-func (w *worker) eventWarning(name, reason, format string, args ...any) {
-	w.event(name, corev1.EventTypeWarning, reason, format, args...)
-}
-
-func (w *worker) event(name, kind, reason, format string, args ...any) {
-	pod := w.sharedPod.Load()
-	if pod == nil || pod.Name == "" {
-		return
-	}
-	w.m.deps.Recorder.Event(fieldRef(pod, name), kind, reason, fmt.Sprintf(format, args...))
-}
-
 // fieldRef is what an event is about: the Pod, or the part of it that says the container.
 func fieldRef(pod *corev1.Pod, name string) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,7 +15,6 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 	"github.com/berth-dev/berth/kubelet/cri"
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
-	"github.com/berth-dev/berth/kubelet/lifecycle"
 	"github.com/berth-dev/berth/kubelet/pleg"
 	"github.com/berth-dev/berth/kubelet/prober"
 	"github.com/berth-dev/berth/kubelet/status"
@@ -161,8 +161,8 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 ) {
 	key, name := opContainer+s.Container.Name, s.Container.Name
 	image, volumes := w.pulledImages(s.Container)
-	launch := containerStart{
-		worker: w, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
+	launch := &containerStart{
+		actions: &w.podActions, backoff: w.m.backoff, pod: w.pod, start: s, sandboxID: sandboxID, attempt: actions.Attempt,
 		request: ContainerRequest{
 			Pod: w.pod, Start: s, Image: image, ImageVolumes: volumes, PodIPs: w.podIPs(),
 		},
@@ -177,11 +177,17 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 	}
 	w.forgetImages(s.Container)
 	w.busy.Add(1) // until it is known that it is up, or not
-	launch.done = sync.OnceFunc(func() { w.busy.Add(-1) })
+	done := sync.OnceFunc(func() { w.busy.Add(-1) })
+	launch.started = func(id string, at time.Time) {
+		w.post(func() {
+			done()
+			w.containerStarted(launch, id, at)
+		})
+	}
 	w.startOp(ctx, key, op{blocking: hold}, func(ctx context.Context) func() {
 		err := launch.run(ctx)
 		return func() {
-			launch.done()
+			done()
 			if err == nil { // that it runs was told when it did
 				w.retries.done(key)
 				delete(w.waiting, name)
@@ -197,24 +203,29 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 	})
 }
 
+// containerStarted records that a container runs, and starts its probes.
+func (w *worker) containerStarted(s *containerStart, id string, at time.Time) {
+	name := s.start.Container.Name
+	if len(s.remove) == 0 {
+		w.startedSinceRead = append(w.startedSinceRead, pleg.Started{Sandbox: s.sandboxID, Container: id})
+	} else {
+		w.invalidate()
+	}
+	delete(w.waiting, name)
+	if w.state != syncing {
+		return
+	}
+	w.probed[id] = true
+	w.m.deps.Probes.ContainerStarted(s.pod, prober.Container{
+		Name: name, ID: id, PodIP: firstIP(w.podIPs()), StartedAt: at,
+	})
+}
+
 func (w *worker) podIPs() []string {
 	if w.pod.Spec.HostNetwork {
 		return w.m.config.HostIPs()
 	}
 	return w.runtime.IPs
-}
-
-// startError is a step of a container's start that failed.
-type startError struct {
-	reason, text string
-	err          error
-}
-
-func (f *startError) Error() string { return f.reason + ": " + f.text }
-func (f *startError) Unwrap() error { return f.err }
-
-func newStartError(reason string, err error) error {
-	return &startError{reason: reason, text: errorMessage(err), err: err}
 }
 
 // errorMessage is what a user is told of an error.
@@ -223,141 +234,6 @@ func errorMessage(err error) string {
 		return "the container runtime cannot be reached: " + cri.Message(err)
 	}
 	return cri.Message(err)
-}
-
-// containerStart is the start of one container. It runs beside the worker and only reads what it was given.
-type containerStart struct {
-	*worker
-	pod       *corev1.Pod
-	start     kuberuntime.Start
-	sandboxID string
-	attempt   uint32 // of the sandbox
-	// sandbox is what the sandbox was made with; nil if an earlier process made it.
-	sandbox *runtimeapi.PodSandboxConfig
-	request ContainerRequest
-	remove  []*container.ContainerStatus
-	done    func() // counts the launch off in busy
-}
-
-// run creates and starts the container and runs its postStart hook.
-func (l *containerStart) run(ctx context.Context) error {
-	name := l.start.Container.Name
-	id, err := l.createAndStart(ctx)
-	l.m.deps.Metrics.ContainerStarted(l.start.Kind, startErrorReason(err), err)
-	if err != nil {
-		l.reportStartError(ctx, name, err)
-		return err
-	}
-	l.m.deps.Allocations.Actuate(l.pod, name)
-	l.reportStarted(name, id) // first: the status is more urgent than the events
-	l.eventNormal(name, "Created", "Container created")
-	l.eventNormal(name, "Started", "Container started")
-	return l.postStart(ctx, id)
-}
-
-// createAndStart makes the container, in the place of earlier instances that are in its way, and lets its process run.
-func (l *containerStart) createAndStart(ctx context.Context) (id string, err error) {
-	name := l.start.Container.Name
-	for _, c := range l.remove {
-		if err := l.removeContainer(ctx, c); err != nil {
-			return "", newStartError("CreateContainerError", err)
-		}
-	}
-	create, err := l.createRequest(ctx)
-	if err != nil {
-		return "", newStartError("CreateContainerConfigError", err)
-	}
-	l.m.backoff.Started(l.pod.UID, l.start.BackoffKey, l.start.BackoffSince, l.m.deps.Clock.Now())
-	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageCreate, name)
-	resp, err := l.m.deps.Runtime.CreateContainer(ctx, create)
-	span.End(err)
-	if err != nil {
-		return "", newStartError("CreateContainerError", err)
-	}
-	span = l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StageStart, name)
-	_, err = l.m.deps.Runtime.StartContainer(uncancelled(ctx),
-		&runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
-	span.End(err)
-	if err != nil {
-		return "", newStartError("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
-	}
-	return resp.ContainerId, nil
-}
-
-// createRequest says what the runtime is to make.
-func (l *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
-	config, err := l.m.deps.Builder.Container(ctx, l.request)
-	if err != nil {
-		return nil, err
-	}
-	sandbox := l.sandbox
-	if sandbox == nil {
-		if sandbox, _, err = l.m.deps.Builder.Sandbox(ctx, l.pod, l.attempt); err != nil {
-			return nil, err
-		}
-	}
-	return &runtimeapi.CreateContainerRequest{
-		PodSandboxId: l.sandboxID, Config: config, SandboxConfig: sandbox,
-	}, nil
-}
-
-// reportStarted lets the worker know at once that the container runs, whatever its hook still does.
-func (l *containerStart) reportStarted(name, id string) {
-	now := l.m.deps.Clock.Now()
-	l.post(func() {
-		l.done()
-		if len(l.remove) == 0 {
-			l.startedSinceRead = append(l.startedSinceRead, pleg.Started{Sandbox: l.sandboxID, Container: id})
-		} else {
-			l.invalidate()
-		}
-		delete(l.waiting, name)
-		if l.state != syncing {
-			return
-		}
-		l.probed[id] = true
-		l.m.deps.Probes.ContainerStarted(l.pod, prober.Container{
-			Name: name, ID: id, PodIP: firstIP(l.podIPs()), StartedAt: now,
-		})
-	})
-}
-
-// postStart runs the container's hook. A container whose hook fails is killed.
-func (l *containerStart) postStart(ctx context.Context, id string) error {
-	c := l.start.Container
-	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
-		return nil
-	}
-	span := l.m.deps.Timeline.Begin(timeline.PodRef(l.pod), owner, timeline.StagePostStart, c.Name)
-	target := lifecycle.Target{Pod: l.pod, Container: c, ContainerID: id, PodIP: firstIP(l.request.PodIPs)}
-	err := l.m.deps.Hooks.Run(ctx, target, c.Lifecycle.PostStart)
-	span.End(err)
-	if err == nil || ctx.Err() != nil {
-		return nil
-	}
-	l.eventWarning(c.Name, "FailedPostStartHook", "PostStartHook failed")
-	kill := kuberuntime.Kill{
-		Status:    &container.ContainerStatus{ID: id, Name: c.Name, State: container.StateRunning},
-		Container: c, Message: "FailedPostStartHook",
-	}
-	return errors.Join(newStartError("PostStartHookError", err), l.killContainer(ctx, l.pod, kill, target.PodIP))
-}
-
-// startErrorReason is the reason of a failed start, empty for none.
-func startErrorReason(err error) string {
-	var f *startError
-	if errors.As(err, &f) {
-		return f.reason
-	}
-	return ""
-}
-
-// reportStartError tells of a start that failed, unless it was given up.
-func (w *worker) reportStartError(ctx context.Context, name string, err error) {
-	var f *startError
-	if ctx.Err() == nil && errors.As(err, &f) {
-		w.eventWarning(name, "Failed", "Error: %s", f.text)
-	}
 }
 
 // resumeProbes lets the probes of a container run that an earlier process started.

@@ -20,10 +20,10 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// resyncPeriod is how long a worker sleeps at most: a net below a lost event.
+// resyncPeriod is how often an idle worker reads the runtime's state: a safety net for a lost event.
 const resyncPeriod = 5 * time.Minute
 
-// state is how far a Pod's life has gone.
+// state is the phase of a Pod's life on the node. It only goes forward.
 type state int
 
 const (
@@ -32,86 +32,83 @@ const (
 	terminated
 )
 
-// worker owns one Pod. All fields but the first group belong to the goroutine of run; everybody else posts.
+// worker owns one Pod. Its run goroutine is the only one that reads or writes the fields below inbox; every other
+// goroutine posts a function that runs there. That ownership is why one type has so many fields: they are the state of
+// one Pod, and no lock protects them.
 type worker struct {
+	podActions
 	m      *Manager
 	uid    types.UID
 	logger *slog.Logger
-	// sharedPod is the Pod for those who ask, over says that it needs nothing of the node any more.
-	sharedPod atomic.Pointer[corev1.Pod]
-	released  atomic.Bool
-	wake      wakeup.Signal
-	// lastState is where the worker stood after its last round; born is when it was made.
-	lastState   atomic.Pointer[WorkerState]
-	createdAt   time.Time
-	runtimeOnly bool // in the runtime alone
-	// pulls is from the first pull's begin to the last one's end.
-	pulls struct{ from, to time.Time }
-	// removedFromSource says that the Pod is gone from its source, again that the source has it anew since, so that it is to begin
-	// when nothing is left of this life. The manager's mu guards both.
+	wake   wakeup.Signal
+
+	// released says that the Pod uses nothing of the node any more, resizeDeferred that it waits for resources of the node.
+	released, resizeDeferred atomic.Bool
+	// lastState is the state after the last sync, for the metrics.
+	lastState atomic.Pointer[WorkerState]
+
+	// The manager's mu guards these three: the Pod is gone from its source; the source has it again since, so that it
+	// starts anew when nothing of it is left; the CPU that the manager counts for it.
 	removedFromSource bool
 	recreated         *corev1.Pod
-	// burstableCPU is what the Manager counts for the Pod; the manager's mu guards it.
-	burstableCPU int64
-	// resizeDeferred says that the Pod waits for resources of the node to become free.
-	resizeDeferred atomic.Bool
+	burstableCPU      int64
 
 	mu    sync.Mutex // guards inbox
 	inbox []func()
 
-	pod           *corev1.Pod // nil until an unwanted Pod's name was read from the runtime
+	createdAt time.Time
+	// runtimeOnly says that the Pod came from the runtime's list and from no source. Then pod is nil until the runtime's
+	// state was read.
+	runtimeOnly   bool
+	pod           *corev1.Pod
 	state         state
 	removed       bool            // gone from the source
-	rejected      *status.Failure // not admitted
-	failure       *status.Failure // to end as failed
-	graceOverride *int64          // grace of an eviction, in seconds
+	rejected      *status.Failure // why it was not admitted
+	failure       *status.Failure // why it ends as failed
+	graceOverride *int64          // grace period of an eviction, in seconds
 
-	runtime *container.PodStatus // as last read
-	dirty   bool                 // the runtime may hold something else than that
-	// eventPending says the same, because an event told so; made is what we have brought up ourselves since the last read.
-	eventPending     bool
-	startedSinceRead []pleg.Started
-	// readErrorReported says that it was told that the last read failed.
-	readErrorReported bool
-	// forceRead says that a read must not wait for what is under way.
-	forceRead bool
+	// runtime is the Pod's state in the runtime as last read. dirty says that the state may have changed since, eventPending
+	// the same because of an event, forceRead that a read does not wait for calls under way. startedSinceRead is what the
+	// worker itself started since the last read.
+	runtime                        *container.PodStatus
+	dirty, eventPending, forceRead bool
+	startedSinceRead               []pleg.Started
+	readErrorReported              bool
 
 	ops     map[string]*op
 	running sync.WaitGroup // of ops
-	// busy counts calls under way that change the runtime and are over soon: it is not worth reading what they
-	// are about to change.
+	// busy counts calls under way that change the runtime and end soon: reading what they are about to change is a waste.
 	busy atomic.Int32
 
 	resize         resize
-	volumesMounted bool // volumes are mounted
-	// networkError is why there was no network for a sandbox when that was said last; empty if there was.
-	networkError string
-	// sandboxConfig is what the sandbox with the id sandboxConfigID was made with.
-	sandboxConfig       *runtimeapi.PodSandboxConfig
-	sandboxConfigID     string
-	images              map[string]*runtimeapi.Image
-	waiting             map[string]status.Waiting  // failed steps, by container
-	terminationMessages map[string]string          // termination messages, by container id
-	probed              map[string]bool            // container ids whose probes run
-	exitWaiters         map[string][]chan struct{} // those who wait for the end of a container, by its id
-	preStopDone         *stringSet                 // container ids whose runPreStop hook has run
-	reportedBackoffs    map[string]time.Time       // the wait that a BackOff event was sent for, by container
+	volumesMounted bool
+	networkError   string // the reported reason for which there is no network; empty if there is one
+	// sandboxConfig is the configuration of the sandbox sandboxConfigID.
+	sandboxConfig   *runtimeapi.PodSandboxConfig
+	sandboxConfigID string
+	images          map[string]*runtimeapi.Image
+	// pulls spans the time from the start of the first pull to the end of the last one.
+	pulls               struct{ from, to time.Time }
+	waiting             map[string]status.Waiting  // reasons of failed steps, by container
+	terminationMessages map[string]string          // by container id
+	probed              map[string]bool            // ids of containers whose probes run
+	exitWaiters         map[string][]chan struct{} // closed when the container with that id has ended
+	reportedBackoffs    map[string]time.Time       // ends of the waits that have had a BackOff event, by container
 	retries             retries
-	nextSync            time.Time // when to look again, zero for never
+	nextSync            time.Time // time of the next sync, zero for none
 
-	podKilled bool // all of it has been asked to stop, and has
-	stopped   bool // all containers and sandboxes were stopped
+	podKilled bool // the last stop of all containers and sandboxes succeeded
+	stopped   bool // all containers and sandboxes have stopped
 	stopGrace int64
-	cleanedUp bool // volumes, cgroup and directories are gone
+	cleanedUp bool // volumes, cgroup and directories are removed
 	reported  bool
 	wasReady  bool
-	// firstSeen is when a Pod was seen that nobody had acknowledged before; zero when it has come to run.
-	firstSeen time.Time
-	purged    bool // the runtime and the disk hold nothing any more
+	firstSeen time.Time // of a Pod without a status; zero when it has come to run
+	purged    bool      // nothing is left of it in the runtime or on the disk
 	stopSpan  *timeline.Span
 }
 
-// op is something under way beside the worker.
+// op is an operation that runs beside the worker.
 type op struct {
 	cancel context.CancelFunc
 	// blocking keeps later containers from being started.
@@ -120,10 +117,12 @@ type op struct {
 
 func newWorker(m *Manager, pod *corev1.Pod) *worker {
 	w := &worker{
-		m: m, wake: wakeup.NewSignal(), pod: pod, logger: m.deps.Logger, dirty: true, forceRead: true,
+		podActions: podActions{deps: &m.deps, preStopDone: newStringSet()},
+		m:          m, wake: wakeup.NewSignal(), logger: m.deps.Logger, createdAt: m.deps.Clock.Now(),
+		pod: pod, runtimeOnly: pod == nil, dirty: true, forceRead: true,
 		ops: map[string]*op{}, images: map[string]*runtimeapi.Image{}, waiting: map[string]status.Waiting{},
-		terminationMessages: map[string]string{}, probed: map[string]bool{}, preStopDone: newStringSet(), reportedBackoffs: map[string]time.Time{},
-		retries: retries{}, exitWaiters: map[string][]chan struct{}{}, createdAt: m.deps.Clock.Now(), runtimeOnly: pod == nil,
+		terminationMessages: map[string]string{}, probed: map[string]bool{}, reportedBackoffs: map[string]time.Time{},
+		retries: retries{}, exitWaiters: map[string][]chan struct{}{},
 	}
 	w.resize.requested = map[string]*runtimeapi.LinuxContainerResources{}
 	if pod != nil {

@@ -1,0 +1,139 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// containerStart starts one container. It runs beside the worker and reads only what it was made with.
+type containerStart struct {
+	actions *podActions
+	backoff *kuberuntime.Backoff
+	pod     *corev1.Pod
+	start   kuberuntime.Start
+	// sandboxID is the sandbox to start in, attempt its number.
+	sandboxID string
+	attempt   uint32
+	// sandbox is the configuration that the sandbox was made with; nil if an earlier process made it.
+	sandbox *runtimeapi.PodSandboxConfig
+	request ContainerRequest
+	// remove are earlier instances to be removed first.
+	remove []*container.ContainerStatus
+	// started reports at once that the container runs, whatever its postStart hook still does.
+	started func(id string, at time.Time)
+}
+
+// run creates and starts the container and runs its postStart hook.
+func (s *containerStart) run(ctx context.Context) error {
+	name := s.start.Container.Name
+	id, err := s.createAndStart(ctx)
+	s.actions.deps.Metrics.ContainerStarted(s.start.Kind, startErrorReason(err), err)
+	if err != nil {
+		s.actions.reportStartError(ctx, name, err)
+		return err
+	}
+	s.actions.deps.Allocations.Actuate(s.pod, name)
+	s.started(id, s.actions.deps.Clock.Now()) // first: the status is more urgent than the events
+	s.actions.eventNormal(name, "Created", "Container created")
+	s.actions.eventNormal(name, "Started", "Container started")
+	return s.postStart(ctx, id)
+}
+
+// createAndStart makes the container, in the place of earlier instances that are in its way, and lets its process run.
+func (s *containerStart) createAndStart(ctx context.Context) (id string, err error) {
+	name := s.start.Container.Name
+	for _, c := range s.remove {
+		if err := s.actions.removeContainer(ctx, c); err != nil {
+			return "", newStartError("CreateContainerError", err)
+		}
+	}
+	create, err := s.createRequest(ctx)
+	if err != nil {
+		return "", newStartError("CreateContainerConfigError", err)
+	}
+	s.backoff.Started(s.pod.UID, s.start.BackoffKey, s.start.BackoffSince, s.actions.deps.Clock.Now())
+	span := s.actions.deps.Timeline.Begin(timeline.PodRef(s.pod), owner, timeline.StageCreate, name)
+	resp, err := s.actions.deps.Runtime.CreateContainer(ctx, create)
+	span.End(err)
+	if err != nil {
+		return "", newStartError("CreateContainerError", err)
+	}
+	span = s.actions.deps.Timeline.Begin(timeline.PodRef(s.pod), owner, timeline.StageStart, name)
+	_, err = s.actions.deps.Runtime.StartContainer(uncancelled(ctx),
+		&runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
+	span.End(err)
+	if err != nil {
+		return "", newStartError("RunContainerError", fmt.Errorf("failed to start container %q: %w", name, err))
+	}
+	return resp.ContainerId, nil
+}
+
+// createRequest says what the runtime is to make.
+func (s *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
+	config, err := s.actions.deps.Builder.Container(ctx, s.request)
+	if err != nil {
+		return nil, err
+	}
+	sandbox := s.sandbox
+	if sandbox == nil {
+		if sandbox, _, err = s.actions.deps.Builder.Sandbox(ctx, s.pod, s.attempt); err != nil {
+			return nil, err
+		}
+	}
+	return &runtimeapi.CreateContainerRequest{
+		PodSandboxId: s.sandboxID, Config: config, SandboxConfig: sandbox,
+	}, nil
+}
+
+// postStart runs the container's hook. A container whose hook fails is killed.
+func (s *containerStart) postStart(ctx context.Context, id string) error {
+	c := s.start.Container
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	span := s.actions.deps.Timeline.Begin(timeline.PodRef(s.pod), owner, timeline.StagePostStart, c.Name)
+	target := lifecycle.Target{Pod: s.pod, Container: c, ContainerID: id, PodIP: firstIP(s.request.PodIPs)}
+	err := s.actions.deps.Hooks.Run(ctx, target, c.Lifecycle.PostStart)
+	span.End(err)
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	s.actions.eventWarning(c.Name, "FailedPostStartHook", "PostStartHook failed")
+	kill := kuberuntime.Kill{
+		Status:    &container.ContainerStatus{ID: id, Name: c.Name, State: container.StateRunning},
+		Container: c, Message: "FailedPostStartHook",
+	}
+	return errors.Join(newStartError("PostStartHookError", err), s.actions.killContainer(ctx, s.pod, kill, target.PodIP))
+}
+
+// startErrorReason is the reason of a failed start, empty for none.
+func startErrorReason(err error) string {
+	var f *startError
+	if errors.As(err, &f) {
+		return f.reason
+	}
+	return ""
+}
+
+// startError is a step of a container's start that failed.
+type startError struct {
+	reason, text string
+	err          error
+}
+
+func (f *startError) Error() string { return f.reason + ": " + f.text }
+func (f *startError) Unwrap() error { return f.err }
+
+func newStartError(reason string, err error) error {
+	return &startError{reason: reason, text: errorMessage(err), err: err}
+}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/envvars"
 )
 
 // execTimeoutMargin is what a runtime may take beyond the probe's own timeout before the call is given up on our side.
@@ -24,7 +26,7 @@ func (p *Prober) probeExec(ctx context.Context, command []string, target Target,
 	defer cancel()
 	resp, err := p.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
 		ContainerId: target.ContainerID,
-		Cmd:         ExpandStatic(command, target.Container.Env),
+		Cmd:         expandCommand(command, target.Container.Env),
 		Timeout:     int64(timeout.Seconds()),
 	})
 	switch {
@@ -43,50 +45,15 @@ func (p *Prober) probeExec(ctx context.Context, command []string, target Target,
 	return Success, output, nil
 }
 
-// ExpandStatic replaces $(NAME) in a command by the container's environment values that are written out in the
-// Pod. References that depend on other objects stay as they are, and $$ stands for $.
-func ExpandStatic(command []string, env []corev1.EnvVar) []string {
-	values := make(map[string]string, len(env))
+// expandCommand replaces $(NAME) in a command by the container's environment variables whose values the Pod's spec
+// contains. References to variables that come from other objects stay as they are.
+func expandCommand(command []string, env []corev1.EnvVar) []string {
+	var known []envvars.Var
 	for i := range env {
 		if env[i].ValueFrom == nil {
-			values[env[i].Name] = expand(env[i].Value, values)
+			value := envvars.ExpandAll([]string{env[i].Value}, known)[0]
+			known = append(known, envvars.Var{Name: env[i].Name, Value: value})
 		}
 	}
-	out := make([]string, len(command))
-	for i, word := range command {
-		out[i] = expand(word, values)
-	}
-	return out
-}
-
-// expand follows the API's rule for $(NAME): unknown names stay untouched.
-func expand(word string, values map[string]string) string {
-	var b strings.Builder
-	for i := 0; i < len(word); i++ {
-		if word[i] != '$' || i+1 == len(word) {
-			b.WriteByte(word[i])
-			continue
-		}
-		switch word[i+1] {
-		case '$':
-			b.WriteByte('$')
-			i++
-		case '(':
-			end := strings.IndexByte(word[i:], ')')
-			if end < 0 {
-				b.WriteString(word[i:])
-				return b.String()
-			}
-			name := word[i+2 : i+end]
-			if value, ok := values[name]; ok {
-				b.WriteString(value)
-			} else {
-				b.WriteString(word[i : i+end+1])
-			}
-			i += end
-		default:
-			b.WriteByte('$')
-		}
-	}
-	return b.String()
+	return envvars.ExpandAll(command, known)
 }

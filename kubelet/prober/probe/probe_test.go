@@ -105,14 +105,19 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func TestExpandStatic(t *testing.T) {
-	env := []corev1.EnvVar{
+func TestExecExpandsVariables(t *testing.T) {
+	runner := &fakeExec{resp: &runtimeapi.ExecSyncResponse{}}
+	target := probe.Target{Container: &corev1.Container{Env: []corev1.EnvVar{
 		{Name: "A", Value: "1"},
 		{Name: "B", Value: "$(A)2"},
 		{Name: "S", ValueFrom: &corev1.EnvVarSource{}},
-	}
-	got := probe.ExpandStatic([]string{"$(A)", "x$(B)y", "$$(A)", "$(S)", "$(NO)", "$", "$(", "a$b"}, env)
-	require.Equal(t, []string{"1", "x12y", "$(A)", "$(S)", "$(NO)", "$", "$(", "a$b"}, got)
+	}}}
+	handler := corev1.ProbeHandler{Exec: &corev1.ExecAction{
+		Command: []string{"$(A)", "x$(B)y", "$$(A)", "$(S)", "$(NO)", "$", "$(", "a$b"},
+	}}
+	_, _, err := probe.New(runner).Probe(t.Context(), handler, target, timeout)
+	require.NoError(t, err)
+	require.Equal(t, []string{"1", "x12y", "$(A)", "$(S)", "$(NO)", "$", "$(", "a$b"}, runner.got.Cmd)
 }
 
 func TestHTTP(t *testing.T) {

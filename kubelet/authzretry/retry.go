@@ -1,6 +1,6 @@
-// Package authzretry asks the API server for what a node may have on behalf of its Pods alone: the objects that they
-// refer to, and their tokens. The node may learn of a Pod some milliseconds before the API server's authorizer does,
-// and is refused until then; nobody tells when that moment is over.
+// Package authzretry retries requests that a node may send only on behalf of its Pods: for the objects that they refer
+// to, and for their tokens. The node may learn of a Pod some milliseconds before the API server's authorizer does, and
+// is refused until then; no event marks the end of that time.
 package authzretry
 
 import (
@@ -12,15 +12,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// maxRetries is the number of retries. The wait before the first is initialBackoff and doubles each time: about one
+// second in all.
 const (
 	// maxRetries is how often is asked again, after initialBackoff doubling: for about a second in all.
 	maxRetries     = 8
 	initialBackoff = 4 * time.Millisecond
 )
 
-// Do calls get until its answer is another than one that a Pod which was bound just now may get, at most nine times
-// and for a second. What is refused still then is refused for good: the caller tells it, and tries again at its own
-// pace. If ctx ends, the last answer counts. get is called from the caller's goroutine.
+// Do calls get, and calls it again while it returns an error that a Pod bound just now may cause: at most nine times
+// within about a second. A refusal after that is final: the caller reports it and retries at its own pace. If ctx ends,
+// the last result is returned. get runs in the caller's goroutine.
 func Do[T any](ctx context.Context, clock clock.Clock, get func(context.Context) (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
 		result, err := get(ctx)
@@ -37,8 +39,8 @@ func Do[T any](ctx context.Context, clock clock.Clock, get func(context.Context)
 	}
 }
 
-// isTransient reports whether the answer may be another in a moment: the authorizer forbids what it knows no reason for,
-// and the admission of tokens does not find a Pod that its own watch has not shown yet.
+// isTransient reports whether the error may disappear within a moment: the authorizer forbids what it knows no reason
+// for, and token admission returns "not found" for a Pod that its own watch has not received yet.
 func isTransient(err error) bool {
 	if apierrors.IsForbidden(err) {
 		return true

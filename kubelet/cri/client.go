@@ -23,34 +23,34 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds a call whose context has no deadline of its own.
+	// DefaultTimeout bounds a call whose context has no deadline.
 	DefaultTimeout = 2 * time.Minute
-	// maxMessage is the largest answer accepted: lists of a full node run to megabytes.
+	// maxMessage is the size of the largest accepted response, in bytes: lists of a full node take megabytes.
 	maxMessage = 16 << 20
-	// maxSocketPath is what the kernel takes in a unix socket address, without the final NUL.
+	// maxSocketPath is the length of the longest unix socket address that the kernel accepts, without the final NUL.
 	maxSocketPath = 107
 )
 
-// Config says which runtime to talk to.
+// Config are the values of a Client.
 type Config struct {
-	// Endpoint is the runtime's socket: an absolute path, or the same with the prefix "unix://".
+	// Endpoint is the runtime's socket: an absolute path, optionally with the prefix "unix://".
 	Endpoint string
-	// Timeout bounds a call whose context has no deadline; DefaultTimeout if zero. Pulling an image,
-	// running a command and waiting for a container to stop are bounded by their caller alone.
+	// Timeout bounds a call whose context has no deadline; DefaultTimeout if zero. Pulling an image, running a command
+	// and stopping a container are bounded by the caller alone.
 	Timeout time.Duration
 }
 
 // Deps are what a Client works with. All of them may be nil.
 type Deps struct {
-	// Observe, if set, is told of every finished unary call: its CRI method name, how long it took and how
-	// it ended. It is called from the goroutine of the call and must not block.
+	// Observe, if set, is called after every unary call with its CRI method name, its duration and its error. It runs
+	// in the goroutine of the call and must not block.
 	Observe func(method string, took time.Duration, err error)
-	// Clock measures calls for Observe; it may be nil.
+	// Clock measures the duration of calls.
 	Clock clock.PassiveClock
 }
 
-// Client is a connection to a container runtime. It is safe for concurrent use, connects when it is first used,
-// and reconnects on its own.
+// Client is a connection to a container runtime. It is safe for concurrent use. It connects at first use and reconnects
+// on its own.
 type Client struct {
 	// RuntimeServiceClient and ImageServiceClient are the runtime's own methods.
 	runtimeapi.RuntimeServiceClient
@@ -60,7 +60,7 @@ type Client struct {
 	pid  *atomic.Int32
 }
 
-// New makes a Client. It does not connect: an absent runtime shows in the first call, or in Watch.
+// New returns a Client. It does not connect: a missing runtime shows in the first call, or in Watch.
 func New(deps Deps, config Config) (*Client, error) {
 	path := strings.TrimPrefix(config.Endpoint, "unix://")
 	if !filepath.IsAbs(path) {
@@ -106,10 +106,11 @@ func New(deps Deps, config Config) (*Client, error) {
 	}, nil
 }
 
-// PID is the process that the newest connection is to, 0 before there was one, and where this process does not see it.
+// PID returns the process id of the peer of the newest connection, 0 before the first one or if this process cannot see
+// it.
 func (c *Client) PID() int { return int(c.pid.Load()) }
 
-// peerPID is the process at the other end of a unix socket, 0 if the kernel does not say.
+// peerPID returns the process id of the peer of a unix socket, 0 if the kernel does not report it.
 func peerPID(socket net.Conn) int32 {
 	raw, ok := socket.(syscall.Conn)
 	if !ok {
@@ -131,11 +132,11 @@ func peerPID(socket net.Conn) int32 {
 	return pid
 }
 
-// Close ends the connection. Calls under way fail.
+// Close closes the connection. Calls in progress fail.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Watch calls changed with true each time the connection to the runtime is made and with false each time it is
-// lost, beginning with what is so now. It blocks until ctx ends; changed is called from its goroutine.
+// Watch calls changed with true when the connection to the runtime is established and with false when it is lost, and
+// once at the beginning with the current state. It blocks until ctx ends and calls changed from its own goroutine.
 func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error {
 	var last, notified bool
 	for {
@@ -153,10 +154,10 @@ func (c *Client) Watch(ctx context.Context, changed func(connected bool)) error 
 	}
 }
 
-// unbounded are the calls whose length is the caller's business.
+// unbounded are the calls whose duration the caller bounds.
 var unbounded = map[string]bool{"PullImage": true, "ExecSync": true, "StopContainer": true}
 
-// unaryInterceptor gives calls their deadline and shows them to the observer.
+// unaryInterceptor sets the deadline of calls and reports them to the observer.
 func unaryInterceptor(deps Deps, config Config) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, full string, req, reply any, conn *grpc.ClientConn,
 		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
@@ -176,7 +177,7 @@ func unaryInterceptor(deps Deps, config Config) grpc.UnaryClientInterceptor {
 	}
 }
 
-// streamInterceptor says the same of calls that answer with a stream.
+// streamInterceptor annotates the errors of streaming calls.
 func streamInterceptor(config Config) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, full string, open grpc.Streamer,
 		opts ...grpc.CallOption,
@@ -189,7 +190,7 @@ func streamInterceptor(config Config) grpc.StreamClientInterceptor {
 	}
 }
 
-// readyStream is a stream whose errors are told by served.
+// readyStream is a stream whose errors are annotated.
 type readyStream struct {
 	grpc.ClientStream
 	config Config
@@ -200,28 +201,27 @@ func (s readyStream) RecvMsg(message any) error {
 	return s.config.annotateUnavailable(s.ClientStream.RecvMsg(message))
 }
 
-// annotateUnavailable tells a socket behind which nobody serves CRI from a runtime that lacks a method: the one is a runtime that is
-// away, the other one that is old. Packages of containerd often come with CRI switched off.
+// annotateUnavailable converts the error of a socket that does not serve CRI at all to Unavailable, so that it differs
+// from that of a runtime which lacks one method. Packages of containerd often have CRI disabled.
 func (c Config) annotateUnavailable(err error) error {
 	if code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "unknown service ") {
 		return err
 	}
-	return status.Errorf(codes.Unavailable, "nobody serves CRI at %s (%s): if that is containerd, take \"cri\" out of "+
-		"disabled_plugins in its configuration, or see in its log why the plugin was not loaded, and restart it",
+	return status.Errorf(codes.Unavailable, "CRI is not served at %s (%s): if this is containerd, remove \"cri\" from "+
+		"disabled_plugins in its configuration, or check its log for why the plugin was not loaded, and restart it",
 		c.Endpoint, Message(err))
 }
 
-// IsNotFound reports whether the runtime does not know the sandbox, container or image that a call named.
+// IsNotFound reports whether the runtime does not know the sandbox, container or image of a call.
 func IsNotFound(err error) bool { return code(err) == codes.NotFound }
 
-// IsUnavailable reports whether a call failed because the runtime could not be reached.
+// IsUnavailable reports whether a call failed because the runtime was unreachable.
 func IsUnavailable(err error) bool { return code(err) == codes.Unavailable }
 
-// IsUnimplemented reports whether the runtime does not have the method called.
+// IsUnimplemented reports whether the runtime does not have the method.
 func IsUnimplemented(err error) bool { return code(err) == codes.Unimplemented }
 
-// Message is the text of an error with gRPC's wrapping taken off a runtime's words, as users see it in a Pod's
-// status.
+// Message returns the text of an error without gRPC's prefix, as users see it in a Pod's status.
 func Message(err error) string {
 	if err == nil {
 		return ""
@@ -233,7 +233,7 @@ func Message(err error) string {
 	return strings.Replace(err.Error(), g.Error(), g.GRPCStatus().Message(), 1)
 }
 
-// grpcError is an error that came over gRPC.
+// grpcError is an error of a gRPC call.
 type grpcError interface {
 	error
 	GRPCStatus() *status.Status

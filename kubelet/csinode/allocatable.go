@@ -5,31 +5,24 @@ import (
 	"time"
 )
 
-// refreshTimeout bounds how long a driver may take to tell its limit: others are asked after it.
+// refreshTimeout bounds a driver's response to a refresh: other drivers wait for it.
 const refreshTimeout = 10 * time.Second
 
-// RefreshAllocatable has the driver asked again how many volumes this node can have. It does not block.
+// RefreshAllocatable requests that the driver's volume limit for this node is read again. It does not block.
 func (m *Manager) RefreshAllocatable(driver string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.infos[driver]; ok {
 		m.requested[driver] = struct{}{}
-		poke(m.refreshWakeup)
+		m.refreshWakeup.Notify()
 	}
 }
 
-// RefreshPeriodsChanged says that drivers came, or that they may want to be asked for their limits more or less often than
-// before. It does not block.
-func (m *Manager) RefreshPeriodsChanged() { poke(m.refreshWakeup) }
+// RefreshPeriodsChanged must be called when the results of Deps.RefreshPeriod may have changed. It does not block.
+func (m *Manager) RefreshPeriodsChanged() { m.refreshWakeup.Notify() }
 
-func poke(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}
-
-// refreshLoop asks drivers for their limits when they want it, until ctx ends. It has no timer while none does.
+// refreshLoop reads drivers' volume limits when they are due, until ctx ends. It has no timer while no driver has a
+// refresh period.
 func (m *Manager) refreshLoop(ctx context.Context) {
 	for {
 		due, next := m.dueRefreshes()
@@ -45,7 +38,8 @@ func (m *Manager) refreshLoop(ctx context.Context) {
 	}
 }
 
-// waitRefresh waits for the moment, if there is one, or until somebody asks. It returns false when ctx has ended.
+// waitRefresh waits until next has passed, if it is not zero, or until a refresh is requested. It returns false when
+// ctx has ended.
 func (m *Manager) waitRefresh(ctx context.Context, next time.Duration) bool {
 	var tick <-chan time.Time
 	if next > 0 {
@@ -56,13 +50,13 @@ func (m *Manager) waitRefresh(ctx context.Context, next time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-m.refreshWakeup:
+	case <-m.refreshWakeup.C():
 	case <-tick:
 	}
 	return true
 }
 
-// dueRefreshes takes the drivers that are to be asked now, and tells in how long the next one is; 0 is never.
+// dueRefreshes removes and returns the drivers that are due now, and the time until the next one is; 0 means none.
 func (m *Manager) dueRefreshes() (due []string, next time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +68,7 @@ func (m *Manager) dueRefreshes() (due []string, next time.Duration) {
 		switch {
 		case asked || period > 0 && left <= 0:
 			due = append(due, name)
-			m.lastRefresh[name] = now // whether it answers or not
+			m.lastRefresh[name] = now // whether it responds or not
 		case period > 0 && (next == 0 || left < next):
 			next = left
 		}
@@ -83,10 +77,10 @@ func (m *Manager) dueRefreshes() (due []string, next time.Duration) {
 	return due, next
 }
 
-// refresh asks one driver, and writes its answer down if it is another than before.
+// refresh reads one driver's limit and publishes it if it has changed.
 func (m *Manager) refresh(ctx context.Context, name string) {
 	if err := m.tryRefresh(ctx, name); err != nil && ctx.Err() == nil {
-		m.deps.Logger.Warn("a csi driver did not tell its limit, its last answer stays", "driver", name, "error", err)
+		m.deps.Logger.Warn("failed to refresh volume limit of CSI driver; keeping the previous one", "driver", name, "error", err)
 	}
 }
 
@@ -104,7 +98,7 @@ func (m *Manager) tryRefresh(ctx context.Context, name string) error {
 	m.writeMu.Lock()
 	defer m.writeMu.Unlock()
 	if now, err := m.deps.Drivers.Get(name); err != nil || now != driver {
-		return err // it went meanwhile, or another came, which has told its own
+		return err // it was removed meanwhile, or replaced by another, which was registered with its own limit
 	}
 	if err := m.write(ctx, name, info); err != nil {
 		return err

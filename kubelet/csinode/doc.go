@@ -1,3 +1,3 @@
-// Package csinode tells the API server which CSI drivers this node has: in its CSINode object, and in annotations and
-// labels of its Node. It takes drivers on that package pluginmanager finds.
+// Package csinode publishes the CSI drivers of this node: in its CSINode object, and in annotations and labels of its
+// Node. It registers the drivers that package pluginmanager finds.
 package csinode

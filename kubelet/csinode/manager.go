@@ -22,72 +22,73 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/pluginmanager"
 	"github.com/berth-dev/berth/volume/csi"
 )
 
 const (
-	// migratedAnnotation names the in-tree plugins whose volumes are left to CSI drivers: here, all that ever were.
+	// migratedAnnotation lists the in-tree plugins whose volumes CSI drivers handle: here, all that ever existed.
 	migratedAnnotation = "storage.alpha.kubernetes.io/migrated-plugins"
 	migratedPlugins    = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder," +
 		"kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume"
-	// initialBackoff and maxBackoff bound the pause before the CSINode is tried again.
+	// initialBackoff and maxBackoff bound the wait before a write of the CSINode is retried.
 	initialBackoff = 100 * time.Millisecond
 	maxBackoff     = 10 * time.Second
 )
 
-// Config is the values that a Manager runs with.
+// Config are the values of a Manager.
 type Config struct {
-	// NodeName is this node's name.
+	// NodeName is the name of this node.
 	NodeName string
 }
 
-// Deps is what a Manager needs. NotReady, RefreshPeriod, Clock and Logger may be nil.
+// Deps are what a Manager works with. Client, Drivers, Registered and Node are required.
 type Deps struct {
 	Client kubernetes.Interface
-	// Drivers gets the drivers that are registered.
+	// Drivers are the registered drivers.
 	Drivers *csi.Drivers
-	// Calls measures what the drivers are called for; nil for no one.
+	// Calls counts the drivers' calls; it may be nil.
 	Calls *csi.CallMetrics
-	// Registered is closed when the Node object exists, and Node is its newest state.
+	// Registered is closed when the Node object exists; Node returns its newest state.
 	Registered <-chan struct{}
 	Node       func() *corev1.Node
-	// NotReady makes the node not ready while there is no CSINode; nil ends that.
+	// NotReady marks the node as not ready while there is no CSINode; a nil reason ends that.
 	NotReady func(reason error)
-	// RefreshPeriod is how often a driver is to be asked how many volumes the node can have; 0 is never again.
-	// RefreshPeriodsChanged says that its answers may have changed. It must not block. Nil asks none.
+	// RefreshPeriod returns how often a driver's volume limit is read; 0 means only at registration.
+	// RefreshPeriodsChanged announces changed results. It must not block. If nil, no limit is refreshed.
 	RefreshPeriod func(driver string) time.Duration
 	Clock         clock.Clock
 	Logger        *slog.Logger
 }
 
-// Manager keeps the CSINode. It is safe for concurrent use.
+// Manager manages the CSINode. It is safe for concurrent use.
 type Manager struct {
 	config       Config
 	deps         Deps
 	created      chan struct{} // closed when the CSINode exists
-	nodeReplaced chan struct{} // has a value when the Node may be another one
+	nodeReplaced wakeup.Signal // set when another Node may have replaced the first
 
-	writeMu sync.Mutex // held while one of the objects is written, so that our own writes do not conflict
+	writeMu sync.Mutex // held while one of the objects is written, so that this kubelet's own writes do not conflict
 
-	refreshWakeup chan struct{} // has a value when drivers may have to be asked for their limits
+	refreshWakeup wakeup.Signal // set when a refresh may be due
 
 	mu          sync.Mutex // guards all below
 	node        types.UID
-	infos       map[string]*csipb.NodeGetInfoResponse // what the drivers said, by name
-	lastRefresh map[string]time.Time                  // when they were asked for it
-	requested   map[string]struct{}                   // those that are to be asked again now
+	infos       map[string]*csipb.NodeGetInfoResponse // the drivers' NodeGetInfo responses, by name
+	lastRefresh map[string]time.Time                  // when the response was requested
+	requested   map[string]struct{}                   // drivers to refresh now
 }
 
 var _ pluginmanager.Handler = (*Manager)(nil)
 
-// New makes a Manager.
+// New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
 	switch {
 	case config.NodeName == "":
-		return nil, errors.New("make csi node manager: Config.NodeName is empty")
+		return nil, errors.New("csinode: Config.NodeName is required")
 	case deps.Client == nil || deps.Drivers == nil || deps.Registered == nil || deps.Node == nil:
-		return nil, errors.New("make csi node manager: Client, Drivers, Registered and Node are needed in Deps")
+		return nil, errors.New("csinode: Deps.Client, Deps.Drivers, Deps.Registered and Deps.Node are required")
 	}
 	if deps.NotReady == nil {
 		deps.NotReady = func(error) {}
@@ -102,14 +103,14 @@ func New(deps Deps, config Config) (*Manager, error) {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		config: config, deps: deps, created: make(chan struct{}), nodeReplaced: make(chan struct{}, 1),
-		infos: make(map[string]*csipb.NodeGetInfoResponse), refreshWakeup: make(chan struct{}, 1),
+		config: config, deps: deps, created: make(chan struct{}), nodeReplaced: wakeup.NewSignal(),
+		infos: make(map[string]*csipb.NodeGetInfoResponse), refreshWakeup: wakeup.NewSignal(),
 		lastRefresh: make(map[string]time.Time), requested: make(map[string]struct{}),
 	}, nil
 }
 
-// Start makes the CSINode as soon as the Node exists, trying until it succeeds or ctx ends. Drivers are registered
-// only then. When another Node takes the place of the first, all is written anew.
+// Start creates the CSINode when the Node exists, with retries, until ctx ends. Drivers are registered only then. When
+// another Node replaces the first, everything is written again.
 func (m *Manager) Start(ctx context.Context) error {
 	select {
 	case <-m.deps.Registered:
@@ -127,7 +128,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.nodeReplaced:
+		case <-m.nodeReplaced.C():
 		}
 		if !m.try(ctx, func() error { return m.writeAll(ctx) }) {
 			return nil
@@ -135,7 +136,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// try tries until it succeeds, which it reports, or ctx ends. Meanwhile the node is not ready.
+// try calls write until it succeeds, which it reports, or ctx ends. Meanwhile the node is not ready.
 func (m *Manager) try(ctx context.Context, write func() error) bool {
 	for backoff := initialBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		err := write()
@@ -147,7 +148,7 @@ func (m *Manager) try(ctx context.Context, write func() error) bool {
 			return false
 		}
 		m.deps.NotReady(fmt.Errorf("CSINode is not yet initialized: %w", err))
-		m.deps.Logger.Warn("the CSINode was not written, trying again", "error", err)
+		m.deps.Logger.Warn("failed to write CSINode; retrying", "error", err)
 		timer := m.deps.Clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
@@ -158,21 +159,18 @@ func (m *Manager) try(ctx context.Context, write func() error) bool {
 	}
 }
 
-// NodeChanged takes a new state of this Node. It does not block.
+// NodeChanged must be called with each new state of this Node. It does not block.
 func (m *Manager) NodeChanged(node *corev1.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.node != "" && m.node != node.UID {
-		select {
-		case m.nodeReplaced <- struct{}{}:
-		default:
-		}
+		m.nodeReplaced.Notify()
 	}
 	m.node = node.UID
 }
 
-// writeAll writes down all drivers that are registered, for the Node may be a new one. A CSINode of the Node before is
-// not waited for to go: it is taken over.
+// writeAll writes all registered drivers to a new Node. It takes over the CSINode of the previous Node instead of
+// waiting for its deletion.
 func (m *Manager) writeAll(ctx context.Context) error {
 	m.writeMu.Lock()
 	defer m.writeMu.Unlock()
@@ -190,7 +188,7 @@ func (m *Manager) writeAll(ctx context.Context) error {
 	return nil
 }
 
-// ensure reads the CSINode, or makes it.
+// ensure reads or creates the CSINode.
 func (m *Manager) ensure(ctx context.Context) (*storagev1.CSINode, error) {
 	api := m.deps.Client.StorageV1().CSINodes()
 	object, err := api.Get(ctx, m.config.NodeName, metav1.GetOptions{})
@@ -211,16 +209,16 @@ func (m *Manager) ensure(ctx context.Context) (*storagev1.CSINode, error) {
 	return object, err
 }
 
-// ownerRef is the Node, with which the CSINode is to go.
+// ownerRef returns a reference to the Node, with which the CSINode is deleted.
 func (m *Manager) ownerRef() (metav1.OwnerReference, error) {
 	node := m.deps.Node()
 	if node == nil {
-		return metav1.OwnerReference{}, errors.New("the Node is not known yet")
+		return metav1.OwnerReference{}, errors.New("the Node is not registered yet")
 	}
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, nil
 }
 
-// setOwner makes the present Node the owner of the CSINode.
+// setOwner makes the current Node the owner of the CSINode.
 func (m *Manager) setOwner(ctx context.Context) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		object, err := m.ensure(ctx)
@@ -241,8 +239,8 @@ func (m *Manager) setOwner(ctx context.Context) error {
 	})
 }
 
-// Register implements pluginmanager.Handler: it asks the driver for its name of this node, writes that down, and lets
-// volumes use the driver.
+// Register implements pluginmanager.Handler: it gets the driver's name of this node, publishes it, and makes the driver
+// available for volumes.
 func (m *Manager) Register(ctx context.Context, plugin pluginmanager.Plugin) error {
 	if err := checkVersions(plugin); err != nil {
 		return err
@@ -263,7 +261,7 @@ func (m *Manager) Register(ctx context.Context, plugin pluginmanager.Plugin) err
 	return nil
 }
 
-// checkVersions refuses drivers that do not speak CSI 1.
+// checkVersions returns an error for a driver that does not support CSI 1.
 func checkVersions(plugin pluginmanager.Plugin) error {
 	for _, version := range plugin.Versions {
 		if len(version) > 1 && version[0] == 'v' {
@@ -273,10 +271,11 @@ func checkVersions(plugin pluginmanager.Plugin) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("register csi driver %q: it speaks versions %q of the interface, and none of them is 1.x",
+	return fmt.Errorf("register csi driver %q: it supports CSI versions %q, none of which is 1.x",
 		plugin.Name, plugin.Versions)
 }
 
+// registerDriver publishes the driver once the CSINode exists.
 func (m *Manager) registerDriver(ctx context.Context, driver *csi.Driver) error {
 	select {
 	case <-m.created:
@@ -298,7 +297,7 @@ func (m *Manager) registerDriver(ctx context.Context, driver *csi.Driver) error 
 	return nil
 }
 
-// write writes one driver down. The caller holds writing.
+// write publishes one driver. The caller holds writeMu.
 func (m *Manager) write(ctx context.Context, name string, info *csipb.NodeGetInfoResponse) error {
 	topology := info.GetAccessibleTopology().GetSegments()
 	if err := m.patchNode(ctx, name, info.GetNodeId(), topology); err != nil {
@@ -309,7 +308,7 @@ func (m *Manager) write(ctx context.Context, name string, info *csipb.NodeGetInf
 	})
 }
 
-// csiNodeDriver is what the CSINode says of a driver.
+// csiNodeDriver returns a driver's entry in the CSINode.
 func csiNodeDriver(name string, info *csipb.NodeGetInfoResponse) storagev1.CSINodeDriver {
 	e := storagev1.CSINodeDriver{Name: name, NodeID: info.GetNodeId()}
 	for key := range info.GetAccessibleTopology().GetSegments() {
@@ -326,7 +325,7 @@ func withoutDriver(drivers []storagev1.CSINodeDriver, name string) []storagev1.C
 	return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool { return d.Name == name })
 }
 
-// Deregister implements pluginmanager.Handler. Another driver of the same name at another socket stays.
+// Deregister implements pluginmanager.Handler. Another driver of the same name with another socket stays registered.
 func (m *Manager) Deregister(ctx context.Context, plugin pluginmanager.Plugin) error {
 	if !m.deps.Drivers.Remove(plugin.Name, plugin.Endpoint) {
 		if _, err := m.deps.Drivers.Get(plugin.Name); err == nil {
@@ -347,7 +346,7 @@ func (m *Manager) Deregister(ctx context.Context, plugin pluginmanager.Plugin) e
 	return m.patchNode(ctx, plugin.Name, "", nil)
 }
 
-// updateDrivers changes the drivers of the CSINode, and writes it if that makes a difference.
+// updateDrivers changes the drivers of the CSINode and writes it if that makes a difference.
 func (m *Manager) updateDrivers(ctx context.Context, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		object, err := m.ensure(ctx)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// nodeIDAnnotation holds, as JSON, the drivers' names of this node.
+// nodeIDAnnotation contains, as JSON, each driver's name of this node.
 const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
 
 // sameDrivers compares two lists regardless of their order.
@@ -28,8 +28,8 @@ func sameDrivers(a, b []storagev1.CSINodeDriver) bool {
 	return equality.Semantic.DeepEqual(sorted(a), sorted(b))
 }
 
-// patchNode writes a driver's name of this node and its topology into the Node. An empty id takes the driver's name
-// away; topology labels stay, because others may rely on them.
+// patchNode writes a driver's name of this node and its topology to the Node. An empty id removes the driver's name;
+// topology labels stay, because others may rely on them.
 func (m *Manager) patchNode(ctx context.Context, driver, id string, topology map[string]string) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -45,12 +45,12 @@ func (m *Manager) patchNode(ctx context.Context, driver, id string, topology map
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write csi driver %q into node %q: %w", driver, m.config.NodeName, err)
+		return fmt.Errorf("write CSI driver %q to node %q: %w", driver, m.config.NodeName, err)
 	}
 	return nil
 }
 
-// nodePatch is the patch that patchNode makes, nil if the Node says all that already.
+// nodePatch returns the patch of patchNode, nil if the Node is up to date.
 func nodePatch(node *corev1.Node, driver, id string, topology map[string]string) ([]byte, error) {
 	ids := map[string]string{}
 	if raw := node.Annotations[nodeIDAnnotation]; raw != "" {
@@ -62,7 +62,7 @@ func nodePatch(node *corev1.Node, driver, id string, topology map[string]string)
 	for key, value := range topology {
 		have, ok := node.Labels[key]
 		if ok && have != value {
-			return nil, fmt.Errorf("label %s is %q, but the driver says %q: remove the label if the driver is right",
+			return nil, fmt.Errorf("label %s is %q, but the driver reports %q: remove the label if the driver is right",
 				key, have, value)
 		}
 		if !ok {

@@ -10,44 +10,45 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// Var is one resolved variable.
+// Var is a resolved variable.
 type Var struct {
 	Name, Value string
 }
 
-// Objects gets the objects that a Pod's environment refers to. An object that does not exist is an error for which
-// apierrors.IsNotFound is true. What it returns is not changed.
+// Objects returns the objects that a Pod's environment refers to. For an object that does not exist it returns an error
+// for which apierrors.IsNotFound is true. The result must not be modified.
 type Objects interface {
 	ConfigMap(ctx context.Context, pod *corev1.Pod, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, pod *corev1.Pod, name string) (*corev1.Secret, error)
 }
 
-// Inputs is what a container's environment is built from.
+// Inputs are what a container's environment is built from.
 type Inputs struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
-	// PodIPs and HostIPs are the Pod's and the node's addresses, the primary one first.
+	// PodIPs and HostIPs are the addresses of the Pod and the node, the primary one first.
 	PodIPs, HostIPs []string
-	// Allocatable is what the node can give: the value of a limit that is not set.
+	// Allocatable is what the node can allocate: the default of a limit that is not set.
 	Allocatable corev1.ResourceList
-	// Services are all services known, of any namespace.
+	// Services are all known Services, of any namespace.
 	Services []*corev1.Service
-	// Objects gets ConfigMaps and Secrets; it may be nil for a Pod that refers to none.
+	// Objects returns ConfigMaps and Secrets; it may be nil for a Pod that refers to none.
 	Objects Objects
-	// VolumePaths are the directories of the Pod's mounted volumes by name, for fileKeyRef.
+	// VolumePaths maps the names of the Pod's mounted volumes to their directories, for fileKeyRef.
 	VolumePaths map[string]string
 }
 
-// Build resolves the container's environment: the variables of services first, then those of envFrom, then those of
-// env, a later one taking the place of an earlier one of the same name. A value of env may refer to every variable
-// before it. An error is a *container.ConfigError.
+// Build resolves the container's environment: the variables of Services first, then envFrom, then env; a later variable
+// replaces an earlier one of the same name. A value of env may refer to any variable before it. Errors are
+// *container.ConfigError.
 func Build(ctx context.Context, in Inputs) ([]Var, error) {
 	b := &builder{in: in, values: map[string]string{}, services: map[string]string{}}
-	links := in.Pod.Spec.EnableServiceLinks == nil || *in.Pod.Spec.EnableServiceLinks
+	links := ptr.Deref(in.Pod.Spec.EnableServiceLinks, true)
 	services := FromServices(in.Services, in.Pod.Namespace, links)
 	for _, v := range services {
 		b.services[v.Name] = v.Value
@@ -75,20 +76,20 @@ func Build(ctx context.Context, in Inputs) ([]Var, error) {
 	}
 	for _, name := range b.order {
 		if strings.ContainsRune(b.values[name], 0) {
-			return nil, container.NewConfigError(fmt.Errorf("set variable %q of container %q: the value holds a NUL byte, "+
-				"which no environment can", name, in.Container.Name))
+			return nil, container.NewConfigError(fmt.Errorf("set variable %q of container %q: the value contains a NUL byte, "+
+				"which an environment cannot", name, in.Container.Name))
 		}
 		env = append(env, Var{name, b.values[name]})
 	}
 	return env, nil
 }
 
-// builder is one call of Build.
+// builder is the state of one call of Build.
 type builder struct {
 	in       Inputs
 	services map[string]string
 	values   map[string]string
-	order    []string // of values, as they were set first
+	order    []string // names of values, in the order in which they were first set
 }
 
 func (b *builder) set(name, value string) {
@@ -106,7 +107,7 @@ func (b *builder) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// addFrom takes over all keys of a ConfigMap or a Secret.
+// addFrom adds all keys of a ConfigMap or a Secret.
 func (b *builder) addFrom(ctx context.Context, source *corev1.EnvFromSource) error {
 	switch {
 	case source.ConfigMapRef != nil:
@@ -131,7 +132,7 @@ func (b *builder) addFrom(ctx context.Context, source *corev1.EnvFromSource) err
 	return nil
 }
 
-// value resolves one variable of env; set is false for an optional one whose source is not there.
+// value resolves one variable of env; set is false for an optional one whose source does not exist.
 func (b *builder) value(ctx context.Context, v *corev1.EnvVar) (value string, set bool, err error) {
 	from := v.ValueFrom
 	if v.Value != "" || from == nil {
@@ -154,7 +155,7 @@ func (b *builder) value(ctx context.Context, v *corev1.EnvVar) (value string, se
 	return "", false, fmt.Errorf("read env %q of container %q: valueFrom names no source", v.Name, b.in.Container.Name)
 }
 
-// field resolves a fieldRef. The fields of status are those of the sandbox the container will run in.
+// field resolves a fieldRef. The fields of status are those of the sandbox that the container will run in.
 func (b *builder) field(ref *corev1.ObjectFieldSelector) (string, error) {
 	ips := map[string][]string{
 		"status.podIP": b.in.PodIPs, "status.podIPs": b.in.PodIPs,
@@ -179,7 +180,7 @@ func (b *builder) configMapKey(ctx context.Context, ref *corev1.ConfigMapKeySele
 		return "", false, err
 	}
 	value, ok := object.Data[ref.Key]
-	if !ok && !isTrue(ref.Optional) {
+	if !ok && !ptr.Deref(ref.Optional, false) {
 		return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, b.in.Pod.Namespace, ref.Name)
 	}
 	return value, ok, nil
@@ -191,7 +192,7 @@ func (b *builder) secretKey(ctx context.Context, ref *corev1.SecretKeySelector) 
 		return "", false, err
 	}
 	value, ok := object.Data[ref.Key]
-	if !ok && !isTrue(ref.Optional) {
+	if !ok && !ptr.Deref(ref.Optional, false) {
 		return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, b.in.Pod.Namespace, ref.Name)
 	}
 	return string(value), ok, nil
@@ -207,31 +208,31 @@ func (b *builder) fileKey(ref *corev1.FileKeySelector) (string, bool, error) {
 	if err != nil {
 		return "", false, err
 	}
-	if !found && !isTrue(ref.Optional) {
+	if !found && !ptr.Deref(ref.Optional, false) {
 		return "", false, fmt.Errorf("couldn't find key %q in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
 	}
 	return value, found, nil
 }
 
-// configMap gets an object; nil without an error means that it is optional and not there.
+// configMap returns the ConfigMap; nil without an error means that it is optional and does not exist.
 func (b *builder) configMap(ctx context.Context, name string, optional *bool) (*corev1.ConfigMap, error) {
 	if b.in.Objects == nil {
 		return nil, errNoObjects("configMap", b.in.Pod.Namespace, name)
 	}
 	object, err := b.in.Objects.ConfigMap(ctx, b.in.Pod, name)
-	if apierrors.IsNotFound(err) && isTrue(optional) {
+	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return nil, nil
 	}
 	return object, err
 }
 
-// secret gets an object; nil without an error means that it is optional and not there.
+// secret returns the Secret; nil without an error means that it is optional and does not exist.
 func (b *builder) secret(ctx context.Context, name string, optional *bool) (*corev1.Secret, error) {
 	if b.in.Objects == nil {
 		return nil, errNoObjects("secret", b.in.Pod.Namespace, name)
 	}
 	object, err := b.in.Objects.Secret(ctx, b.in.Pod, name)
-	if apierrors.IsNotFound(err) && isTrue(optional) {
+	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return nil, nil
 	}
 	return object, err
@@ -242,5 +243,3 @@ var errStandalone = errors.New("the kubelet runs without an API server")
 func errNoObjects(kind, namespace, name string) error {
 	return fmt.Errorf("get %s \"%s/%s\": %w", kind, namespace, name, errStandalone)
 }
-
-func isTrue(b *bool) bool { return b != nil && *b }

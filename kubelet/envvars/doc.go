@@ -1,5 +1,5 @@
-// Package envvars resolves the environment of a container, and expands $(VAR) in what a container runs with.
+// Package envvars resolves the environment of a container and expands $(VAR) references.
 //
-// [Build] is a function of its inputs: it asks for ConfigMaps and Secrets through [Objects] and reads nothing else
-// but the files that a fileKeyRef names, each inside its volume.
+// [Build] depends only on its inputs: it reads ConfigMaps and Secrets through [Objects], and no files but those that a
+// fileKeyRef names, each inside its volume.
 package envvars

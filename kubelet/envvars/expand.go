@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Expand replaces $(NAME) in text with what lookup knows of NAME. A name it does not know stays as it stands, and
-// "$$" is a plain "$", so that "$$(NAME)" is the text "$(NAME)". Any other "$" is left alone.
+// Expand replaces $(NAME) in text with the value that lookup returns for NAME. A reference to an unknown name stays
+// unchanged, and "$$" becomes "$", so that "$$(NAME)" yields the text "$(NAME)". Any other "$" stays unchanged.
 func Expand(text string, lookup func(name string) (string, bool)) string {
 	var b strings.Builder
 	for {
@@ -38,7 +38,7 @@ func Expand(text string, lookup func(name string) (string, bool)) string {
 	}
 }
 
-// ExpandAll expands every word, with the variables as they stand in env.
+// ExpandAll expands every text with the variables of env.
 func ExpandAll(texts []string, env []Var) []string {
 	if len(texts) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func ExpandAll(texts []string, env []Var) []string {
 	return expanded
 }
 
-// lookupFunc finds variables by name; of several of one name the last counts.
+// lookupFunc returns a lookup of variables by name. Of several with the same name the last one counts.
 func lookupFunc(env []Var) func(string) (string, bool) {
 	values := make(map[string]string, len(env))
 	for _, v := range env {

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-dev/berth/internal/downwardapi"
 )
 
-// FieldValue returns the value of a field of the Pod's metadata or spec that a fieldRef may name. The fields of
-// status are not in here: only the caller of Build knows them before they are written.
+// FieldValue returns the value of a field of the Pod's metadata or spec that a fieldRef may name. It does not know the
+// fields of status, whose values Build gets from its caller.
 func FieldValue(pod *corev1.Pod, path string) (string, error) {
 	if value, ok, err := downwardapi.MetadataField(pod, path); ok {
 		return value, err
@@ -25,7 +25,8 @@ func FieldValue(pod *corev1.Pod, path string) (string, error) {
 	return "", fmt.Errorf("read fieldPath %q: not a field that can be referred to", path)
 }
 
-// ResourceValue returns what a resourceFieldRef says of the container, or of the one that it names.
+// ResourceValue returns the value of a resourceFieldRef: a resource of the container, or of the container that the
+// reference names.
 func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector,
 	allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {

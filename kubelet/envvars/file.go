@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEnvFile is the most that is read of an environment file, in bytes: it comes from the Pod, and a variable that
-// is larger could not be handed to a process anyway.
+// maxEnvFile bounds what is read of an environment file, in bytes: the Pod controls its content, and no process could
+// receive a larger variable.
 const maxEnvFile = 1 << 20
 
-// readFile finds a key in an environment file inside a volume. No link in the volume leads out of it.
+// readFile finds a key in an environment file inside a volume. Symbolic links are not followed out of the volume.
 func readFile(volume, path, key string) (value string, found bool, err error) {
 	handle, err := pathrs.OpenInRoot(volume, path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -26,7 +26,7 @@ func readFile(volume, path, key string) (value string, found bool, err error) {
 		return "", false, fmt.Errorf("open environment file %q: %w", path, err)
 	}
 	defer func() { _ = handle.Close() }()
-	file, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_NONBLOCK) // a pipe of that name may not hang us
+	file, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_NONBLOCK) // opening a pipe must not block
 	if err != nil {
 		return "", false, fmt.Errorf("open environment file %q: %w", path, err)
 	}
@@ -38,9 +38,9 @@ func readFile(volume, path, key string) (value string, found bool, err error) {
 	return value, found, nil
 }
 
-// parseFile reads lines of NAME='VALUE' until it finds the name. A value may go over several lines and is taken as it
-// stands; blank lines and lines that begin with "#" count for nothing, nor does a comment behind a value. A blank
-// behind the "=" means the empty value, as in a shell.
+// parseFile reads lines of the form NAME='VALUE' until it finds the name. A value may contain newlines and is used
+// verbatim. Blank lines, lines that begin with "#", and comments after a value are ignored. A blank after "=" means the
+// empty value, as in a shell.
 func parseFile(r io.Reader, key string) (string, bool, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEnvFile)
@@ -53,7 +53,7 @@ func parseFile(r io.Reader, key string) (string, bool, error) {
 		}
 		name, rest, ok := strings.Cut(line, "=")
 		if !ok || name == "" || strings.TrimRight(name, " \t") != name {
-			return "", false, fmt.Errorf("line %d: a name followed by \"=\" is wanted", number)
+			return "", false, fmt.Errorf("line %d: want a name followed by \"=\"", number)
 		}
 		if rest != strings.TrimLeft(rest, " \t") {
 			if name == key {
@@ -63,7 +63,7 @@ func parseFile(r io.Reader, key string) (string, bool, error) {
 		}
 		rest, ok = strings.CutPrefix(rest, "'")
 		if !ok {
-			return "", false, fmt.Errorf("line %d: the value has to stand in single quotes", number)
+			return "", false, fmt.Errorf("line %d: the value must be in single quotes", number)
 		}
 		begin := number
 		value, after, closed := strings.Cut(rest, "'")
@@ -77,7 +77,7 @@ func parseFile(r io.Reader, key string) (string, bool, error) {
 			value += "\n" + more
 		}
 		if after = strings.TrimLeft(after, " \t"); after != "" && after[0] != '#' {
-			return "", false, fmt.Errorf("line %d: text behind the closing quote", number)
+			return "", false, fmt.Errorf("line %d: text after the closing quote", number)
 		}
 		if name == key {
 			return value, true, nil

@@ -12,12 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// apiServerService is the service of the API server; every container is told of it.
+// apiServerService is the Service of the API server; every container gets its variables.
 const apiServerService = "kubernetes"
 
-// FromServices returns the variables that tell a Pod in the namespace of the services it may need: always of the API
-// server, and with links of every service in the namespace. Services without a cluster address are passed over. The
-// result is in order of the services' names.
+// FromServices returns the environment variables for Services of a Pod in the namespace: always those of the API
+// server, and with links also those of every Service in the namespace. Services without a cluster IP are skipped. The
+// result is ordered by Service name.
 func FromServices(services []*corev1.Service, namespace string, links bool) []Var {
 	chosen := map[string]*corev1.Service{}
 	for _, s := range services {
@@ -28,7 +28,7 @@ func FromServices(services []*corev1.Service, namespace string, links bool) []Va
 		if !apiServer && (s.Namespace != namespace || !links) {
 			continue
 		}
-		// A service of the Pod's own namespace that is named like the API server's takes its place.
+		// A Service of the Pod's namespace with the name of the API server's replaces it.
 		if have := chosen[s.Name]; have == nil || !apiServer {
 			chosen[s.Name] = s
 		}
@@ -45,7 +45,7 @@ func FromServices(services []*corev1.Service, namespace string, links bool) []Va
 	return env
 }
 
-// fromService returns the variables of one service: its own, and those of docker's container links.
+// fromService returns the variables of one Service: the Kubernetes ones and those of Docker's container links.
 func fromService(s *corev1.Service) []Var {
 	name, ip := variableName(s.Name), s.Spec.ClusterIP
 	env := []Var{

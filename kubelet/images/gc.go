@@ -8,13 +8,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/distribution/reference"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/images/imagename"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 	defaultGCPeriod = 5 * time.Minute
 )
 
-// CollectorService is what a Collector needs of the CRI.
+// CollectorService is the part of the CRI that a Collector uses.
 type CollectorService interface {
 	ListImages(ctx context.Context, in *runtimeapi.ListImagesRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListImagesResponse, error)
@@ -38,31 +39,33 @@ type CollectorService interface {
 
 // CollectorConfig are the values of a Collector.
 type CollectorConfig struct {
-	// High is how full the images' file system may become before images are removed, and Low how full it may be
-	// afterwards, in percent; 85 and 80 if both are zero. A High of 100 removes nothing.
+	// High is the disk usage of the images' file system above which images are removed, and Low the usage that removing
+	// aims at, in percent; 85 and 80 if both are zero. With a High of 100 no image is removed for disk usage.
 	High, Low int
-	// MaxAge is how long nobody may have used an image, as far as this process has seen, before it is removed however
-	// empty the disk is; for ever if zero.
+	// MaxAge is how long an image may be unused, as far as this process has observed, before it is removed whatever the
+	// disk usage; zero means no limit.
 	MaxAge time.Duration
-	// MinAge is how long an image has to have been known before it is removed; 2 min if zero.
+	// MinAge is how long an image must have been known before it may be removed for disk usage; 2 min if zero.
 	MinAge time.Duration
-	// Period is how often the file system is looked at; 5 min if zero. The kernel has no event for a full disk.
+	// Period is the interval of checks; 5 min if zero. The kernel has no event for a full disk.
 	Period time.Duration
 }
 
-// CollectorDeps are what a Collector needs from others.
+// CollectorDeps are what a Collector works with. Service is required.
 type CollectorDeps struct {
 	Service CollectorService
-	// ImagesInUse tells the images that Pods are about to use although no container does yet, by any name; it may be nil.
+	// ImagesInUse returns the images, by any name, that Pods are about to use although no container does yet; it may be
+	// nil.
 	ImagesInUse func() []string
-	// Usage measures the file system at a mount point, in bytes; nil asks the kernel.
+	// Usage measures the file system at a mount point, in bytes; nil means statfs(2).
 	Usage func(mountpoint string) (capacity, available uint64, err error)
-	// OnListed, if set, is told of each list of all images, and when it was asked for.
-	OnListed func(images []*runtimeapi.Image, asked time.Time)
-	// OnRemoved, if set, is told that images were removed; Count, if set, of each of them, and why: "space" or "age".
+	// OnListed, if set, is called with each list of all images and the time when it was requested.
+	OnListed func(images []*runtimeapi.Image, requested time.Time)
+	// OnRemoved, if set, is called after images were removed; CountRemoval, if set, for each of them with the reason:
+	// "space" or "age".
 	OnRemoved    func()
 	CountRemoval func(reason string)
-	// Recorder and Node are for the events FreeDiskSpaceFailed and ImageGCFailed; the Recorder may be nil.
+	// Recorder and Node are used for the events FreeDiskSpaceFailed and ImageGCFailed; the Recorder may be nil.
 	Recorder record.EventRecorder
 	Node     *corev1.ObjectReference
 	// Logger and Clock may be nil.
@@ -70,26 +73,27 @@ type CollectorDeps struct {
 	Clock  clock.WithTicker
 }
 
-// Collector removes images that nobody has used for longest when the disk is full.
+// Collector removes the least recently used images when the disk is full.
 type Collector struct {
 	config CollectorConfig
 	deps   CollectorDeps
-	// records is what is known of each image, by id. It belongs to the goroutine of Start.
+	// records is what is known of each image, by id. Only the goroutine of Start accesses it.
 	records map[string]*imageRecord
 }
 
+// imageRecord is when an image was first seen and last used.
 type imageRecord struct{ firstSeen, lastUsed time.Time }
 
-// NewCollector makes a Collector. Start runs it.
+// NewCollector returns a Collector. Start runs it.
 func NewCollector(deps CollectorDeps, config CollectorConfig) (*Collector, error) {
 	if config.High == 0 && config.Low == 0 {
 		config.High, config.Low = defaultHigh, defaultLow
 	}
 	switch {
 	case deps.Service == nil:
-		return nil, errors.New("image collector: Deps.Service is needed")
+		return nil, errors.New("images: CollectorDeps.Service is required")
 	case config.High < 0 || config.High > 100 || config.Low < 0 || config.Low > config.High:
-		return nil, fmt.Errorf("image collector: High %d and Low %d: want 0 <= Low <= High <= 100", config.High, config.Low)
+		return nil, fmt.Errorf("images: CollectorConfig.High %d and Low %d: want 0 <= Low <= High <= 100", config.High, config.Low)
 	}
 	if config.MinAge == 0 {
 		config.MinAge = defaultMinAge
@@ -115,7 +119,7 @@ func NewCollector(deps CollectorDeps, config CollectorConfig) (*Collector, error
 	return &Collector{config: config, deps: deps, records: map[string]*imageRecord{}}, nil
 }
 
-// Start looks at the disk each period until ctx ends.
+// Start checks the disk usage each period until ctx ends.
 func (c *Collector) Start(ctx context.Context) error {
 	if c.config.High == 100 && c.config.MaxAge == 0 {
 		<-ctx.Done()
@@ -132,8 +136,8 @@ func (c *Collector) Start(ctx context.Context) error {
 		}
 		err := c.collect(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.deps.Logger.Warn("removing unused images failed", "error", err)
-			if failed { // once may happen to anybody
+			c.deps.Logger.Warn("failed to remove unused images", "error", err)
+			if failed { // a single failure is not reported
 				c.deps.Recorder.Event(c.deps.Node, corev1.EventTypeWarning, "ImageGCFailed", err.Error())
 			}
 		}
@@ -141,7 +145,7 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// collect removes unused images if the disk is too full.
+// collect removes unused images if they are too old or the disk is too full.
 func (c *Collector) collect(ctx context.Context) error {
 	unused, err := c.listUnused(ctx)
 	if err != nil {
@@ -153,7 +157,7 @@ func (c *Collector) collect(ctx context.Context) error {
 	}
 	info, err := c.deps.Service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(info.ImageFilesystems) == 0 {
-		return fmt.Errorf("ask for the file system of images: %w", errors.Join(err, errNoFilesystem(info)))
+		return fmt.Errorf("get image file system: %w", errors.Join(err, errNoFilesystem(info)))
 	}
 	dir := info.ImageFilesystems[0].GetFsId().GetMountpoint()
 	capacity, available, err := c.deps.Usage(dir)
@@ -163,7 +167,7 @@ func (c *Collector) collect(ctx context.Context) error {
 	if capacity == 0 {
 		c.deps.Recorder.Event(c.deps.Node, corev1.EventTypeWarning, "InvalidDiskCapacity",
 			"invalid capacity 0 on image filesystem")
-		return fmt.Errorf("measure the file system of images at %q: its capacity is 0", dir)
+		return fmt.Errorf("measure image file system at %q: its capacity is 0", dir)
 	}
 	if full := 100 - int(available*100/capacity); full < c.config.High {
 		return nil
@@ -171,7 +175,7 @@ func (c *Collector) collect(ctx context.Context) error {
 	need := int64(capacity)*int64(100-c.config.Low)/100 - int64(available)
 	freed, err := c.freeSpace(ctx, unused, need)
 	if freed < need {
-		err = errors.Join(err, fmt.Errorf("wanted to free %d bytes, but freed %d: what is left is in use or too new",
+		err = errors.Join(err, fmt.Errorf("wanted to free %d bytes, but freed %d: the other images are in use or too new",
 			need, freed))
 		c.deps.Recorder.Event(c.deps.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", err.Error())
 	}
@@ -180,32 +184,32 @@ func (c *Collector) collect(ctx context.Context) error {
 
 func errNoFilesystem(info *runtimeapi.ImageFsInfoResponse) error {
 	if info != nil && len(info.ImageFilesystems) == 0 {
-		return errors.New("the container runtime names none")
+		return errors.New("the container runtime reports none")
 	}
 	return nil
 }
 
-// listUnused lists the images that nobody uses, the one not used for longest first.
+// listUnused returns the images that no container or Pod uses, the least recently used first.
 func (c *Collector) listUnused(ctx context.Context) ([]*runtimeapi.Image, error) {
-	asked := c.deps.Clock.Now()
+	requested := c.deps.Clock.Now()
 	listed, err := c.deps.Service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
 	if c.deps.OnListed != nil {
-		c.deps.OnListed(listed.Images, asked)
+		c.deps.OnListed(listed.Images, requested)
 	}
 	containers, err := c.deps.Service.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	used := map[string]bool{}
-	for _, each := range containers.Containers {
-		used[each.ImageRef], used[each.ImageId], used[each.GetImage().GetImage()] = true, true, true
+	for _, container := range containers.Containers {
+		used[container.ImageRef], used[container.ImageId], used[container.GetImage().GetImage()] = true, true, true
 	}
 	if c.deps.ImagesInUse != nil {
 		for _, name := range c.deps.ImagesInUse() {
-			used[fullName(name)] = true
+			used[imagename.Full(name)] = true
 		}
 	}
 	now, present := c.deps.Clock.Now(), map[string]bool{}
@@ -236,15 +240,6 @@ func (c *Collector) listUnused(ctx context.Context) ([]*runtimeapi.Image, error)
 	return unused, nil
 }
 
-// fullName is the name as the runtime lists it, with its registry and tag.
-func fullName(name string) string {
-	named, err := reference.ParseNormalizedNamed(name)
-	if err != nil {
-		return name // an id
-	}
-	return reference.TagNameOnly(named).String()
-}
-
 func inUse(image *runtimeapi.Image, used map[string]bool) bool {
 	if used[image.Id] {
 		return true
@@ -253,7 +248,7 @@ func inUse(image *runtimeapi.Image, used map[string]bool) bool {
 	return slices.ContainsFunc(image.RepoTags, known) || slices.ContainsFunc(image.RepoDigests, known)
 }
 
-// removeExpired removes the images that nobody has used for too long, and returns the others.
+// removeExpired removes the images that were unused for longer than MaxAge and returns the others.
 func (c *Collector) removeExpired(ctx context.Context, unused []*runtimeapi.Image) (left []*runtimeapi.Image, err error) {
 	if c.config.MaxAge == 0 {
 		return unused, nil
@@ -279,8 +274,8 @@ func (c *Collector) removeExpired(ctx context.Context, unused []*runtimeapi.Imag
 	return left, errors.Join(errs...)
 }
 
-// remove removes an image for the sake of space or age, and tells which.
-func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why string) error {
+// remove removes an image and counts it under the reason.
+func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, reason string) error {
 	_, err := c.deps.Service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{
 		Image: &runtimeapi.ImageSpec{Image: image.Id},
 	})
@@ -289,14 +284,14 @@ func (c *Collector) remove(ctx context.Context, image *runtimeapi.Image, why str
 	}
 	delete(c.records, image.Id)
 	if c.deps.CountRemoval != nil {
-		c.deps.CountRemoval(why)
+		c.deps.CountRemoval(reason)
 	}
-	c.deps.Logger.Info("removed an image that nobody uses", "for", why, "image", image.Id, "names", image.RepoTags,
+	c.deps.Logger.Info("removed unused image", "reason", reason, "image", image.Id, "names", image.RepoTags,
 		"bytes", image.Size)
 	return nil
 }
 
-// freeSpace removes images until so many bytes are free.
+// freeSpace removes images until need bytes are freed.
 func (c *Collector) freeSpace(ctx context.Context, unused []*runtimeapi.Image, need int64) (freed int64, err error) {
 	now := c.deps.Clock.Now()
 	var errs []error
@@ -323,7 +318,7 @@ func (c *Collector) freeSpace(ctx context.Context, unused []*runtimeapi.Image, n
 func usage(mountpoint string) (capacity, available uint64, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(mountpoint, &fs); err != nil {
-		return 0, 0, fmt.Errorf("measure the file system of images at %q: %w", mountpoint, err)
+		return 0, 0, fmt.Errorf("measure image file system at %q: %w", mountpoint, err)
 	}
 	return fs.Blocks * uint64(fs.Bsize), fs.Bavail * uint64(fs.Bsize), nil
 }

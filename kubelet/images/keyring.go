@@ -22,7 +22,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
-// Secrets gets Secrets. What it returns is not changed.
+// Secrets returns Secrets. The result must not be modified.
 type Secrets interface {
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 }
@@ -32,10 +32,10 @@ type PullSecrets struct{ secrets Secrets }
 
 var _ Keyring = (*PullSecrets)(nil)
 
-// NewPullSecrets makes a PullSecrets.
+// NewPullSecrets returns a PullSecrets.
 func NewPullSecrets(secrets Secrets) *PullSecrets { return &PullSecrets{secrets: secrets} }
 
-// login is one entry of a docker configuration.
+// login is one entry of a Docker configuration.
 type login struct {
 	Username      string `json:"username"`
 	Password      string `json:"password"`
@@ -44,8 +44,9 @@ type login struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// Credentials implements Keyring: those that match the image, the most specific first. A Secret that is missing or
-// cannot be read is part of the error, beside which the others are still returned; no error holds a secret's content.
+// Credentials implements Keyring. It returns the credentials that match the image, the most specific first. If a Secret
+// is missing or invalid, it returns an error beside the credentials of the others; no error contains a Secret's
+// content.
 func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -74,7 +75,7 @@ func (p *PullSecrets) Credentials(ctx context.Context, pod *corev1.Pod, image st
 	return bestFirst(found), errors.Join(errs...)
 }
 
-// credentialHash tells contents of credentials apart, whatever Secret they lie in.
+// credentialHash identifies the content of a credential, whatever Secret contains it.
 func credentialHash(auth *runtimeapi.AuthConfig) string {
 	sum := sha256.New()
 	for _, part := range []string{auth.Username, auth.Password, auth.IdentityToken, auth.RegistryToken} {
@@ -83,7 +84,7 @@ func credentialHash(auth *runtimeapi.AuthConfig) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// match is a login that covers an image, and the key of the configuration under which it stood.
+// match is a login that matches an image, with its key in the Docker configuration.
 type match struct {
 	key string
 	Credential
@@ -98,11 +99,11 @@ func matchingLogins(logins map[string]login, image reference.Named) (found []mat
 	return found
 }
 
-// Matches reports whether a pattern, as docker configurations and credential providers have them, covers the image.
+// Matches reports whether a pattern of a Docker configuration or credential provider matches the image.
 func Matches(pattern string, image reference.Named) bool { return matches(pattern, image) }
 
-// MatchCredentials takes of logins by pattern those that cover the image, the most specific first. Which of them was tried with
-// success tells the source.
+// MatchCredentials returns the credentials of the logins whose pattern matches the image, the most specific first, all
+// with the given source.
 func MatchCredentials(logins map[string]Login, image reference.Named, source pullrecords.Source) []Credential {
 	var found []match
 	for pattern, l := range logins {
@@ -114,10 +115,10 @@ func MatchCredentials(logins map[string]Login, image reference.Named, source pul
 	return bestFirst(found)
 }
 
-// Login is a name and a password. Both may be empty.
+// Login is a user name and a password. Both may be empty.
 type Login struct{ Username, Password string }
 
-// bestFirst orders logins by how much of the image's name they speak of.
+// bestFirst orders logins by the length of the part of the image's name that their key names.
 func bestFirst(found []match) []Credential {
 	slices.SortStableFunc(found, func(a, b match) int {
 		return cmp.Or(cmp.Compare(len(b.key), len(a.key)), cmp.Compare(a.key, b.key))
@@ -129,7 +130,7 @@ func bestFirst(found []match) []Credential {
 	return credentials
 }
 
-// loginsOf reads the docker configuration in a Secret, of either of the two types there are.
+// loginsOf parses the Docker configuration of a Secret of either type.
 func loginsOf(secret *corev1.Secret) (map[string]login, error) {
 	var config struct {
 		Auths map[string]login `json:"auths"`
@@ -139,17 +140,17 @@ func loginsOf(secret *corev1.Secret) (map[string]login, error) {
 	if !ok {
 		into = &config.Auths
 		if data, ok = secret.Data[corev1.DockerConfigKey]; !ok {
-			return nil, fmt.Errorf("read imagePullSecret %q: it has neither key %q nor %q", secret.Name,
+			return nil, fmt.Errorf("read imagePullSecret %q: it has neither the key %q nor %q", secret.Name,
 				corev1.DockerConfigJsonKey, corev1.DockerConfigKey)
 		}
 	}
-	if json.Unmarshal(data, into) != nil { // whose error might show what it read
-		return nil, fmt.Errorf("read imagePullSecret %q: not a docker configuration", secret.Name)
+	if json.Unmarshal(data, into) != nil { // its error might contain the content
+		return nil, fmt.Errorf("read imagePullSecret %q: not a Docker configuration", secret.Name)
 	}
 	return config.Auths, nil
 }
 
-// auth is the login in the runtime's words.
+// auth converts the login to the CRI's form.
 func (l login) auth(server string) *runtimeapi.AuthConfig {
 	user, password := l.Username, l.Password
 	if raw, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && user == "" {
@@ -157,13 +158,13 @@ func (l login) auth(server string) *runtimeapi.AuthConfig {
 	}
 	return &runtimeapi.AuthConfig{
 		Username: user, Password: password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
-		// A URL, or the runtime finds no host in it and sends no credentials.
+		// A URL: from a host alone the runtime would parse no host, and send no credentials.
 		ServerAddress: "https://" + server,
 	}
 }
 
-// matches reports whether a key of a docker configuration (a host, perhaps with a path, a scheme, or a "*" in a part
-// of the host's name) covers the image.
+// matches reports whether a key of a Docker configuration (a host, optionally with a path, a scheme, or a "*" in a part
+// of the host name) matches the image.
 func matches(key string, image reference.Named) bool {
 	if !strings.Contains(key, "://") {
 		key = "https://" + key
@@ -191,7 +192,7 @@ func matches(key string, image reference.Named) bool {
 	}
 	prefix := strings.Trim(u.Path, "/")
 	if prefix == "v1" || prefix == "v2" {
-		prefix = "" // the address of the registry's interface, not of a part of it
+		prefix = "" // the address of the registry's API, not a path in the registry
 	}
 	repository := reference.Path(image)
 	return prefix == "" || repository == prefix || strings.HasPrefix(repository, prefix+"/")

@@ -49,7 +49,7 @@ func TestNodeConfig(t *testing.T) {
 	require.Equal(t, []string{"u", "other"}, users(), "the first file counts, as it is now")
 	write(first, `top-secret`)
 	auths, err := ring.Credentials(t.Context(), pod, "reg.example/team/app")
-	require.ErrorContains(t, err, "not a docker configuration")
+	require.ErrorContains(t, err, "not a Docker configuration")
 	require.NotContains(t, err.Error(), "top-secret")
 	require.Len(t, auths, 1, "the Pod's own still count")
 }

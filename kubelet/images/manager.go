@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,10 +19,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/kubelet/images/imagename"
 	"github.com/berth-dev/berth/kubelet/images/pullrecords"
 )
 
-// Reasons of an Error, as they stand in status.state.waiting.
+// Reasons of an Error, as they appear in status.state.waiting.
 const (
 	ReasonPull         = "ErrImagePull"
 	ReasonBackOff      = "ImagePullBackOff"
@@ -44,10 +44,10 @@ const (
 	defaultPullBurst   = 10
 )
 
-// DefaultParallel is how many images are pulled at once if nobody says.
+// DefaultParallel is the default of Config.MaxParallel.
 const DefaultParallel = 4
 
-// Service is what is needed of the CRI's image service.
+// Service is the part of the CRI's image service that a Manager uses.
 type Service interface {
 	ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ImageStatusResponse, error)
@@ -55,107 +55,110 @@ type Service interface {
 	) (*runtimeapi.PullImageResponse, error)
 }
 
-// errTooManyPulls is a pull that was not begun because too many were.
+// errTooManyPulls is the error of a pull that was not started because of the rate limit.
 var errTooManyPulls = errors.New("pull QPS exceeded")
 
-// Credential is a login for an image, and where it comes from.
+// Credential is a login for an image, and its source.
 type Credential struct {
-	// Auth is nil for a pull without any.
+	// Auth is nil for an anonymous pull.
 	Auth   *runtimeapi.AuthConfig
 	Source pullrecords.Source
 }
 
-// Keyring finds the credentials to try for an image, best first. None means an anonymous pull. It is where pull
-// secrets and credential providers come in.
+// Keyring returns the credentials to try for an image, best first. Without any the pull is anonymous. Pull Secrets and
+// credential providers are Keyrings.
 type Keyring interface {
 	Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]Credential, error)
 }
 
-// Config are the values a Manager works with.
+// Config are the values of a Manager.
 type Config struct {
-	// MaxParallel is how many pulls run at once; 4 if zero.
+	// MaxParallel is the number of pulls that run at the same time; 4 if zero.
 	MaxParallel int
-	// PullQPS is how many pulls may begin in a second, in the long run, and PullBurst how many at once; a PullQPS of
-	// zero sets no bounds, and a PullBurst of zero means 10. What is beyond fails, and is tried again after its backoff.
+	// PullQPS limits the pulls that start per second in the long run, and PullBurst those that start at once; a PullQPS
+	// of zero means no limit, a PullBurst of zero means 10. A pull beyond the limit fails and is retried after its
+	// backoff.
 	PullQPS   float32
 	PullBurst int
 }
 
-// Deps are what a Manager needs from others.
+// Deps are what a Manager works with. Service is required.
 type Deps struct {
 	Service Service
 	// Keyring may be nil: all pulls are anonymous then.
 	Keyring Keyring
-	// PullRecords, if set, keeps Pods from images that others have pulled with credentials they do not have.
+	// PullRecords, if set, denies Pods the images that others have pulled with credentials that they do not have.
 	PullRecords *pullrecords.Manager
-	// Recorder gets the Pods' events; it may be nil.
+	// Recorder records the Pods' events; it may be nil.
 	Recorder record.EventRecorder
-	// OnPulled, if set, is told after each pull, so that the node's list of images can be renewed.
+	// OnPulled, if set, is called after each pull, so that the node's list of images can be updated.
 	OnPulled func()
-	// ObservePull, if set, is told of each pull that succeeded: the image's size in bytes, and how long it took.
+	// ObservePull, if set, is called after each successful pull with the image's size in bytes and the duration.
 	ObservePull func(size uint64, took time.Duration)
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
 }
 
-// Error is an image that could not be made present.
+// Error says why an image is not present.
 type Error struct {
 	// Reason is one of the Reason constants.
 	Reason string
-	// Message is for the user, and Remedy says what helps, where that is known.
+	// Message is for the user. Remedy, if not empty, says how to fix the problem.
 	Message, Remedy string
-	// RetryAt is when a further Ensure will try again; before that it returns ImagePullBackOff.
+	// RetryAt is when a later Ensure retries; before that it returns ImagePullBackOff.
 	RetryAt time.Time
-	// Err is the cause, if there is one.
+	// Err is the cause, or nil.
 	Err error
 }
 
-// Error is the message with the reason before it.
+// Error returns the reason and the message.
 func (e *Error) Error() string { return e.Reason + ": " + e.Message }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// PullRequest is the image of one container.
+// PullRequest is a request for the image of one container.
 type PullRequest struct {
 	Pod *corev1.Pod
-	// Ref is what events are about: the Pod with the container's field path.
+	// Ref is the object of events: the Pod with the container's field path.
 	Ref *corev1.ObjectReference
-	// Image and Policy are the container's; an empty policy is IfNotPresent.
+	// Image and Policy are the container's; an empty policy means IfNotPresent.
 	Image  string
 	Policy corev1.PullPolicy
 	// RuntimeHandler is the handler of the Pod's RuntimeClass, empty for the default.
 	RuntimeHandler string
-	// Sandbox is handed to the runtime with the pull; it may be nil.
+	// Sandbox is passed to the runtime with the pull; it may be nil.
 	Sandbox *runtimeapi.PodSandboxConfig
 }
 
-// Manager makes images present. It is safe for concurrent use.
+// Manager pulls images. It is safe for concurrent use.
 type Manager struct {
 	deps      Deps
 	slots     chan struct{}
-	rateLimit flowcontrol.PassiveRateLimiter // nil if there is none
+	rateLimit flowcontrol.PassiveRateLimiter // nil if there is no limit
 
-	mu       sync.Mutex // guards waits
+	mu       sync.Mutex // guards backoffs
 	backoffs map[backoffKey]backoff
 }
 
+// backoffKey identifies a backoff.
 type backoffKey struct {
 	uid   types.UID
 	image string
 }
 
+// backoff is the state of the retries of one Pod's image.
 type backoff struct {
 	delay     time.Duration
 	until     time.Time
-	lastError string // the message of the failure that began the wait
+	lastError string // message of the last failure
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
 	if deps.Service == nil {
-		return nil, errors.New("image manager: needs an image service")
+		return nil, errors.New("images: Deps.Service is required")
 	}
 	if config.MaxParallel <= 0 {
 		config.MaxParallel = DefaultParallel
@@ -179,10 +182,10 @@ func New(deps Deps, config Config) (*Manager, error) {
 	return m, nil
 }
 
-// Ensure makes the image present according to the policy and returns it as the runtime describes it. The error is
-// an *Error unless ctx ended. It does not retry: the caller comes again at the error's RetryAt.
+// Ensure makes the image present according to the policy and returns the runtime's description of it. The error is an
+// *Error unless ctx ended. Ensure does not retry: the caller calls it again at the error's RetryAt.
 func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.Image, error) {
-	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil && !isID(request.Image) {
+	if _, err := reference.ParseNormalizedNamed(request.Image); err != nil && !imagename.IsID(request.Image) {
 		return nil, m.fail(request, &Error{
 			Reason: ReasonInvalidName, Err: err, Remedy: "correct the image's name in the pod's template",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v",
@@ -209,7 +212,7 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", request.Image))
 		return present, nil
 	case request.Policy == corev1.PullNever:
-		// Who may not use the image is not told that it is there.
+		// The message is the same for a Pod that may not use the image: it must not learn that the image exists.
 		return nil, m.fail(request, &Error{
 			Remedy: "bring the image to the node (`berth images import`), allow pulling it (imagePullPolicy), or, if it was " +
 				"pulled with a login, give the pod that login (imagePullSecrets)",
@@ -220,7 +223,7 @@ func (m *Manager) Ensure(ctx context.Context, request PullRequest) (*runtimeapi.
 	return m.pull(ctx, request, spec, podCredentials)
 }
 
-// Forget drops what is kept about a Pod's failed pulls.
+// Forget removes the backoffs of a Pod.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,7 +234,7 @@ func (m *Manager) Forget(uid types.UID) {
 	}
 }
 
-// fail emits the event of an error and returns it.
+// fail records the event of an error and returns the error.
 func (m *Manager) fail(request PullRequest, err *Error, event string) error {
 	message := err.Message
 	if event == eventFailed {
@@ -266,7 +269,7 @@ func (m *Manager) inspect(ctx context.Context, spec *runtimeapi.ImageSpec) (*run
 	return resp.Image, nil
 }
 
-// withDefaultTag appends the default tag where neither tag nor digest is given.
+// withDefaultTag appends the default tag to a name without tag and digest.
 func withDefaultTag(image string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil || !reference.IsNameOnly(named) {
@@ -275,9 +278,7 @@ func withDefaultTag(image string) string {
 	return image + ":latest"
 }
 
-// isID reports whether the image is named by its id, which is not a reference.
-func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
-
+// errorText returns the message of an error without gRPC's prefix.
 func errorText(err error) string {
 	if s, ok := status.FromError(errors.Unwrap(err)); ok && s.Code() != codes.OK {
 		return s.Message()

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keyrings asks each Keyring in turn, and joins what they find.
+// Keyrings queries each Keyring in turn and returns the credentials of all.
 type Keyrings []Keyring
 
 var _ Keyring = Keyrings{}
@@ -28,16 +28,16 @@ func (k Keyrings) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	return all, errors.Join(errs...)
 }
 
-// NodeConfig is a Keyring of the node's own docker configuration, which every Pod may pull with. The files are read at
-// each pull: a pull takes far longer, and they may be replaced at any time.
+// NodeConfig is a Keyring of the node's Docker configuration, which every Pod may use. Its files are read at each pull:
+// a pull takes far longer, and they may be replaced at any time.
 type NodeConfig struct{ paths []string }
 
 var _ Keyring = (*NodeConfig)(nil)
 
-// NewNodeConfig makes a NodeConfig of the files at these paths. Of those that are there the first is read.
+// NewNodeConfig returns a NodeConfig of the files at these paths. The first one that exists is read.
 func NewNodeConfig(paths ...string) *NodeConfig { return &NodeConfig{paths: paths} }
 
-// Credentials implements Keyring. No error holds the file's content.
+// Credentials implements Keyring. No error contains the file's content.
 func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string) ([]Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -49,13 +49,13 @@ func (n *NodeConfig) Credentials(_ context.Context, _ *corev1.Pod, image string)
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the node's logins for registries: %w", err)
+			return nil, fmt.Errorf("read the node's registry credentials: %w", err)
 		}
 		var config struct {
 			Auths map[string]login `json:"auths"`
 		}
 		if json.Unmarshal(data, &config) != nil {
-			return nil, fmt.Errorf("read the node's logins for registries: %q is not a docker configuration", path)
+			return nil, fmt.Errorf("read the node's registry credentials: %q is not a Docker configuration", path)
 		}
 		return bestFirst(matchingLogins(config.Auths, named)), nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// pull fetches the image unless its backoff lasts.
+// pull pulls the image unless its backoff has not expired.
 func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec, podCredentials func() []Credential) (
 	*runtimeapi.Image, error,
 ) {
@@ -30,14 +30,14 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 		m.event(request, corev1.EventTypeWarning, eventFailed, "Error: "+ReasonBackOff)
 		return nil, &Error{Reason: ReasonBackOff, Message: message + ": " + w.lastError, RetryAt: w.until}
 	}
-	asked := m.deps.Clock.Now()
+	queued := m.deps.Clock.Now()
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	timeline.Current(ctx).AddWait(m.deps.Clock.Since(asked))
+	timeline.Current(ctx).AddWait(m.deps.Clock.Since(queued))
 	m.event(request, corev1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", request.Image))
 	start := m.deps.Clock.Now()
 	image, err := m.pullAndRecord(ctx, request, spec, podCredentials)
@@ -61,7 +61,7 @@ func (m *Manager) pull(ctx context.Context, request PullRequest, spec *runtimeap
 	return image, nil
 }
 
-// pullAndRecord pulls and keeps the ledger.
+// pullAndRecord pulls the image and updates the pull records.
 func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec, podCredentials func() []Credential) (
 	*runtimeapi.Image, error,
 ) {
@@ -88,7 +88,7 @@ func (m *Manager) pullAndRecord(ctx context.Context, request PullRequest, spec *
 	return image, nil
 }
 
-// outcomeUnknown reports whether the runtime may have gone on with a pull that failed for us.
+// outcomeUnknown reports whether the runtime may continue a pull that failed on this side.
 func outcomeUnknown(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
@@ -97,7 +97,8 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unavailable
 }
 
-// pullWithCredentials pulls with each of the credentials, and without any if there are none. The source is that of the first that did.
+// pullWithCredentials tries each of the credentials, or an anonymous pull if there are none, and returns the source of
+// the first one that succeeds.
 func (m *Manager) pullWithCredentials(ctx context.Context, request PullRequest, spec *runtimeapi.ImageSpec, credentials []Credential) (
 	image *runtimeapi.Image, source pullrecords.Source, err error,
 ) {
@@ -122,7 +123,8 @@ func (m *Manager) pullWithCredentials(ctx context.Context, request PullRequest, 
 	return nil, source, errors.Join(errs...)
 }
 
-// credentials are the Pod's for the image. Those that cannot be had are told of in an event, and the others are used.
+// credentials returns the Pod's credentials for the image. If some cannot be read, it records an event and returns the
+// others.
 func (m *Manager) credentials(ctx context.Context, request PullRequest) []Credential {
 	if m.deps.Keyring == nil {
 		return nil
@@ -135,8 +137,8 @@ func (m *Manager) credentials(ctx context.Context, request PullRequest) []Creden
 	return found
 }
 
-// allowed reports whether the Pod may use the image that is there. If that cannot be found out it has to be pulled, which
-// tells.
+// allowed reports whether the Pod may use the present image. If the pull records cannot be read it returns false:
+// pulling the image verifies the Pod's credentials.
 func (m *Manager) allowed(request PullRequest, present *runtimeapi.Image, podCredentials func() []Credential) bool {
 	if m.deps.PullRecords == nil {
 		return true
@@ -149,12 +151,12 @@ func (m *Manager) allowed(request PullRequest, present *runtimeapi.Image, podCre
 		return sources
 	})
 	if err != nil {
-		m.deps.Logger.Warn("who may use an image cannot be read: it has to be pulled", "image", request.Image, "error", err)
+		m.deps.Logger.Warn("image pull records unreadable; pulling the image again", "image", request.Image, "error", err)
 	}
 	return allowed
 }
 
-// failPull notes the failure for the backoff and returns it.
+// failPull updates the backoff and returns the failure.
 func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
 	reason := ReasonPull
 	for _, known := range []string{ReasonUnavailable, ReasonBadSignature} {
@@ -171,6 +173,6 @@ func (m *Manager) failPull(request PullRequest, k backoffKey, err error) error {
 	m.mu.Unlock()
 	m.event(request, corev1.EventTypeWarning, eventFailed,
 		fmt.Sprintf("Failed to pull image %q: %s", request.Image, errorText(err)))
-	// The RetryAt is now: the next Ensure finds the backoff and says so, with the time of the next pull.
+	// RetryAt is now: the next Ensure returns ImagePullBackOff with the time of the next pull.
 	return m.fail(request, &Error{Reason: reason, Message: errorText(err), RetryAt: now, Err: err}, eventFailed)
 }

@@ -1,7 +1,8 @@
-// Package memory keeps a process small, and gives memory back to the machine when it has come to rest.
+// Package memory keeps the memory of a long-running process small and returns memory to the machine when the process
+// becomes idle.
 //
-// A node agent that has just started a hundred Pods holds what their start needed: a heap twice as large as what lives
-// in it, and the pages of its program that only a start runs through. The Go runtime gives the first back slowly and
-// the kernel takes the second only when it runs short. When nothing has happened for a while both are given back at
-// once; what is needed again comes back by itself, the program's pages from the page cache.
+// A kubelet that has just started a hundred Pods still occupies what their start needed: a heap about twice the size of
+// its live objects, and the pages of its program that only a start executes. The Go runtime returns the heap slowly,
+// and the kernel reclaims program pages only under memory pressure. [Release] returns both at once; [IdleWatcher]
+// decides when. What is needed again is mapped again, the program's pages from the page cache.
 package memory

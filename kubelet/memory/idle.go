@@ -5,36 +5,33 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
-// IdleAfter is how long nothing may have happened for a process to count as at rest.
+// IdleAfter is how long a process must be without activity to count as idle.
 const IdleAfter = 10 * time.Second
 
-// IdleWatcher calls a function once each time that work has come to rest. It is safe for concurrent use.
+// IdleWatcher calls a function once each time the process becomes idle. It is safe for concurrent use.
 type IdleWatcher struct {
 	clock    clock.Clock
 	release  func()
-	activity chan struct{}
+	activity wakeup.Signal
 }
 
-// NewIdleWatcher makes a Keeper. release, usually Release, is called from the goroutine of Start. clk may be nil.
-func NewIdleWatcher(clk clock.Clock, release func()) *IdleWatcher {
-	if clk == nil {
-		clk = clock.RealClock{}
+// NewIdleWatcher returns an IdleWatcher. Start calls release, usually Release, from its own goroutine. A nil clock is
+// the real one.
+func NewIdleWatcher(c clock.Clock, release func()) *IdleWatcher {
+	if c == nil {
+		c = clock.RealClock{}
 	}
-	return &IdleWatcher{clock: clk, release: release, activity: make(chan struct{}, 1)}
+	return &IdleWatcher{clock: c, release: release, activity: wakeup.NewSignal()}
 }
 
-// NoteActivity says that something happens. It does not block.
-func (w *IdleWatcher) NoteActivity() {
-	select {
-	case w.activity <- struct{}{}:
-	default:
-	}
-}
+// NoteActivity reports that the process is active. It does not block.
+func (w *IdleWatcher) NoteActivity() { w.activity.Notify() }
 
-// Start works until ctx ends. The start itself counts as something that happens; later, while nobody calls Touch, there
-// is no timer.
+// Start runs until ctx ends. It counts as activity itself; while the process is idle there is no timer.
 func (w *IdleWatcher) Start(ctx context.Context) error {
 	for {
 		if !w.waitIdle(ctx) {
@@ -44,12 +41,12 @@ func (w *IdleWatcher) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.activity:
+		case <-w.activity.C():
 		}
 	}
 }
 
-// waitIdle waits until nothing has happened for Rest, and reports whether ctx goes on.
+// waitIdle blocks until there was no activity for IdleAfter; it returns false if ctx is done.
 func (w *IdleWatcher) waitIdle(ctx context.Context) bool {
 	timer := w.clock.NewTimer(IdleAfter)
 	defer timer.Stop()
@@ -57,8 +54,8 @@ func (w *IdleWatcher) waitIdle(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-w.activity:
-			active = true // looked at when the timer fires: much may happen until then
+		case <-w.activity.C():
+			active = true // checked when the timer fires, not for each notification
 		case <-timer.C():
 			if !active {
 				return true

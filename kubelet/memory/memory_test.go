@@ -30,15 +30,15 @@ func TestIdleWatcherReleasesOncePerIdlePeriod(t *testing.T) {
 	}
 	waiting()
 	clk.Step(IdleAfter)
-	<-released // the start has come to rest
-	require.Never(t, clk.HasWaiters, 20*time.Millisecond, time.Millisecond, "a timer while nothing happens")
+	<-released // idle after the start
+	require.Never(t, clk.HasWaiters, 20*time.Millisecond, time.Millisecond, "no timer while idle")
 
 	w.NoteActivity()
 	waiting()
 	w.NoteActivity()
-	require.Eventually(t, func() bool { return len(w.activity) == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.activity.C()) == 0 }, time.Minute, time.Millisecond)
 	clk.Step(IdleAfter)
-	waiting() // something happened meanwhile: the wait begins again
+	waiting() // there was activity meanwhile: the wait begins again
 	require.Empty(t, released)
 	clk.Step(IdleAfter)
 	<-released
@@ -53,7 +53,7 @@ func TestReleaseDropsProgramPages(t *testing.T) {
 	require.Equal(t, "still works", strings.Join([]string{"still", "works"}, " "))
 }
 
-// resident is how much of files this process has in memory, in KiB.
+// resident returns the resident file pages of this process, in KiB.
 func resident(t *testing.T) int {
 	text, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)

@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Release gives back the heap that is free and the pages of the program's file and its libraries. It costs two garbage
-// collections now, because what lies in pools outlives the first and each halves the stacks that are too large, and a
-// page fault for each piece of the program that is used again; nothing is read from a disk that is in the page cache.
-// Its error concerns the files' pages alone, and leaves nothing behind but a larger process.
+// Release returns the free part of the heap, and the unmodified pages of the program's file and libraries, to the
+// machine. It costs two garbage collections now (objects in pools survive the first, and each collection halves stacks
+// that are too large) and a page fault for each part of the program that runs again; the page cache serves those
+// without reading a disk. An error concerns only the program's pages and has no effect but a larger process.
 func Release() error {
 	maps, err := os.ReadFile("/proc/self/smaps")
 	mappings := cleanMappings(maps)
-	maps = nil // garbage for the collections that follow
+	maps = nil // garbage for the next collections
 	runtime.GC()
 	debug.FreeOSMemory() // collects again
 	if err != nil {
-		return fmt.Errorf("give back the program's pages: %w", err)
+		return fmt.Errorf("release the program's pages: %w", err)
 	}
 	for _, m := range mappings {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.size, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("give back the program's pages: %w", errno)
+			return fmt.Errorf("release the program's pages: %w", errno)
 		}
 	}
 	return nil
@@ -35,13 +35,13 @@ func Release() error {
 // mapping is a range of addresses.
 type mapping struct{ start, size uintptr }
 
-// cleanMappings finds, in the text of a process's smaps file, the ranges that hold a program's or library's file as it is:
-// they are the process's own, cannot be written to, and never were (the loader writes to some before it closes them). A
-// file that was deleted, or is mapped in common with others, is left alone.
+// cleanMappings returns, from the text of a process's smaps file, the private read-only mappings of a program or
+// library file without modified pages (the loader writes to some mappings before it protects them). Shared mappings and
+// those of deleted files are left out.
 func cleanMappings(smaps []byte) []mapping {
 	var (
 		mappings []mapping
-		current  mapping // the range that the lines are about; no size if it is not of interest
+		current  mapping // the mapping that the lines describe; size 0 if it is not clean
 	)
 	for line := range bytes.Lines(smaps) {
 		fields := bytes.Fields(line)
@@ -58,7 +58,7 @@ func cleanMappings(smaps []byte) []mapping {
 	return mappings
 }
 
-// parseMapping reads addresses as START-END; what is none has no size.
+// parseMapping parses START-END; the size is 0 if the text is not of that form.
 func parseMapping(text []byte) mapping {
 	from, to, _ := bytes.Cut(text, []byte("-"))
 	start, err := strconv.ParseUint(string(from), 16, 64)

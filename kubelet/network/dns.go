@@ -12,38 +12,39 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// What a resolver is given at most; the rest is left out with a warning.
+// Limits of a resolver configuration. What exceeds them is omitted with a warning.
 const (
 	maxNameservers    = 3
 	maxSearchDomains  = 32
-	maxSearchListSize = 2048 // characters, with the blanks between
+	maxSearchListSize = 2048 // characters, including the blanks between the domains
 )
 
 const (
-	// ReasonMissingClusterDNS is the event on a Pod that asks for the cluster's DNS where there is none.
+	// ReasonMissingClusterDNS is the event reason for a Pod that uses the cluster's DNS when none is configured.
 	ReasonMissingClusterDNS = "MissingClusterDNS"
-	// ReasonDNSConfigForming is the event on a Pod whose resolver configuration had to be cut.
+	// ReasonDNSConfigForming is the event reason for a Pod whose resolver configuration exceeded a limit.
 	ReasonDNSConfigForming = "DNSConfigForming"
 )
 
-// Warning is something to be said to the user in an event of type Warning on the Pod.
+// Warning is the content of an event of type Warning on the Pod.
 type Warning struct {
 	Reason  string
 	Message string
 }
 
-// DNS forms the resolver configuration of Pods. It is read only, so it may be used from several goroutines.
+// DNS computes the resolver configuration of Pods. Its methods do not modify it, so it is safe for concurrent use.
 type DNS struct {
 	// ClusterDNS are the addresses of the cluster's name servers; without any, Pods get the node's configuration.
 	ClusterDNS []string
-	// ClusterDomain is the domain of all services, "cluster.local" usually. Empty means no cluster search domains.
+	// ClusterDomain is the domain of all Services, usually "cluster.local". If empty, there are no cluster search
+	// domains.
 	ClusterDomain string
-	// ResolvConf is the path of the node's resolver file. Empty means that Pods inherit nothing from the node.
+	// ResolvConf is the path of the node's resolver file. If empty, Pods inherit nothing from the node.
 	ResolvConf string
 }
 
-// ForPod returns what the Pod's resolver file is made of. An error means that the node's file cannot be read or that
-// the policy is not one.
+// ForPod returns the content of the Pod's resolver file. It returns an error if the node's file cannot be read or the
+// policy is invalid.
 func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) {
 	policy, warnings, err := d.policy(pod)
 	if err != nil {
@@ -59,7 +60,7 @@ func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) 
 		case policy == corev1.DNSClusterFirst:
 			config = d.clusterFirst(pod, node)
 		case d.ResolvConf == "":
-			// The runtime would take an empty configuration for "as the node has it"; this one finds nothing.
+			// The runtime replaces an empty configuration by the node's; this one resolves nothing.
 			config = &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}
 		default:
 			config = node
@@ -71,7 +72,7 @@ func (d *DNS) ForPod(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, error) 
 	return config, append(warnings, applyLimits(config)...), nil
 }
 
-// policy resolves the Pod's dnsPolicy to one of ClusterFirst, Default and None.
+// policy resolves the Pod's dnsPolicy to ClusterFirst, Default or None.
 func (d *DNS) policy(pod *corev1.Pod) (corev1.DNSPolicy, []Warning, error) {
 	switch pod.Spec.DNSPolicy {
 	case corev1.DNSNone, corev1.DNSDefault:
@@ -92,7 +93,7 @@ func (d *DNS) policy(pod *corev1.Pod) (corev1.DNSPolicy, []Warning, error) {
 	return corev1.DNSClusterFirst, nil, nil
 }
 
-// clusterFirst asks the cluster's servers, for the cluster's domains before the node's.
+// clusterFirst returns the cluster's name servers, with the cluster's search domains before the node's.
 func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {
 	var searches []string
 	if d.ClusterDomain != "" {
@@ -106,7 +107,7 @@ func (d *DNS) clusterFirst(pod *corev1.Pod, node *runtimeapi.DNSConfig) *runtime
 	}
 }
 
-// nodeConfig reads the node's own resolver configuration.
+// nodeConfig reads the node's resolver configuration.
 func (d *DNS) nodeConfig() (*runtimeapi.DNSConfig, error) {
 	if d.ResolvConf == "" {
 		return &runtimeapi.DNSConfig{}, nil
@@ -118,8 +119,8 @@ func (d *DNS) nodeConfig() (*runtimeapi.DNSConfig, error) {
 	return ParseResolvConf(content), nil
 }
 
-// ParseResolvConf reads a resolver file as resolv.conf(5) describes it: every nameserver, the last search list, the
-// last options. What it does not know it passes over, as resolvers do.
+// ParseResolvConf parses a resolver file as resolv.conf(5) describes it: every nameserver, the last search list, the
+// last options. Unknown lines are ignored, as resolvers do.
 func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 	config := &runtimeapi.DNSConfig{}
 	lines := bufio.NewScanner(bytes.NewReader(content))
@@ -150,7 +151,7 @@ func ParseResolvConf(content []byte) *runtimeapi.DNSConfig {
 	return config
 }
 
-// merge adds the Pod's own dnsConfig; an option of the Pod takes the place of the same one.
+// merge adds the Pod's dnsConfig; an option of the Pod replaces the same one of the configuration.
 func merge(config *runtimeapi.DNSConfig, own *corev1.PodDNSConfig) {
 	config.Servers = unique(append(config.Servers, own.Nameservers...))
 	config.Searches = unique(append(config.Searches, own.Searches...))
@@ -171,7 +172,7 @@ func merge(config *runtimeapi.DNSConfig, own *corev1.PodDNSConfig) {
 	}
 }
 
-// applyLimits cuts the configuration to what resolvers take.
+// applyLimits truncates the configuration to the limits of resolvers.
 func applyLimits(config *runtimeapi.DNSConfig) []Warning {
 	var warnings []Warning
 	if len(config.Servers) > maxNameservers {
@@ -195,7 +196,7 @@ func applyLimits(config *runtimeapi.DNSConfig) []Warning {
 	return warnings
 }
 
-// unique keeps the first of equal words.
+// unique removes later duplicates.
 func unique(names []string) []string {
 	seen := make(map[string]bool, len(names))
 	kept := make([]string, 0, len(names))

@@ -1,4 +1,4 @@
-// Package network says what a Pod's containers see of names: hostname, /etc/hosts and resolver configuration.
+// Package network computes the names that a Pod's containers use: hostname, /etc/hosts and resolver configuration.
 //
-// The functions are pure but for [DNS.ForPod], which reads the node's resolver file, and [WriteHosts].
+// Its functions are pure except [DNS.ForPod], which reads the node's resolver file, and [WriteHosts].
 package network

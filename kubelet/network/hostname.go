@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// maxHostname is the longest hostname a Pod gets, in characters.
+	// maxHostname is the length of the longest hostname of a Pod, in characters.
 	maxHostname = validation.DNS1123LabelMaxLength
-	// maxKernelHostname is what sethostname(2) takes, in characters.
+	// maxKernelHostname is the length of the longest name that sethostname(2) accepts, in characters.
 	maxKernelHostname = 64
 )
 
-// Hostname returns the Pod's hostname and, if it has a subdomain, its domain (SUBDOMAIN.NAMESPACE.svc.CLUSTERDOMAIN).
-// A hostname that is too long is cut to 63 characters. An error means that the spec holds no valid name.
+// Hostname returns the Pod's hostname and, if it has a subdomain, its domain (SUBDOMAIN.NAMESPACE.svc.CLUSTERDOMAIN). A
+// longer hostname is truncated to 63 characters. It returns an error if the spec has no valid name.
 func Hostname(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err error) {
 	if override := pod.Spec.HostnameOverride; override != nil {
 		if errs := validation.IsDNS1123Subdomain(*override); len(errs) > 0 {
@@ -47,27 +47,27 @@ func Hostname(pod *corev1.Pod, clusterDomain string) (hostname, domain string, e
 	return name, domain, nil
 }
 
-// truncate shortens a hostname to what a label may hold; a label does not end in "-" or ".".
+// truncate shortens a hostname to the length of a DNS label, which does not end in "-" or ".".
 func truncate(name string) (string, error) {
 	if len(name) <= maxHostname {
 		return name, nil
 	}
 	short := strings.TrimRight(name[:maxHostname], "-.")
 	if short == "" {
-		return "", fmt.Errorf("shorten hostname %q to %d characters: nothing is left", name, maxHostname)
+		return "", fmt.Errorf("shorten hostname %q to %d characters: the result is empty", name, maxHostname)
 	}
 	return short, nil
 }
 
-// KernelHostname returns the name that the Pod's UTS namespace gets: the hostname, or with spec.setHostnameAsFQDN
-// the whole name. An error means that the whole name is longer than the kernel takes.
+// KernelHostname returns the hostname of the Pod's UTS namespace: the hostname, or the fully qualified name if
+// spec.setHostnameAsFQDN is set. It returns an error if that name is too long for the kernel.
 func KernelHostname(pod *corev1.Pod, hostname, domain string) (string, error) {
 	if pod.Spec.SetHostnameAsFQDN == nil || !*pod.Spec.SetHostnameAsFQDN || domain == "" {
 		return hostname, nil
 	}
 	whole := hostname + "." + domain
 	if len(whole) > maxKernelHostname {
-		return "", fmt.Errorf("set hostname %q as spec.setHostnameAsFQDN asks: it has %d characters, %d are the most",
+		return "", fmt.Errorf("set hostname %q as spec.setHostnameAsFQDN asks: it has %d characters, the maximum is %d",
 			whole, len(whole), maxKernelHostname)
 	}
 	return whole, nil

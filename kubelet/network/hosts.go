@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HostsPath is where containers see their hosts file.
+// HostsPath is the path of the hosts file in containers.
 const HostsPath = "/etc/hosts"
 
-// HostsFile returns the hosts file of a Pod with a network of its own.
+// HostsFile returns the hosts file of a Pod with its own network.
 func HostsFile(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file.\n")
@@ -38,7 +38,7 @@ func HostsFile(pod *corev1.Pod, ips []string, hostname, domain string) []byte {
 	return b.Bytes()
 }
 
-// HostNetworkHostsFile returns the hosts file of a Pod on the host's network: the node's own, with the Pod's aliases.
+// HostNetworkHostsFile returns the hosts file of a Pod on the host's network: the node's file with the Pod's aliases.
 func HostNetworkHostsFile(pod *corev1.Pod, nodeHosts []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file (host network).\n")
@@ -57,8 +57,8 @@ func writeAliases(b *bytes.Buffer, aliases []corev1.HostAlias) {
 	}
 }
 
-// WriteHosts writes a Pod's hosts file, mode 0644 whatever the umask. It is written in place, and only if it differs:
-// containers that run have this very file mounted, so it may not be replaced by another one.
+// WriteHosts writes a Pod's hosts file with mode 0644, whatever the umask. It writes in place and only if the content
+// differs: running containers have this very file mounted, so it must not be replaced.
 func WriteHosts(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil

@@ -1,10 +1,10 @@
 package network
 
-// NetworkPlugin is one more thing that the node's network needs beside the container runtime's own: as long as its
-// Status is an error, the node is not ready.
+// NetworkPlugin is an additional condition for the node's network: while its Status returns an error, the node is not
+// ready.
 type NetworkPlugin interface {
-	// Name tells it from others.
+	// Name identifies the plugin.
 	Name() string
-	// Status is nil if Pods can be connected. It must not block.
+	// Status returns nil if the network is ready for Pods. It must not block.
 	Status() error
 }

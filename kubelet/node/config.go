@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The values that stand where Config has none.
+// Defaults of Config.
 const (
 	DefaultMaxPods        = 110
 	DefaultLeaseDuration  = 40 * time.Second
@@ -27,28 +27,29 @@ const (
 
 // Config are the values of a Manager.
 type Config struct {
-	Name     string   // of the Node object
-	Hostname string   // label and address; Name if empty
+	Name     string   // name of the Node object
+	Hostname string   // value of the label and the address; Name if empty
 	IPs      []net.IP // InternalIP addresses, the primary one first
-	Port     int32    // of the node's HTTPS server
+	Port     int32    // port of the node's HTTPS server
 	Version  string   // reported as kubeletVersion
 	Labels   map[string]string
-	Taints   []corev1.Taint // given to a Node that is created here
-	// ProviderID is written into a Node that is created here.
+	Taints   []corev1.Taint // taints of a Node that is created here
+	// ProviderID is set in a Node that is created here.
 	ProviderID string
 	// MaxPods is the capacity for Pods; DefaultMaxPods if zero.
 	MaxPods int64
-	// KubeReserved and SystemReserved are taken off capacity to give allocatable, as are the Thresholds.
+	// KubeReserved, SystemReserved and the Thresholds are subtracted from capacity to compute allocatable.
 	KubeReserved, SystemReserved corev1.ResourceList
-	// Thresholds say when the node is under pressure; DefaultThresholds if nil.
+	// Thresholds define when the node is under pressure; DefaultThresholds if nil.
 	Thresholds *Thresholds
-	// LeaseDuration is how long the lease is good; it is renewed every quarter. DefaultLeaseDuration if zero.
+	// LeaseDuration is the duration of the lease, which is renewed every quarter of it. DefaultLeaseDuration if zero.
 	LeaseDuration time.Duration
 	// ReportInterval is the longest time between two writes of the status. DefaultReportInterval if zero.
 	ReportInterval time.Duration
-	// MaxImages is how many images the status lists, the largest first; DefaultMaxImages if zero, all if negative.
+	// MaxImages is the number of images that the status lists, the largest first; DefaultMaxImages if zero, all if
+	// negative.
 	MaxImages int
-	// NoAttachDetach leaves out the annotation that hands attaching of volumes to the controller.
+	// NoAttachDetach omits the annotation that delegates attaching volumes to the controller.
 	NoAttachDetach bool
 }
 
@@ -56,12 +57,12 @@ type Config struct {
 type Thresholds struct {
 	MemoryAvailable  int64   // bytes
 	DiskAvailable    float64 // fraction of the file system's bytes
-	DiskAvailableCap int64   // bytes; so much free is enough, whatever the fraction says; none if zero
+	DiskAvailableCap int64   // bytes; an upper bound of the amount that DiskAvailable yields; no bound if zero
 	InodesFree       float64 // fraction of its inodes
 	PIDsAvailable    float64 // fraction of the process IDs
 }
 
-// diskFloor is how many bytes of a file system should be free.
+// diskFloor returns the number of bytes of a file system that should be free.
 func (t *Thresholds) diskFloor(capacity int64) int64 {
 	floor := int64(t.DiskAvailable * float64(capacity))
 	if t.DiskAvailableCap > 0 {
@@ -70,13 +71,13 @@ func (t *Thresholds) diskFloor(capacity int64) int64 {
 	return floor
 }
 
-// diskPressureMessage say what is too little.
+// diskPressureMessage describes the condition of disk pressure.
 func (t *Thresholds) diskPressureMessage(capacity int64) string {
 	return fmt.Sprintf("less than %d of %d MiB or less than %g%% of the inodes are free, or were within the last %g minutes",
 		t.diskFloor(capacity)>>20, capacity>>20, 100*t.InodesFree, pressureHold.Minutes())
 }
 
-// DefaultThresholds are upstream's hard eviction thresholds. Process IDs have none there either.
+// DefaultThresholds returns upstream's hard eviction thresholds, which include none for process IDs.
 func DefaultThresholds() *Thresholds {
 	return &Thresholds{MemoryAvailable: 100 << 20, DiskAvailable: 0.10, InodesFree: 0.05}
 }
@@ -84,15 +85,15 @@ func DefaultThresholds() *Thresholds {
 func (c *Config) validate() error {
 	switch {
 	case c.Name == "":
-		return errors.New("make node manager: Config.Name is empty")
+		return errors.New("node: Config.Name is empty")
 	case strings.ToLower(c.Name) != c.Name:
-		return fmt.Errorf("make node manager: Config.Name %q: node names are lower case", c.Name)
+		return fmt.Errorf("node: Config.Name %q: node names are lower case", c.Name)
 	case len(c.IPs) == 0:
-		return errors.New("make node manager: Config.IPs is empty: a node needs an address")
+		return errors.New("node: Config.IPs is empty: a node needs an address")
 	case c.MaxPods < 0:
-		return fmt.Errorf("make node manager: Config.MaxPods %d is negative", c.MaxPods)
+		return fmt.Errorf("node: Config.MaxPods %d is negative", c.MaxPods)
 	case c.LeaseDuration < 0 || c.ReportInterval < 0:
-		return errors.New("make node manager: Config.LeaseDuration and Config.ReportEvery must not be negative")
+		return errors.New("node: Config.LeaseDuration and Config.ReportEvery must not be negative")
 	}
 	if c.Hostname == "" {
 		c.Hostname = c.Name
@@ -115,7 +116,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Runtime is what the Manager asks of the container runtime.
+// Runtime is the part of the CRI that the Manager uses.
 type Runtime interface {
 	Version(ctx context.Context, req *runtimeapi.VersionRequest, opts ...grpc.CallOption) (
 		*runtimeapi.VersionResponse, error)
@@ -125,20 +126,21 @@ type Runtime interface {
 		*runtimeapi.ListImagesResponse, error)
 }
 
-// Deps are what a Manager works with. Client, Runtime and Machine are needed; the rest may be nil.
+// Deps are what a Manager works with. Client, Runtime and Machine are required.
 type Deps struct {
 	Client kubernetes.Interface
-	// LeaseClient renews the lease. It should have a connection of its own, so that a busy Client cannot make the
-	// node look dead; Client is used if it is nil.
+	// LeaseClient renews the lease. It should have its own connection, so that a busy Client cannot make the node look
+	// dead; nil means Client.
 	LeaseClient kubernetes.Interface
 	Runtime     Runtime
 	Machine     Machine
-	// OnNode is told of every new state of the Node object that the API server sends. It must not block, and must
-	// not change the object.
+	// OnNode is called with every new state of the Node object from the API server. It must not block and must not
+	// modify the object.
 	OnNode func(*corev1.Node)
-	// OnRuntime is told of every answer of the runtime about its state. It must not block.
+	// OnRuntime is called with every status of the runtime. It must not block.
 	OnRuntime func(*runtimeapi.StatusResponse)
-	// OnImages is told of every list of the runtime's images, and when it was asked for. It must not change the images.
+	// OnImages is called with every list of the runtime's images and the time when it was requested. It must not modify
+	// the images.
 	OnImages func(images []*runtimeapi.Image, listedAt time.Time)
 	Recorder record.EventRecorder
 	Clock    clock.Clock
@@ -147,7 +149,7 @@ type Deps struct {
 
 func (d *Deps) validate() error {
 	if d.Client == nil || d.Runtime == nil || d.Machine == nil {
-		return errors.New("make node manager: Deps.Client, Deps.Runtime and Deps.Machine are needed")
+		return errors.New("node: Deps.Client, Deps.Runtime and Deps.Machine are required")
 	}
 	if d.LeaseClient == nil {
 		d.LeaseClient = d.Client

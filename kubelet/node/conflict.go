@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// conflictBackoffMin and conflictBackoffMax bound the waits before a status is put right that somebody else keeps changing.
+	// conflictBackoffMin and conflictBackoffMax bound the wait before the status is corrected again when another client
+	// keeps changing it.
 	conflictBackoffMin = time.Second
 	conflictBackoffMax = time.Minute
-	// conflictsBeforeEvent is how many times a status is put right in a row before that is told.
+	// conflictsBeforeEvent is the number of corrections in a row after which the conflict is reported.
 	conflictsBeforeEvent = 3
 )
 
-// statusConflict keeps the writer from quarrelling. What others change in the status is put right at once; but if they change
-// it again and again, as a second node agent of the same name does, two writers that answer each other's events would
-// keep the API server busy with nothing else.
+// statusConflict limits how often the status is corrected. A change by another client is corrected at once; but if it
+// keeps changing the status, as a second kubelet with the same node name does, two writers that react to each other's
+// writes would overload the API server.
 type statusConflict struct {
-	lastWritten *corev1.NodeStatus // what of the status is ours, as it was last written
-	notBefore   time.Time          // nothing is put right before
+	lastWritten *corev1.NodeStatus // the kubelet's own part of the status as last written
+	notBefore   time.Time          // no correction before this time
 	backoff     time.Duration
-	count       int // of corrections in a row
+	count       int // number of corrections in a row
 }
 
-// delay tells for how long a write has to wait. Only corrections wait: of a status that others changed although nothing
-// has changed here since it was last written.
+// delay returns how long a write must wait. Only corrections wait: writes of a status that another client changed
+// although nothing has changed on this node since it was last written.
 func (c *statusConflict) delay(ours *corev1.NodeStatus, now time.Time) time.Duration {
 	if c.lastWritten == nil || !equality.Semantic.DeepEqual(c.lastWritten, ours) {
 		return 0
@@ -40,7 +41,7 @@ func (c *statusConflict) delay(ours *corev1.NodeStatus, now time.Time) time.Dura
 	return max(0, c.notBefore.Sub(now))
 }
 
-// record notes a write, and reports whether it is the one after which it has to be told that there is another writer.
+// record records a write and reports whether the conflict must be reported now.
 func (c *statusConflict) record(ours *corev1.NodeStatus, now time.Time) (report bool) {
 	correction := c.lastWritten != nil && equality.Semantic.DeepEqual(c.lastWritten, ours)
 	c.lastWritten = ours
@@ -56,19 +57,19 @@ func (c *statusConflict) record(ours *corev1.NodeStatus, now time.Time) (report 
 	return c.count == conflictsBeforeEvent
 }
 
-// reportConflict says that somebody else writes this node's status, and in which of its fields.
+// reportConflict logs and records an event that another client keeps changing the node's status, and which fields.
 func (m *Manager) reportConflict(found, ours *corev1.NodeStatus) {
 	fields := differingFields(found, ours)
-	m.deps.Logger.Warn("somebody else keeps changing the node's status: is there a second kubelet of this name?",
+	m.deps.Logger.Warn("another client keeps changing the node's status; check for a second kubelet with this name",
 		"node", m.config.Name, "fields", fields, "retry", conflictBackoffMax)
 	if m.deps.Recorder != nil {
 		m.deps.Recorder.Eventf(Reference(m.config.Name), corev1.EventTypeWarning, "NodeStatusContested",
-			"Somebody else keeps changing the status of node %s (%s). If two kubelets run under this name, end one of them or give it another name (--node-name)",
+			"Another client keeps changing the status of node %s (%s). If two kubelets run with this name, stop one of them or rename it (--node-name)",
 			m.config.Name, strings.Join(fields, ", "))
 	}
 }
 
-// differingFields names the fields of two statuses that are not the same, but for the heartbeats.
+// differingFields returns the names of the fields that differ between two statuses, heartbeats aside.
 func differingFields(a, b *corev1.NodeStatus) []string {
 	var fields [2]map[string]any
 	for i, status := range []*corev1.NodeStatus{normalized(a), normalized(b)} {

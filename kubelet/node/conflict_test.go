@@ -15,8 +15,8 @@ import (
 // A second node agent of the same name answers each write with one of its own. The two do not keep the API server busy,
 // people are told, and once the other one is gone the status is right again.
 func TestTwoOfOneName(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		nodes := b.client.CoreV1().Nodes()
+	run(t, nil, func(t *testing.T, f *fixture) {
+		nodes := f.client.CoreV1().Nodes()
 		stream, err := nodes.Watch(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		rival, end := context.WithCancel(t.Context())
@@ -42,16 +42,16 @@ func TestTwoOfOneName(t *testing.T) {
 				}
 			}
 		}()
-		b.SetNotReady("test", context.Canceled) // a write of ours begins it
+		f.SetNotReady("test", context.Canceled) // a write of ours begins it
 		synctest.Wait()
-		b.SetNotReady("test", nil)
+		f.SetNotReady("test", nil)
 		time.Sleep(30 * time.Minute)
 		end()
 		answers := <-done
 		require.Greater(t, answers, 20, "nobody gives in")
 		require.Less(t, answers, 50, "but nobody hurries either")
 		var unchanged []string
-		for _, event := range b.events() {
+		for _, event := range f.events() {
 			if strings.Contains(event, "NodeStatusContested") {
 				unchanged = append(unchanged, event)
 			}
@@ -59,9 +59,9 @@ func TestTwoOfOneName(t *testing.T) {
 		require.Len(t, unchanged, 1)
 		require.Contains(t, unchanged[0], "(addresses)")
 		time.Sleep(time.Minute + time.Second)
-		require.Equal(t, "10.0.0.1", b.get(t).Status.Addresses[0].Address)
+		require.Equal(t, "10.0.0.1", f.get(t).Status.Addresses[0].Address)
 
 		// What is new here is written at once, whoever quarrels.
-		require.NoError(t, b.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"v"}))
+		require.NoError(t, f.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"v"}))
 	})
 }

@@ -1,5 +1,5 @@
-// Package node keeps the Node object of this machine: registered, its status true, its lease renewed.
+// Package node manages the Node object of this machine: it registers it, reports its status and renews its lease.
 //
-// The status is computed when something changes and written when it differs from what the API server has; a slow
-// repetition proves that the node agent lives on. The lease is the heartbeat, and has a client of its own.
+// The status is computed when something changes and written when it differs from that of the API server; a slow
+// periodic write shows that the kubelet is alive. The lease is the heartbeat and has its own client.
 package node

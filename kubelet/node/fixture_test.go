@@ -64,44 +64,44 @@ type fakeRuntime struct {
 	asked   int // for its status
 }
 
-func (f *fakeRuntime) set(change func(*fakeRuntime)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change(f)
+func (r *fakeRuntime) set(change func(*fakeRuntime)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r)
 }
 
-func (f *fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (
+func (r *fakeRuntime) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (
 	*runtimeapi.VersionResponse, error,
 ) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, f.away
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, r.away
 }
 
-func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (
+func (r *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (
 	*runtimeapi.StatusResponse, error,
 ) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.asked++
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true},
-			{Type: runtimeapi.NetworkReady, Status: f.network, Reason: "NoCNI", Message: "no config"},
+			{Type: runtimeapi.NetworkReady, Status: r.network, Reason: "NoCNI", Message: "no config"},
 		}},
 		RuntimeHandlers: []*runtimeapi.RuntimeHandler{
 			{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}}, {Name: ""},
 		},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
-	}, f.away
+	}, r.away
 }
 
-func (f *fakeRuntime) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
+func (r *fakeRuntime) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (
 	*runtimeapi.ListImagesResponse, error,
 ) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return &runtimeapi.ListImagesResponse{Images: f.images}, f.away
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.ListImagesResponse{Images: r.images}, r.away
 }
 
 type fixture struct {
@@ -118,39 +118,39 @@ type fixture struct {
 func run(t *testing.T, prepare func(*fixture), test func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &fixture{
+		f := &fixture{
 			client: fake.NewClientset(), machine: newMachine(), runtime: &fakeRuntime{network: true},
 			recorder: record.NewFakeRecorder(100),
 		}
 		if prepare != nil {
-			prepare(b)
+			prepare(f)
 		}
 		var err error
-		b.Manager, err = node.New(node.Deps{Client: b.client, Runtime: b.runtime, Machine: b.machine, Recorder: b.recorder}, node.Config{
+		f.Manager, err = node.New(node.Deps{Client: f.client, Runtime: f.runtime, Machine: f.machine, Recorder: f.recorder}, node.Config{
 			Name: "n1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, Port: 10250, Version: "v1.36.3+berth.1",
-			Thresholds: b.thresholds,
+			Thresholds: f.thresholds,
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- b.Start(ctx) }()
+		go func() { done <- f.Start(ctx) }()
 		synctest.Wait()
-		test(t, b)
+		test(t, f)
 		cancel()
 		require.NoError(t, <-done)
 	})
 }
 
-func (b *fixture) get(t *testing.T) *corev1.Node {
+func (f *fixture) get(t *testing.T) *corev1.Node {
 	t.Helper()
-	n, err := b.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	n, err := f.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	require.NoError(t, err)
 	return n
 }
 
-func (b *fixture) condition(t *testing.T, kind corev1.NodeConditionType) corev1.NodeCondition {
+func (f *fixture) condition(t *testing.T, kind corev1.NodeConditionType) corev1.NodeCondition {
 	t.Helper()
-	for _, c := range b.get(t).Status.Conditions {
+	for _, c := range f.get(t).Status.Conditions {
 		if c.Type == kind {
 			return c
 		}
@@ -160,9 +160,9 @@ func (b *fixture) condition(t *testing.T, kind corev1.NodeConditionType) corev1.
 }
 
 // writes counts how often the Node was created or patched.
-func (b *fixture) writes() int {
+func (f *fixture) writes() int {
 	n := 0
-	for _, action := range b.client.Actions() {
+	for _, action := range f.client.Actions() {
 		if action.GetResource().Resource == "nodes" && (action.GetVerb() == "create" || action.GetVerb() == "patch") {
 			n++
 		}
@@ -170,11 +170,11 @@ func (b *fixture) writes() int {
 	return n
 }
 
-func (b *fixture) events() []string {
+func (f *fixture) events() []string {
 	var list []string
 	for {
 		select {
-		case e := <-b.recorder.Events:
+		case e := <-f.recorder.Events:
 			list = append(list, e)
 		default:
 			return list

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MachineInfo are what does not change while the machine runs.
+// MachineInfo are the properties of the machine that do not change while it runs.
 type MachineInfo struct {
 	Cores     int
 	Memory    int64           // bytes
 	Swap      int64           // bytes
-	HugePages map[int64]int64 // page size in bytes -> bytes set aside for pages of this size
+	HugePages map[int64]int64 // page size in bytes -> bytes reserved for pages of this size
 
 	MachineID, SystemUUID, BootID string
 	Kernel, OSImage               string
 }
 
-// Usage is what is used and free now.
+// Usage is the current usage of the machine.
 type Usage struct {
 	MemoryAvailable           int64 // bytes
-	DiskCapacity, DiskFree    int64 // bytes of the file system of the node agent's data
+	DiskCapacity, DiskFree    int64 // bytes of the file system of the kubelet's data
 	InodeCapacity, InodesFree int64
 	PIDCapacity, PIDs         int64
 }
 
-// Machine tells about the machine.
+// Machine reads the machine's properties and usage.
 type Machine interface {
 	Info() (MachineInfo, error)
 	Usage() (Usage, error)
@@ -47,11 +47,11 @@ type LinuxMachine struct {
 
 var _ Machine = (*LinuxMachine)(nil)
 
-// NewLinuxMachine makes a LinuxMachine. root is "/" but in tests; data is a directory on the file system whose size
-// counts as the node's ephemeral storage.
+// NewLinuxMachine returns a LinuxMachine. root is "/" except in tests; data is a directory on the file system whose
+// size is the node's ephemeral storage.
 func NewLinuxMachine(root, data string) *LinuxMachine { return &LinuxMachine{root: root, data: data} }
 
-// Facts implements Machine. Identities that the machine does not have are left empty.
+// Info implements Machine. Identities that the machine does not have are empty.
 func (m *LinuxMachine) Info() (MachineInfo, error) {
 	meminfo, err := m.meminfo()
 	if err != nil {
@@ -105,7 +105,7 @@ func (m *LinuxMachine) Usage() (Usage, error) {
 	return u, nil
 }
 
-// statfs looks at the file system that the directory is on, or will be on once it is made.
+// statfs measures the file system of the directory, or of its closest existing parent.
 func statfs(dir string) (fs unix.Statfs_t, err error) {
 	for at := dir; ; at = filepath.Dir(at) {
 		err := unix.Statfs(at, &fs)
@@ -118,7 +118,7 @@ func statfs(dir string) (fs unix.Statfs_t, err error) {
 	}
 }
 
-// readText reads a small file and trims it; what cannot be read is empty.
+// readText returns the trimmed content of a small file, or "" if it cannot be read.
 func (m *LinuxMachine) readText(path string) string {
 	data, err := os.ReadFile(filepath.Join(m.root, path))
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *LinuxMachine) readText(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// meminfo reads /proc/meminfo, in bytes.
+// meminfo parses /proc/meminfo; the values are in bytes.
 func (m *LinuxMachine) meminfo() (map[string]int64, error) {
 	path := filepath.Join(m.root, "proc/meminfo")
 	data, err := os.ReadFile(path)
@@ -151,7 +151,7 @@ func (m *LinuxMachine) meminfo() (map[string]int64, error) {
 	return values, nil
 }
 
-// hugePages reads how many huge pages of each size are set aside.
+// hugePages returns the bytes reserved for huge pages of each size.
 func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 	dir := filepath.Join(m.root, "sys/kernel/mm/hugepages")
 	entries, err := os.ReadDir(dir)
@@ -176,7 +176,7 @@ func (m *LinuxMachine) hugePages() (map[int64]int64, error) {
 	return pages, nil
 }
 
-// osImage is PRETTY_NAME of os-release.
+// osImage returns PRETTY_NAME of os-release.
 func (m *LinuxMachine) osImage() string {
 	for _, path := range []string{"etc/os-release", "usr/lib/os-release"} {
 		lines := bufio.NewScanner(strings.NewReader(m.readText(path)))

@@ -16,45 +16,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
-	// usageInterval is how often memory, disk and process IDs are looked at: the kernel has no event for them that
-	// works everywhere.
+	// usageInterval is how often memory, disk and process IDs are measured: the kernel has no event for them that works
+	// everywhere.
 	usageInterval = 10 * time.Second
-	// runtimeInterval is how often the runtime is asked for its state while all is well: CRI has no event for its
-	// network becoming ready or not.
+	// runtimeInterval is how often the status of a healthy runtime is read: the CRI has no event for changes of its
+	// network condition.
 	runtimeInterval = 30 * time.Second
-	// imagesInterval is the net under ImagesChanged.
+	// imagesInterval is how often the images are listed without a call of ImagesChanged.
 	imagesInterval = 5 * time.Minute
-	// runtimeGrace is how long the runtime may be away (a restart of containerd) before the node is not ready.
+	// runtimeGrace is how long the runtime may be unreachable (a restart of containerd) before the node is not ready.
 	runtimeGrace = 30 * time.Second
-	// pressureHold is how long a pressure condition outlives its cause, so that it does not flap.
+	// pressureHold is how long a pressure condition outlasts its cause, so that it does not flap.
 	pressureHold = 5 * time.Minute
-	// callTimeout bounds one question to the runtime.
+	// callTimeout bounds one call of the runtime.
 	callTimeout = 10 * time.Second
-	// retryMin and retryMax bound the waits before something that failed is tried again.
+	// retryMin and retryMax bound the wait before a retry.
 	retryMin = 100 * time.Millisecond
 	retryMax = 5 * time.Second
 )
 
-// errNodeDeleted says that the Node object was deleted.
+// errNodeDeleted means that the Node object was deleted.
 var errNodeDeleted = errors.New("the node object was deleted")
 
-// Manager keeps the Node object. It is safe for concurrent use.
+// Manager manages the Node object. It is safe for concurrent use.
 type Manager struct {
 	config     Config
 	deps       Deps
-	wake       chan struct{} // has a value when there may be something to write
+	wake       wakeup.Signal // set when there may be something to write
 	registered chan struct{} // closed when the Node exists
 
-	// The writer's own, not shared.
+	// The fields below are used by the goroutine of the status writer only.
 	seen           observed
-	runtimeSeen    time.Time // when the runtime last answered; zero: never
+	runtimeSeen    time.Time // time of the runtime's last response; zero: none yet
 	runtimeErr     error
 	nextRuntime    time.Time
 	nextImages     time.Time
-	lastPressure   [3]time.Time // memory, disk, pid: when the pressure was last there
+	lastPressure   [3]time.Time // memory, disk, pid: when the pressure was last observed
 	reported       time.Time    // when the status was last written
 	retry          time.Duration
 	rebootReported bool
@@ -62,21 +64,21 @@ type Manager struct {
 
 	mu              sync.Mutex // guards all below
 	node            *corev1.Node
-	deleted         bool // node was deleted in the API server
-	cordoned        bool // as was last told
+	deleted         bool // the Node was deleted in the API server
+	cordoned        bool // as in the last event
 	ips             []net.IP
 	runtimeStale    bool
 	imagesStale     bool
 	notReadyReasons map[string]error // by key, see SetNotReady
 	volumes         []corev1.UniqueVolumeName
-	volumesGen      int64 // counts SetVolumesInUse; 0: never called
+	volumesGen      int64 // number of SetVolumesInUse calls
 	writtenGen      int64
-	written         chan struct{} // closed and replaced when writtenGen grows
+	written         wakeup.Broadcast // notified when writtenGen grows
 	capacity        corev1.ResourceList
 	allocatable     corev1.ResourceList
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
 	if err := errors.Join(config.validate(), deps.validate()); err != nil {
 		return nil, err
@@ -85,16 +87,15 @@ func New(deps Deps, config Config) (*Manager, error) {
 		config:          config,
 		deps:            deps,
 		ips:             config.IPs,
-		wake:            make(chan struct{}, 1),
+		wake:            wakeup.NewSignal(),
 		registered:      make(chan struct{}),
 		runtimeStale:    true,
 		imagesStale:     true,
 		notReadyReasons: make(map[string]error),
-		written:         make(chan struct{}),
 	}, nil
 }
 
-// Start registers the Node and keeps it until ctx ends. It is called once.
+// Start registers the Node and manages it until ctx ends. It must be called once.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.deps.Recorder != nil {
 		m.deps.Recorder.Event(Reference(m.config.Name), corev1.EventTypeNormal, "Starting", "Starting kubelet.")
@@ -113,62 +114,61 @@ func (m *Manager) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Registered is closed when the Node object exists in the API server.
+// Registered returns a channel that is closed when the Node object exists in the API server.
 func (m *Manager) Registered() <-chan struct{} { return m.registered }
 
-// Node is the newest state of the Node object that the API server told, nil before registration. It must not be
-// changed.
+// Node returns the newest known state of the Node object, nil before registration. The caller must not modify it.
 func (m *Manager) Node() *corev1.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.node
 }
 
-// Resources are what the node has and what of it Pods may take. They are read from the machine at the first call
-// and need no API server. The lists must not be changed.
+// Resources returns the node's capacity and what Pods may use of it. The first call reads them from the machine; no API
+// server is needed. The caller must not modify the lists.
 func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.capacity == nil {
 		info, err := m.deps.Machine.Info()
 		if err != nil {
-			return nil, nil, fmt.Errorf("read the machine's resources: %w", err)
+			return nil, nil, fmt.Errorf("read machine resources: %w", err)
 		}
 		usage, err := m.deps.Machine.Usage()
 		if err != nil {
-			return nil, nil, fmt.Errorf("read the machine's resources: %w", err)
+			return nil, nil, fmt.Errorf("read machine resources: %w", err)
 		}
 		m.capacity, m.allocatable = nodeResources(&m.config, info, usage)
 	}
 	return m.capacity, m.allocatable, nil
 }
 
-// RuntimeChanged says that the runtime was connected to or lost, or that its network changed: it is asked anew.
+// RuntimeChanged must be called when the runtime was connected or lost, or its network changed. The Manager then reads
+// the runtime's status.
 func (m *Manager) RuntimeChanged() {
 	m.mu.Lock()
 	m.runtimeStale = true
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 }
 
-// ImagesChanged says that an image was pulled or removed.
+// ImagesChanged must be called when an image was pulled or removed.
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()
 	m.imagesStale = true
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 }
 
-// SetIPs says that the node has other addresses, the primary one first.
+// SetIPs sets the node's addresses, the primary one first.
 func (m *Manager) SetIPs(ips []net.IP) {
 	m.mu.Lock()
 	m.ips = ips
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 }
 
-// SetNotReady makes the node not ready for a reason of the caller's, named by key, until it is called with nil for
-// the same key.
+// SetNotReady makes the node not ready for a reason identified by key, until it is called with nil for the same key.
 func (m *Manager) SetNotReady(key string, reason error) {
 	m.mu.Lock()
 	if reason == nil {
@@ -177,12 +177,12 @@ func (m *Manager) SetNotReady(key string, reason error) {
 		m.notReadyReasons[key] = reason
 	}
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 }
 
-// SetVolumesInUse says which attachable volumes are in use on the node and returns when the API server knows, or
-// when ctx ends. A volume must be known as in use before it is used, and until after it is released; only then can
-// the attach/detach controller not take it away. Until the first call the Node's own list stands.
+// SetVolumesInUse sets the attachable volumes in use on the node and returns when the API server has stored them, or
+// when ctx ends. A volume must be reported as in use before it is used and until after it is released: only then the
+// attach/detach controller does not detach it too early. Until the first call the Node's own list is kept.
 func (m *Manager) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVolumeName) error {
 	m.mu.Lock()
 	m.volumes = slices.Clone(volumes)
@@ -190,10 +190,11 @@ func (m *Manager) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVo
 	m.volumesGen++
 	gen := m.volumesGen
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 	for {
+		written := m.written.Changed()
 		m.mu.Lock()
-		done, written := m.writtenGen >= gen, m.written
+		done := m.writtenGen >= gen
 		m.mu.Unlock()
 		if done {
 			return nil
@@ -206,20 +207,12 @@ func (m *Manager) SetVolumesInUse(ctx context.Context, volumes []corev1.UniqueVo
 	}
 }
 
-// poke wakes the writer.
-func (m *Manager) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Reference is the Node as events of its node agent name it: its name stands for the UID.
+// Reference returns a reference to the Node as events of its kubelet use it: the name stands for the UID.
 func Reference(name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(name)}
 }
 
-// write brings the Node's status up to date each time it is woken, and when its timer says so.
+// write updates the Node's status on each wake-up and when its timer fires.
 func (m *Manager) write(ctx context.Context) error {
 	timer := m.deps.Clock.NewTimer(0)
 	defer timer.Stop()
@@ -227,7 +220,7 @@ func (m *Manager) write(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.wake:
+		case <-m.wake.C():
 		case <-timer.C():
 		}
 		resetTimer(timer, m.sync(ctx))
@@ -244,7 +237,7 @@ func resetTimer(timer clock.Timer, d time.Duration) {
 	timer.Reset(d)
 }
 
-// sync computes the status, writes it if need be, and tells after what time to come again unasked.
+// sync computes the status, writes it if needed, and returns the time until the next sync.
 func (m *Manager) sync(ctx context.Context) time.Duration {
 	gen, err := m.observe(ctx)
 	var delay time.Duration
@@ -253,14 +246,14 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 	}
 	switch {
 	case errors.Is(err, errNodeDeleted) || apierrors.IsNotFound(err):
-		m.deps.Logger.Warn("the Node object is gone: registering again", "node", m.config.Name)
+		m.deps.Logger.Warn("Node object was deleted; registering it again", "node", m.config.Name)
 		err = m.tryRegister(ctx)
 	case err != nil && ctx.Err() == nil:
-		// What we believe of the Node may be the cause; the next try starts from what the API server has.
+		// The known state of the Node may be the cause; the next attempt starts from that of the API server.
 		m.rereadNode(ctx)
 	}
 	if err != nil {
-		m.deps.Logger.Warn("node status not written", "node", m.config.Name, "error", err)
+		m.deps.Logger.Warn("failed to write node status; retrying", "node", m.config.Name, "error", err)
 		return m.backoff()
 	}
 	if m.runtimeErr != nil || len(m.seen.notReady) > 0 {
@@ -273,13 +266,13 @@ func (m *Manager) sync(ctx context.Context) time.Duration {
 	return usageInterval
 }
 
-// backoff doubles the wait before the next try.
+// backoff doubles and returns the wait before the next retry.
 func (m *Manager) backoff() time.Duration {
 	m.retry = min(max(m.retry*2, retryMin), retryMax)
 	return m.retry
 }
 
-// observe reads what is stale of the runtime and the machine. It returns the generation of volumes that went in.
+// observe reads what is stale of the runtime and the machine. It returns the generation of volumes that it used.
 func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	now := m.deps.Clock.Now()
 	m.mu.Lock()
@@ -293,11 +286,11 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 
 	if m.seen.info.Cores == 0 {
 		if m.seen.info, err = m.deps.Machine.Info(); err != nil {
-			return gen, fmt.Errorf("read the machine's facts: %w", err)
+			return gen, fmt.Errorf("read machine properties: %w", err)
 		}
 	}
 	if m.seen.usage, err = m.deps.Machine.Usage(); err != nil {
-		return gen, fmt.Errorf("read the machine's usage: %w", err)
+		return gen, fmt.Errorf("read machine usage: %w", err)
 	}
 	m.seen.pressure = m.holdPressure(pressureOf(m.config.Thresholds, m.seen.usage), now)
 	if runtimeDue {
@@ -310,12 +303,12 @@ func (m *Manager) observe(ctx context.Context) (gen int64, err error) {
 	}
 	m.seen.notReady = m.notReady(reasons, now)
 	if runtimeDue && (m.runtimeErr != nil || len(m.seen.notReady) > 0) {
-		m.nextRuntime = now.Add(retryMin) // the timer asks again, at its backoff; not each event that comes meanwhile
+		m.nextRuntime = now.Add(retryMin) // the timer retries with backoff; events in between do not
 	}
 	return gen, nil
 }
 
-// holdPressure keeps a pressure up for a while after it has gone.
+// holdPressure keeps a pressure for a while after its cause is gone.
 func (m *Manager) holdPressure(p pressure, now time.Time) pressure {
 	for i, set := range []*bool{&p.memory, &p.disk, &p.pid} {
 		if *set {
@@ -327,19 +320,19 @@ func (m *Manager) holdPressure(p pressure, now time.Time) pressure {
 	return p
 }
 
-// refreshRuntime asks for state and version. The answers of before stand while the runtime is away.
+// refreshRuntime reads the runtime's status and version. The previous ones are kept while it is unreachable.
 func (m *Manager) refreshRuntime(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	status, err := m.deps.Runtime.Status(ctx, statusRequest)
 	var version *runtimeapi.VersionResponse
 	if err == nil {
-		// It may have been restarted as another version.
+		// It may have been restarted with another version.
 		version, err = m.deps.Runtime.Version(ctx, versionRequest)
 	}
 	m.runtimeErr = err
 	if err != nil {
-		m.deps.Logger.Warn("ask the container runtime for its state", "error", err)
+		m.deps.Logger.Warn("failed to read status of container runtime", "error", err)
 		return
 	}
 	m.seen.runtime, m.seen.version = status, version
@@ -347,13 +340,14 @@ func (m *Manager) refreshRuntime(ctx context.Context) {
 	m.deps.OnRuntime(status)
 }
 
+// refreshImages lists the runtime's images.
 func (m *Manager) refreshImages(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	listedAt := m.deps.Clock.Now()
 	response, err := m.deps.Runtime.ListImages(ctx, imagesRequest)
 	if err != nil {
-		m.deps.Logger.Warn("list images for the node status", "error", err)
+		m.deps.Logger.Warn("failed to list images for node status", "error", err)
 		return
 	}
 	m.deps.OnImages(response.Images, listedAt)
@@ -363,7 +357,7 @@ func (m *Manager) refreshImages(ctx context.Context) {
 	}
 }
 
-// notReady tells all that keeps the node from being ready.
+// notReady returns all reasons for which the node is not ready.
 func (m *Manager) notReady(reasons map[string]error, now time.Time) []string {
 	var list []string
 	switch {

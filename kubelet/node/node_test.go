@@ -26,12 +26,12 @@ import (
 )
 
 func TestRegistersReadyAtOnce(t *testing.T) {
-	run(t, func(b *fixture) {
-		b.runtime.images = []*runtimeapi.Image{
+	run(t, func(f *fixture) {
+		f.runtime.images = []*runtimeapi.Image{
 			{Id: "s", RepoTags: []string{"small:1"}, Size: 1}, {Id: "b", RepoTags: []string{"big:1"}, Size: 9}, {Id: "none"},
 		}
-	}, func(t *testing.T, b *fixture) {
-		n := b.get(t)
+	}, func(t *testing.T, f *fixture) {
+		n := f.get(t)
 		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "linux", n.Labels[corev1.LabelOSStable])
 		require.Equal(t, "linux", n.Labels["beta.kubernetes.io/os"])
@@ -57,147 +57,147 @@ func TestRegistersReadyAtOnce(t *testing.T) {
 			require.Zero(t, capacity.Cmp(resource.MustParse(want[0])), "%s capacity %s", name, capacity.String())
 			require.Zero(t, allocatable.Cmp(resource.MustParse(want[1])), "%s allocatable %s", name, allocatable.String())
 		}
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
-		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeDiskPressure).Status)
-		require.Equal(t, 1, b.writes(), "one create does it all")
-		require.Equal(t, []string{"Normal Starting Starting kubelet.", "Normal NodeReady Node n1 status is now: NodeReady"}, b.events())
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeDiskPressure).Status)
+		require.Equal(t, 1, f.writes(), "one create does it all")
+		require.Equal(t, []string{"Normal Starting Starting kubelet.", "Normal NodeReady Node n1 status is now: NodeReady"}, f.events())
 	})
 }
 
 func TestWritesOnlyChangesAndSlowReports(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
+	run(t, nil, func(t *testing.T, f *fixture) {
 		time.Sleep(4 * time.Minute)
-		require.Equal(t, 1, b.writes())
-		before := b.condition(t, corev1.NodeReady)
+		require.Equal(t, 1, f.writes())
+		before := f.condition(t, corev1.NodeReady)
 		time.Sleep(2 * time.Minute)
-		require.Equal(t, 2, b.writes())
-		after := b.condition(t, corev1.NodeReady)
+		require.Equal(t, 2, f.writes())
+		after := f.condition(t, corev1.NodeReady)
 		require.True(t, before.LastHeartbeatTime.Before(&after.LastHeartbeatTime))
 		require.Equal(t, before.LastTransitionTime, after.LastTransitionTime)
 
-		b.runtime.set(func(r *fakeRuntime) { r.images = []*runtimeapi.Image{{Id: "i", RepoTags: []string{"new:1"}}} })
-		b.ImagesChanged()
+		f.runtime.set(func(r *fakeRuntime) { r.images = []*runtimeapi.Image{{Id: "i", RepoTags: []string{"new:1"}}} })
+		f.ImagesChanged()
 		synctest.Wait()
-		require.Equal(t, "new:1", b.get(t).Status.Images[0].Names[0])
+		require.Equal(t, "new:1", f.get(t).Status.Images[0].Names[0])
 	})
 }
 
 func TestNetworkNotReady(t *testing.T) {
-	run(t, func(b *fixture) { b.runtime.network = false }, func(t *testing.T, b *fixture) {
-		ready := b.condition(t, corev1.NodeReady)
+	run(t, func(f *fixture) { f.runtime.network = false }, func(t *testing.T, f *fixture) {
+		ready := f.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Equal(t, "container runtime network not ready: NetworkReady=false reason:NoCNI message:no config", ready.Message)
 		// While not ready, the runtime is asked often, since nothing tells when its network comes up.
 		time.Sleep(700 * time.Millisecond)
-		b.runtime.set(func(r *fakeRuntime) { r.network = true })
+		f.runtime.set(func(r *fakeRuntime) { r.network = true })
 		time.Sleep(time.Second)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
-		require.Contains(t, b.events(), "Normal NodeReady Node n1 status is now: NodeReady")
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
+		require.Contains(t, f.events(), "Normal NodeReady Node n1 status is now: NodeReady")
 	})
 }
 
 func TestRuntimeAwayHasGrace(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		b.runtime.set(func(r *fakeRuntime) { r.away = errors.New("no socket") })
-		b.RuntimeChanged()
+	run(t, nil, func(t *testing.T, f *fixture) {
+		f.runtime.set(func(r *fakeRuntime) { r.away = errors.New("no socket") })
+		f.RuntimeChanged()
 		time.Sleep(20 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 		time.Sleep(20 * time.Second)
-		ready := b.condition(t, corev1.NodeReady)
+		ready := f.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Equal(t, "container runtime is down", ready.Message)
-		require.Contains(t, b.events(), "Normal NodeNotReady Node n1 status is now: NodeNotReady")
-		require.Equal(t, "containerd://2.4.2", b.get(t).Status.NodeInfo.ContainerRuntimeVersion)
-		b.runtime.set(func(r *fakeRuntime) { r.away = nil })
-		b.RuntimeChanged()
+		require.Contains(t, f.events(), "Normal NodeNotReady Node n1 status is now: NodeNotReady")
+		require.Equal(t, "containerd://2.4.2", f.get(t).Status.NodeInfo.ContainerRuntimeVersion)
+		f.runtime.set(func(r *fakeRuntime) { r.away = nil })
+		f.RuntimeChanged()
 		synctest.Wait()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 // Whatever else happens to the node, a runtime that is away is asked at the pace of the backoff.
 func TestRuntimeAwayIsAskedSlowly(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		b.runtime.set(func(r *fakeRuntime) { r.away, r.asked = errors.New("no socket"), 0 })
-		b.RuntimeChanged()
+	run(t, nil, func(t *testing.T, f *fixture) {
+		f.runtime.set(func(r *fakeRuntime) { r.away, r.asked = errors.New("no socket"), 0 })
+		f.RuntimeChanged()
 		for range 1000 {
 			time.Sleep(10 * time.Millisecond)
-			b.SetNotReady("test", nil)
+			f.SetNotReady("test", nil)
 		}
-		b.runtime.set(func(r *fakeRuntime) { require.Less(t, r.asked, 101, "10 s of events") })
+		f.runtime.set(func(r *fakeRuntime) { require.Less(t, r.asked, 101, "10 s of events") })
 	})
 }
 
 func TestRuntimeDownAtStart(t *testing.T) {
-	run(t, func(b *fixture) { b.runtime.away = errors.New("no socket") }, func(t *testing.T, b *fixture) {
-		ready := b.condition(t, corev1.NodeReady)
+	run(t, func(f *fixture) { f.runtime.away = errors.New("no socket") }, func(t *testing.T, f *fixture) {
+		ready := f.condition(t, corev1.NodeReady)
 		require.Equal(t, corev1.ConditionFalse, ready.Status)
 		require.Contains(t, ready.Message, "container runtime is down")
-		b.runtime.set(func(r *fakeRuntime) { r.away = nil })
-		b.RuntimeChanged()
+		f.runtime.set(func(r *fakeRuntime) { r.away = nil })
+		f.RuntimeChanged()
 		synctest.Wait()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestReasonsOfOthers(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		b.SetNotReady("shutdown", errors.New("node is shutting down"))
-		b.SetNotReady("pleg", errors.New("events are stale"))
+	run(t, nil, func(t *testing.T, f *fixture) {
+		f.SetNotReady("shutdown", errors.New("node is shutting down"))
+		f.SetNotReady("pleg", errors.New("events are stale"))
 		synctest.Wait()
-		require.Equal(t, "[events are stale, node is shutting down]", b.condition(t, corev1.NodeReady).Message)
-		b.SetNotReady("shutdown", nil)
-		b.SetNotReady("pleg", nil)
+		require.Equal(t, "[events are stale, node is shutting down]", f.condition(t, corev1.NodeReady).Message)
+		f.SetNotReady("shutdown", nil)
+		f.SetNotReady("pleg", nil)
 		synctest.Wait()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestPressure(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		b.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 50<<20, 10 })
+	run(t, nil, func(t *testing.T, f *fixture) {
+		f.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 50<<20, 10 })
 		time.Sleep(11 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeMemoryPressure).Status)
-		require.Equal(t, "KubeletHasDiskPressure", b.condition(t, corev1.NodeDiskPressure).Reason)
-		require.Contains(t, b.events(), "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure")
-		b.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 4<<30, 500 })
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeMemoryPressure).Status)
+		require.Equal(t, "KubeletHasDiskPressure", f.condition(t, corev1.NodeDiskPressure).Reason)
+		require.Contains(t, f.events(), "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure")
+		f.machine.set(func(u *node.Usage) { u.MemoryAvailable, u.InodesFree = 4<<30, 500 })
 		time.Sleep(4 * time.Minute)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeMemoryPressure).Status, "it does not flap")
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeMemoryPressure).Status, "it does not flap")
 		time.Sleep(2 * time.Minute)
-		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeMemoryPressure).Status)
+		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeMemoryPressure).Status)
 	})
 }
 
 func TestEnoughDiskIsEnough(t *testing.T) {
-	atBirth := func(enough int64) func(b *fixture) {
-		return func(b *fixture) {
-			b.thresholds = node.DefaultThresholds()
-			b.thresholds.DiskAvailableCap = enough
-			b.machine.set(func(u *node.Usage) { u.DiskCapacity, u.DiskFree = 500<<30, 3<<30 })
+	atBirth := func(enough int64) func(f *fixture) {
+		return func(f *fixture) {
+			f.thresholds = node.DefaultThresholds()
+			f.thresholds.DiskAvailableCap = enough
+			f.machine.set(func(u *node.Usage) { u.DiskCapacity, u.DiskFree = 500<<30, 3<<30 })
 		}
 	}
 	unchanged := "Normal NodeHasDiskPressure Node n1 status is now: NodeHasDiskPressure"
-	run(t, atBirth(0), func(t *testing.T, b *fixture) {
-		condition := b.condition(t, corev1.NodeDiskPressure)
+	run(t, atBirth(0), func(t *testing.T, f *fixture) {
+		condition := f.condition(t, corev1.NodeDiskPressure)
 		require.Equal(t, corev1.ConditionTrue, condition.Status)
 		require.Equal(t, "kubelet has disk pressure: less than 51200 of 512000 MiB or less than 5% of the inodes are free, "+
 			"or were within the last 5 minutes", condition.Message)
-		require.Contains(t, b.events(), unchanged, "a node that is born with it says so too")
-		require.Equal(t, int64(450<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
+		require.Contains(t, f.events(), unchanged, "a node that is born with it says so too")
+		require.Equal(t, int64(450<<30), f.get(t).Status.Allocatable.StorageEphemeral().Value())
 	})
-	run(t, atBirth(2<<30), func(t *testing.T, b *fixture) {
-		require.Equal(t, corev1.ConditionFalse, b.condition(t, corev1.NodeDiskPressure).Status)
-		require.NotContains(t, b.events(), unchanged)
-		require.Equal(t, int64(498<<30), b.get(t).Status.Allocatable.StorageEphemeral().Value())
-		b.machine.set(func(u *node.Usage) { u.DiskFree = 1 << 30 })
+	run(t, atBirth(2<<30), func(t *testing.T, f *fixture) {
+		require.Equal(t, corev1.ConditionFalse, f.condition(t, corev1.NodeDiskPressure).Status)
+		require.NotContains(t, f.events(), unchanged)
+		require.Equal(t, int64(498<<30), f.get(t).Status.Allocatable.StorageEphemeral().Value())
+		f.machine.set(func(u *node.Usage) { u.DiskFree = 1 << 30 })
 		time.Sleep(11 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeDiskPressure).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeDiskPressure).Status)
 	})
 }
 
 func TestTakesOverExistingNode(t *testing.T) {
-	run(t, func(b *fixture) {
-		b.client = fake.NewClientset(&corev1.Node{
+	run(t, func(f *fixture) {
+		f.client = fake.NewClientset(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"mine": "yes", corev1.LabelHostname: "old"}},
 			Status: corev1.NodeStatus{
 				Capacity:        corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "hugepages-1Gi": resource.MustParse("1Gi")},
@@ -210,8 +210,8 @@ func TestTakesOverExistingNode(t *testing.T) {
 				},
 			},
 		})
-	}, func(t *testing.T, b *fixture) {
-		n := b.get(t)
+	}, func(t *testing.T, f *fixture) {
+		n := f.get(t)
 		require.Equal(t, "yes", n.Labels["mine"])
 		require.Equal(t, "n1", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "10.0.0.1", n.Status.Addresses[0].Address)
@@ -220,86 +220,86 @@ func TestTakesOverExistingNode(t *testing.T) {
 		require.NotContains(t, n.Status.Capacity, corev1.ResourceName("hugepages-1Gi"))
 		require.Equal(t, []corev1.UniqueVolumeName{"v1"}, n.Status.VolumesInUse, "nobody said yet what is in use")
 		require.Len(t, n.Status.VolumesAttached, 1)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, "Other").Status)
-		require.Contains(t, b.events(), "Warning Rebooted Node n1 has been rebooted, boot id: boot-1")
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, "Other").Status)
+		require.Contains(t, f.events(), "Warning Rebooted Node n1 has been rebooted, boot id: boot-1")
 	})
 }
 
 func TestVolumesInUseAreAcknowledged(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		require.NoError(t, b.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"b", "a"}))
-		require.Equal(t, []corev1.UniqueVolumeName{"a", "b"}, b.get(t).Status.VolumesInUse)
-		require.NoError(t, b.SetVolumesInUse(t.Context(), nil))
-		require.Empty(t, b.get(t).Status.VolumesInUse)
+	run(t, nil, func(t *testing.T, f *fixture) {
+		require.NoError(t, f.SetVolumesInUse(t.Context(), []corev1.UniqueVolumeName{"b", "a"}))
+		require.Equal(t, []corev1.UniqueVolumeName{"a", "b"}, f.get(t).Status.VolumesInUse)
+		require.NoError(t, f.SetVolumesInUse(t.Context(), nil))
+		require.Empty(t, f.get(t).Status.VolumesInUse)
 
-		b.client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("api away")
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.ErrorContains(t, b.SetVolumesInUse(ctx, []corev1.UniqueVolumeName{"c"}), `volumes in use of node "n1"`)
+		require.ErrorContains(t, f.SetVolumesInUse(ctx, []corev1.UniqueVolumeName{"c"}), `volumes in use of node "n1"`)
 	})
 }
 
 func TestAPIServerAway(t *testing.T) {
 	var mu sync.Mutex
 	away := true
-	run(t, func(b *fixture) {
-		b.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+	run(t, func(f *fixture) {
+		f.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return away, nil, errors.New("api away")
 		})
-	}, func(t *testing.T, b *fixture) {
+	}, func(t *testing.T, f *fixture) {
 		time.Sleep(10 * time.Minute)
-		require.Nil(t, b.Node())
-		capacity, _, err := b.Resources()
+		require.Nil(t, f.Node())
+		capacity, _, err := f.Resources()
 		require.NoError(t, err)
 		require.EqualValues(t, 4, capacity.Cpu().Value())
 		mu.Lock()
 		away = false
 		mu.Unlock()
 		time.Sleep(6 * time.Second)
-		<-b.Registered()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		<-f.Registered()
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestDeletedNodeComesBack(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
+	run(t, nil, func(t *testing.T, f *fixture) {
 		synctest.Wait()
-		require.NoError(t, b.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		require.NoError(t, f.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestChangedByOthersIsPutRight(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		n := b.get(t).DeepCopy()
+	run(t, nil, func(t *testing.T, f *fixture) {
+		n := f.get(t).DeepCopy()
 		for i := range n.Status.Conditions {
 			n.Status.Conditions[i].Status = corev1.ConditionUnknown // as the node lifecycle controller does
 		}
-		_, err := b.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		_, err := f.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 // TestOtherAddressesAreTold has the node move, and its first address be one that it had before.
 func TestOtherAddressesAreTold(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
+	run(t, nil, func(t *testing.T, f *fixture) {
 		addresses := func() (all []string) {
-			for _, address := range b.get(t).Status.Addresses {
+			for _, address := range f.get(t).Status.Addresses {
 				all = append(all, string(address.Type)+" "+address.Address)
 			}
 			return all
 		}
 		before := addresses()
 		for _, now := range [][]net.IP{{net.IPv4(10, 9, 9, 9)}, {net.IPv4(10, 8, 8, 8), net.ParseIP("fd00::1")}, {net.IPv4(10, 9, 9, 9)}} {
-			b.SetIPs(now)
+			f.SetIPs(now)
 			synctest.Wait() // no clock moves: it is written at once
 			want := []string{}
 			for _, ip := range now {
@@ -307,23 +307,23 @@ func TestOtherAddressesAreTold(t *testing.T) {
 			}
 			require.Equal(t, append(want, before[len(before)-1]), addresses())
 		}
-		require.NotContains(t, strings.Join(b.events(), " "), "Contested", "that is nobody else's doing")
+		require.NotContains(t, strings.Join(f.events(), " "), "Contested", "that is nobody else's doing")
 	})
 }
 
 func TestLargestImagesAreListed(t *testing.T) {
-	fill := func(b *fixture) {
-		b.runtime.images = nil
+	fill := func(f *fixture) {
+		f.runtime.images = nil
 		for i := range 60 {
 			image := &runtimeapi.Image{Id: fmt.Sprintf("sha256:%02d", i), Size: uint64(1 + i)}
 			for tag := range 7 {
 				image.RepoTags = append(image.RepoTags, fmt.Sprintf("reg.example/app%02d:%d", i, tag))
 			}
-			b.runtime.images = append(b.runtime.images, image)
+			f.runtime.images = append(f.runtime.images, image)
 		}
 	}
-	run(t, fill, func(t *testing.T, b *fixture) {
-		listed := b.get(t).Status.Images
+	run(t, fill, func(t *testing.T, f *fixture) {
+		listed := f.get(t).Status.Images
 		require.Len(t, listed, 50)
 		require.EqualValues(t, 60, listed[0].SizeBytes)
 		require.EqualValues(t, 11, listed[49].SizeBytes)
@@ -332,37 +332,37 @@ func TestLargestImagesAreListed(t *testing.T) {
 }
 
 func TestCordonIsTold(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
-		require.NotContains(t, strings.Join(b.events(), " "), "Schedulable", "a node begins schedulable")
+	run(t, nil, func(t *testing.T, f *fixture) {
+		require.NotContains(t, strings.Join(f.events(), " "), "Schedulable", "a node begins schedulable")
 		for _, c := range []struct {
 			cordon bool
 			want   string
 		}{{true, "NodeNotSchedulable"}, {false, "NodeSchedulable"}} {
-			n := b.get(t).DeepCopy()
+			n := f.get(t).DeepCopy()
 			n.Spec.Unschedulable = c.cordon
-			_, err := b.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
+			_, err := f.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
 			require.NoError(t, err)
 			synctest.Wait()
-			require.Equal(t, []string{"Normal " + c.want + " Node n1 status is now: " + c.want}, b.events())
+			require.Equal(t, []string{"Normal " + c.want + " Node n1 status is now: " + c.want}, f.events())
 		}
 	})
 }
 
 func TestForbiddenToCreate(t *testing.T) {
-	run(t, func(b *fixture) {
-		b.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-		b.client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+	run(t, func(f *fixture) {
+		f.client = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		f.client.PrependReactor("create", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("no"))
 		})
-	}, func(t *testing.T, b *fixture) {
-		require.Equal(t, corev1.ConditionTrue, b.condition(t, corev1.NodeReady).Status)
+	}, func(t *testing.T, f *fixture) {
+		require.Equal(t, corev1.ConditionTrue, f.condition(t, corev1.NodeReady).Status)
 	})
 }
 
 func TestLease(t *testing.T) {
-	run(t, nil, func(t *testing.T, b *fixture) {
+	run(t, nil, func(t *testing.T, f *fixture) {
 		get := func() time.Time {
-			l, err := b.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
+			l, err := f.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
 			require.NoError(t, err)
 			require.EqualValues(t, 40, *l.Spec.LeaseDurationSeconds)
 			require.Equal(t, "n1", *l.Spec.HolderIdentity)
@@ -373,7 +373,7 @@ func TestLease(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		second := get()
 		require.InDelta(t, 10, second.Sub(first).Seconds(), 0.5)
-		require.NoError(t, b.client.CoordinationV1().Leases("kube-node-lease").Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+		require.NoError(t, f.client.CoordinationV1().Leases("kube-node-lease").Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 		time.Sleep(11 * time.Second)
 		require.True(t, get().After(second))
 	})

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// attachAnnotation hands the attaching of this node's volumes to the attach/detach controller.
+// attachAnnotation delegates attaching this node's volumes to the attach/detach controller.
 const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
 
-// register creates the Node, or brings an existing one up to date, trying until it succeeds or ctx ends.
+// register creates or updates the Node, with retries, until it succeeds or ctx ends.
 func (m *Manager) register(ctx context.Context) error {
 	for {
 		_, err := m.observe(ctx)
@@ -29,7 +29,7 @@ func (m *Manager) register(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		m.deps.Logger.Warn("node not registered yet", "node", m.config.Name, "error", err)
+		m.deps.Logger.Warn("failed to register node; retrying", "node", m.config.Name, "error", err)
 		timer := m.deps.Clock.NewTimer(m.backoff())
 		select {
 		case <-timer.C():
@@ -40,8 +40,8 @@ func (m *Manager) register(ctx context.Context) error {
 	}
 }
 
-// tryRegister makes one attempt. A Node that is created begins with its full status, Ready included, which saves it
-// from being seen as not ready.
+// tryRegister makes one attempt. A new Node is created with its full status, Ready included, so that it never appears
+// as not ready.
 func (m *Manager) tryRegister(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	now := m.deps.Clock.Now()
@@ -54,7 +54,7 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 		m.setNode(created)
 		return nil
 	}
-	// Creating may be forbidden to us where another party makes the Nodes.
+	// Creating may be forbidden where another component creates the Nodes.
 	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("create node %q: %w", m.config.Name, err)
 	}
@@ -70,11 +70,11 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 		}
 	}
 	m.setNode(existing)
-	m.poke()
+	m.wake.Notify()
 	return nil
 }
 
-// initial is the Node without its status.
+// initial returns the Node without its status.
 func (m *Manager) initial() *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -99,7 +99,8 @@ func (m *Manager) initial() *corev1.Node {
 	return node
 }
 
-// metadataPatch is a merge patch that gives the existing Node our labels and the annotation; nil if it has them.
+// metadataPatch returns a merge patch that adds this kubelet's labels and annotation to the existing Node; nil if it
+// has them.
 func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 	labels, annotations := map[string]any{}, map[string]any{}
 	for key, value := range desired.Labels {
@@ -125,7 +126,7 @@ func metadataPatch(existing, desired *corev1.Node, noAttachDetach bool) []byte {
 	return patch
 }
 
-// reportReboot records that the machine was started anew since the Node was last written.
+// reportReboot records an event if the machine was rebooted since the Node was last written.
 func (m *Manager) reportReboot(node *corev1.Node) {
 	before, now := node.Status.NodeInfo.BootID, m.seen.info.BootID
 	if m.rebootReported || before == "" || now == "" || before == now {

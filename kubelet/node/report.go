@@ -20,8 +20,8 @@ var (
 	noImages       = []*runtimeapi.Image{} // known to be none, as opposed to not known
 )
 
-// report writes the status if it differs from the Node's, or if it was not written for long. If the write has to wait,
-// because somebody else keeps changing the status, it tells for how long.
+// report writes the status if it differs from the Node's or is due for its periodic write. If the write must wait,
+// because another client keeps changing the status, it returns for how long.
 func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, err error) {
 	m.mu.Lock()
 	node, deleted := m.node, m.deleted
@@ -58,8 +58,8 @@ func (m *Manager) report(ctx context.Context, gen int64) (wait time.Duration, er
 	return 0, nil
 }
 
-// statusPatch is the strategic merge patch from the Node's status to the new one. Addresses are replaced as a whole:
-// their merge key is the type, which two addresses may share.
+// statusPatch returns the strategic merge patch from the Node's status to the new one. Addresses are replaced as a
+// whole: their merge key is the type, which two addresses may share.
 func statusPatch(node *corev1.Node, status *corev1.NodeStatus) ([]byte, error) {
 	before := corev1.Node{Status: node.Status}
 	after := corev1.Node{Status: *status}
@@ -119,7 +119,7 @@ func (m *Manager) recordTransitions(before, after *corev1.NodeStatus) {
 	}
 }
 
-// runtimeReasons are the runtime's own conditions that are not met.
+// runtimeReasons returns the runtime's own conditions that are not met, as reasons for not being ready.
 func runtimeReasons(response *runtimeapi.StatusResponse) []string {
 	var list []string
 	for _, kind := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {

@@ -17,27 +17,27 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxNames is how many names of one image the status lists.
+// maxNames is the number of names per image that the status lists.
 const maxNames = 5
 
-// observed is all that a status is computed from. It is a value: nothing here changes once it is filled in.
+// observed is all that a status is computed from.
 type observed struct {
 	ips       []net.IP
 	info      MachineInfo
 	usage     Usage
-	version   *runtimeapi.VersionResponse // nil until the runtime answered once
+	version   *runtimeapi.VersionResponse // nil until the first response of the runtime
 	runtime   *runtimeapi.StatusResponse
-	images    []*runtimeapi.Image // nil means not known, and leaves the Node's as they are
+	images    []*runtimeapi.Image // nil means unknown, and keeps the Node's list
 	notReady  []string            // why the node is not ready
 	pressure  pressure
 	volumes   []corev1.UniqueVolumeName
-	volumesOK bool // volumes is known; until then the Node's own list stands
+	volumesOK bool // whether volumes is known; until then the Node's own list is kept
 }
 
 // pressure says which resources are short.
 type pressure struct{ memory, disk, pid bool }
 
-// pressureOf compares what is free with the thresholds.
+// pressureOf compares the usage with the thresholds.
 func pressureOf(t *Thresholds, u Usage) pressure {
 	below := func(free, capacity int64, fraction float64) bool {
 		return capacity > 0 && float64(free) < fraction*float64(capacity)
@@ -49,7 +49,7 @@ func pressureOf(t *Thresholds, u Usage) pressure {
 	}
 }
 
-// nodeResources computes what the node has and what Pods may take of it.
+// nodeResources computes the node's capacity and what Pods may use of it.
 func nodeResources(config *Config, info MachineInfo, usage Usage) (capacity, allocatable corev1.ResourceList) {
 	capacity = corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(info.Cores), resource.DecimalSI),
@@ -90,8 +90,8 @@ func add(list corev1.ResourceList, name corev1.ResourceName, quantity resource.Q
 	list[name] = sum
 }
 
-// buildStatus computes the status that the Node should have, from the one that it has. Fields that others own (volumes
-// attached, resources of device plugins) pass through.
+// buildStatus computes the new status of the Node from its current one. Fields of other owners (attached volumes,
+// resources of device plugins) are kept.
 func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Time) corev1.NodeStatus {
 	status := *old.DeepCopy()
 	status.Addresses = nil
@@ -116,7 +116,7 @@ func buildStatus(config *Config, old *corev1.NodeStatus, o observed, now time.Ti
 	return status
 }
 
-// buildInfo fills in what is known of the system and the runtime.
+// buildInfo sets what is known of the system and the runtime.
 func buildInfo(config *Config, status *corev1.NodeStatus, o observed) {
 	info := &status.NodeInfo
 	info.MachineID, info.SystemUUID, info.BootID = o.info.MachineID, o.info.SystemUUID, o.info.BootID
@@ -155,8 +155,8 @@ func buildInfo(config *Config, status *corev1.NodeStatus, o observed) {
 	}
 }
 
-// mergeResources puts our resources over the old ones. Huge page sizes that the machine no longer has go away; what
-// others added stays.
+// mergeResources returns this kubelet's resources with those that others added. Huge page sizes that the machine no
+// longer has are dropped.
 func mergeResources(old, ours corev1.ResourceList) corev1.ResourceList {
 	merged := ours.DeepCopy()
 	for name, quantity := range old {
@@ -167,7 +167,7 @@ func mergeResources(old, ours corev1.ResourceList) corev1.ResourceList {
 	return merged
 }
 
-// imageList lists the largest images.
+// imageList returns the largest images.
 func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 	sorted := slices.Clone(images)
 	slices.SortStableFunc(sorted, func(a, b *runtimeapi.Image) int {
@@ -180,7 +180,7 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 	for _, image := range sorted {
 		names := slices.Concat(image.RepoDigests, image.RepoTags)
 		if len(names) == 0 {
-			continue // dangling: nothing can refer to it
+			continue // dangling: no Pod can refer to it
 		}
 		list = append(list, corev1.ContainerImage{
 			Names:     names[:min(len(names), maxNames)],
@@ -190,7 +190,8 @@ func imageList(images []*runtimeapi.Image, limit int) []corev1.ContainerImage {
 	return list
 }
 
-// conditions computes the conditions. Ready comes last, as readers of old expect; conditions of others stay.
+// conditions computes the conditions. Ready is the last one, as old clients expect; conditions of other owners are
+// kept.
 func conditions(config *Config, old []corev1.NodeCondition, o observed, now time.Time) []corev1.NodeCondition {
 	ours := []corev1.NodeCondition{
 		pressureCondition(corev1.NodeMemoryPressure, o.pressure.memory,
@@ -204,7 +205,7 @@ func conditions(config *Config, old []corev1.NodeCondition, o observed, now time
 			conditionText{"KubeletHasSufficientPID", "kubelet has sufficient PID available"}),
 		readyCondition(o.notReady),
 	}
-	stamp := metav1.NewTime(now)
+	timestamp := metav1.NewTime(now)
 	var result []corev1.NodeCondition
 	for _, condition := range old {
 		if !slices.ContainsFunc(ours, func(c corev1.NodeCondition) bool { return c.Type == condition.Type }) {
@@ -212,7 +213,7 @@ func conditions(config *Config, old []corev1.NodeCondition, o observed, now time
 		}
 	}
 	for _, condition := range ours {
-		condition.LastHeartbeatTime, condition.LastTransitionTime = stamp, stamp
+		condition.LastHeartbeatTime, condition.LastTransitionTime = timestamp, timestamp
 		if before := findCondition(old, condition.Type); before != nil && before.Status == condition.Status {
 			condition.LastTransitionTime = before.LastTransitionTime
 		}
@@ -221,7 +222,7 @@ func conditions(config *Config, old []corev1.NodeCondition, o observed, now time
 	return result
 }
 
-// conditionText are the reason and the message of a condition.
+// conditionText is the reason and the message of a condition.
 type conditionText struct{ reason, message string }
 
 func pressureCondition(kind corev1.NodeConditionType, pressed bool, yes, no conditionText) corev1.NodeCondition {
@@ -254,12 +255,12 @@ func findCondition(list []corev1.NodeCondition, kind corev1.NodeConditionType) *
 	return nil
 }
 
-// sameStatus compares two statuses but for the heartbeat times and the order of conditions.
+// sameStatus compares two statuses except for heartbeat times and the order of conditions.
 func sameStatus(a, b *corev1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(normalized(a), normalized(b))
 }
 
-// normalized is a copy of the status without heartbeat times, its conditions in order.
+// normalized returns a copy of the status without heartbeat times and with sorted conditions.
 func normalized(status *corev1.NodeStatus) *corev1.NodeStatus {
 	status = status.DeepCopy()
 	for i := range status.Conditions {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-helpers/apimachinery/lease"
 )
 
-// watch follows the Node object until ctx ends: others change it too, and may even delete it.
+// watch follows the Node object until ctx ends: other clients modify and may even delete it.
 func (m *Manager) watch(ctx context.Context) error {
 	nodes := m.deps.Client.CoreV1().Nodes()
 	own := fields.OneTermEqualSelector("metadata.name", m.config.Name).String()
@@ -31,7 +31,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	changed := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok && node.Name == m.config.Name {
 			m.setNode(node)
-			m.poke()
+			m.wake.Notify()
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -47,7 +47,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	return nil
 }
 
-// setNode remembers the newest Node; an older one than known, from a slower source, is ignored.
+// setNode stores the newest Node; an older one, from a slower source, is ignored.
 func (m *Manager) setNode(node *corev1.Node) {
 	m.mu.Lock()
 	if m.node != nil && m.node.UID == node.UID && olderVersion(node, m.node) {
@@ -69,7 +69,7 @@ func (m *Manager) setNode(node *corev1.Node) {
 	m.deps.OnNode(node)
 }
 
-// rereadNode reads the Node anew.
+// rereadNode reads the Node from the API server.
 func (m *Manager) rereadNode(ctx context.Context) {
 	node, err := m.deps.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
 	if err == nil {
@@ -77,18 +77,17 @@ func (m *Manager) rereadNode(ctx context.Context) {
 	}
 }
 
-// markVolumesWritten tells those who wait for their volumes to be known.
+// markVolumesWritten wakes the callers of SetVolumesInUse up to that generation.
 func (m *Manager) markVolumesWritten(gen int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if gen > m.writtenGen {
 		m.writtenGen = gen
-		close(m.written)
-		m.written = make(chan struct{})
+		m.written.Notify()
 	}
 }
 
-// markDeleted notes that the Node was deleted, unless another has taken its place already.
+// markDeleted records that the Node was deleted, unless another one has replaced it already.
 func (m *Manager) markDeleted(obj any) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
@@ -102,27 +101,27 @@ func (m *Manager) markDeleted(obj any) {
 		m.deleted = true
 	}
 	m.mu.Unlock()
-	m.poke()
+	m.wake.Notify()
 }
 
-// olderVersion reports whether a is an older state of the object than b. Versions that are no numbers (as fakes have
-// them) are never older.
+// olderVersion reports whether a is an older version of the object than b. Versions that are not numbers, as fakes use
+// them, are never older.
 func olderVersion(a, b *corev1.Node) bool {
 	va, errA := strconv.ParseUint(a.ResourceVersion, 10, 64)
 	vb, errB := strconv.ParseUint(b.ResourceVersion, 10, 64)
 	return errA == nil && errB == nil && va < vb
 }
 
-// renewLease keeps the heartbeat until ctx ends.
+// renewLease renews the lease until ctx ends.
 func (m *Manager) renewLease(ctx context.Context) error {
 	seconds := int32(m.config.LeaseDuration.Seconds())
 	lease.NewController(m.deps.Clock, m.deps.LeaseClient, m.config.Name, seconds, func() {
-		m.deps.Logger.Warn("lease not renewed, trying on", "node", m.config.Name)
+		m.deps.Logger.Warn("failed to renew node lease; retrying", "node", m.config.Name)
 	}, m.config.LeaseDuration/4, m.config.Name, corev1.NamespaceNodeLease, m.ownLease).Run(ctx)
 	return nil
 }
 
-// ownLease makes the Node own its lease, so that one goes with the other.
+// ownLease makes the Node the owner of its lease, so that both are deleted together.
 func (m *Manager) ownLease(l *coordinationv1.Lease) error {
 	node := m.Node()
 	if node == nil || len(l.OwnerReferences) > 0 {

@@ -1,4 +1,4 @@
-// Package nodeaddress knows the addresses of the node, and follows them when the machine's change: a lease that is not
-// renewed, another network, an interface that comes later. The kernel tells of each change; what the addresses are then
-// is asked anew, whatever the change was.
+// Package nodeaddress keeps the current addresses of the node and updates them when the machine's change: a lost lease,
+// another network, an interface that appears later. Kernel notifications trigger the update; the addresses are always
+// determined anew, whatever the notification says.
 package nodeaddress

@@ -6,20 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// Store has the node's addresses, the primary one first. It is safe for concurrent use.
+// Store has the node's current addresses, the primary one first. It is safe for concurrent use.
 type Store struct{ ips atomic.Pointer[[]net.IP] }
 
-// NewStore makes a Book of these addresses.
+// NewStore returns a Store with these addresses.
 func NewStore(ips []net.IP) *Store {
 	s := &Store{}
 	s.set(ips)
 	return s
 }
 
-// IPs are the addresses of now. They must not be changed.
+// IPs returns the current addresses. The caller must not modify them.
 func (s *Store) IPs() []net.IP { return *s.ips.Load() }
 
-// Strings are the same as words.
+// Strings returns the current addresses as text.
 func (s *Store) Strings() []string {
 	ips := s.IPs()
 	texts := make([]string, 0, len(ips))

@@ -15,20 +15,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// initialBackoff and maxBackoff bound the wait before the kernel is listened to again, when that was broken off.
+// initialBackoff and maxBackoff bound the wait before the kernel is subscribed to again after the subscription failed.
 const (
 	initialBackoff = 100 * time.Millisecond
 	maxBackoff     = 30 * time.Second
 )
 
-// Deps are what a Follower works with. Book and Find are needed.
+// Deps are what a Watcher works with. Store and Find are required.
 type Deps struct {
-	// Store is kept true.
+	// Store is updated.
 	Store *Store
-	// Find says what the addresses are now. Its error means that nobody knows, as between two leases: the old ones stay
-	// until the next change.
+	// Find determines the current addresses. An error means that they are unknown, as between two leases: the Store
+	// keeps its addresses until the next change.
 	Find func(ctx context.Context) ([]net.IP, error)
-	// OnChange is told when the Book has other addresses. The next change waits for it.
+	// OnChange is called when the Store has other addresses. The next change waits for it.
 	OnChange func(now []net.IP)
 	Clock    clock.WithTicker
 	Logger   *slog.Logger
@@ -37,10 +37,10 @@ type Deps struct {
 // Watcher follows the node's addresses.
 type Watcher struct{ deps Deps }
 
-// New makes a Follower.
+// New returns a Watcher.
 func New(deps Deps) (*Watcher, error) {
 	if deps.Store == nil || deps.Find == nil {
-		return nil, errors.New("follow the node's addresses: Deps.Book and Deps.Find are needed")
+		return nil, errors.New("nodeaddress: Deps.Store and Deps.Find are required")
 	}
 	if deps.OnChange == nil {
 		deps.OnChange = func([]net.IP) {}
@@ -54,7 +54,8 @@ func New(deps Deps) (*Watcher, error) {
 	return &Watcher{deps: deps}, nil
 }
 
-// Start follows until ctx ends. It listens in the network namespace of its caller's thread, and asks there.
+// Start follows the addresses until ctx ends. It subscribes in the network namespace of the calling thread, and calls
+// Find there.
 func (w *Watcher) Start(ctx context.Context) error {
 	for backoff := initialBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		received, err := w.listen(ctx)
@@ -64,8 +65,8 @@ func (w *Watcher) Start(ctx context.Context) error {
 		if received {
 			backoff = initialBackoff
 		}
-		// The kernel drops what nobody reads in time. What was missed is found by asking.
-		w.deps.Logger.Warn("following the machine's addresses was broken off, trying again", "pause", backoff, "error", err)
+		// The kernel drops messages that are not read in time. The refresh after subscribing again finds what they reported.
+		w.deps.Logger.Warn("lost the address watch; restarting it", "backoff", backoff, "error", err)
 		timer := w.deps.Clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
@@ -76,13 +77,13 @@ func (w *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// listen asks once, and then after each change that the kernel tells of, until an error or the end of ctx. heard is true
-// if it was told of any.
+// listen refreshes the Store once and then after each relevant kernel notification, until an error or the end of ctx.
+// It reports whether it received any.
 func (w *Watcher) listen(ctx context.Context) (received bool, err error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
-		return false, fmt.Errorf("listen to changes of addresses and routes: %w", err)
+		return false, fmt.Errorf("subscribe to address and route changes: %w", err)
 	}
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -100,7 +101,7 @@ func (w *Watcher) listen(ctx context.Context) (received bool, err error) {
 	for {
 		messages, from, err := socket.Receive()
 		if err != nil {
-			return received, fmt.Errorf("hear of changes of addresses and routes: %w", err)
+			return received, fmt.Errorf("receive address and route changes: %w", err)
 		}
 		received = true
 		if from.Pid == nl.PidKernel && slices.ContainsFunc(messages, relevant) {
@@ -109,8 +110,8 @@ func (w *Watcher) listen(ctx context.Context) (received bool, err error) {
 	}
 }
 
-// relevant reports whether the change may have changed the node's addresses. What comes and goes with each Pod, the
-// addresses and routes that a link has for itself alone, does not.
+// relevant reports whether the notification may mean a change of the node's addresses. Addresses and routes that belong
+// to a link alone, which come and go with every Pod, are not relevant.
 func relevant(message syscall.NetlinkMessage) bool {
 	switch message.Header.Type {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -131,21 +132,21 @@ func relevant(message syscall.NetlinkMessage) bool {
 	return false
 }
 
-// refresh asks what the addresses are, and tells if they are others.
+// refresh determines the addresses and, if they differ from the Store's, updates it and calls OnChange.
 func (w *Watcher) refresh(ctx context.Context) {
 	now, err := w.deps.Find(ctx)
 	previous := w.deps.Store.IPs()
 	if err == nil && (len(now) == 0 || slices.ContainsFunc(now, net.IP.IsUnspecified)) {
-		err = errors.New("the machine has no address") // a route may stay when the address goes
+		err = errors.New("the machine has no address") // a route may outlive its address
 	}
 	if err != nil {
-		w.deps.Logger.Debug("the node's addresses are not known now: the old ones stay", "addresses", previous, "error", err)
+		w.deps.Logger.Debug("node addresses unknown; keeping the previous ones", "addresses", previous, "error", err)
 		return
 	}
 	if slices.EqualFunc(previous, now, net.IP.Equal) {
 		return
 	}
-	w.deps.Logger.Info("the node's addresses have changed", "before", previous, "now", now)
+	w.deps.Logger.Info("node addresses changed", "previous", previous, "current", now)
 	w.deps.Store.set(now)
 	w.deps.OnChange(now)
 }

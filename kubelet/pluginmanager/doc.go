@@ -1,3 +1,3 @@
-// Package pluginmanager finds the plugins of the node agent: each puts a socket into a directory, is asked there what
-// it is, and is handed to the room that deals with plugins of its type.
+// Package pluginmanager finds the kubelet's plugins: each creates a socket in a directory, returns what it is there,
+// and is passed to the handler of its type.
 package pluginmanager

@@ -15,83 +15,84 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/internal/keyed"
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
-	// initialBackoff and maxBackoff bound the pause before a socket that could not be registered is tried again.
+	// initialBackoff and maxBackoff bound the wait before the registration of a socket is retried.
 	initialBackoff = 100 * time.Millisecond
 	maxBackoff     = 2 * time.Minute
-	// rescanInterval is how often the directory is walked although nothing was heard of it: inotify may be lost.
+	// rescanInterval is how often the directory is scanned without an event: inotify events may be lost.
 	rescanInterval = 5 * time.Minute
 )
 
-// Plugin is what a plugin says of itself.
+// Plugin is what a plugin reports about itself.
 type Plugin struct {
-	// Type is one of the plugin types of the registration interface, such as "CSIPlugin".
+	// Type is a plugin type of the registration API, such as "CSIPlugin".
 	Type string
 	// Name is the plugin's name.
 	Name string
-	// Endpoint is the socket where the plugin does its work.
+	// Endpoint is the socket of the plugin's own API.
 	Endpoint string
-	// Versions are those of its own interface that it speaks.
+	// Versions are the supported versions of that API.
 	Versions []string
 }
 
-// Handler deals with plugins of one type. Calls for one socket come one after the other, for different ones at the
-// same time.
+// Handler manages plugins of one type. Calls for one socket are sequential, those for different sockets concurrent.
 type Handler interface {
-	// Register takes a plugin on, or takes on anew one whose socket was made anew. An error is told to the plugin,
-	// and the plugin is tried again later.
+	// Register registers a plugin, or registers it again after its socket was created anew. An error is reported to the
+	// plugin, and the registration is retried later.
 	Register(ctx context.Context, plugin Plugin) error
-	// Deregister drops a plugin whose socket is gone. It is tried again after an error.
+	// Deregister removes a plugin whose socket is gone. It is retried after an error.
 	Deregister(ctx context.Context, plugin Plugin) error
 }
 
-// Config is the values that a Manager runs with.
+// Config are the values of a Manager.
 type Config struct {
-	// Dir is where plugins put their sockets, also in directories below. Names that begin with a dot are ignored.
+	// Dir is the directory where plugins create their sockets, also in subdirectories. Names that begin with a dot are
+	// ignored.
 	Dir string
-	// InfoTimeout bounds the question what a plugin is. Zero is a second: who does not answer is asked again later.
+	// InfoTimeout bounds the request for a plugin's information; one second if zero. It is retried later.
 	InfoTimeout time.Duration
 }
 
-// Deps is what a Manager needs. Clock and Logger may be nil.
+// Deps are what a Manager works with. Clock and Logger may be nil.
 type Deps struct {
-	// Handlers are by type of plugin. A plugin of another type is told that it is not wanted.
+	// Handlers are the handlers by plugin type. A plugin of another type is rejected.
 	Handlers map[string]Handler
 	Clock    clock.Clock
 	Logger   *slog.Logger
 }
 
-// Manager watches the directory. What it does follows from the sockets that are there and those that it has
-// registered, never from what an event says.
+// Manager watches the directory. Its actions follow from the sockets that exist and the plugins that are registered,
+// never from the content of an event.
 type Manager struct {
 	config Config
 	deps   Deps
 	exec   *keyed.Executor
-	wake   chan struct{} // has a value when the directory is to be looked at
+	wake   wakeup.Signal // set when the directory must be scanned
 
-	mu         sync.Mutex // guards all below
-	sockets    map[string]identity
-	registered map[string]*registration
+	mu         sync.Mutex               // guards all below
+	sockets    map[string]identity      // sockets that exist, by path
+	registered map[string]*registration // what was registered, by path
 }
 
-// identity tells a socket from one that takes its place.
+// identity distinguishes a socket from one that replaces it.
 type identity struct {
 	inode   uint64
 	changed int64
 }
 
-// registration is what was done about a socket. plugin.Name is empty if the plugin was refused.
+// registration is the result for a socket. plugin.Name is empty if the plugin was rejected.
 type registration struct {
 	socket identity
 	plugin Plugin
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(deps Deps, config Config) (*Manager, error) {
 	if config.Dir == "" {
-		return nil, errors.New("make plugin manager: Config.Dir is empty")
+		return nil, errors.New("pluginmanager: Config.Dir is required")
 	}
 	if config.InfoTimeout <= 0 {
 		config.InfoTimeout = defaultInfoTimeout
@@ -103,21 +104,21 @@ func New(deps Deps, config Config) (*Manager, error) {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		config: config, deps: deps, wake: make(chan struct{}, 1),
+		config: config, deps: deps, wake: wakeup.NewSignal(),
 		exec:    keyed.New(keyed.Deps{Clock: deps.Clock, Logger: deps.Logger}, keyed.Config{InitialBackoff: initialBackoff, MaxBackoff: maxBackoff}),
 		sockets: make(map[string]identity), registered: make(map[string]*registration),
 	}, nil
 }
 
-// Start makes the directory if it is missing, and registers what appears in it until ctx ends. Plugins stay registered
-// then: another process finds their sockets again.
+// Start creates the directory if necessary and registers the plugins that appear in it until ctx ends. Plugins stay
+// registered then: the next process finds their sockets.
 func (m *Manager) Start(ctx context.Context) error {
 	if err := os.MkdirAll(m.config.Dir, 0o750); err != nil {
-		return fmt.Errorf("make directory of plugins: %w", err)
+		return fmt.Errorf("create plugin directory: %w", err)
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch directory of plugins: %w", err)
+		return fmt.Errorf("watch plugin directory: %w", err)
 	}
 	defer func() { _ = watcher.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -131,10 +132,10 @@ func (m *Manager) Start(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case event := <-watcher.Events:
-			m.deps.Logger.Debug("directory of plugins changed", "event", event.String())
-		case err := <-watcher.Errors: // an overflow: what was missed is seen by the walk
-			m.deps.Logger.Warn("watching the directory of plugins", "error", err)
-		case <-m.wake:
+			m.deps.Logger.Debug("plugin directory changed", "event", event.String())
+		case err := <-watcher.Errors: // an overflow: the scan finds what the lost events reported
+			m.deps.Logger.Warn("failed to watch plugin directory", "error", err)
+		case <-m.wake.C():
 		case <-timer.C():
 		}
 		timer.Stop()
@@ -142,12 +143,12 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// reconcileAll compares what is there with what is registered, begins what is to be done, and tells after what time to come
-// again.
+// reconcileAll compares the existing sockets with the registered ones, starts the operations that are needed, and
+// returns the time until the next scan.
 func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) time.Duration {
 	found, err := listSockets(m.config.Dir, watcher)
 	if err != nil {
-		m.deps.Logger.Warn("walking the directory of plugins", "error", err)
+		m.deps.Logger.Warn("failed to scan plugin directory", "error", err)
 		return maxBackoff
 	}
 	m.mu.Lock()
@@ -163,17 +164,17 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) t
 	next := rescanInterval
 	for _, path := range paths {
 		key := keyed.Key{Object: path}
-		// Failures of one socket are no reason to wait with another that takes its place, or with its end.
-		kind := "leave"
+		// Failures of one socket must not delay another that replaces it, or its removal.
+		kind := "deregister"
 		if socket, ok := found[path]; ok {
 			kind = fmt.Sprintf("register %d %d", socket.inode, socket.changed)
 		}
 		err := m.exec.Start(ctx, key, kind, func(ctx context.Context) error { return m.reconcile(ctx, path) },
 			func(err error) {
 				if err != nil && ctx.Err() == nil {
-					m.deps.Logger.Warn("plugin is not registered as its socket wants", "socket", path, "error", err)
+					m.deps.Logger.Warn("failed to reconcile plugin; retrying", "socket", path, "error", err)
 				}
-				m.poke()
+				m.wake.Notify()
 			})
 		var backoff *keyed.BackoffError
 		if errors.As(err, &backoff) {
@@ -183,21 +184,14 @@ func (m *Manager) reconcileAll(ctx context.Context, watcher *fsnotify.Watcher) t
 	return next
 }
 
-// isReconciled reports whether nothing is to be done about the socket. The caller holds mu.
+// isReconciled reports whether the socket needs no operation. The caller holds mu.
 func (m *Manager) isReconciled(path string) bool {
 	want, exists := m.sockets[path]
 	have, registered := m.registered[path]
 	return exists == registered && (!exists || have.socket == want)
 }
 
-func (m *Manager) poke() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
-
-// reconcile makes what is registered fit what is there, for one socket.
+// reconcile registers or deregisters the plugin of one socket.
 func (m *Manager) reconcile(ctx context.Context, path string) error {
 	m.mu.Lock()
 	want, exists := m.sockets[path]
@@ -213,7 +207,7 @@ func (m *Manager) reconcile(ctx context.Context, path string) error {
 	return m.register(ctx, path, want)
 }
 
-// deregister drops the plugin of a socket that is gone.
+// deregister removes the plugin of a socket that is gone.
 func (m *Manager) deregister(ctx context.Context, path string, have *registration) error {
 	if have.plugin.Name == "" {
 		m.setRegistration(path, nil)
@@ -224,19 +218,19 @@ func (m *Manager) deregister(ctx context.Context, path string, have *registratio
 			if err := m.deps.Handlers[have.plugin.Type].Deregister(ctx, have.plugin); err != nil {
 				return fmt.Errorf("deregister plugin %q: %w", have.plugin.Name, err)
 			}
-			m.deps.Logger.Info("plugin is gone", "plugin", have.plugin.Name, "socket", path)
+			m.deps.Logger.Info("plugin deregistered", "plugin", have.plugin.Name, "socket", path)
 		}
 		m.setRegistration(path, nil)
 		return nil
 	})
 }
 
-// pluginKey is the key under which a plugin comes by one socket and goes with another.
+// pluginKey is the key that serialises registering a plugin on one socket with deregistering it on another.
 func pluginKey(plugin Plugin) keyed.Key {
 	return keyed.Key{Object: plugin.Type + " " + plugin.Name}
 }
 
-// hasMoved reports whether the plugin has come back under another socket already.
+// hasMoved reports whether the plugin is registered with another socket already.
 func (m *Manager) hasMoved(path string, plugin Plugin) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -22,21 +22,22 @@ import (
 )
 
 const (
-	// defaultInfoTimeout is Config.InfoTimeout unless it is given.
+	// defaultInfoTimeout is the default of Config.InfoTimeout.
 	defaultInfoTimeout = time.Second
-	// registerTimeout bounds taking a plugin on, and telling it so.
+	// registerTimeout bounds the registration of a plugin, including the notification of the plugin.
 	registerTimeout = 30 * time.Second
-	// redialMin and redialMax bound the pause between two tries to connect while a plugin is asked.
+	// redialMin and redialMax bound the wait between two attempts to connect to a plugin.
 	redialMin = 2 * time.Millisecond
 	redialMax = 100 * time.Millisecond
 )
 
-// listSockets lists the sockets at and below dir, and has all directories watched. Watching a directory twice is fine.
+// listSockets returns the sockets in dir and below, and watches all directories. Watching a directory twice does no
+// harm.
 func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, error) {
 	found := make(map[string]identity)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -48,7 +49,7 @@ func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, er
 			return nil
 		}
 		if entry.IsDir() {
-			// Before its entries are read, so that none is missed.
+			// Before reading its entries, so that none is missed.
 			if err := watcher.Add(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("watch %q: %w", path, err)
 			}
@@ -59,7 +60,7 @@ func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, er
 		}
 		info, err := entry.Info()
 		if err != nil {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		if ok {
@@ -73,13 +74,13 @@ func listSockets(dir string, watcher *fsnotify.Watcher) (map[string]identity, er
 	return found, nil
 }
 
-// register does the handshake with the plugin behind a socket, and notes what came of it. A plugin that is not wanted
-// is told so; that is no error, and is noted as a registration without a name.
+// register performs the handshake with the plugin of a socket and stores the result. A plugin that is rejected is
+// notified of it; that is not an error, and is stored as a registration without a name.
 func (m *Manager) register(ctx context.Context, path string, socket identity) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return unixsock.Dial(ctx, path) }
-	// A socket appears a moment before somebody listens on it: that is no failure yet.
+	// A socket may appear a moment before the plugin listens on it: that is not a failure yet.
 	connectBackoff := backoff.Config{BaseDelay: redialMin, Multiplier: 2, MaxDelay: redialMax}
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithContextDialer(dial),
@@ -98,7 +99,7 @@ func (m *Manager) register(ctx context.Context, path string, socket identity) er
 	})
 }
 
-// registerAndNotify takes a plugin on and tells it so.
+// registerAndNotify passes a plugin to its handler and notifies the plugin of the result.
 func (m *Manager) registerAndNotify(
 	ctx context.Context, client registerapi.RegistrationClient, path string, registration *registration,
 ) error {
@@ -111,7 +112,7 @@ func (m *Manager) registerAndNotify(
 	_, notifyErr := client.NotifyRegistrationStatus(ctx, status)
 	var rejected *rejectedError
 	if errors.As(err, &rejected) {
-		m.deps.Logger.Warn("plugin is refused", "socket", path, "error", err)
+		m.deps.Logger.Warn("plugin rejected", "socket", path, "error", err)
 		registration.plugin = Plugin{}
 		m.setRegistration(path, registration)
 		return nil
@@ -120,39 +121,40 @@ func (m *Manager) registerAndNotify(
 		return err
 	}
 	if notifyErr != nil {
-		// It is registered all the same: it has to be dropped if its socket goes, and told again if not.
+		// It is registered all the same: it must be deregistered when its socket goes, and notified again otherwise.
 		registration.socket = identity{}
 		m.setRegistration(path, registration)
-		return fmt.Errorf("tell plugin %q that it is registered: %w", plugin.Name, notifyErr)
+		return fmt.Errorf("notify plugin %q of its registration: %w", plugin.Name, notifyErr)
 	}
-	m.deps.Logger.Info("plugin is registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)
+	m.deps.Logger.Info("plugin registered", "plugin", plugin.Name, "type", plugin.Type, "endpoint", plugin.Endpoint)
 	m.setRegistration(path, registration)
 	return nil
 }
 
-// getInfo asks a plugin what it is.
+// getInfo asks a plugin for its type, name and endpoint.
 func (m *Manager) getInfo(ctx context.Context, client registerapi.RegistrationClient) (Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.config.InfoTimeout)
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return Plugin{}, fmt.Errorf("ask plugin what it is: %w", err)
+		return Plugin{}, fmt.Errorf("get plugin info: %w", err)
 	}
 	return Plugin{
 		Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions(),
 	}, nil
 }
 
-// rejectedError says that a plugin will not be taken on, however often it is tried.
+// rejectedError means that a plugin will not be registered, however often it is tried.
 type rejectedError struct{ reason string }
 
 // Error implements error.
 func (e *rejectedError) Error() string { return e.reason }
 
+// handOver passes a plugin to the handler of its type.
 func (m *Manager) handOver(ctx context.Context, plugin Plugin) error {
 	handler, ok := m.deps.Handlers[plugin.Type]
 	if !ok {
-		return &rejectedError{fmt.Sprintf("plugins of type %q are not supported by this node agent", plugin.Type)}
+		return &rejectedError{fmt.Sprintf("plugins of type %q are not supported by this kubelet", plugin.Type)}
 	}
 	if plugin.Name == "" {
 		return &rejectedError{"the plugin has no name"}

@@ -1,4 +1,4 @@
-// Package securitycontext turns the security contexts of a Pod and a container into what the runtime is told.
+// Package securitycontext converts the security contexts of a Pod and its containers to those of the CRI.
 //
-// The functions are pure, but for the masked paths, which depend on the CPUs of this machine and are looked up once.
+// Its functions are pure, except that the masked paths depend on this machine's CPUs; they are determined once.
 package securitycontext

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Effective returns the container's security context with the Pod's where it says nothing itself. It is never nil
-// and shares pointers with the specs, so it is to be read only.
+// Effective returns the container's security context, with the Pod's value for each field that the container does not
+// set. It is never nil and shares pointers with the specs: it must not be modified.
 func Effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
 	effective := &corev1.SecurityContext{}
 	if containerContext := c.SecurityContext; containerContext != nil {
@@ -39,15 +39,15 @@ func Effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
 	return effective
 }
 
-// ImageUser is the user an image says that it runs as.
+// ImageUser is the user that an image runs as.
 type ImageUser struct {
-	// UID is set if the image names a number.
+	// UID is set if the image has a numeric user.
 	UID *int64
-	// Name is set if the image names a name instead.
+	// Name is set if the image has a user name instead.
 	Name string
 }
 
-// ImageUserOf reads the user of an image. An image that names none runs as root.
+// ImageUserOf returns the user of an image. An image without a user runs as root.
 func ImageUserOf(image *runtimeapi.Image) ImageUser {
 	switch {
 	case image.GetUid() != nil:
@@ -60,7 +60,7 @@ func ImageUserOf(image *runtimeapi.Image) ImageUser {
 	}
 }
 
-// VerifyNonRoot returns an error if the container may not run as root and would, or if one cannot tell.
+// VerifyNonRoot returns an error if the container has runAsNonRoot and would run as root, or may do so.
 func VerifyNonRoot(pod *corev1.Pod, c *corev1.Container, image ImageUser) error {
 	effective := Effective(pod, c)
 	if effective.RunAsNonRoot == nil || !*effective.RunAsNonRoot {

@@ -6,23 +6,26 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// Inputs is what the contexts depend on beside the specs.
+// Inputs are what the contexts depend on besides the specs.
 type Inputs struct {
 	// Image is the user of the container's image.
 	Image ImageUser
-	// Namespaces are those of the Pod.
+	// Namespaces are the Pod's namespaces.
 	Namespaces *runtimeapi.NamespaceOption
-	// ExtraGroups are group ids that the Pod's volumes ask for.
+	// ExtraGroups are the group ids that the Pod's volumes require.
 	ExtraGroups []int64
 	// SeccompRoot is the directory of local seccomp profiles.
 	SeccompRoot string
-	// SeccompDefault gives containers that ask for no profile the runtime's instead of none.
+	// SeccompDefault gives containers without a profile the runtime's default profile instead of none.
 	SeccompDefault bool
 }
 
-// Container words the container's security context. An error names the field that asks for what cannot be.
+// Container returns the container's CRI security context. An error names the invalid field.
 func Container(pod *corev1.Pod, c *corev1.Container, in Inputs) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	if err := VerifyNonRoot(pod, c, in.Image); err != nil {
 		return nil, err
@@ -31,9 +34,9 @@ func Container(pod *corev1.Pod, c *corev1.Container, in Inputs) (*runtimeapi.Lin
 	sc := &runtimeapi.LinuxContainerSecurityContext{
 		NamespaceOptions: in.Namespaces,
 		SelinuxOptions:   selinux(effective.SELinuxOptions),
-		Privileged:       isTrue(effective.Privileged),
-		ReadonlyRootfs:   isTrue(effective.ReadOnlyRootFilesystem),
-		NoNewPrivs:       effective.AllowPrivilegeEscalation != nil && !*effective.AllowPrivilegeEscalation,
+		Privileged:       ptr.Deref(effective.Privileged, false),
+		ReadonlyRootfs:   ptr.Deref(effective.ReadOnlyRootFilesystem, false),
+		NoNewPrivs:       !ptr.Deref(effective.AllowPrivilegeEscalation, true),
 	}
 	if effective.Capabilities != nil {
 		sc.Capabilities = &runtimeapi.Capability{
@@ -66,12 +69,12 @@ func Container(pod *corev1.Pod, c *corev1.Container, in Inputs) (*runtimeapi.Lin
 	return sc, err
 }
 
-// Sandbox words the security context of the Pod's sandbox.
+// Sandbox returns the CRI security context of the Pod's sandbox.
 func Sandbox(pod *corev1.Pod, in Inputs) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	sc := &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: in.Namespaces,
 		Privileged:       anyPrivileged(pod),
-		// The sandbox's own process needs nothing, whatever the Pod's containers are allowed.
+		// The sandbox's own process needs no more, whatever the Pod's containers may do.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
 	if podContext := pod.Spec.SecurityContext; podContext != nil {
@@ -81,7 +84,7 @@ func Sandbox(pod *corev1.Pod, in Inputs) (*runtimeapi.LinuxSandboxSecurityContex
 		}
 		if podContext.RunAsGroup != nil {
 			if podContext.RunAsUser == nil {
-				// The runtime takes a group only together with a user; root is what it would take itself.
+				// The runtime accepts a group only together with a user; root is its own default.
 				sc.RunAsUser = &runtimeapi.Int64Value{}
 			}
 			sc.RunAsGroup = &runtimeapi.Int64Value{Value: *podContext.RunAsGroup}
@@ -92,7 +95,7 @@ func Sandbox(pod *corev1.Pod, in Inputs) (*runtimeapi.LinuxSandboxSecurityContex
 	return sc, err
 }
 
-// groups are the group ids that processes of the Pod get beside their own.
+// groups returns the supplemental group ids of the Pod's processes.
 func groups(pod *corev1.Pod, extra []int64) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
 	podContext := pod.Spec.SecurityContext
 	if podContext == nil {
@@ -125,7 +128,7 @@ func seccomp(profile *corev1.SeccompProfile, in Inputs) (*runtimeapi.SecurityPro
 		kind = runtimeapi.SecurityProfile_RuntimeDefault
 	case profile.Type == corev1.SeccompProfileTypeLocalhost:
 		if profile.LocalhostProfile == nil || !filepath.IsLocal(*profile.LocalhostProfile) {
-			return nil, fmt.Errorf("read securityContext.seccompProfile: localhostProfile has to be a path below %q",
+			return nil, fmt.Errorf("read securityContext.seccompProfile: localhostProfile must be a path below %q",
 				in.SeccompRoot)
 		}
 		return &runtimeapi.SecurityProfile{
@@ -138,7 +141,7 @@ func seccomp(profile *corev1.SeccompProfile, in Inputs) (*runtimeapi.SecurityPro
 	return &runtimeapi.SecurityProfile{ProfileType: kind}, nil
 }
 
-// apparmor words the profile both ways that runtimes know: as a message, and as the older string.
+// apparmor returns the profile in both forms that runtimes accept: the message and the older string.
 func apparmor(profile *corev1.AppArmorProfile) (*runtimeapi.SecurityProfile, string, error) {
 	if profile == nil {
 		return nil, "", nil
@@ -167,17 +170,10 @@ func selinux(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
 	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-// anyPrivileged says whether any container of the Pod is privileged; then its sandbox has to be.
+// anyPrivileged reports whether a container of the Pod is privileged; then the sandbox must be as well.
 func anyPrivileged(pod *corev1.Pod) bool {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if sc := list[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
-				return true
-			}
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if sc := pod.Spec.EphemeralContainers[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
+	for c := range podutil.Containers(&pod.Spec) {
+		if sc := c.SecurityContext; sc != nil && ptr.Deref(sc.Privileged, false) {
 			return true
 		}
 	}
@@ -191,5 +187,3 @@ func capabilityNames(capabilities []corev1.Capability) []string {
 	}
 	return list
 }
-
-func isTrue(b *bool) bool { return b != nil && *b }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// readonlyPaths are those below /proc that a container may look at but not change.
+// readonlyPaths are the paths below /proc that a container may read but not modify.
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
 var maskedOnce = sync.OnceValue(func() []string {
@@ -24,12 +24,12 @@ var maskedOnce = sync.OnceValue(func() []string {
 		"/sys/firmware",
 		"/sys/devices/virtual/powercap",
 	}
-	// The times at which a CPU was throttled tell of what the neighbours do.
+	// The throttling counters of a CPU reveal the activity of other workloads.
 	throttle, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle") // the pattern is well-formed
 	return append(paths, throttle...)
 })
 
-// maskedPaths are those that a container does not see at all.
+// maskedPaths returns the paths that are hidden from a container.
 func maskedPaths() []string {
 	return slices.Clone(maskedOnce())
 }

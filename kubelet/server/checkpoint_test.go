@@ -10,10 +10,10 @@ import (
 )
 
 func TestCheckpoint(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	var got *runtimeapi.CheckpointContainerRequest
 	var fail error
-	b.runtime.checkpoint = func(req *runtimeapi.CheckpointContainerRequest) error {
+	f.runtime.checkpoint = func(req *runtimeapi.CheckpointContainerRequest) error {
 		got = req
 		return fail
 	}
@@ -38,7 +38,7 @@ func TestCheckpoint(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.user+" "+tt.method+" "+tt.path+" "+tt.body, func(t *testing.T) {
 			got, fail = nil, tt.fail
-			code, body := b.do(t, tt.user, tt.method, "/checkpoint/"+tt.path)
+			code, body := f.do(t, tt.user, tt.method, "/checkpoint/"+tt.path)
 			require.Equal(t, tt.want, code, body)
 			require.Contains(t, body, tt.body)
 			require.Equal(t, tt.want == 200 || tt.fail != nil, got != nil, "whether the runtime was asked")

@@ -162,57 +162,57 @@ type fixture struct {
 
 func start(t *testing.T, change ...func(*server.Config, *server.Deps)) *fixture {
 	t.Helper()
-	b := &fixture{authority: newAuthority(t), runtime: newRuntime(t)}
-	b.serving(t)
-	b.client(t, "admin")
-	b.client(t, "reader")
-	b.host = &fakeHost{
-		RuntimeHost: server.NewRuntimeHost(b.runtime),
+	f := &fixture{authority: newAuthority(t), runtime: newRuntime(t)}
+	f.serving(t)
+	f.client(t, "admin")
+	f.client(t, "reader")
+	f.host = &fakeHost{
+		RuntimeHost: server.NewRuntimeHost(f.runtime),
 		pods: []*corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "tty", TTY: true}}},
 		}},
 	}
-	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("ca.crt")})
+	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: f.api(t)}, server.AuthConfig{ClientCAFile: f.path("ca.crt")})
 	require.NoError(t, err)
 	config := server.Config{
 		NodeName: "n1", Addresses: []string{"127.0.0.1:0"},
-		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
+		CertFile: f.path("serving.crt"), KeyFile: f.path("serving.key"),
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubelet_answer"}))
 	deps := server.Deps{
-		Host: b.host, Auth: auth, Metrics: registry,
+		Host: f.host, Auth: auth, Metrics: registry,
 		Configz: func() map[string]any { return map[string]any{"kubeletconfig": map[string]any{"maxPods": 110}} },
 	}
 	for _, c := range change {
 		c(&config, &deps)
 	}
-	b.server, err = server.New(deps, config)
+	f.server, err = server.New(deps, config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- b.server.Start(ctx) }()
+	go func() { done <- f.server.Start(ctx) }()
 	select {
-	case <-b.server.Ready():
+	case <-f.server.Ready():
 	case err := <-done:
 		require.NoError(t, err)
 	}
-	b.base = "https://" + b.server.Addrs()[0].String()
+	f.base = "https://" + f.server.Addrs()[0].String()
 	stopped := false
-	b.stop = func() {
+	f.stop = func() {
 		if !stopped {
 			stopped = true
 			cancel()
 			require.NoError(t, <-done)
 		}
 	}
-	t.Cleanup(b.stop)
-	return b
+	t.Cleanup(f.stop)
+	return f
 }
 
 // api is a client of an API server that knows the token "good" as admin.
-func (b *fixture) api(t *testing.T) kubernetes.Interface {
+func (f *fixture) api(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
@@ -227,9 +227,9 @@ func (b *fixture) api(t *testing.T) kubernetes.Interface {
 		var review authorizationv1.SubjectAccessReview
 		_ = json.NewDecoder(r.Body).Decode(&review)
 		attributes := review.Spec.ResourceAttributes
-		b.mu.Lock()
-		b.reviews = append(b.reviews, *attributes)
-		b.mu.Unlock()
+		f.mu.Lock()
+		f.reviews = append(f.reviews, *attributes)
+		f.mu.Unlock()
 		review.Status.Allowed = review.Spec.User == "admin" ||
 			review.Spec.User == "reader" && attributes.Subresource == "metrics" && attributes.Verb == "get"
 		w.Header().Set("Content-Type", "application/json")
@@ -245,13 +245,13 @@ func (b *fixture) api(t *testing.T) kubernetes.Interface {
 }
 
 // as is an HTTP client with that user's certificate; an empty user has none.
-func (b *fixture) as(t *testing.T, user string) *http.Client {
+func (f *fixture) as(t *testing.T, user string) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
-	roots.AddCert(b.cert)
+	roots.AddCert(f.cert)
 	config := &tls.Config{RootCAs: roots}
 	if user != "" {
-		cert, err := tls.LoadX509KeyPair(b.path(user+".crt"), b.path(user+".key"))
+		cert, err := tls.LoadX509KeyPair(f.path(user+".crt"), f.path(user+".key"))
 		require.NoError(t, err)
 		config.Certificates = []tls.Certificate{cert}
 	}
@@ -262,20 +262,20 @@ func (b *fixture) as(t *testing.T, user string) *http.Client {
 	}}
 }
 
-func (b *fixture) do(t *testing.T, user, method, path string, header ...string) (int, string) {
+func (f *fixture) do(t *testing.T, user, method, path string, header ...string) (int, string) {
 	t.Helper()
-	return b.send(t, user, method, path, "", header...)
+	return f.send(t, user, method, path, "", header...)
 }
 
 // send is do with a body.
-func (b *fixture) send(t *testing.T, user, method, path, content string, header ...string) (int, string) {
+func (f *fixture) send(t *testing.T, user, method, path, content string, header ...string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, b.base+path, strings.NewReader(content))
+	req, err := http.NewRequestWithContext(t.Context(), method, f.base+path, strings.NewReader(content))
 	require.NoError(t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := b.as(t, user).Do(req)
+	resp, err := f.as(t, user).Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)

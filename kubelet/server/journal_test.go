@@ -33,7 +33,7 @@ func withLogs(t *testing.T, query bool) *fixture {
 }
 
 func TestWordsForTheJournal(t *testing.T) {
-	b := withLogs(t, true)
+	f := withLogs(t, true)
 	for query, want := range map[string][]string{
 		"query=known": {"<--unit=known>"},
 		"query=known&tailLines=5&boot=-1&pattern=" + url.QueryEscape("a|--x"): {"<--lines=5>", "<--boot=-1>", "<--grep=a|--x>"},
@@ -47,7 +47,7 @@ func TestWordsForTheJournal(t *testing.T) {
 		"query=link":                             {"neither the journal nor the log directory"},
 		"query=" + url.QueryEscape("/plain.log"): {"of plain"},
 	} {
-		code, body := b.do(t, "admin", "GET", "/logs/?"+query)
+		code, body := f.do(t, "admin", "GET", "/logs/?"+query)
 		require.Equal(t, 200, code, body)
 		for _, each := range want {
 			require.Contains(t, body, each, query)
@@ -62,20 +62,20 @@ func TestWordsForTheJournal(t *testing.T) {
 		"query=a&sinceTime=2020-01-02T00:00:00Z&untilTime=2019-01-02T00:00:00Z": 406,
 		"query=a&query=b&query=c&query=d&query=e":                               406,
 	} {
-		code, body := b.do(t, "admin", "GET", "/logs/?"+query)
+		code, body := f.do(t, "admin", "GET", "/logs/?"+query)
 		require.Equal(t, want, code, query+": "+body)
 		require.NotContains(t, body, "top secret")
 	}
-	code, _ := b.do(t, "admin", "GET", "/logs/plain.log?query=known")
+	code, _ := f.do(t, "admin", "GET", "/logs/plain.log?query=known")
 	require.Equal(t, 406, code)
-	code, body := b.do(t, "admin", "GET", "/logs/plain.log")
+	code, body := f.do(t, "admin", "GET", "/logs/plain.log")
 	require.Equal(t, 200, code)
 	require.Equal(t, "of plain", body)
 }
 
 func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
-	b := withLogs(t, false)
-	code, body := b.do(t, "admin", "GET", "/logs/?query=known")
+	f := withLogs(t, false)
+	code, body := f.do(t, "admin", "GET", "/logs/?query=known")
 	require.Equal(t, 200, code)
 	require.Contains(t, body, "plain.log", "the list of files, as if nothing had been asked")
 	require.NotContains(t, body, "--unit")
@@ -84,11 +84,11 @@ func TestQueriesAreOffUnlessAskedFor(t *testing.T) {
 // TestContentionIsToldIfAskedFor has goroutines wait for each other with and without its switch.
 func TestContentionIsToldIfAskedFor(t *testing.T) {
 	told := func(meet func(), name string, c server.Config) bool {
-		b := start(t, func(config *server.Config, _ *server.Deps) {
+		f := start(t, func(config *server.Config, _ *server.Deps) {
 			config.Profiling, config.ContentionProfiling = true, c.ContentionProfiling
 		})
 		meet()
-		code, body := b.do(t, "admin", "GET", "/debug/pprof/block?debug=1")
+		code, body := f.do(t, "admin", "GET", "/debug/pprof/block?debug=1")
 		require.Equal(t, 200, code, body)
 		return strings.Contains(body, "server_test."+name)
 	}
@@ -116,25 +116,25 @@ func TestProfilerAndLogLevelAreSwitchedApart(t *testing.T) {
 		{profiling: true, pprof: 200, level: 405}, {flags: true, pprof: 405, level: 200},
 		{profiling: true, flags: true, disabled: true, pprof: 405, level: 405},
 	} {
-		b := start(t, func(config *server.Config, _ *server.Deps) {
+		f := start(t, func(config *server.Config, _ *server.Deps) {
 			config.Profiling, config.DebugFlags, config.DisableDebugging = c.profiling, c.flags, c.disabled
 		})
-		code, body := b.do(t, "admin", "GET", "/debug/pprof/")
+		code, body := f.do(t, "admin", "GET", "/debug/pprof/")
 		require.Equal(t, c.pprof, code, body)
-		code, body = b.send(t, "admin", "PUT", "/debug/flags/v", "0")
+		code, body = f.send(t, "admin", "PUT", "/debug/flags/v", "0")
 		require.Equal(t, c.level, code, body)
 	}
 }
 
 // TestWhatIsSwitchedOffSaysSo has neither logs nor a profiler.
 func TestWhatIsSwitchedOffSaysSo(t *testing.T) {
-	b := start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.Profiling = "", false })
+	f := start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.Profiling = "", false })
 	for path, want := range map[string]string{
 		"/logs/": "logs endpoint is disabled.", "/logs/x": "logs endpoint is disabled.",
 		"/debug/pprof/": "profiling endpoint is disabled.", "/debug/pprof/heap": "profiling endpoint is disabled.",
 		"/debug/flags/v": "flags endpoint is disabled.",
 	} {
-		code, body := b.do(t, "admin", "GET", path)
+		code, body := f.do(t, "admin", "GET", path)
 		require.Equal(t, 405, code, path)
 		require.Contains(t, body, want)
 	}

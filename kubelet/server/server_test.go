@@ -23,8 +23,8 @@ import (
 )
 
 func TestWhoMayDoWhat(t *testing.T) {
-	b := start(t)
-	b.pairOfStranger(t)
+	f := start(t)
+	f.pairOfStranger(t)
 	tests := []struct {
 		user, method, path string
 		header             []string
@@ -48,31 +48,31 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.user+" "+tt.method+" "+tt.path, func(t *testing.T) {
-			code, body := b.do(t, tt.user, tt.method, tt.path, tt.header...)
+			code, body := f.do(t, tt.user, tt.method, tt.path, tt.header...)
 			require.Equal(t, tt.want, code, body)
 			require.Contains(t, body, tt.body)
 		})
 	}
-	require.Equal(t, "n1", b.reviews[0].Name)
-	require.Equal(t, "nodes", b.reviews[0].Resource)
+	require.Equal(t, "n1", f.reviews[0].Name)
+	require.Equal(t, "nodes", f.reviews[0].Resource)
 }
 
 // pairOfStranger writes a client certificate of another CA.
-func (b *fixture) pairOfStranger(t *testing.T) {
+func (f *fixture) pairOfStranger(t *testing.T) {
 	t.Helper()
 	other := newAuthority(t)
 	other.client(t, "stranger")
 	for _, name := range []string{"stranger.crt", "stranger.key"} {
 		data, err := os.ReadFile(other.path(name))
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(b.path(name), data, 0o600))
+		require.NoError(t, os.WriteFile(f.path(name), data, 0o600))
 	}
 }
 
 func TestPods(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	for _, path := range []string{"/pods", "/pods/", "/runningpods/", "/runningpods"} {
-		code, body := b.do(t, "admin", "GET", path)
+		code, body := f.do(t, "admin", "GET", path)
 		require.Equal(t, 200, code, body)
 		var list corev1.PodList
 		require.NoError(t, json.Unmarshal([]byte(body), &list))
@@ -83,30 +83,30 @@ func TestPods(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	b := start(t, func(_ *server.Config, d *server.Deps) {
+	f := start(t, func(_ *server.Config, d *server.Deps) {
 		d.Checks = []healthz.HealthChecker{healthz.NamedCheck("runtime", func(*http.Request) error {
 			return errors.New("away")
 		})}
 	})
 	for _, path := range []string{"/healthz", "/livez"} {
-		code, body := b.do(t, "admin", "GET", path)
+		code, body := f.do(t, "admin", "GET", path)
 		require.Equal(t, 500, code)
 		require.Contains(t, body, "[-]runtime failed")
-		code, _ = b.do(t, "admin", "GET", path+"/ping")
+		code, _ = f.do(t, "admin", "GET", path+"/ping")
 		require.Equal(t, 200, code)
-		code, _ = b.do(t, "reader", "GET", path)
+		code, _ = f.do(t, "reader", "GET", path)
 		require.Equal(t, 403, code)
 	}
 }
 
 // TestWhatAProcessTellsOfItself asks for what upstream's tools look at beside the metrics.
 func TestWhatAProcessTellsOfItself(t *testing.T) {
-	b := start(t, func(c *server.Config, d *server.Deps) {
+	f := start(t, func(c *server.Config, d *server.Deps) {
 		c.DebugFlags, d.Flags = true, map[string]string{"node-name": "n1"}
 		d.Checks = []healthz.HealthChecker{healthz.NamedCheck("about", func(*http.Request) error { return nil })}
 	})
 	get := func(path, accept string) string {
-		code, body := b.do(t, "admin", "GET", path, "Accept", accept)
+		code, body := f.do(t, "admin", "GET", path, "Accept", accept)
 		require.Equal(t, 200, code, body)
 		return body
 	}
@@ -118,20 +118,20 @@ func TestWhatAProcessTellsOfItself(t *testing.T) {
 
 	before := klog.V(7).Enabled()
 	require.False(t, before)
-	code, body := b.send(t, "admin", "PUT", "/debug/flags/v", "7")
+	code, body := f.send(t, "admin", "PUT", "/debug/flags/v", "7")
 	var debugLogger klog.Level
 	t.Cleanup(func() { require.NoError(t, debugLogger.Set("0")) })
 	require.Equal(t, 200, code, body)
 	require.Equal(t, "successfully set klog.logging.verbosity to 7", body)
 	require.True(t, klog.V(7).Enabled())
-	code, _ = b.send(t, "admin", "PUT", "/debug/flags/v", "much")
+	code, _ = f.send(t, "admin", "PUT", "/debug/flags/v", "much")
 	require.Equal(t, 400, code)
 	for _, path := range []string{"/statusz", "/flagz", "/metrics/slis", "/debug/flags/v"} {
 		want := 403
 		if path == "/metrics/slis" {
 			want = 200 // a reader of metrics
 		}
-		code, body = b.do(t, "reader", "GET", path)
+		code, body = f.do(t, "reader", "GET", path)
 		require.Equal(t, want, code, path+": "+body)
 	}
 }
@@ -142,11 +142,11 @@ func TestNothingIsSaidOfFlagsThatAreNone(t *testing.T) {
 }
 
 func TestHealthOnLoopback(t *testing.T) {
-	b := start(t, func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "127.0.0.1:0" })
+	f := start(t, func(c *server.Config, _ *server.Deps) { c.HealthzAddress = "127.0.0.1:0" })
 	for path, want := range map[string]int{"/healthz": 200, "/livez": 200, "/pods": 404, "/metrics": 404} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+b.server.Addrs()[1].String()+path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+f.server.Addrs()[1].String()+path, nil)
 		require.NoError(t, err)
-		resp, err := b.as(t, "").Do(req)
+		resp, err := f.as(t, "").Do(req)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, want, resp.StatusCode, path)
@@ -154,10 +154,10 @@ func TestHealthOnLoopback(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	var got *corev1.PodLogOptions
 	var fail error
-	b.host.logs = func(_ context.Context, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+	f.host.logs = func(_ context.Context, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error {
 		got = opts
 		if fail != nil {
 			return fail
@@ -202,7 +202,7 @@ func TestLogs(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.path, func(t *testing.T) {
 			got, fail = nil, tt.fail
-			code, body := b.do(t, "admin", "GET", "/containerLogs/"+tt.path)
+			code, body := f.do(t, "admin", "GET", "/containerLogs/"+tt.path)
 			require.Equal(t, tt.code, code, body)
 			require.Contains(t, body, tt.body)
 			if tt.opts != nil {
@@ -213,9 +213,9 @@ func TestLogs(t *testing.T) {
 }
 
 func TestFollowedLogArrivesLineByLineAndEndsWithServer(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	lines := make(chan string)
-	b.host.logs = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+	f.host.logs = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
 		for {
 			select {
 			case line := <-lines:
@@ -225,10 +225,10 @@ func TestFollowedLogArrivesLineByLineAndEndsWithServer(t *testing.T) {
 			}
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.base+"/containerLogs/ns/web/app?follow=true", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/containerLogs/ns/web/app?follow=true", nil)
 	require.NoError(t, err)
 	go func() { lines <- "one" }()
-	resp, err := b.as(t, "admin").Do(req)
+	resp, err := f.as(t, "admin").Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	buffer := make([]byte, 3)
@@ -239,37 +239,37 @@ func TestFollowedLogArrivesLineByLineAndEndsWithServer(t *testing.T) {
 	_, err = io.ReadFull(resp.Body, buffer)
 	require.NoError(t, err)
 	require.Equal(t, "two", string(buffer))
-	b.stop()
+	f.stop()
 }
 
 func TestDebuggingDisabled(t *testing.T) {
-	b := start(t, func(c *server.Config, _ *server.Deps) { c.DisableDebugging = true })
+	f := start(t, func(c *server.Config, _ *server.Deps) { c.DisableDebugging = true })
 	for _, path := range []string{
 		"/exec/ns/web/app", "/attach/ns/web/app", "/portForward/ns/web", "/containerLogs/ns/web/app", "/run/ns/web/app",
 		"/runningpods/", "/runningpods", "/logs/", "/debug/pprof/", "/debug/flags/v",
 	} {
-		code, body := b.do(t, "admin", "GET", path)
+		code, body := f.do(t, "admin", "GET", path)
 		require.Equal(t, 405, code)
 		require.Contains(t, body, "Debug endpoints are disabled.")
 	}
-	code, _ := b.do(t, "admin", "GET", "/pods")
+	code, _ := f.do(t, "admin", "GET", "/pods")
 	require.Equal(t, 200, code)
 }
 
 func TestCertificatesAreReloaded(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	served := func() *x509.Certificate {
-		conn, err := tls.Dial("tcp", b.server.Addrs()[0].String(), &tls.Config{InsecureSkipVerify: true})
+		conn, err := tls.Dial("tcp", f.server.Addrs()[0].String(), &tls.Config{InsecureSkipVerify: true})
 		require.NoError(t, err)
 		defer func() { _ = conn.Close() }()
 		return conn.ConnectionState().PeerCertificates[0]
 	}
 	before := served()
-	next := b.serving(t)
+	next := f.serving(t)
 	require.NotEqual(t, before.SerialNumber, next.SerialNumber)
 	require.Equal(t, next.SerialNumber, served().SerialNumber)
 	// A half-written pair does not stop the service.
-	require.NoError(t, os.WriteFile(b.path("serving.key"), []byte("half"), 0o600))
+	require.NoError(t, os.WriteFile(f.path("serving.key"), []byte("half"), 0o600))
 	require.Equal(t, next.SerialNumber, served().SerialNumber)
 
 	// A new client CA lets its clients in at once.
@@ -278,30 +278,30 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	for _, name := range []string{"ca.crt", "admin.crt", "admin.key"} {
 		data, err := os.ReadFile(other.path(name))
 		require.NoError(t, err)
-		require.NoError(t, os.Rename(b.path(name), b.path(name+".old")))
-		require.NoError(t, os.WriteFile(b.path(name), data, 0o600))
+		require.NoError(t, os.Rename(f.path(name), f.path(name+".old")))
+		require.NoError(t, os.WriteFile(f.path(name), data, 0o600))
 	}
-	code, body := b.do(t, "admin", "GET", "/healthz")
+	code, body := f.do(t, "admin", "GET", "/healthz")
 	require.Equal(t, 200, code, body)
-	code, _ = b.do(t, "reader", "GET", "/metrics")
+	code, _ = f.do(t, "reader", "GET", "/metrics")
 	require.Equal(t, 401, code, "the old CA no longer counts")
 }
 
 func TestListensOnAddressThatComesLater(t *testing.T) {
-	b := start(t, func(c *server.Config, _ *server.Deps) {
+	f := start(t, func(c *server.Config, _ *server.Deps) {
 		c.Addresses = append(c.Addresses, "192.0.2.77:0") // a documentation address: no interface has it
 	})
-	require.Len(t, b.server.Addrs(), 2)
-	code, _ := b.do(t, "admin", "GET", "/healthz")
+	require.Len(t, f.server.Addrs(), 2)
+	code, _ := f.do(t, "admin", "GET", "/healthz")
 	require.Equal(t, 200, code)
 }
 
 // TestAddressesMove has the server leave one address for another while a log is followed on the first.
 func TestAddressesMove(t *testing.T) {
-	b := start(t, func(c *server.Config, _ *server.Deps) {
+	f := start(t, func(c *server.Config, _ *server.Deps) {
 		c.Addresses, c.HealthzAddress = []string{"127.0.0.1:0", "127.0.0.2:0"}, "127.0.0.1:0"
 	})
-	before := b.server.Addrs()
+	before := f.server.Addrs()
 	require.Len(t, before, 3)
 	reach := func(address net.Addr) error {
 		connection, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address.String())
@@ -316,9 +316,9 @@ func TestAddressesMove(t *testing.T) {
 	speaks := tls.Client(held, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // who it is does not matter here
 	require.NoError(t, speaks.HandshakeContext(t.Context()))
 
-	b.server.SetAddresses([]string{"127.0.0.3:0", "127.0.0.1:0"})
+	f.server.SetAddresses([]string{"127.0.0.3:0", "127.0.0.1:0"})
 	require.Eventually(t, func() bool { return reach(before[1]) != nil }, time.Minute, time.Millisecond)
-	after := b.server.Addrs()
+	after := f.server.Addrs()
 	require.Len(t, after, 3)
 	require.Equal(t, before[0], after[1], "what stays is left alone, and they are in the order wanted")
 	require.Equal(t, before[2], after[2], "health too")
@@ -337,28 +337,28 @@ func TestAddressesMove(t *testing.T) {
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.4:0")
 	require.NoError(t, err)
 	defer taken.Close()
-	b.server.SetAddresses([]string{taken.Addr().String(), "127.0.0.5:0"})
+	f.server.SetAddresses([]string{taken.Addr().String(), "127.0.0.5:0"})
 	require.Eventually(t, func() bool { return reach(before[0]) != nil }, time.Minute, time.Millisecond)
-	after = b.server.Addrs()
+	after = f.server.Addrs()
 	require.Len(t, after, 2)
 	require.Equal(t, "127.0.0.5", after[0].(*net.TCPAddr).IP.String())
 	require.NoError(t, reach(after[0]))
 }
 
 func TestStartErrors(t *testing.T) {
-	b := start(t)
-	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{})
+	f := start(t)
+	auth, err := server.NewDelegatedAuth(server.AuthDeps{Client: f.api(t)}, server.AuthConfig{})
 	require.NoError(t, err)
-	deps := server.Deps{Host: b.host, Auth: auth}
+	deps := server.Deps{Host: f.host, Auth: auth}
 	config := server.Config{
-		NodeName: "n1", Addresses: []string{b.server.Addrs()[0].String()},
-		CertFile: b.path("serving.crt"), KeyFile: b.path("serving.key"),
+		NodeName: "n1", Addresses: []string{f.server.Addrs()[0].String()},
+		CertFile: f.path("serving.crt"), KeyFile: f.path("serving.key"),
 	}
 	taken, err := server.New(deps, config)
 	require.NoError(t, err)
 	require.ErrorContains(t, taken.Start(t.Context()), "address already in use")
 
-	config.CertFile = b.path("none.crt")
+	config.CertFile = f.path("none.crt")
 	absent, err := server.New(deps, config)
 	require.NoError(t, err)
 	require.ErrorContains(t, absent.Start(t.Context()), "load serving certificate")
@@ -376,8 +376,8 @@ func TestStartErrors(t *testing.T) {
 		_, err := server.New(d, c)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("none")})
+	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: f.api(t)}, server.AuthConfig{ClientCAFile: f.path("none")})
 	require.ErrorContains(t, err, "load client CA")
-	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: b.api(t)}, server.AuthConfig{ClientCAFile: b.path("serving.key")})
+	_, err = server.NewDelegatedAuth(server.AuthDeps{Client: f.api(t)}, server.AuthConfig{ClientCAFile: f.path("serving.key")})
 	require.ErrorContains(t, err, "no certificate in PEM form")
 }

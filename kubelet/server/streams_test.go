@@ -155,27 +155,27 @@ func (r *fakeRuntime) PortForward(_ context.Context, req *runtimeapi.PortForward
 	return r.streams.GetPortForward(req)
 }
 
-func (b *fixture) rest() *restclient.Config {
-	return &restclient.Config{Host: b.base, TLSClientConfig: restclient.TLSClientConfig{
-		CAFile: b.path("ca.crt"), CertFile: b.path("admin.crt"), KeyFile: b.path("admin.key"),
+func (f *fixture) rest() *restclient.Config {
+	return &restclient.Config{Host: f.base, TLSClientConfig: restclient.TLSClientConfig{
+		CAFile: f.path("ca.crt"), CertFile: f.path("admin.crt"), KeyFile: f.path("admin.key"),
 	}}
 }
 
 // executors are both ways of running a command remotely.
-func (b *fixture) executors(t *testing.T, path string) map[string]remotecommand.Executor {
+func (f *fixture) executors(t *testing.T, path string) map[string]remotecommand.Executor {
 	t.Helper()
-	location, err := url.Parse(b.base + path)
+	location, err := url.Parse(f.base + path)
 	require.NoError(t, err)
-	old, err := remotecommand.NewSPDYExecutor(b.rest(), "POST", location)
+	old, err := remotecommand.NewSPDYExecutor(f.rest(), "POST", location)
 	require.NoError(t, err)
-	web, err := remotecommand.NewWebSocketExecutor(b.rest(), "GET", location.String())
+	web, err := remotecommand.NewWebSocketExecutor(f.rest(), "GET", location.String())
 	require.NoError(t, err)
 	return map[string]remotecommand.Executor{"SPDY": old, "WebSocket": web}
 }
 
 func TestExec(t *testing.T) {
-	b := start(t)
-	for name, executor := range b.executors(t, "/exec/ns/web/app?command=echo&command=hi&output=1&error=1") {
+	f := start(t)
+	for name, executor := range f.executors(t, "/exec/ns/web/app?command=echo&command=hi&output=1&error=1") {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out, Stderr: &errOut})
@@ -184,7 +184,7 @@ func TestExec(t *testing.T) {
 			require.Equal(t, "warning", errOut.String())
 		})
 	}
-	for name, executor := range b.executors(t, "/exec/ns/web/u1/app?command=cat&input=1&output=1") {
+	for name, executor := range f.executors(t, "/exec/ns/web/u1/app?command=cat&input=1&output=1") {
 		t.Run(name+" stdin", func(t *testing.T) {
 			var out bytes.Buffer
 			big := strings.Repeat("0123456789", 50_000)
@@ -195,7 +195,7 @@ func TestExec(t *testing.T) {
 			require.Equal(t, big, out.String())
 		})
 	}
-	for name, executor := range b.executors(t, "/exec/ns/web/app?command=fail&output=1") {
+	for name, executor := range f.executors(t, "/exec/ns/web/app?command=fail&output=1") {
 		t.Run(name+" exit code", func(t *testing.T) {
 			err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
 			var exit utilexec.CodeExitError
@@ -203,7 +203,7 @@ func TestExec(t *testing.T) {
 			require.Equal(t, 3, exit.Code)
 		})
 	}
-	for name, executor := range b.executors(t, "/exec/ns/web/app?command=size&output=1&tty=1") {
+	for name, executor := range f.executors(t, "/exec/ns/web/app?command=size&output=1&tty=1") {
 		t.Run(name+" terminal", func(t *testing.T) {
 			var out bytes.Buffer
 			sizes := make(sizeQueue, 1)
@@ -229,8 +229,8 @@ func (q sizeQueue) Next() *remotecommand.TerminalSize {
 }
 
 func TestAttach(t *testing.T) {
-	b := start(t)
-	for name, executor := range b.executors(t, "/attach/ns/web/app?output=1") {
+	f := start(t)
+	for name, executor := range f.executors(t, "/attach/ns/web/app?output=1") {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			require.NoError(t, executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out}))
@@ -240,7 +240,7 @@ func TestAttach(t *testing.T) {
 }
 
 func TestBadStreamRequests(t *testing.T) {
-	b := start(t)
+	f := start(t)
 	upgrade := []string{"Connection", "Upgrade", "Upgrade", "SPDY/3.1"}
 	tests := []struct {
 		path string
@@ -261,35 +261,35 @@ func TestBadStreamRequests(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.path, func(t *testing.T) {
-			code, body := b.do(t, "admin", "POST", tt.path, upgrade...)
+			code, body := f.do(t, "admin", "POST", tt.path, upgrade...)
 			require.Equal(t, tt.want, code, body)
 			require.Contains(t, body, tt.body)
 		})
 	}
-	code, body := b.do(t, "admin", "POST", "/exec/ns/web/app?command=x&output=1")
+	code, body := f.do(t, "admin", "POST", "/exec/ns/web/app?command=x&output=1")
 	require.Equal(t, 400, code, body)
 	require.Contains(t, body, "pgrade")
 }
 
 func TestRun(t *testing.T) {
-	b := start(t)
-	code, body := b.do(t, "admin", "POST", "/run/ns/web/app?cmd=ls+-l")
+	f := start(t)
+	code, body := f.do(t, "admin", "POST", "/run/ns/web/app?cmd=ls+-l")
 	require.Equal(t, 200, code)
 	require.Equal(t, "ls|-l", body)
-	code, body = b.do(t, "admin", "POST", "/run/ns/web/u1/app?cmd=fail")
+	code, body = f.do(t, "admin", "POST", "/run/ns/web/u1/app?cmd=fail")
 	require.Equal(t, 500, code)
 	require.Contains(t, body, "exited with 3: sorry")
-	code, _ = b.do(t, "admin", "POST", "/run/ns/web/app")
+	code, _ = f.do(t, "admin", "POST", "/run/ns/web/app")
 	require.Equal(t, 400, code)
 }
 
 func TestPortForward(t *testing.T) {
-	b := start(t)
-	location, err := url.Parse(b.base + "/portForward/ns/web")
+	f := start(t)
+	location, err := url.Parse(f.base + "/portForward/ns/web")
 	require.NoError(t, err)
-	transport, upgrader, err := spdy.RoundTripperFor(b.rest())
+	transport, upgrader, err := spdy.RoundTripperFor(f.rest())
 	require.NoError(t, err)
-	web, err := clientportforward.NewSPDYOverWebsocketDialer(location, b.rest())
+	web, err := clientportforward.NewSPDYOverWebsocketDialer(location, f.rest())
 	require.NoError(t, err)
 	dialers := map[string]httpstream.Dialer{
 		"SPDY":      spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", location),

@@ -11,16 +11,18 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 const (
-	// blockSize is how many ids a Pod has. The first block belongs to the node itself.
+	// blockSize is the number of ids of a Pod. The first block belongs to the node itself.
 	blockSize = 65536
-	// maxBlocks is how many Pods there is room for; ids end at 2^32.
+	// maxBlocks bounds the number of blocks; ids end at 2^32.
 	maxBlocks = 1 << 15
 	fileName  = "userns"
 	fileLimit = 64 << 10
-	// remedy is what to do about a file that is wrong.
+	// remedy tells the user how to fix an invalid record.
 	remedy = "delete the Pod and, when its containers are gone, the file"
 )
 
@@ -29,14 +31,14 @@ type Manager struct {
 	podsDir string // contains one directory per Pod, named by its UID
 
 	mu     sync.Mutex           // guards all below
-	blocks map[uint32]types.UID // nil until the files were read
+	blocks map[uint32]types.UID // nil until the records were read
 	pods   map[types.UID]uint32
 }
 
 // New returns a Manager for the Pods whose directories are in podsDir, each named by the Pod's UID. It reads nothing yet.
 func New(podsDir string) *Manager { return &Manager{podsDir: podsDir} }
 
-// record is the file's content.
+// record is the content of the file.
 type record struct {
 	UIDs []mapping `json:"uidMappings"`
 	GIDs []mapping `json:"gidMappings"`
@@ -48,7 +50,8 @@ type mapping struct {
 	Length      uint32 `json:"length"`
 }
 
-// Ensure returns the Pod's user namespace, the same each time. The Pod's directory has to be there.
+// Ensure returns the Pod's user namespace, always the same one, and allocates it at the first call. The Pod's directory
+// must exist.
 func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +64,7 @@ func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 			continue
 		}
 		if block == maxBlocks {
-			return nil, fmt.Errorf("give pod %s a user namespace: all %d blocks of ids are taken", uid, maxBlocks-1)
+			return nil, fmt.Errorf("allocate user namespace of pod %s: all %d blocks of ids are in use", uid, maxBlocks-1)
 		}
 		if err := m.write(uid, block); err != nil {
 			return nil, err
@@ -72,7 +75,7 @@ func (m *Manager) Ensure(uid types.UID) (*runtimeapi.UserNamespace, error) {
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
 }
 
-// Release takes the Pod's block back. No process may run in it any more. A Pod without one is no error.
+// Release frees the Pod's block. No process of the Pod may run any more. It does nothing for a Pod without a block.
 func (m *Manager) Release(uid types.UID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,8 +93,8 @@ func (m *Manager) file(uid types.UID) string {
 	return filepath.Join(m.podsDir, string(uid), fileName)
 }
 
-// load reads what earlier processes have noted, once. A note that does not say what it should is an error: the Pod's
-// processes may run with any ids.
+// load reads the records of earlier processes, once. An invalid record is an error: the Pod's processes may run with
+// any ids.
 func (m *Manager) load() error {
 	if m.blocks != nil {
 		return nil
@@ -119,7 +122,7 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// read reads one Pod's note.
+// read reads one Pod's record.
 func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 	path := m.file(uid)
 	info, err := os.Lstat(path)
@@ -127,39 +130,34 @@ func (m *Manager) read(uid types.UID) (block uint32, found bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
-		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not the file it should be (%w): "+remedy, uid, path,
+		return 0, false, fmt.Errorf("read user namespace of pod %s: %q is not a valid record (%w): "+remedy, uid, path,
 			errors.Join(err, fs.ErrInvalid))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, false, fmt.Errorf("read user namespace of pod %s: %w", uid, err)
 	}
-	var n record
-	if err := json.Unmarshal(data, &n); err != nil {
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
 		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: %w: "+remedy, uid, path, err)
 	}
-	if len(n.UIDs) != 1 || len(n.GIDs) != 1 || n.UIDs[0] != n.GIDs[0] || n.UIDs[0].ContainerID != 0 ||
-		n.UIDs[0].Length != blockSize || n.UIDs[0].HostID%blockSize != 0 || n.UIDs[0].HostID == 0 {
+	if len(r.UIDs) != 1 || len(r.GIDs) != 1 || r.UIDs[0] != r.GIDs[0] || r.UIDs[0].ContainerID != 0 ||
+		r.UIDs[0].Length != blockSize || r.UIDs[0].HostID%blockSize != 0 || r.UIDs[0].HostID == 0 {
 		return 0, false, fmt.Errorf("read user namespace of pod %s from %q: not one block of %d ids: "+remedy, uid, path,
 			blockSize)
 	}
-	return n.UIDs[0].HostID / blockSize, true, nil
+	return r.UIDs[0].HostID / blockSize, true, nil
 }
 
-// write notes a block. The file appears whole or not at all.
+// write records a Pod's block durably.
 func (m *Manager) write(uid types.UID, block uint32) error {
 	ids := []mapping{{HostID: block * blockSize, Length: blockSize}}
 	data, err := json.Marshal(record{UIDs: ids, GIDs: ids})
 	if err != nil {
-		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
+		return fmt.Errorf("record user namespace of pod %s: %w", uid, err)
 	}
-	path := m.file(uid)
-	temporary := path + ".tmp"
-	if err := os.WriteFile(temporary, data, 0o600); err != nil {
-		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return fmt.Errorf("note user namespace of pod %s: %w", uid, err)
+	if err := atomicfile.Write(m.file(uid), data, 0o600); err != nil {
+		return fmt.Errorf("record user namespace of pod %s: %w", uid, err)
 	}
 	return nil
 }

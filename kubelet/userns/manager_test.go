@@ -32,15 +32,15 @@ func TestEachPodHasItsOwnBlock(t *testing.T) {
 	m := userns.New(dir)
 	require.Equal(t, uint32(65536), hostID(t, m, "a"))
 	require.Equal(t, uint32(131072), hostID(t, m, "b"))
-	require.Equal(t, uint32(65536), hostID(t, m, "a"), "the same each time")
+	require.Equal(t, uint32(65536), hostID(t, m, "a"), "always the same")
 
 	m = userns.New(dir) // after a crash
-	require.Equal(t, uint32(196608), hostID(t, m, "c"), "those of before are taken")
+	require.Equal(t, uint32(196608), hostID(t, m, "c"), "earlier blocks are in use")
 	require.Equal(t, uint32(131072), hostID(t, m, "b"))
 	require.NoError(t, m.Release("a"))
 	require.NoError(t, m.Release("a"))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o750))
-	require.Equal(t, uint32(65536), hostID(t, m, "d"), "what was released is given again")
+	require.Equal(t, uint32(65536), hostID(t, m, "d"), "a released block is allocated again")
 }
 
 func TestInvalidRecordFailsEnsure(t *testing.T) {

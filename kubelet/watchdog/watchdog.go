@@ -1,5 +1,5 @@
-// Package watchdog tells systemd how this process is: that it is ready, and, as often as the unit's WatchdogSec wants to
-// hear it, that it is healthy. What is not healthy says nothing, and systemd restarts it.
+// Package watchdog notifies systemd that this process is ready and, as often as the unit's WatchdogSec requires, that
+// it is healthy. An unhealthy process sends no notification, and systemd restarts it.
 package watchdog
 
 import (
@@ -13,31 +13,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// minTimeout is the shortest watchdog time that is taken: below it a busy machine would look like a dead process.
+// minTimeout is the shortest watchdog timeout that is accepted: with less a busy machine would look like a dead
+// process.
 const minTimeout = time.Second
 
-// Deps are what a Watchdog needs from others.
+// Deps are what a Watchdog works with. Healthy is required.
 type Deps struct {
-	// Ready is closed when the process can be used; nil if it can from the start.
+	// Ready is closed when the process is ready; nil means from the start.
 	Ready <-chan struct{}
-	// Healthy returns why the process is not healthy, within ctx.
+	// Healthy returns why the process is unhealthy, or nil, within ctx.
 	Healthy func(ctx context.Context) error
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.WithTicker
 }
 
-// Watchdog speaks to systemd. Start runs it.
+// Watchdog notifies systemd. Start runs it.
 type Watchdog struct {
 	deps   Deps
-	period time.Duration // zero if systemd wants to hear nothing
+	period time.Duration // zero if systemd expects no notifications
 }
 
-// New makes a Watchdog from the environment that systemd has given this process: NOTIFY_SOCKET, WATCHDOG_USEC and
-// WATCHDOG_PID. Without them it does nothing.
+// New returns a Watchdog configured from the environment that systemd sets: NOTIFY_SOCKET, WATCHDOG_USEC and
+// WATCHDOG_PID. Without them the Watchdog does nothing.
 func New(deps Deps) (*Watchdog, error) {
 	if deps.Healthy == nil {
-		return nil, errors.New("watchdog: Deps.Healthy is needed")
+		return nil, errors.New("watchdog: Deps.Healthy is required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -47,15 +48,15 @@ func New(deps Deps) (*Watchdog, error) {
 	}
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		return nil, fmt.Errorf("read systemd's watchdog time (WatchdogSec of the unit): %w", err)
+		return nil, fmt.Errorf("read systemd's watchdog timeout (WatchdogSec of the unit): %w", err)
 	}
 	if limit != 0 && limit <= minTimeout {
-		return nil, fmt.Errorf("systemd's watchdog time (WatchdogSec of the unit) is %v: want more than %v", limit, minTimeout)
+		return nil, fmt.Errorf("systemd's watchdog timeout (WatchdogSec of the unit) is %v: want more than %v", limit, minTimeout)
 	}
 	return &Watchdog{deps: deps, period: limit / 2}, nil
 }
 
-// Start speaks until ctx ends.
+// Start sends notifications until ctx ends.
 func (w *Watchdog) Start(ctx context.Context) error {
 	if w.deps.Ready != nil {
 		select {
@@ -82,22 +83,22 @@ func (w *Watchdog) Start(ctx context.Context) error {
 	}
 }
 
-// check says that the process is healthy, if it is.
+// check notifies systemd if the process is healthy.
 func (w *Watchdog) check(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, w.period)
 	defer cancel()
 	if err := w.deps.Healthy(limited); err != nil {
 		if ctx.Err() == nil {
-			w.deps.Logger.Error("systemd is not told that this process is healthy, for it is not", "error", err)
+			w.deps.Logger.Error("health check failed; withholding systemd watchdog ping", "error", err)
 		}
 		return
 	}
 	w.notify(daemon.SdNotifyWatchdog)
 }
 
-// notify sends one word to systemd, if there is one.
+// notify sends a state to systemd, if systemd runs this process.
 func (w *Watchdog) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		w.deps.Logger.Warn("telling systemd failed", "word", state, "error", err)
+		w.deps.Logger.Warn("failed to notify systemd", "state", state, "error", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/watchdog"
 )
 
-// systemd is the other end of the socket.
+// systemd returns the other end of the notification socket.
 func systemd(t *testing.T, limit string) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
@@ -39,17 +39,17 @@ func next(t *testing.T, conn *net.UnixConn) string {
 	return string(state[:n])
 }
 
-func TestSystemdHearsOfHealthOnly(t *testing.T) {
+func TestOnlyHealthIsNotified(t *testing.T) {
 	conn := systemd(t, "30000000")
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	ready, asked := make(chan struct{}), make(chan struct{})
+	ready, checked := make(chan struct{}), make(chan struct{})
 	var sick atomic.Bool
 	w, err := watchdog.New(watchdog.Deps{Ready: ready, Clock: clk, Healthy: func(ctx context.Context) error {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
-		require.LessOrEqual(t, time.Until(deadline), 15*time.Second, "whoever answers later is late")
-		now := sick.Load() // before the test goes on, and may change it
-		asked <- struct{}{}
+		require.LessOrEqual(t, time.Until(deadline), 15*time.Second, "a later result is too late")
+		now := sick.Load() // before the test continues and may change it
+		checked <- struct{}{}
 		if now {
 			return errors.New("sick")
 		}
@@ -61,12 +61,12 @@ func TestSystemdHearsOfHealthOnly(t *testing.T) {
 	go func() { ended <- w.Start(ctx) }()
 	close(ready)
 	require.Equal(t, "READY=1", next(t, conn))
-	<-asked
+	<-checked
 	require.Equal(t, "WATCHDOG=1", next(t, conn))
 	round := func() {
 		require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 		clk.Step(15 * time.Second)
-		<-asked
+		<-checked
 	}
 	round()
 	require.Equal(t, "WATCHDOG=1", next(t, conn))
@@ -80,12 +80,12 @@ func TestSystemdHearsOfHealthOnly(t *testing.T) {
 	round()
 	cancel()
 	require.NoError(t, <-ended)
-	require.Equal(t, "STOPPING=1", next(t, conn), "and no word of health before it")
+	require.Equal(t, "STOPPING=1", next(t, conn), "no health notification before it")
 }
 
 func TestWithoutWatchdogOrSystemd(t *testing.T) {
 	conn := systemd(t, "")
-	w, err := watchdog.New(watchdog.Deps{Healthy: func(context.Context) error { panic("asked") }})
+	w, err := watchdog.New(watchdog.Deps{Healthy: func(context.Context) error { panic("checked") }})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -98,7 +98,7 @@ func TestWithoutWatchdogOrSystemd(t *testing.T) {
 	require.NoError(t, w.Start(ctx))
 }
 
-func TestBadTimes(t *testing.T) {
+func TestInvalidTimeouts(t *testing.T) {
 	healthy := func(context.Context) error { return nil }
 	for limit, want := range map[string]string{"soon": "WatchdogSec", "-1": "WatchdogSec", "1000000": "want more than 1s"} {
 		systemd(t, limit)
@@ -106,7 +106,7 @@ func TestBadTimes(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	t.Setenv("WATCHDOG_USEC", "500000")
-	t.Setenv("WATCHDOG_PID", "1") // which is meant for another process
+	t.Setenv("WATCHDOG_PID", "1") // meant for another process
 	_, err := watchdog.New(watchdog.Deps{Healthy: healthy})
 	require.NoError(t, err)
 	_, err = watchdog.New(watchdog.Deps{})

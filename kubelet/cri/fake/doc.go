@@ -1,6 +1,6 @@
-// Package fake is a container runtime in memory, for tests of what speaks the Container Runtime Interface.
+// Package fake is an in-memory container runtime for tests of CRI clients.
 //
-// It keeps the promises that the node agent relies on: names with an attempt are reserved, a sandbox has to be ready
-// for a container to be made in it, stops are idempotent, events are sent for each change. It counts calls, and can
-// be told to fail the next call of a method.
+// It behaves as the kubelet expects of a runtime: names with an attempt are reserved, a container needs a ready
+// sandbox, stopping is idempotent, and each change emits an event. It counts calls and can be made to fail the next
+// call of a method.
 package fake

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ListPodSandbox implements the CRI; of the filter it knows the labels.
+// ListPodSandbox implements the CRI. Of the filter it supports the labels.
 func (r *Runtime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ListPodSandboxResponse, error) {
 	if err := r.enter(ctx, "ListPodSandbox"); err != nil {
@@ -30,7 +30,7 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSand
 	return out, nil
 }
 
-// ListContainers implements the CRI; of the filter it knows the labels.
+// ListContainers implements the CRI. Of the filter it supports the labels.
 func (r *Runtime) ListContainers(ctx context.Context, in *runtimeapi.ListContainersRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ListContainersResponse, error) {
 	if err := r.enter(ctx, "ListContainers"); err != nil {
@@ -91,7 +91,7 @@ func (r *Runtime) ImageStatus(ctx context.Context, in *runtimeapi.ImageStatusReq
 	return &runtimeapi.ImageStatusResponse{Image: r.images[in.Image.Image]}, nil
 }
 
-// PullImage implements the CRI: every image can be pulled.
+// PullImage implements the CRI: every pull succeeds.
 func (r *Runtime) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.PullImageResponse, error) {
 	if err := r.enter(ctx, "PullImage"); err != nil {
@@ -101,7 +101,7 @@ func (r *Runtime) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest
 	return &runtimeapi.PullImageResponse{ImageRef: in.Image.Image}, nil
 }
 
-// GetContainerEvents implements the CRI. A reader that is 1000 events behind loses the rest.
+// GetContainerEvents implements the CRI. A reader that is 1000 events behind loses later ones.
 func (r *Runtime) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEventsRequest, _ ...grpc.CallOption,
 ) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
 	if err := r.enter(ctx, "GetContainerEvents"); err != nil {
@@ -114,7 +114,7 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, _ *runtimeapi.GetEvent
 	return s, nil
 }
 
-// CloseEventStreams ends all event streams, as a runtime that restarts does.
+// CloseEventStreams ends all event streams, as a restart of the runtime does.
 func (r *Runtime) CloseEventStreams() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +140,7 @@ func (r *Runtime) emit(sandbox *runtimeapi.PodSandboxStatus, id string, kind run
 	}
 }
 
-// stream is one reader of events.
+// stream is the event stream of one reader.
 type stream struct {
 	grpc.ClientStream
 	ctx    context.Context
@@ -169,7 +169,7 @@ func matches(labels, selector map[string]string) bool {
 	return true
 }
 
-// ListPodSandboxStats implements the CRI: nothing that runs here uses anything.
+// ListPodSandboxStats implements the CRI. It returns no stats.
 func (r *Runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.ListPodSandboxStatsRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	if err := r.enter(ctx, "ListPodSandboxStats"); err != nil {
@@ -178,7 +178,7 @@ func (r *Runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.ListPod
 	return &runtimeapi.ListPodSandboxStatsResponse{}, nil
 }
 
-// ImageFsInfo implements the CRI: images lie on no file system.
+// ImageFsInfo implements the CRI. It returns no file system.
 func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.ImageFsInfoResponse, error) {
 	if err := r.enter(ctx, "ImageFsInfo"); err != nil {
@@ -187,14 +187,14 @@ func (r *Runtime) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequ
 	return &runtimeapi.ImageFsInfoResponse{}, nil
 }
 
-// SetCgroupDriver makes the runtime say who makes control groups; before that it does not know the question.
+// SetCgroupDriver sets the result of RuntimeConfig, which is unimplemented before.
 func (r *Runtime) SetCgroupDriver(driver runtimeapi.CgroupDriver) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.cgroupDriver = &driver
 }
 
-// RuntimeConfig implements the CRI's method.
+// RuntimeConfig implements the CRI.
 func (r *Runtime) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest, _ ...grpc.CallOption,
 ) (*runtimeapi.RuntimeConfigResponse, error) {
 	if err := r.enter(ctx, "RuntimeConfig"); err != nil {
@@ -208,7 +208,7 @@ func (r *Runtime) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfig
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *r.cgroupDriver}}, nil
 }
 
-// Status implements the CRI's method: all is well.
+// Status implements the CRI: the runtime and its network are ready.
 func (r *Runtime) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
 	if err := r.enter(ctx, "Status"); err != nil {
 		return nil, err

@@ -13,8 +13,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Runtime is the runtime. Make it with New. It is safe for concurrent use. Methods of the CRI that it does not have
-// panic with a nil dereference.
+// Runtime is the fake runtime. It is safe for concurrent use. CRI methods that it does not implement panic.
 type Runtime struct {
 	runtimeapi.RuntimeServiceClient
 	runtimeapi.ImageServiceClient
@@ -36,7 +35,7 @@ type Runtime struct {
 	cgroupDriver    *runtimeapi.CgroupDriver
 }
 
-// New makes an empty runtime.
+// New returns a Runtime without sandboxes, containers and images.
 func New(clk clock.PassiveClock) *Runtime {
 	return &Runtime{
 		clock: clk, sandboxes: map[string]*runtimeapi.PodSandboxStatus{},
@@ -53,7 +52,7 @@ func (r *Runtime) FailNext(method string, err error) {
 	r.failures[method] = append(r.failures[method], err)
 }
 
-// Block makes calls of the CRI method wait until the returned function is called.
+// Block blocks calls of the CRI method until the returned function is called.
 func (r *Runtime) Block(method string) (release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,43 +68,43 @@ func (r *Runtime) Block(method string) (release func()) {
 	})
 }
 
-// Calls is how often the CRI method was called.
+// Calls returns the number of calls of the CRI method.
 func (r *Runtime) Calls(method string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls[method]
 }
 
-// AddImage makes an image present.
+// AddImage adds an image.
 func (r *Runtime) AddImage(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}}
 }
 
-// ExitOnStart makes containers of that name end with the code as soon as they are started.
+// ExitOnStart makes containers of that name exit with the code as soon as they are started.
 func (r *Runtime) ExitOnStart(name string, code int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exits[name] = code
 }
 
-// InterruptStarts makes every start from now on, or no longer, end as one does that is interrupted by the death of whoever
-// asked for it: the container never runs and is called exited.
+// InterruptStarts makes later starts, if interrupt is true, behave as if the client died during the call: the container
+// never runs and its state is exited.
 func (r *Runtime) InterruptStarts(interrupt bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.interruptStarts = interrupt
 }
 
-// ClearExitOnStart takes ExitOnStart back.
+// ClearExitOnStart undoes ExitOnStart.
 func (r *Runtime) ClearExitOnStart(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.exits, name)
 }
 
-// Exit ends the running container of that name.
+// Exit stops the running container of that name.
 func (r *Runtime) Exit(name string, code int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +115,7 @@ func (r *Runtime) Exit(name string, code int32) {
 	}
 }
 
-// Running are the names of the running containers, with how many run.
+// Running returns the number of running containers by name.
 func (r *Runtime) Running() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,14 +128,14 @@ func (r *Runtime) Running() map[string]int {
 	return out
 }
 
-// Counts is how many sandboxes and containers there are, in whatever state.
+// Counts returns the number of sandboxes and containers in any state.
 func (r *Runtime) Counts() (sandboxes, containers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.sandboxes), len(r.containers)
 }
 
-// enter counts a call, waits at its gate, and returns the failure it was told to have.
+// enter counts a call, waits while the method is blocked, and returns the next failure set by FailNext.
 func (r *Runtime) enter(ctx context.Context, method string) error {
 	r.mu.Lock()
 	r.calls[method]++
@@ -295,7 +294,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, in *runtimeapi.U
 	defer r.mu.Unlock()
 	c := r.containers[in.ContainerId]
 	if c == nil {
-		return nil, status.Errorf(codes.NotFound, "container %q is not there", in.ContainerId)
+		return nil, status.Errorf(codes.NotFound, "container %q not found", in.ContainerId)
 	}
 	c.Resources = &runtimeapi.ContainerResources{Linux: in.Linux}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
@@ -327,14 +326,14 @@ func (r *Runtime) RemoveContainer(ctx context.Context, in *runtimeapi.RemoveCont
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// exit ends a container. The caller holds mu.
+// exit stops a container. The caller holds mu.
 func (r *Runtime) exit(c *runtimeapi.ContainerStatus, code int32) {
 	c.State, c.ExitCode = runtimeapi.ContainerState_CONTAINER_EXITED, code
 	c.FinishedAt = r.clock.Now().UnixNano()
 	r.emit(r.sandboxes[r.sandboxOf[c.Id]], c.Id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// DropPod drops all that is held of the Pod without an event, as a runtime does that lost one.
+// DropPod removes all sandboxes and containers of the Pod without an event, as a runtime that lost one would.
 func (r *Runtime) DropPod(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	callGroup   = "credentialprovider.kubelet.k8s.io/"
 )
 
-// versions are those of both the configuration and the programs' interface; they differ in nothing but their name.
+// versions are the versions of both the configuration and the providers' interface; they differ only in name.
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load reads the configuration: a file, or all .json, .yaml and .yml files of a directory in the order of their names.
@@ -42,7 +42,7 @@ func Load(name string) ([]configv1.CredentialProvider, error) {
 		}
 		version, ok := strings.CutPrefix(config.APIVersion, configGroup)
 		if config.Kind != configKind || !ok || !slices.Contains(versions, version) {
-			return nil, fmt.Errorf("credential providers: %s: it is a %q of %q: want %s of %sv1", file, config.Kind,
+			return nil, fmt.Errorf("credential providers: %s: kind %q of %q: want %s of %sv1", file, config.Kind,
 				config.APIVersion, configKind, configGroup)
 		}
 		all = append(all, config.Providers...)
@@ -53,6 +53,7 @@ func Load(name string) ([]configv1.CredentialProvider, error) {
 	return all, nil
 }
 
+// configFiles returns the configuration files at the path.
 func configFiles(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -72,21 +73,21 @@ func configFiles(name string) ([]string, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s holds no .json, .yaml or .yml file", name)
+		return nil, fmt.Errorf("%s contains no .json, .yaml or .yml file", name)
 	}
 	return files, nil
 }
 
 func validate(providers []configv1.CredentialProvider) error {
 	if len(providers) == 0 {
-		return errors.New("providers: it names none")
+		return errors.New("providers: the list is empty")
 	}
 	seen := map[string]bool{}
 	var errs []error
 	for i := range providers {
 		p := &providers[i]
 		if seen[p.Name] {
-			errs = append(errs, fmt.Errorf("providers: %q is there twice", p.Name))
+			errs = append(errs, fmt.Errorf("providers: duplicate name %q", p.Name))
 		}
 		seen[p.Name] = true
 		if err := validateOne(p); err != nil {
@@ -100,11 +101,11 @@ func validateOne(p *configv1.CredentialProvider) error {
 	version, ok := strings.CutPrefix(p.APIVersion, callGroup)
 	switch {
 	case p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \t\n"):
-		return errors.New("name: want that of a program in the directory of providers, without slashes and spaces")
+		return errors.New("name: want the name of a program in the providers' directory, without slashes and spaces")
 	case !ok || !slices.Contains(versions, version):
 		return fmt.Errorf("apiVersion %q: want %sv1", p.APIVersion, callGroup)
 	case len(p.MatchImages) == 0:
-		return errors.New("matchImages: it names none")
+		return errors.New("matchImages: the list is empty")
 	case p.DefaultCacheDuration == nil:
 		return errors.New("defaultCacheDuration is missing")
 	case p.DefaultCacheDuration.Duration < 0:
@@ -116,7 +117,7 @@ func validateOne(p *configv1.CredentialProvider) error {
 			_, err = path.Match(u.Hostname(), "")
 		}
 		if err != nil || strings.Contains(pattern, "://") {
-			return fmt.Errorf("matchImages: %q: want a host, perhaps with a port and a path", pattern)
+			return fmt.Errorf("matchImages: %q: want a host, optionally with a port and a path", pattern)
 		}
 	}
 	return validateToken(p.TokenAttributes)
@@ -129,7 +130,7 @@ func validateToken(t *configv1.ServiceAccountTokenAttributes) error {
 	seen := map[string]bool{}
 	for _, key := range slices.Concat(t.RequiredServiceAccountAnnotationKeys, t.OptionalServiceAccountAnnotationKeys) {
 		if seen[key] {
-			return fmt.Errorf("tokenAttributes: the annotation %q is named twice", key)
+			return fmt.Errorf("tokenAttributes: the annotation %q is listed twice", key)
 		}
 		seen[key] = true
 	}
@@ -142,7 +143,7 @@ func validateToken(t *configv1.ServiceAccountTokenAttributes) error {
 		t.CacheType != configv1.ServiceAccountServiceAccountTokenCacheType:
 		return fmt.Errorf("tokenAttributes.cacheType %q: want Token or ServiceAccount", t.CacheType)
 	case len(t.RequiredServiceAccountAnnotationKeys) > 0 && !*t.RequireServiceAccount:
-		return errors.New("tokenAttributes: requiredServiceAccountAnnotationKeys need requireServiceAccount")
+		return errors.New("tokenAttributes: requiredServiceAccountAnnotationKeys require requireServiceAccount")
 	}
 	return nil
 }

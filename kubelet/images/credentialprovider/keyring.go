@@ -21,22 +21,22 @@ import (
 
 // Config are the values of a Keyring.
 type Config struct {
-	// Providers are the programs, as Load returns them, and Dir is where they lie.
+	// Providers are the providers' configurations as Load returns them, and Dir is the directory of their programs.
 	Providers []configv1.CredentialProvider
 	Dir       string
 }
 
-// Deps are what a Keyring needs from others.
+// Deps are what a Keyring works with.
 type Deps struct {
-	// Account gets a service account, and Token a token of the Pod's that is bound to the Pod. Both may be nil if no
-	// provider has tokenAttributes.
+	// Account returns a service account, and Token a token that is bound to the Pod. Both may be nil if no provider has
+	// tokenAttributes.
 	Account func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Token   func(ctx context.Context, pod *corev1.Pod, audience string) (string, error)
 	// Clock may be nil.
 	Clock clock.PassiveClock
 }
 
-// Keyring finds credentials by asking the programs. It is safe for concurrent use.
+// Keyring obtains credentials from the providers. It is safe for concurrent use.
 type Keyring struct {
 	deps      Deps
 	providers []*provider
@@ -44,27 +44,27 @@ type Keyring struct {
 
 var _ images.Keyring = (*Keyring)(nil)
 
-// New makes a Keyring. A program that is not there is an error now, not at the first pull.
+// New returns a Keyring. A missing program is an error at once, not at the first pull.
 func New(deps Deps, config Config) (*Keyring, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
 	k := &Keyring{deps: deps}
-	for _, one := range config.Providers {
-		program := filepath.Join(config.Dir, one.Name)
+	for _, provider := range config.Providers {
+		program := filepath.Join(config.Dir, provider.Name)
 		if _, err := exec.LookPath(program); err != nil {
-			return nil, fmt.Errorf("credential provider %q: want a program at %s: %w", one.Name, program, err)
+			return nil, fmt.Errorf("credential provider %q: program %s: %w", provider.Name, program, err)
 		}
-		if one.TokenAttributes != nil && (deps.Account == nil || deps.Token == nil) {
-			return nil, fmt.Errorf("credential provider %q: there are no tokens of service accounts here", one.Name)
+		if provider.TokenAttributes != nil && (deps.Account == nil || deps.Token == nil) {
+			return nil, fmt.Errorf("credential provider %q: it needs service account tokens, which are not available", provider.Name)
 		}
-		k.providers = append(k.providers, newProvider(one, program, os.Environ(), deps.Clock))
+		k.providers = append(k.providers, newProvider(provider, program, os.Environ(), deps.Clock))
 	}
 	return k, nil
 }
 
-// Credentials implements images.Keyring: those of all providers that answer for the image. A provider that fails is part
-// of the error, beside which the others' credentials are still returned.
+// Credentials implements images.Keyring. It returns the credentials of all providers that match the image. If a
+// provider fails, it returns an error beside the credentials of the others.
 func (k *Keyring) Credentials(ctx context.Context, pod *corev1.Pod, image string) ([]images.Credential, error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -85,6 +85,7 @@ func (k *Keyring) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	return all, errors.Join(errs...)
 }
 
+// credentialsFrom returns the credentials of one provider.
 func (k *Keyring) credentialsFrom(ctx context.Context, p *provider, pod *corev1.Pod, image reference.Named) ([]images.Credential, error) {
 	req := request{image: image}
 	var source pullrecords.Source
@@ -117,13 +118,13 @@ func (k *Keyring) credentialsFrom(ctx context.Context, p *provider, pod *corev1.
 	return images.MatchCredentials(logins, image, source), nil
 }
 
-// requestedAnnotations are the account's annotations that the provider is to see.
+// requestedAnnotations returns the annotations of the service account that the provider's configuration names.
 func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.ServiceAccountTokenAttributes) (map[string]string, error) {
 	found := map[string]string{}
 	for _, key := range attributes.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok {
-			return nil, fmt.Errorf("service account %s/%s lacks the annotation %q", account.Namespace, account.Name, key)
+			return nil, fmt.Errorf("service account %s/%s has no annotation %q", account.Namespace, account.Name, key)
 		}
 		found[key] = value
 	}
@@ -135,10 +136,10 @@ func requestedAnnotations(account *corev1.ServiceAccount, attributes *configv1.S
 	return found, nil
 }
 
-// loginsOf takes the logins out of an answer.
-func loginsOf(answer *callv1.CredentialProviderResponse) map[string]images.Login {
-	logins := make(map[string]images.Login, len(answer.Auth))
-	for pattern, auth := range answer.Auth {
+// loginsOf returns the logins of a response.
+func loginsOf(response *callv1.CredentialProviderResponse) map[string]images.Login {
+	logins := make(map[string]images.Login, len(response.Auth))
+	for pattern, auth := range response.Auth {
 		logins[pattern] = images.Login{Username: auth.Username, Password: auth.Password}
 	}
 	return logins

@@ -22,36 +22,36 @@ import (
 )
 
 const (
-	// runTimeout bounds one run of a program, which may ask a service far away.
+	// runTimeout bounds one run of a program, which may call a remote service.
 	runTimeout = time.Minute
-	// killTimeout is how long a program that was killed may keep its output open, by children of its own.
+	// killTimeout is how long a killed program's children may keep its output open.
 	killTimeout = time.Second
-	// maxResponse and maxStderr bound what is kept of a program's output and of its complaints, in bytes.
+	// maxResponse and maxStderr bound what is kept of a program's output and error output, in bytes.
 	maxResponse, maxStderr = 1 << 20, 1 << 10
 
 	requestKind, responseKind = "CredentialProviderRequest", "CredentialProviderResponse"
 )
 
-// request is what a program is asked.
+// request is the input of one provider.
 type request struct {
 	image reference.Named
-	// account is nil if the program is not told of any.
+	// account is nil if the provider gets no token.
 	account     *corev1.ServiceAccount
 	annotations map[string]string
 	token       func(context.Context) (string, error)
 }
 
-// provider is one program. One run of it goes on at a time.
+// provider is one program. It runs at most once at a time.
 type provider struct {
 	config  configv1.CredentialProvider
 	program string
 	env     []string
 	clock   clock.PassiveClock
-	lock    chan struct{} // holds a value while nobody asks; it guards cache
+	lock    chan struct{} // has a value while unlocked; guards cache
 	cache   map[string]cacheEntry
 }
 
-// cacheEntry is an answer that may be used again.
+// cacheEntry is a response that may be used again until it expires.
 type cacheEntry struct {
 	logins  map[string]images.Login
 	expires time.Time
@@ -69,11 +69,12 @@ func newProvider(config configv1.CredentialProvider, program string, env []strin
 	return p
 }
 
+// matches reports whether the provider is responsible for the image.
 func (p *provider) matches(image reference.Named) bool {
 	return slices.ContainsFunc(p.config.MatchImages, func(pattern string) bool { return images.Matches(pattern, image) })
 }
 
-// logins are those of an answer that is still good, or of a new one.
+// logins returns the logins of a cached response, or of a new one.
 func (p *provider) logins(ctx context.Context, req request) (map[string]images.Login, error) {
 	select {
 	case <-p.lock:
@@ -90,42 +91,44 @@ func (p *provider) logins(ctx context.Context, req request) (map[string]images.L
 			return found.logins, nil
 		}
 	}
-	answer, err := p.run(ctx, req)
+	response, err := p.run(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	found := cacheEntry{logins: loginsOf(answer), expires: now.Add(p.cacheTTL(answer))}
+	found := cacheEntry{logins: loginsOf(response), expires: now.Add(p.cacheTTL(response))}
 	for key, old := range p.cache {
 		if !now.Before(old.expires) {
 			delete(p.cache, key)
 		}
 	}
-	// An answer that holds for one token only is of no use to the next question, which comes with a token of its own.
+	// A response for one token only cannot be reused: the next request has its own token.
 	token := req.account != nil && p.config.TokenAttributes.CacheType == configv1.TokenServiceAccountTokenCacheType
 	if now.Before(found.expires) && !token {
-		p.cache[account+imageCacheKey(answer.CacheKeyType, req.image)] = found
+		p.cache[account+imageCacheKey(response.CacheKeyType, req.image)] = found
 	}
 	return found.logins, nil
 }
 
-func (p *provider) cacheTTL(answer *callv1.CredentialProviderResponse) time.Duration {
-	if answer.CacheDuration != nil {
-		return answer.CacheDuration.Duration
+// cacheTTL returns how long the response may be used.
+func (p *provider) cacheTTL(response *callv1.CredentialProviderResponse) time.Duration {
+	if response.CacheDuration != nil {
+		return response.CacheDuration.Duration
 	}
 	return p.config.DefaultCacheDuration.Duration
 }
 
-// accountCacheKey tells answers for service accounts apart.
+// accountCacheKey is the part of the cache key that identifies the service account.
 func accountCacheKey(req request) string {
 	if req.account == nil {
 		return ""
 	}
-	// Of a map of strings, which cannot fail, and whose keys it orders.
+	// A map of strings always encodes, with sorted keys.
 	seen, _ := json.Marshal(req.annotations)
 	return fmt.Sprintf("%s/%s/%s %s ", req.account.Namespace, req.account.Name, req.account.UID, seen)
 }
 
-// imageCacheKey is what an answer of that kind is kept for. No image's name holds the words in front.
+// imageCacheKey is the part of the cache key that identifies the images of the response. No image name contains its
+// prefixes.
 func imageCacheKey(kind callv1.PluginCacheKeyType, image reference.Named) string {
 	switch kind {
 	case callv1.ImagePluginCacheKeyType:
@@ -150,50 +153,50 @@ func (p *provider) run(ctx context.Context, req request) (*callv1.CredentialProv
 	}
 	input, err := json.Marshal(request)
 	if err != nil {
-		return nil, fmt.Errorf("word the request: %w", err)
+		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	answer, stderr := boundedBuffer{limit: maxResponse}, boundedBuffer{limit: maxStderr}
+	stdout, stderr := boundedBuffer{limit: maxResponse}, boundedBuffer{limit: maxStderr}
 	cmd := exec.CommandContext(ctx, p.program, p.config.Args...)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.env, bytes.NewReader(input), &answer, &stderr, killTimeout
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.env, bytes.NewReader(input), &stdout, &stderr, killTimeout
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
 		return nil, fmt.Errorf("run %s: %w: %q", p.program, err, strings.TrimSpace(stderr.buffer.String()))
 	}
-	return p.parseResponse(&answer)
+	return p.parseResponse(&stdout)
 }
 
-// parseResponse reads what the program wrote. No error repeats it: it holds a password.
-func (p *provider) parseResponse(answer *boundedBuffer) (*callv1.CredentialProviderResponse, error) {
-	if answer.truncated {
-		return nil, fmt.Errorf("its answer is longer than %d bytes", maxResponse)
+// parseResponse parses the program's output. No error contains the output: it contains a password.
+func (p *provider) parseResponse(stdout *boundedBuffer) (*callv1.CredentialProviderResponse, error) {
+	if stdout.truncated {
+		return nil, fmt.Errorf("its response is longer than %d bytes", maxResponse)
 	}
 	var response callv1.CredentialProviderResponse
-	if json.Unmarshal(answer.buffer.Bytes(), &response) != nil {
-		return nil, errors.New("its answer is not JSON of a " + responseKind)
+	if json.Unmarshal(stdout.buffer.Bytes(), &response) != nil {
+		return nil, errors.New("its response is not JSON of a " + responseKind)
 	}
 	if response.Kind != responseKind || response.APIVersion != p.config.APIVersion {
-		return nil, fmt.Errorf("it answered with a %q of %q: want a %s of %s", response.Kind, response.APIVersion,
+		return nil, fmt.Errorf("its response is a %q of %q: want a %s of %s", response.Kind, response.APIVersion,
 			responseKind, p.config.APIVersion)
 	}
 	switch response.CacheKeyType {
 	case callv1.ImagePluginCacheKeyType, callv1.RegistryPluginCacheKeyType, callv1.GlobalPluginCacheKeyType:
 		return &response, nil
 	}
-	return nil, fmt.Errorf("it answered with cacheKeyType %q: want Image, Registry or Global", response.CacheKeyType)
+	return nil, fmt.Errorf("its response has cacheKeyType %q: want Image, Registry or Global", response.CacheKeyType)
 }
 
-// boundedBuffer is a buffer that drops what is beyond its limit.
+// boundedBuffer is a buffer that drops what exceeds its limit.
 type boundedBuffer struct {
 	buffer    bytes.Buffer
 	limit     int
 	truncated bool
 }
 
-// Write implements io.Writer; it never fails, so that the program is not killed by its own words.
+// Write implements io.Writer. It never fails, so that output beyond the limit does not kill the program.
 func (b *boundedBuffer) Write(data []byte) (int, error) {
 	space := min(b.limit-b.buffer.Len(), len(data))
 	b.truncated = b.truncated || space < len(data)

@@ -32,30 +32,30 @@ const header = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderCo
 
 // newFixture writes a configuration, and a program for each name that runs the script. $DIR is the bench's directory.
 func newFixture(t *testing.T, providers string, programs map[string]string) *fixture {
-	b := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
+	f := &fixture{t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), accounts: map[string]*corev1.ServiceAccount{}}
 	for name, script := range programs {
-		script = "#!/bin/sh\nDIR=" + b.dir + "\necho run >> $DIR/" + name + ".runs\ncat > $DIR/" + name + ".asked\n" + script
-		require.NoError(t, os.WriteFile(filepath.Join(b.dir, name), []byte(script), 0o700))
+		script = "#!/bin/sh\nDIR=" + f.dir + "\necho run >> $DIR/" + name + ".runs\ncat > $DIR/" + name + ".asked\n" + script
+		require.NoError(t, os.WriteFile(filepath.Join(f.dir, name), []byte(script), 0o700))
 	}
-	file := filepath.Join(b.dir, "config.yaml")
+	file := filepath.Join(f.dir, "config.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(header+providers), 0o600))
 	list, err := credentialprovider.Load(file)
 	require.NoError(t, err)
-	b.Keyring, err = credentialprovider.New(credentialprovider.Deps{
+	f.Keyring, err = credentialprovider.New(credentialprovider.Deps{
 		Account: func(_ context.Context, _, name string) (*corev1.ServiceAccount, error) {
-			if b.accounts[name] == nil {
+			if f.accounts[name] == nil {
 				return nil, errors.New("no such account")
 			}
-			return b.accounts[name], nil
+			return f.accounts[name], nil
 		},
 		Token: func(_ context.Context, pod *corev1.Pod, audience string) (string, error) {
-			b.tokens++
+			f.tokens++
 			return "token-of-" + pod.Spec.ServiceAccountName + "-for-" + audience, nil
 		},
-		Clock: b.clock,
-	}, credentialprovider.Config{Providers: list, Dir: b.dir})
+		Clock: f.clock,
+	}, credentialprovider.Config{Providers: list, Dir: f.dir})
 	require.NoError(t, err)
-	return b
+	return f
 }
 
 func one(name, more string) string {
@@ -67,16 +67,16 @@ func respondWith(rest string) string {
 	return `echo '{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1",` + rest + `}'`
 }
 
-func (b *fixture) users(account, image string) []string {
-	b.t.Helper()
-	users, err := b.credentials(account, image)
-	require.NoError(b.t, err)
+func (f *fixture) users(account, image string) []string {
+	f.t.Helper()
+	users, err := f.credentials(account, image)
+	require.NoError(f.t, err)
 	return users
 }
 
-func (b *fixture) credentials(account, image string) ([]string, error) {
+func (f *fixture) credentials(account, image string) ([]string, error) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: account}}
-	found, err := b.Credentials(b.t.Context(), pod, image)
+	found, err := f.Credentials(f.t.Context(), pod, image)
 	users := []string{}
 	for _, c := range found {
 		user := c.Auth.Username
@@ -88,68 +88,68 @@ func (b *fixture) credentials(account, image string) ([]string, error) {
 	return users, err
 }
 
-func (b *fixture) runs(name string) int {
-	data, err := os.ReadFile(filepath.Join(b.dir, name+".runs"))
+func (f *fixture) runs(name string) int {
+	data, err := os.ReadFile(filepath.Join(f.dir, name+".runs"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0
 	}
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	return strings.Count(string(data), "run")
 }
 
-func (b *fixture) requests(name string) string {
-	data, err := os.ReadFile(filepath.Join(b.dir, name+".asked"))
-	require.NoError(b.t, err)
+func (f *fixture) requests(name string) string {
+	data, err := os.ReadFile(filepath.Join(f.dir, name+".asked"))
+	require.NoError(f.t, err)
 	return string(data)
 }
 
 func TestWhichProgramsAreAsked(t *testing.T) {
-	b := newFixture(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
+	f := newFixture(t, one("first", "  matchImages: ['*.example', 'host.example:5000/team']\n  defaultCacheDuration: 0s\n  args: [get]\n  env: [{name: WHO, value: me}]\n")+
 		one("second", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 		"first": `echo "$WHO $1" > $DIR/env` + "\n" + respondWith(`"cacheKeyType":"Image","auth":{"*.example":{"username":"wide"},"reg.example/team":{"username":"narrow"},
 			"host.example:5000":{"username":"port"}}`),
 		"second": respondWith(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"second","password":"p"}}`),
 	})
-	require.Equal(t, []string{"narrow", "wide", "second"}, b.users("", "reg.example/team/app:1"))
+	require.Equal(t, []string{"narrow", "wide", "second"}, f.users("", "reg.example/team/app:1"))
 	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
-		"image":"reg.example/team/app"}`, b.requests("first"))
-	env, err := os.ReadFile(filepath.Join(b.dir, "env"))
+		"image":"reg.example/team/app"}`, f.requests("first"))
+	env, err := os.ReadFile(filepath.Join(f.dir, "env"))
 	require.NoError(t, err)
 	require.Equal(t, "me get\n", string(env))
-	require.Equal(t, []string{"wide"}, b.users("", "other.example/app"))
-	require.Equal(t, []string{"port"}, b.users("", "host.example:5000/team/app"))
-	before := b.runs("first")
+	require.Equal(t, []string{"wide"}, f.users("", "other.example/app"))
+	require.Equal(t, []string{"port"}, f.users("", "host.example:5000/team/app"))
+	before := f.runs("first")
 	for _, image := range []string{"host.example:5000/app", "host.example:5001/team/app", "a.b.example/app", "app", "reg.example:80/app"} {
-		require.Empty(t, b.users("", image), image)
+		require.Empty(t, f.users("", image), image)
 	}
-	require.Equal(t, before, b.runs("first"), "nobody answers for these")
+	require.Equal(t, before, f.runs("first"), "nobody answers for these")
 }
 
 func TestAnswersAreUsedAgain(t *testing.T) {
 	for kind, runs := range map[string]int{"Image": 3, "Registry": 2, "Global": 1} {
 		t.Run(kind, func(t *testing.T) {
-			b := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+			f := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
 				"p": respondWith(`"cacheKeyType":"` + kind + `","auth":{"*.example":{"username":"u"}}`),
 			})
 			for range 2 {
 				for _, image := range []string{"a.example/one:1", "a.example/one:2", "a.example/two", "b.example/one"} {
-					require.Equal(t, []string{"u"}, b.users("", image))
+					require.Equal(t, []string{"u"}, f.users("", image))
 				}
 			}
-			require.Equal(t, runs, b.runs("p"))
-			b.clock.Step(11 * time.Minute)
-			b.users("", "a.example/one")
-			require.Equal(t, runs+1, b.runs("p"), "after its time")
+			require.Equal(t, runs, f.runs("p"))
+			f.clock.Step(11 * time.Minute)
+			f.users("", "a.example/one")
+			require.Equal(t, runs+1, f.runs("p"), "after its time")
 		})
 	}
 	t.Run("not at all", func(t *testing.T) {
-		b := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
+		f := newFixture(t, one("p", "  matchImages: ['*.example']\n  defaultCacheDuration: 10m\n"), map[string]string{
 			"p": respondWith(`"cacheKeyType":"Global","cacheDuration":"0s","auth":{"*.example":{"username":"u"}}`),
 		})
 		for range 2 {
-			require.Equal(t, []string{"u"}, b.users("", "a.example/one"))
+			require.Equal(t, []string{"u"}, f.users("", "a.example/one"))
 		}
-		require.Equal(t, 2, b.runs("p"))
+		require.Equal(t, 2, f.runs("p"))
 	})
 }
 
@@ -164,46 +164,46 @@ const withToken = "  matchImages: [reg.example]\n  defaultCacheDuration: 10m\n  
 
 // TestTokens gives the program a token of the Pod's service account, and keeps the answers of accounts apart.
 func TestTokens(t *testing.T) {
-	b := newFixture(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
+	f := newFixture(t, one("p", withToken+"    cacheType: ServiceAccount\n    requiredServiceAccountAnnotationKeys: [role]\n"+
 		"    optionalServiceAccountAnnotationKeys: [hint]\n"), map[string]string{
 		"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
 	})
-	b.accounts["a"] = account("a", map[string]string{"role": "reader", "secret": "x"})
-	b.accounts["b"] = account("b", map[string]string{"role": "reader", "hint": "h"})
-	b.accounts["bare"] = account("bare", nil)
-	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/app"))
+	f.accounts["a"] = account("a", map[string]string{"role": "reader", "secret": "x"})
+	f.accounts["b"] = account("b", map[string]string{"role": "reader", "hint": "h"})
+	f.accounts["bare"] = account("bare", nil)
+	require.Equal(t, []string{"u of uid-a"}, f.users("a", "reg.example/app"))
 	require.JSONEq(t, `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",
 		"image":"reg.example/app","serviceAccountToken":"token-of-a-for-registry",
-		"serviceAccountAnnotations":{"role":"reader"}}`, b.requests("p"))
-	require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/other"))
-	require.Equal(t, 1, b.runs("p"))
-	require.Equal(t, 1, b.tokens, "a kept answer needs no token")
-	require.Equal(t, []string{"u of uid-b"}, b.users("b", "reg.example/app"))
-	require.Equal(t, 2, b.runs("p"))
-	b.accounts["a"].Annotations["role"] = "writer"
-	b.users("a", "reg.example/app")
-	require.Equal(t, 3, b.runs("p"), "another role")
+		"serviceAccountAnnotations":{"role":"reader"}}`, f.requests("p"))
+	require.Equal(t, []string{"u of uid-a"}, f.users("a", "reg.example/other"))
+	require.Equal(t, 1, f.runs("p"))
+	require.Equal(t, 1, f.tokens, "a kept answer needs no token")
+	require.Equal(t, []string{"u of uid-b"}, f.users("b", "reg.example/app"))
+	require.Equal(t, 2, f.runs("p"))
+	f.accounts["a"].Annotations["role"] = "writer"
+	f.users("a", "reg.example/app")
+	require.Equal(t, 3, f.runs("p"), "another role")
 
-	require.Empty(t, b.users("", "reg.example/app"), "a Pod without an account")
-	_, err := b.credentials("bare", "reg.example/app")
-	require.ErrorContains(t, err, `credential provider "p": service account ns/bare lacks the annotation "role"`)
-	_, err = b.credentials("gone", "reg.example/app")
+	require.Empty(t, f.users("", "reg.example/app"), "a Pod without an account")
+	_, err := f.credentials("bare", "reg.example/app")
+	require.ErrorContains(t, err, `credential provider "p": service account ns/bare has no annotation "role"`)
+	_, err = f.credentials("gone", "reg.example/app")
 	require.ErrorContains(t, err, "no such account")
 }
 
 func TestAnswersForOneToken(t *testing.T) {
-	b := newFixture(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
+	f := newFixture(t, one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n"), map[string]string{
 		"p": respondWith(`"cacheKeyType":"Registry","auth":{"reg.example":{"username":"u"}}`),
 	})
-	b.accounts["a"] = account("a", nil)
+	f.accounts["a"] = account("a", nil)
 	for range 2 {
-		require.Equal(t, []string{"u of uid-a"}, b.users("a", "reg.example/app"))
+		require.Equal(t, []string{"u of uid-a"}, f.users("a", "reg.example/app"))
 	}
-	require.Equal(t, 2, b.runs("p"), "the next token may be another's")
+	require.Equal(t, 2, f.runs("p"), "the next token may be another's")
 	for range 2 {
-		require.Equal(t, []string{"u"}, b.users("", "reg.example/app"), "it is asked without an account too")
+		require.Equal(t, []string{"u"}, f.users("", "reg.example/app"), "it is asked without an account too")
 	}
-	require.Equal(t, 3, b.runs("p"))
+	require.Equal(t, 3, f.runs("p"))
 }
 
 // TestBrokenPrograms has programs that do not do what they should: the others' credentials are still found, and no error
@@ -216,11 +216,11 @@ func TestBrokenPrograms(t *testing.T) {
 		`cacheKeyType "Sometimes"`:    respondWith(`"cacheKeyType":"Sometimes","auth":{"reg.example":{"password":"top-secret"}}`),
 		"longer than":                 `head -c 2000000 /dev/zero`,
 	} {
-		b := newFixture(t, one("broken", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n")+
+		f := newFixture(t, one("broken", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n")+
 			one("good", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 			"broken": script, "good": respondWith(`"cacheKeyType":"Image","auth":{"reg.example":{"username":"u"}}`),
 		})
-		users, err := b.credentials("", "reg.example/app")
+		users, err := f.credentials("", "reg.example/app")
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, `credential provider "broken"`)
 		require.NotContains(t, err.Error(), "top-secret")
@@ -230,16 +230,16 @@ func TestBrokenPrograms(t *testing.T) {
 
 // TestHangingProgram is given up with the Pod that waits for it.
 func TestHangingProgram(t *testing.T) {
-	b := newFixture(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
+	f := newFixture(t, one("p", "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"), map[string]string{
 		"p": "mkfifo $DIR/never; exec cat $DIR/never",
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.Credentials(ctx, &corev1.Pod{}, "reg.example/app")
+		_, err := f.Credentials(ctx, &corev1.Pod{}, "reg.example/app")
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return b.runs("p") == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.runs("p") == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
@@ -247,9 +247,9 @@ func TestHangingProgram(t *testing.T) {
 func TestBadConfigurations(t *testing.T) {
 	const fine = "  matchImages: [reg.example]\n  defaultCacheDuration: 0s\n"
 	for want, config := range map[string]string{
-		"names none":                       header,
+		"the list is empty":                header,
 		"unknown field":                    header + one("p", fine+"  matchImage: x\n"),
-		"is there twice":                   header + one("p", fine) + one("p", fine),
+		"duplicate name":                   header + one("p", fine) + one("p", fine),
 		"without slashes":                  header + one("a/b", fine),
 		`apiVersion "credentialprovider`:   header + strings.Replace(one("p", fine), "/v1", "/v7", 1),
 		"matchImages: it names":            header + one("p", "  defaultCacheDuration: 0s\n"),
@@ -259,9 +259,9 @@ func TestBadConfigurations(t *testing.T) {
 		"serviceAccountTokenAudience is":   header + one("p", fine+"  tokenAttributes: {requireServiceAccount: true, cacheType: Token}\n"),
 		"requireServiceAccount is missing": header + one("p", fine+"  tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token}\n"),
 		"want Token or ServiceAccount":     header + one("p", fine+"  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true}\n"),
-		"is named twice":                   header + one("p", withToken+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n    optionalServiceAccountAnnotationKeys: [a]\n"),
-		"need requireServiceAccount":       header + one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n"),
-		`a "Pod" of "v1"`:                  "apiVersion: v1\nkind: Pod\n",
+		"is listed twice":                  header + one("p", withToken+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n    optionalServiceAccountAnnotationKeys: [a]\n"),
+		"require requireServiceAccount":    header + one("p", strings.Replace(withToken, "true", "false", 1)+"    cacheType: Token\n    requiredServiceAccountAnnotationKeys: [a]\n"),
+		`kind "Pod" of "v1"`:               "apiVersion: v1\nkind: Pod\n",
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
@@ -277,7 +277,7 @@ func TestBadConfigurations(t *testing.T) {
 func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
 	_, err := credentialprovider.Load(dir)
-	require.ErrorContains(t, err, "holds no")
+	require.ErrorContains(t, err, "contains no")
 	for name, content := range map[string]string{
 		"b.yaml": header + one("b", "  matchImages: [x]\n  defaultCacheDuration: 0s\n"), "notes.txt": "nothing",
 		"a.json": `{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"CredentialProviderConfig","providers":[{"name":"a",
@@ -290,5 +290,5 @@ func TestDirectory(t *testing.T) {
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, "b", list[1].Name)
 	_, err = credentialprovider.New(credentialprovider.Deps{}, credentialprovider.Config{Providers: list, Dir: dir})
-	require.ErrorContains(t, err, `credential provider "a": want a program at `+filepath.Join(dir, "a"))
+	require.ErrorContains(t, err, `credential provider "a": program `+filepath.Join(dir, "a"))
 }

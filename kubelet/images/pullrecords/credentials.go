@@ -3,20 +3,16 @@ package pullrecords
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// maxRenewedSecrets is how many Secrets a record may have for one name before found ones are no longer added: where namespaces
-// come and go, each with its copy of one Secret, the record would grow without end.
+// maxRenewedSecrets is the number of Secrets of one name in a record from which on renewed Secrets are no longer added:
+// where namespaces come and go, each with its copy of a Secret, the record would grow without bound.
 const maxRenewedSecrets = 100
 
-// isID reports whether the image is named by its id, which is no name that was ever pulled.
-func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
-
-// credentialsFor are those that the record has for the name. An image that is named by its id is open to all if it is
-// so under any name.
+// credentialsFor returns the credentials that the record has for the name. An image named by its id is accessible to
+// all Pods if it is under any name.
 func credentialsFor(record *kubeletconfig.ImagePulledRecord, name string) (kubeletconfig.ImagePullCredentials, bool) {
 	if record == nil {
 		return kubeletconfig.ImagePullCredentials{}, false
@@ -33,8 +29,8 @@ func credentialsFor(record *kubeletconfig.ImagePulledRecord, name string) (kubel
 	return kubeletconfig.ImagePullCredentials{}, false
 }
 
-// matchesAny reports whether the source is one of those known. Of a Secret either its identity or its content is enough: it
-// may have been renewed since, or be a copy in another namespace.
+// matchesAny reports whether the source is one of the known ones. For a Secret either its identity or its content must
+// match: it may have been renewed since, or be a copy in another namespace.
 func matchesAny(known kubeletconfig.ImagePullCredentials, source Source) bool {
 	if source.Secret != nil {
 		return slices.ContainsFunc(known.KubernetesSecrets, func(s kubeletconfig.ImagePullSecret) bool {
@@ -44,7 +40,7 @@ func matchesAny(known kubeletconfig.ImagePullCredentials, source Source) bool {
 	return source.ServiceAccount != nil && slices.Contains(known.KubernetesServiceAccounts, *source.ServiceAccount)
 }
 
-// sameObject reports whether both are one object.
+// sameObject reports whether both refer to the same Secret.
 func sameObject(a, b kubeletconfig.ImagePullSecret) bool {
 	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
 }
@@ -53,8 +49,8 @@ func containsSecret(list []kubeletconfig.ImagePullSecret, secret kubeletconfig.I
 	return slices.Contains(list, secret)
 }
 
-// mergeSource is the record with the source added under the name, and whether that changes it. The old record is left as it is;
-// it may be nil. Without a source there only has to be a record.
+// mergeSource returns the record with the source added under the name, and whether that changes it. The old record is
+// not modified and may be nil. Without a source only the record itself is created.
 func mergeSource(old *kubeletconfig.ImagePulledRecord, name, id string, source *Source) (
 	next *kubeletconfig.ImagePulledRecord, changed bool,
 ) {

@@ -1,11 +1,11 @@
-// Package pullrecords remembers with which credentials each image was pulled, so that an image that lies on the node is used
-// by those Pods alone that could pull it: without that, one tenant's private image is anybody's who comes to the node
-// after it. The contract is KEP-2535 (KubeletEnsureSecretPulledImages).
+// Package pullrecords records the credentials that each image was pulled with, so that an image on the node can be used
+// only by Pods that could pull it. Without it, any Pod on the node could use another tenant's private image. The
+// contract is KEP-2535 (KubeletEnsureSecretPulledImages).
 //
-// It keeps two kinds of small files, in upstream's format and under upstream's names, so that a node may be handed over
-// between the two: an intent in pulling/ from before a pull until its end is known, and a record in pulled/ as long as
-// the image is there. What is read at the first question is kept in memory; a question about an image that is present
-// costs two hashes and no file.
+// It stores two kinds of small files, in upstream's format and under upstream's names, so that either kubelet can take
+// over a node: an intent in pulling/, from before a pull until its outcome is known, and a record in pulled/ while the
+// image exists. The files are read at the first check and then kept in memory; a check of a present image costs two
+// hashes and no file access.
 //
-// It fails safe: of an image whose record cannot be read only a pull tells who may use it.
+// It fails safe: an image whose record cannot be read must be pulled again.
 package pullrecords

@@ -24,23 +24,23 @@ const (
 	filePrefix             = "sha256-"
 	// maxFileSize bounds what is read of one file, in bytes: a record has at most some hundred Secrets.
 	maxFileSize = 1 << 20
-	// intentTimeout is how long an image may still appear that an earlier process began to pull: its runtime may have gone
-	// on without it.
+	// intentTimeout is how long an image may still appear after an earlier process began to pull it: the runtime may
+	// have continued the pull.
 	intentTimeout = 10 * time.Minute
 
 	kindIntent, kindRecord = "ImagePullIntent", "ImagePulledRecord"
 )
 
-// versions are those in which files are read; the first is written. They differ in nothing that is kept here.
+// versions are the API versions that are read; the first is written. They do not differ in the stored fields.
 var versions = []string{kubeletconfig.SchemeGroupVersion.String(), "kubelet.config.k8s.io/v1alpha1"}
 
-// fileName is the name of the file about an image's name or id.
+// fileName returns the name of the file for an image's name or id.
 func fileName(subject string) string {
 	sum := sha256.Sum256([]byte(subject))
 	return filePrefix + hex.EncodeToString(sum[:])
 }
 
-// load reads the files, once. One that cannot be read counts as there without saying anything.
+// load reads the files, once. A record that cannot be read is kept as nil.
 func (m *Manager) load() error {
 	m.mu.RLock()
 	loaded := !m.loaded.IsZero()
@@ -69,7 +69,7 @@ func (m *Manager) load() error {
 	for _, name := range records {
 		record, err := m.readRecord(name)
 		if err != nil {
-			m.deps.Logger.Warn("the note of an image's credentials cannot be read: Pods have to pull the image again",
+			m.deps.Logger.Warn("image pull record unreadable; Pods have to pull the image again",
 				"error", err)
 		}
 		m.records[name] = record
@@ -78,19 +78,19 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// listFiles lists the files of one kind. What a crash in the middle of a write has left is removed.
+// listFiles returns the files of one kind. It removes those of an interrupted write.
 func (m *Manager) listFiles(kind string) ([]string, error) {
 	dir := filepath.Join(m.config.Dir, kind)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read the notes of pulled images: %w", err)
+		return nil, fmt.Errorf("read image pull records: %w", err)
 	}
 	var names []string
 	for _, entry := range entries {
 		switch name := entry.Name(); {
 		case strings.HasPrefix(name, "."+filePrefix):
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				m.deps.Logger.Warn("removing a half-written note of an image failed", "error", err)
+				m.deps.Logger.Warn("failed to remove partly written image pull record", "error", err)
 			}
 		case strings.HasPrefix(name, filePrefix):
 			names = append(names, name)
@@ -103,11 +103,11 @@ func (m *Manager) readRecord(name string) (*kubeletconfig.ImagePulledRecord, err
 	path := filepath.Join(m.config.Dir, recordsDir, name)
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return nil, errors.Join(fmt.Errorf("read %q: it is not the file it should be", path), err)
+		return nil, errors.Join(fmt.Errorf("read %q: not a regular file of a record's size", path), err)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the note of an image: %w", err)
+		return nil, fmt.Errorf("read image pull record: %w", err)
 	}
 	record := &kubeletconfig.ImagePulledRecord{}
 	if err := json.Unmarshal(data, record); err != nil {
@@ -118,7 +118,7 @@ func (m *Manager) readRecord(name string) (*kubeletconfig.ImagePulledRecord, err
 			kindRecord, versions)
 	}
 	if fileName(record.ImageRef) != name {
-		return nil, fmt.Errorf("read %q: it is about %q, whose file has another name", path, record.ImageRef)
+		return nil, fmt.Errorf("read %q: it is the record of %q, whose file has another name", path, record.ImageRef)
 	}
 	return record, nil
 }
@@ -130,40 +130,41 @@ func (m *Manager) writeIntent(key, image string) error {
 }
 
 func (m *Manager) writeRecord(key string, record *kubeletconfig.ImagePulledRecord) error {
-	stamped := *record
-	stamped.TypeMeta = metav1.TypeMeta{Kind: kindRecord, APIVersion: versions[0]}
-	return m.write(recordsDir, key, &stamped)
+	typed := *record
+	typed.TypeMeta = metav1.TypeMeta{Kind: kindRecord, APIVersion: versions[0]}
+	return m.write(recordsDir, key, &typed)
 }
 
-// write replaces a file durably. The caller holds disk.
+// write replaces a file durably. The caller holds fileMu.
 func (m *Manager) write(kind, key string, content any) error {
 	data, err := json.Marshal(content)
 	if err != nil {
-		return fmt.Errorf("note an image: %w", err)
+		return fmt.Errorf("write image pull record: %w", err)
 	}
 	dir := filepath.Join(m.config.Dir, kind)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory of notes of images: %w", err)
+		return fmt.Errorf("create directory of image pull records: %w", err)
 	}
 	if err := atomicfile.Write(filepath.Join(dir, key), data, 0o600); err != nil {
-		return fmt.Errorf("note an image: %w", err)
+		return fmt.Errorf("write image pull record: %w", err)
 	}
 	return nil
 }
 
-// remove removes a file, which need not be there. The caller holds disk.
+// remove removes a file if it exists. The caller holds fileMu.
 func (m *Manager) remove(kind, key string) error {
 	if err := os.Remove(filepath.Join(m.config.Dir, kind, key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the note of an image: %w", err)
+		return fmt.Errorf("remove image pull record: %w", err)
 	}
 	return nil
 }
 
-// Reconcile takes a list of all images of the runtime that was asked for at that moment. What an earlier process began to
-// pull and is there now gets a record without credentials; records of images that are gone are removed.
+// Reconcile compares the records with a list of all images of the runtime, requested at listedAt. An image that an
+// earlier process began to pull and that exists now gets a record without credentials; records of images that no longer
+// exist are removed.
 func (m *Manager) Reconcile(images []*runtimeapi.Image, listedAt time.Time) {
 	if err := m.load(); err != nil {
-		m.deps.Logger.Warn("the notes of pulled images are left as they are", "error", err)
+		m.deps.Logger.Warn("failed to read image pull records; not reconciling them", "error", err)
 		return
 	}
 	if intents, records := m.Counts(); intents == 0 && records == 0 {
@@ -178,7 +179,7 @@ func (m *Manager) Reconcile(images []*runtimeapi.Image, listedAt time.Time) {
 	}
 	for _, key := range m.staleRecords(present, listedAt) {
 		if err := m.remove(recordsDir, key); err != nil {
-			m.deps.Logger.Warn("forgetting an image that is gone failed", "error", err)
+			m.deps.Logger.Warn("failed to remove image pull record", "error", err)
 			continue
 		}
 		m.mu.Lock()
@@ -187,7 +188,7 @@ func (m *Manager) Reconcile(images []*runtimeapi.Image, listedAt time.Time) {
 	}
 }
 
-// staleRecords are the records of images that are not there and that nobody has pulled since the list was asked for.
+// staleRecords returns the records of images that do not exist and were not pulled after the list was requested.
 func (m *Manager) staleRecords(present map[string]bool, listedAt time.Time) (keys []string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -203,7 +204,7 @@ func (m *Manager) staleRecords(present map[string]bool, listedAt time.Time) (key
 	return keys
 }
 
-// finishOldIntents ends the intents of earlier processes. The caller holds disk.
+// finishOldIntents finishes the intents of earlier processes. The caller holds fileMu.
 func (m *Manager) finishOldIntents(images []*runtimeapi.Image, listedAt time.Time) {
 	pending := map[string]bool{}
 	m.mu.RLock()
@@ -225,8 +226,8 @@ func (m *Manager) finishOldIntents(images []*runtimeapi.Image, listedAt time.Tim
 					continue
 				}
 				if err := m.updateRecord("", image.Id, nil); err != nil {
-					m.deps.Logger.Warn("noting that an image was pulled failed", "image", name, "error", err)
-					delete(pending, key) // which keeps the intent
+					m.deps.Logger.Warn("failed to record an image pull", "image", name, "error", err)
+					delete(pending, key) // keeps the intent
 					continue
 				}
 				m.finishPull(key)
@@ -240,7 +241,7 @@ func (m *Manager) finishOldIntents(images []*runtimeapi.Image, listedAt time.Tim
 	}
 }
 
-// Counts is how many intents and records there are.
+// Counts returns the number of intents and records.
 func (m *Manager) Counts() (intents, records int) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

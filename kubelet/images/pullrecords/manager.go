@@ -6,31 +6,32 @@ import (
 	"sync"
 	"time"
 
-	"github.com/distribution/reference"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/images/imagename"
 )
 
-// Config are the values of a Ledger.
+// Config are the values of a Manager.
 type Config struct {
-	// Dir is where the files are kept: pulling/ and pulled/ below it. It is made with the first of them.
+	// Dir is the parent directory of pulling/ and pulled/. It is created with the first file.
 	Dir string
-	// Policy says which present images need no credentials; NeverVerifyPreloadedImages if empty.
+	// Policy decides which present images need no credentials; NeverVerifyPreloadedImages if empty.
 	Policy kubeletconfig.ImagePullCredentialsVerificationPolicy
-	// Allowlist are the images that NeverVerifyAllowlistedImages speaks of: names without tag or digest, or with "/*" as
-	// their last part.
+	// Allowlist are the images of NeverVerifyAllowlistedImages: names without tag and digest, or with "/*" as their
+	// last part.
 	Allowlist []string
 }
 
-// Deps are what a Ledger needs from others. All may be nil.
+// Deps are what a Manager works with. All of them may be nil.
 type Deps struct {
-	// CountCheck, if set, is told what came of each question about a present image: one of the Result constants.
+	// CountCheck, if set, is called with the result of each check of a present image: one of the Result constants.
 	CountCheck func(result string)
 	Logger     *slog.Logger
 	Clock      clock.PassiveClock
 }
 
-// What a question about a present image may end in, in the words of upstream's metric.
+// Results of a check of a present image, as values of upstream's metric.
 const (
 	ResultPolicyAllowed    = "credentialPolicyAllowed"
 	ResultRecordFound      = "credentialRecordFound"
@@ -38,44 +39,45 @@ const (
 	ResultError            = "error"
 )
 
-// Source is where a credential comes from, as far as it tells Pods apart. The zero Source is open to all Pods of the
-// node: a login of the node itself, or none at all.
+// Source is where a credential comes from, as far as it differs between Pods. The zero Source is open to all Pods of
+// the node: a login of the node, or none.
 type Source struct {
 	Secret         *kubeletconfig.ImagePullSecret
 	ServiceAccount *kubeletconfig.ImagePullServiceAccount
 }
 
+// isPublic reports whether the source is open to all Pods of the node.
 func (s Source) isPublic() bool { return s.Secret == nil && s.ServiceAccount == nil }
 
-// Manager is the memory. It is safe for concurrent use.
+// Manager manages the pull records. It is safe for concurrent use.
 type Manager struct {
 	config Config
 	deps   Deps
 	policy policy
 
-	// fileMu keeps writers of files apart. It is taken before mu, and is not needed for questions.
+	// fileMu serialises writers of files. It is locked before mu and is not needed by checks.
 	fileMu sync.Mutex
 
 	mu      sync.RWMutex // guards all below
 	loaded  time.Time    // zero until the files were read
 	intents map[string]*intent
 	// records are the images that were pulled. A nil record is one that cannot be read. Records are replaced, never
-	// changed.
+	// modified.
 	records map[string]*kubeletconfig.ImagePulledRecord
 }
 
-// intent is a pull that was begun, by the name of its file.
+// intent is a pull that was begun.
 type intent struct {
-	active int // those of this process that go on
-	// uncertain says that an earlier one may have brought the image without our knowing: that of a process which died, or one
-	// of unknown end. A failure after it proves nothing.
+	active int // running pulls of this process
+	// uncertain is whether an earlier pull may have succeeded unnoticed: that of a process that died, or one whose
+	// outcome is unknown. A later failure then proves nothing.
 	uncertain bool
 }
 
-// New makes a Ledger. It reads nothing yet.
+// New returns a Manager. It reads nothing yet.
 func New(deps Deps, config Config) (*Manager, error) {
 	if config.Dir == "" {
-		return nil, errors.New("image ledger: Config.Dir is empty")
+		return nil, errors.New("pullrecords: Config.Dir is required")
 	}
 	p, err := newPolicy(config.Policy, config.Allowlist)
 	if err != nil {
@@ -96,14 +98,14 @@ func New(deps Deps, config Config) (*Manager, error) {
 	}, nil
 }
 
-// BeginPull notes that a pull of the image, named as in the container, is about to begin. After it exactly one of Pulled,
-// Failed and Unknown is called. On an error the pull must not begin: if this process died then, the image would look as if it
-// had been on the node from the start, and anybody could use it.
+// BeginPull records that a pull of the image, named as in the container, is about to begin. The caller must then call
+// exactly one of PullSucceeded, PullFailed and PullOutcomeUnknown. After an error the pull must not begin: if this
+// process died during the pull, the image would look preloaded, and every Pod could use it.
 func (m *Manager) BeginPull(image string) error {
 	if err := m.load(); err != nil {
 		return err
 	}
-	full := fullName(image)
+	full := imagename.Full(image)
 	key := fileName(full)
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
@@ -126,14 +128,14 @@ func (m *Manager) BeginPull(image string) error {
 	return nil
 }
 
-// PullSucceeded notes that the image was pulled with a credential from the source, and that the runtime calls it id.
+// PullSucceeded records that the image was pulled with a credential of the source, and that its id is id.
 func (m *Manager) PullSucceeded(image, id string, source Source) {
-	key := fileName(fullName(image))
+	key := fileName(imagename.Full(image))
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	if err := m.updateRecord(repositoryName(image), id, &source); err != nil {
-		// The intent stays, so that the image counts as pulled by us in the next process too.
-		m.deps.Logger.Warn("noting with what an image was pulled failed: Pods may have to pull it again",
+	if err := m.updateRecord(imagename.Repository(image), id, &source); err != nil {
+		// The intent is kept, so that the next process counts the image as pulled too.
+		m.deps.Logger.Warn("failed to record the credentials of an image pull; Pods may have to pull it again",
 			"image", image, "error", err)
 		m.decrement(key)
 		return
@@ -141,11 +143,11 @@ func (m *Manager) PullSucceeded(image, id string, source Source) {
 	m.finishPull(key)
 }
 
-// PullFailed notes that a pull of the image came to nothing.
+// PullFailed records that a pull of the image failed.
 func (m *Manager) PullFailed(image string) {
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	key := fileName(fullName(image))
+	key := fileName(imagename.Full(image))
 	if m.isUncertain(key) {
 		m.decrement(key)
 		return
@@ -153,12 +155,12 @@ func (m *Manager) PullFailed(image string) {
 	m.finishPull(key)
 }
 
-// PullOutcomeUnknown notes that what came of a pull of the image is not known: the runtime may have it, or get it yet. The next
-// list of images tells.
+// PullOutcomeUnknown records that the outcome of a pull is unknown: the runtime may have the image, or may still get
+// it. The next Reconcile resolves it.
 func (m *Manager) PullOutcomeUnknown(image string) {
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
-	key := fileName(fullName(image))
+	key := fileName(imagename.Full(image))
 	m.decrement(key)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,6 +169,7 @@ func (m *Manager) PullOutcomeUnknown(image string) {
 	}
 }
 
+// isUncertain reports whether an earlier pull of the intent may have succeeded.
 func (m *Manager) isUncertain(key string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -174,13 +177,13 @@ func (m *Manager) isUncertain(key string) bool {
 	return found != nil && found.uncertain
 }
 
-// finishPull takes one pull off an intent, and the intent away with the last. The caller holds disk.
+// finishPull removes one active pull from the intent, and the intent with its last one. The caller holds fileMu.
 func (m *Manager) finishPull(key string) {
 	if m.decrement(key) > 0 {
 		return
 	}
 	if err := m.remove(intentsDir, key); err != nil {
-		m.deps.Logger.Warn("removing the note of a pull that has ended failed", "error", err)
+		m.deps.Logger.Warn("failed to remove image pull intent", "error", err)
 		return
 	}
 	m.mu.Lock()
@@ -188,7 +191,7 @@ func (m *Manager) finishPull(key string) {
 	delete(m.intents, key)
 }
 
-// decrement takes one pull off an intent, and tells how many go on.
+// decrement removes one active pull from the intent and returns the number of those left.
 func (m *Manager) decrement(key string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,8 +203,8 @@ func (m *Manager) decrement(key string) int {
 	return found.active
 }
 
-// updateRecord adds what a pull has shown to the image's record; without a source it only makes sure that there is one. The
-// caller holds disk.
+// updateRecord adds the source to the image's record; without a source it only ensures that there is a record. The
+// caller holds fileMu.
 func (m *Manager) updateRecord(name, id string, source *Source) error {
 	key := fileName(id)
 	m.mu.Lock()
@@ -212,20 +215,21 @@ func (m *Manager) updateRecord(name, id string, source *Source) error {
 		return nil
 	}
 	next.LastUpdatedTime.Time = m.deps.Clock.Now()
-	m.records[key] = next // even if it cannot be written, it holds as long as this process
+	m.records[key] = next // valid for this process even if writing it fails
 	m.mu.Unlock()
 	return m.writeRecord(key, next)
 }
 
-// Allowed tells whether the Pod may use the present image, named as in the container, that the runtime calls id. held, which
-// is called only if it matters, returns where the Pod's credentials for the image come from. If the files cannot be read
-// there is an error, and the answer is no.
+// Allowed reports whether the Pod may use the present image, named as in the container, whose id is id. podSources,
+// which is called only if needed, returns the sources of the Pod's credentials for the image. If the files cannot be
+// read it returns false and an error.
 func (m *Manager) Allowed(image, id string, podSources func() []Source) (bool, error) {
 	allowed, result, err := m.evaluate(image, id, podSources)
 	m.deps.CountCheck(result)
 	return allowed, err
 }
 
+// evaluate is Allowed without the counter; result is one of the Result constants.
 func (m *Manager) evaluate(image, id string, podSources func() []Source) (allowed bool, result string, err error) {
 	if m.policy.kind == kubeletconfig.NeverVerify {
 		return true, ResultPolicyAllowed, nil
@@ -235,9 +239,9 @@ func (m *Manager) evaluate(image, id string, podSources func() []Source) (allowe
 	}
 	record, pulled := m.lookup(image, id)
 	if !pulled && m.policy.kind == kubeletconfig.NeverVerifyPreloadedImages {
-		return true, ResultPolicyAllowed, nil // the way of most Pods: it reads no name
+		return true, ResultPolicyAllowed, nil // the common case: it parses no name
 	}
-	name := repositoryName(image)
+	name := imagename.Repository(image)
 	if !m.policy.requiresCredentials(name, pulled) {
 		return true, ResultPolicyAllowed, nil
 	}
@@ -258,18 +262,18 @@ func (m *Manager) evaluate(image, id string, podSources func() []Source) (allowe
 	return false, ResultMustAuthenticate, nil
 }
 
-// lookup is the image's record, if it can be read, and whether the image was pulled by us at all.
+// lookup returns the image's record, nil if it cannot be read, and whether a kubelet has pulled the image at all.
 func (m *Manager) lookup(image, id string) (record *kubeletconfig.ImagePulledRecord, pulled bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if record, pulled = m.records[fileName(id)]; !pulled && len(m.intents) > 0 {
-		_, pulled = m.intents[fileName(fullName(image))]
+		_, pulled = m.intents[fileName(imagename.Full(image))]
 	}
 	return record, pulled
 }
 
-// addRenewedSecret takes a Secret into the record that was found again under another name or with other content, so that the next
-// change of it is recognised too. A record that has very many is left.
+// addRenewedSecret adds a Secret that matched under another name or with other content to the record, so that its next
+// change is recognised too. It does nothing if the record has very many.
 func (m *Manager) addRenewedSecret(name, id string, known kubeletconfig.ImagePullCredentials, source Source) {
 	if source.Secret == nil || len(known.KubernetesSecrets) >= maxRenewedSecrets || containsSecret(known.KubernetesSecrets, *source.Secret) {
 		return
@@ -277,31 +281,6 @@ func (m *Manager) addRenewedSecret(name, id string, known kubeletconfig.ImagePul
 	m.fileMu.Lock()
 	defer m.fileMu.Unlock()
 	if err := m.updateRecord(name, id, &source); err != nil {
-		m.deps.Logger.Warn("noting a renewed pull secret failed", "image", name, "error", err)
+		m.deps.Logger.Warn("failed to record a renewed image pull Secret", "image", name, "error", err)
 	}
-}
-
-// fullName is the image's name with its registry and with tag or digest, as the runtime lists it.
-func fullName(image string) string {
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return image // an id
-	}
-	if digested, ok := named.(reference.Canonical); ok { // beside which a tag says nothing
-		return named.Name() + "@" + digested.Digest().String()
-	}
-	return reference.TagNameOnly(named).String()
-}
-
-// repositoryName is the image's name without tag and digest: what credentials are kept by. It is empty for one that is
-// named by its id alone.
-func repositoryName(image string) string {
-	if isID(image) {
-		return ""
-	}
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return ""
-	}
-	return named.Name()
 }

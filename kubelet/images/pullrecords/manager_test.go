@@ -31,32 +31,32 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, config pullrecords.Config) *fixture {
-	b := &fixture{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), config: config}
-	b.clock = clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	b.restart()
-	return b
+	f := &fixture{t: t, dir: filepath.Join(t.TempDir(), "image_manager"), config: config}
+	f.clock = clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	f.restart()
+	return f
 }
 
 // restart is the death of the process, and the next one.
-func (b *fixture) restart() {
-	b.t.Helper()
-	b.config.Dir = b.dir
+func (f *fixture) restart() {
+	f.t.Helper()
+	f.config.Dir = f.dir
 	var err error
-	b.Manager, err = pullrecords.New(pullrecords.Deps{Clock: b.clock, CountCheck: func(r string) { b.results = append(b.results, r) }}, b.config)
-	require.NoError(b.t, err)
+	f.Manager, err = pullrecords.New(pullrecords.Deps{Clock: f.clock, CountCheck: func(r string) { f.results = append(f.results, r) }}, f.config)
+	require.NoError(f.t, err)
 }
 
-func (b *fixture) may(image string, podSources ...pullrecords.Source) bool {
-	b.t.Helper()
-	ok, err := b.Allowed(image, id, func() []pullrecords.Source { return podSources })
-	require.NoError(b.t, err)
+func (f *fixture) may(image string, podSources ...pullrecords.Source) bool {
+	f.t.Helper()
+	ok, err := f.Allowed(image, id, func() []pullrecords.Source { return podSources })
+	require.NoError(f.t, err)
 	return ok
 }
 
-func (b *fixture) files(kind string) []string {
-	entries, err := os.ReadDir(filepath.Join(b.dir, kind))
+func (f *fixture) files(kind string) []string {
+	entries, err := os.ReadDir(filepath.Join(f.dir, kind))
 	if err != nil {
-		require.ErrorIs(b.t, err, os.ErrNotExist)
+		require.ErrorIs(f.t, err, os.ErrNotExist)
 	}
 	var names []string
 	for _, entry := range entries {
@@ -65,16 +65,16 @@ func (b *fixture) files(kind string) []string {
 	return names
 }
 
-func (b *fixture) pull(image string, source pullrecords.Source) {
-	b.t.Helper()
-	require.NoError(b.t, b.BeginPull(image))
-	b.PullSucceeded(image, id, source)
+func (f *fixture) pull(image string, source pullrecords.Source) {
+	f.t.Helper()
+	require.NoError(f.t, f.BeginPull(image))
+	f.PullSucceeded(image, id, source)
 }
 
 // list is what the runtime says a minute later.
-func (b *fixture) list(images ...*runtimeapi.Image) {
-	b.clock.Step(time.Minute)
-	b.Reconcile(images, b.clock.Now())
+func (f *fixture) list(images ...*runtimeapi.Image) {
+	f.clock.Step(time.Minute)
+	f.Reconcile(images, f.clock.Now())
 }
 
 func secret(namespace, name, hash string) pullrecords.Source {
@@ -91,19 +91,19 @@ func account(name string) pullrecords.Source {
 func TestWhoMay(t *testing.T) {
 	mine := secret("a", "mine", "h1")
 	for name, c := range map[string]struct {
-		cfg    pullrecords.Config
+		config pullrecords.Config
 		pulled []pullrecords.Source
 		as     string // the name asked for; image if empty
 		held   []pullrecords.Source
 		want   bool
 	}{
 		"preloaded":                            {want: true},
-		"preloaded, but all is verified":       {cfg: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}},
-		"preloaded, and nothing is verified":   {cfg: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, want: true},
+		"preloaded, but all is verified":       {config: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}},
+		"preloaded, and nothing is verified":   {config: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, want: true},
 		"pulled with nothing":                  {pulled: []pullrecords.Source{{}}, want: true},
-		"pulled with nothing, all is verified": {cfg: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}, pulled: []pullrecords.Source{{}}, want: true},
+		"pulled with nothing, all is verified": {config: pullrecords.Config{Policy: kubeletconfig.AlwaysVerify}, pulled: []pullrecords.Source{{}}, want: true},
 		"nothing held":                         {pulled: []pullrecords.Source{mine}},
-		"nothing held and nothing verified":    {cfg: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, pulled: []pullrecords.Source{mine}, want: true},
+		"nothing held and nothing verified":    {config: pullrecords.Config{Policy: kubeletconfig.NeverVerify}, pulled: []pullrecords.Source{mine}, want: true},
 		"held":                                 {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{mine}, want: true},
 		"a copy held":                          {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{secret("b", "copy", "h1")}, want: true},
 		"renewed":                              {pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{secret("a", "mine", "h2")}, want: true},
@@ -119,27 +119,27 @@ func TestWhoMay(t *testing.T) {
 		"another name of the same content":     {pulled: []pullrecords.Source{{}}, as: "reg.example/other:1"},
 		"by its id, open":                      {pulled: []pullrecords.Source{{}}, as: id, want: true},
 		"by its id, with a login":              {pulled: []pullrecords.Source{mine}, as: id, held: []pullrecords.Source{mine}},
-		"listed by name":                       {cfg: allow("reg.example/team/app"), want: true},
-		"listed by a part":                     {cfg: allow("reg.example/team/*"), want: true},
-		"listed by registry":                   {cfg: allow("reg.example/*"), want: true},
-		"a part that only begins so":           {cfg: allow("reg.example/te/*")},
-		"not listed":                           {cfg: allow("reg.example/other")},
-		"listed, but pulled by us":             {cfg: allow("reg.example/*"), pulled: []pullrecords.Source{mine}},
-		"listed, pulled by us, held":           {cfg: allow("reg.example/*"), pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{mine}, want: true},
+		"listed by name":                       {config: allow("reg.example/team/app"), want: true},
+		"listed by a part":                     {config: allow("reg.example/team/*"), want: true},
+		"listed by registry":                   {config: allow("reg.example/*"), want: true},
+		"a part that only begins so":           {config: allow("reg.example/te/*")},
+		"not listed":                           {config: allow("reg.example/other")},
+		"listed, but pulled by us":             {config: allow("reg.example/*"), pulled: []pullrecords.Source{mine}},
+		"listed, pulled by us, held":           {config: allow("reg.example/*"), pulled: []pullrecords.Source{mine}, held: []pullrecords.Source{mine}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFixture(t, c.cfg)
+			f := newFixture(t, c.config)
 			for _, source := range c.pulled {
-				b.pull(image, source)
+				f.pull(image, source)
 			}
 			as := c.as
 			if as == "" {
 				as = image
 			}
-			require.Equal(t, c.want, b.may(as, c.held...))
-			b.restart()
-			require.Equal(t, c.want, b.may(as, c.held...), "after a restart")
-			require.Empty(t, b.files("pulling"))
+			require.Equal(t, c.want, f.may(as, c.held...))
+			f.restart()
+			require.Equal(t, c.want, f.may(as, c.held...), "after a restart")
+			require.Empty(t, f.files("pulling"))
 		})
 	}
 }
@@ -150,13 +150,13 @@ func allow(entries ...string) pullrecords.Config {
 
 func TestBadPolicies(t *testing.T) {
 	for want, config := range map[string]pullrecords.Config{
-		`"Sometimes"`:                 {Dir: "/d", Policy: "Sometimes"},
-		"only imagePullCredentials":   {Dir: "/d", Allowlist: []string{"a"}},
-		"without tag and digest":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"a:1"}},
-		"the whole last part":         {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"r.example/a*"}},
-		"an image's name":             {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"UPPER"}},
-		"registry's name before":      {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
-		"image ledger: Config.Dir is": {},
+		`"Sometimes"`:                {Dir: "/d", Policy: "Sometimes"},
+		"only imagePullCredentials":  {Dir: "/d", Allowlist: []string{"a"}},
+		"without tag and digest":     {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"a:1"}},
+		"the whole last part":        {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"r.example/a*"}},
+		"an image's name":            {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"UPPER"}},
+		"registry's name before":     {Dir: "/d", Policy: kubeletconfig.NeverVerifyAllowlistedImages, Allowlist: []string{"/*"}},
+		"pullrecords: Config.Dir is": {},
 	} {
 		_, err := pullrecords.New(pullrecords.Deps{}, config)
 		require.ErrorContains(t, err, want)
@@ -168,59 +168,59 @@ func TestBadPolicies(t *testing.T) {
 func TestDeathAtEachMoment(t *testing.T) {
 	present := &runtimeapi.Image{Id: id, RepoTags: []string{image}}
 	t.Run("the pull goes on without us", func(t *testing.T) {
-		b := newFixture(t, pullrecords.Config{})
-		require.NoError(t, b.BeginPull(image))
-		require.Len(t, b.files("pulling"), 1, "before the pull")
-		b.restart()
-		require.False(t, b.may(image), "before the images were listed")
-		b.list(present)
-		require.Empty(t, b.files("pulling"))
-		require.Len(t, b.files("pulled"), 1)
-		require.False(t, b.may(image))
-		b.restart()
-		require.False(t, b.may(image))
-		b.pull(image, pullrecords.Source{})
-		require.True(t, b.may(image), "a pull tells")
+		f := newFixture(t, pullrecords.Config{})
+		require.NoError(t, f.BeginPull(image))
+		require.Len(t, f.files("pulling"), 1, "before the pull")
+		f.restart()
+		require.False(t, f.may(image), "before the images were listed")
+		f.list(present)
+		require.Empty(t, f.files("pulling"))
+		require.Len(t, f.files("pulled"), 1)
+		require.False(t, f.may(image))
+		f.restart()
+		require.False(t, f.may(image))
+		f.pull(image, pullrecords.Source{})
+		require.True(t, f.may(image), "a pull tells")
 	})
 	t.Run("the pull ended with us", func(t *testing.T) {
-		b := newFixture(t, pullrecords.Config{})
-		require.NoError(t, b.BeginPull(image))
-		b.restart()
-		require.False(t, b.may(image))
-		b.list()
-		require.Len(t, b.files("pulling"), 1, "it may come yet")
-		require.NoError(t, b.BeginPull(image))
-		b.PullFailed(image)
-		require.Len(t, b.files("pulling"), 1, "a failure proves nothing")
-		require.False(t, b.may(image))
-		b.clock.Step(20 * time.Minute)
-		b.list()
-		require.Empty(t, b.files("pulling"))
-		require.Empty(t, b.files("pulled"))
-		require.True(t, b.may(image), "whoever brought it since, it was not us")
+		f := newFixture(t, pullrecords.Config{})
+		require.NoError(t, f.BeginPull(image))
+		f.restart()
+		require.False(t, f.may(image))
+		f.list()
+		require.Len(t, f.files("pulling"), 1, "it may come yet")
+		require.NoError(t, f.BeginPull(image))
+		f.PullFailed(image)
+		require.Len(t, f.files("pulling"), 1, "a failure proves nothing")
+		require.False(t, f.may(image))
+		f.clock.Step(20 * time.Minute)
+		f.list()
+		require.Empty(t, f.files("pulling"))
+		require.Empty(t, f.files("pulled"))
+		require.True(t, f.may(image), "whoever brought it since, it was not us")
 	})
 	t.Run("between the record and the end of the intent", func(t *testing.T) {
-		b := newFixture(t, pullrecords.Config{})
-		require.NoError(t, b.BeginPull(image))
-		pending, err := os.ReadFile(filepath.Join(b.dir, "pulling", b.files("pulling")[0]))
+		f := newFixture(t, pullrecords.Config{})
+		require.NoError(t, f.BeginPull(image))
+		pending, err := os.ReadFile(filepath.Join(f.dir, "pulling", f.files("pulling")[0]))
 		require.NoError(t, err)
-		name := b.files("pulling")[0]
-		b.PullSucceeded(image, id, secret("a", "mine", "h"))
-		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "pulling", name), pending, 0o600))
-		b.restart()
-		require.True(t, b.may(image, secret("a", "mine", "h")))
-		b.list(present)
-		require.Empty(t, b.files("pulling"))
-		require.True(t, b.may(image, secret("a", "mine", "h")), "the record keeps what it says")
-		require.False(t, b.may(image))
+		name := f.files("pulling")[0]
+		f.PullSucceeded(image, id, secret("a", "mine", "h"))
+		require.NoError(t, os.WriteFile(filepath.Join(f.dir, "pulling", name), pending, 0o600))
+		f.restart()
+		require.True(t, f.may(image, secret("a", "mine", "h")))
+		f.list(present)
+		require.Empty(t, f.files("pulling"))
+		require.True(t, f.may(image, secret("a", "mine", "h")), "the record keeps what it says")
+		require.False(t, f.may(image))
 	})
 	t.Run("in the middle of a write", func(t *testing.T) {
-		b := newFixture(t, pullrecords.Config{})
-		b.pull(image, pullrecords.Source{})
-		half := filepath.Join(b.dir, "pulled", "."+b.files("pulled")[0]+".123")
+		f := newFixture(t, pullrecords.Config{})
+		f.pull(image, pullrecords.Source{})
+		half := filepath.Join(f.dir, "pulled", "."+f.files("pulled")[0]+".123")
 		require.NoError(t, os.WriteFile(half, []byte("{"), 0o600))
-		b.restart()
-		require.True(t, b.may(image))
+		f.restart()
+		require.True(t, f.may(image))
 		require.NoFileExists(t, half)
 	})
 }
@@ -234,116 +234,116 @@ func TestBrokenRecord(t *testing.T) {
 		"of another":    `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","imageRef":"sha256:other"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFixture(t, pullrecords.Config{})
-			b.pull(image, pullrecords.Source{})
-			path := filepath.Join(b.dir, "pulled", b.files("pulled")[0])
+			f := newFixture(t, pullrecords.Config{})
+			f.pull(image, pullrecords.Source{})
+			path := filepath.Join(f.dir, "pulled", f.files("pulled")[0])
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-			b.restart()
-			require.False(t, b.may(image))
-			require.Equal(t, pullrecords.ResultMustAuthenticate, b.results[len(b.results)-1])
-			b.pull(image, pullrecords.Source{})
-			require.True(t, b.may(image))
-			b.restart()
-			require.True(t, b.may(image))
-			b.list()
-			require.Empty(t, b.files("pulled"))
+			f.restart()
+			require.False(t, f.may(image))
+			require.Equal(t, pullrecords.ResultMustAuthenticate, f.results[len(f.results)-1])
+			f.pull(image, pullrecords.Source{})
+			require.True(t, f.may(image))
+			f.restart()
+			require.True(t, f.may(image))
+			f.list()
+			require.Empty(t, f.files("pulled"))
 		})
 	}
 }
 
 // TestAnotherKubeletsFiles takes over what upstream's kubelet has left, in the older version of the format.
 func TestAnotherKubeletsFiles(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	b.pull(image, secret("a", "mine", "h"))
-	path := filepath.Join(b.dir, "pulled", b.files("pulled")[0])
+	f := newFixture(t, pullrecords.Config{})
+	f.pull(image, secret("a", "mine", "h"))
+	path := filepath.Join(f.dir, "pulled", f.files("pulled")[0])
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",
 		"lastUpdatedTime":"2001-09-09T01:46:40Z","imageRef":"sha256:aaaa","credentialMapping":{"reg.example/team/app":
 		{"kubernetesSecrets":[{"uid":"amine","namespace":"a","name":"mine","credentialHash":"h"}]}}}`, string(data))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(data), "v1beta1", "v1alpha1", 1)), 0o600))
-	b.restart()
-	require.True(t, b.may(image, secret("a", "mine", "h")))
-	require.False(t, b.may(image))
+	f.restart()
+	require.True(t, f.may(image, secret("a", "mine", "h")))
+	require.False(t, f.may(image))
 }
 
 func TestRecordsGoWithTheirImages(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	b.pull(image, secret("a", "mine", "h"))
-	listedAt := b.clock.Now()
-	b.clock.Step(time.Second)
-	b.pull("reg.example/two:1", secret("a", "mine", "h")) // both names of one image; the record is newer than the list
-	b.Reconcile(nil, listedAt)
-	require.Len(t, b.files("pulled"), 1)
-	b.list(&runtimeapi.Image{Id: id})
-	require.Len(t, b.files("pulled"), 1)
-	b.list(&runtimeapi.Image{Id: "sha256:other"})
-	require.Empty(t, b.files("pulled"))
-	intents, records := b.Counts()
+	f := newFixture(t, pullrecords.Config{})
+	f.pull(image, secret("a", "mine", "h"))
+	listedAt := f.clock.Now()
+	f.clock.Step(time.Second)
+	f.pull("reg.example/two:1", secret("a", "mine", "h")) // both names of one image; the record is newer than the list
+	f.Reconcile(nil, listedAt)
+	require.Len(t, f.files("pulled"), 1)
+	f.list(&runtimeapi.Image{Id: id})
+	require.Len(t, f.files("pulled"), 1)
+	f.list(&runtimeapi.Image{Id: "sha256:other"})
+	require.Empty(t, f.files("pulled"))
+	intents, records := f.Counts()
 	require.Zero(t, intents+records)
-	require.True(t, b.may(image), "who brings it by hand now gives it to all")
+	require.True(t, f.may(image), "who brings it by hand now gives it to all")
 }
 
 // TestPullsAtOnce has one of two pulls of an image fail: the other is still noted.
 func TestPullsAtOnce(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	require.NoError(t, b.BeginPull(image))
-	require.NoError(t, b.BeginPull(image))
-	b.PullFailed(image)
-	require.Len(t, b.files("pulling"), 1)
-	require.False(t, b.may(image), "the image appears before its pull ends")
-	b.PullSucceeded(image, id, secret("a", "mine", "h"))
-	require.Empty(t, b.files("pulling"))
-	require.NoError(t, b.BeginPull(image))
-	b.PullOutcomeUnknown(image)
-	require.Len(t, b.files("pulling"), 1, "nobody knows what came of it")
-	b.list(&runtimeapi.Image{Id: id, RepoTags: []string{image}})
-	require.Empty(t, b.files("pulling"))
-	require.True(t, b.may(image, secret("a", "mine", "h")))
+	f := newFixture(t, pullrecords.Config{})
+	require.NoError(t, f.BeginPull(image))
+	require.NoError(t, f.BeginPull(image))
+	f.PullFailed(image)
+	require.Len(t, f.files("pulling"), 1)
+	require.False(t, f.may(image), "the image appears before its pull ends")
+	f.PullSucceeded(image, id, secret("a", "mine", "h"))
+	require.Empty(t, f.files("pulling"))
+	require.NoError(t, f.BeginPull(image))
+	f.PullOutcomeUnknown(image)
+	require.Len(t, f.files("pulling"), 1, "nobody knows what came of it")
+	f.list(&runtimeapi.Image{Id: id, RepoTags: []string{image}})
+	require.Empty(t, f.files("pulling"))
+	require.True(t, f.may(image, secret("a", "mine", "h")))
 }
 
 func TestRenewedSecretsDoNotGrowWithoutEnd(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	b.pull(image, secret("a", "mine", "h"))
-	require.True(t, b.may(image, secret("a", "mine", "h2")))
-	require.True(t, b.may(image, secret("b", "copy", "h2")), "known by its new content")
+	f := newFixture(t, pullrecords.Config{})
+	f.pull(image, secret("a", "mine", "h"))
+	require.True(t, f.may(image, secret("a", "mine", "h2")))
+	require.True(t, f.may(image, secret("b", "copy", "h2")), "known by its new content")
 	for i := range 300 {
-		require.True(t, b.may(image, secret("ns", strings.Repeat("x", i+1), "h2")))
+		require.True(t, f.may(image, secret("ns", strings.Repeat("x", i+1), "h2")))
 	}
-	data, err := os.ReadFile(filepath.Join(b.dir, "pulled", b.files("pulled")[0]))
+	data, err := os.ReadFile(filepath.Join(f.dir, "pulled", f.files("pulled")[0]))
 	require.NoError(t, err)
 	require.Equal(t, 100, strings.Count(string(data), "credentialHash"))
 }
 
 // TestNoDisk has a full or broken disk: no pull begins that could not be noted.
 func TestNoDisk(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	require.NoError(t, os.WriteFile(b.dir, nil, 0o600), "a file where the directory should be")
-	b.restart()
-	require.Error(t, b.BeginPull(image))
-	_, err := b.Allowed(image, id, nil)
+	f := newFixture(t, pullrecords.Config{})
+	require.NoError(t, os.WriteFile(f.dir, nil, 0o600), "a file where the directory should be")
+	f.restart()
+	require.Error(t, f.BeginPull(image))
+	_, err := f.Allowed(image, id, nil)
 	require.Error(t, err)
-	require.Equal(t, []string{pullrecords.ResultError}, b.results)
+	require.Equal(t, []string{pullrecords.ResultError}, f.results)
 }
 
 // TestPresentImagesAreCheap asks about an image that nobody restricts: nothing is read, held or written.
 func TestPresentImagesAreCheap(t *testing.T) {
-	b := newFixture(t, pullrecords.Config{})
-	require.True(t, b.may(image))
-	require.NoDirExists(t, b.dir)
-	ok, err := b.Allowed(image, id, func() []pullrecords.Source { panic("asked for credentials") })
+	f := newFixture(t, pullrecords.Config{})
+	require.True(t, f.may(image))
+	require.NoDirExists(t, f.dir)
+	ok, err := f.Allowed(image, id, func() []pullrecords.Source { panic("asked for credentials") })
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, []string{pullrecords.ResultPolicyAllowed, pullrecords.ResultPolicyAllowed}, b.results)
+	require.Equal(t, []string{pullrecords.ResultPolicyAllowed, pullrecords.ResultPolicyAllowed}, f.results)
 }
 
-func BenchmarkPresent(b *testing.B) {
-	m, err := pullrecords.New(pullrecords.Deps{}, pullrecords.Config{Dir: filepath.Join(b.TempDir(), "image_manager")})
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
+func BenchmarkPresent(f *testing.B) {
+	m, err := pullrecords.New(pullrecords.Deps{}, pullrecords.Config{Dir: filepath.Join(f.TempDir(), "image_manager")})
+	require.NoError(f, err)
+	f.ReportAllocs()
+	for f.Loop() {
 		if ok, err := m.Allowed(image, id, nil); !ok || err != nil {
-			b.Fatal(ok, err)
+			f.Fatal(ok, err)
 		}
 	}
 }

@@ -9,14 +9,14 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// policy says which present images need credentials.
+// policy decides which present images require credentials.
 type policy struct {
 	kind     kubeletconfig.ImagePullCredentialsVerificationPolicy
 	names    []string
-	prefixes []string // each ends in a slash
+	prefixes []string // each ends with a slash
 }
 
-// newPolicy reads a policy and its list. An error names the entry that is wrong.
+// newPolicy parses a policy and its allowlist. An error names the invalid entry.
 func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowed []string) (policy, error) {
 	p := policy{kind: kind}
 	switch kind {
@@ -47,7 +47,7 @@ func newPolicy(kind kubeletconfig.ImagePullCredentialsVerificationPolicy, allowe
 	return p, nil
 }
 
-// normalizeEntry is an entry's name in full. What stands before a wildcard may be a registry alone.
+// normalizeEntry returns the full name of an allowlist entry. Before a wildcard there may be a registry alone.
 func normalizeEntry(name string, wild bool) (string, error) {
 	if strings.Contains(name, "*") {
 		return "", fmt.Errorf(`a wildcard is the whole last part of a name: "/*"`)
@@ -69,7 +69,8 @@ func normalizeEntry(name string, wild bool) (string, error) {
 	return named.Name(), nil
 }
 
-// requiresCredentials reports whether credentials are asked for. pulled says that the image was pulled by us, now or earlier.
+// requiresCredentials reports whether the Pod needs credentials for the image; pulled is whether a kubelet has pulled
+// it, now or earlier.
 func (p policy) requiresCredentials(name string, pulled bool) bool {
 	switch p.kind {
 	case kubeletconfig.NeverVerify:
@@ -82,6 +83,7 @@ func (p policy) requiresCredentials(name string, pulled bool) bool {
 	return true
 }
 
+// isAllowlisted reports whether the allowlist contains the image.
 func (p policy) isAllowlisted(name string) bool {
 	return slices.Contains(p.names, name) ||
 		slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })

@@ -77,7 +77,7 @@ func newContendedFixture(t *testing.T, p provision.Provisioner) (w *fakeAPI, sto
 	return w, stop
 }
 
-func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
+func TestUnneededWritesYield(t *testing.T) {
 	runSynctest("until nobody waits", t, func(t *testing.T) {
 		w, _ := newContendedFixture(t, &fakeProvisioner{})
 		w.bind(t, "claim1")
@@ -121,7 +121,7 @@ func TestWhatNobodyWaitsForGivesWay(t *testing.T) {
 }
 
 // A Warning is written although claims wait: somebody has to act on it.
-func TestWarningsDoNotGiveWay(t *testing.T) {
+func TestWarningsDoNotYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
 		w, _ := newContendedFixture(t, p)
@@ -133,7 +133,7 @@ func TestWarningsDoNotGiveWay(t *testing.T) {
 }
 
 // A call that takes long is no rush: what is told of it, and what others left, is written meanwhile.
-func TestSlowCallIsNoRush(t *testing.T) {
+func TestSlowCallDoesNotMakeWritesYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
 		w, _ := newContendedFixture(t, p)

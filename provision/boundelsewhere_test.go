@@ -113,7 +113,7 @@ func TestClaimBoundElsewhereWhileInProgress(t *testing.T) {
 
 // An intent of an earlier process can be taken off a claim by hand, because the claim's class is gone and nobody means to
 // make it anew: the claim is gone then, and a volume may be there.
-func TestClaimIsTakenAwayByHandBeforeItsClassIsThere(t *testing.T) {
+func TestClaimIsDeletedByHandBeforeItsClassExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := withUID(newClaim("claim", "fast"), "u")
 		claim.Finalizers = []string{"example.com/intent"}

@@ -180,7 +180,7 @@ func TestIgnoredClaimIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestSlowCallsHoldUpNobodyElse(t *testing.T) {
+func TestSlowCallsDelayNoOtherClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
 		p.setProvisionErr(func(o provision.VolumeOptions) error {

@@ -71,7 +71,7 @@ func TestDeletionIsCountedWhenItIsDone(t *testing.T) {
 }
 
 // A volume that went between the watch and the call is not counted as deleted, nor is one that was taken back.
-func TestVolumeThatWentIsNotCounted(t *testing.T) {
+func TestDeletedVolumeIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeAPI(released("volume"))
 		p := &fakeProvisioner{}

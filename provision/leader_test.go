@@ -76,7 +76,7 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 	})
 }
 
-func TestCompanionsWorkWhereTheLeaderDoes(t *testing.T) {
+func TestRunnablesRunWhileLeading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeAPI(newClass("fast"))
 		working := make(chan string, 10)

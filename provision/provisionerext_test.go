@@ -133,7 +133,7 @@ func TestReschedule(t *testing.T) {
 }
 
 // What was begun for a node is finished although the node is gone.
-func TestNodeGoesWhileInProgress(t *testing.T) {
+func TestNodeIsDeletedWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		class, claim := scheduled("one")
 		w := newFakeAPI(class, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
@@ -175,7 +175,7 @@ func TestContextEndsWithTheController(t *testing.T) {
 }
 
 // A claim that turns away from us while a volume may exist is finished all the same (its volume would leak).
-func TestClaimTurnsAwayWhileInProgress(t *testing.T) {
+func TestClaimChangesProvisionerWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scriptedProvisioner{states: []provision.ProvisioningState{provision.ProvisioningInBackground}}
 		s := run(t, newFakeAPI(newClass("fast")), p)

@@ -76,7 +76,7 @@ func TestUnsavedVolumeIsDeletedAndMadeAgain(t *testing.T) {
 }
 
 // The claim is left alone from when its volume is saved until it is bound: whoever binds it would fail and wait.
-func TestNobodyIsInTheWayOfTheBinder(t *testing.T) {
+func TestNoWriteBeforeTheClaimIsBound(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		runSynctest(fmt.Sprint("deleted=", deleted), t, func(t *testing.T) {
 			s := run(t, newFakeAPI(newClass("fast")), &fakeProvisioner{})
@@ -98,7 +98,7 @@ func TestNobodyIsInTheWayOfTheBinder(t *testing.T) {
 	}
 }
 
-func TestSavedVolumeIsNotDeletedBecauseAnswersWereLost(t *testing.T) {
+func TestSavedVolumeIsNotDeletedBecauseResponsesWereLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &fakeProvisioner{}
 		s := runWithProcess(t, newFakeAPI(newClass("fast")), failRequests("create persistentvolumes", 100, failAfter), p,

@@ -175,7 +175,7 @@ func (w *notifyingProvisioner) NotifyDeletable(ctx context.Context, wake func(vo
 
 // A deletion that failed is tried again, without waiting, when the provisioner says so: also if it says so while the
 // deletion is being refused, and after it was given up.
-func TestWokenDeletionDoesNotWait(t *testing.T) {
+func TestNotifiedDeletionDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &notifyingProvisioner{deletable: make(chan string)}
 		answers := []error{errors.New("attached"), errors.New("attached"), nil}
@@ -199,7 +199,7 @@ func TestWokenDeletionDoesNotWait(t *testing.T) {
 
 // A deletion that fails again after it was woken is tried again when the longer backoff is over, although the shorter one
 // was planned before.
-func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
+func TestNotifiedDeletionThatFailsIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &notifyingProvisioner{deletable: make(chan string)}
 		answers := make(chan error, 3)
@@ -223,7 +223,7 @@ func TestWokenDeletionThatFailsIsTriedAgain(t *testing.T) {
 }
 
 // A Provisioner that cannot wake any more stops nothing else.
-func TestWakingMayEnd(t *testing.T) {
+func TestNotifierMayEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, newFakeAPI(released("volume")), &failingNotifier{})
 		synctest.Wait()

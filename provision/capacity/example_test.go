@@ -9,7 +9,7 @@ import (
 	"github.com/berth-dev/berth/provision/csi"
 )
 
-// How a program publishes the room of a CSI driver until ctx ends.
+// How a program publishes the capacity of a CSI driver until ctx ends.
 func Example() {
 	_ = func(ctx context.Context, client kubernetes.Interface, p *csi.Provisioner) error {
 		publisher, err := capacity.New(capacity.Deps{Client: client, Driver: p},

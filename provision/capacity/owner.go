@@ -10,28 +10,28 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// owner is whose end removes what is published: who was named, or the driver's CSIDriver object, if there is one.
+// owner returns the owner of the objects: the configured one, or the driver's CSIDriver object if it exists.
 func (p *Publisher) owner() *metav1.OwnerReference {
 	if p.config.Owner != nil {
 		return p.config.Owner
 	}
 	driver, err := p.drivers.Get(p.config.DriverName)
 	if err != nil {
-		return nil // a lister knows no other error than "not found"
+		return nil // a lister has no other error than "not found"
 	}
 	return &metav1.OwnerReference{
 		APIVersion: storagev1.SchemeGroupVersion.String(), Kind: "CSIDriver", Name: driver.Name, UID: driver.UID,
 	}
 }
 
-// OwnerForPod returns what controls the Pod (its StatefulSet, DaemonSet or ReplicaSet), or the Pod itself if nothing does,
-// as the owner of what the Pod publishes in its namespace. The client needs to get the Pod.
+// OwnerForPod returns the owner of what a Pod publishes in its namespace: the controller of the Pod (its StatefulSet,
+// DaemonSet or ReplicaSet), or the Pod itself if it has none. The client needs the right to get the Pod.
 func OwnerForPod(
 	ctx context.Context, client kubernetes.Interface, namespace, pod string,
 ) (*metav1.OwnerReference, error) {
 	object, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("find the owner of what is published: read Pod %q: %w", namespace+"/"+pod, err)
+		return nil, fmt.Errorf("find owner of CSIStorageCapacity objects: get Pod %q: %w", namespace+"/"+pod, err)
 	}
 	if owner := metav1.GetControllerOf(object); owner != nil {
 		return &metav1.OwnerReference{

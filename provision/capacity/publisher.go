@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// DefaultPeriod is how often the driver is asked again although nothing was seen to change.
+	// DefaultPeriod is how often the driver is asked for its capacity although no event came.
 	DefaultPeriod = time.Minute
 
 	labelDriver    = "csi.storage.k8s.io/drivername"
@@ -31,12 +31,12 @@ const (
 	callTimeout        = time.Minute
 )
 
-// Driver is asked how much room there is.
+// Driver reports its capacity.
 type Driver interface {
-	// Capacity returns how many bytes of volumes with these StorageClass parameters a place can still take, and the size
-	// of the largest one, 0 if that is not known. An empty place means everywhere. The error is errors.ErrUnsupported
-	// if the driver cannot tell: then nothing is published.
-	Capacity(ctx context.Context, parameters, place map[string]string) (available, largest int64, err error)
+	// Capacity returns how many bytes of volumes with these StorageClass parameters can still be created in a topology, and
+	// the size of the largest volume, 0 if that is unknown. An empty topology means everywhere. The error is
+	// errors.ErrUnsupported if the driver does not report its capacity: then nothing is published.
+	Capacity(ctx context.Context, parameters, topology map[string]string) (available, largest int64, err error)
 }
 
 // Deps are what a Publisher works with. Client and Driver are required; Logger and Clock have the usual defaults.
@@ -49,22 +49,54 @@ type Deps struct {
 	Clock  clock.WithTicker
 }
 
-// Config says what is published where. DriverName and Namespace are required.
+// Config is what a Publisher publishes, and where. DriverName and Namespace are required.
 type Config struct {
 	// DriverName is the driver's name, which StorageClasses name as their provisioner.
 	DriverName string
-	// Namespace is where the objects are.
+	// Namespace is that of the objects.
 	Namespace string
-	// ManagedBy tells several publishers of one driver apart, such as one on each node. It is the value of a label:
-	// objects with another value are left alone. Default "berth".
+	// ManagedBy distinguishes several publishers of one driver, such as one on each node. It is the value of a label; objects
+	// with another value are not touched. Default "berth".
 	ManagedBy string
-	// Owner owns the objects: when it is gone, Kubernetes removes them. Nil: the driver's CSIDriver object does.
+	// Owner is the owner of the objects: when it is deleted, Kubernetes deletes them. Nil: the driver's CSIDriver object.
 	Owner *metav1.OwnerReference
-	// Period is how often the driver is asked again although nothing was seen to change. Default DefaultPeriod.
+	// Period is how often the driver is asked for its capacity although no event came. Default DefaultPeriod.
 	Period time.Duration
 }
 
-// Publisher keeps the objects true. Start runs it, once.
+func (d Deps) validate() error {
+	switch {
+	case d.Client == nil:
+		return errors.New("capacity: Deps.Client is required")
+	case d.Driver == nil:
+		return errors.New("capacity: Deps.Driver is required")
+	}
+	return nil
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.DriverName == "":
+		return errors.New("capacity: Config.DriverName is required")
+	case c.Namespace == "":
+		return errors.New("capacity: Config.Namespace is required")
+	case c.Period < 0:
+		return fmt.Errorf("capacity: Config.Period %v is negative", c.Period)
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.ManagedBy == "" {
+		c.ManagedBy = "berth"
+	}
+	if c.Period == 0 {
+		c.Period = DefaultPeriod
+	}
+	return c
+}
+
+// Publisher keeps the objects up to date. Start runs it, once.
 type Publisher struct {
 	deps       Deps
 	config     Config
@@ -77,22 +109,15 @@ type Publisher struct {
 	runner     *controller.TypedController[key]
 }
 
-// New makes a Publisher. It starts nothing.
+// New returns a Publisher. It starts nothing.
 func New(deps Deps, config Config) (*Publisher, error) {
-	switch {
-	case deps.Client == nil || deps.Driver == nil:
-		return nil, errors.New("make capacity publisher: Deps.Client and Deps.Driver are required")
-	case config.DriverName == "" || config.Namespace == "":
-		return nil, errors.New("make capacity publisher: Config.DriverName and Config.Namespace are required")
-	case config.Period < 0:
-		return nil, fmt.Errorf("make capacity publisher: Config.Period %v is negative", config.Period)
+	if err := deps.validate(); err != nil {
+		return nil, err
 	}
-	if config.ManagedBy == "" {
-		config.ManagedBy = "berth"
+	if err := config.validate(); err != nil {
+		return nil, err
 	}
-	if config.Period == 0 {
-		config.Period = DefaultPeriod
-	}
+	config = config.withDefaults()
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -119,7 +144,7 @@ func (p *Publisher) selector() string {
 	return metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: p.labels()})
 }
 
-// keyIndex indexes the published objects by what they are about.
+// keyIndex is the index of the published objects by key.
 const keyIndex = "key"
 
 func (p *Publisher) build() error {
@@ -131,7 +156,7 @@ func (p *Publisher) build() error {
 		return nil, nil
 	}})
 	if err != nil {
-		return fmt.Errorf("make capacity publisher: index objects: %w", err)
+		return fmt.Errorf("capacity: index objects: %w", err)
 	}
 	p.objects = objects.GetIndexer()
 	p.runner, err = controller.NewTyped(reconcile.TypedFunc[key](p.reconcile),
@@ -139,13 +164,13 @@ func (p *Publisher) build() error {
 		controller.Config{Name: "capacity of " + p.config.DriverName, Workers: workers,
 			BackoffMin: retryMin, BackoffMax: retryMax, Timeout: callTimeout})
 	if err != nil {
-		return fmt.Errorf("make capacity publisher: %w", err)
+		return fmt.Errorf("capacity: create controller: %w", err)
 	}
 	p.watch(objects)
 	return nil
 }
 
-// Start publishes until ctx ends. What is published then stays, for the next to take up.
+// Start publishes until ctx ends. The objects stay, for the next process to update.
 func (p *Publisher) Start(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	defer p.published.Shutdown()

@@ -28,7 +28,7 @@ const (
 	namespace  = "kube-system"
 )
 
-// fakeDriver is a driver whose nodes have room of their own.
+// fakeDriver is a driver that has a capacity on each node.
 type fakeDriver struct {
 	mu        sync.Mutex
 	available map[string]int64
@@ -36,24 +36,24 @@ type fakeDriver struct {
 	calls     int
 }
 
-func (p *fakeDriver) Capacity(_ context.Context, parameters, place map[string]string) (int64, int64, error) {
+func (p *fakeDriver) Capacity(_ context.Context, parameters, segments map[string]string) (int64, int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls++
 	if p.err != nil {
 		return 0, 0, p.err
 	}
-	room := p.available[place[topology]]
+	size := p.available[segments[topology]]
 	if parameters["half"] != "" {
-		return room, room / 2, nil
+		return size, size / 2, nil
 	}
-	return room, 0, nil
+	return size, 0, nil
 }
 
-func (p *fakeDriver) set(node string, room int64, err error) {
+func (p *fakeDriver) set(node string, size int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.available[node], p.err = room, err
+	p.available[node], p.err = size, err
 }
 
 type fixture struct {
@@ -108,12 +108,12 @@ func (w *fixture) published() map[string]int64 {
 	w.t.Helper()
 	list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(w.t.Context(), metav1.ListOptions{})
 	require.NoError(w.t, err)
-	room := map[string]int64{}
+	size := map[string]int64{}
 	for _, object := range list.Items {
-		room[object.StorageClassName+" "+object.NodeTopology.MatchLabels[topology]] = object.Capacity.Value()
+		size[object.StorageClassName+" "+object.NodeTopology.MatchLabels[topology]] = object.Capacity.Value()
 	}
-	require.Len(w.t, room, len(list.Items), "two objects about the same")
-	return room
+	require.Len(w.t, size, len(list.Items), "two objects with one key")
+	return size
 }
 
 // writeCount counts the requests that changed the published objects.
@@ -130,7 +130,7 @@ func (w *fixture) writeCount() int {
 	return count
 }
 
-func TestPublishesEachClassAtEachPlace(t *testing.T) {
+func TestPublishesEachClassInEachTopology(t *testing.T) {
 	owner := &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "me", UID: "1"}
 	objects := append(newNode("a"), newNode("b")...)
 	objects = append(objects, newClass("fast", driverName, map[string]string{"half": "yes"}),
@@ -163,7 +163,7 @@ func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 		_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, newVolume("new", "a", "1Gi"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.published(), "only the volume's place is asked again")
+		require.Equal(t, map[string]int64{"fast a": 800, "fast b": 2000}, w.published(), "only the topology of the volume is updated")
 
 		asked := w.driver.calls
 		bound := newVolume("new", "a", "1Gi")
@@ -171,7 +171,7 @@ func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, bound, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, asked, w.driver.calls, "a change of status changes no room")
+		require.Equal(t, asked, w.driver.calls, "a change of status does not change the capacity")
 
 		w.driver.set("a", 600, nil)
 		_, err = w.client.CoreV1().PersistentVolumes().Update(ctx, newVolume("new", "a", "2Gi"), metav1.UpdateOptions{})
@@ -197,7 +197,7 @@ func TestFollowsVolumesNodesAndClasses(t *testing.T) {
 	})
 }
 
-func TestAsksAgainOnceAPeriodAndWritesOnlyChanges(t *testing.T) {
+func TestAsksOncePerPeriodAndWritesOnlyChanges(t *testing.T) {
 	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		w.driver.set("a", 995, nil)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
@@ -214,7 +214,7 @@ func TestAsksAgainOnceAPeriodAndWritesOnlyChanges(t *testing.T) {
 	})
 }
 
-func TestTakesUpWhatAnEarlierProcessLeft(t *testing.T) {
+func TestUpdatesObjectsOfAnEarlierProcess(t *testing.T) {
 	left := func(name, class, node, manager string) *storagev1.CSIStorageCapacity {
 		return &storagev1.CSIStorageCapacity{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: "1", Labels: map[string]string{
@@ -231,7 +231,7 @@ func TestTakesUpWhatAnEarlierProcessLeft(t *testing.T) {
 	})
 }
 
-func TestAnObjectThatIsTakenAwayComesBack(t *testing.T) {
+func TestDeletedObjectIsCreatedAgain(t *testing.T) {
 	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		api := w.client.StorageV1().CSIStorageCapacities(namespace)
 		list, err := api.List(t.Context(), metav1.ListOptions{})
@@ -242,7 +242,7 @@ func TestAnObjectThatIsTakenAwayComesBack(t *testing.T) {
 	})
 }
 
-func TestAFailureKeepsWhatWasSaidAndIsTriedAgain(t *testing.T) {
+func TestFailureKeepsTheCapacityAndIsRetried(t *testing.T) {
 	objects := append(newNode("a"), newClass("fast", driverName, nil))
 	run(t, objects, capacity.Config{Period: time.Hour}, func(w *fixture) {
 		w.driver.set("a", 500, errors.New("not now"))
@@ -258,7 +258,7 @@ func TestAFailureKeepsWhatWasSaidAndIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestADriverThatCannotTellHasNothingPublished(t *testing.T) {
+func TestUnsupportedCapacityIsNotPublished(t *testing.T) {
 	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		w.driver.set("a", 0, errors.ErrUnsupported)
 		time.Sleep(capacity.DefaultPeriod) // the bubble's time
@@ -279,14 +279,14 @@ func TestADriverWithoutTopologyIsEverywhere(t *testing.T) {
 	})
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
+func TestNewNamesWhatIsMissing(t *testing.T) {
 	_, err := capacity.New(capacity.Deps{}, capacity.Config{DriverName: driverName, Namespace: namespace})
 	require.ErrorContains(t, err, "Deps.Client")
 	_, err = capacity.New(capacity.Deps{Client: fake.NewClientset(), Driver: &fakeDriver{}}, capacity.Config{})
 	require.ErrorContains(t, err, "Config.DriverName")
 }
 
-func TestTheDriversObjectOwnsWhereNobodyElseDoes(t *testing.T) {
+func TestCSIDriverIsTheDefaultOwner(t *testing.T) {
 	run(t, append(newNode("a"), newClass("fast", driverName, nil)), capacity.Config{}, func(w *fixture) {
 		owners := func() []metav1.OwnerReference {
 			list, err := w.client.StorageV1().CSIStorageCapacities(namespace).List(t.Context(), metav1.ListOptions{})

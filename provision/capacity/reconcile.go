@@ -15,7 +15,7 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// reconcile makes one object true.
+// reconcile brings one object up to date.
 func (p *Publisher) reconcile(ctx context.Context, k key) (reconcile.Result, error) {
 	have, err := p.existing(ctx, k)
 	if err != nil {
@@ -23,28 +23,28 @@ func (p *Publisher) reconcile(ctx context.Context, k key) (reconcile.Result, err
 	}
 	class, err := p.classes.Get(k.class)
 	gone := apierrors.IsNotFound(err) || err == nil && class.Provisioner != p.config.DriverName
-	segments, placed := p.topologies.segments(k.topology)
-	if gone || !placed {
+	segments, found := p.topologies.segments(k.topology)
+	if gone || !found {
 		return reconcile.Result{}, p.remove(ctx, have)
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("read storage class %q: %w", k.class, err)
+		return reconcile.Result{}, fmt.Errorf("get storage class %q: %w", k.class, err)
 	}
 	available, largest, err := p.deps.Driver.Capacity(ctx, class.Parameters, segments)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return reconcile.Result{}, p.remove(ctx, have)
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("ask for the room of class %q at %v: %w", k.class, segments, err)
+		return reconcile.Result{}, fmt.Errorf("get capacity of class %q in topology %v: %w", k.class, segments, err)
 	}
 	return reconcile.Result{}, p.write(ctx, have, p.object(k, segments, available, largest))
 }
 
-// existing returns the object of this key, nil if there is none, and removes others that say they are about the same.
+// existing returns the object of this key, nil if there is none, and deletes other objects with this key.
 func (p *Publisher) existing(ctx context.Context, k key) (*storagev1.CSIStorageCapacity, error) {
 	found, err := p.objects.ByIndex(keyIndex, k.String())
 	if err != nil {
-		return nil, fmt.Errorf("look up objects of %v: %w", k, err)
+		return nil, fmt.Errorf("list objects of %v: %w", k, err)
 	}
 	var have *storagev1.CSIStorageCapacity
 	for _, obj := range found {
@@ -58,7 +58,7 @@ func (p *Publisher) existing(ctx context.Context, k key) (*storagev1.CSIStorageC
 	return have, nil
 }
 
-// name is short, valid and the same for everyone.
+// name returns the name of the object of this key, which is the same in every process.
 func (p *Publisher) name(k key) string {
 	sum := fnv.New64a()
 	fmt.Fprintf(sum, "%q %q %q %q", p.config.DriverName, p.config.ManagedBy, k.class, k.topology) // never fails
@@ -88,7 +88,7 @@ func (p *Publisher) write(ctx context.Context, have, want *storagev1.CSIStorageC
 	case have == nil:
 		_, err = api.Create(ctx, want, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // the watch will show it, and bring the key back
+			return nil // the watch brings the key back
 		}
 	case nearlyEqual(have.Capacity, want.Capacity) && nearlyEqual(have.MaximumVolumeSize, want.MaximumVolumeSize) &&
 		sameOwners(have.OwnerReferences, want.OwnerReferences):
@@ -99,11 +99,11 @@ func (p *Publisher) write(ctx context.Context, have, want *storagev1.CSIStorageC
 		next.OwnerReferences = want.OwnerReferences
 		_, err = api.Update(ctx, next, metav1.UpdateOptions{})
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return nil // changed by somebody else: the watch brings the key back
+			return nil // another client changed it; the watch brings the key back
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("publish the room of class %q: %w", want.StorageClassName, err)
+		return fmt.Errorf("publish capacity of class %q: %w", want.StorageClassName, err)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (p *Publisher) remove(ctx context.Context, object *storagev1.CSIStorageCapa
 	err := p.deps.Client.StorageV1().CSIStorageCapacities(object.Namespace).Delete(ctx, object.Name,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.UID))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("remove capacity object %q: %w", object.Name, err)
+		return fmt.Errorf("delete CSIStorageCapacity %q: %w", object.Name, err)
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 )
 
-// key is what one object is about. A place is its segments as text, so that keys can be compared.
+// key identifies one object. The topology is its segments as text, so that keys can be compared.
 type key struct{ class, topology string }
 
-// String names the key in the log and in the index.
+// String returns the key for the log and the index.
 func (k key) String() string { return k.class + " " + k.topology }
 
 func topologyKey(segments map[string]string) string {
@@ -28,7 +28,7 @@ func topologyKey(segments map[string]string) string {
 	return text.String()
 }
 
-// keyOf is what a published object says that it is about.
+// keyOf returns the key of a published object.
 func keyOf(object *storagev1.CSIStorageCapacity) key {
 	return key{class: object.StorageClassName, topology: topologyKey(matchLabels(object.NodeTopology))}
 }
@@ -40,13 +40,13 @@ func matchLabels(selector *metav1.LabelSelector) map[string]string {
 	return selector.MatchLabels
 }
 
-// topology is where some nodes of the driver are.
+// topology is one that has nodes of the driver.
 type topology struct {
 	segments map[string]string
 	nodes    int
 }
 
-// topologies counts the nodes of each place, as CSINodes and the Nodes' labels tell.
+// topologies counts the nodes of each topology, by CSINodes and the Nodes' labels.
 type topologies struct {
 	driver   string
 	csiNodes storagelisters.CSINodeLister
@@ -62,16 +62,16 @@ func newTopologies(driver string, csiNodes storagelisters.CSINodeLister, nodes c
 		byKey: map[string]*topology{}, ofNode: map[string]string{}}
 }
 
-// refresh finds out where the node is now and returns the places that came or went with that.
+// refresh reads the topology of the node again and returns the topologies that appeared or disappeared with that.
 func (p *topologies) refresh(node string) []string {
-	// The lock is held from before the caches are read: Nodes and CSINodes come side by side, and who has looked
-	// earlier must not have the last word.
+	// The lock is held from before the caches are read: events of Nodes and CSINodes are handled concurrently, and an older
+	// read must not overwrite a newer one.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	segments, there := p.nodeSegments(node)
-	text := topologyKey(segments)
+	segments, running := p.nodeSegments(node)
+	key := topologyKey(segments)
 	old, was := p.ofNode[node]
-	if was == there && old == text {
+	if was == running && old == key {
 		return nil
 	}
 	var changed []string
@@ -82,22 +82,22 @@ func (p *topologies) refresh(node string) []string {
 			changed = append(changed, old)
 		}
 	}
-	if there {
-		p.ofNode[node] = text
-		if p.byKey[text] == nil {
-			p.byKey[text] = &topology{segments: segments}
-			changed = append(changed, text)
+	if running {
+		p.ofNode[node] = key
+		if p.byKey[key] == nil {
+			p.byKey[key] = &topology{segments: segments}
+			changed = append(changed, key)
 		}
-		p.byKey[text].nodes++
+		p.byKey[key].nodes++
 	}
 	return changed
 }
 
-// nodeSegments returns the node's segments, and whether the driver is on it and they are complete.
+// nodeSegments returns the node's segments, and whether the driver runs on it and they are complete.
 func (p *topologies) nodeSegments(name string) (map[string]string, bool) {
 	csiNode, err := p.csiNodes.Get(name)
 	if err != nil {
-		return nil, false // a lister knows no other error than "not found"
+		return nil, false // a lister has no other error than "not found"
 	}
 	node, err := p.nodes.Get(name)
 	if err != nil {
@@ -120,11 +120,11 @@ func (p *topologies) nodeSegments(name string) (map[string]string, bool) {
 	return nil, false
 }
 
-// segments returns those of a place, and whether it has nodes. They must not be changed.
-func (p *topologies) segments(text string) (map[string]string, bool) {
+// segments returns those of a topology, and whether it has nodes. They must not be changed.
+func (p *topologies) segments(key string) (map[string]string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known := p.byKey[text]; known != nil {
+	if known := p.byKey[key]; known != nil {
 		return known.segments, true
 	}
 	return nil, false
@@ -136,8 +136,8 @@ func (p *topologies) keys() []string {
 	return slices.Collect(maps.Keys(p.byKey))
 }
 
-// ofVolume returns the places from which a volume can be reached. What is not told in the way in which provisioners tell it
-// is taken for everywhere.
+// ofVolume returns the topologies from which a volume can be reached: all, if its node affinity is not of the form that
+// provisioners write.
 func (p *topologies) ofVolume(pv *corev1.PersistentVolume) []string {
 	affinity := pv.Spec.NodeAffinity
 	if affinity == nil || affinity.Required == nil {
@@ -152,11 +152,11 @@ func (p *topologies) ofVolume(pv *corev1.PersistentVolume) []string {
 			}
 			segments[e.Key] = e.Values[0]
 		}
-		text := topologyKey(segments)
-		if _, known := p.segments(text); !known {
+		key := topologyKey(segments)
+		if _, known := p.segments(key); !known {
 			return p.keys()
 		}
-		found = append(found, text)
+		found = append(found, key)
 	}
 	return found
 }

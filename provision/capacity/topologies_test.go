@@ -16,7 +16,7 @@ import (
 
 // A node's two objects come by two watches, each of which looks when it has brought its own: whoever is slow, the place
 // is known once both have looked.
-func TestBothWatchesLookAtOnce(t *testing.T) {
+func TestConcurrentRefreshes(t *testing.T) {
 	const driver, label, rounds = "disk.example.com", "node", 5000
 	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	csiNodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-dev/berth/controller"
 )
 
-// watch has everything that an object depends on lead to its key.
+// watch enqueues the keys of the objects that depend on what changed.
 func (p *Publisher) watch(objects cache.SharedInformer) {
 	core, storage := p.factory.Core().V1(), p.factory.Storage().V1()
 	p.runner.Watch(controller.Watches(storage.StorageClasses().Informer(), func(class *storagev1.StorageClass) []key {
@@ -21,7 +21,7 @@ func (p *Publisher) watch(objects cache.SharedInformer) {
 		if driver.Name != p.config.DriverName {
 			return nil
 		}
-		return p.keysOfTopologies(p.topologies.keys()) // it owns what is published
+		return p.keysOfTopologies(p.topologies.keys()) // it is the owner of the objects
 	}, controller.Changed()))
 	p.runner.Watch(controller.Watches(storage.CSINodes().Informer(), func(node *storagev1.CSINode) []key {
 		return p.keysOfTopologies(p.topologies.refresh(node.Name))
@@ -39,11 +39,11 @@ func (p *Publisher) watch(objects cache.SharedInformer) {
 		return []key{keyOf(object)}
 	}, controller.Changed()))
 	p.runner.Watch(controller.Poll(
-		controller.PollConfig{Name: "room that changes without an event", Period: p.config.Period, Clock: p.deps.Clock},
+		controller.PollConfig{Name: "capacity that changes without an event", Period: p.config.Period, Clock: p.deps.Clock},
 		func(context.Context) ([]key, error) { return p.keysOfTopologies(p.topologies.keys()), nil }))
 }
 
-// capacityChanged keeps out what does not change how much room there is: most changes of a volume are of its status.
+// capacityChanged drops events of volumes that do not change the capacity: most changes are of a volume's status.
 func capacityChanged(e controller.Event) bool {
 	before, ok := e.Old.(*corev1.PersistentVolume)
 	if !ok {

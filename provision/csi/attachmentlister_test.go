@@ -56,8 +56,8 @@ func (a *fakeList) lookup(ctx context.Context, volume string) <-chan string {
 
 const notAttached = "false <nil>"
 
-// TestACrowdOfDeletionsAsksOnce holds the first question until all others are there: one more answers them all.
-func TestACrowdOfDeletionsAsksOnce(t *testing.T) {
+// TestConcurrentDeletionsShareOneList holds the first question until all others are there: one more answers them all.
+func TestConcurrentDeletionsShareOneList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFakeList()
 		first := a.lookup(t.Context(), "pv-0")
@@ -83,8 +83,8 @@ func TestACrowdOfDeletionsAsksOnce(t *testing.T) {
 	})
 }
 
-// TestOnesTimeThatIsUpIsNotTheOthers has the one who would put the question go, before it is put and while it is.
-func TestOnesTimeThatIsUpIsNotTheOthers(t *testing.T) {
+// TestExpiredCallerDoesNotFailOthers has the one who would put the question go, before it is put and while it is.
+func TestExpiredCallerDoesNotFailOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFakeList()
 		first := a.lookup(t.Context(), "pv-1")
@@ -99,8 +99,8 @@ func TestOnesTimeThatIsUpIsNotTheOthers(t *testing.T) {
 	})
 }
 
-// TestAnAPIThatIsAwayIsNotAskedByEach: its error is everybody's answer.
-func TestAnAPIThatIsAwayIsNotAskedByEach(t *testing.T) {
+// TestUnavailableAPIIsNotListedByEach: its error is everybody's answer.
+func TestUnavailableAPIIsNotListedByEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFakeList()
 		a.broken.Store(true)

@@ -41,7 +41,7 @@ func startNotifier(t *testing.T, client *fake.Clientset) (<-chan string, func())
 }
 
 // Whose attachment goes is woken, of this driver's volumes alone.
-func TestTheEndOfAnAttachmentWakes(t *testing.T) {
+func TestDeletedAttachmentNotifies(t *testing.T) {
 	objects := []*storagev1.VolumeAttachment{
 		attachment("a", driverName, "pv-a"), attachment("foreign", "other.example.com", "pv-f"), attachment("b", driverName, "pv-b"),
 	}
@@ -111,8 +111,8 @@ func TestTheNewestAttachmentHoldsItsVolume(t *testing.T) {
 	require.NoError(t, p.DeleteContext(t.Context(), released("pv-a")))
 }
 
-// TestWhatIsHeardOfIsNotAskedFor: that a volume is attached the watch knows, and hears of its end.
-func TestWhatIsHeardOfIsNotAskedFor(t *testing.T) {
+// TestWatchedAttachmentIsNotListed: that a volume is attached the watch knows, and hears of its end.
+func TestWatchedAttachmentIsNotListed(t *testing.T) {
 	client := cluster(attachment("a", driverName, "pv-a"))
 	count := listed(client)
 	config := csi.Config{Socket: socketPath(t)}

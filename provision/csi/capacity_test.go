@@ -20,7 +20,7 @@ func (f *fakeDriver) GetCapacity(_ context.Context, req *csiapi.GetCapacityReque
 	return &csiapi.GetCapacityResponse{AvailableCapacity: 1000, MaximumVolumeSize: wrapperspb.Int64(400)}, nil
 }
 
-func TestCapacityIsWhatTheDriverSays(t *testing.T) {
+func TestCapacityIsWhatTheDriverReports(t *testing.T) {
 	f := newFakeDriver()
 	f.rpcs = append(f.rpcs, csiapi.ControllerServiceCapability_RPC_GET_CAPACITY)
 	socket := socketPath(t)
@@ -40,7 +40,7 @@ func TestCapacityIsWhatTheDriverSays(t *testing.T) {
 	require.ErrorContains(t, err, "csi.storage.k8s.io/unknown")
 }
 
-func TestCapacityOfADriverThatCannotTell(t *testing.T) {
+func TestCapacityUnsupported(t *testing.T) {
 	f := newFakeDriver()
 	socket := socketPath(t)
 	f.serve(t, socket)

@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/provision/csi"
 )
 
-func TestWhatACodeLeavesBehind(t *testing.T) {
+func TestStateOfEachCode(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		want, wantImmediate := provision.ProvisioningFinished, provision.ProvisioningFinished
 		switch code {
@@ -52,7 +52,7 @@ func TestWhatACodeLeavesBehind(t *testing.T) {
 	}
 }
 
-func TestALateAnswerIsAskedForAgainInTheSameWords(t *testing.T) {
+func TestUnfinishedCallIsRepeatedWithTheSameRequest(t *testing.T) {
 	f := newFakeDriver()
 	ctx, lose := context.WithCancel(t.Context())
 	hung := make(chan struct{})
@@ -92,7 +92,7 @@ func TestALateAnswerIsAskedForAgainInTheSameWords(t *testing.T) {
 	require.Empty(t, f.last().GetParameters())
 }
 
-func TestAnswersThatDoNotKeepTheirWord(t *testing.T) {
+func TestUnwantedVolumesAreDeleted(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer    *csiapi.Volume
 		removeErr error

@@ -30,7 +30,7 @@ func TestConfigNamesTheField(t *testing.T) {
 	require.ErrorContains(t, err, "Client")
 }
 
-func TestADriverThatIsNotThereChangesNothing(t *testing.T) {
+func TestUnreachableDriverChangesNothing(t *testing.T) {
 	p := started(t, csi.Deps{Client: cluster()}, csi.Config{Socket: socketPath(t), Timeout: 50 * time.Millisecond})
 	_, state, err := p.ProvisionContext(t.Context(), options())
 	require.Error(t, err)
@@ -51,7 +51,7 @@ func TestACallWaitsForItsDriver(t *testing.T) {
 	require.NotNil(t, f.last())
 }
 
-func TestADriverThatComesBackIsAskedAnew(t *testing.T) {
+func TestReconnectedDriverIsProbedAgain(t *testing.T) {
 	socket := socketPath(t)
 	old := newFakeDriver()
 	old.noTopology = true
@@ -161,7 +161,7 @@ func TestImmediateClaimsGoWhereTheDriverIs(t *testing.T) {
 
 // A volume that an earlier process asked for, for a node that is gone by now, is found by its name alone: with another
 // place in the request the driver would say that it has something else of that name, and for ever.
-func TestAVolumeOfANodeThatIsGoneIsFound(t *testing.T) {
+func TestVolumeOfADeletedNodeIsFound(t *testing.T) {
 	for name, test := range map[string]struct {
 		allowed []corev1.TopologySelectorTerm
 		want    int

@@ -113,7 +113,7 @@ func TestExpandVolume(t *testing.T) {
 	require.Len(t, e.requests, 3)
 }
 
-func TestWhoMakesVolumesLarger(t *testing.T) {
+func TestExpandCapabilities(t *testing.T) {
 	for name, test := range map[string]struct {
 		node []csiapi.NodeServiceCapability_RPC_Type
 		want resize.Capabilities

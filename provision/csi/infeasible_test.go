@@ -35,7 +35,7 @@ func newUnprovisionedClaim(name string) *corev1.PersistentVolumeClaim {
 
 // A driver that finds an argument wrong is asked once and then left alone for five minutes; a changed claim is sent at
 // once. After each step of the clock another claim's volume shows that the controller is at work.
-func TestRefusedArgumentsAreSentAgainSlowly(t *testing.T) {
+func TestInvalidArgumentIsRetriedSlowly(t *testing.T) {
 	const wrong = "wrong"
 	f := newFakeDriver()
 	asked := make(chan string, 10)

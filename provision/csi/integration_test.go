@@ -217,7 +217,7 @@ func (m *flakyDriver) nextFault(ctx context.Context, act func()) error {
 	return nil
 }
 
-func TestRealClaimsByAMoodyDriver(t *testing.T) {
+func TestRealClaimsWithAFlakyDriver(t *testing.T) {
 	client, own, place := realClient(t)
 	backend := &flakyDriver{dice: rand.New(rand.NewPCG(1, 2)), volumes: map[string]bool{}}
 	f := newFakeDriver()

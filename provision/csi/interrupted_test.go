@@ -26,7 +26,7 @@ func (d interruptedServer) CreateVolume(
 	return nil, status.Error(codes.Internal, "mkfs: signal: killed")
 }
 
-func TestWhatAnInterruptedDriverSaysIsNotTheEnd(t *testing.T) {
+func TestErrorOfAnInterruptedCallIsNotFinal(t *testing.T) {
 	p := &Provisioner{config: Config{Name: "disk.example.com"}}
 	ctx, lose := context.WithCancel(t.Context())
 	defer lose()

@@ -125,7 +125,7 @@ func withSecrets(o *provision.VolumeOptions) {
 	}
 }
 
-func TestWhatTheDriverIsAskedAndTheVolumeSays(t *testing.T) {
+func TestRequestAndVolume(t *testing.T) {
 	f := newFakeDriver()
 	f.create = func(_ context.Context, req *csiapi.CreateVolumeRequest) (*csiapi.Volume, error) {
 		return &csiapi.Volume{

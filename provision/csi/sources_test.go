@@ -144,7 +144,7 @@ func TestCopiesByARealDriver(t *testing.T) {
 	require.Empty(t, volumes.GetEntries())
 }
 
-func TestAFullNodeIsLeftForAnother(t *testing.T) {
+func TestFullNodeIsRescheduled(t *testing.T) {
 	config, _ := loopDriver(t, csidriver.Config{})
 	p := started(t, csi.Deps{Client: cluster(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "node-3"},
 		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{

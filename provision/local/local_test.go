@@ -312,7 +312,7 @@ func TestDeleteNeverCrossesAMount(t *testing.T) {
 	}
 }
 
-func TestSizeIsSaidNotToBeEnforced(t *testing.T) {
+func TestUnenforcedSizeIsReported(t *testing.T) {
 	root := t.TempDir()
 	mount(t, "tmpfs", root, "tmpfs", 0) // has no project quota
 	p, events := newProvisioner(t, root)

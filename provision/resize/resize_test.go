@@ -43,7 +43,7 @@ func done(t *testing.T, w *fakeAPI, name, size string) {
 	require.NotContains(t, pv.Annotations, preResize)
 }
 
-func TestTheNodeDoesItsPart(t *testing.T) {
+func TestNodeExpansion(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
 		w.request("c", gib(3))
 		synctest.Wait()
@@ -69,7 +69,7 @@ func TestTheNodeDoesItsPart(t *testing.T) {
 	})
 }
 
-func TestWithoutANode(t *testing.T) {
+func TestNoNodeExpansion(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		w.driver.set(func(p *fakeDriver) { p.node, p.extra = false, 1<<30 })
 		w.request("c", gib(2))
@@ -81,9 +81,9 @@ func TestWithoutANode(t *testing.T) {
 	})
 }
 
-// TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart is about an annotation that each node looks for, once the claim has its
+// TestSharedVolumeAnnotatesNodesIdle is about an annotation that each node looks for, once the claim has its
 // new size.
-func TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart(t *testing.T) {
+func TestSharedVolumeAnnotatesNodesIdle(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		const idle = "volume.kubernetes.io/node-expansion-not-required"
 		w.updateClaim("c", func(claim *corev1.PersistentVolumeClaim) {
@@ -117,7 +117,7 @@ func TestNodesOfASharedVolumeAreToldWhetherTheyHaveAPart(t *testing.T) {
 	})
 }
 
-func TestADriverThatGrowsOnNodesOnlyIsNotCalled(t *testing.T) {
+func TestNodeOnlyDriverIsNotCalled(t *testing.T) {
 	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{Node: true} })
 		w.request("c", gib(2))
@@ -128,7 +128,7 @@ func TestADriverThatGrowsOnNodesOnlyIsNotCalled(t *testing.T) {
 	})
 }
 
-func TestADriverThatCannotLeavesTheClaimAsItIs(t *testing.T) {
+func TestUnsupportedDriverLeavesTheClaimUnchanged(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, stages *timeline.Recorder) {
 		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{} })
 		w.request("c", gib(2))
@@ -143,7 +143,7 @@ func TestADriverThatCannotLeavesTheClaimAsItIs(t *testing.T) {
 	})
 }
 
-func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
+func TestInfeasibleSizeWaitsForASmallerRequest(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		w.driver.set(func(p *fakeDriver) {
 			p.fail = func(_ string, size int64) (error, bool) {
@@ -177,7 +177,7 @@ func TestWhatIsInfeasibleIsLeftAloneUntilLessIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestAFinalFailureIsRepeatedAndMayBeLowered(t *testing.T) {
+func TestFinalFailureIsRetriedAndMayBeLowered(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted, codes.Unknown} {
 		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
@@ -201,7 +201,7 @@ func TestAFinalFailureIsRepeatedAndMayBeLowered(t *testing.T) {
 	}
 }
 
-func TestWhatMayBeUnderWayIsFinishedFirst(t *testing.T) {
+func TestUnknownOutcomeIsFinishedFirst(t *testing.T) {
 	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Aborted, codes.Unavailable, codes.Canceled} {
 		run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 			w.driver.set(func(p *fakeDriver) { p.fail = always(code) })
@@ -243,7 +243,7 @@ func TestAVolumeInUseIsTriedAgainWhenItIsDetached(t *testing.T) {
 	})
 }
 
-func TestMoreIsAskedForWhileTheNodeIsToDoItsPart(t *testing.T) {
+func TestLargerRequestDuringNodeExpansion(t *testing.T) {
 	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		w.request("c", gib(2))
 		synctest.Wait()
@@ -257,7 +257,7 @@ func TestMoreIsAskedForWhileTheNodeIsToDoItsPart(t *testing.T) {
 	})
 }
 
-func TestWhatANodeCannotDoWaitsForAnotherRequest(t *testing.T) {
+func TestInfeasibleNodeExpansionWaitsForAnotherRequest(t *testing.T) {
 	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		w.request("c", gib(5))
 		synctest.Wait()
@@ -279,7 +279,7 @@ func TestWhatANodeCannotDoWaitsForAnotherRequest(t *testing.T) {
 	})
 }
 
-func TestADriverThatGivesLessThanItSays(t *testing.T) {
+func TestDriverThatReturnsTooSmallASize(t *testing.T) {
 	run(t, func(w *fakeAPI, events <-chan string, _ *timeline.Recorder) {
 		w.driver.set(func(p *fakeDriver) { p.extra = -1 << 30 })
 		w.request("c", gib(3))
@@ -291,7 +291,7 @@ func TestADriverThatGivesLessThanItSays(t *testing.T) {
 	})
 }
 
-func TestOthersClaimsAreLeftAlone(t *testing.T) {
+func TestForeignClaimsAreIgnored(t *testing.T) {
 	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		for name, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
 			"foreign": func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.CSI.Driver = "other" },
@@ -325,7 +325,7 @@ func TestIdleClaimsCostNothing(t *testing.T) {
 }
 
 // What earlier versions, or a node agent that only knows capacities, left behind is taken away.
-func TestLeftoversAreTidied(t *testing.T) {
+func TestLeftoversAreCleanedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeAPI(t)
 		w.addClaim("c", func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
@@ -347,7 +347,7 @@ func TestLeftoversAreTidied(t *testing.T) {
 }
 
 // What others write into the claim's status while the driver works must stay.
-func TestOthersWordsInTheClaimAreKept(t *testing.T) {
+func TestForeignConditionsAreKept(t *testing.T) {
 	run(t, func(w *fakeAPI, _ <-chan string, _ *timeline.Recorder) {
 		foreign := corev1.PersistentVolumeClaimCondition{
 			Type: corev1.PersistentVolumeClaimVolumeModifyingVolume, Status: corev1.ConditionTrue}
@@ -380,7 +380,7 @@ func TestSecretsThatCannotBeReadChangeNothing(t *testing.T) {
 	})
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
+func TestNewNamesWhatIsMissing(t *testing.T) {
 	_, err := resize.New(resize.Deps{}, resize.Config{DriverName: driverName})
 	require.ErrorContains(t, err, "Deps.Client")
 	_, err = resize.New(resize.Deps{Client: fake.NewClientset(), Driver: &driverConn{}}, resize.Config{})

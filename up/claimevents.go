@@ -2,10 +2,10 @@ package up
 
 import "sync"
 
-// claimEvents passes what the attach/detach controller sees of claims on to the kubelet: a node's own identity may not
-// watch them. Either may die and be started again. The zero value is ready; it is safe for concurrent use.
+// claimEvents forwards claim events from the attach/detach controller to the kubelet, because a node's own identity may
+// not watch claims. Either may be restarted at any time. The zero value is ready; it is safe for concurrent use.
 type claimEvents struct {
-	mu          sync.RWMutex // guards all below; held for reading while somebody is told
+	mu          sync.RWMutex // guards all below; held for reading while subscribers are notified
 	lastID      int
 	subscribers map[int]func(namespace, name string)
 }
@@ -27,7 +27,7 @@ func (e *claimEvents) Subscribe(changed func(namespace, name string)) (cancel fu
 	}
 }
 
-// notify tells all who have subscribed.
+// notify calls all subscribers.
 func (e *claimEvents) notify(namespace, name string) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()

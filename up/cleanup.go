@@ -17,14 +17,14 @@ import (
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
-// cleanup removes what the container runtime leaves when it could not finish: shims, mounts, cgroups and network
-// namespaces of this cluster. It runs after the runtime has stopped, so nothing can make new ones.
+// cleanup removes what the container runtime could not remove itself: shims, mounts, cgroups and network namespaces of
+// this cluster. It runs after the runtime has stopped, so no new ones appear.
 func (l Layout) cleanup(ctx context.Context) error {
 	return errors.Join(l.stopShims(ctx), l.releaseMounts(ctx), l.cleanupHost(ctx))
 }
 
-// releaseMounts unmounts what is mounted in the cluster's directories, and frees the loop devices of its disks. Block devices of
-// Pods come first, for the loop device that holds one is found by where it is mounted.
+// releaseMounts unmounts everything in the cluster's directories and detaches the loop devices of its disks. Pods' block
+// devices come first, because their loop devices are found by their mounts.
 func (l Layout) releaseMounts(ctx context.Context) error {
 	return errors.Join(
 		blockpin.New(blockpin.Deps{}).UnpinBelow(ctx, l.KubeletDir()),
@@ -34,7 +34,7 @@ func (l Layout) releaseMounts(ctx context.Context) error {
 	)
 }
 
-// mountDirs are the directories of the data directory that the cluster's parts mount in.
+// mountDirs are the directories of the data directory in which the cluster's components mount.
 func (l Layout) mountDirs() []string { return []string{l.ContainerdRoot(), l.KubeletDir()} }
 
 func (l Layout) unmountData() error {
@@ -45,7 +45,8 @@ func (l Layout) unmountData() error {
 	return errors.Join(errs...)
 }
 
-// cleanupHost removes what the cluster's ID alone tells: cgroups with what still runs in them, network, run directory.
+// cleanupHost removes the resources that are named by the cluster's ID: cgroups with their processes, network, run
+// directory.
 func (l Layout) cleanupHost(ctx context.Context) error {
 	return errors.Join(
 		removeCgroups(ctx, l.CgroupRoot()),
@@ -55,14 +56,14 @@ func (l Layout) cleanupHost(ctx context.Context) error {
 	)
 }
 
-// isClean reports whether no earlier run left anything: then what a failed start made is its own to remove, and
-// otherwise it may belong to Pods that still live.
+// isClean reports whether no earlier run left anything. If so, a failed start removes what it created; otherwise that may
+// belong to Pods that still run.
 func (l Layout) isClean() bool {
 	_, err := os.Stat(l.RunDir)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// stopShims ends the runtime's shims of this cluster, and with them their containers.
+// stopShims stops the runtime's shims of this cluster, and thereby their containers.
 func (l Layout) stopShims(ctx context.Context) error {
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -116,8 +117,8 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// removeCgroups removes a cgroup and those below it from every hierarchy. A cgroup is a directory that can be
-// removed once it has no process, so what is left of a container whose shim was killed is killed too.
+// removeCgroups removes a cgroup and its descendants from every hierarchy. A cgroup can be removed once it has no
+// process, so it kills the processes in them, which belong to containers whose shims were killed.
 func removeCgroups(ctx context.Context, root string) error {
 	tops, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", root))
 	if err != nil {
@@ -147,11 +148,11 @@ func removeCgroups(ctx context.Context, root string) error {
 	return errors.Join(errs...)
 }
 
-// killCgroup kills the processes of one cgroup and waits until they are gone.
+// killCgroup kills the processes of one cgroup and waits until they have ended.
 func killCgroup(ctx context.Context, cgroup string) error {
 	data, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
 	if err != nil {
-		return nil //nolint:nilerr // it has gone meanwhile, and else removing it tells
+		return nil //nolint:nilerr // the cgroup is gone, or removing it reports the error
 	}
 	var errs []error
 	for line := range strings.Lines(string(data)) {
@@ -162,8 +163,7 @@ func killCgroup(ctx context.Context, cgroup string) error {
 	return errors.Join(errs...)
 }
 
-// removeTree removes a directory that has nothing mounted below it, and refuses otherwise: data behind a mount
-// is never ours to delete.
+// removeTree removes a directory unless something is mounted below it: it never deletes data behind a mount.
 func removeTree(dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
@@ -178,7 +178,7 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// Reset ends what runs of the cluster and deletes its data directory. Only a directory that berth made is touched.
+// Reset stops what still runs of the cluster and deletes its data directory, if berth created that.
 func (l Layout) Reset(ctx context.Context) error {
 	if _, err := os.Stat(l.DataDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -189,7 +189,7 @@ func (l Layout) Reset(ctx context.Context) error {
 			return listErr
 		}
 		if foreign != "" {
-			return fmt.Errorf("--reset: %s holds no cluster.json, so it is not a cluster of berth's; delete it yourself", l.DataDir)
+			return fmt.Errorf("--reset: %s has no cluster.json, so berth did not create it; delete it yourself", l.DataDir)
 		}
 	}
 	lock, err := l.lock()

@@ -43,8 +43,8 @@ func TestKilledClusterLetsItsDisksGo(t *testing.T) {
 	require.Empty(t, left)
 	attached, err := loops.List(func(backing string) bool { return strings.HasPrefix(backing, root) })
 	require.NoError(t, err)
-	attached = slices.DeleteFunc(attached, func(d loopdev.Device) bool { return d.Detaching }) // somebody looks at it just now
-	require.Empty(t, attached, "nobody holds the disk any more")
+	attached = slices.DeleteFunc(attached, func(d loopdev.Device) bool { return d.Detaching }) // another process has it open right now
+	require.Empty(t, attached, "the disk is detached")
 }
 
 // linkedCluster is a dead cluster behind a symbolic link, with a real mount where its kubelet makes them.

@@ -18,20 +18,20 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// kubeletPort is where the kubelet serves, on the pod bridge's address: clusters side by side differ in that.
+// kubeletPort is the kubelet's port on the pod bridge's address, which differs between clusters on one machine.
 const kubeletPort = 10250
 
-// Options are what a person chooses about one run.
+// Options configure one run of a cluster.
 type Options struct {
 	// Demo applies the demo's manifest and shows how it comes up.
 	Demo bool
 	// Width is the terminal's width, 0 if the output is not a terminal.
 	Width int
-	// Without names those of OptionalComponents that are left out, because a process of their own does their work.
+	// Without names those of OptionalComponents that this process does not run, because another process does.
 	Without []string
 }
 
-// OptionalComponents are the parts that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
+// OptionalComponents are the components that `berth node`, `berth csi-driver` and `berth controllers` can run as well.
 func OptionalComponents() []string {
 	return []string{"kubelet", "csi-driver", "provision", "csi-provisioner", "csi-attacher", "attachdetach", "replicaset"}
 }
@@ -46,13 +46,13 @@ type Cluster struct {
 	stageMetrics *metrics.Stages // of the timeline
 	logger       *slog.Logger
 	startedAt    time.Time
-	// runtime is how containerd was set up last.
+	// runtime is the config of the containerd that was started last.
 	runtime atomic.Pointer[containerd.Config]
-	// exitRecords outlives each containerd.
+	// exitRecords is shared by all runs of containerd.
 	exitRecords *containerd.ExitRecords
 }
 
-// New prepares a run; nothing starts before Run.
+// New returns a cluster that does nothing before Run.
 func New(layout Layout, progress *Progress, options Options) *Cluster {
 	clock := clock.RealClock{}
 	return &Cluster{
@@ -61,15 +61,15 @@ func New(layout Layout, progress *Progress, options Options) *Cluster {
 	}
 }
 
-// Run brings the cluster up and keeps it up until ctx ends, then takes it down in order. It returns nil after an
-// orderly stop.
+// Run starts the cluster, keeps it running until ctx is done, and stops it in order. It returns nil after an orderly
+// stop.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.startedAt = c.clock.Now()
 	if err := c.preflight(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make --data-dir: %w", err)
+		return fmt.Errorf("create --data-dir: %w", err)
 	}
 	lock, err := c.lock()
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 	clean, initialized := c.isClean(), c.isInitialized()
-	if err := c.prepare(ctx); err != nil { // a start that is refused leaves nothing
+	if err := c.prepare(ctx); err != nil { // a start that fails here leaves nothing behind
 		if clean {
 			err = errors.Join(err, c.removeBridge(), removeTree(c.RunDir))
 		}
@@ -94,12 +94,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 
 	started, err := c.runUntilDone(ctx)
 	if err != nil && !started && !clean {
-		return err // Pods of the run before may still live, and the next start finds them
+		return err // Pods of an earlier run may still run; the next start takes them over
 	}
 	return errors.Join(err, c.cleanupAfterRun(context.WithoutCancel(ctx)))
 }
 
-// prepare makes the ground: the data directory is ours, nothing of an earlier run is in the way, the bridge is up.
+// prepare saves the cluster's state, stops the processes of an earlier run, and sets up the bridge.
 func (c *Cluster) prepare(ctx context.Context) error {
 	if err := c.saveState(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, name := range ended {
-		c.progress.Printf("ended %s, left over from an earlier run", name)
+		c.progress.Printf("stopped %s of an earlier run", name)
 	}
 	if err := c.ensureBridge(ctx); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	return c.checkPorts()
 }
 
-// openLog sends the logs of the parts that run in this process to a file; the terminal is for the person.
+// openLog redirects the logs of the components in this process to a file; the terminal shows the progress.
 func (c *Cluster) openLog() (*os.File, error) {
 	file, err := os.OpenFile(c.Log("berth"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -132,13 +132,13 @@ func (c *Cluster) openLog() (*os.File, error) {
 	return file, nil
 }
 
-// runUntilDone runs all parts until ctx ends. Its layers stop one after the other, the uppermost first. took tells whether it
-// came so far that the Pods were its own to stop.
+// runUntilDone runs all components until ctx is done, and stops them in reverse order of their dependencies. started
+// reports whether the infrastructure became ready: then this run stopped the Pods.
 func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
 	infrastructure := newGroup(ctx)
 	defer func() {
 		infrastructure.stop()
-		c.progress.Printf("stopped the control plane and the runtime")
+		c.progress.Printf("stopped the control plane and containerd")
 	}()
 	if err := c.startInfrastructure(infrastructure).wait(ctx); err != nil {
 		return false, ignoreStop(ctx, err)
@@ -151,11 +151,11 @@ func (c *Cluster) runUntilDone(ctx context.Context) (started bool, err error) {
 	if err == nil {
 		<-ctx.Done()
 	}
-	c.progress.Printf("stopping (press Ctrl-C again to leave at once)")
+	c.progress.Printf("stopping (press Ctrl-C again to exit immediately)")
 	return true, errors.Join(ignoreStop(ctx, err), components.stop(context.WithoutCancel(ctx)))
 }
 
-// ignoreStop drops an error that came only because the person asked to stop meanwhile.
+// ignoreStop drops an error that occurred after ctx was cancelled.
 func ignoreStop(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -163,21 +163,21 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// cleanupAfterRun removes what is not worth keeping between runs.
+// cleanupAfterRun removes what the next run does not need.
 func (c *Cluster) cleanupAfterRun(ctx context.Context) error {
 	if err := c.cleanup(ctx); err != nil {
-		return fmt.Errorf("tidy up after stopping: %w", err)
+		return fmt.Errorf("clean up after stopping: %w", err)
 	}
 	return nil
 }
 
-// logAndPrint reports what happened to a part after it was up, to the person and to the log.
+// logAndPrint reports an event of a running component on the terminal and in the log.
 func (c *Cluster) logAndPrint(text string) {
 	c.progress.Printf("%s  %s", c.clock.Now().Format(time.TimeOnly), text)
 	c.logger.Warn(text)
 }
 
-// reportReady waits for the Node and tells the person what there is and what to type next.
+// reportReady waits until the Node is ready, and prints what to do next.
 func (c *Cluster) reportReady(ctx context.Context) error {
 	c.progress.Starting("node " + c.NodeName)
 	if err := c.waitNodeReady(ctx); err != nil {

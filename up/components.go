@@ -29,10 +29,10 @@ import (
 	"github.com/berth-dev/berth/version"
 )
 
-// stopPodsTimeout bounds how long an orderly stop waits for containers that ignore their TERM signal.
+// stopPodsTimeout bounds how long an orderly stop waits for containers that ignore SIGTERM.
 const stopPodsTimeout = 60 * time.Second
 
-// attachdetachName is the name of the part that also knows of claims.
+// attachdetachName is the name of the component that also watches claims.
 const attachdetachName = "attachdetach"
 
 // components is what stands on the ground: Berth's own parts. They stop in the order controllers, kubelet, Pods.
@@ -50,7 +50,7 @@ type currentKubelet struct {
 	k  *kubelet.Kubelet
 }
 
-// startComponents starts Berth's own parts and applies what a cluster holds from the start.
+// startComponents starts Berth's own components and applies the objects that every cluster has.
 func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	u := &components{cluster: c, controllers: newGroup(ctx), node: newGroup(ctx)}
 	c.superviseIn(u.node, "timeline", c.newAPIWatch)
@@ -79,7 +79,8 @@ func (c *Cluster) startComponents(ctx context.Context) (*components, error) {
 	return u, nil
 }
 
-// stop ends the parts, the controllers first, so that nobody starts what the kubelet is stopping; then the Pods.
+// stop stops the controllers first, so that they create no Pods which the kubelet is about to stop, then the kubelet,
+// then the Pods.
 func (u *components) stop(ctx context.Context) error {
 	u.controllers.stop()
 	u.node.stop()
@@ -90,10 +91,10 @@ func (u *components) stop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPodsTimeout)
 	defer cancel()
-	// The runtime may just have died and be starting again: Pods cannot be stopped in order without it.
+	// containerd may be restarting: without it Pods cannot be stopped in order.
 	if config := u.cluster.runtime.Load(); config != nil {
 		if err := config.WaitReady(ctx, u.cluster.clock); err != nil {
-			u.cluster.logger.Warn("stopping without the runtime", "error", err)
+			u.cluster.logger.Warn("containerd is not ready; stopping without it", "error", err)
 		}
 	}
 	if err := errors.Join(u.kubelet.k.StopPods(ctx), u.kubelet.k.Close()); err != nil {
@@ -102,14 +103,14 @@ func (u *components) stop(ctx context.Context) error {
 	return nil
 }
 
-// newKubelet is the node agent of this machine.
+// newKubelet returns the kubelet of this machine.
 func (u *components) newKubelet() (runFunc, error) {
 	c := u.cluster
 	client, err := c.client("node")
 	if err != nil {
 		return nil, err
 	}
-	// The lease has a connection of its own: a burst of other requests must not make the node look dead.
+	// The node's Lease has a connection of its own, so that a burst of other requests does not delay its renewal.
 	leases, err := c.client("node")
 	if err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func (u *components) newKubelet() (runFunc, error) {
 		return nil, err
 	}
 	if err := u.kubelet.replace(k); err != nil {
-		c.logger.Warn("closing the kubelet that died", "error", err)
+		c.logger.Warn("failed to close the previous kubelet", "error", err)
 	}
 	return func(ctx context.Context) error {
 		defer events.Shutdown()
@@ -163,7 +164,8 @@ func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
 	return old.Close()
 }
 
-// newAttachDetachController attaches volumes to nodes, and tells the kubelet of claims.
+// newAttachDetachController returns the controller that attaches volumes to nodes. It forwards claim events to the
+// kubelet.
 func (u *components) newAttachDetachController() (runFunc, error) {
 	c := u.cluster
 	client, err := c.client("attachdetach")
@@ -179,7 +181,7 @@ func (u *components) newAttachDetachController() (runFunc, error) {
 	return controller.Start, nil
 }
 
-// newReplicaSetController keeps as many Pods as ReplicaSets ask for.
+// newReplicaSetController returns the ReplicaSet controller.
 func (c *Cluster) newReplicaSetController() (runFunc, error) {
 	client, err := c.client("replicaset")
 	if err != nil {

@@ -26,10 +26,10 @@ const (
 	DefaultAPIPort     = 6443
 )
 
-// Config is what a person chooses about a cluster. The zero value of a field means its default.
+// Config configures a cluster. The zero value of a field means its default.
 type Config struct {
-	// DataDir holds all that outlives the process. It may be relative, or lie behind symbolic links; Complete makes it the
-	// path that the kernel has for it, which is what mounts, loop devices and locks are found by.
+	// DataDir has everything that outlives the process. It may be relative or contain symbolic links; Complete resolves it
+	// to the kernel's path, by which mounts, loop devices and locks are found.
 	DataDir string
 	// BinDir holds berth-controlplane, containerd and their companions. Default: the directory of this binary.
 	BinDir string
@@ -41,16 +41,16 @@ type Config struct {
 	ServiceCIDR string
 	// APIPort is the API server's port on loopback and on the pod bridge.
 	APIPort int
-	// StaticPods is a manifest, or a directory of manifests, of Pods that run whatever the API server knows; empty for
-	// none. It may be relative; Complete makes it absolute.
+	// StaticPods is a manifest, or a directory of manifests, of static Pods; empty for none. It may be relative; Complete
+	// makes it absolute.
 	StaticPods string
-	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power cut may lose the cluster.
+	// UnsafeNoFsync lets etcd skip fsync: for tests on slow disks, where a power failure may lose the cluster.
 	UnsafeNoFsync bool
 	// Verbosity is the klog verbosity of the control plane.
 	Verbosity int
 }
 
-// Complete fills in the defaults and checks the whole. Its errors name the flag to mend.
+// Complete fills in the defaults and validates the config. Its errors name the flag to correct.
 func (c Config) Complete() (Config, error) {
 	if c.DataDir == "" {
 		c.DataDir = DefaultDataDir
@@ -91,8 +91,8 @@ func (c Config) Complete() (Config, error) {
 	return c, c.validate()
 }
 
-// realPath is the absolute path without symbolic links. What of it is not there yet stays as it is, also where a link
-// leads to it. So does all of it where this user may not look: whoever may not has no business in a directory there.
+// realPath returns the absolute path without symbolic links. Elements that do not exist yet stay unchanged, also as
+// targets of links. Without permission to resolve the path it returns the absolute path.
 func realPath(path string) (string, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -127,11 +127,11 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// validatePaths looks whether what was named can be what it was named for. A data directory need not be there yet.
+// validatePaths checks that the paths have the right types. The data directory need not exist yet.
 func (c Config) validatePaths() error {
 	var errs []error
 	if info, err := os.Stat(c.DataDir); err == nil && !info.IsDir() || errors.Is(err, unix.ENOTDIR) {
-		errs = append(errs, fmt.Errorf("--data-dir %s: it is a file, or lies below one: name a directory", c.DataDir))
+		errs = append(errs, fmt.Errorf("--data-dir %s: it is a file, or below a file: name a directory", c.DataDir))
 	}
 	if c.StaticPods != "" {
 		if _, err := os.Stat(c.StaticPods); err != nil {
@@ -141,11 +141,11 @@ func (c Config) validatePaths() error {
 	return errors.Join(errs...)
 }
 
-// FreePort is a port of loopback that nobody listens on now, and that no outgoing connection of the machine takes while the
-// cluster, which keeps its port, is stopped.
+// FreePort returns a free loopback port outside of the range of ephemeral ports: no outgoing connection can occupy it
+// while the cluster, which keeps its port, is stopped.
 func FreePort() (int, error) { return freeport.Loopback() }
 
-// ParseCIDR reads an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it wants.
+// ParseCIDR parses an IPv4 prefix that is at least as wide as /narrowest. Its errors name the flag and what it accepts.
 func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
@@ -161,30 +161,30 @@ func ParseCIDR(flag, text string, narrowest int) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// Layout says where everything of one cluster lies. All of it follows from the Config.
+// Layout has the paths, names and addresses of one cluster. They follow from the Config.
 type Layout struct {
 	Config
-	// ID tells the clusters of one machine apart: 8 hex digits of the data directory's hash.
+	// ID identifies the cluster on its machine: 8 hex digits of the data directory's hash.
 	ID string
-	// RunDir is short, because the path of a unix socket ends at 107 bytes.
+	// RunDir is short, because the path of a unix socket has at most 107 bytes.
 	RunDir string
 	// Gateway is the pod bridge's address, and the Node's.
 	Gateway netip.Addr
-	// Pods is this machine's part of PodCIDR: the control plane gives each node of a wide range a /24, and this node,
-	// being the first, the first one.
+	// Pods is this node's part of PodCIDR: the control plane assigns each node a /24 of a wide range, and this node, which
+	// is the first one, the first /24.
 	Pods netip.Prefix
 }
 
-// nodeBits is the width of a node's part of a wide pod range.
+// nodeBits is the prefix length of a node's part of a wide pod range.
 const nodeBits = 24
 
-// clusterID is the ID of the cluster in a data directory.
+// clusterID returns the ID of the cluster in a data directory.
 func clusterID(dataDir string) string {
 	sum := sha256.Sum256([]byte(dataDir))
 	return hex.EncodeToString(sum[:4])
 }
 
-// runDir is the directory of a cluster's sockets and of its runtime's state.
+// runDir returns the directory of a cluster's sockets and of its runtime's state.
 func runDir(id string) string { return filepath.Join("/run/berth", id) }
 
 // NewLayout derives the layout of a completed Config.
@@ -206,13 +206,13 @@ func NewLayout(c Config) (Layout, error) {
 // Bridge is the name of the cluster's pod bridge; a network interface's name has at most 15 bytes.
 func (l Layout) Bridge() string { return "berth" + l.ID }
 
-// CgroupRoot is the cgroup under which all of the cluster's Pods lie.
+// CgroupRoot is the parent cgroup of all of the cluster's Pods.
 func (l Layout) CgroupRoot() string { return "/berth-" + l.ID }
 
 // AdminKubeconfig is the kubeconfig for people.
 func (l Layout) AdminKubeconfig() string { return filepath.Join(l.DataDir, "admin.kubeconfig") }
 
-// Kubeconfig is the kubeconfig of one of Berth's parts.
+// Kubeconfig is the kubeconfig of one of Berth's components.
 func (l Layout) Kubeconfig(part string) string {
 	return filepath.Join(l.DataDir, "kubeconfigs", part+".kubeconfig")
 }
@@ -238,8 +238,8 @@ func (l Layout) ContainerdRoot() string { return filepath.Join(l.DataDir, "conta
 // ContainerdSocket is the container runtime's socket.
 func (l Layout) ContainerdSocket() string { return filepath.Join(l.RunDir, "containerd.sock") }
 
-// Socket is where the running cluster answers `berth explain`.
+// Socket is the socket on which the running cluster serves its timeline.
 func (l Layout) Socket() string { return filepath.Join(l.RunDir, "berth.sock") }
 
-// Program is a program that belongs to Berth.
+// Program is the path of a program that belongs to Berth.
 func (l Layout) Program(name string) string { return filepath.Join(l.BinDir, name) }

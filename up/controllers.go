@@ -19,7 +19,7 @@ import (
 	"github.com/berth-dev/berth/timeline/traces"
 )
 
-// localRecords reads the timeline of this process.
+// localRecords implements explain.Records with the timeline of this process.
 type localRecords struct{ recorder *timeline.Recorder }
 
 func (r localRecords) Record(_ context.Context, uid types.UID) (timeline.Record, bool, error) {
@@ -27,7 +27,7 @@ func (r localRecords) Record(_ context.Context, uid types.UID) (timeline.Record,
 	return record, ok, nil
 }
 
-// applyDefaultObjects brings about what a cluster of berth's holds from the start: the storage classes.
+// applyDefaultObjects applies the objects that every cluster has: the CSIDriver and the storage classes.
 func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
@@ -44,12 +44,12 @@ func (c *Cluster) applyDefaultObjects(ctx context.Context) error {
 	return apply(ctx, config, "", objects)
 }
 
-// client is an API client with the identity of one part.
+// client returns an API client with the identity of one component.
 func (c *Cluster) client(part string) (kubernetes.Interface, error) {
 	return newClient(c.Kubeconfig(part))
 }
 
-// newProvisioner makes the volumes of class berth-local.
+// newProvisioner returns the controller that provisions the volumes of class berth-local.
 func (c *Cluster) newProvisioner() (runFunc, error) {
 	client, err := c.client("provision")
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Cluster) newProvisioner() (runFunc, error) {
 		return nil, err
 	}
 	controller, err := provision.New(client, local.ProvisionerName, provisioner,
-		provision.LeaderElection(false), // one process, one cluster: the data directory's lock is the election
+		provision.LeaderElection(false), // the data directory's lock allows one process per cluster
 		provision.IntentFinalizer(local.IntentFinalizer(c.NodeName)),
 		provision.Timeline(c.timeline), provision.Logger(c.logger))
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Cluster) newProvisioner() (runFunc, error) {
 	return controller.RunContext, nil
 }
 
-// newAPIWatch records what the API server shows.
+// newAPIWatch returns the component that records stages from API watches.
 func (c *Cluster) newAPIWatch() (runFunc, error) {
 	client, err := newClient(c.AdminKubeconfig())
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *Cluster) newAPIWatch() (runFunc, error) {
 	return func(ctx context.Context) error { return apiwatch.Run(ctx, client, c.timeline, c.clock) }, nil
 }
 
-// newTraceExporter sends the way of each Pod as a trace, where the standard OTEL_* variables say.
+// newTraceExporter returns the component that exports each Pod's stages as a trace, as the OTEL_* variables configure.
 func (c *Cluster) newTraceExporter() (runFunc, error) {
 	return func(ctx context.Context) error {
 		tracer, err := traces.FromEnvironment(ctx, c.logger)
@@ -89,12 +89,12 @@ func (c *Cluster) newTraceExporter() (runFunc, error) {
 	}, nil
 }
 
-// newStageMetrics counts the stages for /metrics of the kubelet and of the socket.
+// newStageMetrics returns the component that counts the stages for /metrics of the kubelet and of the socket.
 func (c *Cluster) newStageMetrics() (runFunc, error) {
 	return func(ctx context.Context) error { return c.stageMetrics.Start(ctx, c.timeline) }, nil
 }
 
-// newTimelineServer answers `berth explain` of other processes.
+// newTimelineServer returns the server of the timeline, which `berth explain` of other processes reads.
 func (c *Cluster) newTimelineServer() (runFunc, error) {
 	listener, err := remote.Listen(c.Socket())
 	if err != nil {

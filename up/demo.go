@@ -30,7 +30,7 @@ const (
 	demoPort      = "8080"
 )
 
-// clientConfig reads a kubeconfig. Our own limits on requests are lifted: the API server has its own fairness.
+// clientConfig reads a kubeconfig. It disables client-side rate limiting: the API server has priority and fairness.
 func clientConfig(path string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
@@ -40,7 +40,7 @@ func clientConfig(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// newClient makes an API client with the identity of a kubeconfig.
+// newClient returns an API client with the identity of a kubeconfig.
 func newClient(path string) (*kubernetes.Clientset, error) {
 	config, err := clientConfig(path)
 	if err != nil {
@@ -49,12 +49,12 @@ func newClient(path string) (*kubernetes.Clientset, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make an API client from %s: %w", path, err)
+		return nil, fmt.Errorf("create an API client from %s: %w", path, err)
 	}
 	return client, nil
 }
 
-// waitNodeReady waits for the watch to show our Node ready.
+// waitNodeReady waits until the Node is ready.
 func (c *Cluster) waitNodeReady(ctx context.Context) error {
 	client, err := newClient(c.AdminKubeconfig())
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Cluster) waitNodeReady(ctx context.Context) error {
 	return nil
 }
 
-// demo applies the demo, waits until its Pod is ready, shows its way and fetches its page once.
+// demo applies the demo, waits until its Pod is ready, explains how it became ready, and fetches its page once.
 func (c *Cluster) demo(ctx context.Context) error {
 	config, err := clientConfig(c.AdminKubeconfig())
 	if err != nil {
@@ -113,11 +113,11 @@ func (c *Cluster) demo(ctx context.Context) error {
 	}
 	url := "http://" + net.JoinHostPort(pod.Status.PodIP, demoPort) + "/"
 	if _, err := fetch(ctx, url); err != nil {
-		return fmt.Errorf("the demo's Pod is ready, but its page is not served: %w", err)
+		return fmt.Errorf("the demo's Pod is ready, but does not serve its page: %w", err)
 	}
 	count, err := fetch(ctx, url+"count")
 	if err != nil {
-		return fmt.Errorf("the demo's Pod is ready, but does not tell its count: %w", err)
+		return fmt.Errorf("the demo's Pod is ready, but does not serve its count: %w", err)
 	}
 	c.progress.Printf("\n%s\n  page        %s  (visits: %s)\n  again       %s\n  delete it   %s   (the count stays on its volume)\n",
 		way.String(), url, count, c.Hint("explain pod "+pod.Name), c.Hint("kubectl delete pod "+pod.Name))
@@ -157,7 +157,7 @@ func waitDemoPod(ctx context.Context, client kubernetes.Interface) (*corev1.Pod,
 	return ready, nil
 }
 
-// fetch reads a short answer from a page on the pod network.
+// fetch reads a short page from the pod network.
 func fetch(ctx context.Context, url string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

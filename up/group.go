@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// group is a group of parts that run and stop together. Layers stop one after the other, the uppermost first,
-// so that each part stops while all it leans on still runs. That is why a layer does not end with the context
-// that it was made from, only with stop.
+// group is a set of components that run and stop together. Groups stop in reverse order of their dependencies, so that
+// each component stops while everything that it depends on still runs. That is why a group does not end with the context
+// that it was created from, only with stop.
 type group struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -19,12 +19,12 @@ func newGroup(ctx context.Context) *group {
 	return &group{ctx: inner, cancel: cancel}
 }
 
-// start runs a part of the layer in a goroutine that stop waits for.
+// start runs a component of the group in a goroutine that stop waits for.
 func (l *group) start(run func(ctx context.Context)) {
 	l.running.Go(func() { run(l.ctx) })
 }
 
-// stop ends all parts of the layer and waits for them.
+// stop stops all components of the group and waits for them.
 func (l *group) stop() {
 	l.cancel()
 	l.running.Wait()

@@ -10,17 +10,17 @@ import (
 	"sync"
 )
 
-// maxExitsBeforeReady is how often a process of the ground may die before it was first ready. After that it is restarted
-// for as long as the cluster runs; before, a person is waiting and the reason will not go away by itself.
+// maxExitsBeforeReady is how often a process may exit before it was first ready. Before that a user is waiting and the
+// cause is usually permanent; after that the process is restarted for as long as the cluster runs.
 const maxExitsBeforeReady = 3
 
-// infrastructure is the control plane and the container runtime coming up: what all else stands on.
+// infrastructure is the readiness of the control plane and containerd, which everything else requires.
 type infrastructure struct {
 	controlplane *readiness
 	runtime      *readiness
 }
 
-// readiness is the first readiness of a process: it opens once, or fails once.
+// readiness becomes ready once, or fails once.
 type readiness struct {
 	once  sync.Once
 	done  chan struct{}
@@ -38,7 +38,7 @@ func (l *readiness) set(err error) {
 	})
 }
 
-// recordExit counts an end before the first readiness.
+// recordExit counts an exit, and fails after maxExitsBeforeReady of them.
 func (l *readiness) recordExit(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *Cluster) startInfrastructure(l *group) infrastructure {
 	return g
 }
 
-// controlplaneProgram is berth-controlplane with this cluster's flags. It is asked to stop when ctx ends.
+// controlplaneProgram returns berth-controlplane with this cluster's flags.
 func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) program {
 	level := "info"
 	if c.Verbosity > 0 {
@@ -122,7 +122,7 @@ func (c *Cluster) controlplaneProgram(ctx context.Context, ready *readiness) pro
 	}
 }
 
-// onControlplaneLine takes a line of berth-controlplane's standard output: a component reached a state.
+// onControlplaneLine processes a line of berth-controlplane's standard output: a component reached a state.
 func (c *Cluster) onControlplaneLine(ctx context.Context, line []byte, ready *readiness) {
 	var event struct {
 		Component string `json:"component"`
@@ -130,10 +130,10 @@ func (c *Cluster) onControlplaneLine(ctx context.Context, line []byte, ready *re
 		Error     string `json:"error"`
 	}
 	if err := json.Unmarshal(line, &event); err != nil {
-		c.logger.Warn("unreadable line from the control plane", "line", string(line), "error", err)
+		c.logger.Warn("failed to parse a line of the control plane", "line", string(line), "error", err)
 		return
 	}
-	c.logger.Info("control plane", "component", event.Component, "state", event.State, "error", event.Error)
+	c.logger.Info("control plane component changed its state", "component", event.Component, "state", event.State, "error", event.Error)
 	whole := event.Component == "controlplane"
 	switch event.State {
 	case "starting":
@@ -148,16 +148,16 @@ func (c *Cluster) onControlplaneLine(ctx context.Context, line []byte, ready *re
 		}
 	case "failed":
 		if ctx.Err() != nil {
-			return // a component that is stopped while it starts ends as if it had failed
+			return // a component that is stopped during its start reports a failure
 		}
 		c.progress.Failed(event.Component, errors.New(event.Error))
 	}
 }
 
-// part is one of Berth's own parts: it runs in this process until its context ends.
+// runFunc runs a component in this process until its context is done.
 type runFunc func(ctx context.Context) error
 
-// superviseIn runs a part in the layer and starts it again if it ends unasked. make prepares a fresh one for each start.
+// superviseIn runs a component in the group and restarts it if it ends early. make creates the component for each start.
 func (c *Cluster) superviseIn(l *group, name string, make func() (runFunc, error)) {
 	l.start(func(ctx context.Context) {
 		supervise(ctx, c.clock, name, c.logAndPrint, func(ctx context.Context) error {

@@ -19,35 +19,35 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-// Leftover is what one dead cluster left on the machine.
+// Leftover is what one dead cluster left behind on the machine.
 type Leftover struct {
 	// ID is the cluster's.
 	ID string
 	// RunDir is its directory below /run/berth, empty if there is none.
 	RunDir string
-	// DataDir is its data directory, empty if nothing that is left tells.
+	// DataDir is its data directory, empty if unknown.
 	DataDir string
-	// Mounts are those below RunDir and in the places for mounts of DataDir, Disks the images in DataDir that loop
-	// devices hold, Cgroups its topmost ones, Shims the process IDs of its containers' shims.
+	// Mounts are those below RunDir and in the mount directories of DataDir, Disks the images in DataDir that loop devices
+	// use, Cgroups its topmost cgroups, Shims the process IDs of its containers' shims.
 	Mounts  []string
 	Disks   []string
 	Cgroups []string
 	Shims   []int
-	// Bridge says that its pod bridge is there; Rules are the Pods' ranges that the firewall still masquerades for it.
+	// Bridge says that its pod bridge exists; Rules are the Pod ranges that the firewall still masquerades for it.
 	Bridge bool
 	Rules  []netip.Prefix
 }
 
-// hostState is where remains are looked for.
+// hostState is the state of the machine in which leftovers are searched.
 type hostState struct {
-	// root is the directory that /proc, /sys and /run are in.
+	// root is the parent directory of proc, sys and run.
 	root string
-	// mounts are all mount points, disks the images of all loop devices, rules the ranges that are masqueraded by bridge.
+	// mounts are all mount points, disks the images of all loop devices, rules the masqueraded ranges by bridge.
 	mounts, disks []string
 	rules         map[string][]netip.Prefix
 }
 
-// readHostState is the scene of Leftovers. Without root there is no looking at the firewall.
+// readHostState reads the state of this machine. Reading the firewall's rules needs root; without it there are none.
 func readHostState(ctx context.Context) (hostState, error) {
 	s := hostState{root: "/"}
 	table, err := mountinfo.GetMounts(nil)
@@ -72,8 +72,8 @@ func readHostState(ctx context.Context) (hostState, error) {
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// FindLeftovers finds what clusters left that no process holds any more. A cluster lives as long as a process has its data
-// directory's lock open, or a process of its own still runs. With an error it tells what it found nevertheless.
+// FindLeftovers finds the leftovers of dead clusters. A cluster is alive as long as a process has its data directory's
+// lock open, or one of its own processes runs. With an error it still returns what it found.
 func FindLeftovers(ctx context.Context) ([]*Leftover, error) {
 	s, err := readHostState(ctx)
 	return s.leftovers(), err
@@ -88,7 +88,7 @@ func (s hostState) leftovers() []*Leftover {
 		}
 		return found[id]
 	}
-	// Each entry that the pattern matches is the cluster's whose ID follows the prefix.
+	// Each entry that matches the pattern belongs to the cluster whose ID follows the prefix.
 	each := func(pattern, prefix string, report func(r *Leftover, path string)) {
 		paths, _ := filepath.Glob(filepath.Join(s.root, pattern)) // the patterns are right
 		for _, path := range paths {
@@ -124,9 +124,8 @@ func (s hostState) leftovers() []*Leftover {
 	return dead
 }
 
-// addFromDataDirs adds the mounts and disks in data directories. That a directory is a cluster's is proved by the ID of one
-// that was found, or by the state in it; what lies elsewhere in it than where the cluster's parts mount is whoever's who
-// put it there.
+// addFromDataDirs adds the mounts and disks in data directories. A directory is a data directory if its ID is that of a
+// leftover, or if it has a cluster's state. Mounts outside of the cluster's mount directories belong to others.
 func (s hostState) addFromDataDirs(found map[string]*Leftover, of func(id string) *Leftover) {
 	initialized := func(dir string) bool {
 		if found[clusterID(dir)] != nil {
@@ -155,7 +154,7 @@ func (s hostState) addFromDataDirs(found map[string]*Leftover, of func(id string
 // within reports whether path is dir or lies below it.
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// processes finds the clusters that live, and the shims of all.
+// processes finds the live clusters, and the shims of all clusters.
 func processes(root string) (live map[string]bool, shims map[string][]int) {
 	live, shims = make(map[string]bool), make(map[string][]int)
 	inRunDir := regexp.MustCompile(`/run/berth/([0-9a-f]{8})/`)
@@ -187,11 +186,11 @@ func processes(root string) (live map[string]bool, shims map[string][]int) {
 	return live, shims
 }
 
-// Remove takes everything away, as the end of a run does; the cluster's data directory stays. It looks again before: the
-// cluster may have come to life since it was found.
+// Remove removes the leftovers as the end of a run does; the cluster's data directory stays. It fails if the cluster has
+// been started since it was found.
 func (r *Leftover) Remove(ctx context.Context) error {
 	if live, _ := processes("/"); live[r.ID] {
-		return fmt.Errorf("cluster %s runs again: it is left alone", r.ID)
+		return fmt.Errorf("cluster %s is running again: nothing removed", r.ID)
 	}
 	l := Layout{ID: r.ID, RunDir: runDir(r.ID)}
 	if r.DataDir == "" {

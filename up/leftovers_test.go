@@ -39,20 +39,20 @@ func TestAClusterWithAProcessLives(t *testing.T) {
 	require.Empty(t, hostState{root: root}.leftovers())
 }
 
-// TestLeftoversInADataDirectory is about what lies outside the places whose names tell the cluster's ID.
+// TestLeftoversInADataDirectory is about leftovers outside of the directories that are named by the cluster's ID.
 func TestLeftoversInADataDirectory(t *testing.T) {
 	dir := t.TempDir()
 	mounts := []string{dir + "/kubelet/pods/uid/volumes/v", dir + "/containerd/snapshots/1",
 		dir + "/volumes/theirs", dir + "/kubelets/x", "/srv/kubelet/pods/x"}
 	s := hostState{root: t.TempDir(), mounts: mounts, disks: []string{dir + "/disks/volumes/v/disk.img", "/srv/disks/other.img"}}
-	require.Empty(t, s.leftovers(), "nothing tells that the directory is a cluster's")
+	require.Empty(t, s.leftovers(), "nothing identifies the directory as a cluster's")
 
 	owned := func() {
 		dead := s.leftovers()
 		require.Len(t, dead, 1)
 		require.Equal(t, clusterID(dir), dead[0].ID)
 		require.Equal(t, dir, dead[0].DataDir)
-		require.Equal(t, mounts[:2], dead[0].Mounts, "what somebody mounted elsewhere is not ours")
+		require.Equal(t, mounts[:2], dead[0].Mounts, "mounts elsewhere belong to others")
 		require.Equal(t, s.disks[:1], dead[0].Disks)
 	}
 	s.rules = map[string][]netip.Prefix{"berth" + clusterID(dir): {netip.MustParsePrefix("10.1.0.0/24")}, "berthling": nil}

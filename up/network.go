@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureBridge makes the pod bridge with the gateway's address, or takes over the one that is there. The bridge
-// comes before everything else, because the API server and the kubelet listen on its address.
+// ensureBridge creates the pod bridge with the gateway's address, or uses the existing one. The bridge comes before
+// everything else, because the API server and the kubelet listen on its address.
 func (l Layout) ensureBridge(ctx context.Context) error {
 	if err := l.checkOverlap(ctx); err != nil {
 		return err
@@ -40,22 +40,23 @@ func (l Layout) ensureBridge(ctx context.Context) error {
 	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: l.Gateway.AsSlice(), Mask: net.CIDRMask(l.Pods.Bits(), 32)}}
 	if err := netlink.AddrReplace(link, addr); err != nil {
-		return fmt.Errorf("give the pod bridge %s the address %s: %w", name, l.Gateway, err)
+		return fmt.Errorf("set the address of the pod bridge %s to %s: %w", name, l.Gateway, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up the pod bridge %s: %w", name, err)
 	}
 	const forward = "/proc/sys/net/ipv4/ip_forward"
 	if err := os.WriteFile(forward, []byte("1"), 0o644); err != nil {
-		return fmt.Errorf("let Pods reach other networks (%s): %w", forward, err)
+		return fmt.Errorf("enable IP forwarding (%s): %w", forward, err)
 	}
 	return nil
 }
 
-// retryInterrupted repeats a listing that a change cut short, as interfaces of other clusters' Pods come and go.
+// retryInterrupted repeats a netlink listing that was interrupted by a change, such as an interface of another cluster's
+// Pod.
 func retryInterrupted[T any](list func() ([]T, error)) ([]T, error) {
-	const tries = 50
-	for range tries - 1 {
+	const maxAttempts = 50
+	for range maxAttempts - 1 {
 		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return all, err
 		}
@@ -86,7 +87,7 @@ func (l Layout) checkOverlap(ctx context.Context) error {
 			ip, ok := netip.AddrFromSlice(addr.IP.To4())
 			ones, _ := addr.Mask.Size()
 			if ok && netip.PrefixFrom(ip, ones).Masked().Overlaps(whole) {
-				dead, _ := FindLeftovers(ctx) // without them the advice is just less good
+				dead, _ := FindLeftovers(ctx) // without them the message is less specific
 				return fmt.Errorf("--pod-cidr %s overlaps %s of interface %s", whole, addr.IPNet, describeConflict(link.Attrs().Name, dead))
 			}
 		}
@@ -94,7 +95,7 @@ func (l Layout) checkOverlap(ctx context.Context) error {
 	return nil
 }
 
-// describeConflict completes what is said of an interface that is in the way with what to do about it.
+// describeConflict returns the name of a conflicting interface and what to do about it.
 func describeConflict(link string, dead []*Leftover) string {
 	for _, leftover := range dead {
 		if link != (Layout{ID: leftover.ID}).Bridge() {
@@ -104,12 +105,12 @@ func describeConflict(link string, dead []*Leftover) string {
 		if leftover.DataDir != "" {
 			cluster += " in " + leftover.DataDir
 		}
-		return fmt.Sprintf("%s, which the dead %s left: remove it with berth doctor --fix, or choose another range", link, cluster)
+		return fmt.Sprintf("%s, left behind by the dead %s: remove it with berth doctor --fix, or choose another range", link, cluster)
 	}
 	return link + ": choose another range"
 }
 
-// removeBridge takes the pod bridge away; a missing one is fine.
+// removeBridge removes the pod bridge; a missing one is not an error.
 func (l Layout) removeBridge() error {
 	link, err := netlink.LinkByName(l.Bridge())
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -124,7 +125,7 @@ func (l Layout) removeBridge() error {
 	return nil
 }
 
-// checkPort says whether a TCP address is free and, if not, which process has it.
+// checkPort returns an error if a TCP address is in use. It names the process that uses it.
 func checkPort(addr netip.AddrPort, flag string) error {
 	listener, err := net.Listen("tcp", addr.String())
 	if err == nil {
@@ -136,13 +137,13 @@ func checkPort(addr netip.AddrPort, flag string) error {
 	return fmt.Errorf("%s: %s is in use by %s: stop it, or choose another port", flag, addr, portOwner(addr.Port()))
 }
 
-// portOwner names the process that listens on the port, as well as /proc can tell.
+// portOwner names the process that listens on the port, if /proc shows it.
 func portOwner(port uint16) string {
 	inodes := make(map[string]bool)
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		file, err := os.Open(table)
 		if err != nil {
-			continue // no IPv6, or no /proc: then there is simply less to tell
+			continue // no IPv6, or no /proc
 		}
 		scanner := bufio.NewScanner(file)
 		for scanner.Scan() {
@@ -166,7 +167,7 @@ func portOwner(port uint16) string {
 			return "process " + pid
 		}
 		name := strings.TrimSpace(string(command))
-		// The kernel keeps 15 bytes of a name; the whole one is in the arguments, unless the program has changed them.
+		// comm has at most 15 bytes; the full name is in the arguments, unless the program has changed them.
 		if argv, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil {
 			program, _, _ := strings.Cut(string(argv), "\x00")
 			if whole := filepath.Base(program); strings.HasPrefix(whole, name) {

@@ -41,7 +41,7 @@ func TestWhatIsInTheWayTellsWhatToDo(t *testing.T) {
 	dead := []*Leftover{{ID: "0123abcd"}, {ID: "4567cdef", DataDir: "/data"}}
 	require.Equal(t, "tun0: choose another range", describeConflict("tun0", dead))
 	require.Equal(t, "berth0f0f0f0f: choose another range", describeConflict("berth0f0f0f0f", dead), "it lives")
-	require.Equal(t, "berth0123abcd, which the dead cluster 0123abcd left: remove it with berth doctor --fix, or choose another range",
+	require.Equal(t, "berth0123abcd, left behind by the dead cluster 0123abcd: remove it with berth doctor --fix, or choose another range",
 		describeConflict("berth0123abcd", dead))
-	require.Contains(t, describeConflict("berth4567cdef", dead), "the dead cluster 4567cdef in /data left")
+	require.Contains(t, describeConflict("berth4567cdef", dead), "left behind by the dead cluster 4567cdef in /data:")
 }

@@ -20,8 +20,8 @@ import (
 // fieldManager is the name under which `berth up` applies its own objects.
 const fieldManager = "berth-up"
 
-// apply brings the objects of a manifest about by server-side apply, so that applying again changes nothing and
-// what a person changed in other fields stays.
+// apply applies the objects by server-side apply: applying them again changes nothing, and other fields keep the changes
+// that users made.
 func apply(ctx context.Context, config *rest.Config, namespace string, objects []*unstructured.Unstructured) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -33,7 +33,7 @@ func apply(ctx context.Context, config *rest.Config, namespace string, objects [
 	}
 	groups, err := restmapper.GetAPIGroupResources(disco)
 	if err != nil {
-		return fmt.Errorf("ask the API server for its resources: %w", err)
+		return fmt.Errorf("discover the API server's resources: %w", err)
 	}
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
 	for _, object := range objects {
@@ -57,7 +57,7 @@ func apply(ctx context.Context, config *rest.Config, namespace string, objects [
 	return nil
 }
 
-// parseManifest reads the objects of a YAML file. Its errors say which document is wrong.
+// parseManifest parses the objects of a YAML file. Its errors name the document.
 func parseManifest(data []byte) ([]*unstructured.Unstructured, error) {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
 	var objects []*unstructured.Unstructured
@@ -81,7 +81,7 @@ func parseManifest(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// toUnstructured turns a typed object, whose TypeMeta is set, into one that apply takes.
+// toUnstructured converts a typed object, whose TypeMeta is set, for apply.
 func toUnstructured(object runtime.Object) (*unstructured.Unstructured, error) {
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

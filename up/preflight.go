@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs are what a cluster runs, below Config.BinDir; `make build` puts them next to berth.
+// Programs are the programs that a cluster runs, relative to Config.BinDir; `make build` puts them next to berth.
 func Programs() []string {
 	return []string{
 		"berth-controlplane", "containerd", "containerd-shim-runc-v2", "runc",
@@ -22,19 +22,19 @@ func Programs() []string {
 	}
 }
 
-// preflight looks for everything that would make the start fail later and less clearly. All that is wrong is
-// told at once.
+// preflight checks for everything that would make the start fail later with a less clear error. It returns all errors at
+// once.
 func (l Layout) preflight() error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("berth up runs on Linux only, this is %s: use a Linux machine or a virtual machine", runtime.GOOS)
 	}
 	if uid := os.Geteuid(); uid != 0 {
-		return fmt.Errorf("berth up makes network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
+		return fmt.Errorf("berth up creates network bridges, mounts and cgroups, so it must run as root (now uid %d): use sudo", uid)
 	}
 	errs := []error{l.checkPrograms(), l.checkDiskSpace(minFreeBytes)}
 	_, iptables := exec.LookPath("iptables")
 	if _, nft := exec.LookPath("nft"); iptables != nil && nft != nil {
-		errs = append(errs, errors.New("iptables is missing, which Pods' networking needs: apt-get install iptables"))
+		errs = append(errs, errors.New("iptables not found, which Pod networking needs: apt-get install iptables"))
 	}
 	if _, err := os.Stat("/proc/self/cgroup"); err != nil {
 		errs = append(errs, fmt.Errorf("this kernel has no cgroups: %w", err))
@@ -45,30 +45,30 @@ func (l Layout) preflight() error {
 	return errors.Join(errs...)
 }
 
-// minFreeBytes is what a new cluster's disk has to have free. etcd alone sets 64 MiB aside for its log before it starts.
+// minFreeBytes is the free disk space that a new cluster needs. etcd alone reserves 64 MiB for its log at its start.
 const minFreeBytes = 128 << 20
 
-// EnoughFreeBytes is how many bytes free on the disk of the data directory are enough for Pods. A machine of its own gives
-// Kubernetes its disk and wants a tenth of it free; a laptop's or a CI runner's is full of other things.
+// EnoughFreeBytes is the free space on the data directory's disk above which the Node reports no disk pressure. A tenth of
+// the disk, as on a machine of its own, is too much for the disks of laptops and CI runners.
 const EnoughFreeBytes = 2 << 30
 
-// checkDiskSpace fails if a new cluster would not find room. One that is there already has set its own aside.
+// checkDiskSpace fails if a new cluster would run out of disk space. An existing one has allocated it already.
 func (l Layout) checkDiskSpace(least uint64) error {
 	if l.isInitialized() {
 		return nil
 	}
 	free, err := FreeBytes(l.DataDir)
 	if err != nil {
-		return fmt.Errorf("look how much room --data-dir has: %w", err)
+		return fmt.Errorf("read the free disk space of --data-dir: %w", err)
 	}
 	if free < least {
-		return fmt.Errorf("--data-dir %s has %d MiB free, and a new cluster needs %d MiB before its first Pod: make room, or "+
+		return fmt.Errorf("--data-dir %s has %d MiB free, and a new cluster needs %d MiB before its first Pod: free disk space, or "+
 			"choose another directory", l.DataDir, free>>20, least>>20)
 	}
 	return nil
 }
 
-// FreeBytes is how many bytes are free where dir is, or would be.
+// FreeBytes returns the free space on the disk of dir, which need not exist.
 func FreeBytes(dir string) (uint64, error) {
 	for {
 		var stat unix.Statfs_t
@@ -83,7 +83,7 @@ func FreeBytes(dir string) (uint64, error) {
 	}
 }
 
-// checkPrograms looks for the programs that berth runs beside itself.
+// checkPrograms checks that the programs which berth runs exist and are executable.
 func (l Layout) checkPrograms() error {
 	var missing []string
 	var errs []error
@@ -92,19 +92,19 @@ func (l Layout) checkPrograms() error {
 		if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			missing = append(missing, name)
 		} else if err != nil {
-			errs = append(errs, fmt.Errorf("look for program %s: %w", path, err))
+			errs = append(errs, fmt.Errorf("find program %s: %w", path, err))
 		} else if info.Mode()&0o111 == 0 {
 			errs = append(errs, fmt.Errorf("program %s is not executable: run `make build` again", path))
 		}
 	}
 	if len(missing) > 0 {
-		errs = append(errs, fmt.Errorf("there is no %s in %s: run `make build`, or set --bin-dir",
+		errs = append(errs, fmt.Errorf("%s not found in %s: run `make build`, or set --bin-dir",
 			strings.Join(missing, ", "), l.BinDir))
 	}
 	return errors.Join(errs...)
 }
 
-// checkPorts fails if something else already listens where the cluster must.
+// checkPorts fails if another process uses one of the cluster's ports.
 func (l Layout) checkPorts() error {
 	return errors.Join(
 		checkPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.APIPort)), "--api-port"),
@@ -113,14 +113,15 @@ func (l Layout) checkPorts() error {
 	)
 }
 
-// makeDirectories makes what the parts expect, once the data directory is known to be ours. Only root may look into that.
-// The run directory can be passed, not listed: root of a Pod's user namespace gets to its root file system through it.
+// makeDirectories creates the directories that the components expect, once the state is saved. Only root can read the
+// data directory. Others can traverse, but not list, the run directory: root of a Pod's user namespace reaches its root
+// file system through it.
 func (l Layout) makeDirectories() error {
 	if err := os.MkdirAll(l.RunDir, 0o711); err != nil {
 		return fmt.Errorf("make the cluster's directories: %w", err)
 	}
 	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), l.VolumesDir()} {
-		// Containers run as other users and must get to their volumes; the data directory itself stays closed.
+		// Containers run as other users and must reach their volumes; the data directory itself stays closed.
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make the cluster's directories: %w", err)
 		}
@@ -128,7 +129,7 @@ func (l Layout) makeDirectories() error {
 	return nil
 }
 
-// Hint is how to call this berth for this cluster, for the lines that tell a person what to type.
+// Hint returns the command line that runs a command of this berth on this cluster, for messages to the user.
 func (l Layout) Hint(command string) string {
 	name := os.Args[0]
 	if !strings.Contains(name, "/") || filepath.Base(name) != "berth" { // as kubectl's plugin it has another name

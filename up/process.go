@@ -23,30 +23,30 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// killTimeout is how long a killed process may take to be gone: the kernel first gives back all it holds, which on a
-// loaded machine takes its time.
+// killTimeout is how long a killed process may take to end: the kernel first releases its resources, which takes long on
+// a loaded machine.
 const killTimeout = 2 * time.Minute
 
 // stopTimeout is how long a program may take to stop after SIGTERM before it is killed.
 const stopTimeout = 20 * time.Second
 
-// program is a child process of the cluster: what to run, and where its traces go.
+// program is a child process of the cluster.
 type program struct {
 	name string
 	argv []string
 	env  []string
 	// logFile gets standard error, and standard output unless line is set.
 	logFile string
-	// pidFile is the file that names the running process, so that the next start can end one left by a kill -9.
+	// pidFile identifies the running process, so that the next start can stop it if this process was killed.
 	pidFile string
 	// onLine gets every line of standard output, from one goroutine.
 	onLine func(line []byte)
-	// stopSignal is the signal that tells the program to stop; SIGTERM if zero.
+	// stopSignal is the signal that stops the program; SIGTERM if zero.
 	stopSignal syscall.Signal
 }
 
-// run starts the program and waits until it ends. When ctx ends it is told to stop, and killed if it does not.
-// If this process dies, the kernel tells the program to stop as well.
+// run starts the program and waits until it exits. When ctx is done it sends the stop signal, and SIGKILL after
+// stopTimeout. If this process dies, the kernel sends the stop signal.
 func (p program) run(ctx context.Context) error {
 	logFile, err := os.OpenFile(p.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -65,7 +65,7 @@ func (p program) run(ctx context.Context) error {
 	if p.onLine != nil {
 		cmd.Stdout = &lineWriter{onLine: p.onLine}
 	}
-	// A group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops all in order.
+	// A process group of its own, so that Ctrl-C on the terminal reaches only berth, which then stops everything in order.
 	end := cmp.Or(p.stopSignal, syscall.SIGTERM)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 	cmd.Cancel = func() error { return cmd.Process.Signal(end) }
@@ -81,15 +81,15 @@ func (p program) run(ctx context.Context) error {
 		return errors.Join(err, removeErr)
 	}
 	if ctx.Err() != nil {
-		return nil // asked to stop, and it did
+		return nil // it was stopped
 	}
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
-	return fmt.Errorf("%s ended unasked (%w): %s", p.name, err, lastLine(p.logFile))
+	return fmt.Errorf("%s exited unexpectedly (%w): %s", p.name, err, lastLine(p.logFile))
 }
 
-// lineWriter cuts what is written into lines.
+// lineWriter splits its input into lines.
 type lineWriter struct {
 	onLine func(line []byte)
 	rest   []byte
@@ -107,9 +107,9 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 	}
 }
 
-// lastLine is the end of a log, to tell a person why a program ended.
+// lastLine returns the line of a log that says why the program exited.
 func lastLine(path string) string {
-	const tail = 64 << 10 // a crash of Go tells its cause first, and then the stacks of many goroutines
+	const tail = 64 << 10 // a crash of a Go program prints its cause first, and then the stacks of many goroutines
 	file, err := os.Open(path)
 	if err != nil {
 		return "no log: " + err.Error()
@@ -132,7 +132,7 @@ func lastLine(path string) string {
 			break
 		}
 		if !isStackLine(line) {
-			break // whatever crashed before has been started again since
+			break // earlier crashes belong to earlier runs
 		}
 	}
 	return fmt.Sprintf("%s (see %s)", last, path)
@@ -148,7 +148,7 @@ func isStackLine(line string) bool {
 func writePID(path string, pid int) error {
 	start, err := startTime(pid)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has ended already: there is nothing to find later
+		return nil // it has exited already
 	}
 	if err != nil {
 		return err
@@ -156,13 +156,13 @@ func writePID(path string, pid int) error {
 	return atomicfile.Write(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o600)
 }
 
-// startTime is when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).
+// startTime returns when the process started, in clock ticks since boot (field 22 of /proc/PID/stat).
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The command's name is in parentheses and may hold anything, so count from the last one.
+	// The command's name is in parentheses and may contain any characters: count from the last parenthesis.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return "", fmt.Errorf("read process %d: short stat", pid)
@@ -170,8 +170,8 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// stopStale ends the processes that an earlier run of this cluster left behind, and says which. Containerd is not asked:
-// see containerd.End.
+// stopStale stops the processes that an earlier run of this cluster left behind, and returns their names. It kills
+// containerd: see containerd.StopSignal.
 func stopStale(ctx context.Context, runDir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(runDir, "*.pid"))
 	if err != nil {
@@ -204,7 +204,7 @@ func stopStale(ctx context.Context, runDir string) ([]string, error) {
 	return ended, nil
 }
 
-// stopSequence is a way to end a process: the signals to try and how long each may take.
+// stopSequence is a way to stop a process: the signals to send and how long to wait after each.
 type stopSequence []struct {
 	signal unix.Signal
 	limit  time.Duration
@@ -215,10 +215,10 @@ var (
 	immediateKill = stopSequence{{unix.SIGKILL, killTimeout}}
 )
 
-// stopProcess stops a process that is not our child: SIGTERM, and SIGKILL if it does not end in time.
+// stopProcess stops a process that is not a child: SIGTERM, and SIGKILL if it does not exit in time.
 func stopProcess(ctx context.Context, pid int) error { return gracefulStop.run(ctx, pid) }
 
-// killProcess ends a process that is not our child without asking it.
+// killProcess kills a process that is not a child.
 func killProcess(ctx context.Context, pid int) error { return immediateKill.run(ctx, pid) }
 
 func (e stopSequence) run(ctx context.Context, pid int) error {
@@ -242,10 +242,10 @@ func (e stopSequence) run(ctx context.Context, pid int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("process %d does not end even when killed", pid)
+	return fmt.Errorf("process %d did not exit after SIGKILL", pid)
 }
 
-// waitExit waits until the process behind the pidfd has ended, which makes the descriptor readable.
+// waitExit waits until the process of the pidfd has exited, which makes the descriptor readable.
 func waitExit(ctx context.Context, fd int, limit time.Duration) (bool, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))

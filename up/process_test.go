@@ -31,11 +31,11 @@ func shell(t *testing.T, script string) program {
 func TestProgramTellsWhyItEnded(t *testing.T) {
 	p := shell(t, "echo all is well; echo the disk is full >&2; exit 3")
 	err := p.run(t.Context())
-	require.ErrorContains(t, err, "thing ended unasked (exit status 3): the disk is full")
+	require.ErrorContains(t, err, "thing exited unexpectedly (exit status 3): the disk is full")
 	require.ErrorContains(t, err, p.logFile)
 	require.NoFileExists(t, p.pidFile)
 
-	require.ErrorContains(t, shell(t, "exit 0").run(t.Context()), "ended unasked")
+	require.ErrorContains(t, shell(t, "exit 0").run(t.Context()), "exited unexpectedly")
 	missing := program{name: "thing", argv: []string{"/no/such"}, logFile: p.logFile, pidFile: p.pidFile}
 	require.ErrorContains(t, missing.run(t.Context()), "start thing")
 }
@@ -109,11 +109,11 @@ func TestSuperviseRestartsWithBackoff(t *testing.T) {
 		})
 	}()
 	require.Equal(t, 1, <-started)
-	require.Equal(t, "thing died: no disk; starting it again in 250ms", <-notes)
+	require.Equal(t, "thing exited: no disk; restarting it in 250ms", <-notes)
 	waitForTimer(t, clock)
 	clock.Step(250 * time.Millisecond)
 	require.Equal(t, 2, <-started)
-	require.Equal(t, "thing died: panic: bad luck; starting it again in 500ms", <-notes)
+	require.Equal(t, "thing exited: panic: bad luck; restarting it in 500ms", <-notes)
 	waitForTimer(t, clock)
 	cancel()
 	<-done

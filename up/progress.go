@@ -11,18 +11,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Progress tells a person how the parts of a cluster come up: one line a part, with its state and the time it
-// took. On a terminal the lines change in place; in a pipe every change is a line of its own.
-// It is safe for concurrent use.
+// Progress shows how the components of a cluster start: one line per component, with its state and duration. On a
+// terminal the lines change in place; in a pipe every change is a new line. It is safe for concurrent use.
 type Progress struct {
 	clock clock.PassiveClock
-	// width is the terminal's, in columns; nil if the output is none.
+	// width returns the terminal's width in columns; nil if the output is not a terminal.
 	width func() int
 
 	mu    sync.Mutex // guards all below
 	out   io.Writer
 	lines []*progressLine
-	// drawn is how many rows of the screen the live block takes; 0 once the block is final.
+	// drawn is the number of screen rows of the live block; 0 once the block is final.
 	drawn int
 }
 
@@ -34,19 +33,19 @@ type progressLine struct {
 	took      time.Duration
 }
 
-// NewProgress writes to out. If that is a terminal, whose lines can be drawn again, width tells how many columns it has;
-// else width is nil.
+// NewProgress returns a Progress that writes to out. On a terminal, whose lines can be redrawn, width returns its number
+// of columns; otherwise width is nil.
 func NewProgress(out io.Writer, width func() int, clock clock.PassiveClock) *Progress {
 	return &Progress{out: out, width: width, clock: clock}
 }
 
-// Starting begins the line of a part. A part that starts again gets a fresh line.
+// Starting shows that a component is starting. A component that starts again gets a new line.
 func (p *Progress) Starting(name string) { p.set(name, "starting", "") }
 
-// Ready ends the line of a part with success.
+// Ready shows that a component is ready.
 func (p *Progress) Ready(name, detail string) { p.set(name, "ready", detail) }
 
-// Failed ends the line of a part with its error.
+// Failed shows the error of a component.
 func (p *Progress) Failed(name string, err error) { p.set(name, "failed", err.Error()) }
 
 func (p *Progress) set(name, state, detail string) {
@@ -87,11 +86,11 @@ func (l *progressLine) text() string {
 	return text
 }
 
-// draw writes the block of parts over the one drawn before. The caller holds mu.
+// draw redraws the block of lines. The caller holds mu.
 func (p *Progress) draw() {
 	var b strings.Builder
 	if p.drawn > 0 {
-		// To the block's first row, and clear all below: the text before may have been longer.
+		// Move to the block's first row and clear everything below: the previous text may be longer.
 		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", p.drawn)
 	}
 	p.drawn = 0
@@ -103,14 +102,14 @@ func (p *Progress) draw() {
 		fmt.Fprintf(&b, "\r%s\n", text)
 		p.drawn += p.rows(text)
 	}
-	_, _ = io.WriteString(p.out, b.String()) // a terminal that is gone has nobody to tell
+	_, _ = io.WriteString(p.out, b.String()) // an error means that the terminal is gone
 }
 
-// rows is how many rows of the screen a line takes: the terminal wraps what is wider than it.
+// rows returns the number of screen rows of a line: the terminal wraps longer lines.
 func (p *Progress) rows(line string) int {
 	width := p.width()
 	if width <= 0 {
-		return 1 // it does not say how wide it is
+		return 1 // unknown width
 	}
 	return max(1, (utf8.RuneCountInString(line)+width-1)/width)
 }
@@ -121,7 +120,7 @@ func (p *Progress) Printf(format string, args ...any) {
 	defer p.mu.Unlock()
 	done, open := p.split()
 	if p.width != nil {
-		// What is open may stand between what is done, so the whole block is written anew.
+		// Open lines may be between finished ones, so redraw the whole block.
 		if p.drawn > 0 {
 			fmt.Fprintf(p.out, "\x1b[%dA\x1b[J", p.drawn)
 		}

@@ -13,34 +13,34 @@ import (
 	"github.com/berth-dev/berth/up/containerd"
 )
 
-// ownImageVersion is the tag of the images that berth brings along. It changes when their programs do.
+// ownImageVersion is the tag of the images that berth imports. It changes when their programs do.
 const ownImageVersion = "v1"
 
-// containerdName is the container runtime's name among the cluster's processes.
+// containerdName is containerd's name among the cluster's processes.
 const containerdName = "containerd"
 
-// containerdConfig is how this cluster's container runtime is set up.
+// containerdConfig returns the config of this cluster's containerd.
 func (c *Cluster) containerdConfig() (containerd.Config, error) {
 	root := c.ContainerdRoot()
 	machine, err := containerd.Detect(root)
 	if err != nil {
 		return containerd.Config{}, err
 	}
-	for _, report := range machine.Warnings() {
-		c.logger.Info("this machine has " + report)
+	for _, warning := range machine.Warnings() {
+		c.logger.Info("this machine lacks a feature", "feature", warning)
 	}
 	return containerd.Config{
 		BinDir: c.BinDir, CNIBinDir: c.Program("cni"),
 		Root: root, RunDir: c.RunDir, CNIConfDir: filepath.Join(c.DataDir, "cni", "net.d"),
 		SandboxImage: imagestore.PauseName(ownImageVersion),
 		Bridge:       c.Bridge(), PodCIDR: c.Pods, Gateway: c.Gateway,
-		// One rule for the whole cluster costs nothing per Pod, and leaves nothing when a Pod's end is cut short.
+		// One rule for the whole cluster costs nothing per Pod, and cannot be left behind by a Pod.
 		ClusterMasquerade: machine.Firewall == "iptables",
 		Machine:           machine,
 	}, nil
 }
 
-// cleanupNetwork takes away what the pod network leaves outside the cluster's own directories.
+// cleanupNetwork removes the pod network's state outside of the cluster's own directories.
 func (l Layout) cleanupNetwork(ctx context.Context) error {
 	config := containerd.Config{Bridge: l.Bridge(), RunDir: l.RunDir, Machine: containerd.Machine{Firewall: "iptables"}}
 	files, err := filepath.Glob(config.NetworkCache())
@@ -53,13 +53,13 @@ func (l Layout) cleanupNetwork(ctx context.Context) error {
 	}
 	for _, file := range files {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove a trace of the pod network: %w", err))
+			errs = append(errs, fmt.Errorf("remove a cache file of the pod network: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// runContainerd runs the container runtime and opens the latch once it can run Pods and has our images.
+// runContainerd runs containerd, and sets ready once it can run Pods and has berth's images.
 func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	c.progress.Starting("containerd")
 	config, err := c.containerdConfig()
@@ -75,17 +75,17 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	}
 	if config.ClusterMasquerade {
 		if err := config.Masquerade(ctx); err != nil {
-			return fmt.Errorf("let Pods reach other networks: %w", err)
+			return fmt.Errorf("masquerade the Pods' addresses: %w", err)
 		}
 	}
 	if err := c.exitRecords.Recover(ctx); err != nil {
 		return err
 	}
 	if err := errors.Join(config.RemoveDeadSockets(), config.RemoveDeadBundles()); err != nil {
-		c.logger.Warn("what an earlier containerd left stays", "error", err)
+		c.logger.Warn("failed to remove files of an earlier containerd", "error", err)
 	}
 	namespaces := config.NetworkNamespaces()
-	// The readiness of a containerd that has died must not be waited for.
+	// When containerd exits, stop waiting for its readiness.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waited := make(chan error, 1)
@@ -93,7 +93,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	defer following.Wait()
 	following.Go(func() {
 		if err := c.exitRecords.Watch(ctx); err != nil && ctx.Err() == nil {
-			c.logger.Warn("how containers end is not followed any more until containerd starts again", "error", err)
+			c.logger.Warn("lost containerd's events; exit codes are not recorded until it restarts", "error", err)
 		}
 	})
 	go func() {
@@ -101,7 +101,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 		if err == nil {
 			c.maintainContainerd(ctx, config, namespaces)
 		} else {
-			cancel() // a containerd that nothing can run on is no better than none
+			cancel() // stop a containerd that does not become ready
 		}
 		waited <- err
 	}()
@@ -117,7 +117,7 @@ func (c *Cluster) runContainerd(ctx context.Context, ready *readiness) error {
 	return err
 }
 
-// waitContainerdReady waits until containerd can run Pods, and brings our images in.
+// waitContainerdReady waits until containerd can run Pods, and imports berth's images.
 func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Config, ready *readiness) error {
 	if err := config.WaitReady(ctx, c.clock); err != nil {
 		return err
@@ -131,20 +131,20 @@ func (c *Cluster) waitContainerdReady(ctx context.Context, config containerd.Con
 	return nil
 }
 
-// maintainContainerd looks after what containerd forgets, while it runs: how containers ended, network namespaces and shims whose
-// sandbox was cut off in its start.
+// maintainContainerd removes network namespaces and shims of sandboxes whose start was interrupted, while containerd
+// runs: containerd does not remove them itself.
 func (c *Cluster) maintainContainerd(ctx context.Context, config containerd.Config, namespaces []string) {
 	released, err := config.ReleaseNetworkNamespaces(ctx, namespaces)
 	if released > 0 {
-		c.logger.Info("removed network namespaces of sandboxes whose start was cut off", "count", released)
+		c.logger.Info("removed network namespaces of sandboxes whose start was interrupted", "count", released)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.logger.Warn("removing network namespaces that no sandbox has failed", "error", err)
+		c.logger.Warn("failed to remove unused network namespaces", "error", err)
 	}
 	config.RunOrphanCleanup(ctx, c.clock, containerd.OrphanCleanupPeriod, c.logger)
 }
 
-// ensureImages brings the images in that no registry has: the sandbox's, and the demo's.
+// ensureImages imports the images that no registry has: the sandbox's, and the demo's.
 func (c *Cluster) ensureImages(ctx context.Context) error {
 	store, err := imagestore.Open(ctx, c.ContainerdSocket())
 	if err != nil {

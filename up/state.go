@@ -15,11 +15,10 @@ import (
 	"github.com/berth-dev/berth/internal/filelock"
 )
 
-// stateFormat is raised when an older berth could no longer read the data directory.
+// stateFormat is incremented when older versions of berth cannot read the data directory any more.
 const stateFormat = 1
 
-// state is what a data directory remembers of the flags that made it: those that cannot change later, because
-// objects in etcd and certificates depend on them.
+// state has the flags of the cluster that cannot change later, because objects in etcd and certificates depend on them.
 type state struct {
 	Format      int    `json:"format"`
 	NodeName    string `json:"nodeName"`
@@ -30,17 +29,17 @@ type state struct {
 
 func (l Layout) statePath() string { return filepath.Join(l.DataDir, "cluster.json") }
 
-// isInitialized reports whether the data directory is a cluster's already.
+// isInitialized reports whether the data directory has the state of a cluster.
 func (l Layout) isInitialized() bool {
 	_, err := os.Stat(l.statePath())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// removeState takes back what remember and directories made in a new data directory: a start that was refused must not
-// hold the next one to its flags. What is not empty is not theirs.
+// removeState removes what saveState and makeDirectories created in a new data directory, so that the next start is not
+// bound to the flags of a start that failed. Directories that are not empty stay.
 func (l Layout) removeState() error {
 	if err := os.Remove(l.statePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget the cluster that did not start: %w", err)
+		return fmt.Errorf("remove the state of the cluster that did not start: %w", err)
 	}
 	for _, dir := range []string{l.KubeletDir(), l.PodLogsDir(), filepath.Dir(l.PodLogsDir()), l.VolumesDir()} {
 		_ = os.Remove(dir)
@@ -48,16 +47,16 @@ func (l Layout) removeState() error {
 	return nil
 }
 
-// ApplySavedState replaces flags that were not given by what the data directory remembers, so that `berth up` alone
-// brings back the cluster that it made. given tells which flags the person set; port 0, any that is free, is free to be
-// the one that the cluster has.
+// ApplySavedState replaces flags that were not given by the state saved in the data directory, so that `berth up` alone
+// restarts the same cluster. given reports whether the user set a flag. Port 0, which means any free port, is replaced
+// by the cluster's port.
 func ApplySavedState(c Config, given func(flag string) bool) (Config, error) {
 	dir := c.DataDir
 	if dir == "" {
 		dir = DefaultDataDir
 	}
 	saved, err := readState(filepath.Join(dir, "cluster.json"))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // Complete tells of the latter
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // Complete reports ENOTDIR
 		return c, nil
 	}
 	if err != nil {
@@ -82,7 +81,7 @@ func readState(path string) (state, error) {
 	var saved state
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrPermission) {
-		return saved, fmt.Errorf("the cluster belongs to whoever started it, so use sudo: read its state: %w", err)
+		return saved, fmt.Errorf("read the cluster's state (use sudo, only the user who started the cluster can read it): %w", err)
 	}
 	if err != nil {
 		return saved, fmt.Errorf("read the cluster's state: %w", err)
@@ -95,12 +94,12 @@ func readState(path string) (state, error) {
 			saved.Format, stateFormat)
 	}
 	if saved.Format < 1 || saved.NodeName == "" || saved.PodCIDR == "" || saved.ServiceCIDR == "" || saved.APIPort == 0 {
-		return saved, fmt.Errorf("%s lacks a field: restore it, or start over with --reset, which deletes the cluster", path)
+		return saved, fmt.Errorf("%s is incomplete: restore it, or start over with --reset, which deletes the cluster", path)
 	}
 	return saved, nil
 }
 
-// saveState writes the state of a new data directory, or checks that the flags agree with an old one.
+// saveState writes the state of a new data directory, or checks the flags against the state of an existing one.
 func (l Layout) saveState() error {
 	saved, err := readState(l.statePath())
 	switch {
@@ -108,7 +107,7 @@ func (l Layout) saveState() error {
 		if foreign, err := l.foreignContent(); err != nil {
 			return err
 		} else if foreign != "" {
-			return fmt.Errorf("--data-dir %s holds %q but no cluster.json: it is not berth's, or was half written; "+
+			return fmt.Errorf("--data-dir %s contains %q but no cluster.json: it was not created by berth, or not completely; "+
 				"choose another directory, or delete it", l.DataDir, foreign)
 		}
 	case err != nil:
@@ -120,7 +119,7 @@ func (l Layout) saveState() error {
 			{"service-cidr", saved.ServiceCIDR, l.ServiceCIDR},
 		} {
 			if fixed.was != fixed.now {
-				return fmt.Errorf("the cluster in %s was made with --%s %s, which cannot become %s: leave the flag out, or "+
+				return fmt.Errorf("the cluster in %s was created with --%s %s, which cannot change to %s: omit the flag, or "+
 					"start over with --reset", l.DataDir, fixed.flag, fixed.was, fixed.now)
 			}
 		}
@@ -133,14 +132,15 @@ func (l Layout) saveState() error {
 	return atomicfile.Write(l.statePath(), append(data, '\n'), 0o600)
 }
 
-// foreignContent names an entry of the data directory that berth did not make before its state, if there is one.
+// foreignContent returns the name of an entry of the data directory that berth does not create before its state; empty
+// if there is none.
 func (l Layout) foreignContent() (string, error) {
 	entries, err := os.ReadDir(l.DataDir)
 	if err != nil {
 		return "", fmt.Errorf("read --data-dir: %w", err)
 	}
 	for _, entry := range entries {
-		// A crash during the first start may have left these.
+		// A crash during the first start can leave these.
 		if entry.Name() != lockName && !strings.HasPrefix(entry.Name(), ".cluster.json.") {
 			return entry.Name(), nil
 		}
@@ -150,12 +150,12 @@ func (l Layout) foreignContent() (string, error) {
 
 const lockName = "lock"
 
-// lock takes the data directory for this process. The kernel lets it go when the process ends, however it ends.
+// lock locks the data directory for this process. The kernel releases the lock when the process ends.
 func (l Layout) lock() (*os.File, error) {
 	file, err := filelock.Acquire(filepath.Join(l.DataDir, lockName))
 	var held *filelock.HeldError
 	if errors.As(err, &held) {
-		return nil, fmt.Errorf("a berth is already running on %s (%s): stop it first, or choose another --data-dir",
+		return nil, fmt.Errorf("berth is already running on %s (%s): stop it first, or choose another --data-dir",
 			l.DataDir, held.Holder())
 	}
 	if err != nil {

@@ -33,9 +33,9 @@ func TestStateIsRemembered(t *testing.T) {
 func TestStateRefusesWhatIsNotIts(t *testing.T) {
 	for name, test := range map[string]struct{ file, content, wants string }{
 		"truncated":      {"cluster.json", `{"format": 1, "no`, "damaged"},
-		"a field lacks":  {"cluster.json", `{"format": 1}`, "lacks a field"},
+		"a field lacks":  {"cluster.json", `{"format": 1}`, "is incomplete"},
 		"newer":          {"cluster.json", `{"format": 2}`, "newer berth"},
-		"somebody else":  {"notes.txt", "x", "notes.txt"},
+		"other content":  {"notes.txt", "x", "notes.txt"},
 		"empty is error": {"cluster.json", "", "damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestMissingProgramsAreNamedInOneLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(l.Program("runc"), nil, 0o600))
 	err := l.checkPrograms()
 	require.ErrorContains(t, err, "runc is not executable")
-	require.ErrorContains(t, err, "there is no berth-controlplane, containerd, ")
+	require.ErrorContains(t, err, "berth-controlplane, containerd, ")
 	require.ErrorContains(t, err, "--bin-dir")
 }
 

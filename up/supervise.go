@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// minRestartDelay and maxRestartDelay bound the wait before a part that died is started again. It doubles while the
-	// part keeps dying and starts over once it has lived for resetDelayAfter.
+	// minRestartDelay and maxRestartDelay bound the delay before a component is restarted. It doubles with each restart,
+	// and is reset once the component has run for resetDelayAfter.
 	minRestartDelay = 250 * time.Millisecond
 	maxRestartDelay = 15 * time.Second
 	resetDelayAfter = 30 * time.Second
 )
 
-// supervise runs a part for as long as ctx lives, starting it again whenever it ends before, and reports each
-// such end. It returns when ctx has ended and the part with it.
+// supervise runs a component until ctx is done. It restarts the component whenever it ends early, and reports that. It
+// returns when ctx is done and the component has ended.
 func supervise(ctx context.Context, clock clock.Clock, name string, report func(report string), run func(context.Context) error) {
 	wait := minRestartDelay
 	for {
@@ -35,7 +35,7 @@ func supervise(ctx context.Context, clock clock.Clock, name string, report func(
 		if clock.Since(began) >= resetDelayAfter {
 			wait = minRestartDelay
 		}
-		report(fmt.Sprintf("%s died: %v; starting it again in %v", name, err, wait))
+		report(fmt.Sprintf("%s exited: %v; restarting it in %v", name, err, wait))
 		timer := clock.NewTimer(wait)
 		select {
 		case <-timer.C():
@@ -47,7 +47,7 @@ func supervise(ctx context.Context, clock clock.Clock, name string, report func(
 	}
 }
 
-// recoverPanics turns a panic of one part into its error, so that the other parts live on.
+// recoverPanics turns a panic of one component into its error, so that the other components keep running.
 func recoverPanics(ctx context.Context, run func(context.Context) error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

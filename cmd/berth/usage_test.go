@@ -55,7 +55,7 @@ func TestADataDirectoryThatIsAFile(t *testing.T) {
 	for _, dir := range []string{file, filepath.Join(file, "below")} {
 		for _, words := range [][]string{{"up"}, {"up", "--reset"}, {"explain", "--all"}, {"images"}, {"doctor"}} {
 			_, err := execute(t, append([]string{"--data-dir", dir}, words...)...)
-			require.ErrorContains(t, err, "--data-dir "+dir+": it is a file, or lies below one: name a directory", "%v", words)
+			require.ErrorContains(t, err, "--data-dir "+dir+": it is a file, or below a file: name a directory", "%v", words)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestDoctorRepairsKilledCluster(t *testing.T) {
 	require.Contains(t, strings.Join(c.leftovers(), "\n"), c.dataDir+"/kubelet/pods", "or there is nothing to fix")
 	require.NotEmpty(t, c.hostLeftovers(), "or there is nothing to fix")
 	refusal := newCluster(t).refused("--pod-cidr", testnet.Prefix(c.network).String())
-	require.Contains(t, refusal, "the dead cluster "+c.id()+" in "+c.dataDir+" left: remove it with berth doctor --fix")
+	require.Contains(t, refusal, "left behind by the dead cluster "+c.id()+" in "+c.dataDir+": remove it with berth doctor --fix")
 	require.Contains(t, c.fixWithDoctor(), "cluster "+c.id(), "it says what it fixes")
 	require.Empty(t, c.leftovers())
 	require.Empty(t, c.hostLeftovers())

@@ -225,7 +225,7 @@ func checkChildren(t *testing.T, c *cluster) {
 			}
 		}
 		require.Equal(t, 1, killed, name)
-		c.out.waitFor(t, name+" died", c.ended)
+		c.out.waitFor(t, name+" exited", c.ended)
 	}
 	c.out.waitForTimes(t, "kube-controller-manager    ready", 2, c.ended)
 	// The cluster is whole again when it runs a new Pod.

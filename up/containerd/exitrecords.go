@@ -21,50 +21,50 @@ import (
 	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// ExitRecords keeps how containers ended where containerd would forget it. A containerd that starts takes a container that
-// ended while it was away for the rest of a failed start, deletes it in its shim and tells exit code 255, "Unknown";
-// and one that dies between deleting an ended container and writing down its end loses it, too. The shims know, so they
-// are asked before containerd starts ([Exits.Recover]) and until it has looked at all ([Exits.FinishRecovery]); while it runs, its
-// own events tell ([Exits.Watch]). What is known lies in files, because whoever learned it may be killed next.
-// It is safe for concurrent use.
+// ExitRecords records the exit codes of containers that containerd would lose. A containerd that starts treats a
+// container that exited while it was down as the rest of a failed start, deletes it in its shim and reports exit code
+// 255, "Unknown"; a containerd that dies between deleting an exited container and saving its exit code loses it, too. The
+// shims know the exit codes, so [ExitRecords.Recover] reads them before containerd starts, until
+// [ExitRecords.FinishRecovery]; while containerd runs, [ExitRecords.Watch] reads its events. The records are files,
+// because this process may be killed at any time. It is safe for concurrent use.
 type ExitRecords struct {
 	config Config
 	logger *slog.Logger
 
 	mu        sync.Mutex // guards below
 	recovered chan struct{}
-	shims     *shimWatch // of the shims, between Begin and Settle
+	shims     *shimWatch // nil unless between Recover and FinishRecovery
 }
 
-// exitRecord is what a record holds.
+// exitRecord is the content of a record's file.
 type exitRecord struct {
 	Code int32 `json:"code"`
 	// Finished is in nanoseconds since 1970, by the shim's clock.
 	Finished int64 `json:"finished"`
 }
 
-// NewExitRecords makes the store of one cluster's containerd; of config, Root and RunDir are needed. logger may be nil.
+// NewExitRecords returns the records of one cluster's containerd. It uses Root and RunDir of config. logger may be nil.
 func NewExitRecords(config Config, logger *slog.Logger) *ExitRecords {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	settled := make(chan struct{})
-	close(settled)
-	return &ExitRecords{config: config, logger: logger, recovered: settled}
+	recovered := make(chan struct{})
+	close(recovered)
+	return &ExitRecords{config: config, logger: logger, recovered: recovered}
 }
 
 func (e *ExitRecords) dir() string { return filepath.Join(e.config.RunDir, "exits") }
 
-// Exit tells how a container ended, if that is known. It waits while the shims are still being asked.
+// Exit returns how a container exited, if that is recorded. It waits during a recovery.
 func (e *ExitRecords) Exit(ctx context.Context, id string) (code int32, finished time.Time, ok bool) {
 	if code, finished, ok = e.read(id); ok {
 		return code, finished, true
 	}
 	e.mu.Lock()
-	settled := e.recovered
+	recovered := e.recovered
 	e.mu.Unlock()
 	select {
-	case <-settled:
+	case <-recovered:
 		return e.read(id)
 	case <-ctx.Done():
 		return 0, time.Time{}, false
@@ -79,15 +79,15 @@ func (e *ExitRecords) read(id string) (code int32, finished time.Time, ok bool) 
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.logger.Warn("reading how a container ended failed", "container", id, "error", err)
+			e.logger.Warn("failed to read container exit record", "container", id, "error", err)
 		}
 		return 0, time.Time{}, false
 	}
 	return known.Code, time.Unix(0, known.Finished), true
 }
 
-// record keeps how a container ended. It does so once: of a shim that dies after its container, containerd tells another
-// end, which it has made up.
+// record records how a container exited. The first record stays: if a shim dies after its container, containerd reports
+// another exit, which is made up.
 func (e *ExitRecords) record(id string, code uint32, finished time.Time) {
 	if _, _, known := e.read(id); known {
 		return
@@ -97,15 +97,15 @@ func (e *ExitRecords) record(id string, code uint32, finished time.Time) {
 		err = atomicfile.WriteVolatile(filepath.Join(e.dir(), filepath.Base(id)), data, 0o600)
 	}
 	if err != nil {
-		e.logger.Warn("keeping how a container ended failed", "container", id, "error", err)
+		e.logger.Warn("failed to write container exit record", "container", id, "error", err)
 	}
 }
 
-// Recover asks the shims how their containers fare, before containerd starts. An error says why nothing can be kept; a
-// shim that does not answer is logged, and its containers' ends are then what containerd makes of them.
+// Recover reads the containers' states from their shims before containerd starts. It returns an error if records cannot
+// be written. It logs shims that do not respond; for their containers containerd's exit codes apply.
 func (e *ExitRecords) Recover(ctx context.Context) error {
 	if err := os.MkdirAll(e.dir(), 0o700); err != nil {
-		return fmt.Errorf("keep how containers end: %w", err)
+		return fmt.Errorf("create the directory of container exit records: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,13 +115,13 @@ func (e *ExitRecords) Recover(ctx context.Context) error {
 		e.recovered = make(chan struct{})
 	}
 	if err := e.prune(); err != nil {
-		e.logger.Warn("forgetting ends of containers that are gone failed", "error", err)
+		e.logger.Warn("failed to remove exit records of removed containers", "error", err)
 	}
 	e.shims = watchShims(ctx, e.config, e.record, e.logger)
 	return nil
 }
 
-// FinishRecovery ends what Begin began, once containerd is ready: it has looked at every container, and follows them itself.
+// FinishRecovery ends the recovery once containerd is ready: it has loaded every container and reports their exits.
 func (e *ExitRecords) FinishRecovery(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,14 +148,14 @@ func (e *ExitRecords) prune() error {
 	return errors.Join(errs...)
 }
 
-// hasContainer says whether containerd's CRI keeps a container of that id; a sandbox is none.
+// hasContainer reports whether containerd's CRI has a container of that id. A sandbox is not a container.
 func (c Config) hasContainer(id string) bool {
 	_, err := os.Stat(filepath.Join(c.Root, "io.containerd.grpc.v1.cri", "containers", id))
 	return err == nil
 }
 
-// Watch keeps the ends of containers that containerd tells of, until ctx ends or containerd does. It waits for a
-// containerd that is still starting.
+// Watch records the exits that containerd reports, until ctx is done or containerd exits. It waits for a containerd that
+// is still starting.
 func (e *ExitRecords) Watch(ctx context.Context) error {
 	conn, err := dial(e.config.Socket())
 	if err != nil {
@@ -178,19 +178,19 @@ func (e *ExitRecords) Watch(ctx context.Context) error {
 			return fmt.Errorf("follow the events of containerd at %q: %w", e.config.Socket(), err)
 		}
 		if err := e.onEvent(event); err != nil {
-			e.logger.Warn("an event of containerd is not understood", "topic", event.Topic, "error", err)
+			e.logger.Warn("failed to process an event of containerd", "topic", event.Topic, "error", err)
 		}
 	}
 }
 
-// onEvent keeps what one event tells.
+// onEvent records the exit that an event reports.
 func (e *ExitRecords) onEvent(event *containerdtypes.Envelope) error {
 	if event.Topic == "/tasks/exit" {
 		var ended eventsapi.TaskExit
 		if err := proto.Unmarshal(event.GetEvent().GetValue(), &ended); err != nil {
 			return err
 		}
-		if ended.ID == ended.ContainerID { // else it is a command that was run in it
+		if ended.ID == ended.ContainerID { // else the process is that of an exec
 			e.record(ended.ContainerID, ended.ExitStatus, ended.ExitedAt.AsTime())
 		}
 		return nil

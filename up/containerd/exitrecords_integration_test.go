@@ -119,7 +119,7 @@ func (n *fixture) waitForWatch(t testing.TB, exits *containerd.ExitRecords) {
 	require.Eventually(t, func() bool {
 		tell("/tasks/exit", &eventsapi.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.Now()})
 		return known()
-	}, waitTimeout, 5*time.Millisecond, "nobody follows containerd's events")
+	}, waitTimeout, 5*time.Millisecond, "containerd's events are not watched")
 	require.Eventually(t, func() bool {
 		tell("/containers/delete", &eventsapi.ContainerDelete{ID: id})
 		return !known()

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what a machine has, and containerd must be told. It does not change while the machine is up.
+// Machine describes the features of a machine that containerd's config depends on. It does not change while the machine
+// is up.
 type Machine struct {
 	// CgroupV2 is whether /sys/fs/cgroup is the unified hierarchy; else it is v1, or v1 beside v2 ("hybrid").
 	CgroupV2 bool
@@ -27,8 +28,8 @@ type Machine struct {
 	Firewall string
 }
 
-// Detect looks at the machine. root is the directory in which containerd's snapshots will lie; it is made if need
-// be, and an overlay is mounted in it for a moment, because file systems differ in what they allow.
+// Detect detects the features of this machine. root is the directory of containerd's snapshots. Detect creates it if it
+// is missing, and mounts an overlay in it for a moment, because not all file systems support overlays.
 func Detect(root string) (Machine, error) {
 	machine := Machine{
 		CgroupV2: exists("/sys/fs/cgroup/cgroup.controllers"),
@@ -48,7 +49,7 @@ func Detect(root string) (Machine, error) {
 	return machine, err
 }
 
-// Warnings says in plain words what the machine lacks; nothing, if it has all.
+// Warnings describes the features that the machine lacks.
 func (m Machine) Warnings() []string {
 	var warnings []string
 	if m.RestrictOOMScoreAdj {
@@ -95,7 +96,7 @@ func detectFirewall(lookPath func(string) (string, error)) (string, error) {
 	if _, err := lookPath("nft"); err == nil {
 		return "nftables", nil
 	}
-	return "", errors.New("the pod network needs iptables or nft, and neither is there: apt-get install iptables")
+	return "", errors.New("the pod network needs iptables or nft, and neither was found: apt-get install iptables")
 }
 
 // detectSnapshotter mounts an overlay below root the way a container's root is one.

@@ -15,18 +15,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// netnsName is how containerd names the network namespaces that it makes.
+// netnsName matches the names of the network namespaces that containerd creates.
 var netnsName = regexp.MustCompile(`cni-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// NetworkNamespaces lists the network namespaces that containerd has made, as paths.
+// NetworkNamespaces returns the paths of the network namespaces that containerd has created.
 func (c Config) NetworkNamespaces() []string {
 	paths, _ := filepath.Glob(filepath.Join(c.State(), "io.containerd.grpc.v1.cri", "netns", "cni-*")) // the pattern is right
 	return paths
 }
 
-// ReleaseNetworkNamespaces removes those of the given network namespaces that no sandbox has, and returns how many. They
-// must have been listed before this containerd was started: one that died between making a namespace and noting for
-// whom leaves it, and what its successor makes has a sandbox at every moment that it could be asked for, but not here.
+// ReleaseNetworkNamespaces removes those of the given network namespaces that no sandbox uses, and returns their number.
+// They must have been listed before this containerd was started: a containerd that died between creating a namespace and
+// saving its sandbox leaves the namespace behind, while a new namespace may not be visible as its sandbox's yet.
 func (c Config) ReleaseNetworkNamespaces(ctx context.Context, before []string) (released int, err error) {
 	if len(before) == 0 {
 		return 0, nil
@@ -63,8 +63,8 @@ func (c Config) ReleaseNetworkNamespaces(ctx context.Context, before []string) (
 	return released, errors.Join(errs...)
 }
 
-// namespacesInUse are the names of the network namespaces that sandboxes have. sure is false if a sandbox does not tell
-// which is its own: then none may be taken for unused.
+// namespacesInUse returns the names of the network namespaces that sandboxes use. complete is false if a sandbox does not
+// report its own: then none may be considered unused.
 func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient) (used map[string]bool, complete bool, err error) {
 	boxes, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -77,12 +77,12 @@ func namespacesInUse(ctx context.Context, client runtimeapi.RuntimeServiceClient
 			continue
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("ask for sandbox %s: %w", box.Id, err)
+			return nil, false, fmt.Errorf("read sandbox %s: %w", box.Id, err)
 		}
 		for _, name := range netnsName.FindAllString(answer.Info["info"], -1) {
 			used[name] = true
 		}
-		// It is empty if the sandbox has none: that of the host is its own, or its start did not come so far.
+		// It is empty if the sandbox uses the host's, or has not created one yet.
 		complete = complete && strings.Contains(answer.Info["info"], `"NetNSPath":`)
 	}
 	return used, complete, nil

@@ -19,30 +19,30 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// OrphanCleanupPeriod is how often [Config.RunOrphanCleanup] looks by default.
+// OrphanCleanupPeriod is the default period of [Config.RunOrphanCleanup].
 const OrphanCleanupPeriod = 2 * time.Minute
 
-// RunOrphanCleanup ends what calls that were cut off in the middle of a Pod's start have left, at once and each period until
-// ctx ends. It can come at any time, and nothing tells of it.
+// RunOrphanCleanup removes what interrupted calls of a Pod's start have left behind, immediately and after each period
+// until ctx is done. Orphans can appear at any time, and no event reports them.
 func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, period time.Duration, logger *slog.Logger) {
 	ticker := clock.NewTicker(period)
 	defer ticker.Stop()
 	for {
-		for _, lookPath := range []struct {
-			what string
-			end  func(context.Context) ([]string, error)
+		for _, orphans := range []struct {
+			kind   string
+			remove func(context.Context) ([]string, error)
 		}{
-			{"shims that containerd does not know", c.KillOrphanShims},
-			{"containers that containerd does not know", c.DeleteOrphanContainers},
-			{"tasks of containers that containerd counts as ended", c.DeleteOrphanTasks},
-			{"sandboxes that containerd does not know", c.DeleteOrphanSandboxes},
+			{"shim", c.KillOrphanShims},
+			{"container", c.DeleteOrphanContainers},
+			{"task", c.DeleteOrphanTasks},
+			{"sandbox", c.DeleteOrphanSandboxes},
 		} {
-			ended, err := lookPath.end(ctx)
-			if len(ended) > 0 {
-				logger.Info("ended "+lookPath.what+": calls that started them were cut off", "ids", ended)
+			removed, err := orphans.remove(ctx)
+			if len(removed) > 0 {
+				logger.Info("removed orphans of interrupted calls", "kind", orphans.kind, "ids", removed)
 			}
 			if err != nil && ctx.Err() == nil {
-				logger.Warn("ending "+lookPath.what+" failed", "error", err)
+				logger.Warn("failed to remove orphans", "kind", orphans.kind, "error", err)
 			}
 		}
 		select {
@@ -53,10 +53,10 @@ func (c Config) RunOrphanCleanup(ctx context.Context, clock clock.WithTicker, pe
 	}
 }
 
-// KillOrphanShims ends the shims of this containerd that it cannot know, and returns their ids. containerd makes a task's
-// bundle before it starts the shim, finds shims by their bundles when it starts itself, and removes the bundle last of
-// all: a shim without one is nobody's, however young it is. One that still holds containers of its Pod, which have
-// bundles of their own, is left.
+// KillOrphanShims kills the shims of this containerd that have no bundle, and returns their ids. containerd creates a
+// task's bundle before it starts the shim, finds shims by their bundles when it starts itself, and removes the bundle
+// last: a shim without one is always an orphan. A shim that still has containers of its Pod, with bundles of their own,
+// stays.
 func (c Config) KillOrphanShims(ctx context.Context) (ended []string, err error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -81,7 +81,7 @@ func (c Config) KillOrphanShims(ctx context.Context) (ended []string, err error)
 	return ended, errors.Join(errs...)
 }
 
-// shimID is the id for which a process is a shim of this containerd, empty if it is none.
+// shimID returns the id of a process that is a shim of this containerd, empty for any other process.
 func (c Config) shimID(pid int) string {
 	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -95,7 +95,7 @@ func (c Config) shimID(pid int) string {
 	for i := range argv[:len(argv)-1] {
 		flags[argv[i]] = argv[i+1]
 	}
-	// The short-lived calls `containerd-shim … start` and `… delete` are told whom to publish by; the shim itself is not.
+	// The short-lived calls `containerd-shim … start` and `… delete` have -publish-binary; the shim itself does not.
 	if _, call := flags["-publish-binary"]; call || flags["-address"] != c.Socket() || flags["-namespace"] != criNamespace {
 		return ""
 	}
@@ -107,7 +107,7 @@ func (c Config) isOrphanShim(id string) bool {
 	if c.mayHaveBundle(id) {
 		return false
 	}
-	// A hidden bundle is one whose removal has begun, see RemoveDeadBundles: its container is gone.
+	// A hidden bundle is being removed, see RemoveDeadBundles: its container is gone.
 	specs, _ := filepath.Glob(filepath.Join(c.bundles(), "[^.]*", "config.json")) // the pattern is right
 	for _, path := range specs {
 		data, err := os.ReadFile(path)
@@ -122,13 +122,13 @@ func (c Config) isOrphanShim(id string) bool {
 	return true
 }
 
-// mayHaveBundle reports whether containerd has a bundle of that id, also where that cannot be seen.
+// mayHaveBundle reports whether containerd has a bundle of that id. It returns true if that cannot be determined.
 func (c Config) mayHaveBundle(id string) bool {
 	_, err := os.Stat(filepath.Join(c.bundles(), id))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// killShim kills a shim, and takes away what it may have made: a container that was not let run, and its socket.
+// killShim kills a shim, and removes its socket and the container that it may have created.
 func (c Config) killShim(ctx context.Context, pid int, id string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -138,7 +138,7 @@ func (c Config) killShim(ctx context.Context, pid int, id string) error {
 		return fmt.Errorf("open stray shim, process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	// The number may have gone to another process since it was looked at; from here on it cannot.
+	// The PID may have been reused before it was opened; from here on it cannot be.
 	if c.shimID(pid) != id {
 		return nil
 	}
@@ -163,9 +163,9 @@ func (c Config) killShim(ctx context.Context, pid int, id string) error {
 	return errors.Join(errs...)
 }
 
-// DeleteOrphanContainers deletes what runc still holds of containers that no bundle leads to, and returns their ids. A
-// container's bundle is there before runc is called and goes after runc has deleted the container, so what is left
-// without one belongs to a call that was cut off together with its shim.
+// DeleteOrphanContainers deletes runc's containers that have no bundle, and returns their ids. A container's bundle is
+// created before runc is called and removed after runc has deleted the container, so a container without one is left
+// from a call that was interrupted together with its shim.
 func (c Config) DeleteOrphanContainers(ctx context.Context) (deleted []string, err error) {
 	states, _ := filepath.Glob(filepath.Join(c.runcRoot(), "*")) // the pattern is right
 	var errs []error
@@ -186,11 +186,11 @@ func (c Config) DeleteOrphanContainers(ctx context.Context) (deleted []string, e
 // runcRoot is the directory in which runc keeps the state of each container, by its id.
 func (c Config) runcRoot() string { return filepath.Join(c.RunDir, "runc", criNamespace) }
 
-// deleteContainer has runc end and forget a container, however far its making came.
+// deleteContainer kills and deletes a container with runc, also one that was not created completely.
 func (c Config) deleteContainer(ctx context.Context, id string) error {
 	runc := exec.CommandContext(ctx, filepath.Join(c.BinDir, "runc"), "--root", c.runcRoot(), "delete", "--force", id)
 	if out, err := runc.CombinedOutput(); err != nil {
-		return fmt.Errorf("delete container %s, which containerd does not know: %w: %s", id, err, out)
+		return fmt.Errorf("delete orphaned container %s: %w: %s", id, err, out)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (c Config) socketsOf(pid int) ([]string, error) {
 	return found, nil
 }
 
-// shimSockets are the sockets in the shims' directory that somebody has bound, with their inodes.
+// shimSockets returns the sockets in the shims' directory that a process has bound, with their inodes.
 func (c Config) shimSockets() (map[string]string, error) {
 	table, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
@@ -234,8 +234,8 @@ func (c Config) shimSockets() (map[string]string, error) {
 	return sockets, nil
 }
 
-// RemoveDeadSockets removes the sockets of shims that have ended without doing so. It is for the time before containerd
-// starts, when nobody makes new ones.
+// RemoveDeadSockets removes the sockets of shims that have exited without removing them. Call it before containerd
+// starts.
 func (c Config) RemoveDeadSockets() error {
 	paths, _ := filepath.Glob(filepath.Join(c.shimDir(), "*")) // the pattern is right
 	bound, err := c.shimSockets()
@@ -254,15 +254,15 @@ func (c Config) RemoveDeadSockets() error {
 	return errors.Join(errs...)
 }
 
-// RemoveDeadBundles removes the bundles that a containerd was removing when it died: it hides one, by a dot before its
-// name, before it deletes it, and looks at hidden ones never again. It is for the time before containerd starts.
+// RemoveDeadBundles removes the bundles that a containerd was removing when it died: it renames a bundle to start with a
+// dot before it deletes it, and ignores such bundles later. Call it before containerd starts.
 func (c Config) RemoveDeadBundles() error {
 	paths, _ := filepath.Glob(filepath.Join(c.bundles(), ".*")) // the pattern is right
 	var errs []error
 	for _, path := range paths {
 		mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
 		if err == nil && len(mounts) > 0 {
-			err = fmt.Errorf("%s is still mounted", mounts[0].Mountpoint) // what is behind a mount is not ours to delete
+			err = fmt.Errorf("%s is still mounted", mounts[0].Mountpoint) // never delete data behind a mount
 		}
 		if err == nil {
 			err = os.RemoveAll(path)

@@ -12,13 +12,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// DeleteOrphanTasks ends and deletes the tasks of containers that containerd's CRI counts as ended, and returns the
-// containers' ids. A start whose caller goes away just when the task has been made fails, and leaves the task
+// DeleteOrphanTasks kills and deletes the tasks of containers that have exited according to containerd's CRI, and returns
+// the containers' ids. A start whose caller disconnects just after the task was created fails, and leaves the task
 // (local.Create in plugins/services/tasks: "failed to get task pid"). From then on CRI refuses to remove the container
-// because it has a task, and neither stops nor deletes that task because the container has ended.
+// because it has a task, and neither stops nor deletes that task because the container has exited.
 //
-// Such a task is nobody's: CRI deletes a container's task before it counts the container as ended, and never starts one
-// that has ended. A container whose task still does its work is running or unknown to CRI, and is left.
+// Such a task is always an orphan: CRI deletes a container's task before it marks the container as exited, and never
+// starts an exited container. A container whose task is in use is running or unknown according to CRI, and stays.
 func (c Config) DeleteOrphanTasks(ctx context.Context) (deleted []string, err error) {
 	conn, client, err := c.client()
 	if err != nil {
@@ -35,14 +35,14 @@ func (c Config) DeleteOrphanTasks(ctx context.Context) (deleted []string, err er
 	var errs []error
 	for _, one := range ended.Containers {
 		if !c.mayHaveBundle(one.Id) {
-			continue // nor a task, then
+			continue // without a bundle there is no task
 		}
 		container, err := client.LoadContainer(ctx, one.Id)
 		if err == nil {
 			err = deleteTask(ctx, container)
 		}
 		if errdefs.IsNotFound(err) {
-			continue // it goes right now
+			continue // it has just been removed
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("delete the task of container %s, which has ended: %w", one.Id, err))
@@ -53,11 +53,12 @@ func (c Config) DeleteOrphanTasks(ctx context.Context) (deleted []string, err er
 	return deleted, errors.Join(errs...)
 }
 
-// DeleteOrphanSandboxes ends and deletes what a sandbox leaves whose start was cut off as that of [Config.DeleteOrphanTasks]
-// was, and returns the sandboxes' ids: CRI removes such a sandbox without its container, task and shim.
+// DeleteOrphanSandboxes kills and deletes the containers, tasks and shims of sandboxes whose start was interrupted as
+// described at [Config.DeleteOrphanTasks], and returns the sandboxes' ids: CRI removes such a sandbox without them.
 //
-// A sandbox that lives, starts or is being removed is left: containerd notes it before it makes its container, and
-// forgets it after it has deleted the container. One that has outlived its notes, by a restart say, CRI lists.
+// A sandbox that runs, starts or is being removed stays: containerd stores it before it creates its container, and
+// removes it from the store after it has deleted the container. CRI lists the sandboxes that are not in the store, as
+// after a restart.
 func (c Config) DeleteOrphanSandboxes(ctx context.Context) (deleted []string, err error) {
 	conn, client, err := c.client()
 	if err != nil {
@@ -81,14 +82,14 @@ func (c Config) DeleteOrphanSandboxes(ctx context.Context) (deleted []string, er
 				deleted = append(deleted, container.ID())
 			}
 		}
-		if err != nil && !errdefs.IsNotFound(err) { // what is not found goes right now
+		if err != nil && !errdefs.IsNotFound(err) { // not found: it has just been removed
 			errs = append(errs, fmt.Errorf("delete what is left of sandbox %s: %w", container.ID(), err))
 		}
 	}
 	return deleted, errors.Join(errs...)
 }
 
-// isOrphanSandbox says that neither containerd's notes nor CRI know a sandbox, of which there is a container.
+// isOrphanSandbox reports whether a sandbox, which has a container, is neither in containerd's store nor listed by CRI.
 func isOrphanSandbox(ctx context.Context, client *containerd.Client, cri runtimeapi.RuntimeServiceClient, id string) (bool, error) {
 	if _, err := client.SandboxStore().Get(ctx, id); !errdefs.IsNotFound(err) {
 		return false, err
@@ -97,7 +98,7 @@ func isOrphanSandbox(ctx context.Context, client *containerd.Client, cri runtime
 	return err == nil && len(known.Items) == 0, err
 }
 
-// client connects to containerd's own API; the connection, which also serves CRI, is the caller's to close.
+// client connects to containerd's own API. The caller closes the connection, which also serves CRI.
 func (c Config) client() (*grpc.ClientConn, *containerd.Client, error) {
 	conn, err := dial(c.Socket())
 	if err != nil {

@@ -179,5 +179,5 @@ func TestProbeWithoutContainerd(t *testing.T) {
 	n := newFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last answer")
+	require.ErrorContains(t, n.WaitReady(ctx, clock.RealClock{}), "last error")
 }

@@ -17,15 +17,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ErrForeign is returned, wrapped, when the containerd that answers is not this cluster's.
+// ErrForeign is returned, wrapped, when the containerd on the socket is not this cluster's.
 var ErrForeign = errors.New("another containerd listens there")
 
-// retryPeriod is how soon a containerd that is starting is asked again. It opens its socket a few milliseconds
-// before its CRI service is ready, and tells nobody when that is.
+// retryPeriod is the period of readiness checks of a containerd that is starting. It opens its socket a few milliseconds
+// before its CRI service is ready, and sends no event then.
 const retryPeriod = 10 * time.Millisecond
 
-// Probe asks containerd, once, whether it is ready to run Pods: its CRI answers, runtime and network are ready.
-// The error says what is not.
+// Probe checks once whether containerd is ready to run Pods: its CRI responds, runtime and network are ready. The error
+// says what is not ready.
 func Probe(ctx context.Context, socket string) error {
 	conn, err := dial(socket)
 	if err != nil {
@@ -38,8 +38,8 @@ func Probe(ctx context.Context, socket string) error {
 	return nil
 }
 
-// WaitReady waits until [Probe] succeeds, or ctx ends; the error then says what was missing at last. A containerd
-// with another root than c's ends the wait at once with [ErrForeign].
+// WaitReady waits until [Probe] succeeds or ctx is done; the error then includes the last error of Probe. It fails
+// immediately with [ErrForeign] if the containerd has another root than c.
 func (c Config) WaitReady(ctx context.Context, clock clock.Clock) error {
 	conn, err := dial(c.Socket())
 	if err != nil {
@@ -56,15 +56,15 @@ func (c Config) WaitReady(ctx context.Context, clock clock.Clock) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for containerd at %q: %w (last answer: %w)", c.Socket(), context.Cause(ctx), err)
+			return fmt.Errorf("wait for containerd at %q: %w (last error: %w)", c.Socket(), context.Cause(ctx), err)
 		case <-timer.C():
 			timer.Reset(retryPeriod)
 		}
 	}
 }
 
-// CheckFree makes sure, before a start, that no other containerd has the socket: nobody answers there, or it is
-// this cluster's own from an earlier run. The error is [ErrForeign] otherwise.
+// CheckFree checks before a start that no other containerd uses the socket: it returns [ErrForeign] unless nothing
+// listens there, or this cluster's own containerd of an earlier run does.
 func (c Config) CheckFree(ctx context.Context) error {
 	conn, err := dial(c.Socket())
 	if err != nil {
@@ -93,16 +93,16 @@ func dial(socket string) (*grpc.ClientConn, error) {
 
 func probe(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
 	if _, err := client.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
-		return fmt.Errorf("ask its CRI version: %w", err)
+		return fmt.Errorf("read its CRI version: %w", err)
 	}
 	answer, err := client.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return fmt.Errorf("ask its CRI status: %w", err)
+		return fmt.Errorf("read its CRI status: %w", err)
 	}
 	return checkConditions(answer.GetStatus().GetConditions())
 }
 
-// checkConditions reports every condition that has to be true and is not.
+// checkConditions returns an error with every required condition that is not true.
 func checkConditions(conditions []*runtimeapi.RuntimeCondition) error {
 	missing := map[string]string{
 		runtimeapi.RuntimeReady: "not reported",
@@ -127,17 +127,17 @@ func checkConditions(conditions []*runtimeapi.RuntimeCondition) error {
 	return errors.Join(errs...)
 }
 
-// checkOwner compares the root of the containerd that answers with the one that ours has.
+// checkOwner compares the root of the running containerd with c's.
 func (c Config) checkOwner(ctx context.Context, client runtimeapi.RuntimeServiceClient) error {
 	answer, err := client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return fmt.Errorf("ask containerd for its root: %w", err)
+		return fmt.Errorf("read containerd's root: %w", err)
 	}
 	var config struct {
 		Root string `json:"containerdRootDir"`
 	}
 	if err := json.Unmarshal([]byte(answer.GetInfo()["config"]), &config); err != nil {
-		return fmt.Errorf("%w: the program at %q does not tell its configuration as containerd does: %w",
+		return fmt.Errorf("%w: the program at %q does not report its configuration as containerd does: %w",
 			ErrForeign, c.Socket(), err)
 	}
 	if config.Root != c.Root {

@@ -125,7 +125,7 @@ func TestWaitReadySaysWhatWasMissing(t *testing.T) {
 	// A clock that stands still: only the end of ctx ends the wait. The first answer may itself be cut off.
 	err := c.WaitReady(ctx, clocktesting.NewFakeClock(time.Unix(0, 0)))
 	require.ErrorIs(t, err, why)
-	require.ErrorContains(t, err, "last answer")
+	require.ErrorContains(t, err, "last error")
 }
 
 func TestForeign(t *testing.T) {

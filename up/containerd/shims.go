@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// criNamespace is containerd's namespace for what its CRI makes.
+	// criNamespace is the containerd namespace of CRI.
 	criNamespace = "k8s.io"
-	// shimTimeout is how long a shim may take to answer; one that hangs must not hold up containerd's start.
+	// shimTimeout bounds one call to a shim; a shim that hangs must not delay containerd's start.
 	shimTimeout = 2 * time.Second
-	// maxConcurrentShims bounds how many shims are asked at the same time.
+	// maxConcurrentShims bounds the number of concurrent calls to shims.
 	maxConcurrentShims = 16
 )
 
@@ -34,7 +34,7 @@ func (c Config) bundles() string {
 	return filepath.Join(c.State(), "io.containerd.runtime.v2.task", criNamespace)
 }
 
-// shimWatch asks the shims how containers end while containerd is away.
+// shimWatch reads the exits of containers from their shims while containerd is down.
 type shimWatch struct {
 	record func(id string, code uint32, finished time.Time)
 	logger *slog.Logger
@@ -45,16 +45,16 @@ type shimWatch struct {
 	running sync.WaitGroup
 }
 
-// pendingExit is one container whose end its shim will tell.
+// pendingExit is a container whose shim will report its exit.
 type pendingExit struct {
 	// pid is that of its first process.
 	pid int
-	// done is closed when its end is kept, or cannot be known any more.
+	// done is closed when its exit is recorded, or cannot be known any more.
 	done chan struct{}
 }
 
-// waitRecorded waits for the container's end to be kept, if its process has ended. It asks the kernel, because the shim would
-// run a program to find out.
+// waitRecorded waits until the container's exit is recorded, if its process has exited. It checks the process itself,
+// because the shim would run a program for that.
 func (w *pendingExit) waitRecorded(ctx context.Context) error {
 	if unix.Kill(w.pid, 0) == nil {
 		return nil
@@ -65,12 +65,12 @@ func (w *pendingExit) waitRecorded(ctx context.Context) error {
 	case <-w.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the shim to tell how process %d ended: %w", w.pid, ctx.Err())
+		return fmt.Errorf("wait for the shim to report the exit of process %d: %w", w.pid, ctx.Err())
 	}
 }
 
-// watchShims asks each shim of config's containerd, and keeps waiting for the ends of containers that run, until
-// settle or end. It returns when all have answered once.
+// watchShims reads the state of each shim of config's containerd, and keeps waiting for the exits of running containers
+// until finish or stop. It returns when it has read all of them once.
 func watchShims(ctx context.Context, config Config, record func(string, uint32, time.Time), logger *slog.Logger) *shimWatch {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w := &shimWatch{record: record, logger: logger, cancel: cancel, pending: make(map[string]*pendingExit)}
@@ -80,11 +80,11 @@ func watchShims(ctx context.Context, config Config, record func(string, uint32, 
 	for _, path := range paths {
 		id := filepath.Base(filepath.Dir(path))
 		if !config.hasContainer(id) {
-			continue // a sandbox: nobody asks for its exit code
+			continue // a sandbox: its exit code is not used
 		}
 		asking.Go(func() error {
 			if err := w.watchContainer(ctx, lasting, id, path); err != nil {
-				logger.Warn("a shim does not tell how its container fares", "container", id, "error", err)
+				logger.Warn("shim did not report its container's state", "container", id, "error", err)
 			}
 			return nil
 		})
@@ -93,7 +93,7 @@ func watchShims(ctx context.Context, config Config, record func(string, uint32, 
 	return w
 }
 
-// watchContainer asks the shim of one container, and returns when its end is kept or it runs.
+// watchContainer reads one container's state from its shim, and returns when the container runs or its exit is recorded.
 func (w *shimWatch) watchContainer(ctx, lasting context.Context, id, bootstrap string) error {
 	client, err := dialShim(ctx, bootstrap)
 	if err != nil {
@@ -103,7 +103,7 @@ func (w *shimWatch) watchContainer(ctx, lasting context.Context, id, bootstrap s
 	bounded, cancel := context.WithTimeout(ctx, shimTimeout)
 	defer cancel()
 	task, err := shim.Connect(bounded, &taskapi.ConnectRequest{ID: id})
-	if err != nil || task.TaskPid == 0 { // 0: the shim holds no such container
+	if err != nil || task.TaskPid == 0 { // 0: the shim has no such container
 		return errors.Join(err, client.Close())
 	}
 	one := &pendingExit{pid: int(task.TaskPid), done: make(chan struct{})}
@@ -120,7 +120,7 @@ func (w *shimWatch) watchContainer(ctx, lasting context.Context, id, bootstrap s
 	return one.waitRecorded(ctx)
 }
 
-// finish waits for the ends that containerd has taken from their shims meanwhile, and ends the watch.
+// finish waits for the exits of containers that containerd has meanwhile deleted in their shims, and stops the watch.
 func (w *shimWatch) finish(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *shimWatch) finish(ctx context.Context) {
 	for id, one := range w.pending {
 		asking.Go(func() error {
 			if err := one.waitRecorded(ctx); err != nil {
-				w.logger.Warn("how a container ended is lost", "container", id, "error", err)
+				w.logger.Warn("lost the exit code of a container", "container", id, "error", err)
 			}
 			return nil
 		})
@@ -137,7 +137,7 @@ func (w *shimWatch) finish(ctx context.Context) {
 	w.stop()
 }
 
-// stop ends the watch at once.
+// stop stops the watch.
 func (w *shimWatch) stop() {
 	w.cancel()
 	w.running.Wait()
@@ -158,7 +158,7 @@ func dialShim(ctx context.Context, bootstrap string) (*ttrpc.Client, error) {
 	}
 	path, ok := strings.CutPrefix(shim.Address, "unix://")
 	if !ok || shim.Protocol != "ttrpc" || shim.Version != 3 {
-		return nil, fmt.Errorf("find a shim: %s speaks of version %d, %q at %q: want version 3 of ttrpc on a unix socket",
+		return nil, fmt.Errorf("find a shim: %s has version %d, protocol %q, address %q: want version 3, ttrpc, a unix socket",
 			bootstrap, shim.Version, shim.Protocol, shim.Address)
 	}
 	dialer := net.Dialer{Timeout: shimTimeout}

@@ -9,17 +9,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Deps are what a controller works with. Each may be left out.
+// Deps are the dependencies of a controller. All are optional.
 type Deps struct {
-	// Logger gets failures at error level and each run at debug level. The default discards.
+	// Logger logs failures at error level. The default discards.
 	Logger *slog.Logger
 	// Clock is the source of time. The default is the real clock.
 	Clock clock.WithTicker
-	// Registerer takes the controller's metrics while it runs. The default keeps no metrics.
+	// Registerer registers the controller's metrics while it runs. By default there are no metrics.
 	Registerer prometheus.Registerer
 }
 
-// Config is how a controller works.
+// Config is the configuration of a controller.
 type Config struct {
 	// Name identifies the controller in logs, metrics and errors. It is required.
 	Name string
@@ -37,10 +37,10 @@ type Config struct {
 	StuckAfter time.Duration
 }
 
-// complete fills in the defaults and checks what was given.
+// complete sets the defaults and validates the configuration.
 func (c Config) complete() (Config, error) {
 	if c.Name == "" {
-		return c, fmt.Errorf("configure controller: field Name is empty")
+		return c, fmt.Errorf("controller: Config.Name is required")
 	}
 	for _, field := range []struct {
 		name  string
@@ -53,18 +53,18 @@ func (c Config) complete() (Config, error) {
 		{"Timeout", &c.Timeout, 0},
 	} {
 		if *field.value < 0 {
-			return c, fmt.Errorf("configure controller %q: field %s is negative: %s", c.Name, field.name, *field.value)
+			return c, fmt.Errorf("controller %q: Config.%s is negative: %s", c.Name, field.name, *field.value)
 		}
 		if *field.value == 0 {
 			*field.value = field.or
 		}
 	}
 	if c.BackoffMax < c.BackoffMin {
-		return c, fmt.Errorf("configure controller %q: field BackoffMax (%s) is below BackoffMin (%s)",
+		return c, fmt.Errorf("controller %q: Config.BackoffMax (%s) is less than BackoffMin (%s)",
 			c.Name, c.BackoffMax, c.BackoffMin)
 	}
 	if c.Workers < 0 {
-		return c, fmt.Errorf("configure controller %q: field Workers is negative: %d", c.Name, c.Workers)
+		return c, fmt.Errorf("controller %q: Config.Workers is negative: %d", c.Name, c.Workers)
 	}
 	c.Workers = max(c.Workers, 1)
 	return c, nil

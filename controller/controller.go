@@ -17,8 +17,8 @@ import (
 // Controller runs a Reconciler of named objects.
 type Controller = TypedController[reconcile.Request]
 
-// TypedController runs a TypedReconciler. Its methods are safe for concurrent use, except that Watch must not be called at
-// the same time as Start.
+// TypedController runs a TypedReconciler. Its methods are safe for concurrent use, except that Watch must be called before
+// Start.
 type TypedController[R comparable] struct {
 	reconciler reconcile.TypedReconciler[R]
 	logger     *slog.Logger
@@ -31,19 +31,19 @@ type TypedController[R comparable] struct {
 	ready      atomic.Bool
 }
 
-// New makes a controller of named objects that is yet to be given its sources, by Watch, and started.
+// New returns a controller of named objects. Watch adds its sources, Start runs it.
 func New(reconciler reconcile.Reconciler, deps Deps, config Config) (*Controller, error) {
 	return NewTyped[reconcile.Request](reconciler, deps, config)
 }
 
-// NewTyped makes a controller for any type of request.
+// NewTyped returns a controller for any comparable type of request.
 func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, config Config) (*TypedController[R], error) {
 	config, err := config.complete()
 	if err != nil {
 		return nil, err
 	}
 	if reconciler == nil {
-		return nil, fmt.Errorf("make controller %q: no reconciler given", config.Name)
+		return nil, fmt.Errorf("controller %q: a reconciler is required", config.Name)
 	}
 	deps = deps.complete()
 	c := &TypedController[R]{
@@ -55,29 +55,29 @@ func NewTyped[R comparable](reconciler reconcile.TypedReconciler[R], deps Deps, 
 	return c, nil
 }
 
-// Watch lets source feed the controller from Start on. It must be called before Start.
+// Watch adds a source of keys, which runs from Start on. It must be called before Start.
 func (c *TypedController[R]) Watch(source Source[R]) {
 	c.sources = append(c.sources, &sourceRunner[R]{source: source, queue: c.queue, synced: make(chan struct{})})
 }
 
-// Enqueue has the keys reconciled as soon as a worker is free, as after a live event. It is the way in for events
-// that no Source brings, such as those of a webhook. Keys may be given before Start.
+// Enqueue reconciles the keys as soon as a worker is free, as after a live event. It is for events that no Source has,
+// such as those of a webhook. It may be called before Start.
 func (c *TypedController[R]) Enqueue(keys ...R) {
 	for _, key := range keys {
 		c.queue.add(key, priorityLive)
 	}
 }
 
-// EnqueueAfter has the key reconciled after d. Of several such requests for one key that wait, the earliest counts.
-// A run before that time does not take its place, as it does for Result.RequeueAfter.
+// EnqueueAfter reconciles the key after d. Of several pending requests for one key, the earliest counts. A run before that
+// time does not replace it, as it does for Result.RequeueAfter.
 func (c *TypedController[R]) EnqueueAfter(key R, d time.Duration) { c.queue.addAfter(key, d) }
 
-// Start runs the sources, waits until each has delivered what exists, then runs the workers until ctx ends or a
-// source fails. Runs that are under way are waited for; keys that wait are dropped, since a new start lists anew.
-// It returns nil if ctx ended, and every goroutine that it began has ended. A controller can be started once.
+// Start runs the sources, waits until each has delivered what exists, then runs the workers until ctx ends or a source
+// fails. It waits for active runs and drops the waiting keys, since a new start lists all objects again. It returns nil
+// if ctx ended, after every goroutine that it started has ended. A controller can be started once.
 func (c *TypedController[R]) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
-		return fmt.Errorf("start controller %q: it was started before; make a new one", c.config.Name)
+		return fmt.Errorf("start controller %q: it was started before; create a new one", c.config.Name)
 	}
 	if c.deps.Registerer != nil {
 		if err := c.deps.Registerer.Register(c.metrics); err != nil {
@@ -100,7 +100,7 @@ func (c *TypedController[R]) Start(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		if c.waitSynced(groupCtx) {
-			c.logger.Debug("sources synced, starting workers", "workers", c.config.Workers)
+			c.logger.Debug("sources synced; starting workers", "workers", c.config.Workers)
 			c.ready.Store(true)
 			for range c.config.Workers {
 				group.Go(func() error {
@@ -145,7 +145,7 @@ func (c *TypedController[R]) Ready() error {
 	return fmt.Errorf("controller %q is not ready: it is not running", c.config.Name)
 }
 
-// Healthy returns an error while a single run has taken longer than Config.StuckAfter.
+// Healthy returns an error while a single run takes longer than Config.StuckAfter.
 func (c *TypedController[R]) Healthy() error {
 	if longest := c.queue.stats().longest; longest > c.config.StuckAfter {
 		return fmt.Errorf("controller %q is unhealthy: a run has taken %s", c.config.Name, longest.Round(time.Second))
@@ -167,21 +167,21 @@ func (c *TypedController[R]) runWorker(ctx context.Context) {
 	}
 }
 
-// classify says what becomes of a key, as the documentation of package reconcile has it, and the label of its metric.
+// classify returns what the queue does with a key after a run, as package reconcile documents it, and the metric's label.
 func (c *TypedController[R]) classify(ctx context.Context, key R, result reconcile.Result, err error) (outcome, resultLabel) {
 	var panicked *PanicError
 	switch {
 	case errors.As(err, &panicked):
-		c.logger.Error("reconciler panicked, retrying", "key", key, "panic", panicked.Value, "stack", string(panicked.Stack))
+		c.logger.Error("reconciler panicked; retrying", "key", key, "panic", panicked.Value, "stack", string(panicked.Stack))
 		return outcome{rateLimited: true}, resultPanic
 	case reconcile.IsTerminal(err):
-		c.logger.Error("reconcile failed for good", "key", key, "err", err)
+		c.logger.Error("reconcile failed with a terminal error; not retrying", "key", key, "error", err)
 		return outcome{}, resultTerminal
 	case err != nil && ctx.Err() != nil:
-		c.logger.Debug("reconcile ended by shutdown", "key", key, "err", err)
+		c.logger.Debug("reconcile was interrupted by the shutdown", "key", key, "error", err)
 		return outcome{rateLimited: true}, resultError
 	case err != nil:
-		c.logger.Error("reconcile failed, retrying", "key", key, "err", err)
+		c.logger.Error("reconcile failed; retrying", "key", key, "error", err)
 		return outcome{rateLimited: true}, resultError
 	case result.RequeueAfter > 0:
 		return outcome{requeueAfter: result.RequeueAfter}, resultAfter
@@ -191,22 +191,22 @@ func (c *TypedController[R]) classify(ctx context.Context, key R, result reconci
 	return outcome{}, resultSuccess
 }
 
-// errTimeout tells the end of Config.Timeout from the end of the caller's context.
-var errTimeout = errors.New("the controller's time limit for one run is over")
+// errTimeout distinguishes the end of Config.Timeout from the end of the caller's context.
+var errTimeout = errors.New("the controller's timeout for one run has expired")
 
-// minReportedWait is the shortest wait that Waited tells of: a context with a value is an allocation a run.
+// minReportedWait is the shortest wait that QueueWait reports: a context with a value costs an allocation per run.
 const minReportedWait = time.Millisecond
 
 type queueWaitKey struct{}
 
-// QueueWait is how long the key of the run that ctx belongs to was ready before a worker took it, so that a Reconciler can
-// say so in its traces. It is 0 for less than a millisecond, and outside of a run.
+// QueueWait returns how long the key of the current run was ready before a worker took it, so that a Reconciler can record
+// it in its traces. It is 0 for less than a millisecond, and outside of a run.
 func QueueWait(ctx context.Context) time.Duration {
 	waited, _ := ctx.Value(queueWaitKey{}).(time.Duration)
 	return waited
 }
 
-// PanicError is the error in place of a panic of the Reconciler.
+// PanicError is the error that replaces a panic of the Reconciler.
 type PanicError struct {
 	// Value is what the Reconciler panicked with.
 	Value any
@@ -214,16 +214,16 @@ type PanicError struct {
 	Stack []byte
 }
 
-// Error tells the value; the stack is left to who logs the error.
+// Error returns the value as text, without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("reconciler panicked: %v", e.Value) }
 
-// Unwrap gives the value if it is an error.
+// Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// reconcileOne runs the Reconciler once, for a key that waited so long. A panic becomes an error.
+// reconcileOne runs the Reconciler once, for a key that waited that long. It returns a panic as an error.
 func (c *TypedController[R]) reconcileOne(ctx context.Context, key R, waited time.Duration) (result reconcile.Result, err error) {
 	defer func() {
 		if value := recover(); value != nil {

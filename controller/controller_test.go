@@ -24,7 +24,7 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// start runs a controller in a bubble until the test ends, or stop is called.
+// start runs a controller, with fake time, until the test ends or stop is called.
 func start[R comparable](t *testing.T, c *controller.TypedController[R]) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +39,7 @@ func start[R comparable](t *testing.T, c *controller.TypedController[R]) (stop f
 	return stop
 }
 
-// scriptedReconciler is a Reconciler that answers each key's calls in turn, the last answer for ever, and notes when it was called.
+// scriptedReconciler returns its results in turn, the last one again and again, and records when it was called.
 type scriptedReconciler struct {
 	answers []func(ctx context.Context) (reconcile.Result, error)
 	mu      sync.Mutex
@@ -161,8 +161,8 @@ func TestKeysRunSideBySideButNeverOneTwice(t *testing.T) {
 	})
 }
 
-// TestWaited: a run can tell how long its key waited for a worker.
-func TestWaited(t *testing.T) {
+// TestQueueWait: a run can read how long its key waited for a worker.
+func TestQueueWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waited := map[string]time.Duration{}
 		c, err := controller.New(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
@@ -177,6 +177,29 @@ func TestWaited(t *testing.T) {
 		stop()
 		require.Equal(t, map[string]time.Duration{"a": 0, "b": time.Second}, waited)
 		require.Zero(t, controller.QueueWait(t.Context()), "outside of a run")
+	})
+}
+
+// TestEnqueueAfter: the earliest of several requests counts, and a run before its time does not replace it.
+func TestEnqueueAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scriptedReconciler{answers: []func(context.Context) (reconcile.Result, error){
+			result(reconcile.Result{RequeueAfter: 30 * time.Second}, nil), result(reconcile.Result{}, nil),
+		}}
+		c, err := controller.New(s, controller.Deps{}, controller.Config{Name: "test"})
+		require.NoError(t, err)
+		c.Enqueue(request("a"))
+		start(t, c)
+		c.EnqueueAfter(request("a"), 20*time.Second)
+		c.EnqueueAfter(request("a"), 10*time.Second)
+		c.EnqueueAfter(request("a"), time.Minute)
+		time.Sleep(5 * time.Second)
+		c.Enqueue(request("a")) // replaces the run after 30 s, not the one after 10 s
+		time.Sleep(time.Hour)
+		require.Equal(t, []time.Duration{0, 5 * time.Second, 10 * time.Second}, s.at)
+		c.EnqueueAfter(request("a"), 0)
+		synctest.Wait()
+		require.Len(t, s.at, 4, "a delay of zero is none")
 	})
 }
 
@@ -332,8 +355,8 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		"Timeout":    {Name: "x", Timeout: -1},
 	} {
 		_, err := controller.New(&scriptedReconciler{}, controller.Deps{}, config)
-		require.ErrorContains(t, err, "field "+field)
+		require.ErrorContains(t, err, "Config."+field)
 	}
 	_, err := controller.New(nil, controller.Deps{}, controller.Config{Name: "x"})
-	require.ErrorContains(t, err, "no reconciler")
+	require.ErrorContains(t, err, "a reconciler is required")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// For makes a Source of the objects of an informer: each event leads to a request for the object itself. Informers
-// of typed objects, of metadata only and of unstructured objects all serve.
+// For returns a Source of the objects of an informer: each event enqueues a request for the object itself. The informer may
+// have typed objects, metadata only or unstructured objects.
 func For(informer cache.SharedInformer, predicates ...Predicate) Source[reconcile.Request] {
 	return Watches(informer, func(obj metav1.Object) []reconcile.Request { return []reconcile.Request{RequestFor(obj)} },
 		predicates...)
@@ -28,8 +28,8 @@ type Owner struct {
 	ClusterScoped bool
 }
 
-// Owns makes a Source of the objects that another object controls: each event leads to a request for the owner that
-// the object's controller reference names. When the reference changes, both owners are asked for.
+// Owns returns a Source of the objects that another object controls: each event enqueues a request for the owner that the
+// object's controller reference names. When the reference changes, it enqueues both owners.
 func Owns(informer cache.SharedInformer, owner Owner, predicates ...Predicate) Source[reconcile.Request] {
 	return Watches(informer, func(obj metav1.Object) []reconcile.Request {
 		ref := metav1.GetControllerOfNoCopy(obj)
@@ -47,14 +47,14 @@ func Owns(informer cache.SharedInformer, owner Owner, predicates ...Predicate) S
 	}, predicates...)
 }
 
-// RequestFor is the request for an object itself.
+// RequestFor returns the request for an object itself.
 func RequestFor(obj metav1.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}}
 }
 
-// Watches makes a Source of the objects of an informer, with keys telling which requests an object leads to; for an
-// update it is asked about the old and the new object. T is the type of the informer's objects or an interface that
-// they implement. keys must not modify the object, and must not block.
+// Watches returns a Source of the objects of an informer, where keys maps an object to its requests; for an update it is
+// called with the old and with the new object. T is the type of the informer's objects or an interface that they
+// implement. keys must not modify the object, and must not block.
 func Watches[T metav1.Object, R comparable](
 	informer cache.SharedInformer, keys func(T) []R, predicates ...Predicate,
 ) Source[R] {
@@ -97,7 +97,7 @@ func (s *informerSource[T, R]) Run(ctx context.Context, enqueuer Enqueuer[R], sy
 	return nil
 }
 
-// handler turns an informer's notifications into keys.
+// handler converts an informer's notifications to keys.
 type handler[T metav1.Object, R comparable] struct {
 	*informerSource[T, R]
 	sink Enqueuer[R]
@@ -126,7 +126,7 @@ func (h *handler[T, R]) OnDelete(obj any) {
 
 func (h *handler[T, R]) handle(event Event, background bool) {
 	if event.Object == nil {
-		return // a tombstone without its object; nothing to go by
+		return // a tombstone without its object has no key
 	}
 	for _, predicate := range h.predicates {
 		if !predicate(event) {
@@ -137,7 +137,7 @@ func (h *handler[T, R]) handle(event Event, background bool) {
 	if background {
 		add = h.sink.AddBackground
 	}
-	// Old and new mostly lead to the same key. Given twice, it would be reconciled twice where a worker is quick.
+	// Old and new object mostly have the same key. Added twice, a fast worker would reconcile it twice.
 	before, after := h.keysOf(event.Old), h.keysOf(event.Object)
 	added := make(map[R]struct{}, len(before))
 	for _, key := range before {
@@ -159,7 +159,7 @@ func (h *handler[T, R]) keysOf(obj metav1.Object) []R {
 	return h.keys(typed)
 }
 
-// objectOf finds the API object in what an informer notifies of, nil if there is none.
+// objectOf returns the API object of a notification, nil if it has none.
 func objectOf(obj any) metav1.Object {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj

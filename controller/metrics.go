@@ -18,8 +18,8 @@ const (
 	resultAfter    resultLabel = "requeue_after"
 )
 
-// metrics collects what a controller and its queue do. Names known from client-go's work queues are kept, so that
-// dashboards made for those work; the rest begin with berth_controller_.
+// metrics are the metrics of a controller and its queue. They have the names of client-go's work queues where one exists, so
+// that dashboards for those work; the other names begin with berth_controller_.
 type metrics struct {
 	stats         func() stats
 	queueDuration prometheus.Histogram
@@ -44,32 +44,32 @@ func newMetrics(name string, read func() stats) *metrics {
 	}
 	m := &metrics{
 		stats:         read,
-		queueDuration: histogram("workqueue_queue_duration_seconds", "How long keys were ready before a worker took them."),
-		workDuration:  histogram("workqueue_work_duration_seconds", "How long runs took."),
+		queueDuration: histogram("workqueue_queue_duration_seconds", "Time that keys were ready before a worker took them."),
+		workDuration:  histogram("workqueue_work_duration_seconds", "Duration of reconciliations."),
 		results:       map[resultLabel]prometheus.Counter{},
-		depth:         describe("workqueue_depth", "Keys that are ready to run.", "priority"),
-		adds:          describe("workqueue_adds_total", "Events taken in, before merging.", "priority"),
-		retries:       describe("workqueue_retries_total", "Keys put back with a growing delay."),
-		unfinished:    describe("workqueue_unfinished_work_seconds", "The age of all running runs together."),
-		longest:       describe("workqueue_longest_running_processor_seconds", "The age of the longest running run."),
-		oldest:        describe("berth_controller_oldest_age_seconds", "How long the oldest ready key has waited."),
-		delayed:       describe("berth_controller_delayed", "Keys that are to run later."),
+		depth:         describe("workqueue_depth", "Keys that are ready to be reconciled.", "priority"),
+		adds:          describe("workqueue_adds_total", "Keys added, before they are merged.", "priority"),
+		retries:       describe("workqueue_retries_total", "Keys requeued with exponential backoff."),
+		unfinished:    describe("workqueue_unfinished_work_seconds", "Sum of the ages of active reconciliations."),
+		longest:       describe("workqueue_longest_running_processor_seconds", "Age of the longest active reconciliation."),
+		oldest:        describe("berth_controller_oldest_age_seconds", "Time that the oldest ready key has waited."),
+		delayed:       describe("berth_controller_delayed", "Keys to be reconciled at a later time."),
 		limited:       describe("berth_controller_rate_limited", "Keys that wait after a failure."),
-		limitedFor:    describe("berth_controller_rate_limited_seconds_total", "The delays imposed after failures."),
-		active:        describe("berth_controller_in_flight", "Runs under way."),
+		limitedFor:    describe("berth_controller_rate_limited_seconds_total", "Sum of the delays after failures."),
+		active:        describe("berth_controller_in_flight", "Active reconciliations."),
 	}
 	for _, label := range []resultLabel{
 		resultSuccess, resultError, resultTerminal, resultPanic, resultRequeue, resultAfter,
 	} {
 		m.results[label] = prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_controller_reconcile_total", Help: "Runs by their result.",
+			Name: "berth_controller_reconcile_total", Help: "Reconciliations, by result.",
 			ConstLabels: prometheus.Labels{"name": name, "result": string(label)},
 		})
 	}
 	return m
 }
 
-// observe notes one run.
+// observe records one run.
 func (m *metrics) observe(label resultLabel, waited, worked time.Duration) {
 	m.queueDuration.Observe(waited.Seconds())
 	m.workDuration.Observe(worked.Seconds())

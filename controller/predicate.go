@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// EventType is what happened to an object.
+// EventType is the type of a change of an object.
 type EventType string
 
 // The types of events.
@@ -18,7 +18,7 @@ const (
 	Deleted EventType = "Deleted"
 )
 
-// Event is a change that an informer notified of. The objects are the informer's own and must not be modified.
+// Event is a change that an informer reports. The objects are the informer's own and must not be modified.
 type Event struct {
 	Type EventType
 	// Object is the object after the change, or its last known state if it was deleted.
@@ -31,11 +31,12 @@ type Event struct {
 	Resync bool
 }
 
-// Predicate says whether an event matters. All predicates of a source must agree. It must not block.
+// Predicate reports whether an event is relevant. An event is enqueued if all predicates of its source return true. A
+// Predicate must not block.
 type Predicate func(Event) bool
 
-// GenerationChanged lets only those updates through that changed the spec. It suits reconcilers that do not look at
-// labels, annotations, finalizers or status.
+// GenerationChanged accepts only those updates that changed the spec or began the deletion. It suits reconcilers that do
+// not read labels, annotations, finalizers or status.
 func GenerationChanged() Predicate {
 	return func(e Event) bool {
 		return e.Type != Updated || e.Old.GetGeneration() != e.Object.GetGeneration() ||
@@ -43,7 +44,7 @@ func GenerationChanged() Predicate {
 	}
 }
 
-// MetadataChanged lets only those updates through that changed labels, annotations, finalizers, owners or the
+// MetadataChanged accepts only those updates that changed labels, annotations, finalizers, owners or the
 // deletion timestamp.
 func MetadataChanged() Predicate {
 	return func(e Event) bool {
@@ -62,10 +63,10 @@ func sameOwner(a, b metav1.OwnerReference) bool {
 		isController(a) == isController(b)
 }
 
-// Changed keeps resyncs out.
+// Changed rejects resyncs.
 func Changed() Predicate { return func(e Event) bool { return !e.Resync } }
 
-// Matches lets an event through if the object matches the selector, or matched it before the update.
+// Matches accepts an event if the object matches the selector, or matched it before the update.
 func Matches(selector labels.Selector) Predicate {
 	return func(e Event) bool {
 		return selector.Matches(labels.Set(e.Object.GetLabels())) ||
@@ -73,12 +74,12 @@ func Matches(selector labels.Selector) Predicate {
 	}
 }
 
-// Any lets an event through if one of the predicates does.
+// Any accepts an event if one of the predicates does.
 func Any(predicates ...Predicate) Predicate {
 	return func(e Event) bool {
 		return slices.ContainsFunc(predicates, func(predicate Predicate) bool { return predicate(e) })
 	}
 }
 
-// Not turns a predicate around.
+// Not negates a predicate.
 func Not(predicate Predicate) Predicate { return func(e Event) bool { return !predicate(e) } }

@@ -2,41 +2,38 @@ package controller
 
 import (
 	"context"
-	"hash/maphash"
 	"math"
 	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/deadlines"
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 // maxLiveStreak is how many live keys may go in a row before a waiting background key gets a turn.
 const maxLiveStreak = 32
 
-// outcome is what becomes of a key after a run.
+// outcome is what the queue does with a key after a run.
 type outcome struct {
-	rateLimited  bool          // again after a delay that grows with each one in a row
-	requeueAfter time.Duration // again after this time, if positive and not limited
+	rateLimited  bool          // run again after a delay that grows with each such outcome in a row
+	requeueAfter time.Duration // run again after this time, if positive and not rateLimited
 }
 
-// queue hands each key to one worker at a time. It starts no goroutine: delays needs one of the caller's.
+// queue gives each key to one worker at a time. It starts no goroutine; the caller runs runTimer in one.
 type queue[R comparable] struct {
 	clock    clock.WithTicker
 	min, max time.Duration // bounds of the delay after a failure
 
-	wake chan struct{} // gets a value when the first entry of later has changed
+	wake wakeup.Signal // the earliest deadline may have changed
 
-	// hash need not tell keys apart, only mostly.
-	hash func(R) uint64
-
-	mu       sync.Mutex // guards all below, and the items
-	notEmpty sync.Cond  // workers that wait for a key
-	// items are found by the hash of their keys: the keys themselves are in the items, and a million of them should
-	// not be held twice.
-	items      map[uint64]*item[R]
+	mu         sync.Mutex // guards all below, and the items
+	notEmpty   sync.Cond  // workers that wait for a key
+	items      map[R]*item[R]
 	ready      [priorities]list[R]
 	running    list[R]
-	delayed    delayHeap[R]
+	delayed    *deadlines.Queue[*item[R]]
 	liveStreak int // live keys in a row while a background key waited
 	closed     bool
 	counts     counts
@@ -46,21 +43,20 @@ type queue[R comparable] struct {
 type counts struct {
 	adds    [priorities]uint64
 	retries uint64
-	limited int           // keys that now wait after a failure
+	limited int           // keys that wait after a failure at present
 	waited  time.Duration // the sum of the delays imposed after failures
 }
 
 func newQueue[R comparable](clock clock.WithTicker, shortest, longest time.Duration) *queue[R] {
-	seed := maphash.MakeSeed()
 	q := &queue[R]{
-		clock: clock, min: shortest, max: longest, wake: make(chan struct{}, 1),
-		hash: func(key R) uint64 { return maphash.Comparable(seed, key) }, items: make(map[uint64]*item[R]),
+		clock: clock, min: shortest, max: longest, wake: wakeup.NewSignal(),
+		items: make(map[R]*item[R]), delayed: deadlines.New[*item[R]](),
 	}
 	q.notEmpty.L = &q.mu
 	return q
 }
 
-// add makes the key ready, or marks it to run again if it is running. A closed queue takes nothing.
+// add makes the key ready, or marks it to run again if it is running. A closed queue ignores it.
 func (q *queue[R]) add(key R, priority priority) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,7 +80,7 @@ func (q *queue[R]) add(key R, priority priority) {
 	}
 }
 
-// addAfter makes the key ready after d. Of several such requests for one key the earliest counts.
+// addAfter makes the key ready after d. Of several such requests for one key, the earliest counts.
 func (q *queue[R]) addAfter(key R, d time.Duration) {
 	if d <= 0 {
 		q.add(key, priorityLive)
@@ -102,8 +98,8 @@ func (q *queue[R]) addAfter(key R, d time.Duration) {
 	}
 }
 
-// get waits for a key and gives it to the caller, who must call done with it. waited is how long the key was ready.
-// It returns false once the queue is closed.
+// get waits for a ready key and returns it with the time that it was ready; the caller must call done with it. It returns
+// false once the queue is closed.
 func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -116,14 +112,14 @@ func (q *queue[R]) get() (key R, waited time.Duration, ok bool) {
 			waited = time.Duration(now - it.since)
 			it.state, it.since = stateRunning, now
 			q.running.push(it)
-			q.setDue(it, 0, false) // this run takes the place of the one that its last result asked for
+			q.setDue(it, 0, false) // this run replaces the one that its last result requested
 			return it.key, waited, true
 		}
 		q.notEmpty.Wait()
 	}
 }
 
-// next takes the first key off the ready lists, nil if there is none. The caller holds mu.
+// next removes the first item from the ready lists and returns it, nil if there is none. The caller holds mu.
 func (q *queue[R]) next() *item[R] {
 	live, background := &q.ready[priorityLive], &q.ready[priorityBackground]
 	from := live
@@ -143,11 +139,11 @@ func (q *queue[R]) next() *item[R] {
 	return it
 }
 
-// done gives back a key from get, with what is to become of it, and tells how long it ran.
+// done ends the run of a key from get, with its outcome, and returns how long it ran.
 func (q *queue[R]) done(key R, result outcome) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	it := q.getOrCreate(key) // it is there: get made it run
+	it := q.getOrCreate(key) // it exists: get returned it
 	now := q.clock.Now().UnixNano()
 	ran := time.Duration(now - it.since)
 	q.running.remove(it)
@@ -172,7 +168,7 @@ func (q *queue[R]) done(key R, result outcome) time.Duration {
 	return ran
 }
 
-// backoff is the delay after so many failures: min, twice min, …, at most max.
+// backoff returns the delay after so many failures: min, twice min, …, at most max.
 func (q *queue[R]) backoff(failures int32) time.Duration {
 	delay := float64(q.min) * math.Pow(2, float64(failures))
 	if delay > float64(q.max) {
@@ -181,41 +177,24 @@ func (q *queue[R]) backoff(failures int32) time.Duration {
 	return time.Duration(delay)
 }
 
-// getOrCreate gives the key's item, making it if need be. The caller holds mu.
+// getOrCreate returns the key's item, and creates it if there is none. The caller holds mu.
 func (q *queue[R]) getOrCreate(key R) *item[R] {
-	hash := q.hash(key)
-	first := q.items[hash]
-	for it := first; it != nil; it = it.hashNext {
-		if it.key == key {
-			return it
-		}
+	it := q.items[key]
+	if it == nil {
+		it = &item[R]{key: key}
+		q.items[key] = it
 	}
-	it := &item[R]{key: key, hashNext: first}
-	q.items[hash] = it
 	return it
 }
 
-// dropIfIdle forgets an item with nothing left to do. The caller holds mu.
+// dropIfIdle removes an item that is neither ready, running nor delayed. The caller holds mu.
 func (q *queue[R]) dropIfIdle(it *item[R]) {
-	if it.state != stateDelayed || it.heapIndex != 0 {
-		return
+	if it.state == stateDelayed && it.wakeAt() == 0 {
+		delete(q.items, it.key)
 	}
-	hash := q.hash(it.key)
-	first := q.items[hash]
-	switch {
-	case first == it && it.hashNext == nil:
-		delete(q.items, hash)
-	case first == it:
-		q.items[hash] = it.hashNext
-	default:
-		for ; first.hashNext != it; first = first.hashNext {
-		}
-		first.hashNext = it.hashNext
-	}
-	it.hashNext = nil
 }
 
-// makeReady lets the item run at the next turn. The caller holds mu.
+// makeReady appends the item to the ready list of its priority. The caller holds mu.
 func (q *queue[R]) makeReady(it *item[R], priority priority) {
 	it.state, it.level, it.again = stateReady, priority, false
 	it.since = q.clock.Now().UnixNano()
@@ -223,7 +202,7 @@ func (q *queue[R]) makeReady(it *item[R], priority priority) {
 	q.notEmpty.Signal()
 }
 
-// setDue sets when the item's result wants it to run. The caller holds mu.
+// setDue sets when the item is to run by its last result; 0 is never. The caller holds mu.
 func (q *queue[R]) setDue(it *item[R], at int64, limited bool) {
 	if it.limited != limited {
 		it.limited = limited
@@ -240,53 +219,57 @@ func (q *queue[R]) setDue(it *item[R], at int64, limited bool) {
 	q.schedule(it)
 }
 
-// schedule puts the item at its place among those to run later. The caller holds mu.
+// schedule sets the item's deadline to the earlier of its two times. The caller holds mu.
 func (q *queue[R]) schedule(it *item[R]) {
-	q.delayed.set(it)
-	if it.heapIndex == 1 {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
+	at := it.wakeAt()
+	if at == 0 {
+		q.delayed.Remove(it)
+	} else if q.delayed.Set(it, time.Unix(0, at)) {
+		q.wake.Notify()
 	}
 }
 
-// runTimer makes keys ready when they are due, until ctx ends.
+// runTimer makes delayed keys ready when they are due, until ctx ends.
 func (q *queue[R]) runTimer(ctx context.Context) {
-	timer := q.clock.NewTimer(time.Hour) // set below before it matters
+	timer := q.clock.NewTimer(time.Hour) // reset below before it is read
 	defer timer.Stop()
 	for {
 		var fire <-chan time.Time
-		if wait, any := q.promoteDue(); any {
-			// A fired timer that nobody read is of no consequence: ripen looks at the clock itself.
+		if wait, ok := q.promoteDue(); ok {
+			// A value that the timer has sent before may still be in the channel; promoteDue compares with the clock.
 			timer.Reset(wait)
 			fire = timer.C()
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-q.wake:
+		case <-q.wake.C():
 		case <-fire:
 		}
 	}
 }
 
-// promoteDue makes ready what is due, and returns the time until the next key is due, if there is one.
-func (q *queue[R]) promoteDue() (wait time.Duration, any bool) {
+// promoteDue makes the keys that are due ready, and returns the time until the next key is due, false if none is.
+func (q *queue[R]) promoteDue() (wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.delayed) > 0 {
-		it, now := q.delayed[0], q.clock.Now().UnixNano()
-		if it.wakeAt() > now {
-			return time.Duration(it.wakeAt() - now), true
+	for {
+		at, ok := q.delayed.Next()
+		if !ok {
+			return 0, false
 		}
-		if it.requestedAt != 0 && it.requestedAt <= now {
+		now := q.clock.Now()
+		it, due := q.delayed.PopDue(now)
+		if !due {
+			return at.Sub(now), true
+		}
+		if it.requestedAt <= now.UnixNano() {
 			it.requestedAt = 0
 		}
-		if it.dueAt != 0 && it.dueAt <= now {
+		if it.dueAt != 0 && it.dueAt <= now.UnixNano() {
 			q.setDue(it, 0, false)
 		}
-		q.delayed.set(it)
+		q.schedule(it)
 		switch {
 		case q.closed:
 			q.dropIfIdle(it)
@@ -296,10 +279,9 @@ func (q *queue[R]) promoteDue() (wait time.Duration, any bool) {
 			q.makeReady(it, priorityLive)
 		}
 	}
-	return 0, false
 }
 
-// close wakes the workers; get returns false from now on, and add takes nothing.
+// close wakes the workers; from now on get returns false and add does nothing.
 func (q *queue[R]) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -307,7 +289,7 @@ func (q *queue[R]) close() {
 	q.notEmpty.Broadcast()
 }
 
-// stats is what a queue holds at one moment.
+// stats is the state of a queue at one moment.
 type stats struct {
 	counts
 	depth      [priorities]int
@@ -322,7 +304,7 @@ func (q *queue[R]) stats() stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.clock.Now().UnixNano()
-	s := stats{counts: q.counts, delayed: len(q.delayed), running: q.running.len}
+	s := stats{counts: q.counts, delayed: q.delayed.Len(), running: q.running.len}
 	for priority := range q.ready {
 		s.depth[priority] = q.ready[priority].len
 		if since := q.ready[priority].oldest(); since != 0 {

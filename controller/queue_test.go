@@ -122,7 +122,7 @@ func TestQueueRunReplacesWhatItsResultAskedFor(t *testing.T) {
 	nextKey(t, q)
 	q.done("a", outcome{})
 	wait, pending := q.promoteDue()
-	require.True(t, pending, "what somebody else asked for stays")
+	require.True(t, pending, "the run that addAfter requested stays")
 	require.Equal(t, 3*time.Second, wait)
 	clock.Step(wait)
 	_, pending = q.promoteDue()
@@ -172,36 +172,6 @@ func TestQueueClosed(t *testing.T) {
 	q.add("b", priorityLive)
 	q.addAfter("c", time.Second)
 	require.Len(t, q.items, 1)
-}
-
-// TestAgendaKeepsOrder compares the heap with sorting, under random changes.
-func TestAgendaKeepsOrder(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	var heap delayHeap[int]
-	items := make([]*item[int], 50)
-	for i := range items {
-		items[i] = &item[int]{key: i}
-	}
-	for range 5000 {
-		it := items[random.IntN(len(items))]
-		it.dueAt, it.requestedAt = int64(random.IntN(20)), int64(random.IntN(20))
-		heap.set(it)
-		count, least := 0, int64(0)
-		for _, it := range items {
-			require.Equal(t, it.wakeAt() != 0, it.heapIndex != 0)
-			if at := it.wakeAt(); at != 0 {
-				count++
-				require.Same(t, it, heap[it.heapIndex-1])
-				if least == 0 || at < least {
-					least = at
-				}
-			}
-		}
-		require.Len(t, heap, count)
-		if count > 0 {
-			require.Equal(t, least, heap[0].wakeAt())
-		}
-	}
 }
 
 // TestQueueConcurrently lets producers and workers loose on a queue and checks what it promises: one key is never with
@@ -284,28 +254,5 @@ func BenchmarkQueueMillionKeys(b *testing.B) {
 		for i := range 1_000_000 {
 			q.add(i, priorityBackground)
 		}
-	}
-}
-
-// TestKeysOfOneHash lets every key have the same hash: they must still be told apart, and leave nothing behind.
-func TestKeysOfOneHash(t *testing.T) {
-	q := newQueue[int](clocktesting.NewFakeClock(time.Unix(1, 0)), time.Second, time.Minute)
-	q.hash = func(int) uint64 { return 7 }
-	for _, order := range [][]int{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}} {
-		for key := 1; key <= 3; key++ {
-			q.add(key, priorityLive)
-			q.add(key, priorityLive)
-		}
-		got := map[int]bool{}
-		for range 3 {
-			key, _, ok := q.get()
-			require.True(t, ok)
-			got[key] = true
-		}
-		require.Len(t, got, 3)
-		for _, key := range order {
-			q.done(key, outcome{})
-		}
-		require.Empty(t, q.items)
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Enqueuer takes keys from a Source.
+// Enqueuer is the controller's queue, as a Source uses it.
 type Enqueuer[R comparable] interface {
-	// Add has the key reconciled because something happened.
+	// Add reconciles the key because something changed.
 	Add(key R)
-	// AddBackground has the key reconciled when there is nothing more urgent: it is part of an initial list or of a
-	// periodic pass, and most likely nothing happened to it.
+	// AddBackground reconciles the key when no live key waits: it is part of an initial list or of a periodic resync, and
+	// has most likely not changed.
 	AddBackground(key R)
 }
 
-// Source finds out which keys to reconcile. Implementations exist for informers (For, Owns, Watches), channels
-// (Channel) and systems that must be asked (Poll); a caller may bring its own.
+// Source enqueues the keys to reconcile. There are sources for informers (For, Owns, Watches), channels (Channel) and
+// systems that must be polled (Poll); callers may implement others.
 type Source[R comparable] interface {
-	// Name says what the source watches, for messages.
+	// Name returns what the source watches, for messages.
 	Name() string
-	// Run gives keys to sink until ctx ends, then returns nil; goroutines it begins end first. It calls synced once
-	// everything that existed at the start is given. An error ends the whole controller.
+	// Run enqueues keys until ctx ends, then returns nil after all its goroutines have ended. It calls synced once it has
+	// enqueued everything that existed at the start. An error ends the whole controller.
 	Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error
 }
 
-// sourceRunner connects a Source to the queue.
+// sourceRunner runs a Source and is its Enqueuer.
 type sourceRunner[R comparable] struct {
 	source Source[R]
 	queue  *queue[R]
@@ -54,9 +54,8 @@ func (f *sourceRunner[R]) run(ctx context.Context, controller string) error {
 	return nil
 }
 
-// Channel makes a Source of the keys that come through a channel, for events of systems outside the cluster. The
-// sender is held up only for as long as it takes to put a key into the queue. Closing the channel ends the source,
-// not the controller.
+// Channel returns a Source of the keys that a channel delivers, for events of systems outside the cluster. The sender
+// blocks only until the key is in the queue. Closing the channel ends the source, not the controller.
 func Channel[R comparable](name string, keys <-chan R) Source[R] {
 	return &channelSource[R]{name: name, keys: keys}
 }
@@ -86,20 +85,20 @@ func (s *channelSource[R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced
 	}
 }
 
-// PollConfig is how Poll asks a system that cannot tell of its changes.
+// PollConfig is the configuration of Poll.
 type PollConfig struct {
-	// Name says what is asked, for messages.
+	// Name is what is polled, for messages.
 	Name string
-	// Period is the time from the end of one question to the next. It is required.
+	// Period is the time from the end of one poll to the next. It is required.
 	Period time.Duration
 	// Clock is the source of time. The default is the real clock.
 	Clock clock.WithTicker
-	// OnError, if given, hears of a question that failed; the next follows after Period.
+	// OnError, if set, is called with the error of a poll that failed; the next poll follows after Period.
 	OnError func(error)
 }
 
-// Poll makes a Source that asks another system, at the start and then periodically, which keys to look at. It is
-// meant for systems that have no way of telling; whatever can notify should use Channel or Typed.Enqueue.
+// Poll returns a Source that lists, at the start and then periodically, the keys to reconcile. It is for systems that have
+// no notifications; others should use Channel or TypedController.Enqueue.
 func Poll[R comparable](config PollConfig, list func(context.Context) ([]R, error)) Source[R] {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -115,11 +114,11 @@ type pollSource[R comparable] struct {
 // Name implements Source.
 func (s *pollSource[R]) Name() string { return s.config.Name }
 
-// Run implements Source. The source counts as synced after the first question, failed or not, because a system that
-// does not answer must not keep the controller from its other work.
+// Run implements Source. The source counts as synced after the first poll, even if it failed, because a system that does
+// not respond must not block the controller's other work.
 func (s *pollSource[R]) Run(ctx context.Context, enqueuer Enqueuer[R], synced func()) error {
 	if s.config.Period <= 0 {
-		return fmt.Errorf("poll %q: field Period is not positive: %s", s.config.Name, s.config.Period)
+		return fmt.Errorf("poll %q: PollConfig.Period is not positive: %s", s.config.Name, s.config.Period)
 	}
 	timer := s.config.Clock.NewTimer(s.config.Period)
 	defer timer.Stop()

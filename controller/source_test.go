@@ -22,7 +22,7 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// recordingReconciler is a Reconciler that notes its requests.
+// recordingReconciler records its requests.
 type recordingReconciler struct {
 	mu   sync.Mutex
 	seen []string
@@ -110,7 +110,7 @@ func TestForAllKindsOfObjects(t *testing.T) {
 	}
 }
 
-// recordingEnqueuer notes what a source gives, each time it does.
+// recordingEnqueuer records each key that a source enqueues.
 type recordingEnqueuer struct{ keys []reconcile.Request }
 
 func (g *recordingEnqueuer) Add(key reconcile.Request)           { g.keys = append(g.keys, key) }
@@ -277,7 +277,7 @@ func TestChannel(t *testing.T) {
 		require.Equal(t, []string{"/a", "/b"}, j.take())
 		close(keys)
 		synctest.Wait()
-		require.NoError(t, c.Ready(), "the controller goes on")
+		require.NoError(t, c.Ready(), "the controller continues")
 	})
 }
 
@@ -313,7 +313,7 @@ func TestFailingSourceEndsTheController(t *testing.T) {
 		c.Watch(controller.Poll(controller.PollConfig{Name: "broken"}, func(context.Context) ([]reconcile.Request, error) {
 			return nil, nil
 		}))
-		require.ErrorContains(t, c.Start(t.Context()), `run controller "test": source broken: poll "broken": field Period`)
+		require.ErrorContains(t, c.Start(t.Context()), `run controller "test": source broken: poll "broken": PollConfig.Period`)
 	})
 }
 
@@ -357,6 +357,6 @@ func TestNotReadySaysWhatItWaitsFor(t *testing.T) {
 		c.Enqueue(request("a"))
 		start(t, c)
 		require.ErrorContains(t, c.Ready(), "waiting for the initial list of slow")
-		require.Empty(t, j.take(), "no work on an incomplete picture")
+		require.Empty(t, j.take(), "no key runs before the sources have synced")
 	})
 }

@@ -17,22 +17,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrLost is returned when the Lease could not be renewed in time, so that another copy may be at work.
+// ErrLost is returned when the Lease could not be renewed in time, so that another replica may be leading.
 var ErrLost = errors.New("leadership lost")
 
-// Deps are what an Elector works with.
+// Deps are the dependencies of an Elector.
 type Deps struct {
-	// Client writes the Lease. It should share its rate limit with nobody: see NewClient. It is required.
+	// Client writes the Lease. It should have a rate limit of its own: see NewClient. It is required.
 	Client coordinationv1.LeasesGetter
-	// Logger hears of elections. The default discards.
+	// Logger logs the start of the term. The default discards.
 	Logger *slog.Logger
 }
 
-// Config is how an Elector works.
+// Config is the configuration of an Elector.
 type Config struct {
 	// Namespace and Name are those of the Lease. Both are required.
 	Namespace, Name string
-	// Identity tells the copies apart; it must be different for each. It is required.
+	// Identity identifies the replica; each must have a different one. It is required.
 	Identity string
 	// LeaseDuration is how long others wait after the last renewal that they saw before they take over. The default
 	// is 15 s.
@@ -43,8 +43,8 @@ type Config struct {
 	RetryPeriod time.Duration
 }
 
-// NewClient makes a client for Leases out of the configuration of the cluster, with connections and a rate limit of
-// its own, and with requests that end before the Lease does.
+// NewClient returns a client for Leases with connections and a rate limit of its own, whose requests time out before the
+// Lease expires.
 func NewClient(config *rest.Config) (coordinationv1.LeasesGetter, error) {
 	own := rest.CopyConfig(config)
 	own.RateLimiter = nil
@@ -63,10 +63,10 @@ type Elector struct {
 	config Config
 }
 
-// New makes an Elector that is yet to be run.
+// New returns an Elector. Run takes part in the election.
 func New(deps Deps, config Config) (*Elector, error) {
 	if deps.Client == nil {
-		return nil, errors.New("make leader elector: field Client is missing")
+		return nil, errors.New("leader: Deps.Client is required")
 	}
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
@@ -75,7 +75,7 @@ func New(deps Deps, config Config) (*Elector, error) {
 		{"Namespace", config.Namespace}, {"Name", config.Name}, {"Identity", config.Identity},
 	} {
 		if field.value == "" {
-			return nil, fmt.Errorf("configure leader elector: field %s is empty", field.name)
+			return nil, fmt.Errorf("leader: Config.%s is required", field.name)
 		}
 	}
 	for _, field := range []struct {
@@ -94,7 +94,7 @@ func New(deps Deps, config Config) (*Elector, error) {
 	if _, err := leaderelection.NewLeaderElector(e.election(leaderelection.LeaderCallbacks{
 		OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {},
 	})); err != nil {
-		return nil, fmt.Errorf("configure leader elector %q: %w", config.Name, err)
+		return nil, fmt.Errorf("leader: configure election %q: %w", config.Name, err)
 	}
 	return e, nil
 }
@@ -143,7 +143,7 @@ func (e *Elector) Run(ctx context.Context, work func(context.Context) error) err
 	if !t.isLeading() {
 		return nil // ctx ended before it was this copy's turn
 	}
-	lost := election.Err() == nil // nobody withdrew, so it was the renewal that failed
+	lost := election.Err() == nil // the election was not cancelled, so the renewal failed
 	err = <-t.result
 	if lost {
 		return errors.Join(fmt.Errorf("renew lease %s/%s within %s: %w",

@@ -29,7 +29,7 @@ func (n fakePlugin) TearDown(context.Context, string) error { return nil }
 
 func TestRegistry(t *testing.T) {
 	_, err := volume.NewRegistry(fakePlugin("a/b"), fakePlugin("a/b"))
-	require.ErrorContains(t, err, "the name is taken")
+	require.ErrorContains(t, err, "another plugin has this name")
 	registry, err := volume.NewRegistry(fakePlugin("kubernetes.io/empty-dir"))
 	require.NoError(t, err)
 	plugin, ok := registry.ByDirName("kubernetes.io~empty-dir")

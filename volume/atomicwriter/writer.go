@@ -30,18 +30,18 @@ type File struct {
 	UID *int64
 }
 
-// Options are the owner of what is written.
+// Options are the owner and the name of a generation.
 type Options struct {
-	// GID, if not nil, owns all files and directories; directories get the set-group-ID bit, and the group may
-	// read whatever it owns.
+	// GID, if not nil, is the group of all files and directories; directories get the set-group-ID bit, and the group
+	// may read all files.
 	GID *int64
 	// Now names the generation.
 	Now time.Time
 }
 
-// Write makes the files, by their paths relative to dir, the content of dir, which must exist. It reports whether
-// anything had to be written: the same files with the same modes and owners again change nothing. If it fails,
-// readers see the old files. It may be called again after a crash at any point. Not safe for concurrent use on one
+// Write replaces the content of dir, which must exist, by the files, given by their paths relative to dir. It reports
+// whether it wrote anything: the same files with the same modes and owners are not written again. If it fails, readers
+// see the old files. It may be called again after a crash at any point. It is not safe for concurrent use on one
 // directory.
 func Write(dir string, files map[string]File, options Options) (changed bool, err error) {
 	clean, err := checkPaths(files)
@@ -65,7 +65,7 @@ func Write(dir string, files map[string]File, options Options) (changed bool, er
 	return true, cleanup(dir, next, clean)
 }
 
-// checkPaths refuses paths that would leave the directory or hide behind the writer's own names.
+// checkPaths rejects paths that would leave the directory or conflict with the writer's own names.
 func checkPaths(files map[string]File) (map[string]File, error) {
 	clean := make(map[string]File, len(files))
 	for path, file := range files {
@@ -110,7 +110,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// isUnchanged reports whether the generation in dir is just these files.
+// isUnchanged reports whether the generation in dir consists of exactly these files.
 func isUnchanged(dir string, files map[string]File, options Options) bool {
 	found := 0
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -164,7 +164,7 @@ func fileMode(file File, options Options) os.FileMode {
 func writeGeneration(dir string, files map[string]File, options Options) (string, error) {
 	next, err := os.MkdirTemp(dir, options.Now.UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
-		return "", fmt.Errorf("make directory for files: %w", err)
+		return "", fmt.Errorf("create directory for files: %w", err)
 	}
 	fill := func() error {
 		if err := setDirMode(next, options); err != nil {
@@ -196,7 +196,7 @@ func makeParents(root, path string, options Options) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("make directory for %q: %w", path, err)
+			return fmt.Errorf("create directory for %q: %w", path, err)
 		}
 		if err := setDirMode(dir, options); err != nil {
 			return err
@@ -205,7 +205,7 @@ func makeParents(root, path string, options Options) error {
 	return nil
 }
 
-// setDirMode gives a directory its mode and group, whatever the process's umask is.
+// setDirMode sets the mode and group of a directory, independently of the process's umask.
 func setDirMode(dir string, options Options) error {
 	mode := os.FileMode(0o755)
 	if options.GID != nil {
@@ -255,12 +255,12 @@ func switchTo(dir, next string) error {
 		return fmt.Errorf("link new files: %w", err)
 	}
 	if err := os.Rename(temporary, filepath.Join(dir, dataLink)); err != nil {
-		return fmt.Errorf("swap to new files: %w", err)
+		return fmt.Errorf("switch to new files: %w", err)
 	}
 	return nil
 }
 
-// cleanup makes the links that the files need, and removes those that lead nowhere now and all other generations.
+// cleanup creates the links that the files need, and removes dangling links and all other generations.
 func cleanup(dir, current string, files map[string]File) error {
 	wanted := make(map[string]bool, len(files))
 	for path := range files {
@@ -280,7 +280,7 @@ func cleanup(dir, current string, files map[string]File) error {
 		case strings.HasPrefix(name, ".."):
 			errs = append(errs, mounts.RemoveTree(filepath.Join(dir, name)))
 		case entry.Type()&os.ModeSymlink != 0:
-			// Anything else was put there by somebody else, and is not ours to remove.
+			// The writer did not create anything else.
 			if target, err := os.Readlink(filepath.Join(dir, name)); err == nil &&
 				target == filepath.Join(dataLink, name) {
 				errs = append(errs, os.Remove(filepath.Join(dir, name)))
@@ -288,12 +288,12 @@ func cleanup(dir, current string, files map[string]File) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("tidy files: %w", err)
+		return fmt.Errorf("clean up old files: %w", err)
 	}
 	return nil
 }
 
-// link makes DIR/name a link to the current generation's name.
+// link creates DIR/name as a link to that name in the current generation.
 func link(dir, name string) error {
 	path, target := filepath.Join(dir, name), filepath.Join(dataLink, name)
 	if have, err := os.Readlink(path); err == nil && have == target {

@@ -59,7 +59,7 @@ func TestHugePagesThatCannotBe(t *testing.T) {
 		"HugePages":      {podRequesting(), "exactly one size"},
 		"HugePages-2Mi":  {podRequesting("1Gi"), "no container of the Pod requests hugepages-2Mi"},
 		"HugePages-huge": {podRequesting("2Mi"), "is not a page size"},
-		"HugePages-3Mi":  {podRequesting("3Mi"), "has the node's kernel pages of this size?"},
+		"HugePages-3Mi":  {podRequesting("3Mi"), "does the kernel have pages of this size?"},
 	} {
 		_, err := setUp(t, spec(corev1.EmptyDirVolumeSource{Medium: medium}), test.pod, nil)
 		require.ErrorContains(t, err, test.err)

@@ -1,2 +1,2 @@
-// Package fsgroup gives the files of a volume to the group that a Pod's securityContext.fsGroup names.
+// Package fsgroup changes the group of a volume's files to a Pod's securityContext.fsGroup.
 package fsgroup

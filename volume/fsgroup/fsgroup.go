@@ -26,29 +26,29 @@ const (
 	progressInterval = time.Minute
 )
 
-// Options say how Apply works.
+// Options are the options of Apply.
 type Options struct {
-	// GID is the group that is to own everything.
+	// GID is the new group of all files.
 	GID int64
-	// ReadOnly gives the group no right to write.
+	// ReadOnly gives the group no write permission.
 	ReadOnly bool
-	// Policy OnRootMismatch leaves the volume alone if its root directory is already as wanted. Anything else
-	// is Always.
+	// Policy OnRootMismatch skips a volume whose root directory has the group and mode already. Any other value means
+	// Always.
 	Policy corev1.PodFSGroupChangePolicy
-	// OnProgress, if set, is called after half a minute and then each minute with how many files were seen so far. It must
-	// return soon.
+	// OnProgress, if not nil, is called after 30 seconds and then each minute with the number of files visited so
+	// far. It must not block.
 	OnProgress func(files int64)
-	// OnDone, if set, is called at the end of a walk over the files with how long it took and what came of it; not if the
-	// volume was left alone or the walk broken off by its context.
+	// OnDone, if not nil, is called at the end of a walk over the files with its duration and result. It is not
+	// called if the volume was skipped or ctx ended the walk.
 	OnDone func(took time.Duration, err error)
-	// Clock times Slow and Done. Nil is the real one.
+	// Clock defaults to the real clock.
 	Clock clock.WithTicker
 }
 
 // Apply makes all files and directories at and below dir belong to the group, and lets the group use them; new files
 // in directories inherit the group. Only what differs is changed. Symbolic links get the group but are not followed,
-// and other file systems mounted below are left alone, even if somebody changes the tree meanwhile. It reports how
-// many files and directories were changed.
+// and other file systems mounted below are skipped, even if another process changes the tree meanwhile. It returns
+// how many files and directories were changed.
 func Apply(ctx context.Context, dir string, options Options) (changed int, err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -80,9 +80,9 @@ func Apply(ctx context.Context, dir string, options Options) (changed int, err e
 	return w.changed, err
 }
 
-// walk does the whole tree whose root fd, opened with O_PATH, stands for.
+// walk applies the group to the tree whose root is open as fd (with O_PATH).
 func (w *walker) walk(fd int, root *unix.Stat_t, dir string) error {
-	// The root comes last: if the walk is cut short, OnRootMismatch must not take it for complete.
+	// The root comes last: after an interrupted walk, OnRootMismatch must not skip the volume.
 	if root.Mode&unix.S_IFMT == unix.S_IFDIR {
 		if err := w.walkDir(fd, 0); err != nil {
 			return fmt.Errorf("set group of volume %q: %w", dir, err)
@@ -102,7 +102,7 @@ type walker struct {
 	seen    atomic.Int64
 }
 
-// reportProgress calls Slow when it is time, until the function that it returns is called.
+// reportProgress calls OnProgress periodically, until the function that it returns is called.
 func (o Options) reportProgress(seen *atomic.Int64) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	timer := o.Clock.NewTimer(firstProgress)
@@ -125,7 +125,7 @@ func (o Options) reportProgress(seen *atomic.Int64) (stop func()) {
 	}
 }
 
-// wantedMode is the mode that a file of this mode is to get.
+// wantedMode returns the new mode of a file of this mode.
 func (w *walker) wantedMode(mode uint32) uint32 {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -140,7 +140,7 @@ func (w *walker) matches(stat *unix.Stat_t) bool {
 	return int64(stat.Gid) == int64(w.gid) && w.wantedMode(stat.Mode) == stat.Mode&permBits
 }
 
-// apply changes group and mode of the file that fd, opened with O_PATH, stands for.
+// apply changes the group and mode of the file that is open as fd (with O_PATH).
 func (w *walker) apply(fd int, stat *unix.Stat_t) error {
 	if w.matches(stat) {
 		return nil
@@ -159,7 +159,7 @@ func (w *walker) apply(fd int, stat *unix.Stat_t) error {
 	return nil
 }
 
-// walkDir does all that is in an opened directory.
+// walkDir visits all entries of an opened directory.
 func (w *walker) walkDir(dir, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("directories are nested deeper than %d", maxDepth)
@@ -189,7 +189,7 @@ func (w *walker) walkDir(dir, depth int) error {
 	}
 }
 
-// walkEntry does one entry, and what is below it.
+// walkEntry visits one entry and everything below it.
 func (w *walker) walkEntry(dir int, name string, depth int) error {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -197,7 +197,7 @@ func (w *walker) walkEntry(dir int, name string, depth int) error {
 	})
 	switch err {
 	case nil:
-	case unix.ENOENT, unix.EXDEV: // gone meanwhile; another mount
+	case unix.ENOENT, unix.EXDEV: // removed meanwhile; another mount
 		return nil
 	case unix.EAGAIN, unix.EINTR:
 		return w.walkEntry(dir, name, depth)

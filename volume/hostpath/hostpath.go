@@ -1,4 +1,4 @@
-// Package hostpath is the volume plugin for hostPath, in a Pod or a PersistentVolume: a path of the node as it is.
+// Package hostpath is the volume plugin for hostPath, in a Pod or a PersistentVolume: a path of the node.
 package hostpath
 
 import (
@@ -24,7 +24,7 @@ type Plugin struct{ mounter mounts.Mounter }
 
 var _ volume.Plugin = (*Plugin)(nil)
 
-// New makes the plugin.
+// New returns the plugin.
 func New(mounter mounts.Mounter) *Plugin { return &Plugin{mounter: mounter} }
 
 // Name implements volume.Plugin.
@@ -43,8 +43,8 @@ func source(spec volume.Spec) *corev1.HostPathVolumeSource {
 	return nil
 }
 
-// SetUp implements volume.Plugin. It checks the path against the type that the volume asks for and makes what is
-// missing if the type says so. The group of a host path is never changed.
+// SetUp implements volume.Plugin. It checks the path against the volume's type and creates a missing path if the type
+// says so. The group of a host path is never changed.
 func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, error) {
 	source := source(req.Spec)
 	if slices.Contains(strings.Split(source.Path, "/"), "..") {
@@ -60,7 +60,7 @@ func (p *Plugin) SetUp(_ context.Context, req volume.Request) (volume.Mount, err
 	return volume.Mount{Path: source.Path, ReadOnly: req.ReadOnly}, nil
 }
 
-// hostPathKinds are the types that only verify: what the path has to be, and how the message says it.
+// hostPathKinds are the types that are only checked: the mode of the path, and its name in messages.
 var hostPathKinds = map[corev1.HostPathType]struct {
 	mode os.FileMode // of os.ModeType
 	name string
@@ -104,31 +104,31 @@ func createDir(path string) error {
 		return nil
 	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
-		return fmt.Errorf("make hostPath directory: %w", err)
+		return fmt.Errorf("create hostPath directory: %w", err)
 	}
 	if err := os.Chmod(path, 0o755); err != nil {
-		return fmt.Errorf("make hostPath directory: %w", err)
+		return fmt.Errorf("create hostPath directory: %w", err)
 	}
 	return nil
 }
 
-// createFile makes an empty file if there is nothing. The directory that it is to be in must exist.
+// createFile creates an empty file unless it exists. Its directory must exist.
 func createFile(path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, os.ErrExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("make hostPath file: %w", err)
+		return fmt.Errorf("create hostPath file: %w", err)
 	}
 	if err := errors.Join(file.Chmod(0o644), file.Close()); err != nil {
-		return fmt.Errorf("make hostPath file: %w", err)
+		return fmt.Errorf("create hostPath file: %w", err)
 	}
 	return nil
 }
 
-// TearDown implements volume.Plugin. The host's path is not ours: only a directory that somebody made by hand in the
-// place where volumes are is taken away, if it is empty.
+// TearDown implements volume.Plugin. SetUp creates nothing below the Pod's directory: TearDown only removes an empty
+// directory that a user has created there.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-dev/berth/volume/blockpin"
 )
 
-// Map implements volume.BlockMapper. The volume's path must be a block device. It is held (see package hold) until
-// Unmap, which finds it by the link in the Pod's directory: that is made first and removed last.
+// Map implements volume.BlockMapper. The volume's path must be a block device. It is pinned (see package blockpin)
+// until Unmap, which finds it by the link in the Pod's directory: that is created first and removed last.
 func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
 	if err := checkNode(req); err != nil {
@@ -38,7 +38,7 @@ func (p *Plugin) Map(ctx context.Context, req volume.Request) (volume.Mount, err
 	return volume.Mount{Path: path, ReadOnly: req.ReadOnly}, nil
 }
 
-// Unmap implements volume.BlockMapper. The device itself is left alone.
+// Unmap implements volume.BlockMapper. The device itself is not changed.
 func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -52,8 +52,8 @@ func (p *Plugin) Unmap(ctx context.Context, dir string) error {
 	return nil
 }
 
-// pinPath is where a volume is held whose link in the Pod's directory, ROOT/pods/UID/volumeDevices/PLUGIN/PV, this is:
-// ROOT/plugins/PLUGIN/volumeDevices/PV/UID. Both are upstream's.
+// pinPath returns the path of the pin, ROOT/plugins/PLUGIN/volumeDevices/PV/UID, for the link in the Pod's directory,
+// ROOT/pods/UID/volumeDevices/PLUGIN/PV. Both paths are those of Kubernetes' kubelet.
 func pinPath(link string) string {
 	pluginDir := filepath.Dir(link)
 	base := filepath.Dir(pluginDir)

@@ -22,11 +22,11 @@ const defaultFSType = "ext4"
 // diskMounter mounts the file systems of block devices. It is safe for concurrent use.
 type diskMounter struct {
 	mounter mounts.Mounter
-	mu      sync.Mutex // held while a file system is looked at, made or mounted
+	mu      sync.Mutex // held while a file system is checked, created or mounted
 }
 
-// mount mounts the file system of a device on req.Dir, and makes one if the device is blank. A device whose file
-// system is of another kind than the volume says is refused, and never formatted. Several Pods of the node may use it:
+// mount mounts the file system of a device on req.Dir, and creates one if the device is blank. A device whose file
+// system is of another type than the volume's is rejected, and never formatted. Several Pods of the node may use it:
 // the kernel gives all of them the same file system.
 func (d *diskMounter) mount(ctx context.Context, req volume.Request, device string, number uint64) error {
 	d.mu.Lock()
@@ -56,8 +56,8 @@ func (d *diskMounter) mountLocked(req volume.Request, device string, number uint
 		err = tool.FormatAndMount(device, req.Dir, fsType, pv.Spec.MountOptions)
 	}
 	if err != nil {
-		return fmt.Errorf("mount the %s of device %s (is the package with mkfs.%s installed, and has the device no "+
-			"other file system?): %w", fsType, device, fsType, err)
+		return fmt.Errorf("mount the %s of device %s (check that the package with mkfs.%s is installed and that the device has no "+
+			"other file system): %w", fsType, device, fsType, err)
 	}
 	if !req.ReadOnly {
 		return nil

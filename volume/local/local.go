@@ -1,5 +1,5 @@
 // Package local is the volume plugin for PersistentVolumes of type local: a directory or a block device of one node,
-// given to the Pods that run there.
+// for the Pods of that node.
 package local
 
 import (
@@ -33,7 +33,7 @@ var (
 	_ volume.BlockMapper = (*Plugin)(nil)
 )
 
-// New makes the plugin.
+// New returns the plugin.
 func New(mounter mounts.Mounter) *Plugin {
 	return &Plugin{mounter: mounter, disks: diskMounter{mounter: mounter}, pinner: blockpin.New(blockpin.Deps{Mounter: mounter})}
 }
@@ -46,15 +46,15 @@ func (p *Plugin) CanSupport(spec volume.Spec) bool {
 	return spec.PV != nil && spec.PV.Spec.Local != nil
 }
 
-// SetUp implements volume.Plugin. The volume's directory is bound to req.Dir, read-only if that is asked for; of a block
-// device the file system is mounted there.
+// SetUp implements volume.Plugin. The volume's directory is bind-mounted on req.Dir, read-only if the request is; of a
+// block device the file system is mounted there.
 func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, error) {
 	pv := req.Spec.PV
 	if err := checkNode(req); err != nil {
 		return volume.Mount{}, err
 	}
 	path := pv.Spec.Local.Path
-	// From here on the descriptor stands for the directory, so that it cannot be swapped for another one.
+	// From here on the descriptor is used, so that the directory cannot be replaced by another one.
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return volume.Mount{}, fmt.Errorf("open directory %q of local volume %q: %w", path, pv.Name, err)
@@ -86,7 +86,7 @@ func (p *Plugin) SetUp(ctx context.Context, req volume.Request) (volume.Mount, e
 	return volume.Mount{Path: req.Dir, ReadOnly: req.ReadOnly}, nil
 }
 
-// checkNode refuses a volume whose data is on another node.
+// checkNode rejects a volume whose data is on another node.
 func checkNode(req volume.Request) error {
 	pv := req.Spec.PV
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
@@ -106,7 +106,7 @@ func checkNode(req volume.Request) error {
 	return nil
 }
 
-// bind mounts the opened directory on req.Dir, unless it is there already.
+// bind bind-mounts the opened directory on req.Dir, unless it is mounted there already.
 func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *unix.Stat_t) error {
 	matches := func(have *unix.Stat_t) bool { return have.Dev == want.Dev && have.Ino == want.Ino }
 	return mountOnce(ctx, p.mounter, req, matches, func() error {
@@ -118,8 +118,8 @@ func (p *Plugin) bind(ctx context.Context, req volume.Request, fd int, want *uni
 	})
 }
 
-// mountOnce calls mount for req.Dir, unless what is wanted is mounted there: shown knows it by the mount's root. Anything
-// else that is there, or there with another right to write, is unmounted first; a mount that failed leaves nothing.
+// mountOnce calls mount for req.Dir, unless the volume is mounted there already, which matches decides by the root of
+// the mount. Another mount, or one with another access mode, is unmounted first. A failed mount leaves nothing.
 func mountOnce(
 	ctx context.Context, mounter mounts.Mounter, req volume.Request, matches func(*unix.Stat_t) bool, mount func() error,
 ) error {
@@ -145,7 +145,7 @@ func mountOnce(
 	return nil
 }
 
-// isMountedAs reports whether dir shows what is wanted, with the wanted right to write.
+// isMountedAs reports whether dir shows what matches expects, with the same access mode.
 func isMountedAs(dir string, readOnly bool, matches func(*unix.Stat_t) bool) (bool, error) {
 	var have unix.Stat_t
 	if err := unix.Stat(dir, &have); err != nil {
@@ -158,7 +158,7 @@ func isMountedAs(dir string, readOnly bool, matches func(*unix.Stat_t) bool) (bo
 	return matches(&have) && (fs.Flags&unix.ST_RDONLY != 0) == readOnly, nil
 }
 
-// TearDown implements volume.Plugin. The data stays: the directory is unmounted and removed only when it is empty.
+// TearDown implements volume.Plugin. The data is kept: the directory is unmounted and removed only if it is empty.
 func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	return mounts.UnmountAndRemoveDir(ctx, p.mounter, dir)
 }

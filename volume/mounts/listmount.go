@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What <linux/mount.h> says of listmount(2) and statmount(2), which Linux has since 6.8.
+// From <linux/mount.h>, for listmount(2) and statmount(2) of Linux 6.8 and later.
 const (
 	mountRequestSize = 24   // struct mnt_id_req in its first version
 	statMountPoint   = 0x10 // STATMOUNT_MNT_POINT
-	statMountOffset  = 108  // where struct statmount says where the mount point's string begins
+	statMountOffset  = 108  // of the field of struct statmount with the offset of the mount point's string
 	statMountStrings = 512  // the size of struct statmount, after which its strings follow
 	mountBatch       = 512  // how many mounts are listed at once
 )
 
-// errNoListmount says that the kernel, or what guards it, has no listmount.
-var errNoListmount = errors.New("listmount is not there")
+// errNoListmount means that the kernel has no listmount, or a filter of system calls denies it.
+var errNoListmount = errors.New("listmount is not available")
 
 // mountRequest is struct mnt_id_req.
 type mountRequest struct {
@@ -31,8 +31,8 @@ type mountRequest struct {
 	id, param   uint64
 }
 
-// listByListmount is Under by listmount: it looks only at mounts that lie below the one that dir's parent is on, and never
-// formats or parses the whole table. The error wraps errNoListmount where that is not possible.
+// listByListmount is ListBelow by listmount: it reads only mounts below the one that dir's parent is on, and never
+// formats or parses the whole table. The error wraps errNoListmount if that is not possible.
 func listByListmount(dir string) ([]string, error) {
 	if dir == "/" {
 		return nil, errNoListmount // it has no parent
@@ -68,7 +68,7 @@ func listByListmount(dir string) ([]string, error) {
 	}
 }
 
-// listMounts lists mounts below the one of this id, those that come after another.
+// listMounts lists the mounts below the one of this id, from the one after another mount.
 func listMounts(below, after uint64, ids []uint64) (int, error) {
 	request := mountRequest{size: mountRequestSize, id: below, param: after}
 	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&request)),
@@ -82,7 +82,7 @@ func listMounts(below, after uint64, ids []uint64) (int, error) {
 	return 0, fmt.Errorf("list mounts: %w", errno)
 }
 
-// mountPoint is where a mount is, empty if it is gone meanwhile. The buffer grows if the answer does not fit.
+// mountPoint returns the path of a mount, empty if it no longer exists. The buffer grows if the result does not fit.
 func mountPoint(id uint64, buffer *[]byte) (string, error) {
 	request := mountRequest{size: mountRequestSize, id: id, param: statMountPoint}
 	for {
@@ -93,7 +93,7 @@ func mountPoint(id uint64, buffer *[]byte) (string, error) {
 		case 0:
 			begin := statMountStrings + int(binary.NativeEndian.Uint32(b[statMountOffset:]))
 			if begin >= len(b) {
-				return "", fmt.Errorf("ask for mount %d: the kernel's answer has no string", id)
+				return "", fmt.Errorf("read mount %d: the result has no string", id)
 			}
 			text, _, _ := bytes.Cut(b[begin:], []byte{0})
 			return string(text), nil
@@ -104,7 +104,7 @@ func mountPoint(id uint64, buffer *[]byte) (string, error) {
 		case unix.ENOSYS, unix.EPERM, unix.EINVAL:
 			return "", errNoListmount
 		default:
-			return "", fmt.Errorf("ask for mount %d: %w", id, errno)
+			return "", fmt.Errorf("read mount %d: %w", id, errno)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Mounter interface {
 	Mount(source, target, fstype string, options []string) error
 	// Unmount unmounts what is on top at target.
 	Unmount(target string) error
-	// IsMountPoint reports whether something is mounted on the path itself. A missing path gives an error for
+	// IsMountPoint reports whether something is mounted on the path itself. For a missing path it returns an error for
 	// which os.IsNotExist is true.
 	IsMountPoint(path string) (bool, error)
 }
@@ -42,14 +42,14 @@ var flags = map[string]uintptr{
 	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC,
 }
 
-// propagations are options that mount(2) wants in a call of their own.
+// propagations are the options that mount(2) requires in a separate call.
 var propagations = map[string]uintptr{
 	"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED | unix.MS_REC,
 	"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE | unix.MS_REC,
 	"slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE | unix.MS_REC,
 }
 
-// Mount implements Mounter. If a later step of a mount that needs several fails, the mount is undone.
+// Mount implements Mounter. If a mount needs several steps and a later one fails, the mount is undone.
 func (Syscalls) Mount(source, target, fstype string, options []string) error {
 	var flag, propagation uintptr
 	var data []string
@@ -85,7 +85,7 @@ func (Syscalls) Mount(source, target, fstype string, options []string) error {
 	return nil
 }
 
-// rollback unmounts a mount that could not be completed, and returns why.
+// rollback unmounts a mount that could not be completed, and returns the cause.
 func rollback(target string, cause error) error {
 	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
 		return errors.Join(cause, &os.PathError{Op: "unmount", Path: target, Err: err})
@@ -108,8 +108,8 @@ func (Syscalls) Unmount(target string) error {
 	return nil
 }
 
-// IsMountPoint implements Mounter. It asks the kernel about this one path (statx, Linux 5.8 and later) and reads the
-// mount table only where that is not known.
+// IsMountPoint implements Mounter. It queries the kernel for this one path (statx, Linux 5.8 and later) and reads the
+// mount table only if the kernel does not know.
 func (Syscalls) IsMountPoint(path string) (bool, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &stat)
@@ -124,8 +124,8 @@ func (Syscalls) IsMountPoint(path string) (bool, error) {
 }
 
 // ListBelow lists the mount points at or below dir, the deepest first, so that unmounting in this order works. A path
-// that has several mounts on top of each other is listed as often. Where the kernel has listmount (Linux 6.8 and later)
-// it asks for the mounts near dir alone, and otherwise reads the whole mount table.
+// that has several mounts on top of each other is listed as often. With listmount (Linux 6.8 and later)
+// it queries only the mounts near dir, otherwise it reads the whole mount table.
 func ListBelow(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -145,7 +145,7 @@ func ListBelow(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// listByMountinfo is Under by reading the whole mount table.
+// listByMountinfo is ListBelow by reading the whole mount table.
 func listByMountinfo(dir string) ([]string, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
@@ -158,7 +158,7 @@ func listByMountinfo(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// UnmountAll unmounts everything at or below dir. It goes on after an error and returns all of them.
+// UnmountAll unmounts everything at or below dir. It continues after an error and returns all of them.
 func UnmountAll(ctx context.Context, mounter Mounter, dir string) error {
 	paths, err := ListBelow(dir)
 	if err != nil {
@@ -174,8 +174,8 @@ func UnmountAll(ctx context.Context, mounter Mounter, dir string) error {
 	return errors.Join(errs...)
 }
 
-// UnmountListed unmounts a path that Under has listed. It is fine if the mount is gone by now: unmounting one shared
-// mount takes its peers away too.
+// UnmountListed unmounts a path that ListBelow has listed. A mount that no longer exists is fine: unmounting one shared
+// mount also unmounts its peers.
 func UnmountListed(mounter Mounter, path string) error {
 	err := mounter.Unmount(path)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, os.ErrNotExist) {
@@ -207,7 +207,7 @@ func UnmountPoint(ctx context.Context, mounter Mounter, path string) error {
 	}
 }
 
-// UnmountAndRemoveAll takes a volume's directory away whose data dies with it: it unmounts what is mounted on or below dir, then
+// UnmountAndRemoveAll removes a volume's directory with its data: it unmounts what is mounted on or below dir, then
 // removes the tree. A missing dir is fine.
 func UnmountAndRemoveAll(ctx context.Context, mounter Mounter, dir string) error {
 	if err := UnmountPoint(ctx, mounter, dir); err != nil {
@@ -215,7 +215,7 @@ func UnmountAndRemoveAll(ctx context.Context, mounter Mounter, dir string) error
 	}
 	err := RemoveTree(dir)
 	if errors.Is(err, ErrMountPoint) {
-		// Somebody, perhaps a container with Bidirectional propagation, mounted below.
+		// There is a mount below, perhaps of a container with Bidirectional propagation.
 		if err := UnmountAll(ctx, mounter, dir); err != nil {
 			return err
 		}
@@ -224,8 +224,8 @@ func UnmountAndRemoveAll(ctx context.Context, mounter Mounter, dir string) error
 	return err
 }
 
-// UnmountAndRemoveDir takes a volume's directory away whose data must stay: it unmounts what is on dir and removes the empty
-// directory. If the directory is not empty it is left alone, and the error says so.
+// UnmountAndRemoveDir removes a volume's directory and keeps its data: it unmounts what is on dir and removes the empty
+// directory. A directory that is not empty is not removed and causes an error.
 func UnmountAndRemoveDir(ctx context.Context, mounter Mounter, dir string) error {
 	if err := UnmountPoint(ctx, mounter, dir); err != nil {
 		return err

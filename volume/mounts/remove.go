@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMountPoint says that a tree was not removed completely because something is mounted in it.
+// ErrMountPoint means that a tree was not removed completely because something is mounted in it.
 var ErrMountPoint = errors.New("a mount point is in the way")
 
 const (
 	// maxDepth bounds how many directories are open at once. A deeper directory is first moved to the top of
-	// the tree: containers can make trees deeper than any limit on open files.
+	// the tree: containers can create trees deeper than any limit on open files.
 	maxDepth = 64
-	// direntBatch is how many names are read before they are removed, so that a huge directory needs no huge memory.
+	// direntBatch is how many names are read before they are removed, so that a huge directory does not need much
+	// memory.
 	direntBatch = 1024
 )
 
@@ -29,7 +30,7 @@ var beneath = &unix.OpenHow{
 }
 
 // RemoveTree removes path and all that is below it, as os.RemoveAll does, but never passes through a mount point
-// (bind mounts included) or a symbolic link, however the tree is changed meanwhile. If it meets a mount point it
+// (bind mounts included) or a symbolic link, however the tree is changed meanwhile. At a mount point it
 // stops with an error for which errors.Is(err, ErrMountPoint) is true. A missing path is fine.
 func RemoveTree(path string) error {
 	parent, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -44,7 +45,7 @@ func RemoveTree(path string) error {
 	if err := r.remove(parent, r.prefix, 0); err != nil {
 		return fmt.Errorf("remove tree %q: %w", path, err)
 	}
-	// Moving a directory up leaves it beside the tree; those may hold deep ones again.
+	// A directory that was moved up is now beside the tree, and may contain deep directories again.
 	for n := 0; n < r.moved; n++ {
 		if err := r.remove(parent, r.movedName(n), 0); err != nil {
 			return fmt.Errorf("remove tree %q: %w", path, err)
@@ -94,7 +95,7 @@ func (r *remover) remove(dir int, name string, depth int) error {
 	return &os.PathError{Op: "rmdir", Path: name, Err: err}
 }
 
-// removeEntries removes all that is in the directory of this name.
+// removeEntries removes everything in the directory of this name.
 func (r *remover) removeEntries(dir int, name string, depth int) error {
 	fd, err := openat2(dir, name, beneath)
 	switch {
@@ -128,7 +129,7 @@ func (r *remover) removeEntries(dir int, name string, depth int) error {
 	}
 }
 
-// openat2 is unix.Openat2, repeated while a rename elsewhere confuses the kernel's lookup or a signal interrupts.
+// openat2 is unix.Openat2, repeated while a rename elsewhere disturbs the kernel's lookup or a signal interrupts it.
 func openat2(dir int, name string, how *unix.OpenHow) (int, error) {
 	for {
 		fd, err := unix.Openat2(dir, name, how)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeShared sees to it that mounts below dir propagate to and from the mount namespaces of containers. If the mount
-// that dir is on is not shared, dir is bound onto itself and that new mount is made shared, so that nothing outside
-// dir changes. It reports whether dir is such a mount of its own, which ReleaseShared undoes.
+// MakeShared makes mounts below dir propagate to and from the mount namespaces of containers. If the mount that dir
+// is on is not shared, dir is bind-mounted onto itself and that new mount is made shared, so that nothing outside dir
+// changes. It reports whether dir is such a mount of its own, which ReleaseShared undoes.
 func MakeShared(mounter Mounter, dir string) (own bool, err error) {
 	is, err := mounter.IsMountPoint(dir)
 	if err != nil {
@@ -37,9 +37,9 @@ func MakeShared(mounter Mounter, dir string) (own bool, err error) {
 	return isSelfBind(dir)
 }
 
-// ReleaseShared unmounts the bind of dir onto itself that MakeShared made, if there is one. Nothing else may be
-// mounted below dir. If the mount is busy, as it is while somebody listens on a socket below dir, it vanishes from the
-// mount table all the same, and those who use it go on with the same directory.
+// ReleaseShared unmounts the bind mount of dir onto itself that MakeShared created, if there is one. Nothing else may
+// be mounted below dir. If the mount is busy, as it is while a process listens on a socket below dir, it is removed
+// from the mount table all the same, and the processes that use it keep using the same directory.
 func ReleaseShared(mounter Mounter, dir string) error {
 	is, err := mounter.IsMountPoint(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !is) {

@@ -41,5 +41,5 @@ func TestTmpfsMaySwap(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Mkdir(file, 0o700))
 	_, err = TmpfsMaySwap(file)
-	require.ErrorContains(t, err, "see whether this machine has swap")
+	require.ErrorContains(t, err, "check whether this machine has swap")
 }

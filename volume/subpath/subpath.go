@@ -1,9 +1,9 @@
-// Package subpath gives a container a part of a volume: a directory or file below the volume's root, named by
-// volumeMounts[].subPath, which the container's own peers may be changing at that very moment.
+// Package subpath prepares parts of volumes for containers: a directory or file below the volume's root, named by
+// volumeMounts[].subPath, which other containers may change at the same time.
 //
 // The part is opened once, by the kernel, with the rule that the lookup must not leave the volume (openat2 with
-// RESOLVE_BENEATH); what was opened is then bound to a place that only the node agent can write to. A link, a rename or
-// ".." that points out of the volume gives an error, and swapping anything afterwards changes nothing.
+// RESOLVE_BENEATH); what was opened is then bind-mounted to a path that only the kubelet can write to. A link, a rename
+// or ".." that leads out of the volume causes an error, and later changes have no effect.
 package subpath
 
 import (
@@ -20,36 +20,36 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// dirName is the directory below the Pod's in which the parts are bound.
+// dirName is the directory below the Pod's in which the parts are bind-mounted.
 const dirName = "volume-subpaths"
 
 // maxLookups is how often a lookup is repeated while renames elsewhere disturb it.
 const maxLookups = 128
 
-// Request asks for a part of a volume.
+// Request is a request for a part of a volume.
 type Request struct {
 	// PodDir is the Pod's directory: ROOT/pods/UID.
 	PodDir string
-	// VolumeName is the volume's name in the Pod, VolumePath where it is on this node.
+	// VolumeName is the volume's name in the Pod, VolumePath its path on this node.
 	VolumeName, VolumePath string
 	// SubPath is the part, relative to the volume, with variables already expanded.
 	SubPath string
 	// Container and Index name the mount: the container, and the index in its volumeMounts.
 	Container string
 	Index     int
-	// ReadOnly says that the volume itself cannot be written to: a missing directory is then an error.
+	// ReadOnly means that the volume itself cannot be written to: a missing directory is then an error.
 	ReadOnly bool
 }
 
 // SubPaths prepares parts of volumes. It has no state.
 type SubPaths struct{ mounter mounts.Mounter }
 
-// New makes a SubPaths.
+// New returns a SubPaths.
 func New(mounter mounts.Mounter) *SubPaths { return &SubPaths{mounter: mounter} }
 
-// Prepare returns a path on this node that shows the part of the volume, and nothing else whatever happens to the
-// volume. A missing directory is made, with the mode and owner of the volume's root. It may be called again for the
-// same mount: the same part is then found, or the new one put in its place. Errors do not contain paths of the node.
+// Prepare returns a path on this node that shows the part of the volume, and nothing else, whatever happens to the
+// volume. A missing directory is created, with the mode and owner of the volume's root. Prepare may be called again for
+// the same mount: it keeps the same part, or replaces it by a new one. Errors do not contain paths of the node.
 func (s *SubPaths) Prepare(ctx context.Context, req Request) (string, error) {
 	target := filepath.Join(req.PodDir, dirName, req.VolumeName, req.Container, strconv.Itoa(req.Index))
 	if err := s.prepare(ctx, req, target); err != nil {
@@ -88,7 +88,7 @@ func (s *SubPaths) prepare(ctx context.Context, req Request, target string) erro
 	return s.bind(ctx, part, target)
 }
 
-// validate refuses what can be refused by looking at the request.
+// validate rejects invalid requests.
 func validate(req Request) error {
 	if filepath.IsAbs(req.SubPath) {
 		return errors.New("must be a relative path")
@@ -106,7 +106,7 @@ func validate(req Request) error {
 	return nil
 }
 
-// openPart opens the part, making directories that are missing.
+// openPart opens the part and creates missing directories.
 func openPart(root int, req Request) (int, error) {
 	path := filepath.Clean(req.SubPath)
 	fd, err := lookup(root, path, 0)
@@ -124,7 +124,7 @@ func openPart(root int, req Request) (int, error) {
 	if err != nil {
 		return -1, describeError(err)
 	}
-	// Links that exist are followed from the root, as far as they stay below it; what is missing is made in the
+	// Existing links are followed from the root, as long as they stay below it; a missing directory is created in the
 	// directory that was opened last.
 	parts := strings.Split(path, "/")
 	for i := range parts {
@@ -141,7 +141,7 @@ func openPart(root int, req Request) (int, error) {
 	return dir, nil
 }
 
-// makeDir makes a directory with the mode and owner of the volume's root, and opens it.
+// makeDir creates a directory with the mode and owner of the volume's root, and opens it.
 func makeDir(dir int, name string, like *unix.Stat_t) (int, error) {
 	mode := like.Mode & 0o7777
 	err := unix.Mkdirat(dir, name, 0o700)
@@ -151,7 +151,7 @@ func makeDir(dir int, name string, like *unix.Stat_t) (int, error) {
 	}
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.ELOOP || err == unix.ENOTDIR {
-		// A link that leads nowhere is in the way: whoever put it there cannot make us follow it.
+		// A dangling link has this name: it is not followed.
 		return -1, unix.EXDEV
 	}
 	if err != nil || existed {
@@ -168,7 +168,7 @@ func makeDir(dir int, name string, like *unix.Stat_t) (int, error) {
 	return fd, nil
 }
 
-// lookup opens a path below root. The kernel refuses whatever leads out of root.
+// lookup opens a path below root. The kernel rejects a path that leads out of root.
 func lookup(root int, path string, flags uint64) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
@@ -181,7 +181,7 @@ func lookup(root int, path string, flags uint64) (int, error) {
 	return fd, err
 }
 
-// describeError says what the errors of lookup and makeDir mean for the user.
+// describeError describes the errors of lookup and makeDir for the user.
 func describeError(err error) error {
 	switch {
 	case errors.Is(err, unix.EXDEV):
@@ -198,7 +198,7 @@ func describeError(err error) error {
 	return err
 }
 
-// bind makes target show the opened part.
+// bind bind-mounts the opened part on target.
 func (s *SubPaths) bind(ctx context.Context, part int, target string) error {
 	var want unix.Stat_t
 	if err := unix.Fstatat(part, "", &want, unix.AT_EMPTY_PATH); err != nil {
@@ -206,7 +206,7 @@ func (s *SubPaths) bind(ctx context.Context, part int, target string) error {
 	}
 	mounted, err := s.mounter.IsMountPoint(target)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("look at mount: %w", err)
+		return fmt.Errorf("check for a mount: %w", err)
 	}
 	if mounted {
 		var have unix.Stat_t
@@ -218,9 +218,9 @@ func (s *SubPaths) bind(ctx context.Context, part int, target string) error {
 		return fmt.Errorf("replace mount: %w", hidePath(err))
 	}
 	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
-		return fmt.Errorf("make mount point: %w", err)
+		return fmt.Errorf("create mount point: %w", err)
 	}
-	// The entry in /proc leads to what was opened, whatever its name has become.
+	// The entry in /proc leads to what was opened, even if it was renamed.
 	if err := s.mounter.Mount("/proc/self/fd/"+strconv.Itoa(part), target, "", []string{"bind"}); err != nil {
 		return fmt.Errorf("bind: %w", hidePath(err))
 	}
@@ -241,7 +241,7 @@ func makeTarget(target string, dir bool) error {
 }
 
 // Cleanup unmounts and removes all parts that were prepared for the Pod. It must run before the Pod's volumes are
-// taken down. A Pod without any is fine.
+// unmounted. A Pod without parts is fine.
 func (s *SubPaths) Cleanup(ctx context.Context, podDir string) error {
 	dir := filepath.Join(podDir, dirName)
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {

@@ -1,5 +1,5 @@
-// Package testsuite proves that a volume plugin keeps the contract of volume.Plugin, with real directories and real
-// mounts. A plugin's own tests call Run and add what is particular to it.
+// Package testsuite tests a volume plugin against the contract of volume.Plugin, with real directories and real
+// mounts. A plugin's own tests call Run and add what is specific to the plugin.
 package testsuite
 
 import (
@@ -23,25 +23,25 @@ import (
 
 // Subject is a plugin under test.
 type Subject struct {
-	// New makes the plugin. It is called again where a test lets the process die and start anew.
+	// New returns the plugin. A test that simulates a restart of the process calls it again.
 	New func(t *testing.T) volume.Plugin
 	// Spec is a volume that can be set up; scratch is an empty directory outside of the Pod's, for the volume's
-	// backing. It is called once a test.
+	// backing. It is called once per test.
 	Spec func(t *testing.T, scratch string) volume.Spec
-	// Node is this node, for plugins that ask. It may be nil.
+	// Node is this node, for plugins that use it. It may be nil.
 	Node *corev1.Node
-	// Writable says that containers may write to the volume.
+	// Writable means that containers may write to the volume.
 	Writable bool
-	// Persistent says that what they write outlives the Pod.
+	// Persistent means that what they write outlives the Pod.
 	Persistent bool
-	// Resources are what the Pod's container asks for, where the plugin looks at that.
+	// Resources are the resources of the Pod's container, for plugins that use them.
 	Resources corev1.ResourceRequirements
-	// NoDir says that the plugin makes nothing at Request.Dir.
+	// NoDir means that the plugin creates nothing at Request.Dir.
 	NoDir bool
 }
 
-// Root is a new temporary directory that the test may mount in. When the test ends nothing may be mounted there, and no
-// block device held. The test is skipped if the process may not mount.
+// Root returns a new temporary directory that the test may mount in. When the test ends, nothing may be mounted there
+// and no block device pinned. The test is skipped if the process may not mount.
 func Root(t testing.TB) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,11 +49,11 @@ func Root(t testing.TB) string {
 	}
 	root := t.TempDir()
 	t.Cleanup(func() {
-		holder := blockpin.New(blockpin.Deps{})
-		held, err := holder.ListBelow(root)
+		pinner := blockpin.New(blockpin.Deps{})
+		pinned, err := pinner.ListBelow(root)
 		require.NoError(t, err)
-		for _, path := range held {
-			_ = holder.Unpin(context.WithoutCancel(t.Context()), path)
+		for _, path := range pinned {
+			_ = pinner.Unpin(context.WithoutCancel(t.Context()), path)
 		}
 		left, err := mounts.ListBelow(root)
 		require.NoError(t, err)
@@ -61,7 +61,7 @@ func Root(t testing.TB) string {
 			_ = unix.Unmount(path, unix.MNT_DETACH)
 		}
 		if !t.Failed() {
-			require.Empty(t, held, "block devices still held")
+			require.Empty(t, pinned, "block devices still pinned")
 			require.Empty(t, left, "mounts left behind")
 		}
 	})
@@ -71,13 +71,13 @@ func Root(t testing.TB) string {
 // deviceSize is the size of a BlockDevice in bytes.
 const deviceSize = 1 << 20
 
-// BlockDevice is the path of a new block device with nothing on it. The test is skipped if the process may not make one.
+// BlockDevice returns the path of a new blank block device. The test is skipped if the process may not create one.
 func BlockDevice(t testing.TB) string {
 	t.Helper()
 	return loopdev.New().Path(LoopDevice(t).Number)
 }
 
-// LoopDevice is BlockDevice for tests that detach it themselves.
+// LoopDevice is BlockDevice for tests that detach the device themselves.
 func LoopDevice(t testing.TB) loopdev.Device {
 	t.Helper()
 	image, err := os.Create(filepath.Join(t.TempDir(), "image"))
@@ -87,13 +87,13 @@ func LoopDevice(t testing.TB) loopdev.Device {
 	loops := loopdev.New()
 	device, err := loops.Attach(image, loopdev.Options{})
 	if err != nil {
-		t.Skipf("making a block device: %v", err)
+		t.Skipf("create a block device: %v", err)
 	}
 	t.Cleanup(func() { require.NoError(t, loops.Detach(device)) })
 	return device
 }
 
-// Pod is a Pod with this UID that has the volume.
+// Pod returns a Pod with this UID and the volume.
 func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + string(uid), Namespace: "default", UID: uid}}
 	if spec.Volume != nil {
@@ -102,7 +102,7 @@ func Pod(uid types.UID, spec volume.Spec) *corev1.Pod {
 	return pod
 }
 
-// fixture is what one test works with.
+// fixture is the state of one test.
 type fixture struct {
 	Subject
 	root   string
@@ -147,15 +147,15 @@ func (f *fixture) tearDown(t *testing.T, request volume.Request) {
 
 // Run runs the suite.
 func Run(t *testing.T, subject Subject) {
-	t.Run("NamesItself", subject.testName)
-	t.Run("SetsUpAndTearsDown", subject.testSetUpAndTearDown)
-	t.Run("RepeatsItself", subject.testIdempotence)
-	t.Run("TearsDownWhatIsNotThere", subject.testTearDownMissing)
-	t.Run("TakesOverAfterACrash", subject.testCrashRecovery)
-	t.Run("KeepsWhatLasts", subject.testDataLifetime)
-	t.Run("StopsAtMountsBelow", subject.testStopsAtMounts)
-	t.Run("WorksForManyPodsAtOnce", subject.testManyPods)
-	t.Run("EndsWithItsContext", subject.testCancelledContext)
+	t.Run("Name", subject.testName)
+	t.Run("SetUpAndTearDown", subject.testSetUpAndTearDown)
+	t.Run("Idempotence", subject.testIdempotence)
+	t.Run("TearDownMissing", subject.testTearDownMissing)
+	t.Run("CrashRecovery", subject.testCrashRecovery)
+	t.Run("DataLifetime", subject.testDataLifetime)
+	t.Run("StopsAtMounts", subject.testStopsAtMounts)
+	t.Run("ManyPods", subject.testManyPods)
+	t.Run("CancelledContext", subject.testCancelledContext)
 }
 
 func (s Subject) testName(t *testing.T) {
@@ -214,7 +214,7 @@ func (s Subject) testTearDownMissing(t *testing.T) {
 	request := f.request("a")
 	f.tearDown(t, request)
 	require.NoError(t, os.MkdirAll(request.Dir, 0o750))
-	f.tearDown(t, request) // made by a SetUp that died right after
+	f.tearDown(t, request) // left by a SetUp that was killed right after
 }
 
 func (s Subject) testCrashRecovery(t *testing.T) {
@@ -228,7 +228,7 @@ func (s Subject) testCrashRecovery(t *testing.T) {
 	require.Equal(t, mount, f.setUp(t, request), "a new process must find the volume as it is")
 	f.plugin = s.New(t)
 	f.tearDown(t, request)
-	// As after a reboot: the directory is there, the mounts are not.
+	// As after a reboot: the directory exists, the mounts do not.
 	f.setUp(t, request)
 	require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, f.root))
 	f.plugin = s.New(t)
@@ -248,16 +248,16 @@ func (s Subject) testDataLifetime(t *testing.T) {
 	mount = f.setUp(t, request)
 	_, err := os.Stat(filepath.Join(mount.Path, "written"))
 	if s.Persistent {
-		require.NoError(t, err, "what was written must last")
+		require.NoError(t, err, "what was written must be kept")
 	} else {
-		require.ErrorIs(t, err, os.ErrNotExist, "what was written must go with the Pod")
+		require.ErrorIs(t, err, os.ErrNotExist, "what was written must be removed with the Pod")
 	}
 	f.tearDown(t, request)
 }
 
 func (s Subject) testStopsAtMounts(t *testing.T) {
 	if !s.Writable || s.NoDir {
-		t.Skip("nobody can mount below this volume")
+		t.Skip("containers cannot mount below this volume")
 	}
 	f := s.newFixture(t)
 	request := f.request("a")
@@ -270,7 +270,7 @@ func (s Subject) testStopsAtMounts(t *testing.T) {
 	require.NoError(t, mounts.Syscalls{}.Mount(outside, below, "", []string{"bind"}))
 	err := f.plugin.TearDown(t.Context(), request.Dir)
 	require.FileExists(t, filepath.Join(outside, "precious"), "nothing may be removed through a mount point")
-	if err != nil { // it may refuse, then it must succeed once the mount is gone
+	if err != nil { // it may fail, then it must succeed after the unmount
 		require.NoError(t, mounts.UnmountAll(t.Context(), mounts.Syscalls{}, request.Dir))
 	}
 	f.tearDown(t, request)

@@ -20,30 +20,30 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Fault says what becomes of one call.
+// Fault is the planned outcome of one call.
 type Fault struct {
-	// Code is what the call fails with. codes.OK is no failure.
+	// Code is the error of the call. codes.OK means success.
 	Code codes.Code
-	// TakesEffect has the call take effect before it fails.
+	// TakesEffect means that the call takes effect before it fails.
 	TakesEffect bool
-	// Hang has the call take effect, if Lost, and then answer only when its caller has given up.
+	// Hang means that the call returns only after its context has ended, and takes effect only if TakesEffect is set.
 	Hang bool
 }
 
-// Config is what a Driver is.
+// Config holds the settings of a Driver.
 type Config struct {
-	// Name is the driver's name, NodeID what it calls the node.
+	// Name is the driver's name, NodeID its name of the node.
 	Name, NodeID string
 	// Dir holds the sockets and the data of volumes: Dir/data/HANDLE.
 	Dir string
 	// Capabilities are those of the node service.
 	Capabilities []csipb.NodeServiceCapability_RPC_Type
-	// Topology and MaxVolumes are told by NodeGetInfo.
+	// Topology and MaxVolumes are returned by NodeGetInfo.
 	Topology   map[string]string
 	MaxVolumes int64
-	// Device is the block device that every block volume is.
+	// Device is the block device of every block volume.
 	Device string
-	// Type and Versions are told when the driver registers; "CSIPlugin" and "1.0.0" if empty.
+	// Type and Versions are sent with the registration; "CSIPlugin" and "1.0.0" if empty.
 	Type     string
 	Versions []string
 }
@@ -53,7 +53,7 @@ type Driver struct {
 	csipb.UnimplementedNodeServer
 	registerapi.UnimplementedRegistrationServer
 	Config Config
-	// FailText, if not empty, has all calls that change something fail with these words.
+	// FailText, if not empty, is the error message with which all calls that change something fail.
 	FailText string
 
 	servers []*grpc.Server
@@ -64,11 +64,11 @@ type Driver struct {
 	calls     []string
 	requests  []any
 	staged    map[string]string            // by volume, the path
-	published map[string]map[string]string // by volume, the stage that it is made of by target
+	published map[string]map[string]string // by volume and target, the staging path
 	notified  chan *registerapi.RegistrationStatus
 }
 
-// New makes a Driver.
+// New returns a Driver.
 func New(config Config) *Driver {
 	if config.Type == "" {
 		config.Type = registerapi.CSIPlugin
@@ -112,7 +112,7 @@ func (d *Driver) serve(path string, register func(*grpc.Server)) error {
 	return nil
 }
 
-// Stop closes and removes the sockets. Calls that run end.
+// Stop closes and removes the sockets. Running calls end.
 func (d *Driver) Stop() {
 	for _, server := range d.servers {
 		server.Stop()
@@ -121,7 +121,7 @@ func (d *Driver) Stop() {
 	d.done.Wait()
 }
 
-// Plan sets what becomes of calls from now on. Nil lets all succeed.
+// Plan sets the outcome of further calls. With nil all succeed.
 func (d *Driver) Plan(plan func(call, volume string) Fault) {
 	if plan == nil {
 		plan = func(string, string) Fault { return Fault{} }
@@ -131,14 +131,14 @@ func (d *Driver) Plan(plan func(call, volume string) Fault) {
 	d.plan = plan
 }
 
-// SetMaxVolumes changes what NodeGetInfo tells from now on.
+// SetMaxVolumes changes the limit that NodeGetInfo returns.
 func (d *Driver) SetMaxVolumes(limit int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.Config.MaxVolumes = limit
 }
 
-// FailNext has the next calls of one kind meet these faults, one after the other, and then none.
+// FailNext plans these faults for the next calls of one kind, one after the other, and then none.
 func (d *Driver) FailNext(call string, faults ...Fault) {
 	var mu sync.Mutex
 	d.Plan(func(name, _ string) Fault {
@@ -153,14 +153,14 @@ func (d *Driver) FailNext(call string, faults ...Fault) {
 	})
 }
 
-// Calls lists the calls that changed something, or were to, since the last Reset: "NodeStageVolume HANDLE".
+// Calls lists the calls that change something since the last Reset: "NodeStageVolume HANDLE".
 func (d *Driver) Calls() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.calls)
 }
 
-// Last is the newest request of this type, the zero value if there was none.
+// Last returns the latest request of this type, the zero value if there was none.
 func Last[T any](d *Driver) (request T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,7 +200,7 @@ func (d *Driver) Published() int {
 	return n
 }
 
-// Notified gets what the node agent answered to registrations.
+// Notified receives the kubelet's responses to registrations.
 func (d *Driver) Notified() <-chan *registerapi.RegistrationStatus { return d.notified }
 
 // GetInfo implements the registration service.
@@ -218,7 +218,7 @@ func (d *Driver) NotifyRegistrationStatus(_ context.Context, status *registerapi
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// call notes a call, and lets it take effect as planned.
+// call records a call, and calls effect as planned.
 func (d *Driver) call(ctx context.Context, name, volume string, request any, effect func() error) error {
 	d.mu.Lock()
 	d.calls = append(d.calls, name+" "+volume)

@@ -149,7 +149,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, req *csipb.NodeGetVolum
 	}}, err
 }
 
-// touch makes an empty file unless there is something already. It does not open what is there.
+// touch creates an empty file unless it exists. It does not open an existing file.
 func touch(path string) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if os.IsExist(err) {

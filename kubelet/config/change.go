@@ -36,11 +36,6 @@ const (
 	Remove
 )
 
-// String is the operation's name as upstream logs it.
-func (o Op) String() string {
-	return [...]string{"ADD", "UPDATE", "DELETE", "RECONCILE", "REMOVE"}[o]
-}
-
 // Change is one update about one Pod. The Pod is shared and must not be modified.
 type Change struct {
 	Op  Op

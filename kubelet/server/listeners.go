@@ -26,18 +26,6 @@ type listeners struct {
 	failed         chan error // has a value when a site failed that is wanted
 }
 
-// Addrs are the addresses listened on, in the order of Config.Addresses, then that of HealthzAddress if there is one.
-// It is empty before Ready.
-func (s *Server) Addrs() []net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	addrs := make([]net.Addr, 0, len(s.listeners))
-	for _, l := range s.listeners {
-		addrs = append(addrs, l.Addr())
-	}
-	return addrs
-}
-
 // SetAddresses has the server listen on these addresses, as host:port, in place of those it had; what is listened on
 // already is left alone, and so are connections. It does not wait for that.
 func (s *Server) SetAddresses(addresses []string) {

@@ -1,11 +1,7 @@
-// Package kubelet is the node agent: it makes the Pods that the API server binds to a node run there.
+// Package kubelet is the kubelet under the exported names that Kubernetes 1.4 documents for it: [NewMainKubelet] takes a
+// KubeletConfiguration and the caller's own parts, and [Kubelet.Run] takes Pods through a channel.
 //
-// This package only puts the rooms together. The way of a Pod leads through them in this order:
-//
-//	config -> admission (here) -> podworker -> volumemanager |
-//	                                        -> images        |-> containers -> prober -> status -> API
-//	                                        -> sandbox (cri) |
-//
-// pleg wakes a Pod's worker when the runtime says that something changed, node keeps the Node object, and server
-// answers the API server's questions (logs, exec, attach, port-forward).
+// It drives the same agent as berth's commands do. New programs use package agent, which has one constructor, contexts and
+// errors. Where a type of that time has gone (docker, rkt, componentconfig), its successor takes its place: the CRI and
+// k8s.io/kubelet/config/v1beta1.
 package kubelet

@@ -14,13 +14,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/attachdetach"
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/memory"
 	"github.com/berth-dev/berth/kubelet/node"
 	"github.com/berth-dev/berth/kubelet/volumemanager"
@@ -47,7 +44,7 @@ type components struct {
 // currentKubelet is the kubelet that runs now, or ran last.
 type currentKubelet struct {
 	mu sync.Mutex
-	k  *kubelet.Kubelet
+	k  *agent.Agent
 }
 
 // startComponents starts Berth's own components and applies the objects that every cluster has.
@@ -115,8 +112,6 @@ func (u *components) newKubelet() (runFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	events := record.NewBroadcaster()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	gateway := net.IP(c.Gateway.AsSlice())
 	var claims volumemanager.ClaimSource
 	if !slices.Contains(c.options.Without, attachdetachName) {
@@ -124,36 +119,38 @@ func (u *components) newKubelet() (runFunc, error) {
 	}
 	thresholds := node.DefaultThresholds()
 	thresholds.DiskAvailableCap = EnoughFreeBytes
-	k, err := kubelet.New(kubelet.Config{
-		NodeName: c.NodeName, NodeIPs: []net.IP{gateway}, Version: version.Kubelet(),
-		RootDir: c.KubeletDir(), PodLogsDir: c.PodLogsDir(),
-		ContainerLogsDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(kubelet.ContainerLogsDir)), CgroupRoot: c.CgroupRoot(),
-		RuntimeEndpoint: "unix://" + c.ContainerdSocket(), Static: kubelet.StaticConfig{Path: c.StaticPods}, Thresholds: thresholds,
-		Server: kubelet.ServerConfig{
+	k, err := agent.New(agent.Deps{
+		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock,
+		Collectors: []prometheus.Collector{c.stageMetrics}, OnIdle: memory.Release, Exits: c.exitRecords,
+	}, agent.Config{
+		Node: agent.NodeConfig{
+			Name: c.NodeName, IPs: []net.IP{gateway}, Version: version.Kubelet(), Thresholds: thresholds,
+		},
+		RootDir: c.KubeletDir(),
+		Logs: agent.LogsConfig{
+			PodsDir: c.PodLogsDir(), ContainersDir: filepath.Join(filepath.Dir(c.PodLogsDir()), filepath.Base(agent.ContainerLogsDir)),
+		},
+		Cgroups: agent.CgroupConfig{Root: c.CgroupRoot()},
+		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + c.ContainerdSocket()},
+		Static:  agent.StaticConfig{Path: c.StaticPods},
+		Server: agent.ServerConfig{
 			Addresses: []string{net.JoinHostPort(gateway.String(), strconv.Itoa(kubeletPort))}, Port: kubeletPort,
 			CertFile: c.PKI("kubelet-server.crt"), KeyFile: c.PKI("kubelet-server.key"), ClientCAFile: c.PKI("ca.crt"),
 			LogDir: filepath.Dir(c.PodLogsDir()),
 		},
-	}, kubelet.Deps{
-		Client: client, LeaseClient: leases, Claims: claims, Timeline: c.timeline, Logger: c.logger, Clock: c.clock, Collectors: []prometheus.Collector{c.stageMetrics},
-		AtRest: memory.Release, Exits: c.exitRecords,
-		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: c.NodeName}),
+		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
 	})
 	if err != nil {
-		events.Shutdown()
 		return nil, err
 	}
 	if err := u.kubelet.replace(k); err != nil {
 		c.logger.Warn("failed to close the previous kubelet", "error", err)
 	}
-	return func(ctx context.Context) error {
-		defer events.Shutdown()
-		return k.Start(ctx)
-	}, nil
+	return k.Start, nil
 }
 
 // replace makes k the current kubelet and closes the one before.
-func (c *currentKubelet) replace(k *kubelet.Kubelet) error {
+func (c *currentKubelet) replace(k *agent.Agent) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.k

@@ -17,21 +17,17 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/kubelet/memory"
-	"github.com/berth-dev/berth/kubelet/patience"
+	"github.com/berth-dev/berth/kubelet/network"
 	"github.com/berth-dev/berth/kubelet/watchdog"
 	"github.com/berth-dev/berth/version"
 )
@@ -155,23 +151,18 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	events := record.NewBroadcaster()
-	defer events.Shutdown()
-	events.StartRecordingToSink(patience.NewSink(ctx,
-		&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}, clock.RealClock{}))
 	records := newTimelineServer(f.socket)
-	k, err := kubelet.New(config, kubelet.Deps{
+	k, err := agent.New(agent.Deps{
 		Client: client, LeaseClient: leases, Timeline: records.recorder, Logger: logger,
 		Collectors: append(id.metrics, records.stages),
-		Recorder:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: config.NodeName}),
-		AtRest:     memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
-		Readdressed: func(ips []net.IP) {
+		OnIdle:     memory.Release, Flags: flagValues(cmd), FindIPs: f.addresses(id.server.Host),
+		OnNodeIPsChanged: func(ips []net.IP) {
 			id.conns.CloseAll()
 			if err := id.onAddressesChanged(ips); err != nil {
 				logger.Error("serving certificate does not cover the node's current address", "addresses", ips, "error", err)
 			}
 		},
-	})
+	}, config)
 	if err != nil {
 		return err
 	}
@@ -183,7 +174,7 @@ func (f nodeFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	logger.Info("joining the cluster", "cluster", id.server.Host, "node", config.NodeName, "address", config.NodeIPs[0])
+	logger.Info("joining the cluster", "cluster", id.server.Host, "node", config.Node.Name, "address", config.Node.IPs[0])
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return records.run(ctx) })
 	group.Go(func() error { return k.Start(ctx) })
@@ -218,34 +209,41 @@ func (f nodeFlags) certificateDir() string {
 	return filepath.Join(f.root, "pki")
 }
 
-func (f nodeFlags) config(ctx context.Context, id *identity, name string) (kubelet.Config, error) {
+func (f nodeFlags) config(ctx context.Context, id *identity, name string) (agent.Config, error) {
 	driver, err := cm.ParseDriver(f.cgroupDriver)
 	if err != nil {
-		return kubelet.Config{}, usageError{fmt.Errorf("--cgroup-driver: %w", err)}
+		return agent.Config{}, usageError{fmt.Errorf("--cgroup-driver: %w", err)}
 	}
 	ip, err := f.address(ctx, id.server.Host)
 	if err != nil {
-		return kubelet.Config{}, err
+		return agent.Config{}, err
 	}
-	server := kubelet.ServerConfig{
+	server := agent.ServerConfig{
 		Addresses: []string{net.JoinHostPort(ip.String(), strconv.Itoa(int(f.port)))}, Port: f.port,
 		CertFile: f.certFile, KeyFile: f.keyFile, ClientCAFile: f.clientCA,
 	}
 	if err := f.serve(ctx, id, &server, name, ip); err != nil {
-		return kubelet.Config{}, err
+		return agent.Config{}, err
 	}
 	server.Profiling, server.Contention, server.DebugFlags = f.profiling, f.contention, f.debugFlags
 	server.LogDir, server.LogQuery, server.NoDebugging = nodeLogDir, f.logQuery, !f.debugging
 	if f.healthzPort > 0 {
 		server.HealthzAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(f.healthzPort))
 	}
-	config := kubelet.Config{
-		NodeName: name, NodeIPs: []net.IP{ip}, Version: version.Kubelet(),
-		RootDir: f.root, PodLogsDir: f.logs, ContainerLogsDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(kubelet.ContainerLogsDir)),
-		RuntimeEndpoint: f.runtime,
-		CgroupRoot:      f.cgroupRoot, CgroupDriver: driver, ClusterDNS: f.dns, ClusterDomain: f.domain, MaxPods: f.maxPods,
-		LockFile: f.lockFile, ExitOnLockContention: f.lockYield,
-		Static: kubelet.StaticConfig{Path: f.manifests, URL: f.manifestURL}, Server: server,
+	config := agent.Config{
+		Node:    agent.NodeConfig{Name: name, IPs: []net.IP{ip}, Version: version.Kubelet()},
+		RootDir: f.root,
+		Logs: agent.LogsConfig{
+			PodsDir: f.logs, ContainersDir: filepath.Join(filepath.Dir(f.logs), filepath.Base(agent.ContainerLogsDir)),
+		},
+		Runtime:     agent.RuntimeConfig{Endpoint: f.runtime},
+		Cgroups:     agent.CgroupConfig{Root: f.cgroupRoot, Driver: driver},
+		DNS:         network.DNS{ClusterDNS: f.dns, ClusterDomain: f.domain},
+		Pods:        agent.PodConfig{Max: f.maxPods},
+		Lock:        agent.LockConfig{File: f.lockFile, ExitOnContention: f.lockYield},
+		Static:      agent.StaticConfig{Path: f.manifests, URL: f.manifestURL},
+		Server:      server,
+		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
 	}
 	f.images.set(&config)
 	return config, f.resources.apply(&config)
@@ -293,7 +291,7 @@ func (f nodeFlags) address(ctx context.Context, server string) (net.IP, error) {
 }
 
 // completeServer fills in a self-signed certificate and the cluster's CA if the flags name no files.
-func (f nodeFlags) completeServer(server *kubelet.ServerConfig, id *identity, name string, ip net.IP) error {
+func (f nodeFlags) completeServer(server *agent.ServerConfig, id *identity, name string, ip net.IP) error {
 	dir := f.certificateDir()
 	if (server.CertFile == "") != (server.KeyFile == "") {
 		return usageError{errors.New("--tls-cert-file and --tls-private-key-file go together")}
@@ -325,7 +323,7 @@ func selfSign(name, dir, certFile, keyFile string, ips []net.IP) error {
 }
 
 // completeClientCA uses the cluster's CA for clients if --client-ca-file is not set.
-func (f nodeFlags) completeClientCA(server *kubelet.ServerConfig, rest *rest.Config) error {
+func (f nodeFlags) completeClientCA(server *agent.ServerConfig, rest *rest.Config) error {
 	dir := f.certificateDir()
 	if server.ClientCAFile != "" {
 		return nil

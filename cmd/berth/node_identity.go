@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/certificate"
 )
 
@@ -141,7 +141,7 @@ func (f nodeFlags) server() (*rest.Config, error) {
 
 // serve sets the serving certificate of the node's server: the one that flags name, one that the cluster signs, or a
 // self-signed one.
-func (f nodeFlags) serve(ctx context.Context, id *identity, server *kubelet.ServerConfig, name string, ip net.IP) error {
+func (f nodeFlags) serve(ctx context.Context, id *identity, server *agent.ServerConfig, name string, ip net.IP) error {
 	if !f.rotateServer {
 		return f.completeServer(server, id, name, ip)
 	}

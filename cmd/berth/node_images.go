@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/pflag"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 )
 
 // imageFlags are the flags of images, with the upstream kubelet's defaults.
@@ -35,10 +35,10 @@ func (f *imageFlags) add(flags *pflag.FlagSet) {
 		"images of NeverVerifyAllowlistedImages: names without tag, or ending in /*")
 }
 
-func (f *imageFlags) set(c *kubelet.Config) {
-	c.ImageGCHigh, c.ImageGCLow = f.high, f.low
-	c.MaxParallelPulls, c.PullQPS, c.PullBurst = f.parallel, f.qps, f.burst
-	c.CredentialProviders, c.CredentialProvidersDir = f.providers, f.binDir
-	c.ImageVerification = kubeletconfig.ImagePullCredentialsVerificationPolicy(f.verification)
-	c.NotVerified = f.preloadedAllowlist
+func (f *imageFlags) set(c *agent.Config) {
+	c.Images = agent.ImageConfig{
+		GCHigh: f.high, GCLow: f.low, MaxParallelPulls: f.parallel, PullQPS: f.qps, PullBurst: f.burst,
+		CredentialProviders: f.providers, CredentialProvidersDir: f.binDir,
+		Verification: kubeletconfig.ImagePullCredentialsVerificationPolicy(f.verification), NotVerified: f.preloadedAllowlist,
+	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
@@ -27,7 +27,7 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 	f.StringToStringVar(&r.kubeReserved, "kube-reserved", nil,
 		"resources reserved for Kubernetes daemons: cpu=100m,memory=200Mi")
 	f.StringToStringVar(&r.systemReserved, "system-reserved", nil, "resources reserved for system daemons")
-	f.StringSliceVar(&r.enforce, "enforce-node-allocatable", []string{kubelet.EnforcePods},
+	f.StringSliceVar(&r.enforce, "enforce-node-allocatable", []string{cm.EnforcePods},
 		"reservations that cgroups enforce: none, or some of pods, kube-reserved,\nkube-reserved-compressible, system-reserved, "+
 			"system-reserved-compressible")
 	f.StringVar(&r.kubeReservedCgroup, "kube-reserved-cgroup", "", "the cgroup of Kubernetes daemons, which must exist")
@@ -42,22 +42,28 @@ func (r *resourceFlags) add(f *pflag.FlagSet) {
 }
 
 // apply copies the flags into the config, which the kubelet validates as a whole.
-func (r *resourceFlags) apply(c *kubelet.Config) error {
-	reserved, err := kubelet.ParseReservation(r.kubeReserved, r.systemReserved)
+func (r *resourceFlags) apply(config *agent.Config) error {
+	c := &config.Cgroups
+	kubeReserved, err := cm.ParseReserved("kubeReserved", r.kubeReserved)
 	if err != nil {
 		return usageError{err}
 	}
-	c.KubeReserved, c.SystemReserved = reserved.Kubernetes, reserved.System
-	c.KubeReservedCgroup, c.SystemReservedCgroup = r.kubeReservedCgroup, r.systemReservedCgroup
-	c.EnforceNodeAllocatable, c.PodPidsLimit = r.enforce, r.podPids
-	c.FailSwapOn, c.FailCgroupV1 = r.failSwapOn, r.failCgroupV1
+	systemReserved, err := cm.ParseReserved("systemReserved", r.systemReserved)
+	if err != nil {
+		return usageError{err}
+	}
+	c.Enforcement = cm.Enforcement{
+		KubeReserved: kubeReserved, SystemReserved: systemReserved, Enforce: r.enforce,
+		KubeReservedCgroup: r.kubeReservedCgroup, SystemReservedCgroup: r.systemReservedCgroup,
+	}
+	c.PodPidsLimit, c.FailSwapOn, c.FailV1 = r.podPids, r.failSwapOn, r.failCgroupV1
 	if c.SwapBehavior = cm.SwapBehavior(r.swap); c.SwapBehavior.Validate() != nil {
 		return usageError{fmt.Errorf("--swap-behavior: %w", c.SwapBehavior.Validate())}
 	}
 	if r.set.Changed("single-process-oom-kill") {
 		c.SingleProcessOOMKill = &r.oneOOMKill
 	}
-	if err := c.CheckEnforcement(); err != nil {
+	if err := c.Enforcement.Validate(); err != nil {
 		return usageError{fmt.Errorf("--enforce-node-allocatable: %w", err)}
 	}
 	return nil

@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/filelock"
 	"github.com/berth-dev/berth/internal/signals"
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/kubelet/config"
 	"github.com/berth-dev/berth/kubelet/podrun"
 	"github.com/berth-dev/berth/version"
@@ -197,17 +198,20 @@ func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint
 	if err != nil {
 		return result, fmt.Errorf("find the host name: %w", err)
 	}
-	node, err := kubelet.New(kubelet.Config{
-		NodeName: strings.ToLower(host), NodeIPs: []net.IP{hostAddress()}, Version: version.Kubelet(),
-		RootDir: filepath.Join(home, "kubelet"), PodLogsDir: filepath.Join(home, "log"), RuntimeEndpoint: endpoint,
-		CgroupRoot: "/berth-run-" + string(pod.UID),
-	}, kubelet.Deps{Logger: f.logger(cmd), Recorder: &eventPrinter{printf: printf, all: f.verbosity > 0}})
+	node, err := agent.New(agent.Deps{
+		Logger: f.logger(cmd), Recorder: &eventPrinter{printf: printf, all: f.verbosity > 0},
+	}, agent.Config{
+		Node:    agent.NodeConfig{Name: strings.ToLower(host), IPs: []net.IP{hostAddress()}, Version: version.Kubelet()},
+		RootDir: filepath.Join(home, "kubelet"), Logs: agent.LogsConfig{PodsDir: filepath.Join(home, "log")},
+		Runtime: agent.RuntimeConfig{Endpoint: endpoint}, Cgroups: agent.CgroupConfig{Root: "/berth-run-" + string(pod.UID)},
+		OOMScoreAdj: ptr.To(agent.DefaultOOMScoreAdj),
+	})
 	if err != nil {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, node.Close()) }()
 	result, err = podrun.Run(cmd.Context(), podrun.Config{Pod: pod, Detach: !f.wait, Remove: f.remove}, podrun.Deps{
-		Node: node, Out: podrun.LineWriter(cmd.OutOrStdout()), Err: podrun.LineWriter(cmd.ErrOrStderr()), Say: printf,
+		Node: node, Out: podrun.LineWriter(cmd.OutOrStdout()), Err: podrun.LineWriter(cmd.ErrOrStderr()), Printf: printf,
 	})
 	if err != nil {
 		return result, err
@@ -216,10 +220,10 @@ func (f runFlags) foreground(cmd *cobra.Command, pod *corev1.Pod, home, endpoint
 		printf("pod %s runs; stop it with the same command and --remove", pod.Name)
 		return result, nil
 	}
-	if err := node.Clear(context.WithoutCancel(cmd.Context())); err != nil {
+	if err := node.Cleanup(context.WithoutCancel(cmd.Context())); err != nil {
 		return result, err
 	}
-	// Clear has unmounted everything below home.
+	// Cleanup has unmounted everything below home.
 	if err := os.RemoveAll(home); err != nil {
 		return result, fmt.Errorf("remove the files of pod %q: %w", pod.Name, err)
 	}

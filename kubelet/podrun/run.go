@@ -11,18 +11,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
-// Node is the node agent, as far as a Pod in the foreground needs it. *kubelet.Kubelet is one.
+// Node is the part of a kubelet that a Pod in the foreground needs. *agent.Agent is one.
 type Node interface {
 	Start(ctx context.Context) error
 	SetStatic(pods []*corev1.Pod)
-	Subscribe(fn func(kubelet.Report)) (cancel func())
+	Subscribe(fn func(status.Event)) (cancel func())
 	FollowLog(ctx context.Context, uid types.UID, containerID string, stdout, stderr io.Writer) error
 }
 
-var _ Node = (*kubelet.Kubelet)(nil)
+var _ Node = (*agent.Agent)(nil)
 
 // Config says what is run and how.
 type Config struct {
@@ -40,8 +41,8 @@ type Deps struct {
 	Node Node
 	// Out and Err get what containers write, each line as a whole.
 	Out, Err io.Writer
-	// Say gets what a person should know of the run, a line at a time. It may be called from several goroutines.
-	Say func(format string, args ...any)
+	// Printf gets what a person should know of the run, a line at a time. It may be called from several goroutines.
+	Printf func(format string, args ...any)
 }
 
 // Result is how a Pod ended.
@@ -72,7 +73,7 @@ type run struct {
 // Run runs the Pod until it ends, and then removes it; if ctx ends first, the Pod is stopped with its own grace and
 // removed. Which of both it was stands in the result. An error means that it is not known how the Pod fared.
 func Run(ctx context.Context, cfg Config, deps Deps) (Result, error) {
-	if cfg.Pod == nil || deps.Node == nil || deps.Out == nil || deps.Err == nil || deps.Say == nil {
+	if cfg.Pod == nil || deps.Node == nil || deps.Out == nil || deps.Err == nil || deps.Printf == nil {
 		return Result{}, errors.New("run pod: Config.Pod and all of Deps are needed")
 	}
 	r := &run{cfg: cfg, deps: deps, change: make(chan struct{}), followed: map[string]bool{}, restarts: map[string]int32{}}
@@ -138,7 +139,7 @@ func (r *run) watch(ctx, inner context.Context, ended chan error) (bool, error) 
 		}
 		select {
 		case <-ctx.Done():
-			r.deps.Say("stopping pod %s (again to leave at once)", r.cfg.Pod.Name)
+			r.deps.Printf("stopping pod %s (again to leave at once)", r.cfg.Pod.Name)
 			return false, nil
 		case <-change:
 		case err := <-ended:
@@ -148,13 +149,13 @@ func (r *run) watch(ctx, inner context.Context, ended chan error) (bool, error) 
 }
 
 // report takes news from the node agent.
-func (r *run) report(news kubelet.Report) {
+func (r *run) report(news status.Event) {
 	if news.UID != r.cfg.Pod.UID {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if news.Gone {
+	if news.Removed {
 		r.gone = true
 	} else {
 		r.last = news.Status
@@ -206,7 +207,7 @@ func (r *run) follow(ctx context.Context, status *corev1.PodStatus) {
 			r.followers.Go(func() {
 				err := r.deps.Node.FollowLog(ctx, r.cfg.Pod.UID, id, out, errOut)
 				if err = errors.Join(err, out.flush(), errOut.flush()); err != nil && ctx.Err() == nil {
-					r.deps.Say("log of container %s: %v", name, err)
+					r.deps.Printf("log of container %s: %v", name, err)
 				}
 			})
 		}
@@ -221,7 +222,7 @@ func (r *run) explainRestart(c *corev1.ContainerStatus) {
 	if c.RestartCount <= before || before > 0 || last == nil {
 		return
 	}
-	r.deps.Say("container %s ended with exit code %d and is started again, as its restart policy says "+
+	r.deps.Printf("container %s ended with exit code %d and is started again, as its restart policy says "+
 		"(restartPolicy: Never lets the pod end)", c.Name, last.ExitCode)
 }
 

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-dev/berth/kubelet"
 	"github.com/berth-dev/berth/kubelet/podrun"
+	"github.com/berth-dev/berth/kubelet/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,7 +30,7 @@ type node struct {
 	after func()
 
 	mu sync.Mutex
-	fn func(kubelet.Report)
+	fn func(status.Event)
 }
 
 func (n *node) Start(ctx context.Context) error {
@@ -45,19 +45,19 @@ func (n *node) SetStatic(pods []*corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(pods) == 0 {
-		n.fn(kubelet.Report{UID: "u", Gone: true})
+		n.fn(status.Event{UID: "u", Removed: true})
 		return
 	}
 	for _, s := range n.statuses {
-		n.fn(kubelet.Report{UID: "someone else", Gone: true})
-		n.fn(kubelet.Report{UID: "u", Status: s})
+		n.fn(status.Event{UID: "someone else", Removed: true})
+		n.fn(status.Event{UID: "u", Status: s})
 	}
 	if n.after != nil {
 		n.after()
 	}
 }
 
-func (n *node) Subscribe(fn func(kubelet.Report)) func() { n.fn = fn; return func() {} }
+func (n *node) Subscribe(fn func(status.Event)) func() { n.fn = fn; return func() {} }
 
 func (n *node) FollowLog(_ context.Context, _ types.UID, id string, stdout, _ io.Writer) error {
 	_, err := fmt.Fprintf(stdout, "line of %s\nrest", id)
@@ -88,7 +88,7 @@ func run(t *testing.T, ctx context.Context, n *node, cfg podrun.Config) (podrun.
 	t.Helper()
 	var out bytes.Buffer
 	result, err := podrun.Run(ctx, cfg, podrun.Deps{
-		Node: n, Out: podrun.LineWriter(&out), Err: io.Discard, Say: func(string, ...any) {},
+		Node: n, Out: podrun.LineWriter(&out), Err: io.Discard, Printf: func(string, ...any) {},
 	})
 	return result, out.String(), err
 }

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 )
 
 // TestRuntimeFaults puts a proxy between a kubelet and its containerd that returns errors, loses responses, delays, drops,
@@ -31,8 +31,8 @@ func TestRuntimeFaults(t *testing.T) {
 	proxy := newCRIProxy(t, a.runtime.Socket(), rand.New(rand.NewPCG(number, 3)))
 	const audit, witnesses = 3 * time.Second, 3
 	a.runOrphanCleanup(audit)
-	a.start(c.admin(), func(config *kubelet.Config) {
-		config.RuntimeEndpoint, config.RuntimeAudit = "unix://"+proxy.socket, audit
+	a.start(c.admin(), func(config *agent.Config) {
+		config.Runtime.Endpoint, config.Runtime.RelistPeriod = "unix://"+proxy.socket, audit
 	})
 	a.nodeReady(c.client())
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
@@ -53,7 +53,7 @@ func TestRuntimeFaults(t *testing.T) {
 		}
 		require.Empty(t, duplicateContainers(l.node))
 	}
-	t.Logf("done to the runtime's calls and events: %v; drift: %d", proxy.counts(), a.kubelet.Drift())
+	t.Logf("done to the runtime's calls and events: %v; drift: %d", proxy.counts(), a.kubelet.MissedEvents())
 	for _, what := range []string{"refused", "forgotten", "slow", "dropped", "doubled", "late", "cut"} {
 		require.Positive(t, proxy.counts()[what], what)
 	}
@@ -63,8 +63,8 @@ func TestRuntimeFaults(t *testing.T) {
 	// The counter works: with all events lost, only the audit can find the end of a container. A connection cut shortly
 	// before causes a full read, which may find the first end too.
 	proxy.set(faults{all: 1})
-	before := a.kubelet.Drift()
-	for i := 0; i < witnesses && a.kubelet.Drift() == before; i++ {
+	before := a.kubelet.MissedEvents()
+	for i := 0; i < witnesses && a.kubelet.MissedEvents() == before; i++ {
 		name := fmt.Sprintf("healthy%d", i)
 		l.killContainer(name)
 		_, err = l.waitPod(t.Context(), name, "restarted", func(pod *corev1.Pod) bool {
@@ -72,7 +72,7 @@ func TestRuntimeFaults(t *testing.T) {
 		})
 		require.NoError(t, err)
 	}
-	require.Greater(t, a.kubelet.Drift(), before)
+	require.Greater(t, a.kubelet.MissedEvents(), before)
 
 	proxy.set(faults{})
 	pods, err := c.client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})

@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 )
 
 var away = flag.Duration("away", 5*time.Second, "the length of each of the two outages in TestAPIServerAway")
@@ -191,7 +191,7 @@ func TestAPIServerAway(t *testing.T) {
 	through := rest.CopyConfig(config)
 	through.Host = "https://" + g.listener.Addr().String()
 	a := newTestNode(t, t.TempDir())
-	a.start(through, func(*kubelet.Config) {})
+	a.start(through, func(*agent.Config) {})
 	client := c.client()
 	a.nodeReady(client)
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)
@@ -208,7 +208,7 @@ func TestAPIServerAway(t *testing.T) {
 		time.Sleep(*away)             // the length of the outage
 		if round == 0 {
 			a.stop()
-			a.start(through, func(*kubelet.Config) {})
+			a.start(through, func(*agent.Config) {})
 		}
 		g.open()
 		pod, err := l.waitPod(t.Context(), ends.name, "reported as finished", func(pod *corev1.Pod) bool { return pod != nil && finished(pod) })
@@ -237,7 +237,7 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, unix.Mount("small", disk, "tmpfs", 0, "size=16m"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) })
 	a := newTestNode(t, disk)
-	a.start(c.admin(), func(*kubelet.Config) {})
+	a.start(c.admin(), func(*agent.Config) {})
 	client := c.client()
 	a.nodeReady(client)
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)

@@ -20,7 +20,7 @@ import (
 	credentialproviderv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 )
 
 // pullFixture creates Pods with images of a registry.
@@ -151,8 +151,8 @@ func TestPrivateImages(t *testing.T) {
 	r, programs := newRegistry(t), t.TempDir()
 	app, tool := r.push("team/app"), r.push("tools/tool")
 	a := newTestNode(t, t.TempDir())
-	configure := func(config *kubelet.Config) {
-		config.CredentialProviders, config.CredentialProvidersDir = provider(t, r, programs), programs
+	configure := func(config *agent.Config) {
+		config.Images.CredentialProviders, config.Images.CredentialProvidersDir = provider(t, r, programs), programs
 	}
 	a.start(c.admin(), configure)
 	a.nodeReady(c.client())

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 )
 
 // staticManifest is a static Pod that runs until SIGTERM.
@@ -37,7 +37,7 @@ func TestStaticPods(t *testing.T) {
 	}
 	write("one.yaml", staticManifest("one", "first"))
 	maliciousManifests(t, dir)
-	a.start(c.admin(), func(config *kubelet.Config) { config.Static.Path = dir })
+	a.start(c.admin(), func(config *agent.Config) { config.Static.Path = dir })
 	client := c.client()
 	a.nodeReady(client)
 	l := newLifecycleRunner(t, filepath.Join(c.dataDir, "admin.kubeconfig"), a.name)

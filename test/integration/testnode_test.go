@@ -19,16 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-dev/berth/imagestore"
 	"github.com/berth-dev/berth/internal/testnet"
-	"github.com/berth-dev/berth/kubelet"
+	"github.com/berth-dev/berth/kubelet/agent"
 	"github.com/berth-dev/berth/up/containerd"
 )
 
@@ -42,7 +39,7 @@ type testNode struct {
 	daemon  *exec.Cmd
 	log     *os.File
 
-	kubelet *kubelet.Kubelet
+	kubelet *agent.Agent
 	stop    func()
 }
 
@@ -115,25 +112,27 @@ func (a *testNode) logs() string { return filepath.Join(a.dir, "logs") }
 // cgroup is the name of the cgroup of the node's Pods.
 func (a *testNode) cgroup() string { return filepath.Base(a.runtime.RunDir) }
 
+// options returns the kubelet's configuration.
+func (a *testNode) options() agent.Config {
+	return agent.Config{
+		Node:    agent.NodeConfig{Name: a.name, IPs: []net.IP{a.runtime.Gateway.AsSlice()}, Version: "v1.36.3"},
+		RootDir: a.root(), Logs: agent.LogsConfig{PodsDir: a.logs()}, Cgroups: agent.CgroupConfig{Root: "/" + a.cgroup()},
+		Runtime: agent.RuntimeConfig{Endpoint: "unix://" + a.runtime.Socket()},
+	}
+}
+
 // start runs the kubelet, with the API server of config, until stop.
-func (a *testNode) start(config *rest.Config, change func(*kubelet.Config)) {
+func (a *testNode) start(config *rest.Config, change func(*agent.Config)) {
 	a.t.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(a.t, err)
 	leases, err := kubernetes.NewForConfig(config)
 	require.NoError(a.t, err)
-	events := record.NewBroadcaster()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	options := kubelet.Config{
-		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, Version: "v1.36.3",
-		RootDir: a.root(), PodLogsDir: a.logs(), CgroupRoot: "/" + a.cgroup(),
-		RuntimeEndpoint: "unix://" + a.runtime.Socket(),
-	}
+	options := a.options()
 	change(&options)
-	a.kubelet, err = kubelet.New(options, kubelet.Deps{
+	a.kubelet, err = agent.New(agent.Deps{
 		Client: client, LeaseClient: leases, Logger: slog.New(slog.NewTextHandler(a.log, nil)),
-		Recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: a.name}),
-	})
+	}, options)
 	require.NoError(a.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -145,7 +144,6 @@ func (a *testNode) start(config *rest.Config, change func(*kubelet.Config)) {
 	a.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
-		events.Shutdown()
 		require.NoError(a.t, a.kubelet.Close())
 	})
 }
@@ -176,10 +174,7 @@ func (a *testNode) remove() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	last, err := kubelet.New(kubelet.Config{
-		NodeName: a.name, NodeIPs: []net.IP{a.runtime.Gateway.AsSlice()}, RootDir: a.root(), PodLogsDir: a.logs(),
-		CgroupRoot: "/" + a.cgroup(), RuntimeEndpoint: "unix://" + a.runtime.Socket(),
-	}, kubelet.Deps{})
+	last, err := agent.New(agent.Deps{}, a.options())
 	require.NoError(a.t, err)
 	if err := last.StopPods(ctx); err != nil {
 		a.t.Logf("stop the Pods of %s: %v", a.name, err)

@@ -217,3 +217,12 @@ func (r *Runtime) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...
 		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
 	}}}, nil
 }
+
+// ReopenContainerLog implements the CRI. Containers here write no logs.
+func (r *Runtime) ReopenContainerLog(ctx context.Context, _ *runtimeapi.ReopenContainerLogRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ReopenContainerLogResponse, error) {
+	if err := r.enter(ctx, "ReopenContainerLog"); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}

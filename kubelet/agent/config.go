@@ -1,0 +1,239 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/network"
+	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/qos"
+)
+
+const (
+	defaultClusterDomain       = "cluster.local"
+	defaultHostsFile           = "/etc/hosts"
+	defaultResolvConf          = "/etc/resolv.conf"
+	defaultRuntimeName         = "containerd"
+	defaultShutdownGracePeriod = 10 * time.Second
+	defaultMaxPods             = 110
+)
+
+// DefaultOOMScoreAdj is the oom_score_adj of a process that runs an agent: the kernel kills nearly all others first.
+const DefaultOOMScoreAdj = qos.KubeletOOMScoreAdj
+
+// ContainerLogsDir is where log collectors look for the links of LogsConfig.ContainersDir.
+const ContainerLogsDir = "/var/log/containers"
+
+// Config holds the values of an Agent. All paths are absolute.
+type Config struct {
+	Node NodeConfig
+	// RootDir holds pods/UID/… and all other state.
+	RootDir string
+	Logs    LogsConfig
+	Lock    LockConfig
+	Runtime RuntimeConfig
+	Cgroups CgroupConfig
+	// DNS configures the Pods' resolvers; the zero value has the domain cluster.local and no servers.
+	DNS network.DNS
+	// HostsFile is the node's own; /etc/hosts if empty.
+	HostsFile string
+	Pods      PodConfig
+	Images    ImageConfig
+	// Server says where the HTTPS server listens; without addresses there is none.
+	Server ServerConfig
+	// Static names the sources of static Pods.
+	Static StaticConfig
+	// OOMScoreAdj is the oom_score_adj of this process; nil leaves it.
+	OOMScoreAdj *int
+}
+
+// NodeConfig describes the Node object.
+type NodeConfig struct {
+	// Name is the name of the Node object, IPs its internal addresses, the primary one first.
+	Name string
+	IPs  []net.IP
+	// Hostname is the Node's hostname label and address; Name if empty.
+	Hostname string
+	// Labels and Taints are set when the Node is registered.
+	Labels map[string]string
+	Taints []corev1.Taint
+	// Version is reported as the node's kubeletVersion.
+	Version string
+	// Thresholds say when the Node has a pressure condition and takes no new Pods; those of Kubernetes if nil.
+	Thresholds *node.Thresholds
+}
+
+// LogsConfig says where container logs lie.
+type LogsConfig struct {
+	// PodsDir holds a directory of log files for each Pod.
+	PodsDir string
+	// ContainersDir holds a link to the log of each container, under the name that log collectors look for. Empty makes
+	// none.
+	ContainersDir string
+	// MaxSize is how large a container's log file may grow, in bytes, before it is rotated; 10 MiB if zero. MaxFiles is how
+	// many files each container has at most; 5 if zero.
+	MaxSize  int64
+	MaxFiles int
+}
+
+// LockConfig names the lock file.
+type LockConfig struct {
+	// File, if set, is locked while the agent runs: a second one waits for the first. With ExitOnContention the first ends
+	// when a second one comes.
+	File             string
+	ExitOnContention bool
+}
+
+// RuntimeConfig says how the container runtime is reached.
+type RuntimeConfig struct {
+	// Endpoint is the socket of the container runtime.
+	Endpoint string
+	// Name is the scheme of container IDs in statuses; "containerd" if empty.
+	Name string
+	// RelistPeriod is how often all Pods of the runtime are listed, as a safety net for missed events; 2 min if zero.
+	RelistPeriod time.Duration
+}
+
+// CgroupConfig describes the cgroups and the limits that they enforce.
+type CgroupConfig struct {
+	// Root is the cgroup that holds kubepods, "/" if empty.
+	Root string
+	// Driver is used where the runtime does not tell its own; cgroupfs if empty.
+	Driver cm.Driver
+	// FailV1 and FailSwapOn reject a machine that has only cgroup v1, or swap.
+	FailV1, FailSwapOn bool
+	// SwapBehavior says which Pods may use swap: none unless it is cm.LimitedSwap.
+	SwapBehavior cm.SwapBehavior
+	// SingleProcessOOMKill lets the kernel kill one process of a container that is out of memory, instead of all. Nil means
+	// false where the kernel can do either, which is with cgroup v2.
+	SingleProcessOOMKill *bool
+	// PodPidsLimit is the most processes of one Pod; no limit if not positive.
+	PodPidsLimit int64
+	// Enforcement says what is reserved for the node's own daemons, and what cgroups enforce.
+	Enforcement cm.Enforcement
+	// KubeletCgroups and SystemCgroups name the cgroups of the node's own daemons for statistics; empty ones are found out.
+	KubeletCgroups, SystemCgroups string
+}
+
+// PodConfig limits the Pods of the node.
+type PodConfig struct {
+	// Max is how many Pods the node takes; 110 if zero.
+	Max int64
+	// MaxBackoff is the longest wait of a crash loop; 300 s if zero.
+	MaxBackoff time.Duration
+	// ShutdownGracePeriod bounds the grace period that StopPods gives each Pod; 10 s if zero.
+	ShutdownGracePeriod time.Duration
+	// AllowedUnsafeSysctls are the sysctls that Pods may set beside the safe ones; a name that ends in "*" allows all names
+	// with that prefix.
+	AllowedUnsafeSysctls []string
+}
+
+// ImageConfig says how images are pulled and removed.
+type ImageConfig struct {
+	// MaxParallelPulls is how many images are pulled at once; 4 if zero.
+	MaxParallelPulls int
+	// PullQPS is how many pulls may start in a second, in the long run, and PullBurst how many at once; no limits if zero.
+	// A pull beyond that fails with ErrImagePull and is retried after its backoff.
+	PullQPS   float32
+	PullBurst int
+	// GCHigh is how full the images' disk may become, in percent, before unused images are removed, and GCLow how full it
+	// may be afterwards. A High of zero removes none: an image that was imported by hand may not be available again. A node
+	// whose images all come from registries should use 85 and 80, the defaults of Kubernetes.
+	GCHigh, GCLow int
+	// MaxAge is how long an image may be unused before it is removed; for ever if zero.
+	MaxAge time.Duration
+	// Verification says which present images a Pod may use without credentials that have pulled them;
+	// NeverVerifyPreloadedImages if empty. NotVerified is the list of NeverVerifyAllowlistedImages.
+	Verification kubeletconfig.ImagePullCredentialsVerificationPolicy
+	NotVerified  []string
+	// CredentialProviders is the configuration of the credential provider plugins, a file or a directory, and
+	// CredentialProvidersDir the directory of the plugins. Empty means none.
+	CredentialProviders, CredentialProvidersDir string
+}
+
+// StaticConfig names the sources of static Pods. Both may be empty.
+type StaticConfig struct {
+	// Path is a manifest file or a directory of such, read when it changes and every FilePeriod (20 s if zero).
+	Path       string
+	FilePeriod time.Duration
+	// URL is requested every HTTPPeriod (20 s if zero), with Header.
+	URL        string
+	Header     http.Header
+	HTTPPeriod time.Duration
+	// HandlePodOnly means that Pods come through Agent.HandlePod alone: neither the API server nor Path and URL are read.
+	HandlePodOnly bool
+}
+
+// ServerConfig holds the values of the node's HTTPS server.
+type ServerConfig struct {
+	// Addresses are host:port; Port is the one the Node object names.
+	Addresses []string
+	Port      int32
+	// CertFile and KeyFile are the serving certificate; ClientCAFile holds the CAs of its clients. All are reloaded when
+	// they are replaced.
+	CertFile, KeyFile, ClientCAFile string
+	// CertLater lets the server start before the files of the certificate exist: it accepts connections once they do.
+	CertLater bool
+	// HealthzAddress is a loopback host:port for /healthz alone, without TLS; empty for none.
+	HealthzAddress string
+	// LogDir is the directory whose files are served at /logs/; empty for none.
+	LogDir string
+	// LogQuery lets clients query /logs/ for the logs of the machine's services.
+	LogQuery bool
+	// Profiling serves Go's profiler at /debug/pprof/; Contention adds profiles of blocking and mutexes.
+	Profiling, Contention bool
+	// DebugFlags lets clients change the log level at /debug/flags/v.
+	DebugFlags bool
+	// NoDebugging turns off what runs or reads something in containers: exec, attach, port-forward, run, logs.
+	NoDebugging bool
+}
+
+// complete checks the values and sets defaults.
+func (c *Config) complete() error {
+	for name, path := range map[string]string{"RootDir": c.RootDir, "Logs.PodsDir": c.Logs.PodsDir} {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			return fmt.Errorf("agent: Config.%s %q: want a clean absolute path", name, path)
+		}
+	}
+	switch {
+	case c.Node.Name == "":
+		return errors.New("agent: Config.Node.Name is required")
+	case len(c.Node.IPs) == 0:
+		return errors.New("agent: Config.Node.IPs is required: the node needs an address")
+	case len(c.Server.Addresses) > 0 && (c.Server.CertFile == "" || c.Server.KeyFile == ""):
+		return errors.New("agent: Config.Server.CertFile and KeyFile are required to listen")
+	case len(c.Server.Addresses) > 0 && c.Server.Port <= 0:
+		return errors.New("agent: Config.Server.Port is required for the Node object when the server listens")
+	case c.Lock.File == "" && c.Lock.ExitOnContention:
+		return errors.New("agent: Config.Lock.ExitOnContention needs a File")
+	case (c.Images.CredentialProviders == "") != (c.Images.CredentialProvidersDir == ""):
+		return errors.New("agent: Config.Images.CredentialProviders and CredentialProvidersDir must be set together")
+	case c.Pods.Max < 0:
+		return fmt.Errorf("agent: Config.Pods.Max %d is negative", c.Pods.Max)
+	}
+	if err := errors.Join(c.Cgroups.Enforcement.Validate(), c.Cgroups.SwapBehavior.Validate()); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	setDefault(&c.Runtime.Name, defaultRuntimeName)
+	setDefault(&c.DNS.ClusterDomain, defaultClusterDomain)
+	setDefault(&c.DNS.ResolvConf, defaultResolvConf)
+	setDefault(&c.HostsFile, defaultHostsFile)
+	setDefault(&c.Pods.Max, defaultMaxPods)
+	setDefault(&c.Pods.ShutdownGracePeriod, defaultShutdownGracePeriod)
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/kubelet/cadvisor"
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/util/oom"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/timeline"
+)
+
+// Deps holds what an Agent needs. All may be nil. Its fields are more than a few because an Agent is the composition root:
+// each is one thing that only its caller can provide.
+type Deps struct {
+	// Client has the node's identity at the API server. LeaseClient should have a connection of its own; it is Client if
+	// nil. Without a Client the agent is standalone: there is no Node object, and only static Pods run.
+	Client, LeaseClient kubernetes.Interface
+	// Claims sends changes of PersistentVolumeClaims, where the controllers run in the same process: the node's identity may
+	// not watch them. Without it, claims that are waited for are read each second, and expansions are looked for each minute.
+	Claims volumemanager.ClaimSource
+	// Runtime replaces the connection to Config.Runtime.Endpoint.
+	Runtime  container.Runtime
+	Timeline *timeline.Recorder
+	// Recorder takes events. If it is nil they are written with EventClient, or else with Client.
+	Recorder    record.EventRecorder
+	EventClient typedcorev1.EventsGetter
+	Logger      *slog.Logger
+	Clock       clock.WithTicker
+	// Collectors are served at /metrics beside the agent's own. Their names must not clash.
+	Collectors []prometheus.Collector
+	// Flags are the command line's flags by name, served at /flagz; nil serves none.
+	Flags map[string]string
+	// FindIPs, if set, returns the node's current addresses, the primary one first. It is called each time that an address or
+	// a route of the machine has changed; until it returns others they are Config.Node.IPs, and an error keeps them as they
+	// are. The server's addresses with the primary one change with it. Nil means that addresses never change.
+	FindIPs func(ctx context.Context) ([]net.IP, error)
+	// OnNodeIPsChanged, if set, is called with changed addresses, before the Node is updated. It must return soon.
+	OnNodeIPsChanged func(ips []net.IP)
+	// OnIdle, if set, is called each time that no Pod has changed for some seconds, for example to release memory.
+	OnIdle func() error
+	// Exits, if set, has the exit codes of containers that ended while the runtime was down.
+	Exits pleg.ExitRecorder
+	// AdmitHandlers are called for each new Pod that the agent itself would take.
+	AdmitHandlers []lifecycle.PodAdmitHandler
+	// Machine reads the machine's hardware and its OOM kills; nil reads the kernel's files.
+	Machine cadvisor.Interface
+	// ContainerManager overrides the layout of cgroups that NodeConfig returns.
+	ContainerManager cm.ContainerManager
+	// OOMAdjuster sets Config.OOMScoreAdj; nil writes the kernel's file.
+	OOMAdjuster *oom.OOMAdjuster
+
+	// standalone says that Client is one of which every call fails.
+	standalone bool
+}
+
+func (d *Deps) complete() error {
+	if d.Client == nil {
+		client, err := newOfflineClient()
+		if err != nil {
+			return err
+		}
+		d.Client, d.LeaseClient, d.standalone = client, client, true
+	}
+	if d.LeaseClient == nil {
+		d.LeaseClient = d.Client
+	}
+	if d.EventClient == nil && !d.standalone {
+		d.EventClient = d.Client.CoreV1()
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Machine == nil {
+		d.Machine = cadvisor.NewLocal(nil)
+	}
+	if d.OOMAdjuster == nil {
+		d.OOMAdjuster = oom.NewOOMAdjuster()
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/kubelet/metrics"
+	"github.com/berth-dev/berth/kubelet/server"
+)
+
+// registries hold the agent's metrics, and what records them for several components.
+type registries struct {
+	main, probes *prometheus.Registry // served at /metrics and /metrics/probes
+	pods         *metrics.Pods
+	relist       *metrics.Relist
+	images       *metrics.Images
+	requests     *server.RequestMetrics
+}
+
+func newRegistries(deps *Deps) (*registries, error) {
+	registry := prometheus.NewRegistry()
+	r := &registries{
+		main: registry, probes: prometheus.NewRegistry(), pods: metrics.NewPods(registry),
+		relist: metrics.NewRelist(registry, deps.Clock), images: metrics.NewImages(registry),
+		requests: server.NewRequestMetrics(registry, deps.Clock),
+	}
+	for _, collector := range deps.Collectors {
+		if err := registry.Register(collector); err != nil {
+			return nil, fmt.Errorf("agent: Deps.Collectors: %w", err)
+		}
+	}
+	return r, nil
+}

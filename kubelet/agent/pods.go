@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/admission"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/lifecycle"
+	"github.com/berth-dev/berth/kubelet/metrics"
+	"github.com/berth-dev/berth/kubelet/mirror"
+	"github.com/berth-dev/berth/kubelet/pleg"
+	"github.com/berth-dev/berth/kubelet/podworker"
+	"github.com/berth-dev/berth/kubelet/prober"
+	"github.com/berth-dev/berth/kubelet/prober/probe"
+	"github.com/berth-dev/berth/kubelet/runtimehelper"
+	"github.com/berth-dev/berth/kubelet/status"
+)
+
+// signalEmptyDirLimit is the eviction signal of a volume that exceeds its size limit.
+const signalEmptyDirLimit = "emptydirfs.limit"
+
+// podComponents run the Pods.
+type podComponents struct {
+	services *runtimehelper.Services
+	helper   *runtimehelper.Helper
+	images   *images.Manager
+	statuses *status.Writer
+	mirrors  *mirror.Manager
+	probes   *prober.Manager
+	watcher  *pleg.Watcher
+	workers  *podworker.Manager
+	sources  *podSources
+}
+
+func newPods(base *base, runtime *runtimeComponents, n *nodeComponents, s *storageComponents, allocatable func() corev1.ResourceList,
+) (*podComponents, error) {
+	config, deps := &base.config, &base.deps
+	p := &podComponents{}
+	keyring, err := newKeyring(base, s)
+	if err != nil {
+		return nil, err
+	}
+	if p.images, err = images.New(images.Deps{
+		Service: runtime.client, Keyring: keyring, PullRecords: n.pullRecords, Recorder: deps.Recorder, Clock: deps.Clock,
+		OnPulled: n.manager.ImagesChanged, ObservePull: base.metrics.images.ObservePull, Logger: deps.Logger,
+	}, images.Config{
+		MaxParallel: config.Images.MaxParallelPulls, PullQPS: config.Images.PullQPS, PullBurst: config.Images.PullBurst,
+	}); err != nil {
+		return nil, err
+	}
+	if p.statuses, err = status.NewWriter(status.WriterDeps{
+		Client: deps.Client, Observe: base.metrics.pods.ObserveStatusWrite, Timeline: deps.Timeline, Clock: deps.Clock,
+		Logger: deps.Logger,
+	}, status.WriterConfig{}); err != nil {
+		return nil, err
+	}
+	if p.mirrors, err = newMirrors(base, n, p.statuses); err != nil {
+		return nil, err
+	}
+	if p.probes, err = prober.New(prober.Deps{
+		Prober: probe.New(runtime.client), OnResult: func(result prober.Result) { base.signals.Wake(result.PodUID) },
+		Recorder: deps.Recorder, Timeline: deps.Timeline, Registerer: base.metrics.probes, Clock: deps.Clock, Logger: deps.Logger,
+	}); err != nil {
+		return nil, err
+	}
+	if p.watcher, err = pleg.New(pleg.Deps{
+		Runtime: runtime.client, OnPodChanged: base.signals.RuntimeChanged, OnListed: base.signals.RuntimePods,
+		ObserveRelist: base.metrics.relist.Observe, Exits: deps.Exits, Clock: deps.Clock, Logger: deps.Logger,
+	}, pleg.Config{RelistPeriod: config.Runtime.RelistPeriod}); err != nil {
+		return nil, err
+	}
+	if p.services, p.helper, err = newRuntimeHelper(base, n, s, allocatable); err != nil {
+		return nil, err
+	}
+	if p.workers, err = p.newWorkers(base, runtime, n, s, allocatable); err != nil {
+		return nil, err
+	}
+	s.overLimit.subscribe(func(over volumeOverLimit) { p.evictOverLimit(base, over) })
+	p.sources, err = newSources(base, p)
+	return p, err
+}
+
+// newMirrors returns the manager of mirror Pods, which keeps all statuses where there is no API server.
+func newMirrors(base *base, n *nodeComponents, statuses *status.Writer) (*mirror.Manager, error) {
+	deps := mirror.Deps{OnStatus: base.podEvents.Changed, Logger: base.logger("mirror pods"), Clock: base.deps.Clock}
+	if !base.deps.standalone {
+		deps.Client, deps.Writer, deps.Node, deps.Registered = base.deps.Client, statuses, n.manager.Node, n.manager.Registered()
+	}
+	return mirror.New(deps)
+}
+
+func newRuntimeHelper(base *base, n *nodeComponents, s *storageComponents, allocatable func() corev1.ResourceList,
+) (*runtimehelper.Services, *runtimehelper.Helper, error) {
+	config, deps := &base.config, &base.deps
+	client := deps.Client
+	if deps.standalone {
+		client = nil // there are no Services to wait for
+	}
+	services := runtimehelper.NewServices(client)
+	helper, err := runtimehelper.New(runtimehelper.Deps{
+		Client: deps.Client, Machine: n.machine, Cgroups: n.cgroups, NodeCgroups: n.nodeCgroups, Volumes: s.volumes,
+		Objects: s.objects, Services: services, HostIPs: n.addresses.Strings, Allocatable: allocatable, Recorder: deps.Recorder,
+		Logger: deps.Logger,
+	}, runtimehelper.Config{
+		NodeName: config.Node.Name, RootDir: config.RootDir, PodLogsDir: config.Logs.PodsDir, HostsFile: config.HostsFile,
+		DNS: config.DNS, SwapBehavior: config.Cgroups.SwapBehavior, SingleProcessOOMKill: config.Cgroups.SingleProcessOOMKill,
+	})
+	return services, helper, err
+}
+
+func (p *podComponents) newWorkers(base *base, runtime *runtimeComponents, n *nodeComponents, s *storageComponents,
+	allocatable func() corev1.ResourceList,
+) (*podworker.Manager, error) {
+	config, deps := &base.config, &base.deps
+	hooks, err := lifecycle.NewRunner(lifecycle.Deps{
+		Exec: runtime.client, Recorder: deps.Recorder, Clock: deps.Clock, Logger: deps.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	admitter, err := admission.New(admission.Deps{
+		Node: n.manager.Node, FreshNode: newFreshNode(base), Allocatable: allocatable, Volumes: s.volumes.Supported,
+		Resources: p.helper.Resources, Handlers: deps.AdmitHandlers,
+	}, admission.Config{MaxPods: config.Pods.Max, AllowedUnsafeSysctls: config.Pods.AllowedUnsafeSysctls})
+	if err != nil {
+		return nil, err
+	}
+	return podworker.New(podworker.Deps{
+		Runtime: runtime.client, Reader: p.watcher, Images: p.images, Volumes: s.volumes, Statuses: p.mirrors, Probes: p.probes,
+		Hooks: hooks, Builder: p.helper, Admitter: metrics.InstrumentAdmitter(base.metrics.main, admitter), Signals: base.signals,
+		OnPodGone: base.podEvents.Removed, Allocations: n.allocations, Metrics: base.metrics.pods, Timeline: deps.Timeline,
+		Recorder: deps.Recorder, Logger: deps.Logger, Clock: deps.Clock,
+	}, podworker.Config{
+		RuntimeName: config.Runtime.Name, HostIPs: n.addresses.Strings, MaxBackoff: config.Pods.MaxBackoff,
+	})
+}
+
+// newFreshNode returns the function that reads the Node from the API server.
+func newFreshNode(base *base) func() (*corev1.Node, error) {
+	return func() (*corev1.Node, error) {
+		ctx, cancel := context.WithTimeout(base.ctx, freshNodeTimeout)
+		defer cancel()
+		node, err := base.deps.Client.CoreV1().Nodes().Get(ctx, base.config.Node.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read Node %q: %w", base.config.Node.Name, err)
+		}
+		return node, nil
+	}
+}
+
+// evictOverLimit evicts a Pod with a volume that exceeds its size limit.
+func (p *podComponents) evictOverLimit(base *base, over volumeOverLimit) {
+	const grace = 1 // seconds, as in each eviction that cannot wait
+	for _, pod := range p.workers.Pods() {
+		if pod.UID == over.uid && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed {
+			base.deps.Recorder.Event(pod, corev1.EventTypeWarning, "Evicted", over.message)
+		}
+	}
+	p.workers.Evict(over.uid, status.Failure{Reason: "Evicted", Message: over.message, Detail: signalEmptyDirLimit}, ptr.To[int64](grace))
+}

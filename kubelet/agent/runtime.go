@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/cri"
+	"github.com/berth-dev/berth/kubelet/housekeeping"
+	"github.com/berth-dev/berth/kubelet/logs"
+	"github.com/berth-dev/berth/kubelet/metrics"
+)
+
+// connection is the part of *cri.Client that comes and goes.
+type connection interface {
+	Watch(ctx context.Context, changed func(connected bool)) error
+	Close() error
+	PID() int
+}
+
+// runtimeComponents are the container runtime and its connection.
+type runtimeComponents struct {
+	client container.Runtime
+	// connection is nil if Deps.Runtime replaces it.
+	connection connection
+	links      *logs.Links // nil if container logs are not linked
+}
+
+func newRuntime(base *base) (*runtimeComponents, error) {
+	r := &runtimeComponents{client: base.deps.Runtime}
+	if r.client == nil {
+		runtimeMetrics := metrics.NewRuntime(base.metrics.main)
+		client, err := cri.New(cri.Deps{Observe: runtimeMetrics.Observe, Clock: base.deps.Clock},
+			cri.Config{Endpoint: base.config.Runtime.Endpoint})
+		if err != nil {
+			return nil, err
+		}
+		r.connection, r.client = client, metrics.InstrumentRuntime(client, runtimeMetrics, base.deps.Clock)
+	}
+	if dir := base.config.Logs.ContainersDir; dir != "" {
+		r.links = logs.NewLinks(dir, base.config.Logs.PodsDir)
+		r.client = housekeeping.LinkLogs(r.client, r.links, base.deps.Logger)
+	}
+	return r, nil
+}
+
+// pid returns the process ID of the runtime; nil if there is no connection.
+func (r *runtimeComponents) pid() func() int {
+	if r.connection == nil {
+		return nil
+	}
+	return r.connection.PID
+}
+
+func (r *runtimeComponents) close() error {
+	if r.connection == nil {
+		return nil
+	}
+	return r.connection.Close()
+}
+
+// runtimeWatcher notifies the other components when the runtime is connected or lost, and of what it can do.
+type runtimeWatcher struct {
+	runtime  *runtimeComponents
+	endpoint string
+	// setup is called first on each connection; an error ends the agent.
+	setup func(ctx context.Context) error
+	// status takes the runtime's status, then connected is called.
+	status    func(*runtimeapi.StatusResponse)
+	connected func()
+	// lost is called when the runtime cannot be reached any more.
+	lost   func()
+	logger *slog.Logger
+}
+
+// Start watches the connection until ctx ends.
+func (w *runtimeWatcher) Start(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	if w.runtime.connection == nil {
+		return w.onConnected(ctx)
+	}
+	before := false
+	err := w.runtime.connection.Watch(ctx, func(connected bool) {
+		lost := before && !connected
+		before = connected
+		if lost {
+			w.logger.Warn("container runtime is unavailable; reconnecting", "endpoint", w.endpoint)
+			w.lost()
+		}
+		if connected {
+			if err := w.onConnected(ctx); err != nil {
+				fail(err)
+			}
+		}
+	})
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(err, cause)
+	}
+	return err
+}
+
+func (w *runtimeWatcher) onConnected(ctx context.Context) error {
+	if err := w.setup(ctx); err != nil {
+		return err
+	}
+	if resp, err := w.runtime.client.Status(ctx, &runtimeapi.StatusRequest{}); err == nil {
+		w.status(resp)
+	}
+	w.connected()
+	return nil
+}
+
+// networkError returns why the runtime has no network for Pods, nil if it has one.
+func networkError(resp *runtimeapi.StatusResponse) error {
+	for _, condition := range resp.GetStatus().GetConditions() {
+		if condition.Type == runtimeapi.NetworkReady && !condition.Status {
+			return fmt.Errorf("container runtime: %s: %s", condition.Reason, condition.Message)
+		}
+	}
+	return nil
+}

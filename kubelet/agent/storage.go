@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/berth-dev/berth/kubelet/csinode"
+	"github.com/berth-dev/berth/kubelet/objects"
+	"github.com/berth-dev/berth/kubelet/pluginmanager"
+	"github.com/berth-dev/berth/kubelet/token"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
+	"github.com/berth-dev/berth/volume/csi"
+	"github.com/berth-dev/berth/volume/operationexecutor"
+	"github.com/berth-dev/berth/volume/plugins"
+)
+
+// storageComponents mount the volumes of Pods, and provide the objects and tokens that volumes show.
+type storageComponents struct {
+	objects *objects.Manager
+	tokens  *token.Manager
+	drivers *csi.Drivers
+	csi     *csi.Plugin
+	csiNode *csinode.Manager
+	plugins *pluginmanager.Manager
+	volumes *volumemanager.Manager
+	// limits has the CSI drivers that report that their limit of volumes is exceeded.
+	limits chan string
+	// overLimit sends the Pods with a volume that exceeds its size limit.
+	overLimit *broadcast[volumeOverLimit]
+}
+
+// volumeOverLimit is a Pod with a volume that exceeds its size limit.
+type volumeOverLimit struct {
+	uid     types.UID
+	message string
+}
+
+func newStorage(base *base, n *nodeComponents, allocatable func() corev1.ResourceList) (*storageComponents, error) {
+	config, deps := &base.config, &base.deps
+	s := &storageComponents{drivers: csi.NewDrivers(), limits: make(chan string, 1), overLimit: &broadcast[volumeOverLimit]{}}
+	var err error
+	if s.objects, err = objects.New(objects.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("objects")}); err != nil {
+		return nil, err
+	}
+	if s.tokens, err = token.New(token.Deps{Client: deps.Client, Clock: deps.Clock, Logger: base.logger("tokens")}); err != nil {
+		return nil, err
+	}
+	s.objects.Subscribe(base.signals.Wake)
+	if s.csi, err = csi.New(csi.Deps{
+		Client: deps.Client, Drivers: s.drivers, Tokens: s.tokens, Logger: base.logger("csi"),
+		OnLimitExceeded: func(driver string) {
+			select {
+			case s.limits <- driver:
+			default: // the volume is retried, and reports it again
+			}
+		},
+	}, csi.Config{RootDir: config.RootDir, NodeName: config.Node.Name}); err != nil {
+		return nil, err
+	}
+	registry, err := plugins.New(plugins.Deps{
+		Objects: s.objects, Tokens: s.tokens, NodeAllocatable: allocatable, CSI: s.csi,
+	})
+	if err != nil {
+		return nil, err
+	}
+	durations, calls := operationexecutor.NewDurations(), csi.NewCallMetrics(deps.Clock)
+	base.metrics.main.MustRegister(durations, calls)
+	if s.volumes, err = volumemanager.New(volumemanager.Deps{
+		Client: deps.Client, Plugins: registry, Objects: s.objects, Tokens: s.tokens, Node: n.manager, Claims: deps.Claims,
+		OnSizeLimitExceeded: func(uid types.UID, message string) { s.overLimit.send(volumeOverLimit{uid, message}) },
+		Observe:             durations.Observe, Timeline: deps.Timeline, Recorder: deps.Recorder, Clock: deps.Clock,
+		Logger: base.logger("volumes"),
+	}, volumemanager.Config{RootDir: config.RootDir, NodeName: config.Node.Name}); err != nil {
+		return nil, err
+	}
+	if s.csiNode, err = csinode.New(csinode.Deps{
+		Client: deps.Client, Drivers: s.drivers, Calls: calls, Registered: n.manager.Registered(), Node: n.manager.Node,
+		NotReady: func(reason error) { n.manager.SetNotReady("csi", reason) }, RefreshPeriod: s.csi.AllocatableUpdatePeriod,
+		Clock: deps.Clock, Logger: base.logger("csi"),
+	}, csinode.Config{NodeName: config.Node.Name}); err != nil {
+		return nil, err
+	}
+	s.drivers.Subscribe(s.volumes.Retry)
+	s.drivers.Subscribe(s.csiNode.RefreshPeriodsChanged)
+	n.changes.subscribe(s.volumes.NodeChanged)
+	n.changes.subscribe(s.csiNode.NodeChanged)
+	s.plugins, err = pluginmanager.New(pluginmanager.Deps{
+		Handlers: map[string]pluginmanager.Handler{registerapi.CSIPlugin: s.csiNode},
+		Clock:    deps.Clock, Logger: base.logger("plugins"),
+	}, pluginmanager.Config{Dir: filepath.Join(config.RootDir, "plugins_registry")})
+	return s, err
+}
+
+// refreshLimits has drivers asked again for their limit of volumes when it is exceeded, until ctx ends.
+func (s *storageComponents) refreshLimits(ctx context.Context) error {
+	for {
+		select {
+		case driver := <-s.limits:
+			s.csiNode.RefreshAllocatable(driver)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package housekeeping
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/allocation"
+	"github.com/berth-dev/berth/kubelet/cm"
+	"github.com/berth-dev/berth/kubelet/container"
+	"github.com/berth-dev/berth/kubelet/images"
+	"github.com/berth-dev/berth/kubelet/kuberuntime"
+	"github.com/berth-dev/berth/kubelet/logs"
+	"github.com/berth-dev/berth/kubelet/logs/rotate"
+	"github.com/berth-dev/berth/kubelet/node"
+	"github.com/berth-dev/berth/kubelet/volumemanager"
+)
+
+// Config holds the values of a Manager.
+type Config struct {
+	NodeName, PodLogsDir string
+	// LogMaxSize and LogMaxFiles limit the log files of a container; zero means the defaults of package rotate.
+	LogMaxSize  int64
+	LogMaxFiles int
+	// ImageGCHigh and ImageGCLow are the thresholds of image garbage collection, in percent of the images' disk; a High of
+	// zero collects none for space. ImageMaxAge is how long an image may be unused; zero is no limit.
+	ImageGCHigh, ImageGCLow int
+	ImageMaxAge             time.Duration
+}
+
+// Workers knows the Pods of the node. *podworker.Manager is one.
+type Workers interface {
+	// Pods returns the Pods that have a worker.
+	Pods() []*corev1.Pod
+	// Has reports whether a Pod has a worker, and with it perhaps containers, volumes or files on the node.
+	Has(uid types.UID) bool
+}
+
+// ImageObserver learns of images from the garbage collection.
+type ImageObserver struct {
+	// Listed is called with each list of all images, and the time of its request.
+	Listed func(images []*runtimeapi.Image, asked time.Time)
+	// Removed is called after images were removed, Count for each of them with the reason.
+	Removed func()
+	Count   func(reason string)
+}
+
+// Deps holds what a Manager needs. Links is nil if container logs are not linked; all others are required.
+type Deps struct {
+	Runtime  container.Runtime
+	Workers  Workers
+	Statuses interface {
+		Get(types.UID) (corev1.PodStatus, bool)
+	}
+	Volumes     *volumemanager.Manager
+	Cgroups     *cm.Manager
+	Allocations *allocation.Store
+	Links       *logs.Links
+	Images      ImageObserver
+	// Ready are closed when it is known which Pods have workers and which the runtime holds, and when cgroups exist: before
+	// that nothing is an orphan.
+	Ready    []<-chan struct{}
+	Recorder record.EventRecorder
+	Clock    clock.WithTicker
+	Logger   *slog.Logger
+}
+
+func (d *Deps) validate() error {
+	for _, dep := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Runtime", d.Runtime == nil}, {"Workers", d.Workers == nil}, {"Statuses", d.Statuses == nil}, {"Volumes", d.Volumes == nil},
+		{"Cgroups", d.Cgroups == nil}, {"Allocations", d.Allocations == nil}, {"Ready", len(d.Ready) == 0},
+		{"Recorder", d.Recorder == nil}, {"Clock", d.Clock == nil}, {"Logger", d.Logger == nil},
+	} {
+		if dep.missing {
+			return errors.New("housekeeping: Deps." + dep.name + " is required")
+		}
+	}
+	return nil
+}
+
+// Manager keeps the node's disk from filling up: it rotates logs, removes unused images, and once after the start what is
+// left of Pods that no longer exist.
+type Manager struct {
+	config    Config
+	deps      Deps
+	rotator   *rotate.Rotator
+	collector *images.Collector // nil if images are not collected
+}
+
+// New returns a Manager.
+func New(deps Deps, config Config) (*Manager, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	m := &Manager{config: config, deps: deps}
+	var err error
+	if m.rotator, err = rotate.New(rotate.Deps{
+		Runtime: deps.Runtime, Logs: m.openLogs, Clock: deps.Clock, Logger: deps.Logger.With("component", "logs"),
+	}, rotate.Config{MaxSize: config.LogMaxSize, MaxFiles: config.LogMaxFiles}); err != nil {
+		return nil, err
+	}
+	if config.ImageGCHigh == 0 && config.ImageMaxAge == 0 {
+		return m, nil
+	}
+	high, low := config.ImageGCHigh, config.ImageGCLow
+	if high == 0 {
+		high, low = 100, 100 // only the age decides
+	}
+	m.collector, err = m.NewImageCollector(images.CollectorConfig{High: high, Low: low, MaxAge: config.ImageMaxAge})
+	return m, err
+}
+
+// NewImageCollector returns an image garbage collector with its own thresholds.
+func (m *Manager) NewImageCollector(config images.CollectorConfig) (*images.Collector, error) {
+	return images.NewCollector(images.CollectorDeps{
+		Service: m.deps.Runtime, ImagesInUse: m.usedImages, OnListed: m.deps.Images.Listed, OnRemoved: m.deps.Images.Removed,
+		CountRemoval: m.deps.Images.Count, Recorder: m.deps.Recorder, Node: node.Reference(m.config.NodeName), Clock: m.deps.Clock,
+		Logger: m.deps.Logger.With("component", "images"),
+	}, config)
+}
+
+// Start works until ctx ends.
+func (m *Manager) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.rotator.Start(ctx) })
+	if m.collector != nil {
+		group.Go(func() error { return m.collector.Start(ctx) })
+	}
+	group.Go(func() error {
+		m.cleanupOrphansOnce(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// openLogs returns the log files of the running containers.
+func (m *Manager) openLogs() []rotate.Log {
+	var open []rotate.Log
+	for _, pod := range m.deps.Workers.Pods() {
+		s, ok := m.deps.Statuses.Get(pod.UID)
+		if !ok {
+			continue
+		}
+		dir := kuberuntime.PodLogsDir(m.config.PodLogsDir, pod.Namespace, pod.Name, pod.UID)
+		for _, list := range [][]corev1.ContainerStatus{
+			s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses,
+		} {
+			for i := range list {
+				if list[i].State.Running == nil {
+					continue
+				}
+				_, id, _ := strings.Cut(list[i].ContainerID, "://")
+				path := filepath.Join(dir, kuberuntime.LogPath(list[i].Name, uint32(list[i].RestartCount)))
+				open = append(open, rotate.Log{ContainerID: id, Path: path})
+			}
+		}
+	}
+	return open
+}
+
+// usedImages returns the images that Pods of this node name.
+func (m *Manager) usedImages() []string {
+	var names []string
+	for _, pod := range m.deps.Workers.Pods() {
+		for c := range podutil.Containers(&pod.Spec) {
+			names = append(names, c.Image)
+		}
+		for i := range pod.Spec.Volumes {
+			if image := pod.Spec.Volumes[i].Image; image != nil {
+				names = append(names, image.Reference)
+			}
+		}
+	}
+	return names
+}

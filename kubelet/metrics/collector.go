@@ -1,0 +1,132 @@
+package metrics
+
+import (
+	"strings"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-dev/berth/internal/podutil"
+	"github.com/berth-dev/berth/kubelet/podworker"
+)
+
+var (
+	runningPods = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
+	desiredPods = prometheus.NewDesc("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run",
+		[]string{"static"}, nil)
+	activePods = prometheus.NewDesc("kubelet_active_pods", "The number of pods the kubelet considers active, which have "+
+		"not ended", []string{"static"}, nil)
+	mirrorPods        = prometheus.NewDesc("kubelet_mirror_pods", "The number of mirror pods the kubelet will try to create", nil, nil)
+	cgroupVersion     = prometheus.NewDesc("kubelet_cgroup_version", "The version of cgroups in use: 1 or 2", nil, nil)
+	runningContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
+		[]string{"container_state"}, nil)
+	nodeName     = prometheus.NewDesc("kubelet_node_name", "The node's name. The count is always 1.", []string{"node"}, nil)
+	missedEvents = prometheus.NewDesc("berth_kubelet_runtime_drift_total",
+		"Pods that a relist of the runtime found changed without an event. It should be 0.", nil, nil)
+	workingPods = prometheus.NewDesc("kubelet_working_pods", "Number of pods with a pod worker, by lifecycle phase, by whether "+
+		"they are configured, and by whether they are static.", []string{"lifecycle", "config", "static"}, nil)
+	pendingResizes = prometheus.NewDesc("kubelet_pod_pending_resizes", "Number of pending resizes for pods, by reason.",
+		[]string{"reason"}, nil)
+	progressingResizes = prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.", nil, nil)
+)
+
+// PodCollector computes metrics of the node's Pods at each scrape.
+type PodCollector struct {
+	// NodeName is the Node's name.
+	NodeName string
+	// Pods returns the node's Pods with their latest status.
+	Pods func() []*corev1.Pod
+	// MissedEvents returns how many Pods a relist found changed without an event.
+	MissedEvents func() int64
+	// WorkerStates counts the pod workers by state.
+	WorkerStates func() map[podworker.WorkerState]int
+}
+
+var _ prometheus.Collector = (*PodCollector)(nil)
+
+// Describe implements prometheus.Collector.
+func (c *PodCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		runningPods, desiredPods, activePods, mirrorPods, runningContainers, cgroupVersion, nodeName, missedEvents, workingPods, pendingResizes,
+		progressingResizes,
+	} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *PodCollector) Collect(out chan<- prometheus.Metric) {
+	running := 0
+	desired, active := map[string]int{"": 0}, map[string]int{"": 0}
+	states := map[string]int{"running": 0, "exited": 0, "created": 0}
+	c.collectWorkers(out)
+	for _, pod := range c.Pods() {
+		static := staticLabel(podutil.IsStatic(pod))
+		desired[static]++
+		if !podutil.IsTerminal(&pod.Status) {
+			active[static]++
+		}
+		runs := false
+		for _, list := range [][]corev1.ContainerStatus{
+			pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+		} {
+			for i := range list {
+				switch {
+				case list[i].State.Running != nil:
+					states["running"]++
+					runs = true
+				case list[i].State.Terminated != nil:
+					states["exited"]++
+				case list[i].ContainerID != "":
+					states["created"]++
+				}
+			}
+		}
+		if runs {
+			running++
+		}
+	}
+	out <- prometheus.MustNewConstMetric(runningPods, prometheus.GaugeValue, float64(running))
+	for static, n := range desired {
+		out <- prometheus.MustNewConstMetric(desiredPods, prometheus.GaugeValue, float64(n), static)
+	}
+	for static, n := range active {
+		out <- prometheus.MustNewConstMetric(activePods, prometheus.GaugeValue, float64(n), static)
+	}
+	out <- prometheus.MustNewConstMetric(mirrorPods, prometheus.GaugeValue, float64(desired["true"]))
+	version := 1.0
+	if cgroups.IsCgroup2UnifiedMode() {
+		version = 2
+	}
+	out <- prometheus.MustNewConstMetric(cgroupVersion, prometheus.GaugeValue, version)
+	for state, n := range states {
+		out <- prometheus.MustNewConstMetric(runningContainers, prometheus.GaugeValue, float64(n), state)
+	}
+	out <- prometheus.MustNewConstMetric(nodeName, prometheus.GaugeValue, 1, c.NodeName)
+	out <- prometheus.MustNewConstMetric(missedEvents, prometheus.CounterValue, float64(c.MissedEvents()))
+}
+
+// collectWorkers counts workers and resizes.
+func (c *PodCollector) collectWorkers(out chan<- prometheus.Metric) {
+	pending, progressing := map[string]int{"deferred": 0, "infeasible": 0}, 0
+	for _, pod := range c.Pods() {
+		for _, condition := range pod.Status.Conditions {
+			switch {
+			case condition.Status != corev1.ConditionTrue:
+			case condition.Type == corev1.PodResizePending:
+				pending[strings.ToLower(condition.Reason)]++
+			case condition.Type == corev1.PodResizeInProgress:
+				progressing++
+			}
+		}
+	}
+	for reason, n := range pending {
+		out <- prometheus.MustNewConstMetric(pendingResizes, prometheus.GaugeValue, float64(n), reason)
+	}
+	out <- prometheus.MustNewConstMetric(progressingResizes, prometheus.GaugeValue, float64(progressing))
+	for state, n := range c.WorkerStates() {
+		out <- prometheus.MustNewConstMetric(workingPods, prometheus.GaugeValue, float64(n), state.Lifecycle, state.Config,
+			staticLabel(state.Static))
+	}
+}

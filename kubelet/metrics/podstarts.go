@@ -1,0 +1,76 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-dev/berth/internal/podutil"
+)
+
+// podStarts holds the metrics of the Pods and containers that start.
+type podStarts struct {
+	pods, podErrors             prometheus.Counter
+	containers, containerErrors *prometheus.CounterVec
+	duration, total             prometheus.Histogram
+}
+
+func newPodStarts(registry prometheus.Registerer) *podStarts {
+	s := &podStarts{
+		pods: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_total", Help: "Cumulative number of pods started",
+		}),
+		podErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of errors when starting pods",
+		}),
+		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers started",
+		}, []string{"container_type"}),
+		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of errors when starting containers",
+		}, []string{"container_type", "code"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_start_duration_seconds",
+			Help:    "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
+		}),
+		total: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_start_total_duration_seconds",
+			Help:    "Duration in seconds from the pod's creation to the pod starting to run, with pulls and init containers",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 16),
+		}),
+	}
+	registry.MustRegister(s.pods, s.podErrors, s.containers, s.containerErrors, s.duration, s.total)
+	return s
+}
+
+// containerTypes are the values of the label container_type.
+var containerTypes = map[podutil.Kind]string{
+	podutil.Init: "init_container", podutil.Regular: "container",
+	podutil.Ephemeral: "ephemeral_container",
+}
+
+// SandboxStarted implements podworker.Metrics.
+func (s *podStarts) SandboxStarted(first bool, err error) {
+	switch {
+	case err != nil:
+		s.podErrors.Inc()
+	case first:
+		s.pods.Inc()
+	}
+}
+
+// ContainerStarted implements podworker.Metrics.
+func (s *podStarts) ContainerStarted(kind podutil.Kind, reason string, err error) {
+	if err != nil {
+		s.containerErrors.WithLabelValues(containerTypes[kind], reason).Inc()
+		return
+	}
+	s.containers.WithLabelValues(containerTypes[kind]).Inc()
+}
+
+// observeRunning records how long a Pod took to start running.
+func (s *podStarts) observeRunning(sinceSeen, sinceCreated time.Duration) {
+	s.duration.Observe(sinceSeen.Seconds())
+	s.total.Observe(sinceCreated.Seconds())
+}

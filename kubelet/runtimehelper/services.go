@@ -1,0 +1,83 @@
+package runtimehelper
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Services caches the cluster's Services for the environment of containers. It is a reflector's store and not an informer,
+// since it needs neither handlers nor an index.
+type Services struct {
+	cache.Store
+	client    kubernetes.Interface
+	markReady func() // closes synced, once
+	synced    chan struct{}
+}
+
+var _ cache.ReflectorStore = (*Services)(nil)
+
+// NewServices returns Services; a nil client stands for a node without an API server, where there are none.
+func NewServices(client kubernetes.Interface) *Services {
+	synced := make(chan struct{})
+	s := &Services{
+		Store: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), client: client, synced: synced,
+		markReady: sync.OnceFunc(func() { close(synced) }),
+	}
+	if client == nil {
+		s.markReady()
+	}
+	return s
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *Services) Replace(list []any, version string) error {
+	if err := s.Store.Replace(list, version); err != nil {
+		return err
+	}
+	s.markReady()
+	return nil
+}
+
+// Start watches the Services until ctx ends.
+func (s *Services) Start(ctx context.Context) error {
+	if s.client == nil {
+		<-ctx.Done()
+		return nil
+	}
+	api := s.client.CoreV1().Services(metav1.NamespaceAll)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return api.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return api.Watch(ctx, o)
+		},
+	}
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), &corev1.Service{}, s,
+		cache.ReflectorOptions{Name: "kubelet services"}).RunWithContext(ctx)
+	return nil
+}
+
+// All returns the Services; it waits for the first list.
+func (s *Services) All(ctx context.Context) ([]*corev1.Service, error) {
+	select {
+	case <-s.synced:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	items := s.List()
+	out := make([]*corev1.Service, 0, len(items))
+	for _, item := range items {
+		if service, ok := item.(*corev1.Service); ok {
+			out = append(out, service)
+		}
+	}
+	return out, nil
+}

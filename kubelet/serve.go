@@ -1,0 +1,144 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/berth-dev/berth/kubelet/server"
+)
+
+const (
+	logsDir = "/var/log"
+	// readOnlyHeaderTimeout bounds how long a client of the read-only server may take to say what it wants.
+	readOnlyHeaderTimeout = 32 * time.Second
+)
+
+// ListenAndServe serves the node's API over TLS until the Kubelet ends. A nil auth asks the API server who may ask
+// what, and nil tlsOptions are those of KubeletDeps. A failure is logged, since it cannot be returned.
+func (k *Kubelet) ListenAndServe(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
+	enableDebuggingHandlers bool,
+) {
+	if err := k.serve(address, port, tlsOptions, auth, enableDebuggingHandlers); err != nil {
+		k.deps.Logger.Error("the node's server has ended", "address", address, "port", port, "error", err)
+	}
+}
+
+func (k *Kubelet) serve(address net.IP, port uint, tlsOptions *server.TLSOptions, auth server.AuthInterface,
+	debugging bool,
+) error {
+	if tlsOptions == nil {
+		tlsOptions = k.injected.TLSOptions
+	}
+	if tlsOptions == nil {
+		return errors.New("serve the node's API: tlsOptions is nil, and the server needs TLS")
+	}
+	delegated, err := k.serverAuth(auth)
+	if err != nil {
+		return err
+	}
+	in := &k.configuration
+	logs := logsDir
+	if !ptr.Deref(in.EnableSystemLogHandler, true) {
+		logs = ""
+	}
+	s, err := server.New(k.agent.ServerDeps(delegated), server.Config{
+		LogDir: logs, LogQuery: ptr.Deref(in.EnableSystemLogQuery, false),
+		Profiling: ptr.Deref(in.EnableProfilingHandler, true), ContentionProfiling: in.EnableContentionProfiling,
+		DebugFlags: ptr.Deref(in.EnableDebugFlagsHandler, true),
+		NodeName:   k.config.Node.Name, Addresses: []string{hostPort(address, port)}, CertFile: tlsOptions.CertFile,
+		KeyFile: tlsOptions.KeyFile, TLS: tlsOptions.Config, DisableDebugging: !debugging,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Start(k.ctx)
+}
+
+// serverAuth returns the caller's authentication and authorization, or else those of the API server.
+func (k *Kubelet) serverAuth(auth server.AuthInterface) (server.Auth, error) {
+	switch {
+	case auth != nil:
+		return server.Auth{Authenticator: auth, Authorizer: auth}, nil
+	case k.auth != nil:
+		return *k.auth, nil
+	}
+	return server.NewDelegatedAuth(server.AuthDeps{Client: k.deps.Client, Logger: k.deps.Logger}, server.AuthConfig{
+		ClientCAFile: k.configuration.Authentication.X509.ClientCAFile,
+	})
+}
+
+func hostPort(address net.IP, port uint) string {
+	host := ""
+	if address != nil {
+		host = address.String()
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
+}
+
+// ListenAndServeReadOnly serves health, metrics, the list of Pods and their usage, without TLS and authentication, until the
+// Kubelet ends.
+// A failure is logged, since it cannot be returned.
+func (k *Kubelet) ListenAndServeReadOnly(address net.IP, port uint) {
+	if err := k.serveReadOnly(address, port); err != nil {
+		k.deps.Logger.Error("the read-only server has ended", "address", address, "port", port, "error", err)
+	}
+}
+
+func (k *Kubelet) serveReadOnly(address net.IP, port uint) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(k.ctx, "tcp", hostPort(address, port))
+	if err != nil {
+		return fmt.Errorf("serve the node's read-only API: %w", err)
+	}
+	s := &http.Server{Handler: k.readOnlyHandler(), ReadHeaderTimeout: readOnlyHeaderTimeout}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(listener) }()
+	select {
+	case <-k.ctx.Done():
+		return errors.Join(s.Close(), ignoreClosed(<-ended))
+	case err := <-ended:
+		return fmt.Errorf("serve the node's read-only API: %w", err)
+	}
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// readOnlyHandler serves what anybody may read. It runs nothing, and reads neither files nor logs of containers.
+func (k *Kubelet) readOnlyHandler() http.Handler {
+	deps := k.agent.ServerDeps(server.Auth{})
+	mux := http.NewServeMux()
+	server.StatsRoutes(mux, deps.Stats)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(deps.Metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /pods", func(w http.ResponseWriter, _ *http.Request) {
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{}}
+		for _, pod := range deps.Host.GetPods() {
+			list.Items = append(list.Items, *pod)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(&list); err != nil {
+			k.deps.Logger.Info("failed to write the list of Pods", "error", err)
+		}
+	})
+	return deps.RequestMetrics.Instrument("readonly", mux)
+}
+
+// ServeLogs serves the machine's log files, below the path /logs/.
+func (k *Kubelet) ServeLogs(w http.ResponseWriter, req *http.Request) {
+	http.StripPrefix("/logs/", http.FileServer(http.Dir(logsDir))).ServeHTTP(w, req)
+}

@@ -25,80 +25,80 @@ func burstable(name, cpu string, change ...func(*corev1.Pod)) *corev1.Pod {
 // TestBurstableCPUFollowsActivePods adds, resizes, ends and removes Pods: the CPU of the Burstable cgroup is always what
 // the active Burstable Pods request together.
 func TestBurstableCPUFollowsActivePods(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	becomes := func(want int64) {
 		t.Helper()
-		w.waitFor("the Burstable cgroup's CPU", func() bool { return w.builder.burstableCPU() == want })
+		f.waitFor("the Burstable cgroup's CPU", func() bool { return f.builder.burstableCPU() == want })
 	}
 	a, job := burstable("a", "200m"), burstable("job", "300m", func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	})
-	w.add(a)
-	w.waitStatus(a.UID, "running", running)
-	require.EqualValues(t, -1, w.builder.burstableCPU(), "other Pods may still come")
-	w.manager.SourcesReady()
+	f.add(a)
+	f.waitStatus(a.UID, "running", running)
+	require.EqualValues(t, -1, f.builder.burstableCPU(), "other Pods may still come")
+	f.manager.SourcesReady()
 	becomes(200)
 
 	guaranteed := sized("1", "30Mi", func(p *corev1.Pod) {
 		p.Name, p.UID, p.Spec.Containers[0].Name = "g", "uid-g", "g"
 	})
-	w.add(guaranteed)
-	w.waitStatus(guaranteed.UID, "running", running)
-	w.add(job)
+	f.add(guaranteed)
+	f.waitStatus(guaranteed.UID, "running", running)
+	f.add(job)
 	becomes(500)
-	w.admitter.mu.Lock()
-	w.admitter.rejection = &status.Failure{Reason: "OutOfcpu", Message: "full"}
-	w.admitter.mu.Unlock()
-	w.add(burstable("rejected", "5"))
-	w.waitStatus("uid-rejected", "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
+	f.admitter.mu.Lock()
+	f.admitter.rejection = &status.Failure{Reason: "OutOfcpu", Message: "full"}
+	f.admitter.mu.Unlock()
+	f.add(burstable("rejected", "5"))
+	f.waitStatus("uid-rejected", "failed", func(s corev1.PodStatus) bool { return s.Phase == corev1.PodFailed })
 
 	a = a.DeepCopy()
 	a.Generation++
 	a.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("450m")
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: a})
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: a})
 	becomes(750)
-	w.waitStatus(job.UID, "running", running)
-	w.runtime.Exit("job", 0)
+	f.waitStatus(job.UID, "running", running)
+	f.runtime.Exit("job", 0)
 	becomes(450)
-	w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(a)})
-	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: a})
+	f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(a)})
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: a})
 	becomes(0)
-	w.builder.mu.Lock()
-	defer w.builder.mu.Unlock()
-	require.Equal(t, []int64{200, 500, 750, 450, 0}, w.builder.burstable, "one write for each change")
+	f.builder.mu.Lock()
+	defer f.builder.mu.Unlock()
+	require.Equal(t, []int64{200, 500, 750, 450, 0}, f.builder.burstable, "one write for each change")
 }
 
 // TestBurstableCPUIsRetried lets the write fail once.
 func TestBurstableCPUIsRetried(t *testing.T) {
-	w := newFixture(t)
-	w.builder.burstableErr = errors.New("read-only")
-	w.add(burstable("a", "200m"))
-	w.manager.SourcesReady()
-	w.waitFor("the retry", func() bool { w.clock.Step(time.Second); return w.builder.burstableCPU() == 200 })
+	f := newFixture(t)
+	f.builder.burstableErr = errors.New("read-only")
+	f.add(burstable("a", "200m"))
+	f.manager.SourcesReady()
+	f.waitFor("the retry", func() bool { f.clock.Step(time.Second); return f.builder.burstableCPU() == 200 })
 }
 
 // TestBurstableCPUAfterARestart adds the Pods of an earlier process: no smaller sum is written meanwhile.
 func TestBurstableCPUAfterARestart(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	for _, name := range []string{"a", "b"} {
-		w.add(burstable(name, "100m"))
-		w.waitStatus(types.UID("uid-"+name), "running", running)
+		f.add(burstable(name, "100m"))
+		f.waitStatus(types.UID("uid-"+name), "running", running)
 	}
-	w.manager.SourcesReady()
-	w.waitFor("written", func() bool { return w.builder.burstableCPU() == 200 })
-	w.stop()
-	w.start()
+	f.manager.SourcesReady()
+	f.waitFor("written", func() bool { return f.builder.burstableCPU() == 200 })
+	f.stop()
+	f.start()
 	for _, name := range []string{"a", "b"} {
 		p := burstable(name, "100m")
-		p.Status, _ = w.statuses.Get(p.UID)
-		w.add(p)
-		w.waitStatus(p.UID, "running", running)
+		p.Status, _ = f.statuses.Get(p.UID)
+		f.add(p)
+		f.waitStatus(p.UID, "running", running)
 	}
-	w.manager.SourcesReady()
-	w.waitFor("written again", func() bool {
-		w.builder.mu.Lock()
-		defer w.builder.mu.Unlock()
-		return len(w.builder.burstable) == 2
+	f.manager.SourcesReady()
+	f.waitFor("written again", func() bool {
+		f.builder.mu.Lock()
+		defer f.builder.mu.Unlock()
+		return len(f.builder.burstable) == 2
 	})
-	require.EqualValues(t, 200, w.builder.burstableCPU())
+	require.EqualValues(t, 200, f.builder.burstableCPU())
 }

@@ -14,30 +14,30 @@ import (
 func TestSteppedClock(t *testing.T) {
 	for name, step := range map[string]time.Duration{"back": -3 * time.Hour, "forward": 3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
+			f := newFixture(t)
 			p := pod("a")
-			w.add(p)
-			w.waitStatus(p.UID, "running", running)
-			w.clock.SetTime(w.clock.Now().Add(step))
-			w.runtime.Exit("main", 3)
-			s := w.waitStatus(p.UID, "restarted", restarted(1))
+			f.add(p)
+			f.waitStatus(p.UID, "running", running)
+			f.clock.SetTime(f.clock.Now().Add(step))
+			f.runtime.Exit("main", 3)
+			s := f.waitStatus(p.UID, "restarted", restarted(1))
 			require.EqualValues(t, 3, s.ContainerStatuses[0].LastTerminationState.Terminated.ExitCode)
-			w.untilQuiet()
-			require.Equal(t, 2, w.runtime.Calls("StartContainer"), "one start for each end")
+			f.untilQuiet()
+			require.Equal(t, 2, f.runtime.Calls("StartContainer"), "one start for each end")
 
-			boxes, err := w.runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+			boxes, err := f.runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 			require.NoError(t, err)
-			w.clock.SetTime(w.clock.Now().Add(step))
-			_, err = w.runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
+			f.clock.SetTime(f.clock.Now().Add(step))
+			_, err = f.runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
 			require.NoError(t, err)
-			w.waitFor("restarted in a new sandbox", func() bool {
-				w.clock.Step(time.Second)
-				s, _ := w.statuses.Get(p.UID)
-				return restarted(2)(s) && w.runtime.Running()["main"] == 1
+			f.waitFor("restarted in a new sandbox", func() bool {
+				f.clock.Step(time.Second)
+				s, _ := f.statuses.Get(p.UID)
+				return restarted(2)(s) && f.runtime.Running()["main"] == 1
 			})
-			w.untilQuiet()
-			require.Equal(t, 2, w.runtime.Calls("RunPodSandbox"))
-			require.Equal(t, 3, w.runtime.Calls("StartContainer"))
+			f.untilQuiet()
+			require.Equal(t, 2, f.runtime.Calls("RunPodSandbox"))
+			require.Equal(t, 3, f.runtime.Calls("StartContainer"))
 		})
 	}
 }

@@ -14,52 +14,52 @@ import (
 
 // TestPostStartThatFails has a container whose hook fails killed, said so without what the hook wrote, and restarted.
 func TestPostStartThatFails(t *testing.T) {
-	w := newFixture(t)
-	w.hooks.fail(&lifecycle.Error{Step: "exec", Output: "password", Err: errors.New("command exited with 7")})
+	f := newFixture(t)
+	f.hooks.fail(&lifecycle.Error{Step: "exec", Output: "password", Err: errors.New("command exited with 7")})
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"warm"}},
 		}}
 	})
-	w.add(p)
-	s := w.waitStatus(p.UID, "waiting", func(s corev1.PodStatus) bool {
+	f.add(p)
+	s := f.waitStatus(p.UID, "waiting", func(s corev1.PodStatus) bool {
 		return len(s.ContainerStatuses) > 0 && s.ContainerStatuses[0].State.Waiting != nil &&
 			s.ContainerStatuses[0].State.Waiting.Reason == "PostStartHookError"
 	})
 	require.NotContains(t, s.ContainerStatuses[0].State.Waiting.Message, "password")
 	require.NotNil(t, s.ContainerStatuses[0].LastTerminationState.Terminated)
-	require.Equal(t, 1, w.runtime.Calls("StopContainer"), "it is killed")
-	require.Equal(t, 1, w.recorder.count("FailedPostStartHook: PostStartHook failed"))
-	w.waitFor("it is started again", func() bool { w.clock.Step(time.Second); return w.runtime.Running()["main"] == 1 })
-	s = w.waitStatus(p.UID, "running", running)
+	require.Equal(t, 1, f.runtime.Calls("StopContainer"), "it is killed")
+	require.Equal(t, 1, f.recorder.count("FailedPostStartHook: PostStartHook failed"))
+	f.waitFor("it is started again", func() bool { f.clock.Step(time.Second); return f.runtime.Running()["main"] == 1 })
+	s = f.waitStatus(p.UID, "running", running)
 	require.EqualValues(t, 1, s.ContainerStatuses[0].RestartCount)
 }
 
 // TestEventsSayTheContainer holds what the events of containers are about.
 func TestEventsSayTheContainer(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "app:1"}}
 		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "look", Image: "app:1",
 		}}}
 	})
-	w.add(p)
-	w.waitFor("init runs", func() bool { return w.runtime.Running()["first"] == 1 })
-	w.runtime.Exit("first", 0)
-	w.waitStatus(p.UID, "running", running)
-	w.waitFor("all are told of", func() bool { return len(w.recorder.fields("Started")) == 3 })
+	f.add(p)
+	f.waitFor("init runs", func() bool { return f.runtime.Running()["first"] == 1 })
+	f.runtime.Exit("first", 0)
+	f.waitStatus(p.UID, "running", running)
+	f.waitFor("all have an event", func() bool { return len(f.recorder.fields("Started")) == 3 })
 	require.ElementsMatch(t, []string{
 		"spec.initContainers{first}", "spec.ephemeralContainers{look}", "spec.containers{main}",
-	}, w.recorder.fields("Started"))
-	w.manager.Evict(p.UID, status.Failure{Reason: "Evicted", Message: "for the test"}, nil)
-	w.waitFor("it is stopped", func() bool { return len(w.recorder.fields("Killing")) > 0 })
-	require.Contains(t, []string{"spec.containers{main}", "spec.ephemeralContainers{look}"}, w.recorder.fields("Killing")[0])
+	}, f.recorder.fields("Started"))
+	f.manager.Evict(p.UID, status.Failure{Reason: "Evicted", Message: "for the test"}, nil)
+	f.waitFor("it is stopped", func() bool { return len(f.recorder.fields("Killing")) > 0 })
+	require.Contains(t, []string{"spec.containers{main}", "spec.ephemeralContainers{look}"}, f.recorder.fields("Killing")[0])
 }
 
 // TestRestartAllContainersCondition follows the condition from a container's exit to the Pod's new start.
 func TestRestartAllContainersCondition(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	never := corev1.ContainerRestartPolicyNever
 	p := pod("a", func(p *corev1.Pod) {
 		p.Spec.Containers[0].RestartPolicy = &never
@@ -81,21 +81,21 @@ func TestRestartAllContainersCondition(t *testing.T) {
 			return false
 		}
 	}
-	w.add(p)
-	s := w.waitStatus(p.UID, "running", running)
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
 	require.True(t, restarting(corev1.ConditionFalse)(s))
-	release := w.runtime.Block("RemoveContainer")
+	release := f.runtime.Block("RemoveContainer")
 	defer release()
-	w.runtime.Exit("main", 42)
-	w.waitStatus(p.UID, "told", restarting(corev1.ConditionTrue))
+	f.runtime.Exit("main", 42)
+	f.waitStatus(p.UID, "restarting", restarting(corev1.ConditionTrue))
 	release()
-	w.waitStatus(p.UID, "runs again", func(s corev1.PodStatus) bool {
+	f.waitStatus(p.UID, "runs again", func(s corev1.PodStatus) bool {
 		return running(s) && restarting(corev1.ConditionFalse)(s)
 	})
-	require.Equal(t, 4, w.runtime.Calls("CreateContainer"), "both are made anew")
+	require.Equal(t, 4, f.runtime.Calls("CreateContainer"), "both are made anew")
 
-	w.add(pod("b"))
-	s = w.waitStatus("uid-b", "running", running)
+	f.add(pod("b"))
+	s = f.waitStatus("uid-b", "running", running)
 	for _, c := range s.Conditions {
 		require.NotEqual(t, corev1.AllContainersRestarting, c.Type, "it says nothing of Pods that cannot do so")
 	}

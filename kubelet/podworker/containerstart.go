@@ -43,13 +43,13 @@ func (s *containerStart) run(ctx context.Context) error {
 		return err
 	}
 	s.actions.deps.Allocations.Actuate(s.pod, name)
-	s.started(id, s.actions.deps.Clock.Now()) // first: the status is more urgent than the events
+	s.started(id, s.actions.deps.Clock.Now()) // before the events: the status is more urgent
 	s.actions.eventNormal(name, "Created", "Container created")
 	s.actions.eventNormal(name, "Started", "Container started")
 	return s.postStart(ctx, id)
 }
 
-// createAndStart makes the container, in the place of earlier instances that are in its way, and lets its process run.
+// createAndStart creates and starts the container, after the removal of earlier instances.
 func (s *containerStart) createAndStart(ctx context.Context) (id string, err error) {
 	name := s.start.Container.Name
 	for _, c := range s.remove {
@@ -78,7 +78,7 @@ func (s *containerStart) createAndStart(ctx context.Context) (id string, err err
 	return resp.ContainerId, nil
 }
 
-// createRequest says what the runtime is to make.
+// createRequest returns what the runtime is asked to create.
 func (s *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateContainerRequest, error) {
 	config, err := s.actions.deps.Builder.Container(ctx, s.request)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *containerStart) createRequest(ctx context.Context) (*runtimeapi.CreateC
 	}, nil
 }
 
-// postStart runs the container's hook. A container whose hook fails is killed.
+// postStart runs the container's postStart hook. A container whose hook fails is killed.
 func (s *containerStart) postStart(ctx context.Context, id string) error {
 	c := s.start.Container
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
@@ -116,7 +116,7 @@ func (s *containerStart) postStart(ctx context.Context, id string) error {
 	return errors.Join(newStartError("PostStartHookError", err), s.actions.killContainer(ctx, s.pod, kill, target.PodIP))
 }
 
-// startErrorReason is the reason of a failed start, empty for none.
+// startErrorReason returns the reason of a failed start, empty for none.
 func startErrorReason(err error) string {
 	var f *startError
 	if errors.As(err, &f) {
@@ -125,7 +125,7 @@ func startErrorReason(err error) string {
 	return ""
 }
 
-// startError is a step of a container's start that failed.
+// startError is the error of a step of a container's start.
 type startError struct {
 	reason, text string
 	err          error

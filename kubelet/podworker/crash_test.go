@@ -14,7 +14,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/config"
 )
 
-// crashFixture are Pods whose node agent dies again and again.
+// crashFixture are Pods whose kubelet crashes again and again.
 type crashFixture struct {
 	*fixture
 	rand    *rand.Rand
@@ -24,7 +24,7 @@ type crashFixture struct {
 	created int
 }
 
-// create brings a Pod into the world; its container's name is the Pod's, so that the runtime can be told about it.
+// create adds a Pod; its container has the Pod's name, so that the fake runtime can find it.
 func (l *crashFixture) create() {
 	name := fmt.Sprintf("p%d", l.created)
 	l.created++
@@ -50,7 +50,7 @@ func (l *crashFixture) waitRunning() {
 	}
 }
 
-// crash ends the node agent, with starts that are cut off in the moment before, and begins another one.
+// crash stops the kubelet, with starts that are cut off in the moment before, and starts another one.
 func (l *crashFixture) crash() {
 	l.runtime.InterruptStarts(true)
 	before, some := l.runtime.Calls("StartContainer"), l.rand.IntN(3)

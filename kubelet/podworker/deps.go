@@ -23,7 +23,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// Runtime is what is done to the container runtime: a part of the CRI's runtime service.
+// Runtime is the part of the CRI's runtime service that changes Pods.
 type Runtime interface {
 	RunPodSandbox(ctx context.Context, in *runtimeapi.RunPodSandboxRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.RunPodSandboxResponse, error)
@@ -43,33 +43,35 @@ type Runtime interface {
 	) (*runtimeapi.RemoveContainerResponse, error)
 }
 
-// Reader reads all that the runtime holds of a Pod. *pleg.Watcher is one.
+// Reader reads a Pod's state in the runtime. *pleg.Watcher implements it.
 type Reader interface {
 	Read(ctx context.Context, uid types.UID) (*container.PodStatus, error)
-	// KnownEmpty reports whether it is known without asking that nothing is held of a Pod for which nothing was asked.
+	// KnownEmpty reports whether it is known without a read that the runtime has nothing of a Pod that was not started
+	// here.
 	KnownEmpty(uid types.UID) bool
-	// ReadStarted adds to what was read of a Pod what was made since. Complete reports whether nothing was told of beyond.
+	// ReadStarted adds to a Pod's state what was started since. complete reports whether events have reported nothing
+	// else.
 	ReadStarted(ctx context.Context, had *container.PodStatus, made pleg.Started) (
 		got *container.PodStatus, complete bool, err error)
 }
 
-// Images makes images present. *images.Manager is one.
+// Images ensures that images are present. *images.Manager implements it.
 type Images interface {
 	Ensure(ctx context.Context, want images.PullRequest) (*runtimeapi.Image, error)
 	Forget(uid types.UID)
 }
 
-// Volumes sets a Pod's volumes up and takes them down.
+// Volumes mounts and unmounts a Pod's volumes.
 type Volumes interface {
-	// Mount returns when all volumes of the Pod are set up. It retries until ctx ends.
+	// Mount returns when all volumes of the Pod are mounted. It retries until ctx ends.
 	Mount(ctx context.Context, pod *corev1.Pod) error
-	// Unmount returns when all volumes of the Pod are gone from the node, also those of an earlier process.
+	// Unmount returns when all volumes of the Pod are unmounted, also those of an earlier process.
 	Unmount(ctx context.Context, uid types.UID) error
-	// PodUpdated tells of a Pod's new version, for volumes that show parts of it. It does not block.
+	// PodUpdated reports a Pod's new version, for volumes that contain parts of it. It does not block.
 	PodUpdated(pod *corev1.Pod)
 }
 
-// Statuses brings statuses to the API server. *status.Writer is one.
+// Statuses writes statuses to the API server. *status.Writer implements it.
 type Statuses interface {
 	Set(pod *corev1.Pod, status corev1.PodStatus) bool
 	Get(uid types.UID) (corev1.PodStatus, bool)
@@ -78,7 +80,7 @@ type Statuses interface {
 	Forget(uid types.UID)
 }
 
-// Probes runs the probes of containers. *prober.Manager is one.
+// Probes runs the probes of containers. *prober.Manager implements it.
 type Probes interface {
 	ContainerStarted(pod *corev1.Pod, c prober.Container)
 	ContainerStopped(uid types.UID, containerID string)
@@ -89,71 +91,72 @@ type Probes interface {
 	Failed(containerID string) (prober.Failure, bool)
 }
 
-// Hooks runs lifecycle hooks. *lifecycle.Runner is one.
+// Hooks runs lifecycle hooks. *lifecycle.Runner implements it.
 type Hooks interface {
 	Run(ctx context.Context, target lifecycle.Target, hook *corev1.LifecycleHandler) error
 }
 
-// ContainerRequest is what the configuration of one container follows from.
+// ContainerRequest is what the configuration of one container is computed from.
 type ContainerRequest struct {
 	Pod   *corev1.Pod
 	Start kuberuntime.Start
 	// Image is the container's image as the runtime describes it.
 	Image *runtimeapi.Image
-	// ImageVolumes are the images of its volumes that are images, by the volume's name.
+	// ImageVolumes are the images of its image volumes, by the volume's name.
 	ImageVolumes map[string]*runtimeapi.Image
 	// PodIPs are the Pod's addresses, the primary one first.
 	PodIPs []string
 }
 
-// Builder says what the runtime is told about a Pod, and makes on disk what that refers to.
+// Builder computes the requests to the runtime about a Pod, and makes the directories and cgroups that they refer to.
 type Builder interface {
 	// PreparePod makes the Pod's directories and cgroup. It may be called again.
 	PreparePod(ctx context.Context, pod *corev1.Pod) error
-	// Sandbox is the sandbox's configuration and the name of its runtime handler.
+	// Sandbox returns the sandbox's configuration and the name of its runtime handler.
 	Sandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, string, error)
-	// Container is a container's configuration. It needs the Pod's volumes to be mounted.
+	// Container returns a container's configuration. The Pod's volumes must be mounted.
 	Container(ctx context.Context, req ContainerRequest) (*runtimeapi.ContainerConfig, error)
-	// Resources is what the runtime is told of a container's resources; nil if that is not known yet.
+	// Resources returns the runtime's resources of a container; nil if they are not known yet.
 	Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources
-	// ResizePod gives the Pod's cgroup the limits of its spec, or, before its containers change theirs, no limits.
+	// ResizePod sets the limits of the Pod's cgroup to those of its spec, or removes them while its containers change.
 	ResizePod(ctx context.Context, pod *corev1.Pod, limited bool) error
-	// SetBurstableCPU gives the cgroup of all Burstable Pods the CPU weight of what they request together, in thousandths
-	// of a CPU.
+	// SetBurstableCPU gives the cgroup of all Burstable Pods the CPU weight of what they request together, in
+	// thousandths of a CPU.
 	SetBurstableCPU(ctx context.Context, milliCPU int64) error
 	// ReleasePod undoes PreparePod and Container for a Pod that is stopped, before its volumes are unmounted,
 	// but leaves its logs.
 	ReleasePod(ctx context.Context, uid types.UID) error
-	// ForgetPod removes what ReleasePod left, after the volumes are gone and the Pod is gone from the API.
+	// ForgetPod removes what ReleasePod left, after the volumes are unmounted and the Pod is gone from the API.
 	ForgetPod(ctx context.Context, pod *corev1.Pod) error
-	// LastAttempt is the highest restart count of the named container that the Pod's logs tell of.
+	// LastAttempt returns the highest restart count of the named container in the Pod's logs.
 	LastAttempt(pod *corev1.Pod, name string) (uint32, bool)
-	// TerminationMessage is what an ended instance left to say, by its termination message policy.
+	// TerminationMessage returns the message of an ended container, by its termination message policy.
 	TerminationMessage(ctx context.Context, c *container.ContainerStatus) string
 }
 
-// Admitter says what the node has room for, given the Pods that it has; nil means yes.
+// Admitter decides which Pods the node runs, given its other Pods; nil admits.
 type Admitter interface {
-	// Admit says whether the node takes a Pod.
+	// Admit reports why the node cannot run a Pod.
 	Admit(pod *corev1.Pod, others []*corev1.Pod) *status.Failure
-	// Resize says whether a Pod that runs here with the resources of granted may have those that its spec asks for now.
-	// The reason of a failure is Deferred if there may be room later, and Infeasible, with a Detail, if it never can be.
-	Resize(granted, pod *corev1.Pod, others []*corev1.Pod) *status.Failure
+	// Resize reports why a Pod that runs with the allocated resources cannot have those of its spec. The reason is
+	// Deferred if resources may become free, and Infeasible, with a Detail, if it never can.
+	Resize(allocated, pod *corev1.Pod, others []*corev1.Pod) *status.Failure
 }
 
-// Allocations remembers across processes what Pods were granted and told. *allocation.Store is one.
+// Allocations stores across processes which resources were allocated to Pods and set on their containers.
+// *allocation.Store implements it.
 type Allocations interface {
-	// Allocated is the Pod with the resources it was granted last, nil if that is not known.
+	// Allocated returns the Pod with the resources allocated last, nil if they are not known.
 	Allocated(pod *corev1.Pod) *corev1.Pod
-	// HasPendingActuation reports whether a container is known to have been told something else than the Pod was granted.
+	// HasPendingActuation reports whether a container is known to have other resources than were allocated.
 	HasPendingActuation(pod *corev1.Pod) bool
-	// Allocate notes that a Pod was granted what its spec says, Actuate that one of its containers was told so.
+	// Allocate records that the resources of the Pod's spec are allocated, Actuate that one of its containers has them.
 	Allocate(pod *corev1.Pod)
 	Actuate(pod *corev1.Pod, container string)
 	Forget(uid types.UID)
 }
 
-// noAllocations remembers nothing.
+// noAllocations stores nothing.
 type noAllocations struct{}
 
 func (noAllocations) Allocated(*corev1.Pod) *corev1.Pod    { return nil }
@@ -168,7 +171,7 @@ type Config struct {
 	RuntimeName string
 	// HostIPs are the node's addresses, the primary one first; nil means that it has none.
 	HostIPs func() []string
-	// MaxBackoff is the longest wait of a crash loop; 0 for kuberuntime.MaxBackoff.
+	// MaxBackoff is the longest backoff of a crash loop; kuberuntime.MaxBackoff if zero.
 	MaxBackoff time.Duration
 }
 
@@ -182,12 +185,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Deps are what a Manager needs from others. Allocations, Metrics, Timeline, Recorder, Logger, Clock and Gone may be nil.
+// Deps are what a Manager needs from others. Optional are Signals, Allocations, Metrics, Timeline, Recorder, Logger, Clock
+// and OnPodGone.
 type Deps struct {
-	// OnPodGone is told of each Pod of which nothing is left on the node. It may call the Manager.
+	// OnPodGone is called for each Pod of which nothing is left on the node. It may call the Manager.
 	OnPodGone func(uid types.UID)
 
-	// Signals are made before the Manager, which handles them from Start on.
+	// Signals are created before the Manager, which handles them after Start.
 	Signals  *Signals
 	Runtime  Runtime
 	Reader   Reader
@@ -199,7 +203,7 @@ type Deps struct {
 	Builder  Builder
 	Admitter Admitter
 	Metrics  Metrics
-	// Allocations may be nil: then statuses alone tell what was granted.
+	// Allocations may be nil: then what was allocated follows from statuses alone.
 	Allocations Allocations
 	Timeline    *timeline.Recorder
 	Recorder    record.EventRecorder

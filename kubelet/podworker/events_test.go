@@ -13,30 +13,30 @@ import (
 	"github.com/berth-dev/berth/kubelet/status"
 )
 
-// TestEventsMatchUpstream brings each thing about that is told of, and holds type, reason and the beginning of the
-// message, which others look for.
+// TestEventsMatchUpstream causes each event and checks its type, its reason and the beginning of its message, which
+// users search for.
 func TestEventsMatchUpstream(t *testing.T) {
-	type deed func(w *fixture, p *corev1.Pod)
-	steps := func(w *fixture) { w.clock.Step(time.Second) }
+	type deed func(f *fixture, p *corev1.Pod)
+	steps := func(f *fixture) { f.clock.Step(time.Second) }
 	preStop := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"drain"}},
 		}}
 	}
-	remove := func(w *fixture, p *corev1.Pod) {
-		w.waitStatus(p.UID, "running", running)
-		w.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
+	remove := func(f *fixture, p *corev1.Pod) {
+		f.waitStatus(p.UID, "running", running)
+		f.manager.HandlePod(config.Change{Op: config.Delete, Pod: deleted(p)})
 	}
 	resize := func(why *status.Failure) deed {
-		return func(w *fixture, p *corev1.Pod) {
-			w.waitStatus(p.UID, "running", running)
-			w.admitter.setResizeFailure(why)
-			w.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "40m", "30Mi")})
+		return func(f *fixture, p *corev1.Pod) {
+			f.waitStatus(p.UID, "running", running)
+			f.admitter.setResizeFailure(why)
+			f.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "40m", "30Mi")})
 		}
 	}
 	none := func(*fixture) {}
 	for want, c := range map[string]struct {
-		before func(w *fixture)
+		before func(f *fixture)
 		change func(p *corev1.Pod)
 		then   deed
 	}{
@@ -44,37 +44,37 @@ func TestEventsMatchUpstream(t *testing.T) {
 		"Normal Started Container started":       {before: none},
 		"Normal Killing Stopping container main": {before: none, then: remove},
 		"Warning BackOff Back-off restarting failed container main in pod a_": {
-			before: func(w *fixture) { w.runtime.ExitOnStart("main", 1) }},
+			before: func(f *fixture) { f.runtime.ExitOnStart("main", 1) }},
 		"Warning Failed Error: failed to start container \"main\": no such file": {
-			before: func(w *fixture) { w.runtime.FailNext("StartContainer", errors.New("no such file")) }},
+			before: func(f *fixture) { f.runtime.FailNext("StartContainer", errors.New("no such file")) }},
 		"Warning Failed Error: disk full": {
-			before: func(w *fixture) { w.runtime.FailNext("CreateContainer", errors.New("disk full")) }},
+			before: func(f *fixture) { f.runtime.FailNext("CreateContainer", errors.New("disk full")) }},
 		"Warning FailedCreatePodSandBox Failed to create pod sandbox: ": {
-			before: func(w *fixture) { w.runtime.FailNext("RunPodSandbox", errors.New("no network")) }},
+			before: func(f *fixture) { f.runtime.FailNext("RunPodSandbox", errors.New("no network")) }},
 		"Warning FailedCreatePodContainer unable to ensure pod container exists: no memory": {
-			before: func(w *fixture) { w.builder.prepareErr = errors.New("no memory") }},
+			before: func(f *fixture) { f.builder.prepareErr = errors.New("no memory") }},
 		"Warning FailedPodSandBoxStatus Unable to get pod sandbox status: gone mad": {
-			before: func(w *fixture) { w.runtime.FailNext("PodSandboxStatus", errors.New("gone mad")) }},
-		"Warning FailedSync error determining status: ": {before: none, then: func(w *fixture, p *corev1.Pod) {
-			w.waitStatus(p.UID, "running", running)
-			w.waitFor("told", func() bool { // the list of all Pods may take a failure that was meant for this one
-				w.runtime.FailNext("ListContainers", errors.New("gone mad"))
-				w.manager.RuntimeConnected()
-				return w.recorder.hasPrefix("Warning FailedSync error determining status: ")
+			before: func(f *fixture) { f.runtime.FailNext("PodSandboxStatus", errors.New("gone mad")) }},
+		"Warning FailedSync error determining status: ": {before: none, then: func(f *fixture, p *corev1.Pod) {
+			f.waitStatus(p.UID, "running", running)
+			f.waitFor("the event", func() bool { // a relist may get a failure that was meant for this Pod
+				f.runtime.FailNext("ListContainers", errors.New("gone mad"))
+				f.manager.RuntimeConnected()
+				return f.recorder.hasPrefix("Warning FailedSync error determining status: ")
 			})
 		}},
 		"Normal SandboxChanged Pod sandbox changed, it will be killed and re-created.": {
-			before: none, then: func(w *fixture, p *corev1.Pod) {
-				w.waitStatus(p.UID, "running", running)
-				boxes, err := w.runtime.ListPodSandbox(w.t.Context(), &runtimeapi.ListPodSandboxRequest{})
-				require.NoError(w.t, err)
-				_, err = w.runtime.StopPodSandbox(w.t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
-				require.NoError(w.t, err)
+			before: none, then: func(f *fixture, p *corev1.Pod) {
+				f.waitStatus(p.UID, "running", running)
+				boxes, err := f.runtime.ListPodSandbox(f.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+				require.NoError(f.t, err)
+				_, err = f.runtime.StopPodSandbox(f.t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: boxes.Items[0].Id})
+				require.NoError(f.t, err)
 			}},
 		"Warning FailedKillPod error killing pod: ": {
-			before: func(w *fixture) { w.runtime.FailNext("StopPodSandbox", errors.New("busy")) }, then: remove},
+			before: func(f *fixture) { f.runtime.FailNext("StopPodSandbox", errors.New("busy")) }, then: remove},
 		"Warning FailedPreStopHook PreStopHook failed": {
-			before: func(w *fixture) { w.hooks.fail(errors.New("exit 1")) }, change: preStop, then: remove},
+			before: func(f *fixture) { f.hooks.fail(errors.New("exit 1")) }, change: preStop, then: remove},
 		"Normal ResizeStarted Pod resize started: ":     {before: none, then: resize(nil)},
 		"Normal ResizeCompleted Pod resize completed: ": {before: none, then: resize(nil)},
 		"Warning ResizeDeferred later": {before: none,
@@ -82,26 +82,26 @@ func TestEventsMatchUpstream(t *testing.T) {
 		"Warning ResizeInfeasible never": {before: none,
 			then: resize(&status.Failure{Reason: corev1.PodReasonInfeasible, Message: "never"})},
 		"Warning ResizeError Pod resize error: ": {
-			before: func(w *fixture) { w.runtime.FailNext("UpdateContainerResources", errors.New("busy")) }, then: resize(nil)},
+			before: func(f *fixture) { f.runtime.FailNext("UpdateContainerResources", errors.New("busy")) }, then: resize(nil)},
 		"Normal DeadlineExceeded Pod was active on the node longer than the specified deadline": {
 			before: none,
 			change: func(p *corev1.Pod) { limit := int64(5); p.Spec.ActiveDeadlineSeconds = &limit },
 		},
 		"Warning OutOfpods full": {
-			before: func(w *fixture) { w.admitter.rejection = &status.Failure{Reason: "OutOfpods", Message: "full"} }},
+			before: func(f *fixture) { f.admitter.rejection = &status.Failure{Reason: "OutOfpods", Message: "full"} }},
 	} {
 		t.Run(want, func(t *testing.T) {
-			w := newFixture(t)
-			c.before(w)
+			f := newFixture(t)
+			c.before(f)
 			p := sized("20m", "30Mi")
 			if c.change != nil {
 				c.change(p)
 			}
-			w.add(p)
+			f.add(p)
 			if c.then != nil {
-				c.then(w, p)
+				c.then(f, p)
 			}
-			w.waitFor("told", func() bool { steps(w); return w.recorder.hasPrefix(want) })
+			f.waitFor("the event", func() bool { steps(f); return f.recorder.hasPrefix(want) })
 		})
 	}
 }

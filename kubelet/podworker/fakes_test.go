@@ -138,7 +138,7 @@ func (probes) Ready(string) (bool, bool)                      { return true, tru
 func (probes) Started(string) (bool, bool)                    { return true, true }
 func (probes) Failed(string) (prober.Failure, bool)           { return prober.Failure{}, false }
 
-// hooks fail as often as they are told to, and then succeed.
+// hooks fail with the queued errors and then succeed.
 type hooks struct {
 	mu       sync.Mutex
 	failures []error
@@ -164,7 +164,7 @@ func (h *hooks) Run(context.Context, lifecycle.Target, *corev1.LifecycleHandler)
 type admitter struct {
 	mu            sync.Mutex
 	rejection     *status.Failure
-	resizeFailure *status.Failure // the answer of Resize
+	resizeFailure *status.Failure // the result of Resize
 	calls         map[string]int
 }
 

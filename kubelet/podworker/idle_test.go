@@ -14,35 +14,35 @@ import (
 // once would make more calls than are allowed here.
 func TestIdleCostsNothingPerPod(t *testing.T) {
 	const pods = 60
-	w := newFixture(t)
-	w.runtime.AddImage("app:1")
+	f := newFixture(t)
+	f.runtime.AddImage("app:1")
 	for i := range pods {
-		w.add(pod(fmt.Sprint(i)))
+		f.add(pod(fmt.Sprint(i)))
 	}
 	for i := range pods {
-		w.waitStatus(types.UID(fmt.Sprint("uid-", i)), "running", func(s corev1.PodStatus) bool { return running(s) })
+		f.waitStatus(types.UID(fmt.Sprint("uid-", i)), "running", func(s corev1.PodStatus) bool { return running(s) })
 	}
-	before := w.untilQuiet()
+	before := f.untilQuiet()
 	for range 60 {
-		w.clock.Step(time.Second)
+		f.clock.Step(time.Second)
 	}
-	require.Less(t, w.untilQuiet()-before, pods/2, "calls of the runtime in a minute of rest")
+	require.Less(t, f.untilQuiet()-before, pods/2, "calls of the runtime in a minute of rest")
 }
 
 // untilQuiet waits until the workers have nothing to do, and returns how often the runtime was called by then.
-func (w *fixture) untilQuiet() int {
-	w.t.Helper()
+func (f *fixture) untilQuiet() int {
+	f.t.Helper()
 	calls := func() (sum int) {
 		for _, method := range []string{
 			"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus", "ImageStatus", "RunPodSandbox",
 			"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer",
 		} {
-			sum += w.runtime.Calls(method)
+			sum += f.runtime.Calls(method)
 		}
 		return sum
 	}
 	last, quiet := -1, 0
-	require.Eventually(w.t, func() bool {
+	require.Eventually(f.t, func() bool {
 		now := calls()
 		if quiet++; now != last {
 			last, quiet = now, 0

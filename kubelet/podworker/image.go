@@ -14,8 +14,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// pullImages begins to make images present: those of the containers to be started, and beside them those that will be
-// needed first after these.
+// pullImages starts to pull images: those of the containers to be started, and those of the containers after them.
 func (w *worker) pullImages(ctx context.Context, actions kuberuntime.Actions) {
 	for _, s := range actions.Start {
 		w.pullForContainer(ctx, s.Container)
@@ -28,7 +27,7 @@ func (w *worker) pullImages(ctx context.Context, actions kuberuntime.Actions) {
 	}
 }
 
-// pullForContainer begins to make a container's image present, and those of the image volumes that it mounts.
+// pullForContainer starts to pull a container's image and those of the image volumes that it mounts.
 func (w *worker) pullForContainer(ctx context.Context, c *corev1.Container) {
 	if w.ops[opContainer+c.Name] != nil {
 		return
@@ -39,7 +38,7 @@ func (w *worker) pullForContainer(ctx context.Context, c *corev1.Container) {
 	}
 }
 
-// imageVolumes are the Pod's volumes that are images and that the container mounts.
+// imageVolumes returns the Pod's image volumes that the container mounts.
 func (w *worker) imageVolumes(c *corev1.Container) []*corev1.Volume {
 	var found []*corev1.Volume
 	for _, m := range c.VolumeMounts {
@@ -52,7 +51,7 @@ func (w *worker) imageVolumes(c *corev1.Container) []*corev1.Volume {
 	return found
 }
 
-// imageVolumeKey is what the image of a container's volume is kept under; no container has such a name.
+// imageVolumeKey is the key of the image of a container's volume. No container has such a name.
 func imageVolumeKey(c *corev1.Container, volume string) string { return c.Name + "/" + volume }
 
 // pulledImages returns the container's image and those of its image volumes by the volume's name, if all are present.
@@ -68,7 +67,7 @@ func (w *worker) pulledImages(c *corev1.Container) (image *runtimeapi.Image, vol
 	return w.images[c.Name], volumes
 }
 
-// forgetImages lets the next instance ask for its images again, as its pull policy may want.
+// forgetImages makes the next instance ensure its images again, as its pull policy may demand.
 func (w *worker) forgetImages(c *corev1.Container) {
 	delete(w.images, c.Name)
 	for _, v := range w.imageVolumes(c) {
@@ -76,7 +75,7 @@ func (w *worker) forgetImages(c *corev1.Container) {
 	}
 }
 
-// pullImage begins to make one image present, for the named container. It is kept under the key.
+// pullImage starts to ensure that one image is present, for the named container, and stores it under the key.
 func (w *worker) pullImage(ctx context.Context, name, key, image string, policy corev1.PullPolicy) {
 	step := opImage + key
 	if w.images[key] != nil || w.ops[step] != nil || w.backingOff(step) {
@@ -110,7 +109,7 @@ func (w *worker) pullImage(ctx context.Context, name, key, image string, policy 
 	})
 }
 
-// withImageReason gives the timeline what an image's error says beside its text.
+// withImageReason adds the reason and remedy of an image's error for the timeline.
 func withImageReason(err error) error {
 	var refused *images.Error
 	if errors.As(err, &refused) {
@@ -119,7 +118,7 @@ func withImageReason(err error) error {
 	return err
 }
 
-// clearImageFailure forgets the reason for waiting if it was the image.
+// clearImageFailure clears the container's waiting reason if it was its image.
 func (w *worker) clearImageFailure(name string) {
 	if strings.Contains(w.waiting[name].Reason, "Image") || w.waiting[name].Reason == images.ReasonUnavailable {
 		delete(w.waiting, name)

@@ -31,10 +31,11 @@ type Manager struct {
 	workers map[types.UID]*worker
 	// pendingWorkers are the workers made before Start.
 	pendingWorkers []*worker
-	// sourcesReady says that the source has delivered all Pods once; listed is what the runtime was last seen to hold.
+	// sourcesReady says that all sources have delivered their Pods once. runtimePods are the Pods that the runtime has
+	// and that were not checked for orphans yet.
 	sourcesReady bool
 	runtimePods  []types.UID
-	// listed says that the runtime's Pods are known, and ready is closed when the sources are ready, too.
+	// listed says that the runtime has listed its Pods once. ready is closed when sourcesReady is set too.
 	listed    bool
 	ready     chan struct{}
 	markReady func()
@@ -80,13 +81,13 @@ func (m *Manager) Start(ctx context.Context) error {
 		}
 	}
 	m.mu.Lock()
-	m.sourcesReady = false // no worker is made from here on
+	m.sourcesReady = false // no worker is created from here on
 	m.mu.Unlock()
 	m.group.Wait()
 	return nil
 }
 
-// HandlePod takes a change of a Pod from the source.
+// HandlePod handles a change of a Pod from a source.
 func (m *Manager) HandlePod(change config.Change) {
 	pod := change.Pod
 	m.deps.Statuses.Observe(pod)
@@ -118,7 +119,7 @@ func (m *Manager) HandlePod(change config.Change) {
 	}
 }
 
-// addPod makes the worker of a new Pod. The caller holds mu.
+// addPod admits a new Pod and creates its worker. The caller holds mu.
 func (m *Manager) addPod(pod *corev1.Pod) {
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageSeen, "", nil)
 	rejected := m.admit(pod)
@@ -132,27 +133,27 @@ func (m *Manager) addPod(pod *corev1.Pod) {
 	m.addWorker(w)
 }
 
-// admit asks whether a new Pod may run here. The caller holds mu.
+// admit reports why the node rejects a new Pod, nil if it admits it. The caller holds mu.
 func (m *Manager) admit(pod *corev1.Pod) *status.Failure {
-	// A Pod that was acknowledged before is ours; a restart of the node agent is no reason to judge it again.
+	// A Pod with a start time was admitted before: a restart of the kubelet does not admit it again.
 	if podutil.IsTerminal(&pod.Status) || pod.DeletionTimestamp != nil || pod.Status.StartTime != nil {
 		return nil
 	}
-	judged := pod
+	candidate := pod
 	if granted := m.deps.Allocations.Allocated(pod); granted != nil {
-		judged = granted // an earlier process has taken it, and got no further
+		candidate = granted // an earlier process admitted it, and did no more
 	}
-	failure := m.deps.Admitter.Admit(judged, m.activePodsExcept(nil))
+	failure := m.deps.Admitter.Admit(candidate, m.activePodsExcept(nil))
 	m.deps.Timeline.Mark(timeline.PodRef(pod), owner, timeline.StageAdmitted, "", failureError(failure))
 	if failure != nil {
 		m.deps.Recorder.Event(pod, corev1.EventTypeWarning, failure.Reason, failure.Message)
-		m.deps.Logger.Warn("pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
+		m.deps.Logger.Warn("Pod rejected", "pod", pod.Namespace+"/"+pod.Name, "uid", pod.UID,
 			"reason", failure.Reason, "message", failure.Message)
 	}
 	return failure
 }
 
-// activePodsExcept are the Pods that use some of the node, but for that of one worker. The caller holds mu.
+// activePodsExcept returns the Pods that use resources of the node, without that of one worker. The caller holds mu.
 func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, w := range m.workers {
@@ -163,7 +164,8 @@ func (m *Manager) activePodsExcept(but *worker) []*corev1.Pod {
 	return others
 }
 
-// SourcesReady says that all Pods were delivered once: what the runtime holds beyond them has to go.
+// SourcesReady says that all sources have delivered their Pods once. Pods of the runtime that are not among them are
+// orphans and are stopped.
 func (m *Manager) SourcesReady() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +174,7 @@ func (m *Manager) SourcesReady() {
 	m.stopOrphans()
 }
 
-// RuntimePods is Signals.RuntimePods, with effect when it returns.
+// RuntimePods is Signals.RuntimePods, with effect before it returns.
 func (m *Manager) RuntimePods(uids []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +182,7 @@ func (m *Manager) RuntimePods(uids []types.UID) {
 	m.stopOrphans()
 }
 
-// stopOrphans makes a worker for each Pod that the runtime holds and nobody wants, to end it. The caller holds mu.
+// stopOrphans creates a worker for each Pod that the runtime has and no source has, to stop it. The caller holds mu.
 func (m *Manager) stopOrphans() {
 	if !m.sourcesReady {
 		return
@@ -192,7 +194,7 @@ func (m *Manager) stopOrphans() {
 		w := newWorker(m, nil)
 		w.uid, w.removed, w.removedFromSource = uid, true, true
 		m.deps.Metrics.OrphanedPod()
-		m.deps.Logger.Warn("the runtime holds a pod that nobody wants; ending it", "uid", uid)
+		m.deps.Logger.Warn("found orphaned Pod in the runtime; stopping it", "uid", uid)
 		m.addWorker(w)
 	}
 	m.runtimePods = nil
@@ -223,7 +225,7 @@ func (m *Manager) Evict(uid types.UID, failure status.Failure, grace *int64) boo
 	return w != nil
 }
 
-// Pods are the Pods that have a worker, in no order: those that are wanted, and those that still end.
+// Pods returns the Pods that have a worker, in no order: those that run and those that terminate.
 func (m *Manager) Pods() []*corev1.Pod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,11 +238,10 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return pods
 }
 
-// Has reports whether a Pod has a worker, and with it perhaps containers, volumes or files on the node.
+// Has reports whether a Pod has a worker, and therefore may have containers, volumes or files on the node.
 func (m *Manager) Has(uid types.UID) bool { return m.worker(uid) != nil }
 
-// Ended returns a channel that is closed when the container instance runs no more, or is not known. Nothing is
-// kept of it when the worker is gone.
+// Ended returns a channel that is closed when the container does not run any more or is not known.
 func (m *Manager) Ended(uid types.UID, containerID string) <-chan struct{} {
 	ended := make(chan struct{})
 	w := m.worker(uid)
@@ -261,7 +262,7 @@ func (m *Manager) worker(uid types.UID) *worker {
 	return m.workers[uid]
 }
 
-// addWorker takes a new worker in. The caller holds mu.
+// addWorker adds a new worker, and starts it if the Manager runs. The caller holds mu.
 func (m *Manager) addWorker(w *worker) {
 	m.workers[w.uid] = w
 	if m.running == nil {
@@ -271,7 +272,7 @@ func (m *Manager) addWorker(w *worker) {
 	m.startWorker(w)
 }
 
-// startWorker runs a worker. The caller holds mu.
+// startWorker starts a worker's goroutine. The caller holds mu.
 func (m *Manager) startWorker(w *worker) {
 	ctx := m.running
 	if ctx.Err() != nil {
@@ -284,20 +285,20 @@ func (m *Manager) startWorker(w *worker) {
 	})
 }
 
-// removeWorker forgets a worker whose Pod has left no trace. If the Pod's source has it again, it begins anew.
+// removeWorker removes a worker of whose Pod nothing is left. A Pod that its source has again starts anew.
 func (m *Manager) removeWorker(w *worker) {
 	m.deps.Statuses.Forget(w.uid)
 	m.deps.Images.Forget(w.uid)
 	m.deps.Allocations.Forget(w.uid)
 	m.deps.Probes.RemovePod(w.uid)
 	m.backoff.Forget(w.uid)
-	m.deps.OnPodGone(w.uid) // which may have the source of static Pods hand on the next one, even of the same UID
+	m.deps.OnPodGone(w.uid) // the source of static Pods may now deliver the next Pod, even with the same UID
 	m.mu.Lock()
 	delete(m.workers, w.uid)
 	m.countBurstable(w, nil)
 	if again := w.recreated; again != nil {
 		m.deps.Metrics.Restarted(podutil.IsStatic(again))
-		m.deps.Logger.Info("the pod was deleted and made again with the same UID; it begins anew",
+		m.deps.Logger.Info("Pod was recreated with the same UID; restarting its lifecycle",
 			"pod", again.Namespace+"/"+again.Name, "uid", again.UID)
 		m.deps.Statuses.Observe(again)
 		m.addPod(again)

@@ -10,47 +10,46 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// Metrics is told what the workers do. Its methods are called from many goroutines, and do not block.
+// Metrics records what the workers do. Its methods are called by many goroutines and do not block.
 type Metrics interface {
-	// SandboxStarted is told of each try to run a Pod's sandbox; of a Pod's first one if first is set.
+	// SandboxStarted records an attempt to run a Pod's sandbox; first is set for the Pod's first one.
 	SandboxStarted(first bool, err error)
-	// ContainerStarted is told of each try to make and start a container. The reason is that of its status if the try
-	// failed.
+	// ContainerStarted records an attempt to create and start a container. The reason is that of its status if the
+	// attempt failed.
 	ContainerStarted(kind podutil.Kind, reason string, err error)
-	// ContainerEnded is told of each instance that was seen to run and has ended.
+	// ContainerEnded records a container that ran and has ended.
 	ContainerEnded(kind podutil.Kind, exitCode int32, reason string)
-	// PodRunning is told once of each Pod that this process has seen from its beginning, when it has come to run. own is
-	// the time since its creation without that of pulls and init containers; negative for a Pod that waits for storage
-	// of its own too.
+	// PodRunning records, once for a Pod that this process has seen from its start, when it runs. own is the time since
+	// its creation without pulls and init containers; it is negative for a Pod that waits for storage of its own too.
 	PodRunning(sinceSeen, sinceCreated, own time.Duration)
-	// WorkerStarted is told of each worker how long after its Pod was seen it began, Round of each of its looks.
+	// WorkerStarted records how long after its creation a worker started, SyncDuration how long one of its syncs took.
 	WorkerStarted(after time.Duration)
 	SyncDuration(kind string, took time.Duration)
-	// OrphanedPod is told of each Pod that the runtime held and nobody wanted.
+	// OrphanedPod records a Pod that the runtime has and no source has.
 	OrphanedPod()
-	// Restarted is told of each Pod that its source had again, under the same UID, before the last of it was gone.
+	// Restarted records a Pod that its source had again, with the same UID, before the last of it was gone.
 	Restarted(static bool)
-	// ResizeRequested is told of each amount in which a new version of a Pod differs from the one before it: "cpu" or
-	// "memory" of a container's "requests" or "limits", and whether it was to "add", "remove", "increase" or "decrease" it.
+	// ResizeRequested records one amount that a new version of a Pod changes: "cpu" or "memory" of a container's
+	// "requests" or "limits", and the operation "add", "remove", "increase" or "decrease".
 	ResizeRequested(resource, requirement, operation string)
-	// ResizeAccepted is told of each change that had to wait for room and was granted, and what made the worker ask again.
+	// ResizeAccepted records a deferred resize that was allocated, and what triggered the attempt.
 	ResizeAccepted(trigger string)
-	// ResizeFinished is told of each change of resources that is in force, and of each try that failed, with the time since it
-	// was granted; Infeasible of each change that never can be, and why.
+	// ResizeFinished records a resize that is in effect, or a failed attempt, with the time since its allocation;
+	// ResizeInfeasible a resize that never can be, and why.
 	ResizeFinished(took time.Duration, ok bool)
 	ResizeInfeasible(detail string)
-	// Evicted is told once of each Pod that is evicted by a signal.
+	// Evicted records, once for a Pod, an eviction with a signal.
 	Evicted(signal string)
 }
 
-// WorkerState is where a Pod's worker stands: its lifecycle is sync, terminating or terminated, its configuration desired,
-// orphan (gone from its source) or runtime_only (never in one).
+// WorkerState is the state of a Pod's worker: its lifecycle is sync, terminating or terminated, its configuration
+// desired, orphan (gone from its source) or runtime_only (never in a source).
 type WorkerState struct {
 	Lifecycle, Config string
 	Static            bool
 }
 
-// CountByState counts the workers by where they stand.
+// CountByState counts the workers by their state.
 func (m *Manager) CountByState() map[WorkerState]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,16 +62,16 @@ func (m *Manager) CountByState() map[WorkerState]int {
 	return counts
 }
 
-// lifecycleNames are upstream's words for states.
+// lifecycleNames are the names of states as upstream's metrics have them.
 var lifecycleNames = map[state]string{syncing: "sync", terminating: "terminating", terminated: "terminated"}
 
-// timed does one round and tells how long it took.
-func (w *worker) timed(look func() bool) bool {
+// timed runs one sync and records how long it took.
+func (w *worker) timed(sync func() bool) bool {
 	kind, start := lifecycleNames[w.state], w.m.deps.Clock.Now()
 	if w.lastState.Load() == nil {
 		kind = "create"
 	}
-	gone := look()
+	gone := sync()
 	w.m.deps.Metrics.SyncDuration(kind, w.m.deps.Clock.Since(start))
 	at := WorkerState{Lifecycle: lifecycleNames[w.state], Config: "desired"}
 	switch {
@@ -88,7 +87,7 @@ func (w *worker) timed(look func() bool) bool {
 	return gone
 }
 
-// sliDuration is how long the Pod took to run since its creation, without pulls and init containers.
+// sliDuration returns how long the Pod took to run since its creation, without pulls and init containers.
 func (w *worker) sliDuration(sinceCreated time.Duration) time.Duration {
 	for _, v := range w.pod.Spec.Volumes {
 		if v.Secret == nil && v.ConfigMap == nil && v.DownwardAPI == nil && v.Projected == nil && v.EmptyDir == nil {
@@ -109,7 +108,7 @@ func (w *worker) sliDuration(sinceCreated time.Duration) time.Duration {
 	return max(own, 0)
 }
 
-// recordExit tells of an instance that ran.
+// recordExit records a container that ran and has ended.
 func (w *worker) recordExit(id string) {
 	c := w.runtime.FindID(id)
 	if c == nil || c.State != container.StateExited || w.pod == nil {
@@ -122,13 +121,13 @@ func (w *worker) recordExit(id string) {
 	w.m.deps.Metrics.ContainerEnded(kind, int32(c.ExitCode), c.Reason)
 }
 
-// recordResizeRequest tells which amounts differ between two versions of a Pod, and notes that there is something to ask for.
+// recordResizeRequest records the amounts that differ between two versions of a Pod, and that a resize is to be tried.
 func (w *worker) recordResizeRequest(old, pod *corev1.Pod) {
 	if old == nil || sameResources(old, pod) {
 		return
 	}
 	w.setResizeTrigger(triggerUpdate)
-	tell := func(before, now []corev1.Container) {
+	record := func(before, now []corev1.Container) {
 		for i := range now {
 			at := slices.IndexFunc(before, func(c corev1.Container) bool { return c.Name == now[i].Name })
 			if at < 0 {
@@ -138,11 +137,11 @@ func (w *worker) recordResizeRequest(old, pod *corev1.Pod) {
 			w.recordAmounts("limits", before[at].Resources.Limits, now[i].Resources.Limits)
 		}
 	}
-	tell(old.Spec.InitContainers, pod.Spec.InitContainers)
-	tell(old.Spec.Containers, pod.Spec.Containers)
+	record(old.Spec.InitContainers, pod.Spec.InitContainers)
+	record(old.Spec.Containers, pod.Spec.Containers)
 }
 
-// recordAmounts tells of the amounts that differ. One of zero is as good as none.
+// recordAmounts records the amounts that differ. An amount of zero counts as none.
 func (w *worker) recordAmounts(requirement string, before, now corev1.ResourceList) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		had, wants := before[name], now[name]
@@ -163,14 +162,14 @@ func (w *worker) recordAmounts(requirement string, before, now corev1.ResourceLi
 	}
 }
 
-// recordResizeResult tells of a granted change that is in force or that failed, unless an earlier process has begun it.
+// recordResizeResult records an allocated change that is in effect or has failed, unless an earlier process started it.
 func (w *worker) recordResizeResult(ok bool) {
 	if begun := w.resize.startedAt; !begun.IsZero() {
 		w.m.deps.Metrics.ResizeFinished(w.m.deps.Clock.Since(begun), ok)
 	}
 }
 
-// noMetrics is told in vain.
+// noMetrics records nothing.
 type noMetrics struct{}
 
 var _ Metrics = noMetrics{}

@@ -26,7 +26,7 @@ type podActions struct {
 	preStopDone *stringSet
 }
 
-// stopContainers stops the containers of a plan side by side.
+// stopContainers stops the containers of a plan side by side, each after those that it waits for.
 func (a *podActions) stopContainers(ctx context.Context, pod *corev1.Pod, plan []kuberuntime.Stop, grace int64, ip string) error {
 	deadline := a.deps.Clock.Now().Add(time.Duration(grace) * time.Second)
 	errs := make([]error, len(plan))
@@ -62,7 +62,7 @@ func (a *podActions) waitUntil(ctx context.Context, done <-chan struct{}, deadli
 	}
 }
 
-// runPreStop runs a container's runPreStop hook, once, within the deadline. A hook that fails stops nothing.
+// runPreStop runs a container's preStop hook once, until the deadline. The container is stopped even if its hook fails.
 func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuberuntime.Stop, deadline time.Time, ip string) {
 	hook, c := stop.Status.PreStop, stop.Container
 	if c != nil {
@@ -101,7 +101,7 @@ func (a *podActions) runPreStop(ctx context.Context, pod *corev1.Pod, stop kuber
 	<-ended
 }
 
-// killContainer stops one container while its Pod, which has the address ip, goes on.
+// killContainer stops one container while its Pod, which has the address ip, keeps running.
 func (a *podActions) killContainer(ctx context.Context, pod *corev1.Pod, kill kuberuntime.Kill, ip string) error {
 	grace := kuberuntime.KillGracePeriod(pod, kill)
 	a.eventNormal(kill.Status.Name, "Killing", "%s", kill.Message)
@@ -115,7 +115,7 @@ func (a *podActions) killContainer(ctx context.Context, pod *corev1.Pod, kill ku
 	return a.stopContainer(ctx, kill.Status, max(left, kuberuntime.MinGracePeriod))
 }
 
-// stopContainer asks the runtime to end a container, by force after the grace, in seconds.
+// stopContainer stops a container, by force after the grace period, in seconds.
 func (a *podActions) stopContainer(ctx context.Context, c *container.ContainerStatus, grace int64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopTimeoutMargin)
 	defer cancel()
@@ -161,7 +161,7 @@ func (a *podActions) removeSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// eventNormal and warn emit an event about the Pod, or about one of its containers. They may be called from any goroutine.
+// eventNormal and eventWarning send an event about the Pod or, with a name, about one of its containers.
 func (a *podActions) eventNormal(name, reason, format string, args ...any) {
 	a.event(name, corev1.EventTypeNormal, reason, format, args...)
 }
@@ -178,7 +178,7 @@ func (a *podActions) event(name, kind, reason, format string, args ...any) {
 	a.deps.Recorder.Event(fieldRef(pod, name), kind, reason, fmt.Sprintf(format, args...))
 }
 
-// reportStartError tells of a start that failed, unless it was given up.
+// reportStartError sends the event of a failed start, unless the start was cancelled.
 func (a *podActions) reportStartError(ctx context.Context, name string, err error) {
 	var f *startError
 	if ctx.Err() == nil && errors.As(err, &f) {

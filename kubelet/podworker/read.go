@@ -11,13 +11,13 @@ import (
 	"github.com/berth-dev/berth/kubelet/pleg"
 )
 
-// invalidate says that we have changed the runtime ourselves: the next look reads it at once.
+// invalidate says that the worker has changed the Pod's state in the runtime: the next sync reads it at once.
 func (w *worker) invalidate() { w.dirty, w.forceRead = true, true }
 
-// needsRead reports whether the runtime may hold something else than what was read.
+// needsRead reports whether the state in the runtime may differ from what was read.
 func (w *worker) needsRead() bool { return w.dirty || w.eventPending || len(w.startedSinceRead) > 0 }
 
-// read brings the worker's view of the runtime up to date where it has to be, and reports whether it is there.
+// read reads the Pod's state in the runtime if it may have changed, and reports whether the state is known.
 func (w *worker) read(ctx context.Context) bool {
 	switch {
 	case w.runtime == nil && w.pod != nil && !w.firstSeen.IsZero() && w.m.deps.Reader.KnownEmpty(w.uid):
@@ -43,8 +43,8 @@ func (w *worker) read(ctx context.Context) bool {
 	return w.runtime != nil
 }
 
-// reportReadError tells once that the runtime does not say what it holds of the Pod. That it is away altogether concerns all Pods,
-// and is told of the node.
+// reportReadError sends one event when the Pod's state cannot be read. A runtime that cannot be reached concerns all
+// Pods and is reported on the Node.
 func (w *worker) reportReadError(err error) {
 	if w.readErrorReported || w.pod == nil || cri.IsUnavailable(err) || errors.Is(err, context.Canceled) {
 		return
@@ -57,8 +57,7 @@ func (w *worker) reportReadError(err error) {
 	w.eventWarning("", "FailedSync", "error determining status: %s", errorMessage(err))
 }
 
-// readStarted reads what we have made ourselves, and no more unless something else was told of meanwhile. A whole read
-// follows if that does not do.
+// readStarted reads only what the worker itself has started. A full read follows if events have reported anything else.
 func (w *worker) readStarted(ctx context.Context) {
 	made := w.startedSinceRead
 	w.startedSinceRead = nil
@@ -69,7 +68,7 @@ func (w *worker) readStarted(ctx context.Context) {
 	for _, one := range made {
 		got, complete, err := w.m.deps.Reader.ReadStarted(ctx, w.runtime, one)
 		if err != nil {
-			w.logger.Debug("what was made could not be read alone", "error", err)
+			w.logger.Debug("failed to read started containers; reading the whole Pod", "error", err)
 			w.reportReadError(err)
 			w.invalidate()
 			return
@@ -83,19 +82,19 @@ func (w *worker) readStarted(ctx context.Context) {
 	w.observe(ctx)
 }
 
-// allStopped reports whether the Pod is on its way out and everything of it has been stopped: nothing that the runtime
-// could tell matters to what is left to do.
+// allStopped reports whether the Pod terminates and all of it has stopped, so that its state in the runtime does not
+// matter any more.
 func (w *worker) allStopped() bool {
 	return w.state == terminating && w.podKilled && w.runtime != nil && !w.anyRunning()
 }
 
-// anyRunning reports whether anything of the Pod ran when it was read.
+// anyRunning reports whether a container or sandbox of the Pod ran when it was last read.
 func (w *worker) anyRunning() bool {
 	return len(w.runtime.Running()) > 0 || len(w.runtime.ReadySandboxes()) > 0
 }
 
-// markSandboxesStopped notes that the runtime has stopped the sandboxes that the Pod was read with. It says so when it is
-// done, so there is no need to ask.
+// markSandboxesStopped records that the runtime has stopped the Pod's sandboxes. StopPodSandbox returns when that is
+// done, so no read is needed.
 func (w *worker) markSandboxesStopped(held *container.PodStatus) {
 	down := &container.PodStatus{UID: w.uid}
 	for _, box := range held.Sandboxes {

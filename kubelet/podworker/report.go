@@ -13,7 +13,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// report computes the Pod's status and hands it to the writer, unless more is about to be known in a moment.
+// report computes the Pod's status and passes it to the writer, unless a newer state is known in a moment.
 func (w *worker) report() {
 	if w.removed || w.pod == nil {
 		return
@@ -30,7 +30,7 @@ func (w *worker) report() {
 		return
 	}
 	if !w.reported && podutil.IsTerminal(&w.pod.Status) {
-		return // its last word was written by an earlier process
+		return // an earlier process wrote its last status
 	}
 	w.reported = true
 	w.setStatus(status.Compute(status.Input{
@@ -50,8 +50,8 @@ func (w *worker) report() {
 	}))
 }
 
-// ended reports whether no container of the Pod runs or ever will again. That is so before its sandboxes are stopped:
-// the last status need not wait for them.
+// ended reports whether no container of the Pod runs or will run again. The last status does not wait for the sandboxes
+// to stop.
 func (w *worker) ended() bool {
 	return w.stopped || w.ops[opStop] != nil && len(w.runtime.Running()) == 0
 }
@@ -70,7 +70,7 @@ func (w *worker) setStatus(s corev1.PodStatus) {
 	w.wasReady = ready
 }
 
-// recordInitEnd notes in the timeline that an init container has come to its end.
+// recordInitEnd records the end of an init container in the timeline.
 func (w *worker) recordInitEnd(c *container.ContainerStatus) {
 	if spec, kind := podutil.FindContainer(&w.pod.Spec, c.Name); spec == nil || kind != podutil.Init {
 		return
@@ -82,8 +82,8 @@ func (w *worker) recordInitEnd(c *container.ContainerStatus) {
 	w.m.deps.Timeline.Mark(w.timelineRef(), owner, timeline.StageInit, c.Name, err)
 }
 
-// probeResults are the probes in the words of the status. A container that the prober does not know yet has only the
-// probes it does not have behind it.
+// probeResults converts the results of probes for status.Compute. A container that the prober does not know yet counts
+// as having passed only the probes that it does not have.
 type probeResults struct{ probes Probes }
 
 var _ status.Probes = probeResults{}
@@ -100,7 +100,7 @@ func (v probeResults) Ready(c *corev1.Container, id string) bool {
 	return ready || !known && c.ReadinessProbe == nil
 }
 
-// fieldRef is what an event is about: the Pod, or the part of it that says the container.
+// fieldRef references the Pod in an event, or with a name one of its containers.
 func fieldRef(pod *corev1.Pod, name string) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,

@@ -18,55 +18,55 @@ import (
 
 const opResize = "resize"
 
-// cgroupState is how the Pod's control group stands to the resources that were granted.
+// cgroupState compares the limits of the Pod's cgroup with the allocated resources.
 type cgroupState int
 
 const (
-	cgroupCurrent   cgroupState = iota // as granted, as far as is known
-	cgroupStale                        // may be too small for what was granted
+	cgroupCurrent   cgroupState = iota // the allocated limits, as far as is known
+	cgroupStale                        // may be too small for the allocated resources
 	cgroupUnlimited                    // without limits, while the containers' limits change
 )
 
-// resize is what a worker knows of a change of its Pod's resources. The Pod as the source has it says what is wanted;
-// the worker's own copy of it, which all decisions are made from, has the resources that were granted.
+// resize is the state of a change of the Pod's resources. desired is what the spec requests; the worker's pod, from
+// which all decisions are made, has the allocated resources.
 type resize struct {
-	desired *corev1.Pod // as the source has it
+	desired *corev1.Pod
 	pending *status.Failure
 	cgroup  cgroupState
-	// requested is what a running instance was last told to have, by its id.
+	// requested are the resources last set on a running container, by its id.
 	requested         map[string]*runtimeapi.LinuxContainerResources
-	pendingContainers map[string]bool // names of the containers that do not have it yet
+	pendingContainers map[string]bool // names of containers without the allocated resources
 	lastErr           string
-	inProgress        bool // a change is under way, and its end is to be told of
+	inProgress        bool // a change is under way, and its end is reported
 	startedAt         time.Time
-	// trigger is the first thing that gave reason to ask again for what is deferred; empty if nothing did since.
+	// trigger is the first reason since the last attempt to try a deferred resize again; empty for none.
 	trigger string
 }
 
-// What makes a worker ask again for resources that were deferred, in upstream's words.
+// Reasons for which a deferred resize is tried again, as upstream names them.
 const (
 	triggerUpdate   = "pod_updated" // of the Pod itself
-	triggerStart    = "pods_added"  // of the node agent, which has all its Pods anew
+	triggerStart    = "pods_added"  // of the kubelet
 	triggerRemoval  = "pods_removed"
 	triggerEnd      = "pod_terminated"
 	triggerResize   = "pod_resized"    // of another Pod
-	triggerPeriodic = "periodic_retry" // a look that the worker took for another reason
+	triggerPeriodic = "periodic_retry" // a sync for another reason
 )
 
-// updatePod takes a new version of the Pod from the source. What it may use of the node stays as it was granted.
+// updatePod sets a new version of the Pod from the source. Its allocated resources stay.
 func (w *worker) updatePod(pod *corev1.Pod) {
 	w.recordResizeRequest(w.resize.desired, pod)
 	w.resize.desired = pod
 	w.pod = withResources(pod, w.pod)
 }
 
-// setResizeTrigger notes why the worker asks again for what was deferred.
+// setResizeTrigger records why a deferred resize is tried again.
 func (w *worker) setResizeTrigger(trigger string) {
 	w.resize.trigger = cmp.Or(w.resize.trigger, trigger)
 }
 
-// initialAllocation is the Pod as an earlier process has granted it, where nothing was noted of that: as its spec says, unless its status tells that the spec
-// still waits to be granted. Then its status tells as well what its containers have.
+// initialAllocation returns the Pod with the resources that an earlier process allocated, where no checkpoint has them:
+// those of the spec, or those of the status if the status says that a resize is pending.
 func initialAllocation(pod *corev1.Pod) *corev1.Pod {
 	if !isConditionTrue(pod, corev1.PodResizePending) {
 		return pod
@@ -89,7 +89,7 @@ func initialAllocation(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// isResizeDeferred reports whether the Pod's status tells that it waits for resources to become free.
+// isResizeDeferred reports whether the Pod's status says that its resize waits for resources.
 func isResizeDeferred(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonDeferred
@@ -105,7 +105,7 @@ func isConditionTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// sameResources reports whether all containers of both versions of a Pod may use the same.
+// sameResources reports whether the containers of both versions of a Pod have the same resources.
 func sameResources(a, b *corev1.Pod) bool {
 	same := func(x, y []corev1.Container) bool {
 		for i := range x {
@@ -119,7 +119,7 @@ func sameResources(a, b *corev1.Pod) bool {
 		apiequality.Semantic.DeepEqual(a.Spec.Resources, b.Spec.Resources)
 }
 
-// withResources is the Pod with the resources that another version of it has.
+// withResources returns the Pod with the resources of another version of it.
 func withResources(pod, granted *corev1.Pod) *corev1.Pod {
 	if granted == nil || sameResources(pod, granted) {
 		return pod
@@ -135,7 +135,7 @@ func withResources(pod, granted *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// allocate asks for the resources that the Pod's spec wants, if they are others than it has.
+// allocate allocates the resources of the Pod's spec, if they differ from the allocated ones and the node has them.
 func (w *worker) allocate() {
 	r := &w.resize
 	if r.desired == nil || sameResources(r.desired, w.pod) {
@@ -170,9 +170,9 @@ func (w *worker) allocate() {
 	}
 }
 
-// actuate brings control group and running containers to what was granted: the group gets room, then the containers
-// change, and when all of them have what they should, the group gets its limits. A container that takes its new
-// resources by a restart is somebody else's to restart; the group waits for it.
+// actuate applies the allocated resources: first the Pod's cgroup loses its limits, then the containers change, and when
+// all have their resources, the cgroup gets its limits. A container that takes its resources by a restart is restarted
+// elsewhere; the cgroup waits for it.
 func (w *worker) actuate(ctx context.Context, actions kuberuntime.Actions) {
 	r := &w.resize
 	todo := w.updatePendingContainers(actions)
@@ -187,20 +187,21 @@ func (w *worker) actuate(ctx context.Context, actions kuberuntime.Actions) {
 		}
 		return
 	}
-	exact := len(actions.Kill) == 0 && len(actions.Start) == 0
-	if w.ops[opResize] != nil || w.backingOff(opResize) || r.cgroup == cgroupUnlimited && len(todo) == 0 && !exact {
+	limit := len(actions.Kill) == 0 && len(actions.Start) == 0
+	if w.ops[opResize] != nil || w.backingOff(opResize) || r.cgroup == cgroupUnlimited && len(todo) == 0 && !limit {
 		return
 	}
-	w.startOp(ctx, opResize, op{}, w.actuateOp(todo, r.cgroup == cgroupStale, exact))
+	w.startOp(ctx, opResize, op{}, w.actuateOp(todo, r.cgroup == cgroupStale, limit))
 }
 
-// updatePendingContainers notes which containers do not have what was granted, and returns those that have not been told to yet.
+// updatePendingContainers records which containers do not have the allocated resources, and returns the changes that the
+// runtime was not asked for yet.
 func (w *worker) updatePendingContainers(actions kuberuntime.Actions) []kuberuntime.Resize {
 	r := &w.resize
 	var todo []kuberuntime.Resize
 	r.pendingContainers = map[string]bool{}
 	for _, change := range actions.Resize {
-		// A runtime may report other numbers than it was told; telling it again would change nothing.
+		// A runtime may report other numbers than were set; setting them again would change nothing.
 		if asked := r.requested[change.Status.ID]; asked == nil || !proto.Equal(asked, change.Want) {
 			todo = append(todo, change)
 			r.pendingContainers[change.Container.Name] = true
@@ -214,11 +215,11 @@ func (w *worker) updatePendingContainers(actions kuberuntime.Actions) []kuberunt
 	return todo
 }
 
-// actuateOp is one step towards what was granted.
-func (w *worker) actuateOp(todo []kuberuntime.Resize, room, exact bool) func(ctx context.Context) func() {
+// actuateOp is one step towards the allocated resources.
+func (w *worker) actuateOp(todo []kuberuntime.Resize, unlimit, limit bool) func(ctx context.Context) func() {
 	pod := w.pod
 	return func(ctx context.Context) func() {
-		reached, done, err := w.applyResources(ctx, pod, todo, room, exact)
+		reached, done, err := w.applyResources(ctx, pod, todo, unlimit, limit)
 		return func() {
 			w.invalidate()
 			r := &w.resize
@@ -229,7 +230,7 @@ func (w *worker) actuateOp(todo []kuberuntime.Resize, room, exact bool) func(ctx
 			if sameResources(pod, w.pod) {
 				r.cgroup = reached
 			} else {
-				r.cgroup = cgroupStale // another change was granted meanwhile
+				r.cgroup = cgroupStale // another change was allocated meanwhile
 			}
 			r.lastErr = ""
 			if err != nil {
@@ -244,11 +245,11 @@ func (w *worker) actuateOp(todo []kuberuntime.Resize, room, exact bool) func(ctx
 	}
 }
 
-// applyResources tells control group and runtime, and returns how far it came.
-func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, room, exact bool) (
+// applyResources changes the cgroup and the containers, and returns how far it came.
+func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kuberuntime.Resize, unlimit, limit bool) (
 	reached cgroupState, done []kuberuntime.Resize, err error,
 ) {
-	if room {
+	if unlimit {
 		if err := w.m.deps.Builder.ResizePod(ctx, pod, false); err != nil {
 			return cgroupStale, nil, err
 		}
@@ -262,7 +263,7 @@ func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kub
 		}
 		done = append(done, change)
 	}
-	if !exact {
+	if !limit {
 		return cgroupUnlimited, done, nil
 	}
 	if err := w.m.deps.Builder.ResizePod(ctx, pod, true); err != nil {
@@ -271,7 +272,7 @@ func (w *worker) applyResources(ctx context.Context, pod *corev1.Pod, todo []kub
 	return cgroupCurrent, done, nil
 }
 
-// status is the change of resources as the status tells of it.
+// status returns the resize for status.Compute.
 func (r *resize) status() *status.Resize {
 	progress := r.cgroup != cgroupCurrent || len(r.pendingContainers) > 0
 	if r.pending == nil && !progress {
@@ -280,8 +281,8 @@ func (r *resize) status() *status.Resize {
 	return &status.Resize{Pending: r.pending, InProgress: progress, Error: r.lastErr, PendingContainers: r.pendingContainers}
 }
 
-// admitResize asks whether a Pod that runs here may have the resources of another version of it, and if so takes note of
-// that version at once, so that nobody else is given the same room.
+// admitResize reports why the node cannot give a running Pod the resources of another version of it. If it can, that
+// version counts at once, so that no other Pod gets the same resources.
 func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +294,7 @@ func (m *Manager) admitResize(w *worker, desired *corev1.Pod) *status.Failure {
 	return why
 }
 
-// release records that a Pod uses nothing of the node any more.
+// release records that a Pod does not use resources of the node any more.
 func (m *Manager) release(w *worker) {
 	w.released.Store(true)
 	m.mu.Lock()
@@ -302,7 +303,7 @@ func (m *Manager) release(w *worker) {
 	m.retryDeferred(triggerEnd)
 }
 
-// retryDeferred says that some of the node may be free again, and by what: Pods that wait for resources ask anew.
+// retryDeferred makes Pods whose resize is deferred try again, since resources may be free. The trigger says why.
 func (m *Manager) retryDeferred(trigger string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

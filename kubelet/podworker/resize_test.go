@@ -42,7 +42,7 @@ func findCondition(s corev1.PodStatus, kind corev1.PodConditionType) *corev1.Pod
 	return nil
 }
 
-// resizedTo is a status without any trace of a change, of at least this generation and with this much CPU.
+// resizedTo is a status without a resize condition, of at least this generation and with this much CPU.
 func resizedTo(generation int64, cpu string) func(s corev1.PodStatus) bool {
 	return func(s corev1.PodStatus) bool {
 		return s.ObservedGeneration >= generation && findCondition(s, corev1.PodResizePending) == nil &&
@@ -53,125 +53,125 @@ func resizedTo(generation int64, cpu string) func(s corev1.PodStatus) bool {
 }
 
 func TestResizeInPlace(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := sized("20m", "30Mi")
-	w.add(p)
-	w.waitStatus(p.UID, "running", running)
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
 	p = resized(p, "40m", "60Mi")
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
-	s := w.waitStatus(p.UID, "resized", resizedTo(2, "40m"))
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	s := f.waitStatus(p.UID, "resized", resizedTo(2, "40m"))
 	require.Zero(t, s.ContainerStatuses[0].RestartCount)
-	require.Equal(t, 1, w.runtime.Calls("UpdateContainerResources"))
-	w.builder.mu.Lock()
-	defer w.builder.mu.Unlock()
-	require.Equal(t, []bool{false, true}, w.builder.resized, "the pod's group gives room first")
+	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
+	f.builder.mu.Lock()
+	defer f.builder.mu.Unlock()
+	require.Equal(t, []bool{false, true}, f.builder.resized, "the Pod's cgroup loses its limits first")
 }
 
 func TestResizeByRestart(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := sized("20m", "30Mi", func(p *corev1.Pod) {
 		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
 			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
 		}
 	})
-	w.add(p)
-	w.waitStatus(p.UID, "running", running)
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
 	p = resized(p, "40m", "30Mi")
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
-	s := w.waitStatus(p.UID, "resized in place", resizedTo(2, "40m"))
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	s := f.waitStatus(p.UID, "resized in place", resizedTo(2, "40m"))
 	require.Zero(t, s.ContainerStatuses[0].RestartCount)
 
 	p = resized(p, "50m", "60Mi")
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
-	w.waitStatus(p.UID, "resized by a restart", func(s corev1.PodStatus) bool {
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	f.waitStatus(p.UID, "resized by a restart", func(s corev1.PodStatus) bool {
 		return resizedTo(3, "50m")(s) && s.ContainerStatuses[0].RestartCount == 1 && running(s)
 	})
-	require.Equal(t, 1, w.runtime.Calls("UpdateContainerResources"))
+	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
 }
 
 func TestResizeIsDeferredUntilCapacityIsFree(t *testing.T) {
-	w := newFixture(t)
-	w.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
+	f := newFixture(t)
+	f.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
 	other := pod("b")
-	w.add(other)
+	f.add(other)
 	p := sized("20m", "30Mi")
-	w.add(p)
-	w.waitStatus(p.UID, "running", running)
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
 	p = resized(p, "40m", "30Mi")
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
-	s := w.waitStatus(p.UID, "deferred", func(s corev1.PodStatus) bool { return findCondition(s, corev1.PodResizePending) != nil })
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: p})
+	s := f.waitStatus(p.UID, "deferred", func(s corev1.PodStatus) bool { return findCondition(s, corev1.PodResizePending) != nil })
 	require.Equal(t, corev1.PodReasonDeferred, findCondition(s, corev1.PodResizePending).Reason)
 	require.Equal(t, int64(2), s.ObservedGeneration)
 	require.Equal(t, "20m", s.ContainerStatuses[0].Resources.Requests.Cpu().String())
 
 	// A restart of the agent takes the wish for no grant.
-	w.stop()
+	f.stop()
 	p = p.DeepCopy()
 	p.Status = s
-	w.start()
-	w.add(p)
-	w.add(other)
-	w.waitStatus(other.UID, "running again", running)
-	require.Zero(t, w.runtime.Calls("UpdateContainerResources"))
+	f.start()
+	f.add(p)
+	f.add(other)
+	f.waitStatus(other.UID, "running again", running)
+	require.Zero(t, f.runtime.Calls("UpdateContainerResources"))
 
-	w.admitter.setResizeFailure(nil)
-	w.manager.HandlePod(config.Change{Op: config.Remove, Pod: other})
-	w.waitStatus(p.UID, "resized when the other has gone", resizedTo(2, "40m"))
+	f.admitter.setResizeFailure(nil)
+	f.manager.HandlePod(config.Change{Op: config.Remove, Pod: other})
+	f.waitStatus(p.UID, "resized when the other has gone", resizedTo(2, "40m"))
 }
 
 func TestFailedResizeIsReportedAndRetried(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := sized("20m", "30Mi")
-	w.add(p)
-	w.waitStatus(p.UID, "running", running)
-	w.runtime.FailNext("UpdateContainerResources", errors.New("busy"))
-	w.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "20m", "20Mi")})
-	s := w.waitStatus(p.UID, "error", func(s corev1.PodStatus) bool {
+	f.add(p)
+	f.waitStatus(p.UID, "running", running)
+	f.runtime.FailNext("UpdateContainerResources", errors.New("busy"))
+	f.manager.HandlePod(config.Change{Op: config.Update, Pod: resized(p, "20m", "20Mi")})
+	s := f.waitStatus(p.UID, "error", func(s corev1.PodStatus) bool {
 		c := findCondition(s, corev1.PodResizeInProgress)
 		return c != nil && c.Reason == corev1.PodReasonError
 	})
 	require.Contains(t, findCondition(s, corev1.PodResizeInProgress).Message, "busy")
 	require.Equal(t, "30Mi", s.ContainerStatuses[0].Resources.Limits.Memory().String(), "what is in force")
-	w.waitFor("resized", func() bool { w.clock.Step(time.Second); return w.runtime.Calls("UpdateContainerResources") == 2 })
-	w.waitStatus(p.UID, "settled", resizedTo(2, "20m"))
+	f.waitFor("resized", func() bool { f.clock.Step(time.Second); return f.runtime.Calls("UpdateContainerResources") == 2 })
+	f.waitStatus(p.UID, "resized", resizedTo(2, "20m"))
 }
 
-// TestSpecChangedWhileKubeletIsDown changes the spec of a Pod while the node agent is down, and says nothing of it in the status:
-// the Pod keeps what it was granted, and the change is asked for.
+// TestSpecChangedWhileKubeletIsDown changes the spec of a Pod while the kubelet is down: the Pod keeps its allocated
+// resources, and the change is tried as a resize.
 func TestSpecChangedWhileKubeletIsDown(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := sized("20m", "30Mi")
-	w.add(p)
-	s := w.waitStatus(p.UID, "running", running)
-	w.stop()
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
+	f.stop()
 	p = resized(p, "40m", "30Mi")
 	p.Status = s
-	w.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
-	w.start()
-	w.add(p)
-	s = w.waitStatus(p.UID, "deferred", func(s corev1.PodStatus) bool { return findCondition(s, corev1.PodResizePending) != nil })
+	f.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "later"})
+	f.start()
+	f.add(p)
+	s = f.waitStatus(p.UID, "deferred", func(s corev1.PodStatus) bool { return findCondition(s, corev1.PodResizePending) != nil })
 	require.Equal(t, "20m", s.ContainerStatuses[0].AllocatedResources.Cpu().String())
-	require.Zero(t, w.runtime.Calls("UpdateContainerResources"))
+	require.Zero(t, f.runtime.Calls("UpdateContainerResources"))
 }
 
-// TestChangeThatACrashCutOff has a change granted and not told to the container.
+// TestChangeThatACrashCutOff has a resize that was allocated and not applied to the container.
 func TestChangeThatACrashCutOff(t *testing.T) {
-	w := newFixture(t)
+	f := newFixture(t)
 	p := sized("20m", "30Mi")
-	w.add(p)
-	s := w.waitStatus(p.UID, "running", running)
-	w.stop()
+	f.add(p)
+	s := f.waitStatus(p.UID, "running", running)
+	f.stop()
 	p = resized(p, "40m", "30Mi")
 	p.Status = s
-	store := allocation.Open(w.dir, nil)
+	store := allocation.Open(f.dir, nil)
 	store.Allocate(p)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	require.NoError(t, store.Start(ended))
-	w.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "it was granted already"})
-	w.start()
-	w.add(p)
-	w.waitStatus(p.UID, "resized", resizedTo(2, "40m"))
-	w.waitFor("told", func() bool { return len(w.recorder.fields("ResizeCompleted")) == 1 })
-	require.Equal(t, 1, w.runtime.Calls("UpdateContainerResources"))
+	f.admitter.setResizeFailure(&status.Failure{Reason: corev1.PodReasonDeferred, Message: "it was granted already"})
+	f.start()
+	f.add(p)
+	f.waitStatus(p.UID, "resized", resizedTo(2, "40m"))
+	f.waitFor("the event", func() bool { return len(f.recorder.fields("ResizeCompleted")) == 1 })
+	require.Equal(t, 1, f.runtime.Calls("UpdateContainerResources"))
 }

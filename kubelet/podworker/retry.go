@@ -12,7 +12,7 @@ const (
 	maxRetryDelay     = 10 * time.Second
 )
 
-// retries are the waits of steps that failed, by step. A nil map has none.
+// retries are the backoffs of steps that failed, by step. A nil map has none.
 type retries map[string]retry
 
 type retry struct {
@@ -22,7 +22,7 @@ type retry struct {
 
 func (r retries) done(step string) { delete(r, step) }
 
-// clear ends all waits, keeping the delays: the cause of a failure may have gone.
+// clear ends all waits and keeps the delays: the cause of a failure may be gone.
 func (r retries) clear() {
 	for step, entry := range r {
 		entry.until = time.Time{}
@@ -30,7 +30,7 @@ func (r retries) clear() {
 	}
 }
 
-// backingOff reports whether a step that failed is not to be tried yet, and sees to it that it will be.
+// backingOff reports whether a step that failed must still wait, and schedules a sync for the end of the wait.
 func (w *worker) backingOff(step string) bool {
 	entry, ok := w.retries[step]
 	if !ok || !w.m.deps.Clock.Now().Before(entry.until) {
@@ -40,17 +40,17 @@ func (w *worker) backingOff(step string) bool {
 	return true
 }
 
-// recordFailure notes that a step failed: it is tried again later, each time later still.
+// recordFailure records that a step failed. Its delay doubles with each failure.
 func (w *worker) recordFailure(step string, err error) {
 	entry := w.retries[step]
 	entry.delay = min(max(2*entry.delay, initialRetryDelay), maxRetryDelay)
 	entry.until = w.m.deps.Clock.Now().Add(entry.delay)
 	w.retries[step] = entry
 	w.wakeAt(entry.until)
-	w.logger.Warn("a step failed", "step", step, "retry", entry.delay, "error", err)
+	w.logger.Warn("Pod sync step failed; will retry", "step", step, "retry", entry.delay, "error", err)
 }
 
-// ignoreNotFound returns nil for errors that say that there is nothing left to be stopped or removed.
+// ignoreNotFound returns nil for an error that says that there is nothing to stop or remove.
 func ignoreNotFound(err error) error {
 	if cri.IsNotFound(err) {
 		return nil
@@ -58,7 +58,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// stringSet is a set of strings for several goroutines.
+// stringSet is a set of strings that several goroutines may use.
 type stringSet struct {
 	mu   sync.Mutex
 	have map[string]bool
@@ -66,7 +66,7 @@ type stringSet struct {
 
 func newStringSet() *stringSet { return &stringSet{have: map[string]bool{}} }
 
-// add puts the string in and reports whether it was new.
+// add adds the string and reports whether it was new.
 func (s *stringSet) add(v string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

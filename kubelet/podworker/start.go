@@ -21,7 +21,7 @@ import (
 	"github.com/berth-dev/berth/timeline"
 )
 
-// createSandbox begins to make a new sandbox, after taking down what is left of an old one.
+// createSandbox starts to create a new sandbox, after the removal of an old one.
 func (w *worker) createSandbox(ctx context.Context, actions kuberuntime.Actions) {
 	if w.ops[opSandbox] != nil || w.hasContainerOps() || w.backingOff(opSandbox) || !w.networkReady() {
 		return
@@ -51,13 +51,13 @@ func (w *worker) createSandbox(ctx context.Context, actions kuberuntime.Actions)
 	})
 }
 
-// prepareError says that a Pod's directories or control group could not be made.
+// prepareError is an error from making a Pod's directories or cgroup.
 type prepareError struct{ error }
 
-// Unwrap is what failed.
+// Unwrap returns the cause.
 func (e prepareError) Unwrap() error { return e.error }
 
-// reportSandboxError tells that there is no sandbox.
+// reportSandboxError sends the event of a failed sandbox.
 func (w *worker) reportSandboxError(err error) {
 	if ground := (prepareError{}); errors.As(err, &ground) {
 		w.eventWarning("", "FailedCreatePodContainer", "unable to ensure pod container exists: %s", errorMessage(err))
@@ -66,8 +66,8 @@ func (w *worker) reportSandboxError(err error) {
 	w.eventWarning("", "FailedCreatePodSandBox", "Failed to create pod sandbox: %s", errorMessage(err))
 }
 
-// networkReady reports whether a sandbox could have its network now; if not, it says once why. The Manager wakes us when
-// that changes.
+// networkReady reports whether the runtime has a network for a sandbox; if not, it reports the reason once. A signal
+// wakes the worker when that changes.
 func (w *worker) networkReady() bool {
 	missing := w.m.deps.Signals.network.Load()
 	if missing == nil || w.pod.Spec.HostNetwork {
@@ -82,7 +82,7 @@ func (w *worker) networkReady() bool {
 	return false
 }
 
-// replaceSandbox takes down what is held of the Pod and runs a sandbox.
+// replaceSandbox stops what the runtime has of the Pod and runs a new sandbox.
 func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *container.PodStatus,
 	actions kuberuntime.Actions,
 ) (id string, config *runtimeapi.PodSandboxConfig, err error) {
@@ -114,12 +114,12 @@ func (w *worker) replaceSandbox(ctx context.Context, pod *corev1.Pod, held *cont
 	w.m.deps.Metrics.SandboxStarted(actions.Attempt == 0, err)
 	if err != nil {
 		return "", nil, timeline.WithReason(fmt.Errorf("run sandbox of pod %s/%s: %w", pod.Namespace, pod.Name, err),
-			"FailedCreatePodSandBox", "the container runtime's words above name what failed: its pod network (CNI), or itself")
+			"FailedCreatePodSandBox", "the container runtime's message above names what failed: the pod network (CNI) or the runtime itself")
 	}
 	return resp.PodSandboxId, config, nil
 }
 
-// hasContainerOps reports whether anything is under way that belongs to one container's life.
+// hasContainerOps reports whether an operation on one container is under way.
 func (w *worker) hasContainerOps() bool {
 	for key := range w.ops {
 		if len(key) > len(opContainer) && key[:len(opContainer)] == opContainer {
@@ -129,14 +129,14 @@ func (w *worker) hasContainerOps() bool {
 	return false
 }
 
-// startContainers begins the containers that have all they need. They are begun in order; one that others have to wait for
-// (an init container, or one with a postStart hook) holds back those after it until it is up.
+// startContainers starts the containers that have all they need, in order. A container that others wait for (an init
+// container, or one with a postStart hook) holds back those after it until it has started.
 func (w *worker) startContainers(ctx context.Context, actions kuberuntime.Actions) {
 	sandbox := kuberuntime.UsableSandbox(w.pod, w.runtime)
 	if sandbox == nil {
 		return
 	}
-	// A container whose limits are beyond those of the Pod's group cannot be made.
+	// The runtime cannot create a container whose limits exceed those of the Pod's cgroup.
 	held := w.resize.cgroup == cgroupStale
 	for _, o := range w.ops {
 		held = held || o.blocking
@@ -155,7 +155,7 @@ func (w *worker) startContainers(ctx context.Context, actions kuberuntime.Action
 	}
 }
 
-// startContainer begins one container.
+// startContainer starts one container.
 func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandboxID string, actions kuberuntime.Actions,
 	hold bool,
 ) {
@@ -176,7 +176,7 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 		}
 	}
 	w.forgetImages(s.Container)
-	w.busy.Add(1) // until it is known that it is up, or not
+	w.busy.Add(1) // until the container runs or has failed
 	done := sync.OnceFunc(func() { w.busy.Add(-1) })
 	launch.started = func(id string, at time.Time) {
 		w.post(func() {
@@ -188,7 +188,7 @@ func (w *worker) startContainer(ctx context.Context, s kuberuntime.Start, sandbo
 		err := launch.run(ctx)
 		return func() {
 			done()
-			if err == nil { // that it runs was told when it did
+			if err == nil { // containerStarted has recorded that it runs
 				w.retries.done(key)
 				delete(w.waiting, name)
 				return
@@ -228,7 +228,7 @@ func (w *worker) podIPs() []string {
 	return w.runtime.IPs
 }
 
-// errorMessage is what a user is told of an error.
+// errorMessage returns the text of an error for users.
 func errorMessage(err error) string {
 	if cri.IsUnavailable(err) {
 		return "the container runtime cannot be reached: " + cri.Message(err)
@@ -236,7 +236,7 @@ func errorMessage(err error) string {
 	return cri.Message(err)
 }
 
-// resumeProbes lets the probes of a container run that an earlier process started.
+// resumeProbes starts the probes of a container that an earlier process started.
 func (w *worker) resumeProbes(c *container.ContainerStatus) {
 	w.probed[c.ID] = true
 	was := prober.Container{Name: c.Name, ID: c.ID, PodIP: firstIP(w.podIPs()), StartedAt: c.StartedAt, Adopted: true}

@@ -10,18 +10,18 @@ import (
 	"github.com/berth-dev/berth/kubelet/kuberuntime"
 )
 
-// stopTimeoutMargin is what the runtime may take beyond a container's grace before the stop counts as failed.
+// stopTimeoutMargin is the time beyond a container's grace period after which a stop counts as failed.
 const stopTimeoutMargin = 2 * time.Minute
 
-// killPod stops all containers of the Pod within the grace, in seconds, and then its sandboxes. What the runtime tells
-// of that is not read until noted is called, whatever is returned with it.
+// killPod stops all containers of the Pod within the grace period, in seconds, and then its sandboxes. The worker does
+// not read the runtime's state again until it calls noted, which killPod always returns.
 func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.PodStatus, grace int64,
 ) (noted func(), err error) {
 	plan := kuberuntime.TerminationPlan(pod, held.Running(), grace)
 	if err := w.stopContainers(ctx, pod, plan, grace, firstIP(held.IPs)); err != nil {
 		return func() {}, err
 	}
-	// How the containers ended is read at once; that the sandboxes end is no news.
+	// How the containers ended is read at once; the end of the sandboxes needs no read.
 	w.busy.Add(1)
 	noted = func() { w.busy.Add(-1) }
 	w.post(func() {
@@ -32,7 +32,7 @@ func (w *worker) killPod(ctx context.Context, pod *corev1.Pod, held *container.P
 	return noted, w.stopSandboxes(ctx, pod, held)
 }
 
-// uncancelled lets a call that has begun run to its end (which the runtime's client bounds), whatever happens to the op it
-// belongs to. A runtime that is interrupted while it takes something down may leave a process behind, and one that
-// is interrupted in a start leaves a container that counts as a failed one.
+// uncancelled returns a context for a call that must run to its end, which the runtime's client bounds, even if its
+// operation is cancelled. An interrupted stop may leave a process behind, and an interrupted start leaves a container
+// that counts as failed.
 func uncancelled(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }

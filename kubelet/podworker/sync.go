@@ -14,7 +14,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// Keys of ops. Those of one container end in its name.
+// Keys of ops. Those of one container end with its name.
 const (
 	opVolumes   = "volumes"
 	opSandbox   = "sandbox"
@@ -24,7 +24,7 @@ const (
 	opContainer = "container "
 )
 
-// sync decides what the Pod needs now and begins it.
+// sync computes what the Pod needs now and starts those operations.
 func (w *worker) sync(ctx context.Context) {
 	w.allocate()
 	actions := kuberuntime.ComputeActions(w.pod, w.runtime, kuberuntime.Inputs{
@@ -63,7 +63,7 @@ func (w *worker) sync(ctx context.Context) {
 	}
 }
 
-// mountVolumes begins to set the Pod's volumes up.
+// mountVolumes starts to mount the Pod's volumes.
 func (w *worker) mountVolumes(ctx context.Context) {
 	if w.volumesMounted || w.ops[opVolumes] != nil || w.backingOff(opVolumes) {
 		return
@@ -77,10 +77,10 @@ func (w *worker) mountVolumes(ctx context.Context) {
 				w.retries.done(opVolumes)
 				w.volumesMounted = true
 			case volume.IsUnsupported(err) && w.failure == nil:
-				// What a claim turned out to be cannot be had here: no retry will help.
+				// The node cannot mount such a claim: a retry does not help.
 				w.failure = &status.Failure{Reason: "UnsupportedField", Message: err.Error()}
 			case volume.IsAttachLimitExceeded(err) && w.failure == nil:
-				// The scheduler did not know: whoever owns the Pod makes another, for which there may be room elsewhere.
+				// The scheduler did not know of the limit. The Pod's controller creates another Pod, which may fit elsewhere.
 				w.failure = &status.Failure{Reason: "VolumeAttachmentLimitExceeded", Message: err.Error()}
 			default:
 				w.failStep(ctx, opVolumes, err)
@@ -89,14 +89,14 @@ func (w *worker) mountVolumes(ctx context.Context) {
 	})
 }
 
-// failStep notes that a step failed, unless it was given up because the Pod ends or the node agent does.
+// failStep records that a step failed, unless it was cancelled because the Pod or the kubelet stops.
 func (w *worker) failStep(ctx context.Context, step string, err error) {
 	if ctx.Err() == nil {
 		w.recordFailure(step, err)
 	}
 }
 
-// updateBackoff notes the containers that wait out their backoff, with one event for each wait.
+// updateBackoff records the containers that wait for the end of their backoff, with one event for each wait.
 func (w *worker) updateBackoff(waiting []kuberuntime.Waiting) {
 	const reason = "CrashLoopBackOff"
 	for name, why := range w.waiting {
@@ -106,7 +106,7 @@ func (w *worker) updateBackoff(waiting []kuberuntime.Waiting) {
 	}
 	for _, crash := range waiting {
 		if w.ops[opContainer+crash.Container] != nil {
-			continue // it is being started, and its next wait was noted with that
+			continue // it is being started
 		}
 		w.waiting[crash.Container] = status.Waiting{Reason: reason, Message: crash.Message}
 		if !w.reportedBackoffs[crash.Container].Equal(crash.Until) {
@@ -117,7 +117,7 @@ func (w *worker) updateBackoff(waiting []kuberuntime.Waiting) {
 	}
 }
 
-// restartAll takes all containers down so that they start over.
+// restartAll starts to stop and remove all containers so that the Pod starts over.
 func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
 	if len(w.ops) > 0 || w.backingOff(opRestart) {
 		return
@@ -137,8 +137,8 @@ func (w *worker) restartAll(ctx context.Context, actions kuberuntime.Actions) {
 	})
 }
 
-// removeAll stops and removes what is in the way of a restart of all containers. It stops at the first error: the
-// instances whose exit asks for the restart stand last, and without them nobody would know that it is not done.
+// removeAll stops and removes the containers that a restart of all containers replaces. It stops at the first error: the
+// containers whose exit wants the restart come last, and without them the next sync would not know that it is not done.
 func (w *worker) removeAll(ctx context.Context, pod *corev1.Pod, actions kuberuntime.Actions, ip string) error {
 	for _, kill := range actions.Kill {
 		if err := w.killContainer(ctx, pod, kill, ip); err != nil {
@@ -153,7 +153,7 @@ func (w *worker) removeAll(ctx context.Context, pod *corev1.Pod, actions kuberun
 	return nil
 }
 
-// startKill begins to stop one container while its Pod goes on.
+// startKill starts to stop one container while its Pod keeps running.
 func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
 	key := opContainer + kill.Status.Name
 	if w.ops[key] != nil || w.backingOff(key) {
@@ -176,8 +176,8 @@ func (w *worker) startKill(ctx context.Context, kill kuberuntime.Kill) {
 	})
 }
 
-// gcContainers removes instances and sandboxes that nobody will ask for any more: of each container the two newest
-// instances stay, for its state and its last one.
+// gcContainers removes containers and sandboxes that are not needed any more. The two newest instances of each container
+// stay, for its state and its last state.
 func (w *worker) gcContainers(ctx context.Context, actions kuberuntime.Actions) {
 	if len(w.ops) > 0 || len(actions.Start) > 0 || w.backingOff(opGC) {
 		return
@@ -223,7 +223,7 @@ func (w *worker) gcContainers(ctx context.Context, actions kuberuntime.Actions) 
 	})
 }
 
-// startupResult and liveness are the verdicts of probes in the words of the decision.
+// startupResult and livenessResult convert the results of probes for ComputeActions.
 func (w *worker) startupResult(id string) kuberuntime.ProbeResult {
 	if f, ok := w.m.deps.Probes.Failed(id); ok && f.Type == prober.Startup {
 		return kuberuntime.ProbeFailure

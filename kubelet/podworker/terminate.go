@@ -21,20 +21,21 @@ const (
 	opRemove  = "purge"
 )
 
-// orphanGrace is what the containers of a Pod nobody knows have to end, in seconds.
+// orphanGrace is the grace period of an orphaned Pod's containers, in seconds.
 const orphanGrace = 1
 
-// terminate goes on with the Pod's end: first all that was under way, then containers and sandboxes, then volumes.
+// terminate continues the Pod's termination: first it waits for the operations under way, then it stops containers and
+// sandboxes, then it unmounts the volumes.
 func (w *worker) terminate(ctx context.Context) {
 	if stop := w.ops[opStop]; stop != nil {
 		if w.gracePeriod() < w.stopGrace {
-			stop.cancel() // the stop begins again with the shorter time
+			stop.cancel() // the stop starts again with the shorter grace period
 		}
 		return
 	}
 	if len(w.ops) > 0 {
 		if w.ops[opCleanup] == nil {
-			w.invalidate() // what is being given up may still change the runtime
+			w.invalidate() // operations that are being cancelled may still change the runtime
 		}
 		return
 	}
@@ -51,10 +52,10 @@ func (w *worker) terminate(ctx context.Context) {
 	}
 }
 
-// stopPod begins to end containers and sandboxes, or notes that there is nothing left to be ended.
+// stopPod starts to stop containers and sandboxes, or records that nothing is left to stop.
 func (w *worker) stopPod(ctx context.Context) {
 	over := !w.anyRunning()
-	// A sandbox that is not ready may still hold its network, until it was stopped once without an error.
+	// A sandbox that is not ready may still have its network until a stop has succeeded.
 	if over && (w.podKilled || len(w.runtime.Sandboxes) == 0) {
 		w.stopped = true
 		w.retries.done(opStop)
@@ -85,15 +86,15 @@ func (w *worker) stopPod(ctx context.Context) {
 	})
 }
 
-// gracePeriod is the time the Pod has to end, in seconds.
+// gracePeriod returns the Pod's grace period, in seconds.
 func (w *worker) gracePeriod() int64 {
 	if w.removed && w.pod.DeletionTimestamp == nil && w.pod.DeletionGracePeriodSeconds == nil {
-		return orphanGrace // taken away by force
+		return orphanGrace // removed by force
 	}
 	return kuberuntime.PodGracePeriod(w.pod, w.graceOverride)
 }
 
-// cleanup begins to take the Pod's volumes, cgroup and directories down.
+// cleanup starts to remove the Pod's volumes, cgroup and directories.
 func (w *worker) cleanup(ctx context.Context) {
 	if w.backingOff(opCleanup) {
 		return
@@ -117,12 +118,12 @@ func (w *worker) cleanup(ctx context.Context) {
 	})
 }
 
-// finish does what is left for a Pod that has ended: its object is deleted if that was asked for, and when it is
-// gone, so is the rest. It reports whether nothing is left.
+// finish completes a Pod that has ended: it deletes the API object if its deletion was requested, and removes what is
+// left when the object is gone. It reports whether nothing is left.
 func (w *worker) finish(ctx context.Context) (gone bool) {
 	if !w.removed {
 		if w.pod.DeletionTimestamp != nil {
-			w.report() // the last word before the object goes
+			w.report() // the last status before the object is deleted
 			w.m.deps.Statuses.Finish(w.pod)
 		}
 		return false
@@ -148,7 +149,7 @@ func (w *worker) finish(ctx context.Context) (gone bool) {
 	return false
 }
 
-// purge removes from the runtime and from the disk what is held of a Pod that is gone.
+// purge removes the containers, sandboxes and files of a Pod that is gone.
 func (w *worker) purge(ctx context.Context, pod *corev1.Pod, held *container.PodStatus) error {
 	var errs []error
 	for _, c := range held.Containers {
@@ -163,7 +164,7 @@ func (w *worker) purge(ctx context.Context, pod *corev1.Pod, held *container.Pod
 	return w.m.deps.Builder.ForgetPod(ctx, pod)
 }
 
-// podFromRuntime makes as much of a Pod as the runtime knows, enough to end it in order.
+// podFromRuntime makes a Pod of what the runtime knows of it, enough to stop it in order.
 func podFromRuntime(uid types.UID, held *container.PodStatus) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: held.Name, Namespace: held.Namespace}}
 	names := map[string]bool{}

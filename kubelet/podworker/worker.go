@@ -168,7 +168,7 @@ func (w *worker) evict(failure status.Failure, grace *int64) {
 	})
 }
 
-// run works until ctx ends or nothing of the Pod is left, which it reports.
+// run runs the worker until ctx ends or nothing of the Pod is left, which it reports.
 func (w *worker) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer w.running.Wait()
@@ -186,7 +186,7 @@ func (w *worker) run(ctx context.Context) (gone bool) {
 	}
 }
 
-// drainInbox runs what was posted.
+// drainInbox runs the posted functions.
 func (w *worker) drainInbox() {
 	w.mu.Lock()
 	inbox := w.inbox
@@ -200,7 +200,7 @@ func (w *worker) drainInbox() {
 	}
 }
 
-// sleep waits for a post, for the time of the next look, or for the end of ctx.
+// sleep waits for a post, for the time of the next sync, or for the end of ctx.
 func (w *worker) sleep(ctx context.Context) bool {
 	wait := resyncPeriod
 	if !w.nextSync.IsZero() {
@@ -220,7 +220,7 @@ func (w *worker) sleep(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// syncOnce does one round: read, decide, begin, report. It reports whether nothing of the Pod is left.
+// syncOnce reads, decides, starts operations and reports, once. It reports whether nothing of the Pod is left.
 func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 	if !w.read(ctx) {
 		return false
@@ -238,7 +238,7 @@ func (w *worker) syncOnce(ctx context.Context) (gone bool) {
 	return gone
 }
 
-// observe takes from a fresh read what others have to know.
+// observe passes on what a fresh read of the runtime's state shows: containers that run or have ended.
 func (w *worker) observe(ctx context.Context) {
 	if w.pod == nil {
 		w.pod = podFromRuntime(w.uid, w.runtime)
@@ -288,7 +288,7 @@ func (w *worker) observe(ctx context.Context) {
 	}
 }
 
-// transition moves the state forward if the Pod is to end.
+// transition moves the state forward if the Pod has to terminate.
 func (w *worker) transition() {
 	if w.state != syncing {
 		return
@@ -299,7 +299,7 @@ func (w *worker) transition() {
 	}
 }
 
-// startTermination begins the Pod's termination: all that is under way is given up.
+// startTermination starts the Pod's termination and cancels all operations.
 func (w *worker) startTermination() {
 	w.state = terminating
 	for _, o := range w.ops {
@@ -309,7 +309,7 @@ func (w *worker) startTermination() {
 	w.stopSpan = w.m.deps.Timeline.Begin(w.timelineRef(), owner, timeline.StageStop, "")
 }
 
-// checkDeadline notes the failure of a Pod that ran for too long, or when that will be.
+// checkDeadline reports whether the Pod has run for longer than it may, and if not, schedules a sync for that time.
 func (w *worker) checkDeadline() bool {
 	limit := w.pod.Spec.ActiveDeadlineSeconds
 	start := w.lastStatus().StartTime
@@ -328,7 +328,7 @@ func (w *worker) checkDeadline() bool {
 	return true
 }
 
-// lastStatus is the Pod's status as last computed, or else as the API server has it.
+// lastStatus returns the Pod's status as last computed, or else as the API server has it.
 func (w *worker) lastStatus() corev1.PodStatus {
 	if s, ok := w.m.deps.Statuses.Get(w.uid); ok {
 		return s
@@ -336,15 +336,15 @@ func (w *worker) lastStatus() corev1.PodStatus {
 	return w.pod.Status
 }
 
-// wakeAt makes the worker look again at the time, at the latest.
+// wakeAt schedules a sync for the time, at the latest.
 func (w *worker) wakeAt(t time.Time) {
 	if w.nextSync.IsZero() || t.Before(w.nextSync) {
 		w.nextSync = t
 	}
 }
 
-// startOp runs fn beside the worker. What fn returns runs in the worker's goroutine afterwards. One op of a key runs
-// at a time.
+// startOp runs fn beside the worker, and what fn returns in the worker's goroutine afterwards. Only one operation of a
+// key runs at a time.
 func (w *worker) startOp(ctx context.Context, key string, o op, fn func(ctx context.Context) func()) {
 	ctx, o.cancel = context.WithCancel(ctx)
 	w.ops[key] = &o
@@ -358,7 +358,7 @@ func (w *worker) startOp(ctx context.Context, key string, o op, fn func(ctx cont
 	})
 }
 
-// timelineRef is the Pod in the timeline.
+// timelineRef returns the Pod's reference in the timeline.
 func (w *worker) timelineRef() timeline.Ref { return timeline.PodRef(w.pod) }
 
 func failureError(f *status.Failure) error {

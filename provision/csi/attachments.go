@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// checkDetached refuses to delete what is still attached: CSI leaves that order to us.
+// checkDetached returns an error if the volume is still attached: CSI leaves that order to its callers.
 //
-// That a volume is attached, the watch of WakeDeletions knows, and its end will wake the deletion. That it is not is looked
-// up in the API: the watch may not have heard of the newest VolumeAttachment yet, and what is deleted does not come back.
+// If the watch of NotifyDetached shows an attachment, the end of it will retry the deletion. Otherwise the attachments are
+// listed: the watch may lack the newest VolumeAttachment, and a deleted volume cannot be restored.
 func (p *Provisioner) checkDetached(ctx context.Context, name string) error {
 	node, attached := p.attached.node(name)
 	if !attached {
@@ -31,9 +31,14 @@ func (p *Provisioner) checkDetached(ctx context.Context, name string) error {
 	return nil
 }
 
-// WakeDeletions implements provision.DeletionWaker: a volume that was still attached may be deleted when one of its
-// VolumeAttachments is gone.
-func (p *Provisioner) NotifyDeletable(ctx context.Context, wake func(volume string)) error {
+// NotifyDeletable implements provision.DeletionNotifier: a volume that was still attached may be deleted when one of its
+// VolumeAttachments is deleted.
+func (p *Provisioner) NotifyDeletable(ctx context.Context, notify func(volume string)) error {
+	return p.NotifyDetached(ctx, notify)
+}
+
+// NotifyDetached implements resize.Driver.
+func (p *Provisioner) NotifyDetached(ctx context.Context, notify func(volume string)) error {
 	api := p.client.StorageV1().VolumeAttachments()
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -43,17 +48,17 @@ func (p *Provisioner) NotifyDeletable(ctx context.Context, wake func(volume stri
 			return api.Watch(ctx, o)
 		},
 	}
-	heard := &attachmentStore{driver: p.config.Name, notify: wake, known: p.attached}
-	defer p.attached.clear() // what nobody follows any more holds no volume
+	store := &attachmentStore{driver: p.config.Name, notify: notify, known: p.attached}
+	defer p.attached.clear() // without a watch they would keep volumes from deletion for ever
 	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(source, p.client),
-		&storagev1.VolumeAttachment{}, heard, cache.ReflectorOptions{}).RunWithContext(ctx)
+		&storagev1.VolumeAttachment{}, store, cache.ReflectorOptions{}).RunWithContext(ctx)
 	return nil
 }
 
-// attachment is what a VolumeAttachment attaches, and where.
+// attachment is the volume and the node of a VolumeAttachment.
 type attachment struct{ volume, node string }
 
-// attachmentOf is that of an attachment of a driver's PersistentVolume; false for any other.
+// attachmentOf returns the attachment if it is of a PersistentVolume of the driver.
 func attachmentOf(obj any, driver string) (attachment, bool) {
 	a, ok := obj.(*storagev1.VolumeAttachment)
 	if !ok || a.Spec.Attacher != driver || a.Spec.Source.PersistentVolumeName == nil {
@@ -62,10 +67,10 @@ func attachmentOf(obj any, driver string) (attachment, bool) {
 	return attachment{*a.Spec.Source.PersistentVolumeName, a.Spec.NodeName}, true
 }
 
-// attachments has the VolumeAttachments of one driver that were heard of. It is safe for concurrent use.
+// attachments holds the watched VolumeAttachments of one driver. It is safe for concurrent use.
 type attachments struct {
 	mu sync.Mutex
-	// byName are by the name of the VolumeAttachment, names by that of the volume: a volume may be on several nodes.
+	// byName has them by name; byVolume has the names by volume, which may be attached to several nodes.
 	byName   map[string]attachment
 	byVolume map[string]map[string]bool
 }
@@ -74,7 +79,7 @@ func newAttachments() *attachments {
 	return &attachments{byName: map[string]attachment{}, byVolume: map[string]map[string]bool{}}
 }
 
-// node is one to which the volume is attached.
+// node returns a node to which the volume is attached.
 func (a *attachments) node(volume string) (node string, attached bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +99,7 @@ func (a *attachments) add(name string, at attachment) {
 	a.byVolume[at.volume][name] = true
 }
 
-// remove returns the volume whose attachment it was.
+// remove removes an attachment and returns its volume.
 func (a *attachments) remove(name string) (volume string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,13 +115,13 @@ func (a *attachments) remove(name string) (volume string, ok bool) {
 	return at.volume, true
 }
 
-// notListed are the names known that are not there any more.
-func (a *attachments) notListed(there map[string]bool) []string {
+// notListed returns the known names that are not in the list.
+func (a *attachments) notListed(listed map[string]bool) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var names []string
 	for name := range a.byName {
-		if !there[name] {
+		if !listed[name] {
 			names = append(names, name)
 		}
 	}
@@ -130,8 +135,8 @@ func (a *attachments) clear() {
 	clear(a.byVolume)
 }
 
-// attachmentStore hears of all VolumeAttachments and remembers only where its driver's are: a cluster may have very many. The
-// reflector, its one caller, calls it from one goroutine.
+// attachmentStore is the store of a reflector of VolumeAttachments. It keeps the volumes and nodes of its driver's only: a
+// cluster may have very many. The reflector calls it from one goroutine.
 type attachmentStore struct {
 	driver string
 	notify func(volume string)
@@ -159,23 +164,23 @@ func (d *attachmentStore) Delete(obj any) error {
 	return nil
 }
 
-// remove wakes when the volume is known to be detached, not before.
+// remove notifies that the volume is detached.
 func (d *attachmentStore) remove(name string) {
 	if volume, ok := d.known.remove(name); ok {
 		d.notify(volume)
 	}
 }
 
-// Replace implements cache.ReflectorStore: after a gap in the watch, what is not listed any more is gone. A name that is
-// listed may be another's by now.
+// Replace implements cache.ReflectorStore: what is not listed any more was deleted during a gap in the watch. A listed name
+// may be that of a new object.
 func (d *attachmentStore) Replace(list []any, _ string) error {
-	there := make(map[string]bool, len(list))
+	listed := make(map[string]bool, len(list))
 	for _, obj := range list {
 		if a, ok := obj.(*storagev1.VolumeAttachment); ok {
-			there[a.Name] = true
+			listed[a.Name] = true
 		}
 	}
-	for _, name := range d.known.notListed(there) {
+	for _, name := range d.known.notListed(listed) {
 		d.remove(name)
 	}
 	for _, obj := range list {
@@ -186,25 +191,25 @@ func (d *attachmentStore) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore; nothing is ever repeated.
+// Resync implements cache.ReflectorStore. It does nothing.
 func (d *attachmentStore) Resync() error { return nil }
 
-// attachmentLister looks up in the API whether volumes are attached. There is no way to ask for the attachments of one volume, so
-// that each answer is all of them; it serves everybody who asked before the question was put, so that the number of
-// questions follows from how long one takes, not from how many volumes are deleted at once.
+// attachmentLister lists VolumeAttachments. The API cannot select those of one volume, so each request lists all. One list
+// serves all callers that came before it was requested, so that the number of requests depends on how long one takes and
+// not on how many volumes are deleted at once.
 type attachmentLister struct {
 	client kubernetes.Interface
 	driver string
 
 	mu sync.Mutex
-	// next is the question that has not been put yet, nil if nobody waits.
+	// next is the list that has not been requested yet, nil if no caller waits.
 	next *sharedList
-	// slot has a value unless a question is under way.
+	// slot has a value unless a request is in progress.
 	slot chan struct{}
 }
 
-// sharedList is one question. The rest may be read when it is done: nodes has one of each volume that is attached; cut says that
-// the time of the one who put it was up.
+// sharedList is one list of VolumeAttachments. Its fields may be read when done is closed: nodes has a node of each volume
+// that is attached; expired is set if the context of the caller that requested it ended.
 type sharedList struct {
 	done    chan struct{}
 	nodes   map[string]string
@@ -218,7 +223,7 @@ func newAttachmentLister(client kubernetes.Interface, driver string) *attachment
 	return l
 }
 
-// node is one to which the volume is attached, as of after the call began.
+// node returns a node to which the volume is attached, from a list that was requested after the call began.
 func (l *attachmentLister) node(ctx context.Context, volume string) (node string, attached bool, err error) {
 	for {
 		l.mu.Lock()
@@ -238,14 +243,14 @@ func (l *attachmentLister) node(ctx context.Context, volume string) (node string
 			return "", false, fmt.Errorf("list volume attachments: %w", ctx.Err())
 		}
 		if mine.expired && ctx.Err() == nil {
-			continue // it was another's time that was up
+			continue // the context of another caller ended
 		}
 		node, attached = mine.nodes[volume]
 		return node, attached, mine.err
 	}
 }
 
-// run waits for its turn and asks. Whoever comes until then waits for the same answer.
+// run requests the list when the request before it is done. Callers that come until then share it.
 func (l *attachmentLister) run(ctx context.Context, mine *sharedList) {
 	defer close(mine.done)
 	taken := false
@@ -262,7 +267,7 @@ func (l *attachmentLister) run(ctx context.Context, mine *sharedList) {
 		return
 	}
 	defer func() { l.slot <- struct{}{} }()
-	// Without a resource version the answer is not older than the question.
+	// Without a resource version the list is not older than the request.
 	list, err := l.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		mine.err, mine.expired = fmt.Errorf("list volume attachments: %w", err), ctx.Err() != nil

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// retryMin is the pause before a failed call is repeated; it doubles with each failure in a row, up to retryMax.
+	// retryMin is the delay after a failed call; it doubles with each failure in a row, up to retryMax.
 	retryMin, retryMax = time.Second, 5 * time.Minute
-	// infeasibleRetryMin and infeasibleRetryMax are the same for what the driver calls infeasible, or cannot do at all. What has to
-	// change for it may lie where nobody looks.
+	// infeasibleRetryMin and infeasibleRetryMax are the same for requests that are infeasible, or not supported. The
+	// cause may be something that is not watched.
 	infeasibleRetryMin, infeasibleRetryMax = 5 * time.Minute, time.Hour
 )
 
-// backoff is how long a claim that asks for that size is not tried again. Our own writes are changes of the claim, too, and
-// must not end it; another request does.
+// backoff delays the retry for a claim and the size that it requests. Our own writes change the claim, too, and must not end
+// the backoff; a request for another size does.
 type backoff struct {
 	uid      types.UID
 	want     string
@@ -26,7 +26,7 @@ type backoff struct {
 	until    time.Time
 }
 
-// backoffLeft is how long the claim has still to wait.
+// backoffLeft returns how long the claim still has to wait.
 func (r *Resizer) backoffLeft(key reconcile.Request, claim *corev1.PersistentVolumeClaim) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,8 +42,8 @@ func (p backoff) matches(claim *corev1.PersistentVolumeClaim) bool {
 	return p.uid == claim.UID && p.want == want.String()
 }
 
-// recordFailedTry notes a failure and returns how long the claim has to wait.
-func (r *Resizer) recordFailedTry(key reconcile.Request, claim *corev1.PersistentVolumeClaim, hopeless bool) time.Duration {
+// recordFailedTry counts a failure and returns how long the claim has to wait.
+func (r *Resizer) recordFailedTry(key reconcile.Request, claim *corev1.PersistentVolumeClaim, infeasible bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.backoffs[key]
@@ -52,7 +52,7 @@ func (r *Resizer) recordFailedTry(key reconcile.Request, claim *corev1.Persisten
 		p = backoff{uid: claim.UID, want: want.String()}
 	}
 	least, most := retryMin, retryMax
-	if hopeless {
+	if infeasible {
 		least, most = infeasibleRetryMin, infeasibleRetryMax
 	}
 	wait := min(least<<min(p.failures, 16), most)
@@ -70,7 +70,7 @@ func (r *Resizer) succeeded(key reconcile.Request, volume string) {
 	delete(r.waitingForDetach, volume)
 }
 
-// forget forgets all of a claim that is gone, or going.
+// forget drops the state of a claim that is deleted or needs no work.
 func (r *Resizer) forget(key reconcile.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +83,7 @@ func (r *Resizer) forget(key reconcile.Request) {
 	}
 }
 
-// retryAfterDetach has the claim tried again when its volume is detached.
+// retryAfterDetach retries the claim when its volume is detached.
 func (r *Resizer) retryAfterDetach(key reconcile.Request, volume string) {
 	r.mu.Lock()
 	r.waitingForDetach[volume] = key

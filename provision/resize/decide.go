@@ -7,15 +7,15 @@ import (
 	"github.com/berth-dev/berth/internal/expansion"
 )
 
-// step is what is to be done for a claim.
+// step is what to do for a claim.
 type step int
 
 const (
-	// stepNone: nothing, or nothing before somebody else has moved.
+	// stepNone: nothing, or nothing before the node has expanded the volume or the claim has changed.
 	stepNone step = iota
-	// stepCleanup: the claim has what it asks for; what tells of an expansion is taken away.
+	// stepCleanup: the claim has what it requests; remove what an expansion left.
 	stepCleanup
-	// stepExpand: the driver is asked.
+	// stepExpand: call the driver.
 	stepExpand
 )
 
@@ -27,25 +27,25 @@ func currentSize(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Status.Capacity[corev1.ResourceStorage]
 }
 
-// needsWork reports whether a claim is, or was, to grow. It is asked for each change of each claim.
+// needsWork reports whether a claim is to be, or was, expanded. It is called for each change of each claim.
 func needsWork(claim *corev1.PersistentVolumeClaim) bool {
 	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
 		return false
 	}
 	want, have := requestedSize(claim), currentSize(claim)
-	_, began := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	return !have.IsZero() && (want.Cmp(have) > 0 || began)
+	_, isAllocated := claim.Status.AllocatedResources[corev1.ResourceStorage]
+	return !have.IsZero() && (want.Cmp(have) > 0 || isAllocated)
 }
 
-// decide says what is next for a claim that is bound to the volume, and which size to ask the driver for.
+// decide returns what to do next for a claim that is bound to the volume, and the size to request from the driver.
 func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (step, resource.Quantity) {
 	want, have := requestedSize(claim), currentSize(claim)
-	asked, began := claim.Status.AllocatedResources[corev1.ResourceStorage]
+	allocated, isAllocated := claim.Status.AllocatedResources[corev1.ResourceStorage]
 	stage := expansion.ResizeStatus(claim)
-	// What may still be under way comes first: nobody knows how large the volume is.
-	if stage == corev1.PersistentVolumeClaimControllerResizeInProgress && began && asked.Cmp(have) > 0 &&
+	// A call with an unknown outcome comes first.
+	if stage == corev1.PersistentVolumeClaimControllerResizeInProgress && isAllocated && allocated.Cmp(have) > 0 &&
 		expansion.TrueCondition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
-		return stepExpand, asked
+		return stepExpand, allocated
 	}
 	if want.Cmp(have) <= 0 {
 		return stepCleanup, want
@@ -54,11 +54,11 @@ func decide(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (s
 	switch stage {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		if size.Cmp(want) >= 0 {
-			return stepNone, want // it is the node's turn
+			return stepNone, want // the node has to expand it
 		}
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		if began && asked.Cmp(want) == 0 {
-			return stepNone, want // the same again would fail the same
+		if isAllocated && allocated.Cmp(want) == 0 {
+			return stepNone, want // the same request would fail again
 		}
 	}
 	return stepExpand, want

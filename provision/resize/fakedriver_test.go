@@ -97,9 +97,9 @@ func (c *driverConn) expand(name string, size int64) (resize.ExpandResult, error
 	return resize.ExpandResult{Capacity: c.sizes[name], NodeExpansionRequired: c.node}, nil
 }
 
-func (c *driverConn) NotifyDeletable(ctx context.Context, wake func(string)) error {
+func (c *driverConn) NotifyDetached(ctx context.Context, notify func(string)) error {
 	c.mu.Lock()
-	c.notify = wake
+	c.notify = notify
 	c.mu.Unlock()
 	<-ctx.Done()
 	return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts the calls of the driver, by their outcome.
+// metrics measures the calls of the driver, by outcome.
 type metrics struct {
 	*prometheus.HistogramVec
 }
@@ -14,7 +14,7 @@ type metrics struct {
 func newMetrics(driver string) *metrics {
 	return &metrics{prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Subsystem: "controller", Name: "persistentvolumeclaim_expand_duration_seconds",
-		Help:        "Time that the driver took to make a volume larger, by outcome.",
+		Help:        "Duration of ControllerExpandVolume calls, by outcome.",
 		ConstLabels: prometheus.Labels{"driver": driver}, Buckets: prometheus.DefBuckets,
 	}, []string{"outcome"})}
 }

@@ -9,24 +9,24 @@ import (
 type outcome int
 
 const (
-	// outcomeNotSent: nothing was asked of the driver, so nothing is known that was not known before.
+	// outcomeNotSent: nothing was sent to the driver, so nothing has changed.
 	outcomeNotSent outcome = iota
-	// outcomeUnknown: the volume may be growing.
+	// outcomeUnknown: the volume may be expanding.
 	outcomeUnknown
-	// outcomeFinal: the volume does not grow because of this call.
+	// outcomeFinal: the call does not expand the volume.
 	outcomeFinal
-	// outcomeInUse: final, and it may grow once nobody uses it.
+	// outcomeInUse: final, and it may succeed once the volume is not in use.
 	outcomeInUse
-	// outcomeInfeasible: final, and the same request will never be granted.
+	// outcomeInfeasible: final, and the same request cannot succeed.
 	outcomeInfeasible
 )
 
 func (o outcome) isFinal() bool { return o >= outcomeFinal }
 
-// outcomeOf reads off its status what a failed ControllerExpandVolume left behind, as CSI tells.
+// outcomeOf returns what a failed ControllerExpandVolume left behind, by the status codes of CSI.
 //
-// ResourceExhausted is final here, unlike in external-resizer, where it may be of a limit on requests: a driver that
-// works on an earlier call says Aborted, and a claim whose disk is full must be able to ask for less.
+// ResourceExhausted is final, unlike in external-resizer, where it may come from a limit on requests: a driver that works on
+// an earlier call returns Aborted, and a claim whose disk is full must be able to request less.
 func outcomeOf(err error) outcome {
 	s, sent := status.FromError(err)
 	if !sent {

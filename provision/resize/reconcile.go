@@ -23,20 +23,20 @@ const (
 	eventNodeExpansion = "FileSystemResizeRequired"
 )
 
-// errStale says that a claim was changed by somebody else meanwhile. The watch brings it back.
+// errStale is the error for a claim that has changed since it was read. The watch brings it back.
 var errStale = errors.New("the claim has changed meanwhile")
 
-// callError is that a driver could not, or would not.
+// callError is the error of a call of the driver.
 type callError struct {
 	error
 	outcome outcome
-	// infeasible is set if trying again soon makes no sense.
+	// infeasible lengthens the backoff.
 	infeasible bool
 }
 
 func (e *callError) Unwrap() error { return e.error }
 
-// reconcile has one claim's volume have the size that the claim asks for.
+// reconcile expands one claim's volume to the size that the claim requests.
 func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
 	claim, err := r.claims.Get(ctx, key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
@@ -70,14 +70,14 @@ func (r *Resizer) reconcile(ctx context.Context, key reconcile.Request) (reconci
 	}
 }
 
-// volumeOf reads the claim's volume; nil if it is not one of the driver's, or not the claim's.
+// volumeOf gets the claim's volume; nil if it is not the driver's, or not the claim's.
 func (r *Resizer) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	pv, err := r.deps.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil // then the claim is lost
 	case err != nil:
-		return nil, fmt.Errorf("expand claim %s/%s: read its volume: %w", claim.Namespace, claim.Name, err)
+		return nil, fmt.Errorf("expand claim %s/%s: get its volume: %w", claim.Namespace, claim.Name, err)
 	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != r.config.DriverName || pv.DeletionTimestamp != nil:
 		return nil, nil
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
@@ -86,7 +86,7 @@ func (r *Resizer) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return pv, nil
 }
 
-// tryExpand makes one try, notes it, and says when the next one is due if it failed.
+// tryExpand makes one try and records its result. After a failure it returns when to try again.
 func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume, size resource.Quantity,
 ) (reconcile.Result, error) {
@@ -111,8 +111,8 @@ func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *c
 		r.retryAfterDetach(key, pv.Name)
 	}
 	wait := r.recordFailedTry(key, claim, call.infeasible)
-	r.deps.Logger.Warn("cannot make a volume larger", "claim", key.String(), "volume", pv.Name, "size", size.String(),
-		"again", wait, "error", err)
+	r.deps.Logger.Warn("failed to expand volume; retrying", "claim", key.String(), "volume", pv.Name, "size", size.String(),
+		"after", wait, "error", err)
 	r.recorder.Event(claim, corev1.EventTypeWarning, eventFailed, err.Error())
 	if err := r.markFailed(ctx, claim, call); err != nil && !errors.Is(err, errStale) {
 		return reconcile.Result{}, err
@@ -120,53 +120,53 @@ func (r *Resizer) tryExpand(ctx context.Context, key reconcile.Request, claim *c
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// expand goes through the steps that the package's documentation lists.
+// expand takes the steps that the package's documentation lists.
 func (r *Resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	size resource.Quantity,
 ) error {
-	able, err := r.deps.Driver.Capabilities(ctx)
+	capabilities, err := r.deps.Driver.Capabilities(ctx)
 	if err != nil {
 		return &callError{error: fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, err)}
 	}
-	if !able.Controller && !able.Node {
+	if !capabilities.Controller && !capabilities.Node {
 		return &callError{infeasible: true, error: timeline.WithReason(
-			fmt.Errorf("resize volume %q: driver %q cannot make volumes larger", pv.Name, r.config.DriverName), "Unsupported",
-			"have the StorageClass say allowVolumeExpansion: false, and copy the data to a larger volume")}
+			fmt.Errorf("resize volume %q: driver %q does not support volume expansion", pv.Name, r.config.DriverName), "Unsupported",
+			"set allowVolumeExpansion: false in the StorageClass, and copy the data to a larger volume")}
 	}
-	begun, err := r.markInProgress(ctx, claim, size)
+	updated, err := r.markInProgress(ctx, claim, size)
 	if err != nil {
 		return err
 	}
-	if begun != claim {
+	if updated != claim {
 		r.recorder.Event(claim, corev1.EventTypeNormal, eventResizing,
-			fmt.Sprintf("driver %s is making volume %s larger, to %s", r.config.DriverName, pv.Name, size.String()))
+			fmt.Sprintf("driver %s is expanding volume %s to %s", r.config.DriverName, pv.Name, size.String()))
 	}
-	grown := ExpandResult{Capacity: size.Value(), NodeExpansionRequired: true}
-	if able.Controller {
-		if grown, err = r.call(ctx, pv, size); err != nil {
+	result := ExpandResult{Capacity: size.Value(), NodeExpansionRequired: true}
+	if capabilities.Controller {
+		if result, err = r.call(ctx, pv, size); err != nil {
 			return err
 		}
 	}
-	return r.recordExpansion(ctx, begun, pv, size, grown)
+	return r.recordExpansion(ctx, updated, pv, size, result)
 }
 
-// call asks the driver, and checks its answer.
+// call calls the driver and checks its response.
 func (r *Resizer) call(ctx context.Context, pv *corev1.PersistentVolume, size resource.Quantity) (ExpandResult, error) {
-	began := r.deps.Clock.Now()
-	grown, err := r.deps.Driver.ExpandVolume(ctx, pv, size.Value())
+	start := r.deps.Clock.Now()
+	result, err := r.deps.Driver.ExpandVolume(ctx, pv, size.Value())
 	if ctx.Err() != nil {
 		return ExpandResult{}, fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, ctx.Err())
 	}
-	r.metrics.observe(r.deps.Clock.Since(began), err)
-	if err == nil && grown.Capacity > 0 && grown.Capacity < size.Value() {
-		err = fmt.Errorf("the driver says that it is done, and that the volume has %d bytes instead of %d", grown.Capacity,
+	r.metrics.observe(r.deps.Clock.Since(start), err)
+	if err == nil && result.Capacity > 0 && result.Capacity < size.Value() {
+		err = fmt.Errorf("the driver reports success, but the volume has %d bytes instead of %d", result.Capacity,
 			size.Value())
 		return ExpandResult{}, &callError{outcome: outcomeFinal, error: fmt.Errorf("resize volume %q by driver %q: %w",
 			pv.Name, r.config.DriverName, err)}
 	}
 	if err == nil {
-		grown.Capacity = max(grown.Capacity, size.Value())
-		return grown, nil
+		result.Capacity = max(result.Capacity, size.Value())
+		return result, nil
 	}
 	failed := &callError{outcome: outcomeOf(err),
 		error: fmt.Errorf("resize volume %q by driver %q: %w", pv.Name, r.config.DriverName, err)}
@@ -174,29 +174,29 @@ func (r *Resizer) call(ctx context.Context, pv *corev1.PersistentVolume, size re
 	switch failed.outcome {
 	case outcomeInfeasible:
 		failed.error = timeline.WithReason(failed.error, "Infeasible",
-			"ask for less: a claim whose expansion failed may be given any size above its status.capacity")
+			"request less: a claim whose expansion failed may request any size above its status.capacity")
 	case outcomeInUse:
 		failed.error = timeline.WithReason(failed.error, "InUse",
-			"end the Pods that use the claim: it is tried again as soon as the volume is detached")
+			"delete the Pods that use the claim: the expansion is retried when the volume is detached")
 	}
 	return ExpandResult{}, failed
 }
 
-// recordExpansion writes down what the driver has done: first the volume, then the claim.
+// recordExpansion writes what the driver has done: first into the volume, then into the claim.
 func (r *Resizer) recordExpansion(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
-	size resource.Quantity, grown ExpandResult,
+	size resource.Quantity, result ExpandResult,
 ) error {
-	if grown.Capacity > size.Value() {
-		size = *resource.NewQuantity(grown.Capacity, resource.BinarySI)
+	if result.Capacity > size.Value() {
+		size = *resource.NewQuantity(result.Capacity, resource.BinarySI)
 	}
-	size, err := r.raiseCapacity(ctx, claim, pv, size, grown.NodeExpansionRequired)
+	size, err := r.raiseCapacity(ctx, claim, pv, size, result.NodeExpansionRequired)
 	if err != nil {
 		return err
 	}
-	if claim, err = r.annotateNodesIdle(ctx, claim, grown.NodeExpansionRequired); err != nil {
+	if claim, err = r.annotateNodesIdle(ctx, claim, result.NodeExpansionRequired); err != nil {
 		return err
 	}
-	if grown.NodeExpansionRequired {
+	if result.NodeExpansionRequired {
 		if err := r.markPending(ctx, claim); err != nil {
 			return err
 		}

@@ -133,7 +133,7 @@ func TestUnsupportedDriverLeavesTheClaimUnchanged(t *testing.T) {
 		w.driver.set(func(p *fakeDriver) { p.capabilities = resize.Capabilities{} })
 		w.request("c", gib(2))
 		synctest.Wait()
-		require.Contains(t, <-events, `Warning VolumeResizeFailed resize volume "pv-c": driver "disk.example.com" cannot make volumes larger`)
+		require.Contains(t, <-events, `Warning VolumeResizeFailed resize volume "pv-c": driver "disk.example.com" does not support volume expansion`)
 		require.Empty(t, w.claim("c").Status.AllocatedResources)
 		require.Empty(t, w.claim("c").Status.Conditions)
 		record, _ := stages.Record("uid-c")

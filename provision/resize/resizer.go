@@ -25,72 +25,72 @@ import (
 )
 
 const (
-	// DefaultWorkers is how many volumes grow at once.
+	// DefaultWorkers is how many volumes are expanded at once.
 	DefaultWorkers = 10
 
-	// timelineOwner names this part in timelines.
+	// timelineOwner is the owner of the stages in timelines.
 	timelineOwner = "resizer"
-	// claimKind is how timelines call a claim.
+	// claimKind is the kind of a claim in timelines.
 	claimKind = "PersistentVolumeClaim"
 
-	// apiRetryMin and apiRetryMax are the pauses after a write that the API server did not take.
+	// apiRetryMin and apiRetryMax bound the backoff of failed API writes.
 	apiRetryMin, apiRetryMax = 100 * time.Millisecond, time.Minute
 )
 
-// Capabilities are what a driver says that it can do.
+// Capabilities are a driver's capabilities of volume expansion.
 type Capabilities struct {
-	// Controller is set if the driver is to be asked for the larger size.
+	// Controller: its controller service expands volumes.
 	Controller bool
-	// Node is set if it is not, and makes volumes larger on their nodes all by itself.
+	// Node: only its node service expands volumes.
 	Node bool
 }
 
-// ExpandResult is a driver's answer.
+// ExpandResult is the result of ExpandVolume.
 type ExpandResult struct {
-	// Capacity is the size of the volume now, in bytes.
+	// Capacity is the size of the expanded volume in bytes.
 	Capacity int64
-	// NodeExpansionRequired is set if the node has to do its part: mostly because there is a filesystem.
+	// NodeExpansionRequired: the node has to expand the volume as well, mostly its file system.
 	NodeExpansionRequired bool
 }
 
-// Driver makes volumes larger. Its errors carry the gRPC status of the driver's answer; one without a status says that
+// Driver expands volumes. Its errors carry the gRPC status of the driver's response; an error without a status means that
 // nothing was sent. It is safe for concurrent use.
 type Driver interface {
-	// Capabilities asks what the driver can do.
+	// Capabilities returns the driver's capabilities.
 	Capabilities(ctx context.Context) (Capabilities, error)
-	// ExpandVolume has the volume be at least of that size, in bytes. It may be repeated.
+	// ExpandVolume expands the volume to at least size bytes. It may be repeated.
 	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, size int64) (ExpandResult, error)
-	// WakeDeletions calls wake each time that a VolumeAttachment of a volume of the driver is gone, until ctx ends.
-	NotifyDeletable(ctx context.Context, wake func(volume string)) error
+	// NotifyDetached calls notify with the name of each volume of the driver whose VolumeAttachment is deleted, until ctx ends.
+	NotifyDetached(ctx context.Context, notify func(volume string)) error
 }
 
 // Deps are what a Resizer works with. Client and Driver are required; the others have the usual defaults.
 type Deps struct {
-	// Client needs to watch claims, to patch them and their status, to get and patch PersistentVolumes, and to write events.
+	// Client watches claims, patches them and their status, gets and patches PersistentVolumes, and writes events.
 	Client kubernetes.Interface
 	Driver Driver
-	// Timeline gets each call of the driver as a stage of its claim. It may be nil.
+	// Timeline records each try as a stage of the claim. It may be nil.
 	Timeline *timeline.Recorder
-	// Recorder takes events. By default the resizer sends events itself.
+	// Recorder records events. The default is a recorder that writes to the API server.
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
-	// Registerer takes the metrics while the resizer runs. The default keeps none.
+	// Registerer registers the metrics while the resizer runs. Nil: there are none.
 	Registerer prometheus.Registerer
 }
 
 // Config is how a Resizer works. DriverName is required.
 type Config struct {
-	// DriverName is the name of the driver whose volumes are made larger.
+	// DriverName is the name of the driver whose volumes are expanded.
 	DriverName string
-	// Workers is how many volumes grow at once. Default DefaultWorkers.
+	// Workers is how many volumes are expanded at once. Default DefaultWorkers.
 	Workers int
 }
 
 type claims = client.Resource[*corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaimList,
 	typedcorev1.PersistentVolumeClaimInterface]
 
-// Resizer makes the volumes of one driver larger. Start runs it, once.
+// Resizer expands the volumes of one driver. Start runs it, once.
 type Resizer struct {
 	deps     Deps
 	config   Config
@@ -105,17 +105,19 @@ type Resizer struct {
 	detachOnce       sync.Once
 	mu               sync.Mutex // guards all below
 	backoffs         map[reconcile.Request]backoff
-	waitingForDetach map[string]reconcile.Request // by volume: who waits until it is detached
-	cleaned          map[reconcile.Request]string // what was found to need no more tidying
+	waitingForDetach map[string]reconcile.Request // by volume: the claim that waits until it is detached
+	cleaned          map[reconcile.Request]string // what needs no cleanup any more
 }
 
-// New makes a Resizer. It starts nothing.
+// New returns a Resizer. It starts nothing.
 func New(deps Deps, config Config) (*Resizer, error) {
-	if deps.Client == nil || deps.Driver == nil {
-		return nil, errors.New("make resizer: Deps.Client and Deps.Driver are required")
-	}
-	if config.DriverName == "" {
-		return nil, errors.New("make resizer: Config.DriverName is required")
+	switch {
+	case deps.Client == nil:
+		return nil, errors.New("resize: Deps.Client is required")
+	case deps.Driver == nil:
+		return nil, errors.New("resize: Deps.Driver is required")
+	case config.DriverName == "":
+		return nil, errors.New("resize: Config.DriverName is required")
 	}
 	if config.Workers <= 0 {
 		config.Workers = DefaultWorkers
@@ -142,7 +144,7 @@ func (r *Resizer) build() error {
 	r.claims, err = client.New(r.deps.Client.CoreV1().PersistentVolumeClaims, informer,
 		client.Config[*corev1.PersistentVolumeClaim]{Resource: corev1.Resource("persistentvolumeclaims")})
 	if err != nil {
-		return fmt.Errorf("make resizer: %w", err)
+		return fmt.Errorf("resize: %w", err)
 	}
 	r.runner, err = controller.New(reconcile.Func(r.reconcile), controller.Deps{
 		Logger: r.deps.Logger, Clock: r.deps.Clock, Registerer: r.deps.Registerer,
@@ -151,7 +153,7 @@ func (r *Resizer) build() error {
 		BackoffMin: apiRetryMin, BackoffMax: apiRetryMax,
 	})
 	if err != nil {
-		return fmt.Errorf("make resizer: %w", err)
+		return fmt.Errorf("resize: %w", err)
 	}
 	r.runner.Watch(controller.For(informer, controller.Changed(), func(e controller.Event) bool {
 		claim, ok := e.Object.(*corev1.PersistentVolumeClaim)
@@ -160,8 +162,8 @@ func (r *Resizer) build() error {
 	return nil
 }
 
-// Start makes volumes larger until ctx ends, and returns when no call to the driver runs any more. What was begun then
-// is taken up by the next.
+// Start expands volumes until ctx ends, and returns when no call of the driver runs any more. The next process continues
+// what is unfinished then.
 func (r *Resizer) Start(ctx context.Context) error {
 	if r.recorder == nil {
 		recorder, stop, err := eventsink.StartRecorder(ctx, eventsink.Deps{
@@ -192,15 +194,15 @@ func (r *Resizer) Start(ctx context.Context) error {
 // Ready returns nil once the cache is filled and the workers run.
 func (r *Resizer) Ready() error { return r.runner.Ready() }
 
-// watchDetachments has those tried again whose volumes could not grow while they were attached, as soon as they are not.
-// Nothing is watched before the first one waits.
+// watchDetachments retries the expansion of volumes that could not be expanded while they were attached, as soon as they
+// are detached. It watches nothing before the first such volume.
 func (r *Resizer) watchDetachments(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-r.detachWanted:
 	}
-	err := r.deps.Driver.NotifyDeletable(ctx, func(volume string) {
+	err := r.deps.Driver.NotifyDetached(ctx, func(volume string) {
 		r.mu.Lock()
 		key, waits := r.waitingForDetach[volume]
 		delete(r.waitingForDetach, volume)
@@ -213,12 +215,12 @@ func (r *Resizer) watchDetachments(ctx context.Context) {
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		r.deps.Logger.Warn("cannot hear of volumes that are detached; those that could not grow while attached are tried again later",
+		r.deps.Logger.Warn("cannot watch VolumeAttachments; volumes that could not be expanded while attached are retried after their backoff",
 			"error", err)
 	}
 }
 
-// trimClaim keeps of a claim what an expansion is about: there may be very many.
+// trimClaim removes the parts of a claim that an expansion does not need, because there may be very many claims.
 func trimClaim(obj any) (any, error) {
 	claim, ok := obj.(*corev1.PersistentVolumeClaim)
 	if !ok {

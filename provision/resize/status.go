@@ -17,50 +17,51 @@ import (
 	"github.com/berth-dev/berth/reconcile"
 )
 
-// annPreResize, on a PersistentVolume whose filesystem is still to grow, is the size that it has. Who binds the volume to
-// another claim meanwhile (kube-controller-manager) puts it into that claim's status.
+// annPreResize, on a PersistentVolume whose file system is not expanded yet, is the size of the file system. If
+// kube-controller-manager binds the volume to another claim meanwhile, it writes this size into that claim's status.
 const annPreResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
 
-// expansionConditions are the conditions that tell of an expansion.
+// expansionConditions are the conditions of an expansion.
 var expansionConditions = []corev1.PersistentVolumeClaimConditionType{
 	corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
 	corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
 }
 
-// statusChange is what is to become of a claim's status.
+// statusChange is a change of a claim's status.
 type statusChange struct {
-	// stage of the expansion; "" means that it is over.
+	// stage of the expansion; "" removes it.
 	stage corev1.ClaimResourceStatus
-	// keep has the stage stay what it is.
+	// keep leaves the stage unchanged.
 	keep bool
-	// allocated and capacity are left as they are if nil.
+	// allocated and capacity are not changed if nil.
 	allocated, capacity *resource.Quantity
-	// conditions are all that the claim is to have.
+	// conditions replace those of the claim.
 	conditions []corev1.PersistentVolumeClaimCondition
 }
 
-// markInProgress says in the claim that a size is asked for. It returns the claim itself if it says so already.
+// markInProgress writes into the claim's status that the size is being requested. It returns the same claim if the status
+// says so already.
 func (r *Resizer) markInProgress(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity,
 ) (*corev1.PersistentVolumeClaim, error) {
 	const stage = corev1.PersistentVolumeClaimControllerResizeInProgress
-	asked := claim.Status.AllocatedResources[corev1.ResourceStorage]
-	if expansion.ResizeStatus(claim) == stage && asked.Cmp(size) == 0 &&
+	allocated := claim.Status.AllocatedResources[corev1.ResourceStorage]
+	if expansion.ResizeStatus(claim) == stage && allocated.Cmp(size) == 0 &&
 		expansion.TrueCondition(claim, corev1.PersistentVolumeClaimControllerResizeError) == nil {
 		return claim, nil
 	}
-	// An error that is still there would say that the call which follows has ended.
+	// A remaining error condition would mean that the call which follows has ended.
 	return r.write(ctx, claim, statusChange{stage: stage, allocated: &size,
 		conditions: r.withCondition(expansion.ConditionsExcept(claim, expansionConditions...), claim, corev1.PersistentVolumeClaimResizing, "")})
 }
 
-// markFailed says in the claim what a failed call left behind, where that is known.
+// markFailed writes into the claim's status what a failed call left behind, if the error is final.
 func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, failed *callError) error {
 	if !failed.outcome.isFinal() {
 		return nil
 	}
-	claim, err := r.claims.Get(ctx, claim.Namespace, claim.Name) // with what was written when it began
+	claim, err := r.claims.Get(ctx, claim.Namespace, claim.Name) // as markInProgress wrote it
 	if err != nil {
-		return fmt.Errorf("note the failed expansion of a claim: %w", err)
+		return fmt.Errorf("record failed expansion of claim: %w", err)
 	}
 	next := statusChange{keep: true, conditions: r.withCondition(
 		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError), claim,
@@ -72,8 +73,8 @@ func (r *Resizer) markFailed(ctx context.Context, claim *corev1.PersistentVolume
 	return err
 }
 
-// annotateNodesIdle says in the claim of a volume that several nodes share whether they have a part in making it larger. It comes
-// before the claim has its new size, which is when the others look. It returns the claim as it is then.
+// annotateNodesIdle annotates the claim of a volume that several nodes share with whether they have to expand it. It is
+// written before the claim's new size, which makes the nodes act. It returns the claim as written.
 func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.PersistentVolumeClaim, needed bool,
 ) (*corev1.PersistentVolumeClaim, error) {
 	if !expansion.IsShared(claim) || expansion.RequiredOnEveryNode(claim) == needed {
@@ -84,30 +85,30 @@ func (r *Resizer) annotateNodesIdle(ctx context.Context, claim *corev1.Persisten
 		idle = nil
 	}
 	written, err := r.patch(ctx, claim, map[string]any{"annotations": map[string]any{expansion.AnnotationNodeExpansionNotRequired: idle}}, nil)
-	if apierrors.IsForbidden(err) { // external-resizer is not allowed to either: then nodes just do what they need not
-		r.deps.Logger.Warn("cannot tell nodes whether they have a part in making a volume larger: allow to patch persistentvolumeclaims",
+	if apierrors.IsForbidden(err) { // external-resizer has no such right either; then nodes try an expansion that is not needed
+		r.deps.Logger.Warn("not allowed to patch persistentvolumeclaims; nodes cannot skip an expansion that is not needed",
 			"claim", claim.Namespace+"/"+claim.Name, "error", err)
 		return claim, nil
 	}
 	return written, err
 }
 
-// markPending says in the claim that the node is to do its part.
+// markPending writes into the claim's status that node expansion is required.
 func (r *Resizer) markPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := r.write(ctx, claim, statusChange{stage: corev1.PersistentVolumeClaimNodeResizePending, conditions: r.withCondition(
 		expansion.ConditionsExcept(claim, corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimFileSystemResizePending),
 		claim, corev1.PersistentVolumeClaimFileSystemResizePending,
-		"Waiting for a Pod that uses the claim: the node that it is on makes the file system larger.")})
+		"Waiting for a Pod that uses the claim: its node expands the file system.")})
 	return err
 }
 
-// markDone says in the claim that it has its new size.
+// markDone writes the new capacity into the claim's status.
 func (r *Resizer) markDone(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
 	_, err := r.write(ctx, claim, statusChange{capacity: &size, conditions: expansion.ConditionsExcept(claim, expansionConditions...)})
 	return err
 }
 
-// raiseCapacity gives the PersistentVolume its new capacity, and returns what it has then. It never makes it less.
+// raiseCapacity raises the PersistentVolume's capacity to the size, and returns the capacity. It never lowers it.
 func (r *Resizer) raiseCapacity(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume,
 	size resource.Quantity, nodeNeeded bool,
 ) (resource.Quantity, error) {
@@ -135,12 +136,12 @@ func (r *Resizer) patchVolume(ctx context.Context, name string, patch map[string
 		_, err = r.deps.Client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("note in volume %q how large it is: %w", name, err)
+		return fmt.Errorf("record capacity of volume %q: %w", name, err)
 	}
 	return nil
 }
 
-// isComplete reports whether the claim has what it asks for, and nothing tells of an expansion any more.
+// isComplete reports whether the claim has what it requests, and nothing is left of an expansion.
 func (r *Resizer) isComplete(key reconcile.Request, claim *corev1.PersistentVolumeClaim) bool {
 	want, have := requestedSize(claim), currentSize(claim)
 	if want.Cmp(have) > 0 || expansion.ResizeStatus(claim) != "" {
@@ -156,7 +157,7 @@ func cleanedMark(claim *corev1.PersistentVolumeClaim) string {
 	return string(claim.UID) + " " + have.String()
 }
 
-// cleanup takes away what tells of an expansion that is over.
+// cleanup removes what an expansion that is over left in the claim and in its volume.
 func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *corev1.PersistentVolumeClaim,
 	pv *corev1.PersistentVolume,
 ) error {
@@ -181,7 +182,7 @@ func (r *Resizer) cleanup(ctx context.Context, key reconcile.Request, claim *cor
 	return nil
 }
 
-// write patches the claim's status, if nobody else has changed the claim since it was read. Otherwise it returns errStale.
+// write patches the claim's status. It returns errStale if the claim has changed since it was read.
 func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim, next statusChange,
 ) (*corev1.PersistentVolumeClaim, error) {
 	status := map[string]any{"conditions": next.conditions}
@@ -201,8 +202,8 @@ func (r *Resizer) write(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return r.patch(ctx, claim, map[string]any{}, status)
 }
 
-// patch changes the claim's status, or only its metadata if status is nil, if nobody else has changed the claim since it was
-// read. Otherwise it returns errStale.
+// patch patches the claim's status, or only its metadata if status is nil. It returns errStale if the claim has changed since
+// it was read.
 func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim, metadata, status map[string]any,
 ) (*corev1.PersistentVolumeClaim, error) {
 	metadata["uid"], metadata["resourceVersion"] = claim.UID, claim.ResourceVersion
@@ -213,7 +214,7 @@ func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	}
 	data, err := json.Marshal(content)
 	if err != nil {
-		return nil, fmt.Errorf("note the expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		return nil, fmt.Errorf("record expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	written, err := r.claims.Patch(ctx, claim.Namespace, claim.Name,
 		client.Patch{Type: types.MergePatchType, Data: data}, metav1.PatchOptions{}, part...)
@@ -221,12 +222,12 @@ func (r *Resizer) patch(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil, errStale
 	case err != nil:
-		return nil, fmt.Errorf("note the expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		return nil, fmt.Errorf("record expansion of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return written, nil
 }
 
-// withCondition adds a condition that is true, and since when.
+// withCondition adds a condition that is true, with the time of its last transition.
 func (r *Resizer) withCondition(conditions []corev1.PersistentVolumeClaimCondition, claim *corev1.PersistentVolumeClaim,
 	kind corev1.PersistentVolumeClaimConditionType, message string,
 ) []corev1.PersistentVolumeClaimCondition {

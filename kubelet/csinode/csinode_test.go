@@ -199,15 +199,15 @@ func TestDriversThatCannotBe(t *testing.T) {
 	f.start()
 	old := f.driver("old")
 	old.Versions = []string{"0.3.0"}
-	require.ErrorContains(t, f.Register(t.Context(), old), "none of them is 1.x")
+	require.ErrorContains(t, f.Register(t.Context(), old), "none of which is 1.x")
 	nameless := f.driver("nameless", func(c *fake.Config) { c.NodeID = "" })
-	require.ErrorContains(t, f.Register(t.Context(), nameless), "it gave none")
+	require.ErrorContains(t, f.Register(t.Context(), nameless), "node id is empty")
 	hostile := f.driver("hostile")
 	hostile.Name = "../../etc"
 	require.ErrorContains(t, f.Register(t.Context(), hostile), "not a domain name")
 	require.NoError(t, f.Register(t.Context(), f.driver("good")))
 	moved := f.driver("moved", func(c *fake.Config) { c.Topology = map[string]string{"topology.test/zone": "z2"} })
-	require.ErrorContains(t, f.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver says "z2"`)
+	require.ErrorContains(t, f.Register(t.Context(), moved), `label topology.test/zone is "z1", but the driver reports "z2"`)
 	require.Len(t, f.csiNode().Spec.Drivers, 1)
 }
 

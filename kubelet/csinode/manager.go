@@ -271,7 +271,7 @@ func checkVersions(plugin pluginmanager.Plugin) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("register csi driver %q: it supports CSI versions %q, none of which is 1.x",
+	return fmt.Errorf("register CSI driver %q: it supports CSI versions %q, none of which is 1.x",
 		plugin.Name, plugin.Versions)
 }
 
@@ -280,7 +280,7 @@ func (m *Manager) registerDriver(ctx context.Context, driver *csi.Driver) error 
 	select {
 	case <-m.created:
 	case <-ctx.Done():
-		return fmt.Errorf("register csi driver %q: wait for the CSINode: %w", driver.Name, ctx.Err())
+		return fmt.Errorf("register CSI driver %q: wait for the CSINode: %w", driver.Name, ctx.Err())
 	}
 	info, err := driver.NodeInfo(ctx)
 	if err != nil {

@@ -10,38 +10,38 @@ import (
 	"sync"
 )
 
-// Link is a container's log under the name that collectors of logs look for.
+// Link is a link to a container's log, with the name that log collectors expect.
 type Link struct {
 	Pod, Namespace, Container, ID string
 	// Target is the path of the log file.
 	Target string
 }
 
-// maxName is the longest name that a file may have, in bytes.
+// maxName is the length of the longest file name, in bytes.
 const maxName = 255
 
-// name is POD_NAMESPACE_CONTAINER-ID.log, cut before the ID if it gets too long.
+// name returns POD_NAMESPACE_CONTAINER-ID.log, truncated before the ID if it is too long.
 func (l Link) name() string {
 	end := "-" + l.ID + ".log"
 	front := l.Pod + "_" + l.Namespace + "_" + l.Container
 	return front[:max(0, min(len(front), maxName-len(end)))] + end
 }
 
-// Links keeps a directory with a link to the log of each container instance that the runtime holds. It touches nothing
-// there but links that lead below a directory of its own. Its methods may be called concurrently.
+// Links maintains a directory with a link to the log of each container of the runtime. It modifies only links to files
+// below its log root. It is safe for concurrent use.
 type Links struct {
 	dir, logRoot string
 
 	mu    sync.Mutex
-	names map[string]string // names of the links that this process made or found, by container ID
+	names map[string]string // names of the links that this process created or found, by container ID
 }
 
-// NewLinks makes a Links for a directory, which is made when it is needed, with logs below another one.
+// NewLinks returns a Links for a directory, which is created when it is needed, and the root directory of the logs.
 func NewLinks(dir, logRoot string) *Links {
 	return &Links{dir: dir, logRoot: filepath.Clean(logRoot) + "/", names: map[string]string{}}
 }
 
-// Add makes a link, in the place of one that leads elsewhere.
+// Add creates a link and replaces one with another target.
 func (l *Links) Add(link Link) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,7 @@ func (l *Links) Add(link Link) error {
 
 func (l *Links) add(link Link) error {
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
-		return fmt.Errorf("make directory of log links: %w", err)
+		return fmt.Errorf("create directory of log links: %w", err)
 	}
 	path := filepath.Join(l.dir, link.name())
 	if old, err := os.Readlink(path); err != nil || old != link.Target {
@@ -65,7 +65,7 @@ func (l *Links) add(link Link) error {
 	return nil
 }
 
-// Remove takes the link of a container away. That there is none is no error.
+// Remove removes the link of a container, if there is one.
 func (l *Links) Remove(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *Links) Remove(id string) error {
 	return nil
 }
 
-// Reconcile makes the links that an earlier process owed, given what the runtime holds, and removes those that it left
-// behind. What this process has made meanwhile stays.
+// Reconcile creates the missing links of existing containers and removes those that an earlier process left. Links that
+// this process has created meanwhile are kept.
 func (l *Links) Reconcile(existing []Link) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,10 +102,10 @@ func (l *Links) Reconcile(existing []Link) error {
 		path := filepath.Join(l.dir, entry.Name())
 		target, err := os.Readlink(path)
 		if keep[entry.Name()] || err != nil || !strings.HasPrefix(target, l.logRoot) {
-			continue // wanted, or not ours
+			continue // wanted, or created by another program
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove log link of a container that is gone: %w", err))
+			errs = append(errs, fmt.Errorf("remove log link of a removed container: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,9 +12,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Read copies the log file at path to stdout and stderr as the options say; a nil writer leaves its stream out. It
-// returns nil at the end of the log, or of the part that is asked for. A follower reads on in the new file when the
-// log is rotated, and returns the context's error when that ends first.
+// Read copies the log file at path to stdout and stderr as the options say; a nil writer omits its stream. It returns
+// nil at the end of the log, or of the requested part. A follower continues in the new file when the log is rotated,
+// and returns the context's error when that ends first.
 func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writer) error {
 	f := &follower{path: path, writer: newRecordWriter(opts, stdout, stderr), done: opts.Done}
 	if err := f.open(); err != nil {
@@ -45,7 +45,7 @@ func Read(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 	return err
 }
 
-// follower reads one log, file after file.
+// follower reads one log across its files.
 type follower struct {
 	path   string
 	writer *recordWriter
@@ -53,7 +53,7 @@ type follower struct {
 
 	file    *os.File
 	reader  *bufio.Reader
-	pending []byte // the beginning of a line that is not complete yet
+	pending []byte // the beginning of an incomplete line
 }
 
 func (f *follower) open() error {
@@ -98,21 +98,21 @@ func (f *follower) flush() error {
 	return f.writer.write(line)
 }
 
-// follow reads until the container is done.
+// follow reads until the container has ended.
 func (f *follower) follow(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch log file %q: %w", f.path, err)
 	}
 	defer func() { _ = watcher.Close() }()
-	if err := watcher.Add(filepath.Dir(f.path)); err != nil { // the directory: rotation makes another file
+	if err := watcher.Add(filepath.Dir(f.path)); err != nil { // the directory: rotation creates another file
 		return fmt.Errorf("watch directory of log file %q: %w", f.path, err)
 	}
 	for {
 		if err := f.drain(ctx); err != nil {
 			return err
 		}
-		// A new file with something in it means that the runtime has let go of the old one.
+		// A new file that is not empty means that the runtime has closed the old one.
 		if switched, err := f.switchFile(ctx, false); err != nil {
 			return err
 		} else if switched {
@@ -125,7 +125,7 @@ func (f *follower) follow(ctx context.Context) error {
 			return f.finish(ctx)
 		case <-watcher.Events:
 		case err := <-watcher.Errors:
-			// A queue that ran over only means that much has happened, and the next look sees all of it.
+			// After an overflow of the event queue the next read still finds everything.
 			if err != nil && !errors.Is(err, fsnotify.ErrEventOverflow) {
 				return fmt.Errorf("watch log file %q: %w", f.path, err)
 			}
@@ -133,7 +133,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// finish reads what is left after the container's end.
+// finish reads the rest after the container has ended.
 func (f *follower) finish(ctx context.Context) error {
 	for {
 		if err := f.drain(ctx); err != nil {
@@ -149,24 +149,24 @@ func (f *follower) finish(ctx context.Context) error {
 	}
 }
 
-// switchFile goes over to the file that has taken the place of the one that is read, if there is one; without final only
-// if it holds something. It says whether it has.
+// switchFile opens the file that has replaced the current one, if there is one; unless final is set, only if it is not
+// empty. It reports whether it did.
 func (f *follower) switchFile(ctx context.Context, final bool) (bool, error) {
 	current, err := os.Stat(f.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // between two files, or gone with its container
+		return false, nil // between two files, or removed with its container
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at log file: %w", err)
+		return false, fmt.Errorf("stat log file: %w", err)
 	}
 	opened, err := f.file.Stat()
 	if err != nil {
-		return false, fmt.Errorf("look at log file %q: %w", f.path, err)
+		return false, fmt.Errorf("stat log file %q: %w", f.path, err)
 	}
 	if os.SameFile(opened, current) || current.Size() == 0 && !final {
 		return false, nil
 	}
-	// What came into the old file since it was read last comes before all of the new one.
+	// What was written to the old file since the last read precedes the content of the new one.
 	if err := f.drain(ctx); err != nil {
 		return false, err
 	}

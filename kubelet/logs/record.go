@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// timeFormat is how times stand in front of lines, at a fixed width.
+// timeFormat is the format of times before lines, with a fixed width.
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
-// record is one line of a log file: TIME STREAM TAGS CONTENT. A line that the container wrote is one record, or
-// several of which all but the last are marked partial.
+// record is one line of a log file: TIME STREAM TAGS CONTENT. A line that the container wrote is one record, or several
+// of which all but the last are marked partial.
 type record struct {
 	time    time.Time
 	stream  string // stdout or stderr
@@ -19,7 +19,7 @@ type record struct {
 	content []byte // with the newline that ends the container's line, unless partial
 }
 
-// parse reads one line of the file, with or without its newline. It says whether the line has the right form.
+// parse parses one line of the file, with or without its newline. It reports whether the line has the right form.
 func parse(line []byte) (record, bool) {
 	body, ended := bytes.CutSuffix(line, []byte{'\n'})
 	timestamp, rest, ok := bytes.Cut(body, []byte{' '})
@@ -34,7 +34,7 @@ func parse(line []byte) (record, bool) {
 	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
 		return record{}, false
 	}
-	tags, content, _ := bytes.Cut(rest, []byte{' '}) // an empty line may have lost its last blank
+	tags, content, _ := bytes.Cut(rest, []byte{' '}) // an empty line may lack the last blank
 	first, _, _ := bytes.Cut(tags, []byte{':'})
 	r := record{time: at, stream: string(stream), partial: string(first) == "P", content: content}
 	if ended && !r.partial {
@@ -43,13 +43,13 @@ func parse(line []byte) (record, bool) {
 	return r, true
 }
 
-var errLimit = errors.New("limit of bytes is reached")
+var errLimit = errors.New("byte limit reached")
 
 // recordWriter writes records to the two streams.
 type recordWriter struct {
 	opts           Options
-	stdout, stderr io.Writer // nil ones are left out
-	left           int64     // bytes that may still be written; -1 means any number
+	stdout, stderr io.Writer // nil streams are omitted
+	left           int64     // bytes that may still be written; -1 means no limit
 	midLine        map[string]bool
 }
 
@@ -61,7 +61,8 @@ func newRecordWriter(opts Options, stdout, stderr io.Writer) *recordWriter {
 	return &recordWriter{opts: opts, stdout: stdout, stderr: stderr, left: left, midLine: map[string]bool{}}
 }
 
-// write writes one line of the file. A line that is no record, torn by a full disk perhaps, is shown as it is.
+// write writes one line of the file. A line that is not a record, for instance one truncated by a full disk, is written
+// unchanged.
 func (s *recordWriter) write(line []byte) error {
 	r, ok := parse(line)
 	if !ok {

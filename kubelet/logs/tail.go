@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// tailBlock is how much is read at a time when a file is searched from its end, in bytes.
+	// tailBlock is how much of a file is read at a time when it is searched backwards, in bytes.
 	tailBlock = 16 << 10
-	// headerSize is enough to read the time, stream and tags of a record, in bytes.
+	// headerSize is enough for the time, stream and tags of a record, in bytes.
 	headerSize = 64
 )
 
-// tailStart finds where the last n lines begin. A line that the container wrote counts once, however many records it
-// was cut into; a last line that is not complete counts as none and is read with the others.
+// tailStart returns the offset of the last n lines. A line that the container wrote counts once, however many records
+// it was split into; an incomplete last line is not counted, and is read with the others.
 func tailStart(file *os.File, n int64) (int64, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -28,7 +28,7 @@ func tailStart(file *os.File, n int64) (int64, error) {
 	var (
 		block   = make([]byte, tailBlock)
 		ends    int64       // complete lines seen from the end
-		lineEnd = int64(-1) // just behind the newline of the record that is being searched for its beginning
+		lineEnd = int64(-1) // after the newline of the record whose beginning is searched for
 	)
 	for right := size; right > 0; {
 		left := max(right-tailBlock, 0)
@@ -61,7 +61,7 @@ func tailStart(file *os.File, n int64) (int64, error) {
 	return 0, nil
 }
 
-// endsLine says whether the record between two offsets is the last one of a line.
+// endsLine reports whether the record between two offsets is the last one of a line.
 func endsLine(file *os.File, begin, end int64) (bool, error) {
 	header := make([]byte, min(headerSize, end-begin))
 	if _, err := file.ReadAt(header, begin); err != nil && !errors.Is(err, io.EOF) {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxTerminationMessage is how much of a container's termination message is kept, in bytes.
+	// maxTerminationMessage is the size of the longest termination message, in bytes.
 	maxTerminationMessage = 4096
-	// maxFallbackBytes and maxFallbackLines are how much of its log stands in for a message that is missing.
+	// maxFallbackBytes and maxFallbackLines bound the part of the log that replaces a missing message.
 	maxFallbackBytes       = 2048
 	maxFallbackLines int64 = 80
 )
 
-// TerminationMessage returns the message of a container that has ended: what the runtime says of it, and what the
-// container left in its termination-message file, or with the policy FallbackToLogsOnError and a failure, the end of
-// its log. It is empty for a container that has not ended.
+// TerminationMessage returns the message of a container that has ended: the runtime's message, and the content of the
+// container's termination message file or, with the policy FallbackToLogsOnError and a failure, the end of its log. It
+// is empty for a container that has not ended.
 func TerminationMessage(ctx context.Context, s *container.ContainerStatus) string {
 	if s.State != container.StateExited {
 		return ""
@@ -64,8 +64,8 @@ func readMessageFile(s *container.ContainerStatus) string {
 	return ""
 }
 
-// readFileTail reads the last bytes of a regular file. A container may have written to the file, so it is not trusted to
-// be one, nor to hold text.
+// readFileTail reads the last bytes of a regular file. A container may have replaced the file, so neither its type nor
+// its content is trusted.
 func readFileTail(path string, limit int64) (string, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package objects is the Secrets and ConfigMaps that the Pods of this node refer to, each followed by one watch of
-// its own that all its Pods share and that ends with the last of them.
+// Package objects provides the Secrets and ConfigMaps that this node's Pods refer to. Each object has one watch, which
+// all its Pods share and which ends with the last of them.
 //
-// One watch per object, because a node may read only what its Pods refer to, object by object. The first answer is a
-// plain GET: it comes as soon as the API server has it, whereas a list or a watch that promises fresh data may wait
-// for the API server's cache.
+// There is one watch per object because a node may read only what its Pods refer to, object by object. An object is
+// first read with a plain GET: the API server answers it at once, whereas a consistent list or watch may wait for the
+// API server's cache.
 package objects

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// initialBackoff and maxBackoff bound the pause after an error of the API server.
+	// initialBackoff and maxBackoff bound the wait after an error of the API server.
 	initialBackoff = 50 * time.Millisecond
 	maxBackoff     = 30 * time.Second
-	// watchSeconds and as much again at most is how long one watch lasts; then the object is read anew, which
-	// bounds how long a lost event can go unseen.
+	// watchSeconds is the minimum duration of a watch, the maximum is twice as long; then the object is read again,
+	// which bounds how long a lost event can go unnoticed.
 	watchSeconds = 300
 )
 
@@ -36,18 +36,18 @@ type object interface {
 	metav1.Object
 }
 
-// entry is one object. pods, cancel and idleSince are guarded by the Manager's mutex.
+// entry is one object. The Manager's mutex guards pods, cancel and idleSince.
 type entry struct {
 	ref       Ref
 	pods      map[types.UID]struct{}
-	cancel    context.CancelFunc // nil until it is followed
-	idleSince time.Time          // when the last Pod went that needed it
-	reread    chan struct{}      // has a value when the object is to be read again
+	cancel    context.CancelFunc // nil until the object is watched
+	idleSince time.Time          // when the last Pod released it
+	reread    chan struct{}      // has a value when the object must be read again
 
-	mu     sync.Mutex // guards the three below
+	mu     sync.Mutex // guards all below
 	object object
 	err    error
-	ready  chan struct{} // closed with the first answer that whoever asks now may get
+	ready  chan struct{} // closed with the first response that current callers may get
 }
 
 func newEntry(ref Ref) *entry {
@@ -56,8 +56,8 @@ func newEntry(ref Ref) *entry {
 	}
 }
 
-// requireReread has the object read again before anybody gets it: a Pod must not see an older one than it would without the
-// Pods before it, and a watch says nothing of how far behind it is.
+// requireReread makes later callers wait until the object was read again: a Pod must not get an older state than it
+// would get without the Pods before it, and a watch does not show how far behind it is.
 func (e *entry) requireReread() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +72,7 @@ func (e *entry) requireReread() {
 	}
 }
 
-// wait returns the object, or why there is none, as soon as that is known.
+// wait returns the object, or the error of reading it, as soon as one of them is known.
 func (e *entry) wait(ctx context.Context) (object, error) {
 	e.mu.Lock()
 	ready := e.ready
@@ -80,16 +80,16 @@ func (e *entry) wait(ctx context.Context) (object, error) {
 	select {
 	case <-ready:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("get %s: wait for the first answer of the API server: %w", e.ref, ctx.Err())
+		return nil, fmt.Errorf("get %s: wait for the first response of the API server: %w", e.ref, ctx.Err())
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.object, e.err
 }
 
-// update keeps the newer of what is known and what is told, and reports whether that changed anything. A nil object
-// with a NotFound error says that it is gone; with another error, that it could not be read, which changes nothing if
-// the object is known.
+// update stores an object or error and reports whether it changes anything. A nil object with a NotFound error means
+// that the object does not exist; with another error, that it could not be read, which changes nothing if the object is
+// known.
 func (e *entry) update(object object, err error) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -109,7 +109,7 @@ func (e *entry) update(object object, err error) (changed bool) {
 	return changed
 }
 
-// fail answers those who wait still.
+// fail wakes the waiting callers with the error.
 func (e *entry) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,6 +119,7 @@ func (e *entry) fail(err error) {
 	e.markReady()
 }
 
+// markReady wakes the waiting callers.
 func (e *entry) markReady() {
 	select {
 	case <-e.ready:
@@ -127,8 +128,8 @@ func (e *entry) markReady() {
 	}
 }
 
-// isStale reports whether the event's object is older than what is known. A watch begins with what the API server's
-// cache has, which may lag behind the GET before it.
+// isStale reports whether the event's object is older than the known one. A watch begins with the state of the API
+// server's cache, which may be older than the GET before it.
 func (e *entry) isStale(event object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,7 +153,7 @@ func (e *entry) isImmutable() bool {
 	return false
 }
 
-// isMutable reports whether the object is there and may change.
+// isMutable reports whether the object exists and may change.
 func (e *entry) isMutable() bool {
 	e.mu.Lock()
 	exists := e.object != nil
@@ -160,7 +161,7 @@ func (e *entry) isMutable() bool {
 	return exists && !e.isImmutable()
 }
 
-// syncEntry follows the entry's object until ctx ends: GET, watch from there, and again when the watch ends.
+// syncEntry keeps the entry's object up to date until ctx ends: GET, watch, and again when the watch ends.
 func (m *Manager) syncEntry(ctx context.Context, entry *entry, source source) {
 	backoff := initialBackoff
 	for ctx.Err() == nil && !m.evictUnused(entry) {
@@ -184,7 +185,7 @@ func (m *Manager) syncEntry(ctx context.Context, entry *entry, source source) {
 				continue
 			}
 		}
-		m.logger.Debug("cannot follow object", "object", entry.ref.String(), "retry", backoff, "error", err)
+		m.logger.Debug("failed to watch object; retrying", "object", entry.ref.String(), "backoff", backoff, "error", err)
 		timer := m.clock.NewTimer(backoff)
 		select {
 		case <-timer.C():
@@ -196,8 +197,8 @@ func (m *Manager) syncEntry(ctx context.Context, entry *entry, source source) {
 	}
 }
 
-// watchEvents takes in the events of one watch. It reports whether the watch gave at least one event; the error is
-// nil if the watch ended in the ordinary way.
+// watchEvents applies the events of one watch. It reports whether the watch delivered at least one event; the error is
+// nil if the watch ended normally.
 func (m *Manager) watchEvents(ctx context.Context, entry *entry, source source) (healthy bool, err error) {
 	events, err := source.watch(ctx)
 	if err != nil {
@@ -233,12 +234,12 @@ func (m *Manager) watchEvents(ctx context.Context, entry *entry, source source) 
 			events.Stop()
 			results = nil
 		case results == nil:
-			return healthy, nil // another one has its name now
+			return healthy, nil // another object has its name now
 		}
 	}
 }
 
-// applyEvent puts an event into the entry, and reports whether it changed anything.
+// applyEvent updates the entry from an event and reports whether it changed anything.
 func (m *Manager) applyEvent(entry *entry, event watch.Event) bool {
 	object, ok := event.Object.(object)
 	if !ok || object.GetName() != entry.ref.Name || object.GetNamespace() != entry.ref.Namespace ||
@@ -275,8 +276,8 @@ func (s source) get(ctx context.Context) (object, error) {
 	return nil, fmt.Errorf("get %s: unknown kind", s.ref)
 }
 
-// watch begins with the object as the API server's cache has it, if it exists, so that nothing that happened since
-// the GET is missed. The version that the GET gave cannot be named: it may be years old, and forgotten.
+// watch begins with the object in the state of the API server's cache, if it exists, so that no change since the GET is
+// missed. The resource version of the GET cannot be used: it may be years old and compacted.
 func (s source) watch(ctx context.Context) (watch.Interface, error) {
 	seconds := watchSeconds + rand.Int64N(watchSeconds)
 	options := metav1.ListOptions{

@@ -8,8 +8,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// idleTimeout is for how long a ConfigMap is followed after its last Pod, and maxIdle how many are: Pods come in turns, and
-// those of one namespace all need its root certificate, so that the next needs no watch of its own.
+// idleTimeout is how long a ConfigMap is watched after its last Pod, and maxIdle the number of such ConfigMaps: Pods
+// come one after the other, and all Pods of a namespace need its root certificate, so that the next one needs no new
+// watch.
 const (
 	idleTimeout = time.Minute
 	maxIdle     = 64
@@ -21,22 +22,19 @@ type idleEntry struct {
 	since time.Time
 }
 
-// keepIdle has an entry that no Pod needs any more forgotten in a while, and reports whether that is worth it. A Secret is
-// forgotten with its last Pod: nothing keeps what it holds in memory for longer. The caller holds mu.
+// keepIdle keeps the watch of an entry that no Pod needs for a while and reports whether it does so. A Secret is never
+// kept: its content stays in memory no longer than its Pods need it. The caller holds mu.
 func (m *Manager) keepIdle(entry *entry) bool {
 	if m.ctx == nil || entry.ref.Kind != KindConfigMap || !entry.isMutable() {
 		return false
 	}
 	entry.idleSince = m.clock.Now()
 	m.idleEntries = append(m.idleEntries, idleEntry{entry: entry, since: entry.idleSince})
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Notify()
 	return true
 }
 
-// runIdleExpiry forgets entries that no Pod has needed for long enough, until ctx ends.
+// runIdleExpiry removes idle entries when their time is over, until ctx ends.
 func (m *Manager) runIdleExpiry(ctx context.Context) {
 	for {
 		var timer clock.Timer
@@ -47,7 +45,7 @@ func (m *Manager) runIdleExpiry(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-m.wake:
+		case <-m.wake.C():
 		case <-timerC:
 		}
 		if timer != nil {
@@ -59,7 +57,8 @@ func (m *Manager) runIdleExpiry(ctx context.Context) {
 	}
 }
 
-// expireIdle forgets the entries whose time is over, and returns how long the next one has; zero if there is none.
+// expireIdle removes the idle entries whose time is over and returns the time left for the next one; zero if there is
+// none.
 func (m *Manager) expireIdle() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +77,8 @@ func (m *Manager) expireIdle() time.Duration {
 	return 0
 }
 
-// evictUnused forgets the entry, which is not watched now, if no Pod needs it: the node would be refused. It reports whether
-// it did.
+// evictUnused removes the entry if no Pod needs it, which it reports: without a Pod the node would be refused a new
+// watch.
 func (m *Manager) evictUnused(entry *entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +89,7 @@ func (m *Manager) evictUnused(entry *entry) bool {
 	return true
 }
 
-// remove ends an entry. It may have ended before. The caller holds mu.
+// remove ends the entry's watch and removes it. It may be called twice. The caller holds mu.
 func (m *Manager) remove(entry *entry) {
 	if m.entries[entry.ref] == entry {
 		delete(m.entries, entry.ref)
@@ -98,5 +97,5 @@ func (m *Manager) remove(entry *entry) {
 	if entry.cancel != nil {
 		entry.cancel()
 	}
-	entry.fail(fmt.Errorf("get %s: no pod on this node needs it any more", entry.ref))
+	entry.fail(fmt.Errorf("get %s: no Pod on this node needs it any more", entry.ref))
 }

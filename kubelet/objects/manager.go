@@ -14,10 +14,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/wakeup"
 	"github.com/berth-dev/berth/kubelet/authzretry"
 )
 
-// Kind is a kind of object that Pods refer to.
+// Kind is the kind of an object that Pods refer to.
 type Kind string
 
 // The kinds.
@@ -26,37 +27,38 @@ const (
 	KindConfigMap Kind = "ConfigMap"
 )
 
-// Ref names an object.
+// Ref identifies an object.
 type Ref struct {
 	Kind            Kind
 	Namespace, Name string
 }
 
-// String is the ref as it appears in logs and errors.
+// String returns the Ref as it appears in logs and errors.
 func (r Ref) String() string { return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name) }
 
-// Deps is what a Manager needs. Clock and Logger may be nil.
+// Deps are what a Manager works with. Client is required.
 type Deps struct {
 	Client kubernetes.Interface
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
 
-// Manager keeps the objects. It is safe for concurrent use. Objects that it returns are shared: not written to.
+// Manager watches the objects. It is safe for concurrent use. The objects that it returns are shared and must not be
+// modified.
 type Manager struct {
 	client  kubernetes.Interface
 	clock   clock.Clock
 	logger  *slog.Logger
 	watches sync.WaitGroup // the goroutines of entries
-	wake    chan struct{}  // has a value when idle has got an entry
+	wake    wakeup.Signal  // set when idleEntries got an entry
 
 	mu             sync.Mutex // guards all below
 	ctx            context.Context
 	entries        map[Ref]*entry
 	pods           map[types.UID]map[Ref]struct{}
 	subscribers    map[int]func(types.UID)
-	nextSubscriber int         // key of the next reader
-	idleEntries    []idleEntry // those that no Pod needs, and needed before; the longest ago first
+	nextSubscriber int         // key of the next subscriber
+	idleEntries    []idleEntry // entries that no Pod needs any more, the longest idle first
 }
 
 // New returns a Manager that watches nothing yet.
@@ -73,11 +75,11 @@ func New(deps Deps) (*Manager, error) {
 	return &Manager{
 		client: deps.Client, clock: deps.Clock, logger: deps.Logger,
 		entries: make(map[Ref]*entry), pods: make(map[types.UID]map[Ref]struct{}),
-		subscribers: make(map[int]func(types.UID)), wake: make(chan struct{}, 1),
+		subscribers: make(map[int]func(types.UID)), wake: wakeup.NewSignal(),
 	}, nil
 }
 
-// Start follows the objects until ctx ends. Pods acquired before are followed from now on.
+// Start watches the objects until ctx ends, including those of Pods that were acquired before.
 func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	m.ctx = ctx
@@ -93,8 +95,8 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Acquire says that the Pod runs here and needs the objects that it refers to. Calling it again for the same Pod
-// replaces what it needs. Nothing is waited for.
+// Acquire registers the Pod as a user of the objects that it refers to. A further call for the same Pod replaces its
+// references. It does not wait for the objects.
 func (m *Manager) Acquire(pod *corev1.Pod) {
 	refs := References(pod)
 	m.mu.Lock()
@@ -125,8 +127,8 @@ func (m *Manager) Acquire(pod *corev1.Pod) {
 	}
 }
 
-// Release says that the Pod needs its objects no more. Objects that no Pod needs are forgotten: Secrets at once,
-// ConfigMaps after a minute.
+// Release removes the Pod as a user of its objects. An object without users is removed: a Secret at once, a ConfigMap
+// after a minute.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +138,7 @@ func (m *Manager) Release(uid types.UID) {
 	delete(m.pods, uid)
 }
 
-// releaseRef ends a Pod's use of an object. The caller holds mu.
+// releaseRef removes the Pod as a user of one object. The caller holds mu.
 func (m *Manager) releaseRef(ref Ref, uid types.UID) {
 	entry, ok := m.entries[ref]
 	if !ok {
@@ -149,7 +151,7 @@ func (m *Manager) releaseRef(ref Ref, uid types.UID) {
 	m.remove(entry)
 }
 
-// startWatch starts the entry's watch. The caller holds mu, and ctx is set.
+// startWatch starts the goroutine of the entry. The caller holds mu, and ctx is set.
 func (m *Manager) startWatch(entry *entry) {
 	if entry.cancel != nil {
 		return
@@ -165,9 +167,9 @@ func (m *Manager) startWatch(entry *entry) {
 	}()
 }
 
-// Subscribe has changed called, with a Pod's UID, each time that an object changed which the Pod needs: it appeared,
-// vanished, or got other content. It is called from the goroutine that follows the object and must return at once.
-// The returned function ends the subscription; a call may be under way still.
+// Subscribe calls changed with a Pod's UID each time an object that the Pod needs has changed: it appeared, was
+// deleted, or has other content. changed runs in the goroutine of the object's watch and must return at once. The
+// returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,7 +183,7 @@ func (m *Manager) Subscribe(changed func(uid types.UID)) (cancel func()) {
 	}
 }
 
-// notify tells the subscribers of a change of the entry.
+// notify calls the subscribers for each Pod of the entry.
 func (m *Manager) notify(entry *entry) {
 	m.mu.Lock()
 	subscribers := make([]func(types.UID), 0, len(m.subscribers))
@@ -200,9 +202,9 @@ func (m *Manager) notify(entry *entry) {
 	}
 }
 
-// Get returns the object as last seen. For an object that a Pod has acquired it waits, until ctx ends, for the first
-// answer of the API server; any other is read from the API server. If the object does not exist the error is one for
-// which apierrors.IsNotFound is true.
+// Get returns the newest known state of the object. For an object that a Pod has acquired it waits, until ctx ends, for
+// the API server's first response; any other object is read from the API server. If the object does not exist,
+// apierrors.IsNotFound is true for the error.
 func (m *Manager) Get(ctx context.Context, ref Ref) (any, error) {
 	m.mu.Lock()
 	entry, ok := m.entries[ref]
@@ -240,14 +242,14 @@ func (m *Manager) ConfigMap(ctx context.Context, namespace, name string) (*corev
 	return object.(*corev1.ConfigMap), nil
 }
 
-// Watched is how many objects are followed now.
+// Watched returns the number of watched objects.
 func (m *Manager) Watched() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.entries)
 }
 
-// notFound is the error for an object that is not there.
+// notFound returns the error for an object that does not exist.
 func notFound(ref Ref) error {
 	resource := "secrets"
 	if ref.Kind == KindConfigMap {

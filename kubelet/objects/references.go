@@ -1,8 +1,12 @@
 package objects
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
 
-// References is the Secrets and ConfigMaps that the Pod refers to: in its volumes, in the environment of all its
+	"github.com/berth-dev/berth/internal/podutil"
+)
+
+// References returns the Secrets and ConfigMaps that the Pod refers to: in its volumes, in the environment of its
 // containers, and for pulling its images.
 func References(pod *corev1.Pod) map[Ref]struct{} {
 	refs := make(map[Ref]struct{})
@@ -17,14 +21,8 @@ func References(pod *corev1.Pod) map[Ref]struct{} {
 	for i := range pod.Spec.Volumes {
 		addVolumeRefs(&pod.Spec.Volumes[i], add)
 	}
-	for i := range pod.Spec.InitContainers {
-		addEnvRefs(pod.Spec.InitContainers[i].EnvFrom, pod.Spec.InitContainers[i].Env, add)
-	}
-	for i := range pod.Spec.Containers {
-		addEnvRefs(pod.Spec.Containers[i].EnvFrom, pod.Spec.Containers[i].Env, add)
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		addEnvRefs(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env, add)
+	for container := range podutil.Containers(&pod.Spec) {
+		addEnvRefs(container, add)
 	}
 	return refs
 }
@@ -49,8 +47,8 @@ func addVolumeRefs(volume *corev1.Volume, add func(Kind, string)) {
 	}
 }
 
-func addEnvRefs(from []corev1.EnvFromSource, env []corev1.EnvVar, add func(Kind, string)) {
-	for _, source := range from {
+func addEnvRefs(container *corev1.Container, add func(Kind, string)) {
+	for _, source := range container.EnvFrom {
 		if source.SecretRef != nil {
 			add(KindSecret, source.SecretRef.Name)
 		}
@@ -58,7 +56,7 @@ func addEnvRefs(from []corev1.EnvFromSource, env []corev1.EnvVar, add func(Kind,
 			add(KindConfigMap, source.ConfigMapRef.Name)
 		}
 	}
-	for _, variable := range env {
+	for _, variable := range container.Env {
 		if variable.ValueFrom == nil {
 			continue
 		}

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// How long answers of the API server are trusted. A refusal is asked again sooner, since it is usually being mended.
+// How long results of the API server are cached. A denial is cached for a shorter time, since it is usually being
+// fixed.
 const (
 	tokenTTL      = 2 * time.Minute
 	allowTTL      = 5 * time.Minute
@@ -26,7 +27,7 @@ const (
 	reviewTimeout = 10 * time.Second
 )
 
-// Auth decides who may ask what. Anonymous callers are never let in.
+// Auth authenticates and authorizes requests. Anonymous callers are always rejected.
 type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
@@ -42,13 +43,13 @@ type AuthDeps struct {
 
 // AuthConfig are the values of NewDelegatedAuth.
 type AuthConfig struct {
-	// ClientCAFile holds the CAs of client certificates, in PEM form. It is read again when it is replaced. Empty
-	// means that only bearer tokens are accepted.
+	// ClientCAFile contains the CAs of client certificates, in PEM form. It is read again when it is replaced. If
+	// empty, only bearer tokens are accepted.
 	ClientCAFile string
 }
 
-// NewDelegatedAuth makes an Auth that knows client certificates of a CA and leaves the rest to the API server:
-// TokenReview says who a token belongs to, SubjectAccessReview what a user may do. Answers are cached.
+// NewDelegatedAuth returns an Auth that verifies client certificates with a CA and delegates the rest to the API
+// server: TokenReview authenticates tokens, SubjectAccessReview authorizes. Results are cached.
 func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	if deps.Client == nil {
 		return Auth{}, errors.New("server: AuthDeps.Client is required")
@@ -72,7 +73,7 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 	}
 	requests, _, err := authn.New()
 	if err != nil {
-		return Auth{}, fmt.Errorf("make node authentication: %w", err)
+		return Auth{}, fmt.Errorf("create node authenticator: %w", err)
 	}
 	authz, err := authorizerfactory.DelegatingAuthorizerConfig{
 		SubjectAccessReviewClient: deps.Client.AuthorizationV1(),
@@ -81,12 +82,12 @@ func NewDelegatedAuth(deps AuthDeps, config AuthConfig) (Auth, error) {
 		WebhookRetryBackoff:       retry,
 	}.New()
 	if err != nil {
-		return Auth{}, fmt.Errorf("make node authorisation: %w", err)
+		return Auth{}, fmt.Errorf("create node authorizer: %w", err)
 	}
 	return Auth{Authenticator: requests, Authorizer: authz}, nil
 }
 
-// authorize lets a request through to next if its sender is known and allowed.
+// authorize passes a request to next if its sender is authenticated and authorized.
 func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok, err := a.Authenticator.AuthenticateRequest(r)
@@ -100,7 +101,7 @@ func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler)
 		verb, subresources := attributesOf(r)
 		allowed, err := a.allowed(r.Context(), info.User, nodeName, verb, subresources)
 		if err != nil {
-			logger.Warn("authorise request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
+			logger.Warn("failed to authorize request", "user", info.User.GetName(), "verb", verb, "subresources", subresources,
 				"error", err)
 			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)",
 				info.User.GetName(), verb, subresources), http.StatusInternalServerError)
@@ -111,13 +112,13 @@ func (a Auth) authorize(nodeName string, logger *slog.Logger, next http.Handler)
 				info.User.GetName(), verb, subresources), http.StatusForbidden)
 			return
 		}
-		// Handlers pass requests on to the runtime, which has no business with the caller's credentials.
+		// Handlers forward requests to the runtime, which must not see the caller's credentials.
 		r.Header.Del("Authorization")
 		next.ServeHTTP(w, r)
 	})
 }
 
-// allowed asks for each subresource in turn; one that is allowed suffices.
+// allowed checks each subresource in turn; one that is allowed suffices.
 func (a Auth) allowed(ctx context.Context, u user.Info, nodeName, verb string, subresources []string) (bool, error) {
 	for _, subresource := range subresources {
 		decision, _, err := a.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
@@ -131,7 +132,7 @@ func (a Auth) allowed(ctx context.Context, u user.Info, nodeName, verb string, s
 			ResourceRequest: true,
 		})
 		if err != nil {
-			return false, fmt.Errorf("authorise %s nodes/%s: %w", verb, subresource, err)
+			return false, fmt.Errorf("authorize %s nodes/%s: %w", verb, subresource, err)
 		}
 		if decision == authorizer.DecisionAllow {
 			return true, nil
@@ -140,8 +141,8 @@ func (a Auth) allowed(ctx context.Context, u user.Info, nodeName, verb string, s
 	return false, nil
 }
 
-// attributesOf maps a request to the verb and the subresources of "nodes" that stand for it. Paths that can run
-// something or read a container need the wide subresource "proxy"; the harmless ones also have one of their own.
+// attributesOf returns the verb and the subresources of "nodes" that a request is authorized by. Paths that can run
+// something or read from a container require the subresource "proxy"; the harmless ones also have one of their own.
 func attributesOf(r *http.Request) (verb string, subresources []string) {
 	switch r.Method {
 	case http.MethodPost:

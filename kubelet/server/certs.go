@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// fileStamp tells whether a file was replaced. Reading it costs one system call, so it is asked at every handshake
-// instead of being watched: no goroutine, no timer, and never a stale certificate.
+// fileStamp identifies a version of a file. Comparing it costs one system call, so it is checked at every handshake
+// instead of watching the file: no goroutine, no timer, and never a stale certificate.
 type fileStamp struct {
 	info os.FileInfo
 }
@@ -28,7 +28,7 @@ func (s fileStamp) equal(other fileStamp) bool {
 		s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size()
 }
 
-// keyPair is a serving certificate in files, read again when they are replaced.
+// keyPair is a serving certificate in files, which are read again when they are replaced.
 type keyPair struct {
 	certFile, keyFile string
 	logger            *slog.Logger
@@ -38,8 +38,8 @@ type keyPair struct {
 	cert                *tls.Certificate
 }
 
-// get returns the current certificate. While new files cannot be used (half-written, not matching) the last good
-// certificate serves on.
+// get returns the current certificate. While new files are invalid (partly written, not matching) it returns the last
+// valid certificate.
 func (k *keyPair) get() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,6 +59,7 @@ func (k *keyPair) get() (*tls.Certificate, error) {
 	return k.cert, nil
 }
 
+// fallBack returns the last valid certificate, or the error if there is none.
 func (k *keyPair) fallBack(err error) (*tls.Certificate, error) {
 	err = fmt.Errorf("load serving certificate %q and key %q: %w", k.certFile, k.keyFile, err)
 	if k.cert == nil {
@@ -68,7 +69,7 @@ func (k *keyPair) fallBack(err error) (*tls.Certificate, error) {
 	return k.cert, nil
 }
 
-// clientCA is a bundle of client CAs in a file, read again when it is replaced.
+// clientCA is a CA bundle for client certificates in a file, which is read again when it is replaced.
 type clientCA struct {
 	file   string
 	logger *slog.Logger
@@ -84,7 +85,7 @@ var _ dynamiccertificates.CAContentProvider = (*clientCA)(nil)
 // Name implements dynamiccertificates.CAContentProvider.
 func (c *clientCA) Name() string { return "client-ca::" + c.file }
 
-// AddListener implements dynamiccertificates.CAContentProvider. Nobody needs to be told: the file is looked at
+// AddListener implements dynamiccertificates.CAContentProvider. There is nothing to notify: the file is checked
 // whenever a certificate is verified.
 func (c *clientCA) AddListener(dynamiccertificates.Listener) {}
 
@@ -133,7 +134,7 @@ func (c *clientCA) refresh() error {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return fmt.Errorf("load client CA %q: no certificate in PEM form in it", c.file)
+		return fmt.Errorf("load client CA %q: it contains no certificate in PEM form", c.file)
 	}
 	c.stamp, c.bundle, c.pool = fileStamp, bundle, pool
 	return nil

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checkpoint has the state of a running container written to an archive on the node, and answers with its path. The
-// query's timeout is in seconds. A runtime that does not know how is status 404, one that cannot is 500.
+// checkpoint writes the state of a running container to an archive on the node and responds with its path. The query's
+// timeout is in seconds. A runtime that does not support it yields status 404, one that fails 500.
 func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	pod, container, ok := s.podAndContainer(w, r)
 	if !ok {
@@ -22,7 +22,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("timeout"); text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 32)
 		if err != nil || seconds < 0 {
-			http.Error(w, fmt.Sprintf("query parameter \"timeout\": %q is no number of seconds", text), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("query parameter \"timeout\": %q is not a number of seconds", text), http.StatusBadRequest)
 			return
 		}
 		timeout = time.Duration(seconds) * time.Second

@@ -31,7 +31,7 @@ func TestCheckpoint(t *testing.T) {
 		{"admin", "POST", "ns/web/tty", nil, 404, "not running"},
 		{"admin", "POST", "ns/web/none", nil, 404, `container "none"`},
 		{"admin", "POST", "ns/none/app", nil, 404, `pod "none"`},
-		{"admin", "POST", "ns/web/app?timeout=soon", nil, 400, "no number of seconds"},
+		{"admin", "POST", "ns/web/app?timeout=soon", nil, 400, "not a number of seconds"},
 		{"admin", "GET", "ns/web/app", nil, 405, ""},
 		{"reader", "POST", "ns/web/app", nil, 403, "resource=nodes, subresource(s)=[checkpoint]"},
 	}

@@ -11,13 +11,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// component is the name that upstream's tools expect of a node agent.
+// component is the component name that upstream's tools expect.
 const component = "kubelet"
 
-// maxLevelBody bounds the body of a change of the log's level, in bytes.
+// maxLevelBody bounds the body of a request that sets the log level, in bytes.
 const maxLevelBody = 32
 
-// flags are the command line's, as flagz reads them.
+// flags are the command line's flags, in the form that flagz reads.
 type flags map[string]string
 
 var _ flagz.Reader = flags{}
@@ -25,7 +25,7 @@ var _ flagz.Reader = flags{}
 // GetFlagz implements flagz.Reader.
 func (f flags) GetFlagz() map[string]string { return f }
 
-// statuszRoutes are those by which a process tells of itself.
+// statuszRoutes adds the paths /statusz and /flagz.
 func (s *Server) statuszRoutes(mux *http.ServeMux) {
 	statusz.Install(mux, component, statusz.NewRegistry(compatibility.DefaultBuildEffectiveVersion(),
 		statusz.WithListedPaths([]string{"/configz", "/healthz", "/metrics", "/pods", "/stats"})))
@@ -36,7 +36,7 @@ func (s *Server) statuszRoutes(mux *http.ServeMux) {
 	flagz.Install(mux, component, flags(s.deps.Flags))
 }
 
-// setLogLevel sets how much the Kubernetes libraries in this process log; the number is the request's body.
+// setLogLevel sets the log verbosity of the Kubernetes libraries in this process to the number in the request's body.
 func setLogLevel(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxLevelBody))
 	if err != nil {
@@ -45,7 +45,7 @@ func setLogLevel(w http.ResponseWriter, r *http.Request) {
 	}
 	var level klog.Level
 	if err := level.Set(string(body)); err != nil {
-		http.Error(w, fmt.Sprintf("the log level %q is no number", body), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("the log level %q is not a number", body), http.StatusBadRequest)
 		return
 	}
 	fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s", body)

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// journalTimeout bounds one reading of the journal, as upstream does.
+	// journalTimeout bounds one read of the journal, as upstream does.
 	journalTimeout = 30 * time.Second
-	// maxJournalLines and maxServices bound what one request asks for.
+	// maxJournalLines and maxServices bound what one request may ask for.
 	maxJournalLines, maxServices = 100_000, 4
-	// journalTime is how journalctl reads times; they are in the zone that --utc names.
+	// journalTime is the time format of journalctl, in the time zone of --utc.
 	journalTime = "2006-01-02 15:04:05 UTC"
 )
 
-// serviceName is what may be given to journalctl as a unit.
+// serviceName matches the service names that are passed to journalctl.
 var serviceName = regexp.MustCompile(`^[a-zA-Z0-9@_][a-zA-Z0-9@_:.\-]*$`)
 
-// logQuery is a question about the logs of services of the machine, or for one file.
+// logQuery is a query for the logs of services of the machine, or for one file.
 type logQuery struct {
 	services, files []string
 	since, until    *time.Time
@@ -40,7 +40,7 @@ type logQuery struct {
 	pattern         string
 }
 
-// readLogQuery reads a request's query; nil if it is none.
+// readLogQuery parses a request's query; it returns nil if there is none.
 func readLogQuery(query url.Values) (*logQuery, error) {
 	q := &logQuery{pattern: query.Get("pattern")}
 	var errs []error
@@ -91,17 +91,17 @@ func (q *logQuery) hasOptions() bool {
 	return q.since != nil || q.until != nil || q.lines != nil || q.boot != nil || q.pattern != ""
 }
 
-// validate refuses what cannot be answered.
+// validate returns an error for an invalid query.
 func (q *logQuery) validate() error {
 	switch {
 	case len(q.services)+len(q.files) == 0:
-		return errors.New("query: want the name of a service or of a file beside the options")
+		return errors.New("query: want the name of a service or of a file besides the options")
 	case len(q.files) > 1 || len(q.files) == 1 && len(q.services) > 0:
 		return errors.New("query: want one file, or services")
 	case len(q.files) == 1 && q.hasOptions():
 		return errors.New("query: options are for services, not for a file")
 	case len(q.services) > maxServices:
-		return fmt.Errorf("query: %d services are more than %d", len(q.services), maxServices)
+		return fmt.Errorf("query: %d services exceed the maximum of %d", len(q.services), maxServices)
 	case q.since != nil && q.until != nil && q.since.After(*q.until):
 		return errors.New("untilTime: want it after sinceTime")
 	case q.boot != nil && *q.boot > 0:
@@ -111,7 +111,7 @@ func (q *logQuery) validate() error {
 	}
 	for _, service := range q.services {
 		if !serviceName.MatchString(service) {
-			return fmt.Errorf("query: %q is no name of a service", service)
+			return fmt.Errorf("query: %q is not a service name", service)
 		}
 	}
 	if _, err := syntax.Parse(q.pattern, syntax.Perl); err != nil {
@@ -120,7 +120,7 @@ func (q *logQuery) validate() error {
 	return nil
 }
 
-// journalctlArgs are those of journalctl. None of them can be taken for another option.
+// journalctlArgs returns the arguments of journalctl. None of them can be mistaken for another option.
 func (q *logQuery) journalctlArgs(services []string) []string {
 	args := []string{"--utc", "--no-pager", "--output=short-precise"}
 	if q.since != nil {
@@ -144,8 +144,8 @@ func (q *logQuery) journalctlArgs(services []string) []string {
 	return args
 }
 
-// writeJournal answers a query with what the machine's journal has of services, or with their files in the log directory
-// where the journal has nothing. What goes wrong is a line of the answer, whose status is on its way already.
+// writeJournal responds with the journal's entries of the services, or with their files in the log directory where the
+// journal has none. Errors are written into the body: the status has been sent.
 func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuery) {
 	ctx, cancel := context.WithTimeout(r.Context(), journalTimeout)
 	defer cancel()
@@ -169,12 +169,12 @@ func (s *Server) writeJournal(w http.ResponseWriter, r *http.Request, q *logQuer
 		cmd := exec.CommandContext(ctx, s.config.Journalctl, q.journalctlArgs(native)...)
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Run(); err != nil && r.Context().Err() == nil {
-			fmt.Fprintf(out, "\nerror: the journal ended with: %v\n", err)
+			fmt.Fprintf(out, "\nerror: journalctl failed: %v\n", err)
 		}
 	}
 	for _, service := range files {
 		if q.hasOptions() {
-			fmt.Fprintf(out, "\nerror: the journal has nothing of %s, and a file has no options\n", service)
+			fmt.Fprintf(out, "\nerror: the journal has no entries of %s, and options do not apply to files\n", service)
 			continue
 		}
 		s.writeServiceLog(out, service)
@@ -197,13 +197,13 @@ func (s *Server) writeServiceLog(out io.Writer, service string) {
 		info, err := file.Stat()
 		if err == nil && info.Mode().IsRegular() {
 			_, err = io.Copy(out, file)
-			_ = file.Close() // it was only read
+			_ = file.Close() // opened for reading only
 			if err != nil {
 				fmt.Fprintf(out, "\nerror: reading %s failed\n", name)
 			}
 			return
 		}
-		_ = file.Close() // it was only read
+		_ = file.Close() // opened for reading only
 	}
-	fmt.Fprintf(out, "\nerror: neither the journal nor the log directory has anything of %s\n", service)
+	fmt.Fprintf(out, "\nerror: neither the journal nor the log directory has logs of %s\n", service)
 }

@@ -32,7 +32,7 @@ func withLogs(t *testing.T, query bool) *fixture {
 	return start(t, func(c *server.Config, _ *server.Deps) { c.LogDir, c.LogQuery, c.Journalctl = logs, query, program })
 }
 
-func TestWordsForTheJournal(t *testing.T) {
+func TestLogQuery(t *testing.T) {
 	f := withLogs(t, true)
 	for query, want := range map[string][]string{
 		"query=known": {"<--unit=known>"},
@@ -42,7 +42,7 @@ func TestWordsForTheJournal(t *testing.T) {
 		"query=plain":                            {"of plain"},
 		"query=nested":                           {"of nested"},
 		"query=known&query=plain":                {"<--unit=known>", "of plain"},
-		"query=plain&tailLines=1":                {"a file has no options"},
+		"query=plain&tailLines=1":                {"options do not apply to files"},
 		"query=absent":                           {"neither the journal nor the log directory"},
 		"query=link":                             {"neither the journal nor the log directory"},
 		"query=" + url.QueryEscape("/plain.log"): {"of plain"},

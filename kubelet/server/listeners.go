@@ -11,35 +11,32 @@ import (
 	"sync"
 )
 
-// listener is one address that is listened on.
+// listener listens on one address.
 type listener struct {
-	address string // as it was asked for
-	health  bool   // it is HealthzAddress
+	address string // as configured
+	health  bool   // whether it is HealthzAddress
 	net.Listener
 }
 
-// listeners serves the sites.
+// listeners serves requests on all listeners.
 type listeners struct {
 	server, health *http.Server
 	tls            *tls.Config
 	running        sync.WaitGroup
-	failed         chan error // has a value when a site failed that is wanted
+	failed         chan error // has a value when a listener failed that is still configured
 }
 
-// SetAddresses has the server listen on these addresses, as host:port, in place of those it had; what is listened on
-// already is left alone, and so are connections. It does not wait for that.
+// SetAddresses replaces the addresses, as host:port, that the server listens on. Existing listeners and connections
+// that remain valid are kept. It does not wait for the change.
 func (s *Server) SetAddresses(addresses []string) {
 	s.mu.Lock()
 	s.addresses = slices.Clone(addresses)
 	s.mu.Unlock()
-	select {
-	case s.addressesChanged <- struct{}{}:
-	default:
-	}
+	s.addressesChanged.Notify()
 }
 
-// reconcileListeners listens where the server should be and does not yet, HealthzAddress last, and says which sites are new, which
-// are no longer wanted (they are still open), and which addresses cannot be had: the server does without those.
+// reconcileListeners opens the missing listeners, HealthzAddress last, and returns the new ones and those that are no
+// longer configured, which are still open. Addresses that cannot be listened on are returned as an error and skipped.
 func (s *Server) reconcileListeners(ctx context.Context) (added, removed []listener, err error) {
 	s.mu.Lock()
 	desired, open := make([]listener, 0, len(s.addresses)+1), s.listeners
@@ -77,7 +74,7 @@ func (s *Server) reconcileListeners(ctx context.Context) (added, removed []liste
 	return added, removed, errors.Join(errs...)
 }
 
-// listen opens all addresses or none.
+// listen opens all listeners or none.
 func (s *Server) listen(ctx context.Context) error {
 	added, _, err := s.reconcileListeners(ctx)
 	if err == nil {
@@ -92,7 +89,7 @@ func (s *Server) listen(ctx context.Context) error {
 	return err
 }
 
-// serve begins to serve what is open.
+// serve starts serving on the open listeners.
 func (s *Server) serve(server, health *http.Server) *listeners {
 	all := &listeners{server: server, health: health, tls: s.tlsConfig(), failed: make(chan error, 1)}
 	s.mu.Lock()
@@ -103,7 +100,7 @@ func (s *Server) serve(server, health *http.Server) *listeners {
 	return all
 }
 
-// serveListener serves one site until it is closed.
+// serveListener serves one listener until it is closed.
 func (s *Server) serveListener(all *listeners, l listener) {
 	all.running.Go(func() {
 		var err error
@@ -120,23 +117,23 @@ func (s *Server) serveListener(all *listeners, l listener) {
 		}
 		select {
 		case all.failed <- err:
-		default: // one is enough
+		default: // the first failure is enough
 		}
 	})
 }
 
-// rebind listens where the server should be, and then no more where it should not. An address that cannot be had is told
-// of, and left out.
+// rebind opens the missing listeners and closes those that are no longer configured. An address that cannot be listened
+// on is logged and skipped.
 func (s *Server) rebind(ctx context.Context, all *listeners) {
 	added, removed, err := s.reconcileListeners(ctx)
 	if err != nil {
-		s.logger.Error("the node API is not served on every address that the node has now", "error", err)
+		s.logger.Error("failed to listen on some of the node's addresses", "error", err)
 	}
 	for _, l := range added {
-		s.logger.Info("the node API is served on another address", "address", l.address)
+		s.logger.Info("listening on additional address", "address", l.address)
 		s.serveListener(all, l)
 	}
 	for _, l := range removed {
-		_ = l.Close() // nobody comes there any more
+		_ = l.Close() // no longer configured
 	}
 }

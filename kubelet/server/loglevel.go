@@ -8,8 +8,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// atDebugLevel lets what carries streams log at debug level only: it calls every end of a stream an error, and an end is
-// how all streams end. What goes wrong before the streams are joined is answered to the caller.
+// atDebugLevel makes the libraries that carry streams log at debug level: they report every end of a stream as an
+// error, and each stream ends. Errors before the streams are connected are returned to the caller.
 func atDebugLevel(logger *slog.Logger, next http.HandlerFunc) http.HandlerFunc {
 	debugLogger := logr.FromSlogHandler(debugHandler{logger.Handler()})
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -17,7 +17,7 @@ func atDebugLevel(logger *slog.Logger, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// debugHandler is a slog.Handler to which everything is of debug level.
+// debugHandler is a slog.Handler that lowers every record to debug level.
 type debugHandler struct{ slog.Handler }
 
 var _ slog.Handler = debugHandler{}

@@ -41,8 +41,8 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	err = s.deps.Host.ContainerLogs(r.Context(), pod, container, opts, stdout, stderr)
 	switch {
 	case err == nil || r.Context().Err() != nil:
-	case out.n > 0: // the status is on its way already
-		s.logger.Info("log ended early", "pod", pod.Namespace+"/"+pod.Name, "container", container, "error", err)
+	case out.n > 0: // the status has been sent
+		s.logger.Info("failed to send the rest of a container log", "pod", pod.Namespace+"/"+pod.Name, "container", container, "error", err)
 	case errors.Is(err, ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
 	default:
@@ -50,7 +50,7 @@ func (s *Server) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// countingWriter tells whether anything was written.
+// countingWriter counts written bytes.
 type countingWriter struct {
 	w io.Writer
 	n int64
@@ -69,7 +69,7 @@ func streamOf(opts *corev1.PodLogOptions) string {
 	return *opts.Stream
 }
 
-// logOptions reads the query as the API server sends it. "tail" is the old name of tailLines.
+// logOptions parses the query that the API server sends. "tail" is the old name of tailLines.
 func logOptions(query url.Values) (*corev1.PodLogOptions, error) {
 	opts := &corev1.PodLogOptions{Container: query.Get("container")}
 	var errs []error
@@ -117,7 +117,7 @@ func logOptions(query url.Values) (*corev1.PodLogOptions, error) {
 	return opts, errors.Join(errs...)
 }
 
-// validateLogOptions refuses what the API server would refuse.
+// validateLogOptions rejects what the API server would reject.
 func validateLogOptions(opts *corev1.PodLogOptions) error {
 	var errs []error
 	if opts.TailLines != nil && *opts.TailLines < 0 {
@@ -135,7 +135,7 @@ func validateLogOptions(opts *corev1.PodLogOptions) error {
 	case corev1.LogStreamAll:
 	case corev1.LogStreamStdout, corev1.LogStreamStderr:
 		if opts.TailLines != nil {
-			errs = append(errs, fmt.Errorf("tailLines and stream %q exclude each other", stream))
+			errs = append(errs, fmt.Errorf("tailLines and stream %q are mutually exclusive", stream))
 		}
 	default:
 		errs = append(errs, fmt.Errorf("stream: %q is none of All, Stdout, Stderr", stream))

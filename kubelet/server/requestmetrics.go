@@ -19,7 +19,7 @@ type RequestMetrics struct {
 }
 
 var (
-	// knownPaths begin the paths that have a label of their own; whatever callers make up has none.
+	// knownPaths are the first path elements with a label of their own; all others share one.
 	knownPaths = []string{
 		"attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "livez", "logs", "metrics", "pods",
 		"portForward", "run", "runningpods", "stats", "statusz",
@@ -33,7 +33,7 @@ var (
 
 const otherLabel = "other"
 
-// NewRequestMetrics makes the metrics and registers them. The clock may be nil.
+// NewRequestMetrics returns the metrics after registering them. A nil clock is the real one.
 func NewRequestMetrics(registry prometheus.Registerer, clk clock.PassiveClock) *RequestMetrics {
 	if clk == nil {
 		clk = clock.RealClock{}
@@ -42,13 +42,13 @@ func NewRequestMetrics(registry prometheus.Registerer, clk clock.PassiveClock) *
 	r := &RequestMetrics{
 		clock: clk,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_http_requests_total", Help: "Requests received, by the first part of their path.",
+			Name: "kubelet_http_requests_total", Help: "Requests received, by the first element of their path.",
 		}, labels),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubelet_http_inflight_requests", Help: "Requests that are being answered.",
+			Name: "kubelet_http_inflight_requests", Help: "Requests in progress.",
 		}, labels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_http_requests_duration_seconds", Help: "How long answers of requests took.",
+			Name: "kubelet_http_requests_duration_seconds", Help: "Duration of requests in seconds.",
 			Buckets: prometheus.DefBuckets,
 		}, labels),
 	}
@@ -56,7 +56,8 @@ func NewRequestMetrics(registry prometheus.Registerer, clk clock.PassiveClock) *
 	return r
 }
 
-// Instrument counts the requests that go to next. The kind of server is readwrite or readonly. A nil Requests counts nothing.
+// Instrument measures the requests to next. The server type is readwrite or readonly. A nil RequestMetrics measures
+// nothing.
 func (r *RequestMetrics) Instrument(kind string, next http.Handler) http.Handler {
 	if r == nil {
 		return next
@@ -76,6 +77,7 @@ func (r *RequestMetrics) Instrument(kind string, next http.Handler) http.Handler
 	})
 }
 
+// knownOrOther returns the label of a value.
 func knownOrOther(value string, known []string) string {
 	if slices.Contains(known, value) {
 		return value

@@ -15,7 +15,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
-// routes is the map of the server. Everything here has passed Auth.authorize.
+// routes returns the server's mux. Every request to it has passed Auth.authorize.
 func (s *Server) routes() http.Handler {
 	mux := s.healthz()
 	mux.HandleFunc("GET /pods", s.getPods)
@@ -24,7 +24,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /metrics/probes", metricsHandler(s.deps.ProbeMetrics))
 	mux.HandleFunc("GET /configz", s.getConfigz)
 	StatsRoutes(mux, s.deps.Stats)
-	slis.SLIMetricsWithReset{}.Install(mux) // what the checks of /healthz have said
+	slis.SLIMetricsWithReset{}.Install(mux) // results of the checks of /healthz
 	s.statuszRoutes(mux)
 	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
 
@@ -41,7 +41,7 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// debugRoutes are those that read or run something inside a container.
+// debugRoutes adds the paths that read from a container or run something in it.
 func (s *Server) debugRoutes(mux *http.ServeMux) {
 	if s.config.LogDir == "" {
 		mux.HandleFunc("/logs/", disabled("logs endpoint is disabled."))
@@ -74,7 +74,7 @@ func (s *Server) debugRoutes(mux *http.ServeMux) {
 	}
 }
 
-// healthz is /healthz, and /livez which is the same here, and one path under each for each check.
+// healthz returns a mux with /healthz and /livez, which are the same here, and one path below each for each check.
 func (s *Server) healthz() *http.ServeMux {
 	mux := http.NewServeMux()
 	checks := append([]healthz.HealthChecker{healthz.PingHealthz}, s.deps.Checks...)
@@ -94,7 +94,7 @@ func unsupported(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, fmt.Sprintf("%s is not served by this version of Berth", r.URL.Path), http.StatusNotFound)
 }
 
-// disabled answers for what was switched off.
+// disabled returns a handler for a disabled path.
 func disabled(why string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, why, http.StatusMethodNotAllowed) }
 }
@@ -131,7 +131,7 @@ func (s *Server) getConfigz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, s.deps.Configz())
 }
 
-// writeJSON answers with a value. An answer that cannot be written has no reader left to be told.
+// writeJSON responds with a value. A write error is ignored: the caller is gone.
 func writeJSON(w http.ResponseWriter, value any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -142,13 +142,13 @@ func writeJSON(w http.ResponseWriter, value any) {
 	_, _ = w.Write(data)
 }
 
-// writeError answers with the status that fits the error.
+// writeError responds with the status that matches the error.
 func writeError(w http.ResponseWriter, err error) {
 	if errors.Is(err, ErrNotFound) {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	// Runtime errors carry a gRPC code. An answer that cannot be written has no reader left to be told.
+	// Runtime errors carry a gRPC code. A write error is ignored: the caller is gone.
 	_ = streaming.WriteError(err, w)
 }

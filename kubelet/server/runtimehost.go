@@ -17,9 +17,11 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// RuntimeClient is what a RuntimeHost asks of the runtime; any CRI client has it.
+// RuntimeClient is the part of the CRI that a RuntimeHost uses.
 type RuntimeClient interface {
 	ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest, opts ...grpc.CallOption) (
 		*runtimeapi.ListContainersResponse, error)
@@ -36,17 +38,17 @@ type RuntimeClient interface {
 		*runtimeapi.CheckpointContainerResponse, error)
 }
 
-// RuntimeHost is the half of a Host that the container runtime answers: which containers run, and where their
-// streams are. It keeps nothing; every question is asked live. It is safe for concurrent use.
+// RuntimeHost implements the methods of Host that need only the container runtime: running containers and their
+// streams. It has no state; each call queries the runtime. It is safe for concurrent use.
 type RuntimeHost struct {
 	runtime RuntimeClient
 }
 
-// NewRuntimeHost makes a RuntimeHost.
+// NewRuntimeHost returns a RuntimeHost.
 func NewRuntimeHost(runtime RuntimeClient) *RuntimeHost { return &RuntimeHost{runtime: runtime} }
 
-// ContainerID is the ID of the running container of that name in the Pod, the newest if there should be several.
-// It wraps ErrNotFound if none runs.
+// ContainerID returns the ID of the running container of that name in the Pod, the newest one if there are several. The
+// error wraps ErrNotFound if none runs.
 func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, container string) (string, error) {
 	response, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -67,7 +69,7 @@ func (h *RuntimeHost) ContainerID(ctx context.Context, pod *corev1.Pod, containe
 	}).Id, nil
 }
 
-// SandboxID is the ID of the Pod's ready sandbox. It wraps ErrNotFound if there is none.
+// SandboxID returns the ID of the Pod's ready sandbox. The error wraps ErrNotFound if there is none.
 func (h *RuntimeHost) SandboxID(ctx context.Context, pod *corev1.Pod) (string, error) {
 	response, err := h.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
@@ -84,7 +86,7 @@ func (h *RuntimeHost) SandboxID(ctx context.Context, pod *corev1.Pod) (string, e
 	}).Id, nil
 }
 
-// GetExec is Host's method.
+// GetExec implements Host.
 func (h *RuntimeHost) GetExec(
 	ctx context.Context, pod *corev1.Pod, container string, cmd []string, opts remotecommand.Options,
 ) (*url.URL, error) {
@@ -101,7 +103,7 @@ func (h *RuntimeHost) GetExec(
 	return parseURL(response.Url)
 }
 
-// GetAttach is Host's method. The terminal is taken from the container's spec.
+// GetAttach implements Host. Whether there is a terminal depends on the container's spec.
 func (h *RuntimeHost) GetAttach(
 	ctx context.Context, pod *corev1.Pod, container string, opts remotecommand.Options,
 ) (*url.URL, error) {
@@ -112,7 +114,7 @@ func (h *RuntimeHost) GetAttach(
 	tty := hasTTY(pod, container)
 	response, err := h.runtime.Attach(ctx, &runtimeapi.AttachRequest{
 		ContainerId: id, Tty: tty, Stdin: opts.Stdin, Stdout: opts.Stdout,
-		Stderr: opts.Stderr && !tty, // a terminal has one output, and the runtime refuses to be asked for two
+		Stderr: opts.Stderr && !tty, // a terminal has one output, and the runtime rejects a request for two
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare attach to container %q: %w", container, err)
@@ -120,7 +122,7 @@ func (h *RuntimeHost) GetAttach(
 	return parseURL(response.Url)
 }
 
-// GetPortForward is Host's method.
+// GetPortForward implements Host.
 func (h *RuntimeHost) GetPortForward(
 	ctx context.Context, pod *corev1.Pod, opts portforward.V4Options,
 ) (*url.URL, error) {
@@ -135,7 +137,7 @@ func (h *RuntimeHost) GetPortForward(
 	return parseURL(response.Url)
 }
 
-// RunInContainer is Host's method. A command that fails is an error, beside its output.
+// RunInContainer implements Host. A command that fails yields an error beside its output.
 func (h *RuntimeHost) RunInContainer(
 	ctx context.Context, pod *corev1.Pod, container string, cmd []string,
 ) ([]byte, error) {
@@ -154,7 +156,7 @@ func (h *RuntimeHost) RunInContainer(
 	return output, nil
 }
 
-// CheckpointTo writes the state of a running container to an archive, within the timeout if it is above 0.
+// CheckpointTo writes the state of a running container to an archive, within the timeout if it is positive.
 func (h *RuntimeHost) CheckpointTo(
 	ctx context.Context, pod *corev1.Pod, container, path string, timeout time.Duration,
 ) error {
@@ -173,14 +175,14 @@ func (h *RuntimeHost) CheckpointTo(
 	if err != nil {
 		help := ""
 		if strings.Contains(strings.ToLower(err.Error()), "criu") {
-			help = " (install criu where the runtime finds it)"
+			help = " (install criu in the runtime's PATH)"
 		}
 		return fmt.Errorf("checkpoint container %q of pod %q%s: %w", container, pod.Namespace+"/"+pod.Name, help, err)
 	}
 	return nil
 }
 
-// GetRunningPods is Host's method.
+// GetRunningPods implements Host.
 func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error) {
 	response, err := h.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -192,7 +194,7 @@ func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error)
 	for _, container := range response.Containers {
 		uid := types.UID(container.Labels[kubelettypes.KubernetesPodUIDLabel])
 		if uid == "" {
-			continue // not ours
+			continue // not a Kubernetes container
 		}
 		pod := pods[uid]
 		if pod == nil {
@@ -221,25 +223,14 @@ func (h *RuntimeHost) GetRunningPods(ctx context.Context) ([]*corev1.Pod, error)
 
 // hasTTY reports whether the container's spec asks for a terminal.
 func hasTTY(pod *corev1.Pod, name string) bool {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return list[i].TTY
-			}
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return pod.Spec.EphemeralContainers[i].TTY
-		}
-	}
-	return false
+	container, _ := podutil.FindContainer(&pod.Spec, name)
+	return container != nil && container.TTY
 }
 
 func parseURL(text string) (*url.URL, error) {
 	location, err := url.Parse(text)
 	if err != nil || location.Host == "" {
-		return nil, fmt.Errorf("the container runtime gave %q as the address of a stream, which is no URL with a host", text)
+		return nil, fmt.Errorf("the container runtime returned %q as the URL of a stream: want a URL with a host", text)
 	}
 	return location, nil
 }

@@ -19,14 +19,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/berth-dev/berth/internal/wakeup"
 )
 
 const (
-	// readHeaderTimeout bounds how long a client may take to say what it wants.
+	// readHeaderTimeout bounds how long a client may take to send its request header.
 	readHeaderTimeout = 32 * time.Second
-	// idleTimeout closes kept connections that nobody uses.
+	// idleTimeout closes unused connections.
 	idleTimeout = 90 * time.Second
-	// stopTimeout is how long requests may go on after the server was told to stop.
+	// stopTimeout is how long requests may continue after the server is stopped.
 	stopTimeout = 2 * time.Second
 )
 
@@ -35,63 +37,64 @@ var ErrNotFound = errors.New("not found")
 
 // Config are the values of a Server.
 type Config struct {
-	NodeName string // whose subresources callers need to be allowed
-	// Addresses to listen on, as host:port. Port 0 takes a free one; Addrs tells which.
+	NodeName string // whose subresources requests are authorized for
+	// Addresses are the addresses to listen on, as host:port. Port 0 means a free one.
 	Addresses []string
-	// CertFile and KeyFile hold the serving certificate, in PEM form. They are read again when replaced.
+	// CertFile and KeyFile contain the serving certificate and key, in PEM form. They are read again when replaced.
 	CertFile, KeyFile string
-	// TLS, if set, limits versions and ciphers of connections; its other fields are not looked at.
+	// TLS, if set, limits the versions and ciphers of connections; its other fields are ignored.
 	TLS *tls.Config
-	// AllowMissingCert lets the server begin before those files are there; handshakes fail until they are.
+	// AllowMissingCert allows starting before those files exist; handshakes fail until they do.
 	AllowMissingCert bool
-	// HealthzAddress is a loopback host:port where /healthz alone is served, without TLS and to anyone, for local
+	// HealthzAddress is a loopback host:port where only /healthz is served, without TLS and to anyone, for local
 	// supervisors. Empty means none.
 	HealthzAddress string
-	// DisableDebugging turns off exec, attach, portForward, run, containerLogs, runningpods, logs and pprof (status
+	// DisableDebugging disables exec, attach, portForward, run, containerLogs, runningpods, logs and pprof (status
 	// 405).
 	DisableDebugging bool
 	// LogDir is the directory whose files are served at /logs/. Empty means none.
 	LogDir string
-	// LogQuery lets /logs/ be asked for the logs of the machine's services (?query=NAME), of which Journal tells;
-	// "journalctl" if empty.
+	// LogQuery enables queries of service logs at /logs/ (?query=NAME) with the program Journalctl; "journalctl" if
+	// empty.
 	LogQuery   bool
 	Journalctl string
-	// Profiling serves Go's profiler at /debug/pprof/. With Contention the profile "block" is filled while the server runs:
-	// it tells where goroutines waited for each other, and costs some time at each wait of the whole process.
+	// Profiling serves Go's profiler at /debug/pprof/. With ContentionProfiling the profile "block", which shows where
+	// goroutines wait for each other, is collected while the server runs; that costs some time at each wait of the
+	// process.
 	Profiling, ContentionProfiling bool
-	// DebugFlags takes a log level at /debug/flags/v.
+	// DebugFlags enables setting the log level at /debug/flags/v.
 	DebugFlags bool
 }
 
 func (c Config) validate() error {
 	switch {
 	case c.NodeName == "":
-		return errors.New("make node server: Config.NodeName is empty")
+		return errors.New("server: Config.NodeName is required")
 	case len(c.Addresses) == 0:
-		return errors.New("make node server: Config.Addresses is empty: name at least one host:port")
+		return errors.New("server: Config.Addresses is required: want at least one host:port")
 	case c.CertFile == "" || c.KeyFile == "":
-		return errors.New("make node server: Config.CertFile and Config.KeyFile are both needed: " +
+		return errors.New("server: Config.CertFile and Config.KeyFile are required: " +
 			"the server speaks TLS only")
 	}
 	for _, address := range c.Addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {
-			return fmt.Errorf("make node server: Config.Addresses %q: %w", address, err)
+			return fmt.Errorf("server: Config.Addresses %q: %w", address, err)
 		}
 	}
 	if c.HealthzAddress != "" {
 		host, _, err := net.SplitHostPort(c.HealthzAddress)
 		if err != nil {
-			return fmt.Errorf("make node server: Config.HealthzAddress %q: %w", c.HealthzAddress, err)
+			return fmt.Errorf("server: Config.HealthzAddress %q: %w", c.HealthzAddress, err)
 		}
 		if !net.ParseIP(host).IsLoopback() {
-			return fmt.Errorf("make node server: Config.HealthzAddress %q: it is open to anyone, so it must be a "+
+			return fmt.Errorf("server: Config.HealthzAddress %q: it is open to anyone, so it must be a "+
 				"loopback address such as 127.0.0.1:10248", c.HealthzAddress)
 		}
 	}
 	return nil
 }
 
-// Deps are what a Server works with. Host and Auth are needed; the rest may be nil.
+// Deps are what a Server works with. Host and Auth are required.
 type Deps struct {
 	Host Host
 	Auth Auth
@@ -99,18 +102,18 @@ type Deps struct {
 	Metrics, ProbeMetrics prometheus.Gatherer
 	// Stats is served at /stats/summary, /metrics/resource and /metrics/cadvisor.
 	Stats Stats
-	// Configz gives the effective configuration by component name, for /configz.
+	// Configz returns the effective configuration by component name, for /configz.
 	Configz func() map[string]any
-	// RequestMetrics counts the requests.
+	// RequestMetrics measures the requests.
 	RequestMetrics *RequestMetrics
-	// Flags are the command line's flags by name, for /flagz; without any there is none.
+	// Flags are the command line's flags by name, for /flagz, which is not served without them.
 	Flags map[string]string
-	// Checks are asked for /healthz beside ping.
+	// Checks are the checks of /healthz besides ping.
 	Checks []healthz.HealthChecker
 	Logger *slog.Logger
 }
 
-// Server is the node agent's HTTPS server.
+// Server is the kubelet's HTTPS server.
 type Server struct {
 	config   Config
 	deps     Deps
@@ -118,23 +121,23 @@ type Server struct {
 	keyPair  *keyPair
 	handler  http.Handler
 	ready    chan struct{}
-	handlers sync.WaitGroup // requests being served
+	handlers sync.WaitGroup // requests in progress
 
-	addressesChanged chan struct{} // has a value when wanted has changed
+	addressesChanged wakeup.Signal // set when addresses has changed
 
 	mu        sync.Mutex // guards below
-	addresses []string   // addresses to listen on, but for that of HealthzAddress
+	addresses []string   // addresses to listen on, without HealthzAddress
 	listeners []listener
-	conns     map[net.Conn]struct{} // all open ones, hijacked ones too
+	conns     map[net.Conn]struct{} // all open connections, including hijacked ones
 }
 
-// New makes a Server. It reads no file and opens no port before Start.
+// New returns a Server. It reads no file and opens no port before Start.
 func New(deps Deps, config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
 	if deps.Host == nil || deps.Auth.Authenticator == nil || deps.Auth.Authorizer == nil {
-		return nil, errors.New("make node server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are needed")
+		return nil, errors.New("server: Deps.Host, Deps.Auth.Authenticator and Deps.Auth.Authorizer are required")
 	}
 	if config.Journalctl == "" {
 		config.Journalctl = "journalctl"
@@ -148,27 +151,28 @@ func New(deps Deps, config Config) (*Server, error) {
 		logger:           deps.Logger,
 		keyPair:          &keyPair{certFile: config.CertFile, keyFile: config.KeyFile, logger: deps.Logger},
 		ready:            make(chan struct{}),
-		addressesChanged: make(chan struct{}, 1), addresses: slices.Clone(config.Addresses),
+		addressesChanged: wakeup.NewSignal(), addresses: slices.Clone(config.Addresses),
 		conns: make(map[net.Conn]struct{}),
 	}
 	s.handler = s.trackHandlers(deps.RequestMetrics.Instrument("readwrite", deps.Auth.authorize(config.NodeName, deps.Logger, s.routes())))
 	return s, nil
 }
 
-// Ready is closed when the server listens on all its addresses.
+// Ready returns a channel that is closed when the server listens on all its addresses.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Start serves until ctx ends, then lets short requests finish, cuts the others and returns when all are gone.
+// Start serves until ctx ends. Then it waits briefly for requests in progress, closes the remaining connections and
+// returns when all handlers have ended.
 func (s *Server) Start(ctx context.Context) error {
 	if s.config.ContentionProfiling && s.config.Profiling && !s.config.DisableDebugging {
-		runtime.SetBlockProfileRate(1) // each wait, as upstream's
+		runtime.SetBlockProfileRate(1) // every wait, as upstream does
 		defer runtime.SetBlockProfileRate(0)
 	}
 	if _, err := s.keyPair.get(); err != nil {
 		if !s.config.AllowMissingCert || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		s.logger.Info("the node API answers as soon as its serving certificate is there", "file", s.config.CertFile)
+		s.logger.Info("waiting for the serving certificate; TLS handshakes fail until it exists", "file", s.config.CertFile)
 	}
 	if err := s.listen(ctx); err != nil {
 		return err
@@ -183,7 +187,7 @@ func (s *Server) Start(ctx context.Context) error {
 		case <-ctx.Done():
 		case err = <-listeners.failed:
 			err = fmt.Errorf("serve node API: %w", err)
-		case <-s.addressesChanged:
+		case <-s.addressesChanged.C():
 			s.rebind(ctx, listeners)
 		}
 	}
@@ -195,7 +199,7 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 	}
 	listeners.running.Wait()
-	// Streams are no longer the http.Server's; cutting their connection ends their handlers.
+	// The http.Server does not manage streams; closing their connections ends their handlers.
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
@@ -225,21 +229,21 @@ func (s *Server) tlsConfig() *tls.Config {
 	}
 	return &tls.Config{
 		MinVersion: limits.MinVersion, MaxVersion: limits.MaxVersion, CipherSuites: limits.CipherSuites,
-		// Streams upgrade the connection, which HTTP/2 cannot.
+		// Streams upgrade the connection, which HTTP/2 does not support.
 		NextProtos: []string{"http/1.1"},
-		// Certificates are asked for, and judged by the authenticator: a caller may bring a token instead.
+		// Client certificates are optional and verified by the authenticator: a caller may use a token instead.
 		ClientAuth:     tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.keyPair.get() },
 	}
 }
 
-// listenOne opens one address. The bridge of the pod network, and so its address, may come after us.
+// listenOne listens on one address. The bridge of the Pod network, and so its address, may be created later.
 func (s *Server) listenOne(ctx context.Context, address string) (net.Listener, error) {
 	raw, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return raw, err
 	}
-	s.logger.Warn("no interface has this address yet: listening for the time when one has", "address", address)
+	s.logger.Warn("address is not configured yet; will listen once it is", "address", address)
 	free := &net.ListenConfig{Control: func(_, _ string, rawConn syscall.RawConn) error {
 		var setErr error
 		ctlErr := rawConn.Control(func(fd uintptr) {
@@ -250,7 +254,7 @@ func (s *Server) listenOne(ctx context.Context, address string) (net.Listener, e
 	return free.Listen(ctx, "tcp", address)
 }
 
-// trackHandlers keeps count of the requests being served, so that Start can join them.
+// trackHandlers counts the requests in progress, so that Start can wait for them.
 func (s *Server) trackHandlers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.handlers.Add(1)
@@ -259,7 +263,7 @@ func (s *Server) trackHandlers(next http.Handler) http.Handler {
 	})
 }
 
-// trackingListener notes every connection, since http.Server forgets those that became streams.
+// trackingListener records every connection, since http.Server drops those that become streams.
 type trackingListener struct {
 	net.Listener
 	server *Server
@@ -283,7 +287,7 @@ type trackedConn struct {
 	once   sync.Once
 }
 
-// Close implements net.Conn. It must not be called with the server's mu held by the same goroutine.
+// Close implements net.Conn. The calling goroutine must not hold the server's mu.
 func (c *trackedConn) Close() error {
 	c.once.Do(func() {
 		c.server.mu.Lock()

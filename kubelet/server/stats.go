@@ -13,17 +13,17 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// Stats tells what the node and its Pods use. *stats.Provider is one.
+// Stats reports what the node and its Pods use. *stats.Provider implements it.
 type Stats interface {
-	// Summary is the answer to /stats/summary.
+	// Summary returns the content of /stats/summary.
 	Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error)
-	// Resources and Cadvisor are the metrics of the paths of these names. They are gathered once.
+	// Resources and Cadvisor return the metrics of the paths of these names. They are gathered once.
 	Resources(ctx context.Context) prometheus.Gatherer
 	Cadvisor(ctx context.Context) prometheus.Gatherer
 }
 
-// StatsRoutes adds the paths that tell what is used to a server of the caller's, which decides who may ask. A nil usage
-// makes them say that they are not served.
+// StatsRoutes adds the paths of statistics to a caller's mux, which authorizes requests. If usage is nil, they respond
+// that they are not served.
 func StatsRoutes(mux *http.ServeMux, usage Stats) {
 	mux.HandleFunc("/stats/", unsupported)
 	if usage == nil {
@@ -57,8 +57,8 @@ func getSummary(w http.ResponseWriter, r *http.Request, usage Stats) {
 	writeJSON(w, summary)
 }
 
-// logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be made
-// later, and no link in it leads out of it.
+// logFiles serves the files below Config.LogDir. The directory is opened for each request, since it may be created
+// later; no symbolic link is followed out of it.
 func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(s.config.LogDir)
 	if err != nil {
@@ -94,13 +94,13 @@ func (s *Server) logFiles(w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())
 	r.URL.Path = "/logs/" + strings.TrimPrefix(query.files[0], "/")
 	if _, err := root.Stat(strings.TrimPrefix(query.files[0], "/")); err != nil {
-		http.Error(w, fmt.Sprintf("query: %q is no file of the node's log directory", query.files[0]), http.StatusNotAcceptable)
+		http.Error(w, fmt.Sprintf("query: %q is not a file in the node's log directory", query.files[0]), http.StatusNotAcceptable)
 		return
 	}
 	files.ServeHTTP(w, r)
 }
 
-// profileRoutes are those of the Go profiler, and of the log's level.
+// profileRoutes adds the paths of Go's profiler.
 func profileRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -15,9 +15,11 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
-// podAndContainer finds the Pod and the container that a request names, or answers it with an error.
+// podAndContainer returns the Pod and container that a request names, or responds with an error.
 func (s *Server) podAndContainer(w http.ResponseWriter, r *http.Request) (pod *corev1.Pod, container string, ok bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	pod, found := s.deps.Host.GetPodByName(namespace, name)
@@ -32,30 +34,13 @@ func (s *Server) podAndContainer(w http.ResponseWriter, r *http.Request) (pod *c
 		return nil, "", false
 	}
 	container = r.PathValue("container")
-	if container != "" && !hasContainer(pod, container) {
-		http.Error(w, fmt.Sprintf("container %q not found in pod %q", container, name), http.StatusNotFound)
-		return nil, "", false
+	if container != "" {
+		if found, _ := podutil.FindContainer(&pod.Spec, container); found == nil {
+			http.Error(w, fmt.Sprintf("container %q not found in pod %q", container, name), http.StatusNotFound)
+			return nil, "", false
+		}
 	}
 	return pod, container, true
-}
-
-func hasContainer(pod *corev1.Pod, name string) bool {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == name {
-			return true
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			return true
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // exec serves /exec: a command in a container, its streams over SPDY or WebSocket.
@@ -101,7 +86,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	s.remoteCommand(w, r, location, opts)
 }
 
-// remoteCommand joins the caller's streams with those that the runtime serves at location. The runtime speaks SPDY
+// remoteCommand connects the caller's streams to those that the runtime serves at location. The runtime supports SPDY
 // and the older WebSocket protocols; the newest one, which can close a stream, is translated.
 func (s *Server) remoteCommand(w http.ResponseWriter, r *http.Request, location *url.URL, opts *remotecommand.Options) {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
@@ -116,7 +101,7 @@ func (s *Server) remoteCommand(w http.ResponseWriter, r *http.Request, location 
 // portForward serves /portForward: ports of a Pod over SPDY, plain or tunnelled through a WebSocket.
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	tunnelled := wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
-	opts := &portforward.V4Options{} // the ports of a tunnel are named inside it
+	opts := &portforward.V4Options{} // a tunnel names its ports inside
 	if !tunnelled {
 		var err error
 		if opts, err = portforward.NewV4Options(r); err != nil {
@@ -145,7 +130,7 @@ func (s *Server) upgrade(location *url.URL) http.Handler {
 	return proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{s.logger})
 }
 
-// responder answers when the proxy cannot reach the runtime's stream server.
+// responder responds when the proxy cannot reach the runtime's stream server.
 type responder struct{ logger *slog.Logger }
 
 var _ proxy.ErrorResponder = responder{}
@@ -153,15 +138,15 @@ var _ proxy.ErrorResponder = responder{}
 // Error implements proxy.ErrorResponder.
 func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {
 	var apiErr apierrors.APIStatus
-	if errors.As(err, &apiErr) { // the request's own fault, such as asking for no upgrade
+	if errors.As(err, &apiErr) { // the request itself is invalid, for instance without an upgrade
 		http.Error(w, err.Error(), int(apiErr.Status().Code))
 		return
 	}
-	r.logger.Warn("proxy stream to the runtime", "path", req.URL.Path, "error", err)
+	r.logger.Warn("failed to proxy stream to container runtime", "path", req.URL.Path, "error", err)
 	http.Error(w, fmt.Sprintf("proxy stream to the container runtime: %v", err), http.StatusInternalServerError)
 }
 
-// run serves /run: a command to its end, answered with what it wrote.
+// run serves /run: it runs a command to its end and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	cmd := strings.Fields(r.FormValue("cmd"))
 	if len(cmd) == 0 {
@@ -180,6 +165,6 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if _, err := w.Write(output); err != nil {
-		s.logger.Debug("write answer", "error", err)
+		s.logger.Debug("failed to write response", "error", err)
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/berth-dev/berth/kubelet/cm"
 )
 
-// unlimited is what a limit is not below that is none: version 1 words it as a large number.
+// unlimited is the value from which on a cgroup limit means none: cgroup v1 uses a large number for it.
 const unlimited = math.MaxInt64 / 2
 
-// measurement is what a control group, or a process, was found to use. What is not known is nil.
+// measurement is the usage of a cgroup or process. Unknown values are nil.
 type measurement struct {
 	started  metav1.Time
 	nanos    uint64 // of CPU time
@@ -29,10 +29,11 @@ type measurement struct {
 	pressure pressures
 }
 
-// pressures is how much the processes of a control group wait, nil where the kernel does not count it.
+// pressures is how long a cgroup's processes are stalled, nil where the kernel does not measure it.
 type pressures struct{ cpu, memory, io *statsapi.PSIStats }
 
-// systemContainers are what the node's own programs, and all Pods together, use. What cannot be found is left out.
+// systemContainers returns the usage of the node's own programs and of all Pods together. What cannot be measured is
+// omitted.
 func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi.ContainerStats {
 	if p.deps.Cgroups == nil {
 		return nil
@@ -63,7 +64,7 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 	} {
 		found, err := one.measure()
 		if err != nil {
-			p.deps.Logger.Debug("a system container is left out", "name", one.name, "error", err)
+			p.deps.Logger.Debug("could not measure system container; omitting it", "name", one.name, "error", err)
 		}
 		if found == nil {
 			continue
@@ -83,9 +84,9 @@ func (p *Provider) systemContainers(now time.Time, cpuAndMemory bool) []statsapi
 	return out
 }
 
-// measureProgram measures the group of that name, or, without a name, that of a process, whose directory below procfs is given.
-// With neither there is nothing to measure. A process whose group cannot be seen from here, or is the root group, which is
-// the whole machine, is measured itself; an error may come with that.
+// measureProgram measures the cgroup of that name or, if group is empty, that of a process, whose directory in procfs
+// is given; with neither it returns nil. If the process's cgroup is not visible, or is the root cgroup and thus the
+// whole machine, the process itself is measured; then an error may be returned beside it.
 func (p *Provider) measureProgram(group, proc string, now time.Time) (*measurement, error) {
 	if group != "" {
 		dirs, err := p.deps.Cgroups.CgroupDirs(group)
@@ -113,7 +114,7 @@ func (p *Provider) measureProgram(group, proc string, now time.Time) (*measureme
 	return found, nil
 }
 
-// runtimeProcess is the container runtime's directory below procfs, empty if nobody knows its process.
+// runtimeProcess returns the container runtime's directory in procfs, "" if its process is unknown.
 func (p *Provider) runtimeProcess() string {
 	if p.deps.RuntimePID == nil {
 		return ""
@@ -125,10 +126,10 @@ func (p *Provider) runtimeProcess() string {
 	return strconv.Itoa(pid)
 }
 
-// measureCgroup reads what the kernel tells of a group.
+// measureCgroup reads the usage of a cgroup.
 func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 	if dirs.CPU == "" {
-		return nil, errors.New("no hierarchy of control groups counts CPU time")
+		return nil, errors.New("no cgroup hierarchy accounts CPU time")
 	}
 	found := &measurement{}
 	if dirs.Unified {
@@ -140,7 +141,7 @@ func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 	} else {
 		nanos, ok := readNumber(filepath.Join(dirs.CPU, "cpuacct.usage"))
 		if !ok {
-			return nil, fmt.Errorf("control group %q does not tell its CPU time", dirs.CPU)
+			return nil, fmt.Errorf("cgroup %q does not report its CPU time", dirs.CPU)
 		}
 		found.nanos = nanos
 	}
@@ -150,7 +151,7 @@ func measureCgroup(dirs cm.Dirs, now time.Time) (*measurement, error) {
 	return found, nil
 }
 
-// memoryFiles are the files and keys of one version of control groups.
+// memoryFiles are the files and keys of one cgroup version.
 type memoryFiles struct{ usage, limit, cache, anonymous, faults, majorFaults string }
 
 var (
@@ -159,7 +160,7 @@ var (
 	memoryFilesV2 = memoryFiles{"memory.current", "memory.max", "inactive_file", "anon", "pgfault", "pgmajfault"}
 )
 
-// measureMemory reads what the kernel tells of a group's memory and swap.
+// measureMemory reads the memory and swap usage of a cgroup.
 func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 	files := memoryFilesV1
 	if dirs.Unified {
@@ -168,7 +169,7 @@ func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 	usage, ok := readNumber(filepath.Join(dirs.Memory, files.usage))
 	stat, err := readTable(filepath.Join(dirs.Memory, "memory.stat"))
 	if !ok || err != nil {
-		return // a group without this controller
+		return // a cgroup without this controller
 	}
 	working, rss := usage-min(stat[files.cache], usage), stat[files.anonymous]
 	faults, major := stat[files.faults], stat[files.majorFaults]
@@ -194,13 +195,13 @@ func (m *measurement) measureMemory(dirs cm.Dirs, now time.Time) {
 	}
 }
 
-// measureProcess reads what the kernel tells of one process, whose directory below procfs is name.
+// measureProcess reads the usage of one process, whose directory in procfs is name.
 func (p *Provider) measureProcess(name string, now time.Time) (*measurement, error) {
 	data, err := os.ReadFile(filepath.Join(p.config.Proc, name, "stat"))
 	if err != nil {
-		return nil, fmt.Errorf("measure a process: %w", err)
+		return nil, fmt.Errorf("measure process: %w", err)
 	}
-	// The name of the program, in brackets, may have anything in it. What follows are proc(5)'s fields from the third on.
+	// The program name, in brackets, may contain any character. After it proc(5)'s fields follow, from the third on.
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	number := func(field int) uint64 {
 		if field-3 >= len(fields) {
@@ -232,7 +233,7 @@ func (p *Provider) measureProcess(name string, now time.Time) (*measurement, err
 	}, nil
 }
 
-// addPodPressure tells how much a Pod's processes wait where the runtime does not: version 2 of control groups counts it.
+// addPodPressure adds pressure statistics that the runtime does not report, from the Pod's cgroup v2.
 func (p *Provider) addPodPressure(s *statsapi.PodStats, pod *corev1.Pod, cpuAndMemory bool) {
 	complete := s.CPU != nil && s.CPU.PSI != nil && s.Memory != nil && s.Memory.PSI != nil &&
 		(cpuAndMemory || s.IO != nil && s.IO.PSI != nil)
@@ -261,7 +262,7 @@ func (p *Provider) addPodPressure(s *statsapi.PodStats, pod *corev1.Pod, cpuAndM
 	}
 }
 
-// readPressures reads what a group of version 2 tells.
+// readPressures reads the pressure files of a cgroup v2.
 func readPressures(dir string) pressures {
 	return pressures{
 		cpu: readPressure(filepath.Join(dir, "cpu.pressure")), memory: readPressure(filepath.Join(dir, "memory.pressure")),
@@ -269,7 +270,7 @@ func readPressures(dir string) pressures {
 	}
 }
 
-// readNumber reads a file of one number; "max" is as much as there can be.
+// readNumber reads a file with one number; "max" is the largest one.
 func readNumber(file string) (uint64, bool) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -12,10 +12,11 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// blockUnit is the unit of st_blocks, whatever the file system's own is.
+// blockUnit is the unit of st_blocks, whatever the file system's own block size is.
 const blockUnit = 512
 
-// rootfsStats is what a container has written, on the file system where it is written; nil if the runtime has not measured it.
+// rootfsStats returns what a container has written, and the file system it is on; nil if the runtime has not measured
+// it.
 func (p *Provider) rootfsStats(u *runtimeapi.FilesystemUsage) *statsapi.FsStats {
 	if u.GetTimestamp() <= 0 {
 		return nil
@@ -28,7 +29,7 @@ func (p *Provider) rootfsStats(u *runtimeapi.FilesystemUsage) *statsapi.FsStats 
 	return s
 }
 
-// logStats is what a container's log files take; nil if there is no telling.
+// logStats returns the size of a container's log files; nil if it cannot be measured.
 func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats {
 	if p.deps.LogDir == nil || pod == nil {
 		return nil
@@ -45,7 +46,7 @@ func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats
 		}
 		info, err := entry.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // put aside meanwhile
+			return nil // rotated meanwhile
 		}
 		if err != nil {
 			return err
@@ -62,8 +63,8 @@ func (p *Provider) logStats(pod *corev1.Pod, container string) *statsapi.FsStats
 	return s
 }
 
-// ephemeralStats is what the Pod takes of the node's own disk: what its containers have written and logged, and its volumes
-// that end with it.
+// ephemeralStats returns what the Pod uses of the node's own disk: its containers' writable layers and logs, and its
+// volumes that are deleted with it.
 func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsapi.FsStats {
 	total, err := fileSystem(p.config.RootDir, p.deps.Clock.Now())
 	if err != nil || pod == nil {
@@ -92,10 +93,10 @@ func (p *Provider) ephemeralStats(s *statsapi.PodStats, pod *corev1.Pod) *statsa
 	return total
 }
 
-// isOnNodeDisk reports whether a volume is made for the Pod alone on the disk of the Pods' directories.
+// isOnNodeDisk reports whether a volume belongs to the Pod alone and is on the disk of the Pods' directories.
 func isOnNodeDisk(v *corev1.Volume) bool {
 	if v.EmptyDir != nil {
 		return v.EmptyDir.Medium == corev1.StorageMediumDefault
 	}
-	return v.ConfigMap != nil || v.GitRepo != nil // Secrets and tokens lie in memory
+	return v.ConfigMap != nil || v.GitRepo != nil // Secrets and tokens are in memory
 }

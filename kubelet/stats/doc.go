@@ -1,3 +1,3 @@
-// Package stats tells what the node, its Pods and their containers use, when somebody asks: it reads the runtime's
-// figures and /proc at that moment and keeps nothing but the last reading of the node's CPU time.
+// Package stats reports what the node, its Pods and their containers use. It reads the runtime's statistics and /proc
+// at each request and keeps no state but the last reading of CPU times.
 package stats

@@ -16,7 +16,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// The metrics of /metrics/resource are upstream's, in name, unit and labels.
+// The metrics of /metrics/resource have upstream's names, units and labels.
 var (
 	nodeCPU          = describe("node_cpu_usage_seconds_total", "CPU time used by the node in core-seconds")
 	nodeMemory       = describe("node_memory_working_set_bytes", "Working set of the node in bytes")
@@ -33,14 +33,14 @@ var (
 	podLabels       = []string{"pod", "namespace"}
 )
 
-// Resources are the metrics of /metrics/resource. They are read when they are gathered, within ctx.
+// Resources returns the metrics of /metrics/resource. They are read when they are gathered, within ctx.
 func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
 	return gatherer(func(out chan<- prometheus.Metric) {
 		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 		defer cancel()
 		summary, err := p.Summary(ctx, true)
 		if err != nil {
-			p.deps.Logger.Warn("reading resource metrics failed", "error", err)
+			p.deps.Logger.Warn("failed to read resource metrics", "error", err)
 			out <- prometheus.MustNewConstMetric(scrapeError, prometheus.GaugeValue, 1)
 			return
 		}
@@ -49,7 +49,7 @@ func (p *Provider) Resources(ctx context.Context) prometheus.Gatherer {
 	})
 }
 
-// resourceMetrics words a summary as metrics.
+// resourceMetrics converts a summary to metrics.
 func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 	send := func(desc *prometheus.Desc, kind prometheus.ValueType, n *uint64, unit float64, labels ...string) {
 		if n != nil {
@@ -87,19 +87,18 @@ func resourceMetrics(summary *statsapi.Summary, out chan<- prometheus.Metric) {
 	}
 }
 
-// Cadvisor are the metrics of /metrics/cadvisor, as far as the runtime knows them. They are read when they are
-// gathered.
+// Cadvisor returns the metrics of /metrics/cadvisor that the runtime provides. They are read when they are gathered.
 func (p *Provider) Cadvisor(ctx context.Context) prometheus.Gatherer {
 	return gatherer(func(out chan<- prometheus.Metric) {
 		ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 		defer cancel()
 		if err := p.runtimeMetrics(ctx, out); err != nil {
-			p.deps.Logger.Warn("reading the container runtime's metrics failed", "error", err)
+			p.deps.Logger.Warn("failed to read metrics of container runtime", "error", err)
 		}
 	})
 }
 
-// runtimeMetrics passes the runtime's metrics on.
+// runtimeMetrics forwards the runtime's metrics.
 func (p *Provider) runtimeMetrics(ctx context.Context, out chan<- prometheus.Metric) error {
 	described, err := p.deps.Runtime.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
 	if err != nil {
@@ -122,7 +121,7 @@ func (p *Provider) runtimeMetrics(ctx context.Context, out chan<- prometheus.Met
 			if descs[m.Name] == nil {
 				continue
 			}
-			// A metric whose labels are not those described is left out.
+			// A metric whose labels differ from its descriptor is omitted.
 			if metric, err := prometheus.NewConstMetric(descs[m.Name], kind, float64(m.Value.GetValue()),
 				m.LabelValues...); err == nil {
 				out <- metric
@@ -138,7 +137,7 @@ func (p *Provider) runtimeMetrics(ctx context.Context, out chan<- prometheus.Met
 	return nil
 }
 
-// gatherer makes a Gatherer of its own from a function that is called at each scrape.
+// gatherer returns a Gatherer that calls collect at each scrape.
 func gatherer(collect func(chan<- prometheus.Metric)) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector(collect))
@@ -149,7 +148,7 @@ type collector func(chan<- prometheus.Metric)
 
 var _ prometheus.Collector = collector(nil)
 
-// Describe implements prometheus.Collector: what there will be is not known before.
+// Describe implements prometheus.Collector: the metrics are not known in advance.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -14,16 +14,16 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go runs on.
+// clockTick is the unit of /proc/stat: USER_HZ is 100 on every Linux that Go supports.
 const clockTick = uint64(time.Second / 100)
 
-// cpuReading is CPU time at one instant.
+// cpuReading is a CPU time at an instant.
 type cpuReading struct {
 	at    time.Time
 	nanos uint64
 }
 
-// nodeStats reads what the whole machine uses.
+// nodeStats reads the usage of the whole machine.
 func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	stat, err := p.readProc("stat")
 	if err != nil {
@@ -65,23 +65,23 @@ func (p *Provider) nodeStats(cpuAndMemory bool) (*statsapi.NodeStats, error) {
 	return s, nil
 }
 
-// cpuWithRate words the CPU time of the node, or of a system container by its name, and the use since the last reading.
-func (p *Provider) cpuWithRate(of string, nanos uint64, now time.Time) *statsapi.CPUStats {
+// cpuWithRate returns the CPU time of the node, or of the named system container, and its usage since the last reading.
+func (p *Provider) cpuWithRate(name string, nanos uint64, now time.Time) *statsapi.CPUStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last := p.lastCPU[of]
+	last := p.lastCPU[name]
 	s := &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos}
 	if past := now.Sub(last.at); !last.at.IsZero() && past > 0 && nanos >= last.nanos {
 		rate := uint64(float64(nanos-last.nanos) / past.Seconds())
 		s.UsageNanoCores = &rate
 	}
-	if now.Sub(last.at) >= time.Second { // of two that ask at once, neither spoils the other's rate
-		p.lastCPU[of] = cpuReading{at: now, nanos: nanos}
+	if now.Sub(last.at) >= time.Second { // concurrent requests do not spoil each other's rate
+		p.lastCPU[name] = cpuReading{at: now, nanos: nanos}
 	}
 	return s
 }
 
-// processStats are the limit and the number of processes.
+// processStats returns the limit and the number of processes.
 func (p *Provider) processStats(now time.Time) *statsapi.RlimitStats {
 	s := &statsapi.RlimitStats{Time: metav1.NewTime(now)}
 	if data, err := os.ReadFile(filepath.Join(p.config.Proc, "sys/kernel/pid_max")); err == nil {
@@ -100,17 +100,17 @@ func (p *Provider) processStats(now time.Time) *statsapi.RlimitStats {
 	return s
 }
 
-// readProc reads a file of procfs that has a name and numbers in each line. The line "cpu" of /proc/stat counts all but
-// idle time and waiting; of the others the first number counts.
+// readProc parses a file of procfs with a name and numbers in each line. For the line "cpu" of /proc/stat it sums all
+// but idle and iowait time; for others it returns the first number.
 func (p *Provider) readProc(name string) (map[string]uint64, error) {
 	return readTable(filepath.Join(p.config.Proc, name))
 }
 
-// readTable reads such a file, wherever it is.
+// readTable is readProc for any path.
 func readTable(name string) (map[string]uint64, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("read the machine's usage: %w", err)
+		return nil, fmt.Errorf("read machine usage: %w", err)
 	}
 	defer file.Close()
 	values := map[string]uint64{}
@@ -122,7 +122,7 @@ func readTable(name string) (map[string]uint64, error) {
 		}
 		key := strings.TrimSuffix(fields[0], ":")
 		for i, field := range fields[1:] {
-			// user nice system idle iowait irq softirq steal; guest time is in user time already
+			// user nice system idle iowait irq softirq steal; user time includes guest time
 			if i > 0 && key != "cpu" || i == 3 || i == 4 || i > 7 {
 				continue
 			}
@@ -132,7 +132,7 @@ func readTable(name string) (map[string]uint64, error) {
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the machine's usage from %q: %w", name, err)
+		return nil, fmt.Errorf("read machine usage from %q: %w", name, err)
 	}
 	return values, nil
 }
@@ -141,7 +141,7 @@ func readTable(name string) (map[string]uint64, error) {
 func fileSystem(dir string, now time.Time) (*statsapi.FsStats, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return nil, fmt.Errorf("measure the file system of %q: %w", dir, err)
+		return nil, fmt.Errorf("measure file system of %q: %w", dir, err)
 	}
 	size := uint64(fs.Bsize)
 	capacity, available, used := fs.Blocks*size, fs.Bavail*size, (fs.Blocks-fs.Bfree)*size

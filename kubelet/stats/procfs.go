@@ -13,13 +13,13 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// pressure is how much the machine's processes wait for a resource: cpu, memory or io. It is nil on a kernel that does
-// not count that.
+// pressure returns how long processes of the machine are stalled on a resource: cpu, memory or io. It is nil if the
+// kernel does not measure it.
 func (p *Provider) pressure(resource string) *statsapi.PSIStats {
 	return readPressure(filepath.Join(p.config.Proc, "pressure", resource))
 }
 
-// readPressure reads a file of the kernel that says how much processes wait; nil if there is none.
+// readPressure parses a pressure file of the kernel; it returns nil if there is none.
 func readPressure(file string) *statsapi.PSIStats {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -38,7 +38,7 @@ func readPressure(file string) *statsapi.PSIStats {
 	return s
 }
 
-// parsePSI reads "avg10=0.00 avg60=0.00 avg300=0.00 total=0", whose total the kernel counts in microseconds.
+// parsePSI parses "avg10=0.00 avg60=0.00 avg300=0.00 total=0"; the kernel counts total in microseconds.
 func parsePSI(text string) (d statsapi.PSIData) {
 	for _, field := range strings.Fields(text) {
 		name, value, _ := strings.Cut(field, "=")
@@ -60,7 +60,7 @@ func parsePSI(text string) (d statsapi.PSIData) {
 	return d
 }
 
-// psiStats words the runtime's figures of the same kind.
+// psiStats converts the runtime's pressure statistics.
 func psiStats(in *runtimeapi.PsiStats) *statsapi.PSIStats {
 	if in == nil {
 		return nil
@@ -71,6 +71,7 @@ func psiStats(in *runtimeapi.PsiStats) *statsapi.PSIStats {
 	return &statsapi.PSIStats{Full: convert(in.Full), Some: convert(in.Some)}
 }
 
+// ioStats converts the runtime's I/O statistics.
 func ioStats(in *runtimeapi.IoUsage) *statsapi.IOStats {
 	if in == nil {
 		return nil
@@ -78,7 +79,7 @@ func ioStats(in *runtimeapi.IoUsage) *statsapi.IOStats {
 	return &statsapi.IOStats{Time: timestamp(in.Timestamp), PSI: psiStats(in.Psi)}
 }
 
-// networkStats are the traffic of the machine's interfaces, and first of the one that leads outwards.
+// networkStats returns the traffic of the machine's interfaces; the default one is that of the default route.
 func (p *Provider) networkStats(now time.Time) *statsapi.NetworkStats {
 	data, err := os.ReadFile(filepath.Join(p.config.Proc, "net/dev"))
 	if err != nil {
@@ -106,7 +107,7 @@ func (p *Provider) networkStats(now time.Time) *statsapi.NetworkStats {
 	return s
 }
 
-// defaultInterface is the interface of the default route, empty if there is none.
+// defaultInterface returns the interface of the default route, "" if there is none.
 func (p *Provider) defaultInterface() string {
 	data, err := os.ReadFile(filepath.Join(p.config.Proc, "net/route"))
 	if err != nil {
@@ -120,6 +121,7 @@ func (p *Provider) defaultInterface() string {
 	return ""
 }
 
+// parseUint returns nil if the text is not a number.
 func parseUint(text string) *uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -128,7 +130,7 @@ func parseUint(text string) *uint64 {
 	return &n
 }
 
-// sum adds two figures, of which either may be unknown.
+// sum adds two values, either of which may be unknown.
 func sum(a, b *uint64) *uint64 {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)

@@ -17,11 +17,12 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/kubelet/cm"
 	"github.com/berth-dev/berth/volume"
 )
 
-// Runtime is what is asked of the container runtime: a part of the CRI.
+// Runtime is the part of the CRI that a Provider uses.
 type Runtime interface {
 	ListPodSandboxStats(ctx context.Context, in *runtimeapi.ListPodSandboxStatsRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ListPodSandboxStatsResponse, error)
@@ -33,12 +34,12 @@ type Runtime interface {
 	) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
-// Volumes tells how full a Pod's volumes are, by name.
+// Volumes measures a Pod's volumes, by name.
 type Volumes interface {
 	Stats(ctx context.Context, uid types.UID) (map[string]volume.Stats, error)
 }
 
-// Cgroups says where control groups lie. *cm.Manager is one.
+// Cgroups finds the directories of cgroups. *cm.Manager implements it.
 type Cgroups interface {
 	PodsDirs() (cm.Dirs, error)
 	PodDirs(pod *corev1.Pod) (cm.Dirs, error)
@@ -49,43 +50,43 @@ type Cgroups interface {
 // Config are the values of a Provider.
 type Config struct {
 	NodeName string
-	// RootDir is the directory whose file system the node's figures are of.
+	// RootDir is a directory on the file system that is reported for the node.
 	RootDir string
-	// Proc is where procfs is mounted; "/proc" if empty.
+	// Proc is the mount point of procfs; "/proc" if empty.
 	Proc string
 }
 
-// Deps are what a Provider needs from others. Volumes, Groups, Layout, RuntimePID, Logger and Clock may be nil.
+// Deps are what a Provider works with. Runtime and Pods are required.
 type Deps struct {
 	Runtime Runtime
-	// Pods are the node's Pods with their present status.
+	// Pods returns the node's Pods with their current status.
 	Pods    func() []*corev1.Pod
 	Volumes Volumes
-	// Cgroups finds control groups, of which the kernel tells. Without it there are no system containers.
+	// Cgroups finds cgroups. Without it no system containers are reported.
 	Cgroups Cgroups
-	// Layout names the groups of the node's own programs, where they are configured.
+	// Layout returns the configured cgroup names of the node's own programs.
 	Layout func() cm.NodeConfig
-	// RuntimePID finds the container runtime's process, 0 if nobody knows it.
+	// RuntimePID returns the container runtime's process id, 0 if unknown.
 	RuntimePID func() int
-	// LogDir, if set, is the directory of a Pod's logs, with one below it for each container.
+	// LogDir, if set, returns the directory of a Pod's logs, which has one subdirectory per container.
 	LogDir func(pod *corev1.Pod) string
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
 }
 
-// Provider answers what is used. It is safe for concurrent use.
+// Provider reports usage. It is safe for concurrent use.
 type Provider struct {
 	config Config
 	deps   Deps
 
 	mu      sync.Mutex            // guards last
-	lastCPU map[string]cpuReading // of the node, which has no name, and of system containers
+	lastCPU map[string]cpuReading // of the node, whose key is empty, and of system containers
 }
 
-// New makes a Provider.
+// New returns a Provider.
 func New(deps Deps, config Config) (*Provider, error) {
 	if deps.Runtime == nil || deps.Pods == nil {
-		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are needed")
+		return nil, errors.New("stats: Deps.Runtime and Deps.Pods are required")
 	}
 	if config.Proc == "" {
 		config.Proc = "/proc"
@@ -99,7 +100,7 @@ func New(deps Deps, config Config) (*Provider, error) {
 	return &Provider{config: config, deps: deps, lastCPU: make(map[string]cpuReading)}, nil
 }
 
-// Summary is the answer to /stats/summary. With cpuAndMemory it tells of nothing else.
+// Summary returns the content of /stats/summary, with cpuAndMemory restricted to CPU and memory.
 func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Summary, error) {
 	node, err := p.nodeStats(cpuAndMemory)
 	if err != nil {
@@ -123,11 +124,11 @@ func (p *Provider) Summary(ctx context.Context, cpuAndMemory bool) (*statsapi.Su
 	return summary, nil
 }
 
-// allPodStats are the figures of all Pods that run.
+// allPodStats returns the usage of all running Pods.
 func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsapi.PodStats, error) {
 	resp, err := p.deps.Runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask the container runtime for the usage of pods: %w", err)
+		return nil, fmt.Errorf("list Pod statistics of container runtime: %w", err)
 	}
 	known := map[types.UID]*corev1.Pod{}
 	for _, pod := range p.deps.Pods() {
@@ -147,7 +148,7 @@ func (p *Provider) allPodStats(ctx context.Context, cpuAndMemory bool) ([]statsa
 	return out, nil
 }
 
-// podStats words one Pod's figures. pod is nil for one that only the runtime knows.
+// podStats converts one Pod's statistics. pod is nil for a Pod that only the runtime knows.
 func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod, cpuAndMemory bool) statsapi.PodStats {
 	meta, linux := sandbox.GetAttributes().GetMetadata(), sandbox.GetLinux()
 	s := statsapi.PodStats{
@@ -177,7 +178,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	}
 	if n := linux.GetNetwork(); n != nil {
 		s.Network = &statsapi.NetworkStats{Time: timestamp(n.Timestamp), InterfaceStats: interfaceStats(n.DefaultInterface)}
-		for _, each := range n.Interfaces { // the default one is among them
+		for _, each := range n.Interfaces { // includes the default one
 			s.Network.Interfaces = append(s.Network.Interfaces, interfaceStats(each))
 		}
 	}
@@ -187,7 +188,7 @@ func (p *Provider) podStats(sandbox *runtimeapi.PodSandboxStats, pod *corev1.Pod
 	return s
 }
 
-// startTime is when the Pod's container was started, as its status tells.
+// startTime returns the start time of the Pod's container from its status.
 func startTime(pod *corev1.Pod, name string) metav1.Time {
 	if pod == nil {
 		return metav1.Time{}
@@ -195,23 +196,21 @@ func startTime(pod *corev1.Pod, name string) metav1.Time {
 	for _, list := range [][]corev1.ContainerStatus{
 		pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses,
 	} {
-		for _, s := range list {
-			if s.Name == name && s.State.Running != nil {
-				return s.State.Running.StartedAt
-			}
+		if s := podutil.FindStatus(list, name); s != nil && s.State.Running != nil {
+			return s.State.Running.StartedAt
 		}
 	}
 	return metav1.Time{}
 }
 
-// volumeStats are the figures of a Pod's volumes. What cannot be measured is left out.
+// volumeStats returns the usage of a Pod's volumes. What cannot be measured is omitted.
 func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []statsapi.VolumeStats {
 	if p.deps.Volumes == nil || pod == nil {
 		return nil
 	}
 	found, err := p.deps.Volumes.Stats(ctx, pod.UID)
 	if err != nil {
-		p.deps.Logger.Warn("measuring a pod's volumes failed", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		p.deps.Logger.Warn("failed to measure volumes of Pod", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 	}
 	now := metav1.NewTime(p.deps.Clock.Now())
 	var out []statsapi.VolumeStats
@@ -237,7 +236,7 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []statsapi.
 	return out
 }
 
-// runtimeStats are the runtime's file systems, nil if it does not tell.
+// runtimeStats returns the runtime's file systems, nil if it does not report them.
 func (p *Provider) runtimeStats(ctx context.Context) *statsapi.RuntimeStats {
 	resp, err := p.deps.Runtime.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(resp.ImageFilesystems) == 0 {
@@ -289,7 +288,7 @@ func swapStats(u *runtimeapi.SwapUsage) *statsapi.SwapStats {
 	}
 }
 
-// addSwap is the swap of a Pod: that of its containers together. What is left for it is that of any of them.
+// addSwap adds a container's swap to that of its Pod. The available swap is that of any container.
 func addSwap(pod, container *statsapi.SwapStats) *statsapi.SwapStats {
 	if pod == nil || container == nil {
 		if container == nil {

@@ -1,3 +1,3 @@
-// Package token is the service-account tokens of the Pods of this node: asked for once, bound to their Pod, renewed
-// by a timer well before they expire, and forgotten with the Pod.
+// Package token manages the service account tokens of this node's Pods: each is requested once, bound to its Pod,
+// renewed well before it expires, and dropped with the Pod.
 package token

@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	// defaultLifetime is how long a token is asked to live if the volume does not say.
+	// defaultLifetime is the requested lifetime of a token if the volume does not set one.
 	defaultLifetime = time.Hour
-	// maxAge is how old a token may get even if it lives longer.
+	// maxAge is the age at which a token is renewed even if it is valid for longer.
 	maxAge = 24 * time.Hour
-	// maxJitter spreads the renewals of tokens that were made at the same time.
+	// maxJitter spreads the renewals of tokens that were created at the same time.
 	maxJitter = 10 * time.Second
-	// initialBackoff and maxBackoff bound the pause after a renewal that failed.
+	// initialBackoff and maxBackoff bound the wait after a failed renewal.
 	initialBackoff = time.Second
 	maxBackoff     = time.Minute
 )
 
-// Deps is what a Manager needs. Clock and Logger may be nil.
+// Deps are what a Manager works with. Client is required.
 type Deps struct {
 	Client kubernetes.Interface
 	Clock  clock.Clock
 	Logger *slog.Logger
 }
 
-// Manager keeps the tokens. It is safe for concurrent use.
+// Manager manages the tokens. It is safe for concurrent use.
 type Manager struct {
 	client kubernetes.Interface
 	clock  clock.Clock
@@ -50,12 +50,12 @@ type Manager struct {
 	mu             sync.Mutex // guards all below
 	tokens         map[key]*entry
 	pods           map[types.UID]map[key]struct{}
-	renewals       *deadlines.Queue[*entry]
+	renewals       *deadlines.Queue[*entry] // all tokens, the next one to renew first
 	subscribers    map[int]func(types.UID)
 	nextSubscriber int
 }
 
-// key tells tokens apart.
+// key identifies a token.
 type key struct {
 	pod            types.UID
 	namespace      string
@@ -68,8 +68,8 @@ type key struct {
 // entry is one token.
 type entry struct {
 	key       key
-	lock      chan struct{} // holds a value while nobody asks for this token
-	value     string        // empty until the first answer
+	lock      chan struct{} // has a value while unlocked; held while the token is requested
+	value     string        // empty until the first response
 	expires   time.Time
 	backoff   time.Duration
 	forgotten bool
@@ -128,9 +128,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// Token returns a token of the Pod's service account for the audience and lifetime that the projection names, bound
-// to the Pod. The first call for one asks the API server; later ones return the same token until it was renewed. A
-// token that could not be renewed in time is returned as long as it is valid.
+// Token returns a token of the Pod's service account for the audience and lifetime of the projection, bound to the Pod.
+// The first call for a token requests it from the API server; later ones return the same token until it is renewed. If
+// renewing fails, the old token is returned while it is valid.
 func (m *Manager) Token(
 	ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection,
 ) (string, error) {
@@ -155,7 +155,7 @@ func (m *Manager) Token(
 	return entry.value, nil
 }
 
-// entry finds or makes the entry of a token.
+// entry returns the entry of a token and creates it if necessary.
 func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) *entry {
 	k := key{
 		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
@@ -182,7 +182,7 @@ func (m *Manager) entry(pod *corev1.Pod, projection *corev1.ServiceAccountTokenP
 	return created
 }
 
-// Request returns a token like Token's that is neither kept nor renewed, for who needs it for a moment only.
+// Request returns a new token like Token's that is neither kept nor renewed, for callers that need it only briefly.
 func (m *Manager) Request(ctx context.Context, pod *corev1.Pod, audience string) (string, error) {
 	response, err := m.createToken(ctx, key{
 		pod: pod.UID, namespace: pod.Namespace, podName: pod.Name, serviceAccount: pod.Spec.ServiceAccountName,
@@ -194,7 +194,7 @@ func (m *Manager) Request(ctx context.Context, pod *corev1.Pod, audience string)
 	return response.Status.Token, nil
 }
 
-// createToken asks the API server for a token.
+// createToken requests a token from the API server.
 func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.TokenRequest, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
@@ -212,13 +212,13 @@ func (m *Manager) createToken(ctx context.Context, k key) (*authenticationv1.Tok
 			k.podName, err)
 	}
 	if response.Status.Token == "" {
-		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: the API server sent an empty token",
+		return nil, fmt.Errorf("request token of service account %s/%s for pod %q: the API server returned an empty token",
 			k.namespace, k.serviceAccount, k.podName)
 	}
 	return response, nil
 }
 
-// refresh asks for the entry's token and notes when to renew it. The caller holds the entry's gate.
+// refresh requests the entry's token and schedules its renewal. The caller holds the entry's lock.
 func (m *Manager) refresh(ctx context.Context, entry *entry) error {
 	requestedAt := m.clock.Now()
 	response, err := m.createToken(ctx, entry.key)
@@ -234,14 +234,14 @@ func (m *Manager) refresh(ctx context.Context, entry *entry) error {
 	return nil
 }
 
-// renewalTime is when a token is to be renewed: at 80 % of its life or when it is a day old, a little earlier by chance.
+// renewalTime returns when to renew a token: at 80 % of its lifetime or at the age of one day, a random jitter earlier.
 func renewalTime(requestedAt, expires time.Time) time.Time {
 	age := min(expires.Sub(requestedAt)*8/10, maxAge)
 	jitter := rand.N(min(maxJitter, age/10+1))
 	return requestedAt.Add(age - jitter)
 }
 
-// schedule sets when the token is renewed. The caller holds mu.
+// schedule updates the entry's position in the renewals. The caller holds mu.
 func (m *Manager) schedule(entry *entry, at time.Time) {
 	if entry.forgotten {
 		return
@@ -250,7 +250,7 @@ func (m *Manager) schedule(entry *entry, at time.Time) {
 	m.wake.Notify()
 }
 
-// renew asks for a new token and tells the subscribers.
+// renew requests a new token and notifies the subscribers.
 func (m *Manager) renew(ctx context.Context, entry *entry) {
 	select {
 	case <-entry.lock:
@@ -267,7 +267,7 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 	err := m.refresh(ctx, entry)
 	m.mu.Lock()
 	if err != nil {
-		m.logger.Warn("cannot renew token, the old one stays in use", "namespace", entry.key.namespace,
+		m.logger.Warn("failed to renew service account token; keeping the old one", "namespace", entry.key.namespace,
 			"pod", entry.key.podName, "uid", entry.key.pod, "expires", entry.expires, "error", err)
 		m.schedule(entry, m.clock.Now().Add(entry.backoff))
 		entry.backoff = min(2*entry.backoff, maxBackoff)
@@ -287,8 +287,8 @@ func (m *Manager) renew(ctx context.Context, entry *entry) {
 	}
 }
 
-// Subscribe has renewed called, with a Pod's UID, each time that a token of that Pod was renewed. It must return at
-// once. The returned function ends the subscription; a call may be under way still.
+// Subscribe calls renewed with a Pod's UID each time a token of that Pod was renewed. renewed must return at once. The
+// returned function ends the subscription; a call may still be running.
 func (m *Manager) Subscribe(renewed func(uid types.UID)) (cancel func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -315,7 +315,7 @@ func (m *Manager) Forget(uid types.UID) {
 	delete(m.pods, uid)
 }
 
-// Len is how many tokens are kept now.
+// Len returns the number of tokens.
 func (m *Manager) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package rotate keeps the log files of running containers within their limits: a file that has grown too large is
-// put aside, older ones are packed, the oldest removed. Nothing is kept in memory: what there is to be done follows
-// from the files.
+// Package rotate limits the size and number of the log files of running containers: a file that is too large is
+// renamed, older ones are compressed, and the oldest are removed. It keeps no state in memory: the work follows from
+// the files.
 package rotate

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// DefaultMaxSize, in bytes, and DefaultMaxFiles are what counts if nobody says.
+	// DefaultMaxSize, in bytes, and DefaultMaxFiles are the defaults of Config.
 	DefaultMaxSize   = 10 << 20
 	DefaultMaxFiles  = 5
 	defaultPeriod    = 10 * time.Second
@@ -29,7 +29,7 @@ const (
 	timeLayout       = "20060102-150405"
 )
 
-// Runtime lets a container go on in a new log file.
+// Runtime makes a container continue in a new log file.
 type Runtime interface {
 	ReopenContainerLog(ctx context.Context, in *runtimeapi.ReopenContainerLogRequest, opts ...grpc.CallOption,
 	) (*runtimeapi.ReopenContainerLogResponse, error)
@@ -43,18 +43,18 @@ type Log struct {
 
 // Config are the values of a Rotator.
 type Config struct {
-	// MaxSize is how large a file may grow, in bytes; 10 MiB if zero.
+	// MaxSize is the size from which on a file is rotated, in bytes; 10 MiB if zero.
 	MaxSize int64
-	// MaxFiles is how many files a container has at most, with the one that is written to; 5 if zero, at least 2.
+	// MaxFiles is the maximum number of files of a container, including the current one; 5 if zero, at least 2.
 	MaxFiles int
-	// Period is how often sizes are looked at; 10 s if zero. The kernel has no event for a size.
+	// Period is the interval of checks; 10 s if zero. The kernel has no event for a file's size.
 	Period time.Duration
 }
 
-// Deps are what a Rotator needs from others. Logger and Clock may be nil.
+// Deps are what a Rotator works with. Runtime and Logs are required.
 type Deps struct {
 	Runtime Runtime
-	// Logs are the log files of the containers that run now.
+	// Logs returns the log files of the running containers.
 	Logs   func() []Log
 	Logger *slog.Logger
 	Clock  clock.WithTicker
@@ -66,10 +66,10 @@ type Rotator struct {
 	deps   Deps
 }
 
-// New makes a Rotator. Start runs it.
+// New returns a Rotator. Start runs it.
 func New(deps Deps, config Config) (*Rotator, error) {
 	if deps.Runtime == nil || deps.Logs == nil {
-		return nil, errors.New("log rotation: Deps.Runtime and Deps.Logs are needed")
+		return nil, errors.New("rotate: Deps.Runtime and Deps.Logs are required")
 	}
 	if config.MaxSize == 0 {
 		config.MaxSize = DefaultMaxSize
@@ -78,7 +78,7 @@ func New(deps Deps, config Config) (*Rotator, error) {
 		config.MaxFiles = DefaultMaxFiles
 	}
 	if config.MaxSize < 0 || config.MaxFiles < 2 {
-		return nil, fmt.Errorf("log rotation: MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",
+		return nil, fmt.Errorf("rotate: Config.MaxSize %d and MaxFiles %d: want a size above 0 and at least 2 files",
 			config.MaxSize, config.MaxFiles)
 	}
 	if config.Period <= 0 {
@@ -93,7 +93,7 @@ func New(deps Deps, config Config) (*Rotator, error) {
 	return &Rotator{config: config, deps: deps}, nil
 }
 
-// Start looks at all logs each period until ctx ends.
+// Start checks all logs each period until ctx ends.
 func (r *Rotator) Start(ctx context.Context) error {
 	ticker := r.deps.Clock.NewTicker(r.config.Period)
 	defer ticker.Stop()
@@ -105,7 +105,7 @@ func (r *Rotator) Start(ctx context.Context) error {
 		}
 		for _, log := range r.deps.Logs() {
 			if err := r.rotateIfLarge(ctx, log); err != nil && ctx.Err() == nil {
-				r.deps.Logger.Warn("rotating a container's log failed", "log", log.Path, "error", err)
+				r.deps.Logger.Warn("failed to rotate container log", "log", log.Path, "error", err)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func (r *Rotator) Start(ctx context.Context) error {
 func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
 	info, err := os.Lstat(log.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r.reopen(ctx, log) // an earlier process died between putting it aside and opening a new one
+		return r.reopen(ctx, log) // an earlier process died between renaming it and opening a new one
 	}
 	if err != nil {
 		return fmt.Errorf("measure log %q: %w", log.Path, err)
@@ -128,10 +128,10 @@ func (r *Rotator) rotateIfLarge(ctx context.Context, log Log) error {
 	}
 	rotated := log.Path + "." + r.deps.Clock.Now().UTC().Format(timeLayout)
 	if err := os.Rename(log.Path, rotated); err != nil {
-		return fmt.Errorf("put log aside: %w", err)
+		return fmt.Errorf("rename log: %w", err)
 	}
 	if err := r.reopen(ctx, log); err != nil {
-		// The runtime still writes to the file: it gets its name back, so that it can be read and rotated later.
+		// The runtime still writes to the file: restore its name, so that it can be read and rotated later.
 		return errors.Join(err, os.Rename(rotated, log.Path))
 	}
 	return nil
@@ -145,7 +145,7 @@ func (r *Rotator) reopen(ctx context.Context, log Log) error {
 	return nil
 }
 
-// prune makes room for one more file beside the log: all that were put aside are packed, and the oldest removed.
+// prune compresses the rotated files and removes the oldest, so that one more file fits.
 func (r *Rotator) prune(path string) error {
 	found, err := filepath.Glob(escapeGlob(path) + ".*")
 	if err != nil {
@@ -155,14 +155,14 @@ func (r *Rotator) prune(path string) error {
 	for _, name := range found {
 		if strings.HasSuffix(name, tempSuffix) {
 			if err := os.Remove(name); err != nil {
-				return fmt.Errorf("remove what was packed half: %w", err)
+				return fmt.Errorf("remove partly compressed log: %w", err)
 			}
 			continue
 		}
 		old = append(old, name)
 	}
-	slices.Sort(old) // by their time
-	// One place is for the log itself, and one for what it is about to become.
+	slices.Sort(old) // by time
+	// One file is the log itself, and one the rotated file that it becomes.
 	if keep := r.config.MaxFiles - 2; len(old) > keep {
 		for _, name := range old[:len(old)-keep] {
 			if err := os.Remove(name); err != nil {
@@ -176,13 +176,13 @@ func (r *Rotator) prune(path string) error {
 			continue
 		}
 		if err := compress(name); err != nil {
-			return fmt.Errorf("pack old log %q: %w", name, err)
+			return fmt.Errorf("compress old log %q: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// compress replaces a file by a compressed one. A crash leaves the file, and an unfinished one that tidy removes.
+// compress replaces a file by a compressed one. A crash leaves the file, and a partly written one that prune removes.
 func compress(name string) (err error) {
 	in, err := os.Open(name)
 	if err != nil {
@@ -209,7 +209,7 @@ func compress(name string) (err error) {
 	return os.Remove(name)
 }
 
-// escapeGlob takes the meaning of a pattern from a path.
+// escapeGlob escapes the special characters of a glob pattern.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -156,7 +156,7 @@ func TestMissingIsNotMeasured(t *testing.T) {
 	require.Equal(t, "fates: not measured: nothing is built\n", out.String())
 }
 
-func TestStopIsCalledAndItsErrorTold(t *testing.T) {
+func TestStopIsCalledAndItsErrorReturned(t *testing.T) {
 	b := benchmark()
 	b.Cases = nil
 	b.Setup = func(context.Context, harness.Paths) (*harness.Environment, error) {

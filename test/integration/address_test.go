@@ -34,7 +34,7 @@ func TestNodeFollowsItsAddress(t *testing.T) {
 			return false
 		}
 	}
-	// signed are the addresses that the serving certificate is for, as who comes to the node sees it.
+	// signed returns the addresses in the certificate that the node serves.
 	signed := func(address string) string {
 		dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)

@@ -106,7 +106,7 @@ func TestBadPods(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, out, "bad.yaml")
 	})
-	t.Run("an image that is absent", func(t *testing.T) {
+	t.Run("an image that does not exist", func(t *testing.T) {
 		c.apply(podManifest("absent", `{"image": "berth.local/no-such-image:v1", "imagePullPolicy": "Never"}`, ""))
 		c.waitPod("name=absent", "waiting for its image", waitingFor("ErrImageNeverPull"))
 		out, err := c.run("explain", "pod", "absent", "--exit-code")

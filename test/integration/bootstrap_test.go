@@ -34,8 +34,8 @@ const (
 	joiners     = "system:bootstrappers:test"
 )
 
-// TestJoinByBootstrapToken joins a node with nothing but a bootstrap token: the cluster signs its client certificate, and,
-// when the administrator has approved that, its serving certificate. The next start needs the token no more.
+// TestJoinByBootstrapToken joins a node with nothing but a bootstrap token: the cluster signs its client certificate and,
+// after approval by the administrator, its serving certificate. The next start does not need the token.
 func TestJoinByBootstrapToken(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -66,13 +66,13 @@ func TestJoinByBootstrapToken(t *testing.T) {
 	stop = a.join(c, kubeconfig, bootstrap, port)
 	defer stop()
 	runOn(t, c, a, "again")
-	require.Equal(t, first.SerialNumber, servedCertificate(t, c, port).SerialNumber, "the certificate is kept")
+	require.Equal(t, first.SerialNumber, servedCertificate(t, c, port).SerialNumber, "the certificate is reused")
 	requests, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, requests.Items, 2, "one for the client's and one for the serving certificate (%s)", serving)
 }
 
-// allowJoining is what an administrator (or kubeadm) does once, and a token.
+// allowJoining creates the objects that allow joining, as an administrator or kubeadm does, and a token.
 func allowJoining(t testing.TB, client kubernetes.Interface) {
 	t.Helper()
 	for name, role := range map[string]string{
@@ -156,7 +156,7 @@ func approveServing(t testing.TB, client kubernetes.Interface, node string) (nam
 	return name
 }
 
-// servedCertificate is what the node's server shows; the cluster's CA has to have signed it.
+// servedCertificate returns the certificate of the node's server, which the cluster's CA must have signed.
 func servedCertificate(t testing.TB, c *cluster, port int) *x509.Certificate {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(c.dataDir, "pki", "ca.crt"))
@@ -190,7 +190,7 @@ func scrape(t testing.TB, c *cluster, port int) string {
 	return getBy(t, client, "https://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/metrics")
 }
 
-// runOn runs a Pod on the node and reads its log through the API server, which asks the node's server.
+// runOn runs a Pod on the node and reads its log through the API server, which reads it from the node.
 func runOn(t testing.TB, c *cluster, a *testNode, name string) {
 	t.Helper()
 	c.apply(podManifest(name, shell("echo hello from "+name, ""),

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-dev/berth/internal/rawgrpc"
 )
 
-// criProxy stands between a kubelet and its runtime, and makes that worse: it answers calls with errors, before or after
-// they were carried out, delays them, and drops, doubles, delays and so reorders events. It can cut all connections.
+// criProxy is a proxy between a kubelet and its runtime that causes faults: it returns errors, before or after calls were
+// executed, delays calls, and drops, duplicates, delays and so reorders events. It can cut all connections.
 type criProxy struct {
 	socket  string
 	backend *grpc.ClientConn
@@ -32,20 +32,20 @@ type criProxy struct {
 	mu     sync.Mutex // guards all below
 	random *rand.Rand
 	faults faults
-	done   map[string]int // what was done to calls and events
+	done   map[string]int // the number of each fault
 	conns  map[net.Conn]struct{}
 }
 
-// faults are the shares, of one, of calls and of events that something happens to.
+// faults are the shares, from 0 to 1, of calls and of events with a fault.
 type faults struct {
-	refuse, forget, slow    float64 // calls: not carried out; carried out, but answered with an error; delayed
+	refuse, forget, slow    float64 // calls: not executed; executed, but with an error; delayed
 	drop, double, late, all float64 // events; all drops every one if it is 1
 }
 
 // slowest is the longest delay of a call or an event.
 const slowest = 400 * time.Millisecond
 
-// newCRIProxy serves on a socket of its own in front of the runtime's.
+// newCRIProxy serves on a socket of its own and forwards to that of the runtime.
 func newCRIProxy(t testing.TB, runtime string, random *rand.Rand) *criProxy {
 	t.Helper()
 	dir := runDir(t, "berth-proxy")
@@ -81,18 +81,18 @@ func (p *criProxy) cut() {
 	p.done["cut"]++
 	p.mu.Unlock()
 	for conn := range conns {
-		_ = conn.Close() // the server finds out by itself
+		_ = conn.Close() // the server detects it
 	}
 }
 
-// counts are what was done so far.
+// counts returns the number of each fault so far.
 func (p *criProxy) counts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.done)
 }
 
-// happens draws whether a fault happens, and counts it.
+// happens decides randomly whether a fault happens, and counts it.
 func (p *criProxy) happens(what string, share func(faults) float64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,12 +129,12 @@ func (p *criProxy) handle(_ any, stream grpc.ServerStream) error {
 		return err
 	}
 	if p.happens("forgotten", func(f faults) float64 { return f.forget }) {
-		return status.Errorf(codes.Unknown, "%s: done, but the test lost the answer", method)
+		return status.Errorf(codes.Unknown, "%s: executed, but the test lost the response", method)
 	}
 	return stream.SendMsg(&answer)
 }
 
-// events hands events on, each with its own delay, so that later ones may come first.
+// events forwards events, each with its own delay, so that later ones may come first.
 func (p *criProxy) events(to grpc.ServerStream, method string, request *rawgrpc.Message) error {
 	from, err := p.backend.NewStream(to.Context(), &grpc.StreamDesc{ServerStreams: true}, method)
 	if err != nil {

@@ -27,15 +27,15 @@ import (
 // longestHang bounds how long the proxy keeps a caller waiting.
 const longestHang = 4 * time.Second
 
-// csiProxy stands before a CSI driver's socket. While it is set to it has calls that change something fail before they
-// reach the driver, hang, or succeed with the answer lost.
+// csiProxy is a proxy for a CSI driver. It makes a share of the calls that change something fail before they reach the
+// driver, hang, or succeed with a lost response.
 type csiProxy struct {
 	socket string
 	driver *grpc.ClientConn
 
 	mu     sync.Mutex // guards all below
 	random *rand.Rand
-	share  float64 // of the calls that meet a fault
+	share  float64 // of the calls with a fault
 	faults map[string]int
 }
 
@@ -57,14 +57,14 @@ func newCSIProxy(t testing.TB, socket, driver string, random *rand.Rand) *csiPro
 	return p
 }
 
-// setFaultShare sets which share of the calls meets a fault from now on.
+// setFaultShare sets the share of calls with a fault from now on.
 func (p *csiProxy) setFaultShare(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.share = share
 }
 
-// faultSummary is what the proxy has done so far.
+// faultSummary lists the faults so far.
 func (p *csiProxy) faultSummary() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,15 +75,15 @@ func (p *csiProxy) faultSummary() string {
 	return strings.Join(words, ", ")
 }
 
-// fault is what becomes of one call.
+// fault is what happens to one call.
 type fault struct {
 	code    codes.Code // codes.OK: nothing
 	reaches bool       // the driver, before the caller is failed
 	hang    time.Duration
 }
 
-// choose says what becomes of a call. A caller may take what fails with a code such as Internal for not done, so only
-// what has not reached the driver may fail so.
+// choose returns the fault of a call. A code such as Internal means that the call had no effect, so only calls that do not
+// reach the driver may fail with one.
 func (p *csiProxy) choose(method string) fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *csiProxy) choose(method string) fault {
 	case 0:
 		f.code = []codes.Code{codes.Internal, codes.FailedPrecondition, codes.Unavailable}[p.random.IntN(3)]
 	case 1:
-		f.reaches, kind = true, "answer lost"
+		f.reaches, kind = true, "response lost"
 	case 2:
 		f.hang, kind = time.Duration(p.random.Int64N(int64(longestHang))), "hung"
 	case 3:
@@ -121,7 +121,7 @@ func (p *csiProxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	f := p.choose(method)
 	if f.code == codes.OK || f.reaches {
-		// What was begun goes on when its caller has died, as in a driver.
+		// A call goes on when its caller has died, as in a driver.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(stream.Context()), waitTimeout)
 		defer cancel()
 		if err := p.driver.Invoke(ctx, method, &request, &answer, grpc.ForceCodec(rawgrpc.Codec{})); err != nil {

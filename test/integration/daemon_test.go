@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// daemon is one of berth's parts as a process of its own. It is started again whenever it ends, as by an init system.
+// daemon is a component of berth as a process of its own. It is started again whenever it ends, as by an init system.
 type daemon struct {
 	name  string
 	log   *os.File
@@ -28,7 +28,7 @@ type daemon struct {
 	kills   int
 }
 
-// startDaemon starts it; the test's end stops it.
+// startDaemon starts a daemon, which the end of the test stops.
 func startDaemon(t testing.TB, name, logDir string, argv ...string) *daemon {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(logDir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -58,21 +58,21 @@ func (d *daemon) live() {
 			err = cmd.Wait()
 		}
 		fmt.Fprintf(d.log, "== %s %s ended: %v\n", time.Now().Format(time.StampMilli), d.name, err)
-		time.Sleep(100 * time.Millisecond) // a part that cannot start yet, for want of the API server, must not spin
+		time.Sleep(100 * time.Millisecond) // a process that cannot start without the API server must not spin
 	}
 }
 
-// kill ends the process with SIGKILL; another one takes its place.
+// kill kills the process; another one is started.
 func (d *daemon) kill() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.process != nil {
-		_ = d.process.Kill() // it may be starting again just now
+		_ = d.process.Kill() // it may be starting
 		d.kills++
 	}
 }
 
-// stop ends it for good.
+// stop stops the daemon.
 func (d *daemon) stop() {
 	d.mu.Lock()
 	d.stopped = true

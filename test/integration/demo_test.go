@@ -15,20 +15,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDemoKeepsItsDataWhateverHappens is the whole promise on one cluster: the demo serves and counts, and its
-// count survives the Pod's deletion, a clean restart, kill -9 of berth alone, and kill -9 of everything. In the
-// end the claim's directory goes with the claim, and nothing is left on the machine.
+// TestDemoKeepsItsDataWhateverHappens runs the demo, whose count survives the deletion of its Pod, a clean restart, kill -9
+// of berth alone, and kill -9 of everything. At the end the directory is deleted with its claim, and nothing is left on the
+// machine.
 func TestDemoKeepsItsDataWhateverHappens(t *testing.T) {
 	c := newCluster(t)
 	c.up("--demo")
 	require.Regexp(t, pageLine, c.out.String())
-	require.Contains(t, c.out.String(), "Sandbox", "the way to Running is shown as a waterfall")
+	require.Contains(t, c.out.String(), "Sandbox", "the start is printed as a waterfall")
 	pod := c.waitPod("app=demo", "ready", isReady)
 	count := visit(t, pod.Status.PodIP)
-	require.Equal(t, count+1, visit(t, pod.Status.PodIP), "every visit counts once")
+	require.Equal(t, count+1, visit(t, pod.Status.PodIP), "every visit is counted once")
 	count++
 
-	// Each step goes on from where the one before left the cluster.
+	// Each step continues with the cluster of the previous one.
 	step := func(name string, run func(t *testing.T)) {
 		if !t.Run(name, run) {
 			t.FailNow()
@@ -74,27 +74,27 @@ func TestDemoKeepsItsDataWhateverHappens(t *testing.T) {
 		c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 		entries, err = os.ReadDir(volumes)
 		require.NoError(t, err)
-		require.Empty(t, entries, "the volume's directory goes with the claim")
+		require.Empty(t, entries, "the volume's directory is deleted with the claim")
 	})
 	c.stop()
 	require.Empty(t, c.leftovers())
 }
 
-// waitSame waits until the very same Pod is ready: a restart of the cluster must not make another one.
+// waitSame waits until the same Pod is ready: a restart of the cluster must not create another one.
 func (c *cluster) waitSame(pod *corev1.Pod) *corev1.Pod {
 	c.t.Helper()
 	// The Pod's old Ready condition is still in the API right after a restart, so wait for a container that the
-	// runtime really has now: the page answers only then.
+	// runtime really has: only then the page responds.
 	return c.waitPod("app=demo", "the same Pod and ready", func(p *corev1.Pod) bool {
 		return p.UID == pod.UID && isReady(p) && serves(c.t, p)
 	})
 }
 
-// moreVisits visits the page and requires that the count went on from where it was.
+// moreVisits visits the page and requires that the count continues.
 func moreVisits(t testing.TB, pod *corev1.Pod, before int) int {
 	t.Helper()
 	after := visit(t, pod.Status.PodIP)
-	require.Equal(t, before+1, after, "the count goes on where it was")
+	require.Equal(t, before+1, after, "the count continues")
 	return after
 }
 
@@ -125,7 +125,7 @@ func checkExplain(t *testing.T, c *cluster, name string) {
 	require.Contains(t, out, "not found")
 }
 
-// TestTwoClusters runs two clusters side by side; one's life and end do not touch the other.
+// TestTwoClusters runs two clusters at the same time; they do not affect each other.
 func TestTwoClusters(t *testing.T) {
 	first, second := newCluster(t), newCluster(t)
 	first.up("--demo")
@@ -135,7 +135,7 @@ func TestTwoClusters(t *testing.T) {
 	count := visit(t, firstPod.Status.PodIP)
 	visit(t, secondPod.Status.PodIP)
 	visit(t, secondPod.Status.PodIP)
-	require.Equal(t, count+1, visit(t, firstPod.Status.PodIP), "each counts for itself")
+	require.Equal(t, count+1, visit(t, firstPod.Status.PodIP), "each has its own count")
 
 	first.killAll()
 	visit(t, secondPod.Status.PodIP)
@@ -151,7 +151,7 @@ func TestTwoClusters(t *testing.T) {
 	require.Empty(t, second.leftovers())
 }
 
-// serves reports whether the demo answers now.
+// serves reports whether the demo responds.
 func serves(t testing.TB, pod *corev1.Pod) bool {
 	return reachable(t, pod.Status.PodIP, time.Second)
 }

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// loopDevices are the loop devices whose images lie in the cluster's data directory.
+// loopDevices returns the loop devices of images in the cluster's data directory.
 func (c *cluster) loopDevices() []string {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	require.NoError(c.t, err)
@@ -62,7 +62,7 @@ func TestDisks(t *testing.T) {
 	require.Empty(t, c.loopDevices())
 	images, err := filepath.Glob(filepath.Join(c.dataDir, "disks", "volumes", "*"))
 	require.NoError(t, err)
-	require.Empty(t, images, "the disk goes with the claim")
+	require.Empty(t, images, "the disk is deleted with the claim")
 	out := c.mustRun("kubectl", "get", "volumeattachments")
 	require.Contains(t, out, "No resources found")
 	c.stop()

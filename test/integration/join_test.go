@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// remoteKubeconfig writes the administrator's kubeconfig for another machine, to which loopback is its own.
+// remoteKubeconfig writes the administrator's kubeconfig for another machine, which cannot use a loopback address.
 func (c *cluster) remoteKubeconfig(path string) string {
 	c.t.Helper()
 	config, err := clientcmd.LoadFromFile(filepath.Join(c.dataDir, "admin.kubeconfig"))
@@ -28,7 +28,7 @@ func (c *cluster) remoteKubeconfig(path string) string {
 	return path
 }
 
-// approve lets the node have the serving certificate that it asks for, as an administrator does who joined it.
+// approve approves the node's request for a serving certificate, as the administrator who joined it does.
 func (c *cluster) approve(node string) {
 	c.t.Helper()
 	api := c.client().CertificatesV1().CertificateSigningRequests()

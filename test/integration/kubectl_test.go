@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKubectlWithoutACluster has the real kubectl do what needs no cluster, where there is none.
+// TestKubectlWithoutACluster runs kubectl commands that need no cluster.
 func TestKubectlWithoutACluster(t *testing.T) {
 	berth, absent := berthBinary(t), filepath.Join(t.TempDir(), "absent")
 	manifest := filepath.Join(t.TempDir(), "pod.yaml")
@@ -35,9 +35,9 @@ func TestKubectlWithoutACluster(t *testing.T) {
 	} {
 		kubectl(args...)
 	}
-	// No flag that has a value in an argument of its own hides the word behind it.
+	// Every flag with a value in the next argument is known.
 	flags := regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[\w-]+)=(\S*):$`).FindAllStringSubmatch(kubectl("options"), -1)
-	require.Greater(t, len(flags), 20, "the list of kubectl's flags reads otherwise now")
+	require.Greater(t, len(flags), 20, "the format of kubectl's list of flags has changed")
 	for _, flag := range flags {
 		if flag[3] == "true" || flag[3] == "false" {
 			continue

@@ -43,13 +43,13 @@ func importProgram(t *testing.T, c *cluster, name, binary, path string) {
 }
 
 // TestLocalPathProvisioner runs Rancher's local-path-provisioner as its own manifest deploys it: a Deployment that talks
-// to the API server with the token of its service account, and makes and removes directories by helper Pods. What
-// differs is where the volumes lie, and where the API server is: no kube-proxy serves the address in the environment of Pods.
+// to the API server with the token of its service account, and creates and removes directories with helper Pods. The
+// test changes the directory of the volumes, and the address of the API server, because there is no kube-proxy.
 func TestLocalPathProvisioner(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
 	importShell(t, c)
-	// The helper Pods' script finds busybox's tools in busybox's shell.
+	// The helper Pods' script uses the applets of busybox's shell.
 	importProgram(t, c, "docker.io/library/busybox:latest", "/bin/busybox", "/bin/sh")
 	binary := filepath.Join(t.TempDir(), "local-path-provisioner")
 	t.Setenv("CGO_ENABLED", "0") // it runs in an image without a C library
@@ -74,14 +74,14 @@ func TestLocalPathProvisioner(t *testing.T) {
 	require.Equal(t, corev1.PodSucceeded, pod.Status.Phase)
 	files, err := filepath.Glob(filepath.Join(root, "pvc-*_default_disk", "file"))
 	require.NoError(t, err)
-	require.Len(t, files, 1, "the volume is a directory of the provisioner's")
+	require.Len(t, files, 1, "the volume is a directory of the provisioner")
 
 	c.mustRun("kubectl", "delete", "pod", "writer", "--timeout=2m")
 	c.mustRun("kubectl", "delete", "pvc", "disk", "--timeout=2m")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	left, err := os.ReadDir(root)
 	require.NoError(t, err)
-	require.Empty(t, left, "the directory goes with the claim")
+	require.Empty(t, left, "the directory is deleted with the claim")
 	c.stop()
 	require.Empty(t, c.leftovers())
 }

@@ -12,7 +12,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// TestNodeAPI asks a node's server, through the API server as kubectl does, what the node is and what its Pods use.
+// TestNodeAPI reads the state of a node and the usage of its Pods through the API server, as kubectl does.
 func TestNodeAPI(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -68,7 +68,7 @@ func TestNodeAPI(t *testing.T) {
 		require.Positive(t, *pod.Containers[0].Logs.UsedBytes)
 		require.NotEmpty(t, pod.Network.Name)
 		require.Positive(t, *pod.EphemeralStorage.CapacityBytes)
-		require.GreaterOrEqual(t, *pod.EphemeralStorage.UsedBytes, uint64(2<<20), "what it wrote to its emptyDir")
+		require.GreaterOrEqual(t, *pod.EphemeralStorage.UsedBytes, uint64(2<<20), "including its emptyDir")
 	}
 
 	require.Contains(t, string(raw("/metrics")), `csi_operations_seconds_count{driver_name="csi.berth.dev",grpc_status_code="OK",`+

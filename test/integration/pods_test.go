@@ -27,7 +27,7 @@ import (
 // shellImage is an image of apt's static busybox, imported as a user would.
 const shellImage = "example.test/busybox:v1"
 
-// importShell makes the image's archive and brings it in by the command line.
+// importShell builds the image's archive and imports it with the command line.
 func importShell(t *testing.T, c *cluster) {
 	t.Helper()
 	binary, err := os.ReadFile("/bin/busybox")
@@ -55,7 +55,7 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// TestPods runs Pods of all the kinds that a first cluster must run.
+// TestPods runs all common kinds of Pods.
 func TestPods(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -92,7 +92,7 @@ func TestPods(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// checkLinks finds the log of the Pod env by its link, which goes with the Pod.
+// checkLinks reads the log of the Pod env through its link, which is removed with the Pod.
 func checkLinks(t *testing.T, c *cluster) {
 	pod := c.waitPod("name=env", "finished", finished)
 	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
@@ -107,7 +107,7 @@ func checkLinks(t *testing.T, c *cluster) {
 	}), "the link stays: %s", link)
 }
 
-// checkCheckpoint asks the node for a checkpoint, as an administrator. What containerd cannot do, it says itself.
+// checkCheckpoint requests a checkpoint from the node, as an administrator. containerd reports an error if it cannot do it.
 func checkCheckpoint(t *testing.T, c *cluster) {
 	pod := c.waitPod("name=host", "ready", isReady)
 	node, err := c.client().CoreV1().Nodes().Get(t.Context(), pod.Spec.NodeName, metav1.GetOptions{})
@@ -130,11 +130,11 @@ func checkCheckpoint(t *testing.T, c *cluster) {
 	}
 	code, body := ask("none")
 	require.Equal(t, http.StatusNotFound, code, body)
-	// The same through the API server, whose own identity has to be let in by the node.
+	// The same through the API server, whose own identity must be authorized by the node.
 	raw, err := c.client().CoreV1().RESTClient().Post().Resource("nodes").Name(node.Name).SubResource("proxy").
 		Suffix("checkpoint/default/none/main").DoRaw(t.Context())
 	require.True(t, apierrors.IsNotFound(err), "%v: %s", err, raw)
-	require.Contains(t, string(raw), "none", "the node itself has answered")
+	require.Contains(t, string(raw), "none", "the response comes from the node")
 	code, body = ask("host")
 	t.Log(code, body)
 	if _, absent := exec.LookPath("criu"); absent != nil {
@@ -194,7 +194,7 @@ cat /all/color; cat /all/name; echo; while :; do sleep 0.05; grep -q red /config
 	require.Equal(t, "blue1234from the hostvolumes\nscratch\nbluevolumes\nturned red\n", log)
 }
 
-// checkGrace deletes a Pod that needs a moment to stop, and one that ignores TERM.
+// checkGrace deletes a Pod that takes a moment to stop, and one that ignores SIGTERM.
 func checkGrace(t *testing.T, c *cluster) {
 	mark := t.TempDir()
 	trap := `trap 'echo stopped > /mark/`
@@ -206,7 +206,7 @@ func checkGrace(t *testing.T, c *cluster) {
 	c.apply(manifest("stubborn", `trap '' TERM; echo ready; while :; do sleep 0.05; done`))
 	c.waitPod("name=polite", "ready", isReady)
 	c.waitPod("name=stubborn", "ready", isReady)
-	// One that stops at once does not wait for its grace to end, which is beyond what kubectl waits.
+	// A Pod that stops at once does not wait for its grace period, which is longer than kubectl waits.
 	c.mustRun("kubectl", "delete", "pod", "polite", "--grace-period=600", "--timeout=2m")
 	require.FileExists(t, filepath.Join(mark, "polite"))
 	c.mustRun("kubectl", "delete", "pod", "stubborn", "--timeout=2m")
@@ -228,11 +228,11 @@ func checkChildren(t *testing.T, c *cluster) {
 		c.out.waitFor(t, name+" exited", c.ended)
 	}
 	c.out.waitForTimes(t, "kube-controller-manager    ready", 2, c.ended)
-	// The cluster is whole again when it runs a new Pod.
+	// The cluster has recovered when it runs a new Pod.
 	c.apply(podManifest("after", shell("exit 0", ""), `"restartPolicy": "Never"`))
 	require.Equal(t, corev1.PodSucceeded, c.waitPod("name=after", "finished", finished).Status.Phase)
 	after, err := c.client().CoreV1().Pods("default").Get(t.Context(), "host", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Equal(t, before.ContainerID, after.Status.ContainerStatuses[0].ContainerID, "its container was not touched")
+	require.Equal(t, before.ContainerID, after.Status.ContainerStatuses[0].ContainerID, "its container was not restarted")
 	require.Equal(t, before.RestartCount, after.Status.ContainerStatuses[0].RestartCount)
 }

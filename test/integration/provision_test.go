@@ -13,8 +13,8 @@ import (
 )
 
 // TestProvisionOnAnAPIServer runs those tests of package provision and the provisioners below it that need a real API
-// server: among them the process that is killed again and again while claims come and go. What provisions has the
-// rights of berth:provision, no more.
+// server: among them the process that is killed repeatedly while claims are created and deleted. The provisioner has the
+// permissions of berth:provision and no more.
 func TestProvisionOnAnAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -31,7 +31,7 @@ func TestProvisionOnAnAPIServer(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// checkExample runs the provisioner that docs/provisioners.md shows.
+// checkExample runs the provisioner of docs/provisioners.md.
 func checkExample(t *testing.T, c *cluster) {
 	t.Helper()
 	binary, share := filepath.Join(t.TempDir(), "provisioner"), t.TempDir()

@@ -31,7 +31,7 @@ type pullFixture struct {
 	next   int
 }
 
-// pullCase is a Pod.
+// pullCase describes a Pod.
 type pullCase struct {
 	namespace, image, secret, account string
 	policy                            corev1.PullPolicy
@@ -143,8 +143,8 @@ func provider(t *testing.T, r *privateRegistry, dir string) (config string) {
 	return config
 }
 
-// TestPrivateImages has a tenant pull an image of a registry that asks for a login, and others come after it to the same
-// node: with a real API server, kubelet, containerd and registry.
+// TestPrivateImages pulls an image of a registry with a login for one tenant, and then runs Pods of others on the same
+// node, with a real API server, kubelet, containerd and registry.
 func TestPrivateImages(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -216,7 +216,7 @@ func TestPrivateImages(t *testing.T) {
 		require.Equal(t, "pull-102", claims.Bound.Pod.Name)
 	})
 
-	// The next process knows all of it, and asks no registry.
+	// The next kubelet has all records, and sends no request to the registry.
 	a.stop()
 	r.setAway(true)
 	a.start(c.admin(), configure)
@@ -226,7 +226,7 @@ func TestPrivateImages(t *testing.T) {
 	p.expect("", pullCase{image: shellImage, policy: corev1.PullIfNotPresent}) // which was imported
 	r.setAway(false)
 
-	// A node that is killed in the middle of a pull knows that the image is not anybody's.
+	// A kubelet that is killed during a pull allows no Pod to use the image without credentials.
 	p.node = homeNode
 	r.hold()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cut"}, Spec: corev1.PodSpec{

@@ -26,8 +26,8 @@ import (
 
 const registryUser, registryPassword = "tenant", "secret-of-the-tenant"
 
-// privateRegistry is a registry on the loopback device that gives nothing to anybody without its one login. containerd
-// asks registries there without TLS.
+// privateRegistry is a registry on the loopback device that requires its login for everything. containerd uses no TLS for
+// registries there.
 type privateRegistry struct {
 	t    testing.TB
 	http *httptest.Server
@@ -76,14 +76,14 @@ func (r *privateRegistry) serve(w http.ResponseWriter, req *http.Request, store 
 	store.ServeHTTP(w, req)
 }
 
-// setAway makes the registry answer that it is out of order, or no longer.
+// setAway makes the registry unavailable or available.
 func (r *privateRegistry) setAway(away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.away = away
 }
 
-// hold makes pulls stop in the middle, until release.
+// hold suspends pulls until release.
 func (r *privateRegistry) hold() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *privateRegistry) release() {
 // address is the registry's host and port.
 func (r *privateRegistry) address() string { return r.http.Listener.Addr().(*net.TCPAddr).String() }
 
-// push puts an image of apt's static busybox into the registry, and returns its full name.
+// push adds an image of apt's static busybox to the registry, and returns its full name.
 func (r *privateRegistry) push(repository string) string {
 	r.t.Helper()
 	name := r.address() + "/" + repository + ":v1"

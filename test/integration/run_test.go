@@ -38,7 +38,7 @@ type foreground struct {
 	lines *bufio.Scanner
 }
 
-// startForeground returns when the demo serves.
+// startForeground starts it and returns when the demo serves.
 func startForeground(t testing.TB, root string) *foreground {
 	t.Helper()
 	manifest := filepath.Join(root, "pod.yaml")
@@ -74,7 +74,7 @@ func (f *foreground) stopped(by syscall.Signal) {
 	require.Empty(f.t, f.containers())
 }
 
-// containers are the processes of the demo that have files of this run mounted.
+// containers returns the processes of the demo that have files of this run mounted.
 func (f *foreground) containers() []int {
 	f.t.Helper()
 	var found []int
@@ -90,7 +90,7 @@ func (f *foreground) containers() []int {
 	return found
 }
 
-// newForeground has what a failed test leaves taken away: the next run of the same manifest does that.
+// newForeground runs the manifest again after a failed test, which removes what that has left.
 func newForeground(t *testing.T) *foreground {
 	root := t.TempDir()
 	t.Cleanup(func() {
@@ -105,7 +105,7 @@ func newForeground(t *testing.T) *foreground {
 	return startForeground(t, root)
 }
 
-// TestRunStopsWithItsTerminal sends the two SIGHUPs that one closed terminal makes.
+// TestRunStopsWithItsTerminal sends the two SIGHUPs of one closed terminal.
 func TestRunStopsWithItsTerminal(t *testing.T) {
 	f := newForeground(t)
 	require.NoError(t, f.cmd.Process.Signal(syscall.SIGHUP))
@@ -118,7 +118,7 @@ func TestRunStopsWithItsTerminal(t *testing.T) {
 	f.stopped(syscall.SIGHUP)
 }
 
-// TestRunStopsWithItsReader is `berth run | head`: the line that comes next has no reader.
+// TestRunStopsWithItsReader is `berth run | head`: the next line has no reader.
 func TestRunStopsWithItsReader(t *testing.T) {
 	f := newForeground(t)
 	require.NoError(t, f.out.Close())

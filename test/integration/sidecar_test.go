@@ -20,8 +20,8 @@ import (
 const sidecarDriver = "sidecar.berth.dev"
 
 // TestSidecar runs `berth csi-provisioner` as a process of its own beside a driver, as the driver's Pod would, with the
-// rights that examples/csi-provisioner.yaml gives to its service account and no more: a disk, its clone, the capacity that
-// is, a larger clone, and both disks' end.
+// permissions of its service account in examples/csi-provisioner.yaml and no more: a disk, its clone, the capacity, an
+// expansion, and the deletion of both disks.
 func TestSidecar(t *testing.T) {
 	t.Parallel()
 	attacher := thirdPartyBinary(t, "csi-attacher")
@@ -67,7 +67,7 @@ func TestSidecar(t *testing.T) {
 	})
 	require.NoError(t, err)
 
-	// All at once: the volumes are released while they are attached, and go as soon as they are not.
+	// All at once: the volumes are released while they are attached, and deleted as soon as they are detached.
 	c.mustRun("kubectl", "delete", "pod,pvc", "--all", "--wait=false")
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 	left, err := filepath.Glob(filepath.Join(root, "volumes", "*"))

@@ -37,14 +37,14 @@ func beside(t *testing.T, program string, args ...string) (end func()) {
 	return end
 }
 
-// claimOf is a claim of class berth-loop that is a copy of another object.
+// claimOf returns a claim of class berth-loop with another object as data source.
 func claimOf(name, source string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %q}, "spec": {%s
 		"storageClassName": "berth-loop", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}}`, name, source)
 }
 
-// TestSnapshots makes a volume from a snapshot and one from another volume. The snapshot is taken by Kubernetes' own
-// controller and sidecar; the volumes are made by berth up, with the rights that it has.
+// TestSnapshots creates a volume from a snapshot and one from another volume. Kubernetes' own controller and sidecar take
+// the snapshot; berth up provisions the volumes, with its own permissions.
 func TestSnapshots(t *testing.T) {
 	controller, sidecar := thirdPartyBinary(t, "snapshot-controller"), thirdPartyBinary(t, "csi-snapshotter")
 	c := newCluster(t)

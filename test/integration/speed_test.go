@@ -23,8 +23,8 @@ import (
 )
 
 // BenchmarkPodStart measures a hostNetwork Pod with an emptyDir from its creation until a watch shows it Ready,
-// and in turns with it, on the same containerd, the floor: the same sandbox and container made by direct CRI
-// calls. It reports the medians and their ratio.
+// and alternately, on the same containerd, the baseline: the same sandbox and container by direct CRI calls. It
+// reports the medians and their ratio.
 //
 //	go test -tags integration -run '^$' -bench PodStart -benchtime 30x ./test/integration
 func BenchmarkPodStart(b *testing.B) {
@@ -32,23 +32,23 @@ func BenchmarkPodStart(b *testing.B) {
 	c.up()
 	client := c.client()
 	cri := dialCRI(b, filepath.Join(c.runDir(), "containerd.sock"))
-	// The first of each is slower for reasons that are not ours: page cache, first connections.
+	// The first of each is slower because of page cache and first connections.
 	startPod(b, client, "warm")
-	floorStart(b, cri, "warm")
+	baselineStart(b, cri, "warm")
 
-	var pods, gone, floors, floorStops []time.Duration
+	var pods, gone, baselines, baselineStops []time.Duration
 	for i := 0; b.Loop(); i++ {
 		started, deleted := startPod(b, client, fmt.Sprintf("pod-%d", i))
 		pods, gone = append(pods, started), append(gone, deleted)
-		up, down := floorStart(b, cri, fmt.Sprintf("floor-%d", i))
-		floors, floorStops = append(floors, up), append(floorStops, down)
+		up, down := baselineStart(b, cri, fmt.Sprintf("baseline-%d", i))
+		baselines, baselineStops = append(baselines, up), append(baselineStops, down)
 	}
 	b.ReportMetric(ms(median(pods)), "pod-ready-ms")
-	b.ReportMetric(ms(median(floors)), "cri-floor-ms")
-	b.ReportMetric(float64(median(pods))/float64(median(floors)), "ready/floor")
+	b.ReportMetric(ms(median(baselines)), "cri-baseline-ms")
+	b.ReportMetric(float64(median(pods))/float64(median(baselines)), "ready/baseline")
 	b.ReportMetric(ms(median(gone)), "pod-gone-ms")
-	b.ReportMetric(ms(median(floorStops)), "cri-stop-ms")
-	b.ReportMetric(float64(median(gone))/float64(median(floorStops)), "gone/floor")
+	b.ReportMetric(ms(median(baselineStops)), "cri-stop-ms")
+	b.ReportMetric(float64(median(gone))/float64(median(baselineStops)), "gone/baseline")
 }
 
 func median(times []time.Duration) time.Duration {
@@ -108,13 +108,13 @@ func dialCRI(b *testing.B, socket string) runtimeapi.RuntimeServiceClient {
 	return runtimeapi.NewRuntimeServiceClient(connection)
 }
 
-// floorStart makes and ends the same Pod by direct CRI calls, and returns the time of each half.
-func floorStart(b *testing.B, cri runtimeapi.RuntimeServiceClient, name string) (up, down time.Duration) {
+// baselineStart starts and stops the same Pod by direct CRI calls, and returns both durations.
+func baselineStart(b *testing.B, cri runtimeapi.RuntimeServiceClient, name string) (up, down time.Duration) {
 	b.Helper()
 	ctx := context.WithoutCancel(b.Context())
 	dir := b.TempDir()
 	sandbox := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "floor", Uid: name},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "baseline", Uid: name},
 		LogDirectory: dir,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}}},

@@ -18,13 +18,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// schedulerPollPeriod is how long after it has chosen a node for a claim upstream's scheduler first looks whether the claim is
-// bound, and how long after that once more.
+// schedulerPollPeriod is the period in which upstream's scheduler checks whether a claim is bound after it has selected a
+// node.
 const schedulerPollPeriod = time.Second
 
-// TestClaimsAreNotWaitedForBySeconds shows that no poll stands between a new claim being bound and its Pod being
-// given to a node. A single Pod that is bound sooner than a poll would allow proves it; of several one is enough, because
-// a busy machine has slow moments of its own.
+// TestClaimsAreNotWaitedForBySeconds shows that no poll delays a Pod whose new claim is bound. A single Pod that is bound
+// sooner than a poll would allow proves it; one of several is enough, because a busy machine may be slow.
 func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -42,21 +41,21 @@ func TestClaimsAreNotWaitedForBySeconds(t *testing.T) {
 	require.Empty(t, c.leftovers())
 }
 
-// bindingWaits is how long a Pod's claim waited for its volume since the scheduler had chosen a node for it, and how long the Pod
-// waited then for its node.
+// bindingWaits is how long a Pod's claim waited for its volume after the scheduler had selected a node, and how long the Pod
+// waited then for its binding.
 type bindingWaits struct{ forVolume, forNode time.Duration }
 
 func (w bindingWaits) String() string {
 	return fmt.Sprintf("%v for its volume, %v for its node", w.forVolume, w.forNode)
 }
 
-// unpolled says that no look after schedulerPollPeriod can have come between. On a machine so slow that a volume takes longer
+// unpolled reports whether no poll after schedulerPollPeriod can have been involved. On a machine so slow that a volume takes longer
 // than that, a poll would still delay a Pod much more than the binding takes.
 func (w bindingWaits) unpolled() bool {
 	return w.forVolume+w.forNode < schedulerPollPeriod || w.forNode < w.forVolume/2
 }
 
-// scheduleStateful creates a Pod with a claim of its own and returns when it was given to a node.
+// scheduleStateful creates a Pod with a claim of its own and returns its waits.
 func scheduleStateful(t *testing.T, client kubernetes.Interface, name string) bindingWaits {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -110,6 +109,6 @@ func scheduleStateful(t *testing.T, client kubernetes.Interface, name string) bi
 			}
 		}
 	}
-	require.False(t, chosen.IsZero(), "claim %s was not given a node", name)
+	require.False(t, chosen.IsZero(), "no node was selected for claim %s", name)
 	return bindingWaits{forVolume: bound.Sub(chosen), forNode: given.Sub(bound)}
 }

@@ -24,8 +24,8 @@ func staticManifest(name, mark string) string {
 	return podManifest(name, shell(sleepScript, `"env": [{"name": "MARK", "value": "`+mark+`"}]`), "")
 }
 
-// TestStaticPods has a node run static Pods among files that are broken, huge, hostile, half-written and random, shows
-// them in the API server, and keeps them whatever is done to their mirrors.
+// TestStaticPods runs static Pods among files that are broken, huge, malicious, partly written and random. They appear in
+// the API server and keep running whatever happens to their mirror Pods.
 func TestStaticPods(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -48,7 +48,7 @@ func TestStaticPods(t *testing.T) {
 	require.NotEmpty(t, first.Annotations[corev1.MirrorPodAnnotationKey])
 	require.Equal(t, "Node", first.OwnerReferences[0].Kind)
 
-	// Its mirror is deleted: another one comes, and the container lives on.
+	// Its mirror Pod is deleted: another one is created, and the container keeps running.
 	now := int64(0)
 	require.NoError(t, client.CoreV1().Pods("default").Delete(t.Context(), mirror, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	second, err := l.waitPod(t.Context(), mirror, "shown again", func(pod *corev1.Pod) bool {
@@ -57,7 +57,7 @@ func TestStaticPods(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first.Status.ContainerStatuses[0].ContainerID, second.Status.ContainerStatuses[0].ContainerID)
 
-	// More comes in while files are thrown at the directory.
+	// Another manifest is added while random files are written to the directory.
 	random := rand.New(rand.NewPCG(randomSeed(t), 5))
 	for i := range 200 {
 		noise(t, dir, i, random)
@@ -111,7 +111,7 @@ func maliciousManifests(t testing.TB, dir string) {
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600))
 }
 
-// noise writes, cuts, renames or removes one of a few files of random content, now and then a piece of a manifest.
+// noise writes, cuts, renames or removes one of a few files of random content, sometimes a part of a manifest.
 func noise(t testing.TB, dir string, i int, random *rand.Rand) {
 	t.Helper()
 	path := filepath.Join(dir, fmt.Sprintf("noise%d.yaml", random.IntN(8)))

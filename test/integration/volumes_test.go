@@ -22,8 +22,8 @@ import (
 	"github.com/berth-dev/berth/csidriver"
 )
 
-// TestSizesOfVolumes lets a Pod outgrow its emptyDir, which ends it, and a disk grow while a Pod uses it, which the Pod
-// sees soon.
+// TestSizesOfVolumes checks that a Pod is evicted when it exceeds the limit of its emptyDir, and that a disk is expanded
+// while a Pod uses it.
 func TestSizesOfVolumes(t *testing.T) {
 	c := newCluster(t)
 	c.up("--unsafe-no-fsync")
@@ -44,11 +44,11 @@ func checkSizeLimit(t *testing.T, c *cluster) {
 	require.Equal(t, "Evicted", pod.Status.Reason)
 	require.Contains(t, pod.Status.Message, `Usage of EmptyDir volume "v" exceeds the limit "1Mi"`)
 	modest := c.waitPod("name=modest", "running", isReady)
-	require.Equal(t, corev1.PodRunning, modest.Status.Phase, "the other is left alone")
+	require.Equal(t, corev1.PodRunning, modest.Status.Phase, "the other Pod keeps running")
 	volumes := filepath.Join(c.dataDir, "kubelet", "pods", string(pod.UID), "volumes")
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	require.True(t, waitUntil(ctx, func() bool { return !exists(volumes) }), "what it wrote goes, although its object stays")
+	require.True(t, waitUntil(ctx, func() bool { return !exists(volumes) }), "its data is removed, although its object stays")
 	c.mustRun("kubectl", "delete", "pod", "modest", "greedy", "--timeout=2m")
 }
 
@@ -57,7 +57,7 @@ func checkSizeLimit(t *testing.T, c *cluster) {
 func checkGrowth(t *testing.T, c *cluster) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	// An ext4 that is mounted grows only for who has CAP_SYS_RESOURCE, which containers often have not.
+	// Only processes with CAP_SYS_RESOURCE can expand a mounted ext4; containers often lack it.
 	class := csidriver.StorageClass()
 	class.Name, class.Annotations = "grows", nil
 	class.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "xfs"}
@@ -89,7 +89,7 @@ func checkGrowth(t *testing.T, c *cluster) {
 	require.NoError(t, err)
 	for known := false; !known; {
 		event, open := <-changes.ResultChan()
-		require.True(t, open, "the claim does not learn that its volume has grown")
+		require.True(t, open, "the claim does not get its new capacity")
 		claim, is := event.Object.(*corev1.PersistentVolumeClaim)
 		known = is && claim.Status.Capacity.Storage().Value() == size
 	}
@@ -102,7 +102,7 @@ func checkGrowth(t *testing.T, c *cluster) {
 	c.mustRun("kubectl", "wait", "--for=delete", "pv", "--all", "--timeout=2m")
 }
 
-// expandDisk has the driver make the image of a claim's disk larger, and returns the name of its PersistentVolume.
+// expandDisk calls the driver to expand the disk of a claim, and returns the name of its PersistentVolume.
 func (c *cluster) expandDisk(ctx context.Context, claimName string, size int64) string {
 	c.t.Helper()
 	core := c.client().CoreV1()

@@ -53,7 +53,7 @@ func TestAPullFindsManifestConfigAndLayer(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsRefused(t *testing.T) {
+func TestUnknownPathsAreRefused(t *testing.T) {
 	server, _ := serve(t)
 	for path, want := range map[string]int{
 		"/v2/":                           http.StatusOK,

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// ComputeActions says what is to be done for the Pod, given what the runtime holds of it. It changes nothing, so
-// asking twice gives the same answer, and the answer depends on no event: after a crash the same call finds the
-// next step. A nil status is one of a Pod that the runtime has never heard of.
+// ComputeActions returns what to do for the Pod, given its state in the runtime. It changes nothing and depends on no
+// event, so the same input gives the same result: after a crash the same call finds the next step. A nil status is that
+// of a Pod of which the runtime has nothing.
 func ComputeActions(pod *corev1.Pod, status *container.PodStatus, in Inputs) Actions {
 	if status == nil {
 		status = &container.PodStatus{UID: pod.UID}
@@ -41,8 +41,8 @@ type planner struct {
 	out    Actions
 }
 
-// planSandbox says whether the Pod needs a new sandbox, or has none to look into because it is over, and then has
-// planned all of it. Otherwise the ready sandbox is noted.
+// planSandbox reports whether the Pod needs a new sandbox, or has ended without a usable one, and then plans everything.
+// Otherwise it records the ready sandbox.
 func (p *planner) planSandbox() bool {
 	sandbox := p.status.LatestSandbox()
 	if sandboxUsable(p.pod, p.status) {
@@ -72,19 +72,19 @@ func (p *planner) planSandbox() bool {
 	return true
 }
 
-// oldestFirst lists the instances of a container in the order of their removal: whoever is interrupted leaves the
-// newest one, which the restart count goes on from.
+// oldestFirst lists the instances of a container in the order of their removal: an interruption leaves the newest one,
+// from which the restart count continues.
 func (p *planner) oldestFirst(name string) []*container.ContainerStatus {
 	instances := p.status.All(name)
 	slices.Reverse(instances)
 	return instances
 }
 
-// finishedWithSandbox says whether losing the sandbox means the end of the Pod, rather than a new sandbox in which the
-// main containers with these indexes would be started.
+// finishedWithSandbox reports whether the loss of the sandbox ends the Pod, rather than a new sandbox in which the main
+// containers with these indexes start.
 func (p *planner) finishedWithSandbox(starts []int) bool {
 	if len(starts) == 0 && p.anyMainCreated() {
-		return true // all that ever had to run has run
+		return true // every main container has run
 	}
 	if p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || !p.anyHasRun() || p.out.Attempt == 0 {
 		return false
@@ -98,15 +98,15 @@ func (p *planner) finishedWithSandbox(starts []int) bool {
 	return true
 }
 
-// anyHasRun says whether any instance has come to run: one that was only made has not begun the Pod's work.
+// anyHasRun reports whether any instance has run. One that was only created has not started the Pod's work.
 func (p *planner) anyHasRun() bool {
 	return slices.ContainsFunc(p.status.Containers, func(c *container.ContainerStatus) bool {
 		return c.State != container.StateCreated
 	})
 }
 
-// mainContainersForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run for
-// the last time. Those that ran in the old one count as failed, for they end with it.
+// mainContainersForNewSandbox lists the main containers that have to run in a new sandbox: all but those that have run
+// for the last time. Those that run in the old one count as failed, since they end with it.
 func (p *planner) mainContainersForNewSandbox() []int {
 	var starts []int
 	for i := range p.pod.Spec.Containers {
@@ -123,7 +123,7 @@ func (p *planner) mainContainersForNewSandbox() []int {
 	return starts
 }
 
-// mayRunAgain says whether a container that is never restarted by policy still has a rule that restarts it.
+// mayRunAgain reports whether a container that its policy never restarts has a rule that restarts it.
 func mayRunAgain(c *corev1.Container, last *container.ContainerStatus) bool {
 	if last.State == container.StateCreated {
 		return true
@@ -132,7 +132,7 @@ func mayRunAgain(c *corev1.Container, last *container.ContainerStatus) bool {
 	return last.State == container.StateExited && rule != nil
 }
 
-// anyMainCreated says whether a main container has been made, in whatever sandbox.
+// anyMainCreated reports whether a main container was created, in any sandbox.
 func (p *planner) anyMainCreated() bool {
 	for i := range p.pod.Spec.Containers {
 		if p.status.Find(p.pod.Spec.Containers[i].Name) != nil {
@@ -142,7 +142,7 @@ func (p *planner) anyMainCreated() bool {
 	return false
 }
 
-// sandboxUsable says whether the newest sandbox is the only ready one and still fits the Pod.
+// sandboxUsable reports whether the newest sandbox is the only ready one and still fits the Pod.
 func sandboxUsable(pod *corev1.Pod, status *container.PodStatus) bool {
 	latest, ready := status.LatestSandbox(), status.ReadySandboxes()
 	if latest == nil || len(ready) != 1 || ready[0] != latest {
@@ -155,7 +155,7 @@ func sandboxUsable(pod *corev1.Pod, status *container.PodStatus) bool {
 	return pod.Spec.HostNetwork || !noAddress
 }
 
-// UsableSandbox returns the sandbox the Pod's containers are to be started in, or nil if it needs a new one.
+// UsableSandbox returns the sandbox in which to start the Pod's containers, or nil if the Pod needs a new one.
 func UsableSandbox(pod *corev1.Pod, status *container.PodStatus) *runtimeapi.PodSandboxStatus {
 	if status == nil || !sandboxUsable(pod, status) {
 		return nil
@@ -163,8 +163,8 @@ func UsableSandbox(pod *corev1.Pod, status *container.PodStatus) *runtimeapi.Pod
 	return status.LatestSandbox()
 }
 
-// planEphemeralContainers plans the ephemeral containers that have never run. They need not wait for initialization, and a
-// container that has run once stays ended.
+// planEphemeralContainers plans the ephemeral containers that have never run. They do not wait for initialization, and
+// are not restarted.
 func (p *planner) planEphemeralContainers() {
 	if p.pod.DeletionTimestamp != nil {
 		return
@@ -179,7 +179,7 @@ func (p *planner) planEphemeralContainers() {
 	}
 }
 
-// planMainContainers plans the main containers of an initialized Pod, and its end when there is nothing left for them to do.
+// planMainContainers plans the main containers of an initialized Pod, and its end when none is left to run.
 func (p *planner) planMainContainers() {
 	kept := 0
 	for i := range p.pod.Spec.Containers {
@@ -219,12 +219,12 @@ func (p *planner) planMainContainers() {
 	}
 }
 
-// finish ends the Pod: whatever still runs is stopped with it, and nothing is started for its sake.
+// finish ends the Pod: all that still runs is stopped, and nothing is started.
 func (p *planner) finish() {
 	p.out = Actions{KillPod: true, Finished: true, SandboxID: p.out.SandboxID, Attempt: p.out.Attempt}
 }
 
-// needsKill says why a running container has to be killed; an empty reason keeps it.
+// needsKill returns why a running container must be killed; an empty reason keeps it.
 func (p *planner) needsKill(c *corev1.Container, s *container.ContainerStatus, what string) (KillReason, string) {
 	if s.SpecHash != 0 && s.SpecHash != HashContainer(c) {
 		return KillDefinitionChanged, fmt.Sprintf("%s %s definition changed", what, c.Name)
@@ -241,19 +241,19 @@ func (p *planner) needsKill(c *corev1.Container, s *container.ContainerStatus, w
 	return "", ""
 }
 
-func probeResult(ask func(string) ProbeResult, id string) ProbeResult {
-	if ask == nil {
+func probeResult(result func(string) ProbeResult, id string) ProbeResult {
+	if result == nil {
 		return ProbeUnknown
 	}
-	return ask(id)
+	return result(id)
 }
 
 func (p *planner) kill(s *container.ContainerStatus, c *corev1.Container, reason KillReason, message string) {
 	p.out.Kill = append(p.out.Kill, Kill{Status: s, Container: c, Reason: reason, Message: message})
 }
 
-// start plans one container, or its waiting. last is its newest instance, or nil. It says whether the container is
-// to be started now.
+// start plans the start of one container, or its backoff. last is its newest instance, or nil. It reports whether the
+// container starts now.
 func (p *planner) start(kind podutil.Kind, index int, last *container.ContainerStatus, blocking bool) bool {
 	c := containerAt(p.pod, kind, index)
 	plan := Start{Kind: kind, Index: index, Container: c, Blocking: blocking, BackoffKey: backoffKey(p.pod, c)}
@@ -264,8 +264,8 @@ func (p *planner) start(kind podutil.Kind, index int, last *container.ContainerS
 		}
 	} else if exited := p.status.FindExited(c.Name); exited != nil {
 		until, delay := p.in.Backoff.Due(p.pod.UID, plan.BackoffKey, exited.FinishedAt)
-		// An end that lies ahead was before the clock was set back: how long ago, nobody knows, and to wait until the
-		// clock has come there again could take for ever.
+		// A time of exit in the future was recorded before the clock was set back. Waiting for the clock to reach it
+		// could take forever.
 		if until.After(p.in.Now) && !exited.FinishedAt.After(p.in.Now) {
 			p.planBackoff(c, until, delay)
 			return false
@@ -273,7 +273,7 @@ func (p *planner) start(kind podutil.Kind, index int, last *container.ContainerS
 		plan.BackoffSince = exited.FinishedAt
 	}
 	if last != nil && last.State == container.StateCreated {
-		// It has never run: whoever made it died before the start. It goes, and its number is taken again.
+		// It has never run: the kubelet crashed before the start. It is removed, and its number is used again.
 		plan.Attempt = last.Attempt
 		p.remove(last)
 	} else {
@@ -283,7 +283,7 @@ func (p *planner) start(kind podutil.Kind, index int, last *container.ContainerS
 	return true
 }
 
-// remove plans a removal, once.
+// remove plans the removal of an instance, once.
 func (p *planner) remove(s *container.ContainerStatus) {
 	for _, r := range p.out.Remove {
 		if r.ID == s.ID {
@@ -293,7 +293,7 @@ func (p *planner) remove(s *container.ContainerStatus) {
 	p.out.Remove = append(p.out.Remove, s)
 }
 
-// nextAttempt is the restart count after the highest one known. The runtime may have lost the newest instance.
+// nextAttempt returns the restart count after the highest known one. The runtime may have lost the newest instance.
 func (p *planner) nextAttempt(name string, last *container.ContainerStatus) uint32 {
 	next := uint32(0)
 	if last != nil {
@@ -320,7 +320,7 @@ func (p *planner) planBackoff(c *corev1.Container, until time.Time, delay time.D
 	}
 }
 
-// containerAt returns the spec of a container. An ephemeral container's common part has the same fields.
+// containerAt returns a container of the spec. The common part of an ephemeral container has the same fields.
 func containerAt(pod *corev1.Pod, kind podutil.Kind, index int) *corev1.Container {
 	switch kind {
 	case podutil.Init:

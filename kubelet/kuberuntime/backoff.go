@@ -14,15 +14,15 @@ import (
 const (
 	// InitialBackoff is the wait before a container's second restart; the first one is immediate.
 	InitialBackoff = 10 * time.Second
-	// MaxBackoff is the longest wait between two restarts, unless the configuration says less.
+	// MaxBackoff is the longest wait between two restarts, unless the configuration sets a shorter one.
 	MaxBackoff = 300 * time.Second
-	// backoffReset is how long a container has to have run for its waits to begin anew.
+	// backoffReset is how long a container has to run for its backoff to start over.
 	backoffReset = 600 * time.Second
 )
 
-// Backoff remembers how long crashing containers have to wait: 10, 20, 40, 80, 160, 300, 300… seconds after they
-// ended. It lives in memory only, so a restarted kubelet begins every container's row anew. It is safe for
-// concurrent use, and a nil Backoff lets nobody wait.
+// Backoff holds the crash-loop backoffs of containers: 10, 20, 40, 80, 160, 300, 300… seconds after they ended. It is in
+// memory only, so after a restart of the kubelet every container starts over. It is safe for concurrent use; a nil
+// Backoff never makes a container wait.
 type Backoff struct {
 	initial, limit time.Duration
 
@@ -35,8 +35,8 @@ type backoffEntry struct {
 	updated time.Time
 }
 
-// NewBackoff makes a Backoff whose waits end at limit (0 means MaxBackoff). A limit below InitialBackoff lowers the
-// first wait as well.
+// NewBackoff returns a Backoff with the longest wait limit (0 means MaxBackoff). A limit below InitialBackoff shortens
+// the first wait as well.
 func NewBackoff(limit time.Duration) *Backoff {
 	if limit <= 0 || limit > MaxBackoff {
 		limit = MaxBackoff
@@ -48,7 +48,7 @@ func NewBackoff(limit time.Duration) *Backoff {
 	}
 }
 
-// Due tells when the container that ended at finished may be started again, and how long the whole wait is. The zero
+// Due returns when the container that ended at finished may be started again, and the length of the whole wait. The zero
 // time and 0 mean that it need not wait.
 func (b *Backoff) Due(uid types.UID, key string, finished time.Time) (time.Time, time.Duration) {
 	if b == nil {
@@ -63,8 +63,8 @@ func (b *Backoff) Due(uid types.UID, key string, finished time.Time) (time.Time,
 	return finished.Add(entry.delay), entry.delay
 }
 
-// Started notes that the container, which ended at finished, is started again now: the next wait is twice as long.
-// A zero finished notes nothing.
+// Started records that the container, which ended at finished, is started again now: its next wait is twice as long. A
+// zero finished records nothing.
 func (b *Backoff) Started(uid types.UID, key string, finished, now time.Time) {
 	if b == nil || finished.IsZero() {
 		return
@@ -84,7 +84,7 @@ func (b *Backoff) Started(uid types.UID, key string, finished, now time.Time) {
 	entries[key] = backoffEntry{delay: min(2*entry.delay, b.limit), updated: now}
 }
 
-// Forget drops what is known of a Pod's containers. To be called when the Pod is gone.
+// Forget drops the backoffs of a Pod's containers. It is called when the Pod is gone.
 func (b *Backoff) Forget(uid types.UID) {
 	if b == nil {
 		return
@@ -98,8 +98,8 @@ func (e backoffEntry) expired(finished time.Time) bool {
 	return finished.Sub(e.updated) > backoffReset
 }
 
-// backoffKey names a container in its present form. A changed image or changed resources are another key: whoever
-// repairs a container does not wait for the sins of the old one.
+// backoffKey identifies a container with its image and resources: after a change of either it does not wait for the
+// crashes of the old one.
 func backoffKey(pod *corev1.Pod, c *corev1.Container) string {
 	resources, _ := json.Marshal(c.Resources) // plain data: cannot fail
 	h := fnv.New64a()

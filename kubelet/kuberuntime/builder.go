@@ -18,45 +18,46 @@ import (
 	"github.com/berth-dev/berth/kubelet/securitycontext"
 )
 
-// Config is what the wording depends on beside the Pod. All of it is fixed for the life of a kubelet.
+// Config is what the runtime's configurations depend on beside the Pod. It does not change while the kubelet runs.
 type Config struct {
-	// PodLogsDir is the directory that holds a directory of log files for each Pod.
+	// PodLogsDir returns the directory of one Pod's logs below root.
 	PodLogsDir string
 	// SeccompRoot is the directory of local seccomp profiles.
 	SeccompRoot string
 	// SeccompDefault gives containers that ask for no seccomp profile the runtime's.
 	SeccompDefault bool
-	// DNS is what Pods' resolver files are made of, and holds the cluster's domain.
+	// DNS are the values of Pods' resolver files, and the cluster's domain.
 	DNS network.DNS
 	// Resources are the options of CPU, memory and OOM limits.
 	Resources cm.ResourceOptions
-	// RecursiveReadOnly says that the runtime can make mounts read-only with all that is mounted below them.
+	// RecursiveReadOnly says that the runtime can make a mount read-only with all mounts below it.
 	RecursiveReadOnly bool
 }
 
-// Builder words Pods for the runtime. It holds no state and is safe for concurrent use.
+// Builder builds the runtime's configurations of sandboxes and containers. It has no state and is safe for concurrent
+// use.
 type Builder struct {
 	config Config
 }
 
-// NewBuilder makes a Builder.
+// NewBuilder returns a Builder.
 func NewBuilder(config Config) *Builder {
 	return &Builder{config: config}
 }
 
-// SandboxOptions is what a sandbox is made with beside the Pod.
+// SandboxOptions is what a sandbox is configured with beside the Pod.
 type SandboxOptions struct {
 	// CgroupParent is what cm.Manager.EnsurePod returned.
 	CgroupParent string
-	// ExtraGroups are group ids that the Pod's volumes ask for.
+	// ExtraGroups are group ids that the Pod's volumes request.
 	ExtraGroups []int64
-	// UserNamespace is the Pod's own user namespace; a Pod with hostUsers=false has to have one.
+	// UserNamespace is the Pod's own user namespace; a Pod with hostUsers=false must have one.
 	UserNamespace *runtimeapi.UserNamespace
 }
 
-// SandboxConfig words the Pod's sandbox. The warnings are for events on the Pod. An error is a
-// *container.ConfigError and names the field that asks for what cannot be. The log directory in the result is not
-// made; see [EnsureLogDir].
+// SandboxConfig builds the configuration of the Pod's sandbox. The warnings are for events on the Pod. An error is a
+// *container.ConfigError and names the invalid field. The log directory in the result is not created; see
+// [EnsureLogDir].
 func (b *Builder) SandboxConfig(pod *corev1.Pod, attempt uint32,
 	opts SandboxOptions) (*runtimeapi.PodSandboxConfig, []network.Warning, error) {
 	dns, warnings, err := b.config.DNS.ForPod(pod)
@@ -118,8 +119,8 @@ func (b *Builder) linuxSandbox(pod *corev1.Pod, opts SandboxOptions) (*runtimeap
 	return config, nil
 }
 
-// sandboxResources tells runtimes that size a machine for the Pod what all its containers need together. Its control
-// group is not the runtime's business, so the overhead, which is told apart, is not in here.
+// sandboxResources returns what all containers of the Pod need together, for runtimes that size a virtual machine for
+// it. The overhead is not included, since it is passed separately.
 func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerResources {
 	opts := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
 	requests, limits := resourcehelper.PodRequests(pod, opts), resourcehelper.PodLimits(pod, opts)
@@ -137,8 +138,8 @@ func (b *Builder) sandboxResources(pod *corev1.Pod) *runtimeapi.LinuxContainerRe
 	return r
 }
 
-// SysctlName puts dots between the parts of a sysctl's name. In the form with slashes a dot belongs to a part, an
-// interface's name for instance, and becomes a slash.
+// SysctlName returns a sysctl's name with dots between its parts. In the form with slashes a dot belongs to a part, such
+// as an interface's name, and becomes a slash.
 func SysctlName(name string) string {
 	first := strings.IndexAny(name, "./")
 	if first < 0 || name[first] == '.' {
@@ -149,12 +150,12 @@ func SysctlName(name string) string {
 
 func checkUserNamespace(pod *corev1.Pod, userns *runtimeapi.UserNamespace) error {
 	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers && userns == nil {
-		return errors.New("read spec.hostUsers: false asks for a user namespace, and the pod was given none")
+		return errors.New("read spec.hostUsers: false needs a user namespace, and the Pod has none")
 	}
 	return nil
 }
 
-// portMappings are the ports of the node that lead to the Pod. On the host's network nothing has to lead anywhere.
+// portMappings returns the host ports of the Pod. A Pod on the host's network has none.
 func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
 	if pod.Spec.HostNetwork {
 		return nil
@@ -186,7 +187,7 @@ func PodLogsDir(root, namespace, name string, uid types.UID) string {
 	return filepath.Join(root, fmt.Sprintf("%s_%s_%s", namespace, name, uid))
 }
 
-// LogPath is the path of a container instance's log below its Pod's log directory.
+// LogPath returns the path of a container instance's log below its Pod's log directory.
 func LogPath(containerName string, attempt uint32) string {
 	return filepath.Join(containerName, fmt.Sprintf("%d.log", attempt))
 }

@@ -16,30 +16,30 @@ import (
 	"github.com/berth-dev/berth/kubelet/securitycontext"
 )
 
-// ContainerInputs is what one container is made with.
+// ContainerInputs is what one container's configuration is built from.
 type ContainerInputs struct {
 	Pod *corev1.Pod
-	// Start is the entry of Actions.Start that is carried out.
+	// Start is the entry of Actions.Start.
 	Start Start
-	// ImageRef is the reference that the image service gave for the image, and ImageUser the user the image names.
+	// ImageRef is the image service's reference of the image, and ImageUser the user that the image sets.
 	ImageRef  string
 	ImageUser securitycontext.ImageUser
 	// Env is the resolved environment (envvars.Build), and Mounts what Builder.Mounts returned.
 	Env    []envvars.Var
 	Mounts []*runtimeapi.Mount
-	// Devices and CDIDevices are handed to the container as they are. Every volumeDevice of the spec has to be
-	// among Devices, by its path in the container.
+	// Devices and CDIDevices are passed on to the container. Devices must have every volumeDevice of the spec, by its
+	// path in the container.
 	Devices    []*runtimeapi.Device
 	CDIDevices []*runtimeapi.CDIDevice
-	// Annotations are put on the container beside those of its own.
+	// Annotations are set on the container beside its own.
 	Annotations map[string]string
-	// ExtraGroups and UserNamespace are those the sandbox was made with.
+	// ExtraGroups and UserNamespace are those of the sandbox.
 	ExtraGroups   []int64
 	UserNamespace *runtimeapi.UserNamespace
 }
 
-// ContainerConfig words one container. An error is a *container.ConfigError and names the field that asks for what
-// cannot be.
+// ContainerConfig builds the configuration of one container. An error is a *container.ConfigError and names the invalid
+// field.
 func (b *Builder) ContainerConfig(in ContainerInputs) (*runtimeapi.ContainerConfig, error) {
 	pod, c := in.Pod, in.Start.Container
 	linux, err := b.linuxContainer(in)
@@ -48,7 +48,7 @@ func (b *Builder) ContainerConfig(in ContainerInputs) (*runtimeapi.ContainerConf
 	}
 	for _, device := range c.VolumeDevices {
 		if !hasDevice(in.Devices, device.DevicePath) {
-			return nil, container.NewConfigError(fmt.Errorf("give container %q volumeDevice %q: no block device is mapped",
+			return nil, container.NewConfigError(fmt.Errorf("add volumeDevice %[2]q to container %[1]q: no block device is mapped",
 				c.Name, device.Name))
 		}
 	}
@@ -120,7 +120,7 @@ func (b *Builder) linuxContainer(in ContainerInputs) (*runtimeapi.LinuxContainer
 	}, nil
 }
 
-// Resources is what the runtime is told of a container's resources.
+// Resources returns the runtime's resources of a container.
 func (b *Builder) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	return cm.ContainerResources(pod, c, b.config.Resources)
 }
@@ -154,7 +154,7 @@ func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 	}
 }
 
-// containerAnnotations hold what one has to know to stop the container properly when the Pod object is gone.
+// containerAnnotations hold what is needed to stop the container in order when the Pod object is gone.
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt uint32,
 	extra map[string]string) map[string]string {
 	annotations := maps.Clone(extra)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/network"
 )
 
-// EnsureLogDir makes the directory that a container's log files lie in (a Pod's own with an empty container name).
+// EnsureLogDir creates the directory of a container's log files, or with an empty container name the Pod's own.
 func EnsureLogDir(podLogsDir string, pod *corev1.Pod, containerName string) error {
 	dir := filepath.Join(PodLogsDir(podLogsDir, pod.Namespace, pod.Name, pod.UID), containerName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -25,8 +25,8 @@ func EnsureLogDir(podLogsDir string, pod *corev1.Pod, containerName string) erro
 	return nil
 }
 
-// LastAttemptInLogs returns the highest restart count that the container's log directory tells of, for Inputs. It is
-// how a count goes on after the runtime has lost all instances. Rotated files count as well.
+// LastAttemptInLogs returns the highest restart count among the files of the container's log directory, rotated ones
+// included. With it a count continues after the runtime has lost all instances.
 func LastAttemptInLogs(podLogsDir string, pod *corev1.Pod, containerName string) (uint32, bool) {
 	dir := filepath.Join(PodLogsDir(podLogsDir, pod.Namespace, pod.Name, pod.UID), containerName)
 	entries, err := os.ReadDir(dir)
@@ -47,14 +47,14 @@ func LastAttemptInLogs(podLogsDir string, pod *corev1.Pod, containerName string)
 	return highest, found
 }
 
-// RemoveUnusedLog removes the log file of an instance that never ran, if it has one: restart counts are read from the
-// names of log files, and this number is to be taken again. To be called before the instance is removed.
+// RemoveUnusedLog removes the empty log file of an instance that never ran: restart counts are read from the names of
+// log files, and this number is used again. It is called before the instance is removed.
 func RemoveUnusedLog(c *container.ContainerStatus) error {
 	if c.State != container.StateCreated || c.LogPath == "" {
 		return nil
 	}
 	if info, err := os.Lstat(c.LogPath); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-		return nil // not there, or somebody has something to say
+		return nil // it does not exist, or has content
 	}
 	if err := os.Remove(c.LogPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove unused log of container %q: %w", c.Name, err)
@@ -62,8 +62,8 @@ func RemoveUnusedLog(c *container.ContainerStatus) error {
 	return nil
 }
 
-// CreateTerminationLog makes an empty file, which every user may write to, for the termination message of a
-// container instance, below the Pod's directory, and returns its path. Making it again empties it.
+// CreateTerminationLog creates an empty file below the Pod's directory for the termination message of a container
+// instance, and returns its path. Every user may write to it. An existing file is emptied.
 func CreateTerminationLog(podDir, containerName string, attempt uint32) (string, error) {
 	dir := filepath.Join(podDir, "containers", containerName)
 	if err := os.MkdirAll(dir, 0o750); err != nil {

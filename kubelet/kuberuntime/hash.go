@@ -9,9 +9,9 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// HashContainer is the hash by which a changed container definition is noticed. It covers name and image only: no
-// other field of a running container may be changed. It is upstream's value, bit for bit, so that containers need
-// not restart when one kubelet takes over from the other.
+// HashContainer returns the hash that shows a changed container definition. It covers name and image only: no other
+// field of a running container may be changed. The value is upstream's, bit for bit, so that containers keep running
+// when one kubelet replaces the other.
 func HashContainer(c *corev1.Container) uint64 {
 	fields, _ := json.Marshal(map[string]string{"name": c.Name, "image": c.Image}) // strings: cannot fail
 	h := fnv.New32a()

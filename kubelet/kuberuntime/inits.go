@@ -9,7 +9,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// planInitContainers plans the init containers and says whether the main containers may be looked at in the same pass.
+// planInitContainers plans the init containers and reports whether the main containers are planned in the same pass.
 func (p *planner) planInitContainers() bool {
 	list := p.pod.Spec.InitContainers
 	if len(list) == 0 {
@@ -39,9 +39,9 @@ func (p *planner) planInitContainers() bool {
 	return p.planNewestInit(newest)
 }
 
-// initialized says whether a main container was made in the Pod's sandbox. Then all init containers are done, even
-// if the runtime does not hold them any more. One from an earlier sandbox says nothing: after a reboot everything
-// begins anew.
+// initialized reports whether a main container was created in the Pod's sandbox. Then all init containers are done, even
+// if the runtime has removed them. A container of an earlier sandbox does not count: after a reboot everything starts
+// over.
 func (p *planner) initialized() bool {
 	for i := range p.pod.Spec.Containers {
 		if p.inSandbox(p.pod.Spec.Containers[i].Name) != nil {
@@ -69,8 +69,8 @@ func (p *planner) inSandbox(name string) *container.ContainerStatus {
 	return s
 }
 
-// startInitFrom plans the init containers from index i on, as far as one can go without waiting for any: a regular one has
-// to end, and a sidecar with a startup probe has to pass it. It says whether the whole list is passed.
+// startInitFrom plans the init containers from index i on up to the first that must be waited for: a regular one until
+// it ends, and a sidecar with a startup probe until it passes. It reports whether all of them are passed.
 func (p *planner) startInitFrom(i int) bool {
 	for ; i < len(p.pod.Spec.InitContainers); i++ {
 		c := &p.pod.Spec.InitContainers[i]
@@ -84,7 +84,7 @@ func (p *planner) startInitFrom(i int) bool {
 	return true
 }
 
-// planNewestSidecar looks at the sidecar that initialization has come to.
+// planNewestSidecar plans the sidecar that initialization has reached.
 func (p *planner) planNewestSidecar(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)
@@ -102,8 +102,8 @@ func (p *planner) planNewestSidecar(i int) bool {
 	return p.startInitFrom(i + 1)
 }
 
-// keepSidecar sees to it that a sidecar that was started once goes on running. It says whether it is started now.
-// With blocking, what is planned after it waits for it.
+// keepSidecar keeps a sidecar running that was started once. It reports whether the sidecar starts now. If blocking is
+// set, what is planned after it waits for it.
 func (p *planner) keepSidecar(i int, blocking bool) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	if !podutil.IsSidecar(c, podutil.Init) || p.pod.DeletionTimestamp != nil {
@@ -126,7 +126,7 @@ func (p *planner) keepSidecar(i int, blocking bool) bool {
 	return p.start(podutil.Init, i, last, blocking)
 }
 
-// planNewestInit looks at the regular init container that initialization has come to.
+// planNewestInit plans the regular init container that initialization has reached.
 func (p *planner) planNewestInit(i int) bool {
 	c := &p.pod.Spec.InitContainers[i]
 	last := p.inSandbox(c.Name)

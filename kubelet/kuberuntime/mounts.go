@@ -15,30 +15,30 @@ import (
 	"github.com/berth-dev/berth/kubelet/network"
 )
 
-// Volume is one volume of the Pod that is ready to be mounted into containers.
+// Volume is a mounted volume of the Pod.
 type Volume struct {
-	// HostPath is where its content lies on the node. Empty for an image volume.
+	// HostPath is the path of its content on the node. Empty for an image volume.
 	HostPath string
-	// ReadOnly keeps every container from writing to it.
+	// ReadOnly makes it read-only for every container.
 	ReadOnly bool
 	// Image is the image to mount; nil for every other kind of volume.
 	Image *runtimeapi.ImageSpec
-	// SELinuxRelabel asks the runtime to label the content for the container.
+	// SELinuxRelabel says that the runtime labels the content for the container.
 	SELinuxRelabel bool
 }
 
-// SubPathRequest asks for a path inside a volume to be made ready.
+// SubPathRequest describes a path inside a volume that is to be prepared for a mount.
 type SubPathRequest struct {
 	Pod       *corev1.Pod
 	Container string
-	// Index is the place of the mount in the container's volumeMounts, Volume the volume's name.
+	// Index is the index of the mount in the container's volumeMounts, Volume the volume's name.
 	Index  int
 	Volume string
-	// VolumePath is where the volume lies on the node, and SubPath the way inside it: relative, without "..".
+	// VolumePath is the volume's path on the node, and SubPath the path inside it: relative, without "..".
 	VolumePath, SubPath string
 }
 
-// MountInputs is what a container's mounts are made of.
+// MountInputs is what a container's mounts are built from.
 type MountInputs struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
@@ -46,15 +46,15 @@ type MountInputs struct {
 	Volumes map[string]Volume
 	// Env is the container's environment, for subPathExpr.
 	Env []envvars.Var
-	// SubPath makes a path inside a volume ready, in a way that no link in the volume leads out of it, and returns
-	// the path that the runtime is to mount. It may be nil as long as no mount has a subPath.
+	// SubPath prepares a path inside a volume, such that no link in the volume leads out of it, and returns the path to
+	// mount. It may be nil if no mount has a subPath.
 	SubPath func(context.Context, SubPathRequest) (string, error)
 	// HostsFile and TerminationLog are files on the node for the container's /etc/hosts and termination message.
 	// Empty ones are not mounted.
 	HostsFile, TerminationLog string
 }
 
-// Mounts words the container's mounts: its volumes in the order of the spec, then /etc/hosts unless a volume lies
+// Mounts builds the container's mounts: its volumes in the order of the spec, then /etc/hosts unless a volume is mounted
 // there, then the file for the termination message. An error is a *container.ConfigError.
 func (b *Builder) Mounts(ctx context.Context, in MountInputs) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
@@ -119,7 +119,7 @@ func (b *Builder) volumeMount(ctx context.Context, in *MountInputs, index int) (
 	return m, err
 }
 
-// expandSubPath returns the mount's subPath, or its subPathExpr with every variable filled in.
+// expandSubPath returns the mount's subPath, or its subPathExpr with the variables expanded.
 func expandSubPath(spec *corev1.VolumeMount, env []envvars.Var) (string, error) {
 	path := spec.SubPath
 	if spec.SubPathExpr != "" {
@@ -164,7 +164,7 @@ func propagation(mode *corev1.MountPropagationMode) (runtimeapi.MountPropagation
 	return 0, fmt.Errorf("read volumeMounts.mountPropagation %q: not a propagation mode", *mode)
 }
 
-// recursiveReadOnly says whether the mount has to be read-only with all that is mounted below it.
+// recursiveReadOnly reports whether the mount is read-only with all mounts below it.
 func (b *Builder) recursiveReadOnly(spec *corev1.VolumeMount) (bool, error) {
 	mode := spec.RecursiveReadOnly
 	if mode == nil || *mode == corev1.RecursiveReadOnlyDisabled {
@@ -190,7 +190,7 @@ func (b *Builder) recursiveReadOnly(spec *corev1.VolumeMount) (bool, error) {
 	return false, fmt.Errorf("read volumeMounts.recursiveReadOnly %q: not a mode", *mode)
 }
 
-// absolutePath puts a path that does not begin at the root there.
+// absolutePath puts a relative path below the root.
 func absolutePath(path string) string {
 	if filepath.IsAbs(path) {
 		return path

@@ -5,7 +5,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// networkMode is the network namespace the Pod asks for.
+// networkMode returns the Pod's network namespace.
 func networkMode(pod *corev1.Pod) runtimeapi.NamespaceMode {
 	if pod.Spec.HostNetwork {
 		return runtimeapi.NamespaceMode_NODE
@@ -13,7 +13,7 @@ func networkMode(pod *corev1.Pod) runtimeapi.NamespaceMode {
 	return runtimeapi.NamespaceMode_POD
 }
 
-// pidMode is the PID namespace the Pod asks for: one for each container, unless it shares.
+// pidMode returns the Pod's PID namespace: one for each container, unless they share one.
 func pidMode(pod *corev1.Pod) runtimeapi.NamespaceMode {
 	switch {
 	case pod.Spec.HostPID:
@@ -25,8 +25,8 @@ func pidMode(pod *corev1.Pod) runtimeapi.NamespaceMode {
 	}
 }
 
-// namespaces are the namespaces of the Pod's sandbox and containers. userns is nil for a Pod that lives in the
-// host's user namespace.
+// namespaces returns the namespaces of the Pod's sandbox and containers. userns is nil for a Pod in the host's user
+// namespace.
 func namespaces(pod *corev1.Pod, userns *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
 	ipc := runtimeapi.NamespaceMode_POD
 	if pod.Spec.HostIPC {

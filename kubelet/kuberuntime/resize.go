@@ -9,12 +9,11 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// Resize is a running container whose CPU or memory limits in the runtime are not those of its spec, and are to be
-// changed while it runs.
+// Resize is a running container whose CPU or memory limits in the runtime differ from its spec and change while it runs.
 type Resize struct {
 	Status    *container.ContainerStatus
 	Container *corev1.Container
-	// Want is what the runtime is to be told. A limit that is to be taken away is -1 in it.
+	// Want are the resources to set. A limit that is removed is -1.
 	Want *runtimeapi.LinuxContainerResources
 }
 
@@ -33,8 +32,8 @@ func (p *planner) resize(c *corev1.Container, s *container.ContainerStatus) {
 	}
 }
 
-// resourcesDiffer says which of a container's resources are not as the spec has them. A runtime that does not tell what a
-// container has got is believed to have done as it was told.
+// resourcesDiffer reports which of a container's resources differ from the spec. A runtime that does not report a
+// container's resources is assumed to have set what was requested.
 func (p *planner) resourcesDiffer(c *corev1.Container, s *container.ContainerStatus) (cpu, memory bool) {
 	have := s.Resources.GetLinux()
 	if p.in.Resources == nil || have == nil {
@@ -49,13 +48,13 @@ func (p *planner) resourcesDiffer(c *corev1.Container, s *container.ContainerSta
 	return cpu, max(want.MemoryLimitInBytes, 0) != max(have.MemoryLimitInBytes, 0)
 }
 
-// resizeNeedsRestart says whether a resource of the container has changed that it can only get by a restart.
+// resizeNeedsRestart reports whether a resource has changed that the container can only get by a restart.
 func (p *planner) resizeNeedsRestart(c *corev1.Container, s *container.ContainerStatus) bool {
 	cpu, memory := p.resourcesDiffer(c, s)
 	return cpu && RestartsOnResize(c, corev1.ResourceCPU) || memory && RestartsOnResize(c, corev1.ResourceMemory)
 }
 
-// RestartsOnResize says whether the container takes another amount of the resource by a restart, and not while it runs.
+// RestartsOnResize reports whether the container is restarted for another amount of the resource.
 func RestartsOnResize(c *corev1.Container, resource corev1.ResourceName) bool {
 	return slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
 		return p.ResourceName == resource && p.RestartPolicy == corev1.RestartContainer

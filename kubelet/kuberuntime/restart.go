@@ -10,7 +10,7 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// restartPolicy is the restart policy of the container: its own, or else the Pod's, or else Always.
+// restartPolicy returns the restart policy of the container: its own, or else the Pod's, or else Always.
 func restartPolicy(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return corev1.RestartPolicy(*c.RestartPolicy)
@@ -21,7 +21,7 @@ func restartPolicy(c *corev1.Container, pod *corev1.Pod) corev1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
-// matchingRule returns the first of the container's restart rules that speaks of this exit code, or nil.
+// matchingRule returns the first of the container's restart rules for this exit code, or nil.
 func matchingRule(c *corev1.Container, exitCode int32) *corev1.ContainerRestartRule {
 	for i := range c.RestartPolicyRules {
 		rule := &c.RestartPolicyRules[i]
@@ -43,8 +43,8 @@ func matchingRule(c *corev1.Container, exitCode int32) *corev1.ContainerRestartR
 	return nil
 }
 
-// RestartsOnExit says whether a container that ended with this exit code is to be started again, by its restart
-// rules, its own policy and the Pod's, in that order. Whether the Pod is being deleted plays no part.
+// RestartsOnExit reports whether a container that ended with this exit code is started again, by its restart rules, its
+// own policy and the Pod's, in that order. It does not consider whether the Pod is being deleted.
 func RestartsOnExit(c *corev1.Container, pod *corev1.Pod, exitCode int32) bool {
 	if c.RestartPolicy != nil {
 		if rule := matchingRule(c, exitCode); rule != nil {
@@ -64,7 +64,7 @@ func RestartsOnExit(c *corev1.Container, pod *corev1.Pod, exitCode int32) bool {
 	}
 }
 
-// shouldRestart says whether a container that does not run, of which last is the newest instance or nil, has to.
+// shouldRestart reports whether a container that does not run, of which last is the newest instance or nil, has to.
 func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.ContainerStatus) bool {
 	if pod.DeletionTimestamp != nil {
 		return false
@@ -82,9 +82,9 @@ func shouldRestart(c *corev1.Container, pod *corev1.Pod, last *container.Contain
 	}
 }
 
-// planRestartAll plans the restart of the whole Pod in its sandbox, if a container has ended in a way that asks for it:
-// everything is stopped without grace and removed. Those whose exit asks for it are removed last, so that a crash in
-// the middle finds the same plan again.
+// planRestartAll plans the restart of all containers in their sandbox if a container has ended in a way that demands it:
+// everything is stopped without grace and removed. The containers whose exit demands it are removed last, so that after
+// a crash the same plan results.
 func (p *planner) planRestartAll() bool {
 	if p.pod.DeletionTimestamp != nil {
 		return false
@@ -123,8 +123,8 @@ func (p *planner) planRestartAll() bool {
 	return true
 }
 
-// RestartingAll says whether the Pod has a container whose exit can ask for a restart of all of them, and whether one
-// has asked for it that is not removed yet.
+// RestartingAll reports whether the exit of one of the Pod's containers can restart all of them, and whether such an
+// exit has happened and its container is not removed yet.
 func RestartingAll(pod *corev1.Pod, held *container.PodStatus) (possible, asked bool) {
 	for c, kind := range podutil.Containers(&pod.Spec) {
 		if kind == podutil.Ephemeral {

@@ -7,24 +7,24 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL, unless the Pod is to be
-// killed without any grace.
+// MinGracePeriod is the least time, in seconds, that a container has between TERM and KILL, unless the Pod is killed
+// without grace.
 const MinGracePeriod int64 = 2
 
-// Stop is one running container of a Pod that ends.
+// Stop is one running container of a Pod that terminates.
 type Stop struct {
 	Status *container.ContainerStatus
-	// Container is its part of the spec; nil if the spec has none of that name (then Status.PreStop speaks for it).
+	// Container is its spec; nil if the spec has none of that name (then Status.PreStop applies).
 	Container *corev1.Container
-	// After are the indexes in the plan of the stops that have to be over before this container gets its TERM. Its
-	// preStop hook waits for nobody.
+	// After are the indexes in the plan of the stops that must finish before this container gets its TERM. Its preStop
+	// hook does not wait.
 	After []int
 }
 
-// TerminationPlan says how the running containers of a Pod end, all within one budget of grace seconds. The stops
-// run side by side, each beginning with its preStop hook; before TERM each waits for those in After, but at most
-// until the budget is used up, and then has MinGracePeriod left. Main containers wait for none, a sidecar for all
-// main containers and for the sidecars behind it in the spec. Without grace nobody waits.
+// TerminationPlan returns how the running containers of a Pod stop, all within one budget of grace seconds. The stops
+// run side by side, each starting with its preStop hook; before TERM each waits for those in After, but at most until
+// the budget is used up, and then has MinGracePeriod left. Main containers wait for none, a sidecar for all main
+// containers and for the sidecars behind it in the spec. Without grace no container waits.
 func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grace int64) []Stop {
 	var plan []Stop
 	names := map[string][]int{} // container name to the indexes of its stops
@@ -56,8 +56,8 @@ func TerminationPlan(pod *corev1.Pod, running []*container.ContainerStatus, grac
 	return plan
 }
 
-// PodGracePeriod is the time in seconds that a Pod has to end: the shorter of what its deletion and the override (of
-// an eviction, or a forced deletion) grant, or else what its spec says; never less than 1.
+// PodGracePeriod returns the grace period of a Pod in seconds: the shorter of those of its deletion and of the override
+// (an eviction or a forced deletion), or else that of its spec; never less than 1.
 func PodGracePeriod(pod *corev1.Pod, override *int64) int64 {
 	grace := int64(0)
 	consider := func(seconds *int64) {
@@ -76,9 +76,9 @@ func PodGracePeriod(pod *corev1.Pod, override *int64) int64 {
 	return max(grace, 1)
 }
 
-// KillGracePeriod is the time in seconds that one container has to end while its Pod goes on. A failed probe may
-// have a period of its own. The time includes the preStop hook; what is left for StopContainer is never less than
-// MinGracePeriod, unless the kill says 0.
+// KillGracePeriod returns the time in seconds that one container has to stop while its Pod keeps running. A failed probe
+// may set its own. The time includes the preStop hook; what is left for StopContainer is never less than MinGracePeriod,
+// unless the kill has 0.
 func KillGracePeriod(pod *corev1.Pod, kill Kill) int64 {
 	if kill.GracePeriod != nil {
 		return max(*kill.GracePeriod, 0)

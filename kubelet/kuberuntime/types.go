@@ -14,7 +14,7 @@ import (
 type KillReason string
 
 const (
-	// KillUnknown is a container of which the runtime does not know whether it runs.
+	// KillUnknown is a container whose state the runtime does not know.
 	KillUnknown KillReason = "Unknown"
 	// KillDefinitionChanged is a container whose image was changed in the spec.
 	KillDefinitionChanged KillReason = "DefinitionChanged"
@@ -23,34 +23,35 @@ const (
 	KillStartup  KillReason = "StartupProbe"
 	// KillResize is a container that can take its new resources only by a restart.
 	KillResize KillReason = "Resize"
-	// KillRestartAll is a container that goes down because another one's exit asks for a restart of all.
+	// KillRestartAll is a container that is stopped because another one's exit restarts all containers.
 	KillRestartAll KillReason = "RestartAllContainers"
 )
 
-// ProbeResult is what a probe has said last of one container instance.
+// ProbeResult is the last result of a probe of one container instance.
 type ProbeResult int
 
 const (
-	// ProbeUnknown is no answer yet. For a startup probe it means "not started", for a liveness probe "alive".
+	// ProbeUnknown means that there is no result yet. For a startup probe it means "not started", for a liveness probe
+	// "alive".
 	ProbeUnknown ProbeResult = iota
-	// ProbeSuccess and ProbeFailure are answers past the probe's threshold.
+	// ProbeSuccess and ProbeFailure are results past the probe's threshold.
 	ProbeSuccess
 	ProbeFailure
 )
 
-// Actions is what is to be done for a Pod now. The parts are done in the order of the fields: kill, remove, sandbox,
-// start. An empty Actions with a NextSync means: nothing now, look again at that time or at the next event.
+// Actions is what to do for a Pod now, in the order of the fields: kill, remove, sandbox, start. If all but NextSync is
+// empty, nothing is to be done until that time or the next event.
 type Actions struct {
-	// KillPod asks for all containers and sandboxes of the Pod to be stopped before anything else.
+	// KillPod says that all containers and sandboxes of the Pod are stopped before anything else.
 	KillPod bool
-	// Finished says that the Pod's work is over: nothing is to be started, and what still runs (sidecars) has to
-	// end. KillPod is set with it.
+	// Finished says that the Pod's work is done: nothing is started, and what still runs (sidecars) is stopped. KillPod
+	// is set too.
 	Finished bool
-	// SandboxChanged says that CreateSandbox replaces a sandbox that was there (event SandboxChanged).
+	// SandboxChanged says that CreateSandbox replaces an existing sandbox (event SandboxChanged).
 	SandboxChanged bool
 
-	// RestartAll says that a container's exit asks for all of them to start over. Kill and Remove then list what is
-	// in the way; nothing is started until they are gone.
+	// RestartAll says that a container's exit restarts all containers. Kill and Remove then list those that are
+	// replaced; nothing is started until they are gone.
 	RestartAll bool
 	// Kill are the instances to be stopped, in order.
 	Kill []Kill
@@ -58,19 +59,19 @@ type Actions struct {
 	// count is read from them.
 	Remove []*container.ContainerStatus
 
-	// CreateSandbox asks for a new sandbox with number Attempt. If it is false, SandboxID is the one to start in.
+	// CreateSandbox says that the Pod needs a new sandbox with number Attempt. If it is false, SandboxID is the one to
+	// start in.
 	CreateSandbox bool
 	Attempt       uint32
 	SandboxID     string
 
-	// Resize are the running containers that are to get other limits while they run.
+	// Resize are the running containers whose limits change while they run.
 	Resize []Resize
 	// Start are the containers to be created and started, in that order, one after another.
 	Start []Start
-	// Waiting are the containers that would be started but for their backoff.
+	// Waiting are the containers that wait for the end of their backoff.
 	Waiting []Waiting
-	// NextSync is when the Pod is to be looked at again even if nothing happens: the earliest end of a backoff. The
-	// zero time means never.
+	// NextSync is when to compute again even without an event: the earliest end of a backoff. The zero time means never.
 	NextSync time.Time
 }
 
@@ -94,8 +95,8 @@ type Start struct {
 	Container *corev1.Container
 	// Attempt is the restart count of the new instance.
 	Attempt uint32
-	// Blocking says that if this container does not come up (postStart hook included), nothing that stands behind
-	// it in Actions.Start may be started before the next look.
+	// Blocking says that if this container does not start (postStart hook included), nothing after it in Actions.Start
+	// is started before the next sync.
 	Blocking bool
 	// TargetID is the runtime id of the container whose PID namespace an ephemeral container joins, or empty.
 	TargetID string
@@ -105,20 +106,20 @@ type Start struct {
 	BackoffSince time.Time
 }
 
-// Inputs is what ComputeActions has to know beside the Pod and what the runtime holds of it.
+// Inputs is what ComputeActions needs beside the Pod and its state in the runtime.
 type Inputs struct {
 	Now time.Time
-	// Backoff holds the crash-loop waits; nil means that nobody ever waits.
+	// Backoff holds the crash-loop backoffs; nil means that no container waits.
 	Backoff *Backoff
-	// Startup and Liveness tell the newest verdict of the container instance with that runtime id; nil functions
-	// know of none. A container without such a probe is never asked for.
+	// Startup and Liveness return the last probe result of the container instance with that runtime id; nil functions
+	// know none. They are called only for a container that has such a probe.
 	Startup, Liveness func(containerID string) ProbeResult
-	// Resources tells what the runtime is to be told of a container's resources; nil leaves running containers as they
-	// are. The caller may change what it returns.
+	// Resources returns the runtime's resources of a container; nil leaves running containers unchanged. The caller may
+	// change the result.
 	Resources func(c *corev1.Container) *runtimeapi.LinuxContainerResources
-	// LastAttempt tells the highest restart count known of a container beside what the runtime holds, which may have
-	// lost the newest instances: from its log directory, see [LastAttemptInLogs]. It is asked only for containers that
-	// are to be started. Nil knows of none.
+	// LastAttempt returns the highest known restart count of a container beside those of the runtime, which may have
+	// lost the newest instances: that of its log directory, see [LastAttemptInLogs]. It is called only for containers
+	// that are started. Nil knows none.
 	LastAttempt func(containerName string) (uint32, bool)
 }
 

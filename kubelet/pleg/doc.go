@@ -1,7 +1,7 @@
-// Package pleg watches the container runtime and says which Pods changed there.
+// Package pleg watches the container runtime and reports which Pods changed there.
 //
-// An event of the runtime never carries meaning of its own: it marks its Pod dirty, and whoever owns the Pod reads
-// the Pod's state anew with [Watcher.Read]. Events are taken off the stream by a goroutine that does nothing else,
-// because a slow reader holds up the runtime itself. Everything is listed at each (re)connect, since events are not
-// kept for us, and slowly beside that as a net; what the net catches is counted, so that a lost event is seen.
+// An event only marks its Pod as changed: the Pod's owner reads the Pod's state with [Watcher.Read]. A goroutine that does
+// nothing else receives the events, because a slow receiver blocks the runtime. Everything is listed after each
+// (re)connect, since the runtime does not store events, and periodically as a safety net; a change that only the relist
+// finds is counted, so that lost events are visible.
 package pleg

@@ -11,81 +11,81 @@ import (
 	"github.com/berth-dev/berth/kubelet/container"
 )
 
-// observation is one thing that an event tells: that a sandbox or container has come at least so far, or is gone.
+// observation is one thing that an event reports: a sandbox or container has at least this state, or is gone.
 type observation struct {
 	id    string
 	state int32
 	gone  bool
 }
 
-// unknownChange is the fact that a listing leaves of a Pod that it found changed: only a whole read is an answer to it.
+// unknownChange is the observation of a relist that found a Pod changed: only a full read covers it.
 var unknownChange = observation{}
 
-// observationsOf are what an event tells. States of a sandbox and of a container only grow, and those that come with an event
-// may be older than what it is about.
+// observationsOf returns what an event reports. States of a sandbox and of a container only grow, and those that come
+// with an event may be older than its subject.
 func observationsOf(event *runtimeapi.ContainerEventResponse) []observation {
-	var facts []observation
+	var observations []observation
 	id, box := event.ContainerId, event.PodSandboxStatus
 	sandbox := box.GetId() == id
 	switch event.ContainerEventType {
 	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		facts = append(facts, observation{id: id, gone: true})
+		observations = append(observations, observation{id: id, gone: true})
 	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
 		last := int32(runtimeapi.ContainerState_CONTAINER_EXITED) + containerOffset
 		if sandbox {
 			last = int32(runtimeapi.PodSandboxState_SANDBOX_NOTREADY)
 		}
-		facts = append(facts, observation{id: id, state: last})
+		observations = append(observations, observation{id: id, state: last})
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
 		if !sandbox {
-			facts = append(facts, observation{id: id, state: int32(runtimeapi.ContainerState_CONTAINER_RUNNING) + containerOffset})
+			observations = append(observations, observation{id: id, state: int32(runtimeapi.ContainerState_CONTAINER_RUNNING) + containerOffset})
 		}
 	default:
-		facts = append(facts, observation{id: id})
+		observations = append(observations, observation{id: id})
 	}
 	if box != nil {
-		facts = append(facts, observation{id: box.Id, state: int32(box.State)})
+		observations = append(observations, observation{id: box.Id, state: int32(box.State)})
 	}
 	for _, c := range event.ContainersStatuses {
-		facts = append(facts, observation{id: c.Id, state: int32(c.State) + containerOffset})
+		observations = append(observations, observation{id: c.Id, state: int32(c.State) + containerOffset})
 	}
-	return facts
+	return observations
 }
 
-// covers reports whether all facts are in what was seen of a Pod.
-func (f fingerprint) covers(facts []observation) bool {
-	for _, told := range facts {
-		state, there := f[told.id]
-		if told.gone == there || !told.gone && state < told.state {
+// covers reports whether all observations are in the known state of a Pod.
+func (f fingerprint) covers(observations []observation) bool {
+	for _, seen := range observations {
+		state, known := f[seen.id]
+		if seen.gone == known || !seen.gone && state < seen.state {
 			return false
 		}
 	}
 	return true
 }
 
-// alreadySeen reports whether an event says nothing that was not read already: most tell of what a worker has just done and
-// looked at itself, and looking again would cost as much as the first time. What happens after the event has an event
-// of its own. What an event says beyond is noted until the Pod is read.
+// alreadySeen reports whether an event contains nothing that was not read already. Most events report what a worker has
+// just done and read itself, and another read would cost as much as the first one. What an event reports beyond that is
+// kept until the Pod is read.
 func (w *Watcher) alreadySeen(uid types.UID, event *runtimeapi.ContainerEventResponse) bool {
-	facts := observationsOf(event)
+	observations := observationsOf(event)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if print := w.fingerprints[uid]; print != nil && print.covers(facts) {
+	if print := w.fingerprints[uid]; print != nil && print.covers(observations) {
 		return true
 	}
 	if uid != "" {
-		w.unread[uid] = append(w.unread[uid], facts...)
+		w.unread[uid] = append(w.unread[uid], observations...)
 		w.markTouched(uid, false)
 	}
 	return false
 }
 
-// Started are a sandbox, or a container in it, that the caller has just brought up. Container may be empty.
+// Started is a sandbox, or a container in it, that the caller has just started. Container may be empty.
 type Started struct{ Sandbox, Container string }
 
-// ReadMade asks the runtime for what the caller has made since it read the Pod, and adds it to that. It does so with one
-// call where Read takes four. Complete reports whether no event and no listing has told of anything beyond; if one has,
-// a Read has to follow. It is for the Pod's one reader, and what it had read stays as it is.
+// ReadStarted reads what the caller has started since it read the Pod, and adds it to that state, with one call where
+// Read makes four. The second result is false if an event or a relist has reported anything else; then a Read must
+// follow. Only the Pod's one reader may call it. The state it had stays unchanged.
 func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, made Started) (
 	status *container.PodStatus, complete bool, err error,
 ) {
@@ -113,7 +113,7 @@ func (w *Watcher) ReadStarted(ctx context.Context, had *container.PodStatus, mad
 	return had.With(out), w.addToFingerprint(had.UID, print), nil
 }
 
-// addToFingerprint adds to what was last seen of a Pod, and reports whether that is all that was told of it.
+// addToFingerprint adds to the known state of a Pod, and reports whether that covers all observations.
 func (w *Watcher) addToFingerprint(uid types.UID, by fingerprint) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,13 +128,13 @@ func (w *Watcher) addToFingerprint(uid types.UID, by fingerprint) bool {
 		return false
 	}
 	delete(w.unread, uid)
-	delete(w.changed, uid) // nobody needs to be told of it any more
+	delete(w.changed, uid) // its reader knows all of it
 	return true
 }
 
-// HoldsNothing reports whether the runtime is known to hold nothing of a Pod: everything was listed since its events
-// are followed, and neither that listing nor an event has told of the Pod, nor was anything read of it. That is so only
-// if the caller has not yet asked the runtime for anything of the Pod: of what it makes, the events may be on their way.
+// KnownEmpty reports whether the runtime is known to have nothing of a Pod: everything was listed since its events
+// arrive, and neither that list, nor an event, nor a read has shown anything of the Pod. That holds only if the caller
+// has not started anything of the Pod: those events may still arrive.
 func (w *Watcher) KnownEmpty(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +142,7 @@ func (w *Watcher) KnownEmpty(uid types.UID) bool {
 	return w.complete && !dirty && !w.relistNeeded && w.fingerprints[uid] == nil && len(w.unread[uid]) == 0
 }
 
-// dropUnread drops what was told of a Pod: it is about to be read.
+// dropUnread drops the observations of a Pod that is about to be read.
 func (w *Watcher) dropUnread(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

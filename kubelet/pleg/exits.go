@@ -7,13 +7,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ExitRecorder tells how containers ended whose end the runtime has lost.
+// ExitRecorder knows how containers ended whose exit code the runtime has lost.
 type ExitRecorder interface {
-	// Exit says how a container ended, if that is known. It may wait while it is being found out, as long as ctx lives.
+	// Exit returns how a container ended, if that is known. It may wait while that is being found out, until ctx ends.
 	Exit(ctx context.Context, containerID string) (code int32, finished time.Time, ok bool)
 }
 
-// What containerd's CRI says of a container whose end it has not seen, and of ends that it has seen.
+// The status that containerd's CRI reports for a container whose end it has not seen, and for one whose end it has.
 const (
 	unknownExitCode = 255
 	unknownReason   = "Unknown"
@@ -21,11 +21,11 @@ const (
 	errorReason     = "Error"
 )
 
-// unknownMessage is the answer to the question that such a status leaves open.
-const unknownMessage = "the container runtime was itself ended while this container ended, and nobody else saw with which code"
+// unknownMessage explains such a status.
+const unknownMessage = "the container runtime was itself ended while this container ended, and its exit code was not recorded"
 
-// restoreExitCode puts the real end into the status of a container that the runtime lost the end of. If nobody knows it, the
-// status says what happened instead of nothing.
+// restoreExitCode sets the exit code of a container whose end the runtime has lost. If it is not known, the status gets
+// a message that explains why.
 func (w *Watcher) restoreExitCode(ctx context.Context, c *runtimeapi.ContainerStatus) {
 	if c.State != runtimeapi.ContainerState_CONTAINER_EXITED || c.StartedAt == 0 || c.ExitCode != unknownExitCode || c.Reason != unknownReason {
 		return

@@ -21,11 +21,11 @@ const podUIDLabel = container.PodUIDLabel
 // fingerprint is the state of each sandbox and container of one Pod, by runtime id.
 type fingerprint map[string]int32
 
-// Sandboxes and containers count their states from 0 both; an offset keeps them apart.
+// The states of sandboxes and of containers both start at 0; an offset keeps them apart.
 const containerOffset = 100
 
-// Read asks the runtime for all it holds of one Pod. A Pod that it does not know has an empty status. A Pod has one
-// reader: events that tell nothing beyond what Read has returned are not passed on.
+// Read reads the state of one Pod from the runtime. A Pod that the runtime does not know has an empty status. A Pod has
+// one reader: events that report nothing beyond what Read has returned are not passed on.
 func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus, error) {
 	w.dropUnread(uid)
 	labels := map[string]string{podUIDLabel: string(uid)}
@@ -88,7 +88,7 @@ func (w *Watcher) Read(ctx context.Context, uid types.UID) (*container.PodStatus
 	return out, nil
 }
 
-// storeFingerprint keeps what was last seen of a Pod.
+// storeFingerprint stores the last known state of a Pod.
 func (w *Watcher) storeFingerprint(uid types.UID, print fingerprint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *Watcher) storeFingerprint(uid types.UID, print fingerprint) {
 	w.fingerprints[uid] = print
 }
 
-// listAll lists sandboxes and containers at the same time; labels narrow it to a Pod.
+// listAll lists sandboxes and containers at the same time; labels select those of a Pod.
 func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 	sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error,
 ) {
@@ -129,8 +129,8 @@ func (w *Watcher) listAll(ctx context.Context, labels map[string]string) (
 	return sandboxes, containers, err
 }
 
-// list compares all that the runtime holds with what was known, and marks the Pods that differ. With count, each
-// difference that no event has announced is counted as drift.
+// list compares the runtime's sandboxes and containers with the known state, and marks the Pods that differ. With count,
+// each difference without an event is counted as a missed event.
 func (w *Watcher) list(ctx context.Context, count bool) error {
 	w.listing.Lock()
 	defer w.listing.Unlock()
@@ -149,7 +149,7 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 		return err
 	}
 	seen := map[types.UID]fingerprint{}
-	note := func(uid, id string, state int32) {
+	record := func(uid, id string, state int32) {
 		if uid == "" {
 			return // not a kubelet's
 		}
@@ -159,10 +159,10 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 		seen[types.UID(uid)][id] = state
 	}
 	for _, box := range sandboxes {
-		note(box.GetMetadata().GetUid(), box.Id, int32(box.State))
+		record(box.GetMetadata().GetUid(), box.Id, int32(box.State))
 	}
 	for _, c := range containers {
-		note(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
+		record(c.Labels[podUIDLabel], c.Id, int32(c.State)+containerOffset)
 	}
 	uids := slices.Collect(maps.Keys(seen))
 	for _, uid := range w.diff(seen, count) {
@@ -174,8 +174,7 @@ func (w *Watcher) list(ctx context.Context, count bool) error {
 	return nil
 }
 
-// diff takes a new listing for what is known (it belongs to the Watcher from then on), and returns the Pods in
-// which it differs from before.
+// diff makes a new list the known state (it belongs to the Watcher afterwards), and returns the Pods that differ.
 func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +184,7 @@ func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 		if print := w.fingerprints[uid]; print != nil {
 			seen[uid] = print
 		} else if read {
-			delete(seen, uid) // that there is nothing is known, not only that nothing was heard of it yet
+			delete(seen, uid) // a read has shown that nothing exists
 		}
 	}
 	var out []types.UID
@@ -201,7 +200,7 @@ func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	}
 	for uid := range w.unread {
 		if _, since := touched[uid]; !since && seen[uid] == nil {
-			delete(w.unread, uid) // nobody reads it: it is gone, or was never ours
+			delete(w.unread, uid) // it has no reader: it is gone, or never was one of ours
 		}
 	}
 	for _, uid := range out {
@@ -211,7 +210,7 @@ func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 		for _, uid := range out {
 			if _, announced := w.changed[uid]; !announced {
 				w.missedEvents.Add(1)
-				w.deps.Logger.Warn("a slow listing found a pod changed without an event", "uid", uid)
+				w.deps.Logger.Warn("relist found a Pod that changed without an event", "uid", uid)
 			}
 		}
 	}
@@ -219,7 +218,7 @@ func (w *Watcher) diff(seen map[types.UID]fingerprint, count bool) []types.UID {
 	return out
 }
 
-// SandboxError says that the runtime has a sandbox and does not tell its state.
+// SandboxError says that the runtime has a sandbox and does not report its state.
 type SandboxError struct {
 	ID  string
 	Err error
@@ -228,5 +227,5 @@ type SandboxError struct {
 // Error implements error.
 func (e *SandboxError) Error() string { return fmt.Sprintf("status of sandbox %s: %v", e.ID, e.Err) }
 
-// Unwrap is what the runtime said.
+// Unwrap returns the runtime's error.
 func (e *SandboxError) Unwrap() error { return e.Err }

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// RelistPeriod is how often everything is listed although events flow: a net below a lost event.
+	// RelistPeriod is how often everything is listed although events arrive: a safety net for a lost event.
 	RelistPeriod = 2 * time.Minute
-	// PollPeriod is how often everything is listed if the runtime has no events.
+	// PollPeriod is how often everything is listed if the runtime sends no events.
 	PollPeriod = time.Second
 	// retryDelay is the first wait before the event stream is opened again; it doubles up to maxRetryDelay.
 	retryDelay    = 50 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
 )
 
-// Runtime is what is needed of the CRI's runtime service.
+// Runtime is the part of the CRI's runtime service that reads.
 type Runtime interface {
 	GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest, opts ...grpc.CallOption,
 	) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error)
@@ -53,20 +53,20 @@ type Config struct {
 // Deps are what a Watcher needs from others.
 type Deps struct {
 	Runtime Runtime
-	// OnPodChanged is told of each Pod whose state in the runtime may have changed. It must not block.
+	// OnPodChanged is called for each Pod whose state in the runtime may have changed. It must not block.
 	OnPodChanged func(uid types.UID)
-	// OnListed, if set, is told after each full listing which Pods the runtime holds. It must not block.
+	// OnListed, if set, is called after each relist with the Pods that the runtime has. It must not block.
 	OnListed func(uids []types.UID)
-	// ObserveRelist, if set, is told of each full listing that came to its end, and how long it took. It must not block.
+	// ObserveRelist, if set, is called after each relist with its duration. It must not block.
 	ObserveRelist func(took time.Duration)
-	// Exits, if set, is asked how a container ended that the runtime says it does not know of.
+	// Exits, if set, knows how containers ended whose exit code the runtime has lost.
 	Exits ExitRecorder
 	// Logger and Clock may be nil.
 	Logger *slog.Logger
 	Clock  clock.Clock
 }
 
-// Watcher follows the runtime. It is safe for concurrent use.
+// Watcher watches the runtime. It is safe for concurrent use.
 type Watcher struct {
 	deps   Deps
 	config Config
@@ -76,23 +76,23 @@ type Watcher struct {
 	listing sync.Mutex
 
 	mu sync.Mutex // guards all below
-	// fingerprints is what was last known of each Pod: from a listing, or from a read.
+	// fingerprints is the last known state of each Pod: from a relist, or from a read.
 	fingerprints map[types.UID]fingerprint
-	// changed are the Pods to be told of; wake holds a value while it is not empty.
+	// changed are the Pods that OnPodChanged is to be called for; wake is notified when it grows.
 	changed map[types.UID]struct{}
-	// unread is what events and listings have told of each Pod since it was read last.
+	// unread is what events and relists have reported of each Pod since it was last read.
 	unread map[types.UID][]observation
 	// complete says that everything was listed since the event stream is open.
 	complete bool
-	// relistNeeded asks for a listing: an event could not be told to belong to a Pod.
+	// relistNeeded says that a relist is needed, since an event did not name its Pod.
 	relistNeeded bool
-	// touched are, while a listing is under way, the Pods that an event or a read was about since it began, and whether
-	// it was a read: of them the listing may be older than what is known. Nil otherwise.
+	// touched are, during a relist, the Pods that an event or a read was about since it started, and whether it was a
+	// read: for them the list may be older than the known state. Nil otherwise.
 	touched map[types.UID]bool
 	wake    wakeup.Signal
 }
 
-// New makes a Watcher. Start runs it; Read works without.
+// New returns a Watcher. Start runs it; Read works without Start.
 func New(deps Deps, config Config) (*Watcher, error) {
 	if deps.Runtime == nil {
 		return nil, errors.New("pleg: Deps.Runtime is required")
@@ -116,11 +116,11 @@ func New(deps Deps, config Config) (*Watcher, error) {
 	}, nil
 }
 
-// MissedEvents is how many Pods a slow listing found changed without an event having said so. It should stay 0 while the
-// runtime sends events.
+// MissedEvents is how many Pods a relist found changed without an event. It should stay 0 while the runtime sends
+// events.
 func (w *Watcher) MissedEvents() int64 { return w.missedEvents.Load() }
 
-// Start follows the runtime until ctx ends. A runtime that goes away is waited for.
+// Start watches the runtime until ctx ends. It waits for a runtime that is away.
 func (w *Watcher) Start(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { w.notifyLoop(ctx); return nil })
@@ -137,7 +137,7 @@ func (w *Watcher) watchEvents(ctx context.Context) {
 			return
 		}
 		if status.Code(err) == codes.Unimplemented {
-			w.deps.Logger.Warn("the container runtime sends no events; listing its containers instead",
+			w.deps.Logger.Warn("the container runtime sends no events; listing its containers periodically",
 				"period", PollPeriod, "remedy", "use containerd 1.7 or newer")
 			w.poll(ctx)
 			return
@@ -145,7 +145,7 @@ func (w *Watcher) watchEvents(ctx context.Context) {
 		if opened {
 			delay = retryDelay
 		}
-		w.deps.Logger.Warn("the container runtime's event stream ended", "error", err, "retry", delay)
+		w.deps.Logger.Warn("event stream of the container runtime ended; reopening it", "error", err, "retry", delay)
 		if !w.sleep(ctx, delay) {
 			return
 		}
@@ -153,7 +153,7 @@ func (w *Watcher) watchEvents(ctx context.Context) {
 	}
 }
 
-// streamEvents opens the event stream, lists everything once, and drains the stream until it ends.
+// streamEvents opens the event stream, lists everything once, and handles events until the stream ends.
 func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -163,7 +163,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 	}
 	var group errgroup.Group
 	defer func() { cancel(); _ = group.Wait(); w.setComplete(false) }()
-	// The listing runs beside the drain, so that the stream is read from the first instant.
+	// The relist runs beside it, so that events are received from the first instant.
 	group.Go(func() error { w.relistPeriodically(ctx); return nil })
 	for {
 		event, err := events.Recv()
@@ -173,7 +173,7 @@ func (w *Watcher) streamEvents(ctx context.Context) (opened bool, err error) {
 		opened = true
 		uid := uidOf(event)
 		if uid == "" && event.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT {
-			continue // what is gone tells no name; only its owner removes it, and knows
+			continue // it does not name its Pod; the Pod's worker has removed it and knows
 		}
 		if !w.alreadySeen(uid, event) {
 			w.markChanged(uid)
@@ -188,7 +188,7 @@ func (w *Watcher) relistPeriodically(ctx context.Context) {
 	for {
 		wait := w.config.RelistPeriod
 		if err := w.list(ctx, !first); err != nil && ctx.Err() == nil {
-			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+			w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
 			wait, delay = delay, min(2*delay, maxRetryDelay)
 		} else {
 			first, delay = false, retryDelay
@@ -200,18 +200,18 @@ func (w *Watcher) relistPeriodically(ctx context.Context) {
 	}
 }
 
-// setComplete notes whether everything was listed since the event stream is open.
+// setComplete records whether everything was listed since the event stream is open.
 func (w *Watcher) setComplete(complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.complete = complete
 }
 
-// poll stands in for events.
+// poll lists periodically where there are no events.
 func (w *Watcher) poll(ctx context.Context) {
 	for {
 		if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
-			w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+			w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
 		}
 		if !w.sleep(ctx, PollPeriod) {
 			return
@@ -219,7 +219,7 @@ func (w *Watcher) poll(ctx context.Context) {
 	}
 }
 
-// markChanged notes a Pod as dirty, or that all have to be listed if the UID is empty.
+// markChanged marks a Pod as changed; an empty UID asks for a relist.
 func (w *Watcher) markChanged(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,14 +232,14 @@ func (w *Watcher) markChanged(uid types.UID) {
 	w.wake.Notify()
 }
 
-// markTouched keeps a listing under way from overruling what is newer, an event or what was read. The caller holds mu.
+// markTouched keeps a relist under way from replacing newer state, of an event or of a read. The caller holds mu.
 func (w *Watcher) markTouched(uid types.UID, read bool) {
 	if w.touched != nil {
 		w.touched[uid] = w.touched[uid] || read
 	}
 }
 
-// notifyLoop hands dirty Pods on until ctx ends.
+// notifyLoop calls OnPodChanged for changed Pods until ctx ends.
 func (w *Watcher) notifyLoop(ctx context.Context) {
 	for {
 		select {
@@ -256,7 +256,7 @@ func (w *Watcher) notifyLoop(ctx context.Context) {
 		}
 		if relist {
 			if err := w.list(ctx, false); err != nil && ctx.Err() == nil {
-				w.deps.Logger.Warn("listing the runtime's containers failed", "error", err)
+				w.deps.Logger.Warn("failed to list the runtime's containers; retrying", "error", err)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func (w *Watcher) sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// uidOf finds the Pod an event is about, or "" if it does not say.
+// uidOf returns the Pod that an event is about, or "" if the event does not name it.
 func uidOf(event *runtimeapi.ContainerEventResponse) types.UID {
 	if uid := event.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
 		return types.UID(uid)

@@ -14,21 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
 const (
 	fsExt4 = "ext4"
 	fsXFS  = "xfs"
-	// fsNone: the image holds nothing but zeros.
+	// fsNone: the image has only zeros.
 	fsNone = ""
-	// fsUnknown: the image holds something, but no filesystem of ours.
+	// fsUnknown: the image has data, but none of these filesystems.
 	fsUnknown = "unknown"
 )
 
-// fsPackage names the distribution's package that a filesystem's programs are in.
+// fsPackage is the distribution's package of a filesystem's programs.
 var fsPackage = map[string]string{fsExt4: "e2fsprogs", fsXFS: "xfsprogs"}
 
-// checkFSType refuses filesystems that cannot be made here.
+// checkFSType rejects filesystems that the driver cannot create.
 func checkFSType(fsType string) error {
 	if _, ok := fsPackage[fsType]; !ok {
 		return status.Errorf(codes.InvalidArgument,
@@ -37,7 +39,7 @@ func checkFSType(fsType string) error {
 	return nil
 }
 
-// program finds a filesystem's program, or says what to install.
+// program returns the path of a filesystem's program, or an error that says what to install.
 func program(name, fsType string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -47,7 +49,7 @@ func program(name, fsType string) (string, error) {
 	return path, nil
 }
 
-// probe says which filesystem the image holds.
+// probe returns the filesystem of the image.
 func probe(image string) (string, error) {
 	file, err := os.Open(image)
 	if err != nil {
@@ -71,7 +73,7 @@ func probe(image string) (string, error) {
 	return fsUnknown, nil
 }
 
-// isBlank reports whether the file holds zeros only.
+// isBlank reports whether the file has only zeros.
 func isBlank(file *os.File) (bool, error) {
 	buffer := make([]byte, 1<<20)
 	zeros := make([]byte, 1<<20)
@@ -97,8 +99,8 @@ func isBlank(file *os.File) (bool, error) {
 	}
 }
 
-// ensureFilesystem makes a filesystem if the volume is new, and returns what it has then. An empty fsType takes
-// what is there.
+// ensureFilesystem creates a filesystem if the volume is new, and returns the volume's filesystem. An empty fsType accepts
+// any existing one.
 func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, fsType string) (string, error) {
 	marker := filepath.Join(d.store.dir(id), formattingName)
 	_, err := os.Lstat(marker)
@@ -115,7 +117,7 @@ func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, 
 	switch {
 	case have == fsUnknown:
 		return "", status.Errorf(codes.FailedPrecondition,
-			"volume %q holds data that is neither %s nor %s; it was used as raw block volume", id, fsExt4, fsXFS)
+			"volume %q has data that is neither %s nor %s; it was used as raw block volume", id, fsExt4, fsXFS)
 	case have != fsNone && fsType != "" && have != fsType:
 		return "", status.Errorf(codes.FailedPrecondition,
 			"volume_capability.mount.fs_type: volume %q has %s, not %s", id, have, fsType)
@@ -127,12 +129,9 @@ func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, 
 	}
 	if device.readonly {
 		return "", status.Errorf(codes.FailedPrecondition,
-			"volume %q has no filesystem yet, and none can be made while it is published read-only", id)
+			"volume %q has no filesystem yet, and none can be created while it is published read-only", id)
 	}
-	if err := writeSynced(marker, nil); err != nil {
-		return "", fmt.Errorf("mark volume %q: %w", id, err)
-	}
-	if err := syncDir(filepath.Dir(marker)); err != nil {
+	if err := atomicfile.Write(marker, nil, 0o600); err != nil {
 		return "", fmt.Errorf("mark volume %q: %w", id, err)
 	}
 	if err := d.makeFilesystem(ctx, device, fsType); err != nil {
@@ -141,7 +140,7 @@ func (d *Driver) ensureFilesystem(ctx context.Context, id string, device *loop, 
 	if err := os.Remove(marker); err != nil {
 		return "", fmt.Errorf("unmark volume %q: %w", id, err)
 	}
-	return fsType, syncDir(filepath.Dir(marker))
+	return fsType, atomicfile.SyncDir(filepath.Dir(marker))
 }
 
 func (d *Driver) makeFilesystem(ctx context.Context, device *loop, fsType string) error {
@@ -153,11 +152,11 @@ func (d *Driver) makeFilesystem(ctx context.Context, device *loop, fsType string
 	if fsType == fsXFS {
 		args = []string{"-q", "-f"}
 	}
-	d.logger.Info("making filesystem", "device", device.path, "type", fsType)
+	d.logger.Info("creating filesystem", "device", device.path, "type", fsType)
 	return runProgram(ctx, mkfs, append(args, device.path)...)
 }
 
-// runProgram runs a program that must exit with 0.
+// runProgram runs a program and returns an error unless it exits with 0.
 func runProgram(ctx context.Context, path string, args ...string) error {
 	output, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	if err != nil {
@@ -166,11 +165,11 @@ func runProgram(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// errDeviceBusy says that a filesystem cannot be checked because it is mounted, perhaps where we cannot see it.
+// errDeviceBusy says that a filesystem cannot be checked because it is mounted, possibly in another mount namespace.
 var errDeviceBusy = errors.New("the device is in use")
 
-// preen has e2fsck replay the journal and mend what it can without asking. What is in use is in order: the kernel
-// has mounted it.
+// preen runs e2fsck to replay the journal and repair what it can without asking. It skips a filesystem that is in use:
+// the kernel has mounted it, so it is consistent.
 func preen(ctx context.Context, device *loop) error {
 	err := runE2fsck(ctx, device, "-p")
 	if errors.Is(err, errDeviceBusy) {
@@ -185,7 +184,7 @@ func runE2fsck(ctx context.Context, device *loop, args ...string) error {
 	if err != nil {
 		return err
 	}
-	// Only an exclusive opening tells of mounts in other mount namespaces.
+	// Only opening the device exclusively detects mounts in other mount namespaces.
 	exclusive, err := os.OpenFile(device.path, os.O_RDONLY|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return errDeviceBusy
@@ -199,7 +198,7 @@ func runE2fsck(ctx context.Context, device *loop, args ...string) error {
 	var exit *exec.ExitError
 	err = runProgram(ctx, fsck, append(args, device.path)...)
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
-		return nil // mended
+		return nil // repaired
 	}
 	return err
 }

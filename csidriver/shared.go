@@ -12,12 +12,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/atomicfile"
 )
 
-// publishedName is the file, in a shared volume's directory, that says to which node it is published.
+// publishedName is the file in a shared volume's directory that records the node to which it is published.
 const publishedName = "published.json"
 
-// publication is to which node a shared volume is published, and how.
+// publication records to which node a shared volume is published, and how.
 type publication struct {
 	Node     string `json:"node"`
 	Readonly bool   `json:"readonly"`
@@ -39,35 +41,31 @@ func (s *store) publication(id string) (*publication, error) {
 	return p, nil
 }
 
-// publish writes where the volume is published, as a whole or not at all. The caller holds the id.
+// publish records where the volume is published. The caller holds the id.
 func (s *store) publish(id string, p publication) error {
 	data, err := json.Marshal(p)
 	if err != nil {
-		return fmt.Errorf("encode where %q is published: %w", id, err)
+		return fmt.Errorf("publish %q: %w", id, err)
 	}
-	path := filepath.Join(s.dir(id), publishedName)
-	if err := writeSynced(path+".new", data); err != nil {
-		return fmt.Errorf("write where %q is published: %w", id, err)
+	if err := atomicfile.Write(filepath.Join(s.dir(id), publishedName), data, 0o600); err != nil {
+		return fmt.Errorf("publish %q: %w", id, err)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("write where %q is published: %w", id, err)
-	}
-	return syncDir(s.dir(id))
+	return nil
 }
 
-// unpublish takes it back. That the volume is gone or published nowhere is fine. The caller holds the id.
+// unpublish removes the record. A volume that does not exist or is published nowhere is no error. The caller holds the id.
 func (s *store) unpublish(id string) error {
 	err := os.Remove(filepath.Join(s.dir(id), publishedName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("take back where %q is published: %w", id, err)
+		return fmt.Errorf("unpublish %q: %w", id, err)
 	}
-	return syncDir(s.dir(id))
+	return atomicfile.SyncDir(s.dir(id))
 }
 
-// publishShared publishes a shared volume to any node, but to one at a time. The node's own driver attaches it.
+// publishShared publishes a shared volume to any node, to one at a time. The driver on the node attaches it.
 func (d *Driver) publishShared(
 	ctx context.Context, req *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
@@ -132,8 +130,8 @@ func (d *Driver) countPublished(node string) (int64, error) {
 	return count, nil
 }
 
-// unpublishShared takes a shared volume from the node, or from whichever has it if none is named. Whether that node
-// still has it mounted cannot be seen from here: who calls has seen to it, or takes the node for dead.
+// unpublishShared unpublishes a shared volume from the node, or from any node if the request names none. It cannot check
+// whether that node still has the volume mounted: the caller has made sure of that, or considers the node dead.
 func (d *Driver) unpublishShared(
 	ctx context.Context, req *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
@@ -154,7 +152,7 @@ func (d *Driver) unpublishShared(
 	})
 }
 
-// checkPublished refuses to stage a shared volume that is not published to this node. The caller holds the id.
+// checkPublished returns an error if a shared volume is not published to this node. The caller holds the id.
 func (d *Driver) checkPublished(id string) error {
 	if !d.config.Shared {
 		return nil
@@ -169,7 +167,7 @@ func (d *Driver) checkPublished(id string) error {
 	return nil
 }
 
-// detachUnused frees the device of a shared volume that this machine no longer uses. The caller holds the id.
+// detachUnused detaches the device of a shared volume that this machine no longer uses. The caller holds the id.
 func (d *Driver) detachUnused(id string) error {
 	if !d.config.Shared || !isVolumeID(id) {
 		return nil

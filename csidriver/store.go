@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/internal/atomicfile"
 	"github.com/berth-dev/berth/internal/filelock"
 )
 
@@ -23,17 +24,17 @@ const (
 	snapshotPrefix = "snap-"
 	imageName      = "disk.img"
 	metadataName   = "meta.json"
-	// formattingName marks a volume whose filesystem is being made.
+	// formattingName marks a volume whose filesystem is being created.
 	formattingName = "formatting"
 )
 
 var (
 	idPattern = regexp.MustCompile(`^(vol|snap)-[0-9a-f]{40}$`)
-	// errNotFound says that there is no such volume or snapshot.
+	// errNotFound says that a volume or snapshot does not exist.
 	errNotFound = errors.New("does not exist")
 )
 
-// metadata is what the image itself does not tell.
+// metadata is what the image itself does not record.
 type metadata struct {
 	// Name is that of the create request.
 	Name string `json:"name"`
@@ -43,22 +44,22 @@ type metadata struct {
 	Created time.Time `json:"created"`
 }
 
-// item is a volume or a snapshot as it lies on disk.
+// item is a volume or a snapshot on disk.
 type item struct {
 	metadata
 	id string
 	// size is the image's size in bytes; it is the volume's capacity.
 	size int64
-	// allocated is how many bytes of it take up room.
+	// allocated is how many bytes of it use disk space.
 	allocated int64
 }
 
-// store keeps the images below its root. It changes an item only for a caller that holds the item's id (see work).
+// store manages the images below its root. It changes an item only for a caller that holds the item's id (see inflight).
 type store struct {
 	root string
 	thin bool
 
-	// mu guards reserved: bytes promised to images that are being made or grown and do not count yet.
+	// mu guards reserved: bytes reserved for images that are being created or expanded, which do not count yet.
 	mu       sync.Mutex
 	reserved int64
 }
@@ -93,11 +94,11 @@ func (s *store) dir(id string) string {
 
 func (s *store) image(id string) string { return filepath.Join(s.dir(id), imageName) }
 
-// open makes the directories, takes the root for this process alone and removes what is unfinished in it.
+// open creates the directories, locks the root for this process and removes unfinished images.
 func (s *store) open() (unlock func(), err error) {
 	for _, dir := range []string{s.root, s.volumes(), s.snapshots(), s.tmp()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make root: %w", err)
+			return nil, fmt.Errorf("create root: %w", err)
 		}
 	}
 	root, err := filelock.AcquireDir(s.root)
@@ -180,37 +181,34 @@ func (s *store) list(dir string) ([]*item, error) {
 func (s *store) make(id string, m metadata, fill func(image *os.File) error) error {
 	dir, err := os.MkdirTemp(s.tmp(), id+"-")
 	if err != nil {
-		return fmt.Errorf("make %q: %w", id, err)
+		return fmt.Errorf("create %q: %w", id, err)
 	}
 	defer os.RemoveAll(dir) // fails to find it once it has been renamed
 	image, err := os.OpenFile(filepath.Join(dir, imageName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("make %q: %w", id, err)
+		return fmt.Errorf("create %q: %w", id, err)
 	}
 	err = fill(image)
 	if err == nil {
 		err = image.Sync()
 	}
 	if err = errors.Join(err, image.Close()); err != nil {
-		return fmt.Errorf("make image of %q: %w", id, err)
+		return fmt.Errorf("create image of %q: %w", id, err)
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode %s of %q: %w", metadataName, id, err)
 	}
-	if err := writeSynced(filepath.Join(dir, metadataName), data); err != nil {
-		return fmt.Errorf("make %q: %w", id, err)
-	}
-	if err := syncDir(dir); err != nil {
-		return fmt.Errorf("make %q: %w", id, err)
+	if err := atomicfile.Write(filepath.Join(dir, metadataName), data, 0o600); err != nil {
+		return fmt.Errorf("create %q: %w", id, err)
 	}
 	if err := os.Rename(dir, s.dir(id)); err != nil {
-		return fmt.Errorf("make %q: %w", id, err)
+		return fmt.Errorf("create %q: %w", id, err)
 	}
-	return syncDir(filepath.Dir(s.dir(id)))
+	return atomicfile.SyncDir(filepath.Dir(s.dir(id)))
 }
 
-// remove removes an item. That there is none is fine.
+// remove removes an item. A missing one is no error.
 func (s *store) remove(id string) error {
 	trash := filepath.Join(s.tmp(), id+"-removed")
 	err := os.Rename(s.dir(id), trash)
@@ -220,10 +218,10 @@ func (s *store) remove(id string) error {
 	if err := os.RemoveAll(trash); err != nil {
 		return fmt.Errorf("remove %q: %w", id, err)
 	}
-	return syncDir(filepath.Dir(s.dir(id)))
+	return atomicfile.SyncDir(filepath.Dir(s.dir(id)))
 }
 
-// grow makes the image larger.
+// grow expands the image.
 func (s *store) grow(id string, size int64) error {
 	image, err := os.OpenFile(s.image(id), os.O_RDWR, 0)
 	if err != nil {
@@ -237,24 +235,4 @@ func (s *store) grow(id string, size int64) error {
 		return fmt.Errorf("grow %q: %w", id, err)
 	}
 	return nil
-}
-
-func writeSynced(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

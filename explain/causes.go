@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -27,7 +28,7 @@ func podUnscheduled(f *facts) *finding {
 	}
 	found := &finding{state: Waiting, reason: "Unscheduled", since: since, next: f.kubectl("describe pod", f.pod.Name),
 		verdict: fmt.Sprintf("waiting %s: the scheduler has not looked at it yet", f.ago(since))}
-	if scheduled := condition(f.pod, corev1.PodScheduled); scheduled != nil && scheduled.Message != "" {
+	if scheduled := podutil.FindCondition(&f.pod.Status, corev1.PodScheduled); scheduled != nil && scheduled.Message != "" {
 		found.verdict = fmt.Sprintf("waiting %s: no node fits: %s", f.ago(since), scheduled.Message)
 		found.reason, found.heldBy = cmp.Or(scheduled.Reason, found.reason), "scheduler"
 		found.evidence = []Evidence{{"Pod/" + f.pod.Name, "status.conditions[PodScheduled]", scheduled.Message}}
@@ -127,7 +128,7 @@ func (f *facts) claimFinding(c claim) *finding {
 
 // hasSchedulerReason reports whether the scheduler has said why it cannot choose a node.
 func (f *facts) hasSchedulerReason() bool {
-	scheduled := condition(f.pod, corev1.PodScheduled)
+	scheduled := podutil.FindCondition(&f.pod.Status, corev1.PodScheduled)
 	return scheduled != nil && scheduled.Status == corev1.ConditionFalse && scheduled.Message != ""
 }
 
@@ -267,7 +268,7 @@ func podContainers(f *facts) *finding {
 		if found := f.containerFinding("init container", container); found != nil {
 			return found
 		}
-		if container.State.Running != nil && (container.Started == nil || !*container.Started || !sidecar(f.pod, container.Name)) {
+		if container.State.Running != nil && (container.Started == nil || !*container.Started || !podutil.HasSidecar(&f.pod.Spec, container.Name)) {
 			return &finding{state: Waiting, reason: "InitContainer", since: container.State.Running.StartedAt.Time,
 				verdict: fmt.Sprintf("waiting %s: init container %s is running", f.ago(container.State.Running.StartedAt.Time), container.Name),
 				next:    f.kubectl("logs", f.pod.Name+" -c "+container.Name)}
@@ -293,15 +294,6 @@ func podContainers(f *facts) *finding {
 		return found
 	}
 	return nil
-}
-
-func sidecar(pod *corev1.Pod, name string) bool {
-	for _, container := range pod.Spec.InitContainers {
-		if container.Name == name {
-			return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		}
-	}
-	return false
 }
 
 // containerFinding is why a container is waiting, unless it merely has its turn later.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -151,7 +152,7 @@ func (f *claimFacts) readUsers(ctx context.Context, client kubernetes.Interface,
 		if !slices.Contains(claimNames(pod), f.claim.Name) {
 			continue
 		}
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		ended := podutil.IsTerminal(&pod.Status)
 		if pod.Spec.NodeName != "" {
 			f.holders, f.ended = append(f.holders, pod.Name), f.ended || ended
 		}

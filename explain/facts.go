@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/utils/ptr"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -255,7 +257,8 @@ func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explana
 	if explanation.crashed == "" {
 		return
 	}
-	status := containerStatus(f.pod, explanation.crashed)
+	status := cmp.Or(podutil.FindStatus(f.pod.Status.InitContainerStatuses, explanation.crashed),
+		podutil.FindStatus(f.pod.Status.ContainerStatuses, explanation.crashed))
 	previous := status != nil && status.State.Terminated == nil
 	data, err := client.CoreV1().Pods(f.pod.Namespace).GetLogs(f.pod.Name, &corev1.PodLogOptions{
 		Container: explanation.crashed, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),
@@ -267,17 +270,6 @@ func (f *facts) addLog(ctx context.Context, client kubernetes.Interface, explana
 	for line := range strings.Lines(string(data)) {
 		explanation.Evidence = append(explanation.Evidence, Evidence{"Pod/" + f.pod.Name, "log of " + explanation.crashed, strings.TrimRight(line, "\r\n")})
 	}
-}
-
-func containerStatus(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 // lastEvent is the newest event of one of the reasons.

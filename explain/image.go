@@ -3,11 +3,11 @@ package explain
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -21,10 +21,8 @@ func (f *facts) imageFinding(what string, status corev1.ContainerStatus) *findin
 		return nil
 	}
 	image := status.Image
-	for _, container := range slices.Concat(f.pod.Spec.InitContainers, f.pod.Spec.Containers) {
-		if container.Name == status.Name {
-			image = container.Image
-		}
+	if container, _ := podutil.FindContainer(&f.pod.Spec, status.Name); container != nil {
+		image = container.Image
 	}
 	text, remedy := "", ""
 	if failed := f.lastFailure(timeline.StageImage, status.Name); failed != nil {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -38,7 +39,7 @@ func explainNode(ctx context.Context, src Source, _, name string) (*Explanation,
 	} else {
 		pods = 0
 		for _, pod := range list.Items {
-			if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			if !podutil.IsTerminal(&pod.Status) {
 				pods++
 			}
 		}

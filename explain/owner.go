@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -94,7 +95,7 @@ func (q *builder) adoptWorstPod(ctx context.Context, found *finding, owner metav
 	var worst *Explanation
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !metav1.IsControlledBy(pod, owner) || podIsReady(pod) {
+		if !metav1.IsControlledBy(pod, owner) || podutil.IsReady(&pod.Status) {
 			continue
 		}
 		explanation, err := Pod(ctx, q.src, pod.Namespace, pod.Name)

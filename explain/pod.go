@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-dev/berth/internal/podutil"
 	"github.com/berth-dev/berth/timeline"
 )
 
@@ -112,7 +113,7 @@ func (f *facts) stages() []Stage {
 // recordStartsOnNode reports whether the record has the Pod's start on its node and not what was before: that of a `berth node`. A
 // node agent that was restarted sees its Pods again, long after they were bound.
 func (f *facts) recordStartsOnNode() bool {
-	bound := condition(f.pod, corev1.PodScheduled)
+	bound := podutil.FindCondition(&f.pod.Status, corev1.PodScheduled)
 	if bound == nil || bound.Status != corev1.ConditionTrue || hasStage(f.record, timeline.StageAccepted) {
 		return false
 	}
@@ -146,15 +147,6 @@ func (f *facts) apiStages() []Stage {
 		}
 	}
 	return stages
-}
-
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 func podDeleted(f *facts) *finding {
@@ -277,7 +269,7 @@ func (f *facts) nodeUnready() *corev1.NodeCondition {
 }
 
 func podReady(f *facts) *finding {
-	if ready := condition(f.pod, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
+	if ready := podutil.FindCondition(&f.pod.Status, corev1.PodReady); ready != nil && ready.Status == corev1.ConditionTrue {
 		found := &finding{state: Ready, reason: "Ready", since: ready.LastTransitionTime.Time, verdict: "running and ready"}
 		if took := f.startDuration(); took > 0 {
 			found.verdict = fmt.Sprintf("running and ready, %.0f ms after it was accepted", millis(took))

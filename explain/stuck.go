@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // maxConcurrentExplanations bounds how many objects are explained at the same time.
@@ -75,7 +77,7 @@ func candidates(ctx context.Context, src Source, namespace, selector string) (fo
 	pods, err := src.Client.CoreV1().Pods(namespace).List(ctx, options)
 	take("pods", err, func() {
 		for i := range pods.Items {
-			if pod := &pods.Items[i]; !podIsReady(pod) && pod.Status.Phase != corev1.PodSucceeded || pod.DeletionTimestamp != nil {
+			if pod := &pods.Items[i]; !podutil.IsReady(&pod.Status) && pod.Status.Phase != corev1.PodSucceeded || pod.DeletionTimestamp != nil {
 				found = append(found, candidate{KindPod, pod.Namespace, pod.Name})
 			}
 		}
@@ -134,9 +136,4 @@ func isOutOfSync(set *appsv1.ReplicaSet) bool {
 		want = *set.Spec.Replicas
 	}
 	return set.DeletionTimestamp != nil || set.Status.ReadyReplicas != want || set.Status.Replicas != want
-}
-
-func podIsReady(pod *corev1.Pod) bool {
-	ready := condition(pod, corev1.PodReady)
-	return ready != nil && ready.Status == corev1.ConditionTrue
 }

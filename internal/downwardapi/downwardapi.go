@@ -1,5 +1,5 @@
-// Package downwardapi reads what a Pod may be told of itself, as environment and as files: fields of its metadata, and the
-// resources of its containers. Contract: fieldRef and resourceFieldRef of the Pod API.
+// Package downwardapi evaluates fieldRef and resourceFieldRef of the Pod API, for environment variables and for volumes:
+// fields of the Pod's metadata, and resources of its containers.
 package downwardapi
 
 import (
@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-dev/berth/internal/podutil"
 )
 
 // MetadataField returns the value of a field of the Pod's metadata. ok is false if the path is none.
@@ -116,14 +118,11 @@ func roundUp(amount, divisor int64) string {
 	return strconv.FormatInt(quotient, 10)
 }
 
-// Container is the container or init container of the name, nil if the Pod has none.
+// Container returns the container or init container of that name, nil if the Pod has none.
 func Container(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
+	container, kind := podutil.FindContainer(&pod.Spec, name)
+	if kind == podutil.Ephemeral {
+		return nil
 	}
-	return nil
+	return container
 }

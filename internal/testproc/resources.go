@@ -15,27 +15,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/internal/loopdev"
-	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Resources name what a test makes outside of its own process. The names must be such that nobody else's are among them.
+// Resources name what a test creates outside of its own process. The names must not match resources of others.
 type Resources struct {
-	// Dirs are absolute. With them go the processes whose command lines name one, the mounts below, and the loop devices
-	// that hold files in them.
+	// Dirs are absolute. Cleanup also kills the processes whose command lines name one, unmounts what is mounted below, and
+	// detaches loop devices of files in them.
 	Dirs []string
-	// Cgroups are names of groups at the top of the hierarchies. With them go the processes in them.
+	// Cgroups are names of top-level cgroups. Cleanup also kills the processes in them.
 	Cgroups []string
-	// Links are network interfaces, and named network namespaces. With them go the firewall's rules that name one, and
-	// the network plugins' chains for Pods that these lead to.
+	// Links are network interfaces, and named network namespaces. Cleanup also removes the firewall's rules that name one,
+	// and the CNI plugins' chains that these lead to.
 	Links []string
 	// Files are patterns of filepath.Glob.
 	Files []string
 }
 
-// Cleanup takes all away that is there, and returns what it could not. Processes may take as long as patience to end.
+// Cleanup removes the resources that exist, and returns the errors. It waits up to timeout for each killed process.
 func (l Resources) Cleanup(ctx context.Context, timeout time.Duration) error {
 	if err := l.killProcesses(timeout); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (l Resources) Cleanup(ctx context.Context, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// killProcesses kills the processes until there are none: some start others again.
+// killProcesses kills the processes until there are none: some restart others.
 func (l Resources) killProcesses(timeout time.Duration) error {
 	for pids := l.Processes(); len(pids) > 0; pids = l.Processes() {
 		for _, pid := range pids {
@@ -75,7 +75,7 @@ func (l Resources) killProcesses(timeout time.Duration) error {
 	return nil
 }
 
-// Processes are those that go with what is named, but not this one.
+// Processes returns the processes that Cleanup kills. This process is never among them.
 func (l Resources) Processes() []int {
 	var found []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
@@ -85,7 +85,7 @@ func (l Resources) Processes() []int {
 			continue
 		}
 		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
-			continue // it has ended, and its parent has not asked how
+			continue // a zombie
 		}
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may end meanwhile
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
@@ -97,32 +97,33 @@ func (l Resources) Processes() []int {
 	return found
 }
 
-// inCgroup looks for a group's name in what the kernel tells of the groups of a process.
+// inCgroup reports whether the content of a /proc/PID/cgroup has a cgroup of that name.
 func inCgroup(groups []byte, name string) bool {
 	return bytes.Contains(groups, []byte("/"+name+"/")) || bytes.Contains(groups, []byte("/"+name+"\n"))
 }
 
-// removeDir removes a directory. While something stays mounted in it, what is behind that is not the test's to delete.
+// removeDir unmounts what is mounted below a directory and removes it. It does not delete data behind a mount.
 func removeDir(dir string) error {
-	left, err := mounts.ListBelow(dir)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return err
+		return fmt.Errorf("list the mounts below %s: %w", dir, err)
 	}
-	for _, path := range left {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+	slices.SortFunc(mounts, func(a, b *mountinfo.Info) int { return strings.Compare(b.Mountpoint, a.Mountpoint) }) // innermost first
+	for _, mount := range mounts {
+		if err := unix.Unmount(mount.Mountpoint, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", mount.Mountpoint, err)
 		}
 	}
 	return errors.Join(loopdev.New().DetachBelow(dir), os.RemoveAll(dir))
 }
 
-// cgroupDirs are the control groups of a name at the top of all hierarchies.
+// cgroupDirs returns the directories of a top-level cgroup in all hierarchies.
 func cgroupDirs(name string) []string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/*/" + name) // the pattern is right
 	return append(found, "/sys/fs/cgroup/"+name)
 }
 
-// removeCgroup removes a control group with those in it.
+// removeCgroup removes a cgroup and its descendants.
 func removeCgroup(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,8 +156,8 @@ func run(ctx context.Context, program string, args ...string) error {
 	return nil
 }
 
-// FirewallRules are those of the firewall's table of addresses that name one of the links, as iptables lists them: with the words
-// of a command that adds them. There are none where there is no iptables.
+// FirewallRules returns the rules of iptables' nat table that name one of the links, as `iptables -S` lists them: as the
+// arguments that add them. Without iptables there are none.
 func (l Resources) FirewallRules(ctx context.Context) ([]string, error) {
 	if _, err := exec.LookPath("iptables"); err != nil || len(l.Links) == 0 {
 		return nil, nil //nolint:nilerr // no iptables, no rules of it
@@ -178,15 +179,15 @@ func (l Resources) FirewallRules(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// podChain is a chain that the network plugins make for one Pod; they share those whose names say HOSTPORT.
+// podChain matches the chains that CNI plugins create for one Pod. Chains with HOSTPORT in their names are shared.
 var podChain = regexp.MustCompile(`\bCNI-(?:DN-|SN-)?[0-9a-f]{20,}\b`)
 
-// removeFirewallRules removes the rules, and the chains of Pods that they stand in or lead to.
+// removeFirewallRules removes the rules, and the Pods' chains that contain them or that they jump to.
 func (l Resources) removeFirewallRules(ctx context.Context) error {
 	rules, err := l.FirewallRules(ctx)
 	errs := []error{err}
 	chains := make(map[string]bool)
-	// A shell takes the words apart, since some are quoted.
+	// A shell splits the arguments, because some are quoted.
 	iptables := func(args string) error { return run(ctx, "/bin/sh", "-c", "iptables -w 60 -t nat "+args) }
 	for _, rule := range rules {
 		for _, chain := range podChain.FindAllString(rule, -1) {

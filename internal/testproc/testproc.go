@@ -1,5 +1,5 @@
-// Package testproc takes away what tests leave outside of their own process: for tests that clean up behind others, and
-// when their process is ended before they are.
+// Package testproc cleans up what tests create outside of their own process, also when their process is killed before
+// they end.
 package testproc
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KillAndWait kills a process, which need not be a child, and returns when it has ended. One that has ended already is
-// fine; one that does not end within patience fails the test.
+// KillAndWait kills a process, which need not be a child, and returns when it has ended. A process that has already ended
+// is no error; one that does not end within timeout fails the test.
 func KillAndWait(t testing.TB, pid int, timeout time.Duration) {
 	t.Helper()
 	require.NoError(t, killAndWait(pid, timeout))

@@ -15,50 +15,50 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watchdogVariable makes a test binary the guard of another process of it. All that import this package are test binaries.
+// watchdogVariable makes a test binary the watchdog of another process of it. Only test binaries import this package.
 const watchdogVariable = "BERTH_TEST_GUARD"
 
-// watchdogTimeout is how long a guard waits for processes that it kills.
+// watchdogTimeout is how long a watchdog waits for each process that it kills.
 const watchdogTimeout = time.Minute
 
-// watchdogMessage is one line of what a guard is told: from now on, or no longer if Leavings is nil.
+// watchdogMessage adds resources to those that the watchdog cleans up, or removes them if Resources is nil.
 type watchdogMessage struct {
 	ID        int
 	Resources *Resources
 }
 
-// watchdog is this process's, once it has one.
+// watchdog is the watchdog of this process, once it is started.
 var watchdog struct {
 	sync.Mutex
-	tell *json.Encoder
-	last int
+	encoder *json.Encoder
+	lastID  int
 }
 
-// CleanupOnCrash has what is named taken away as soon as this process ends before the test does, however it ends: by a signal, by
-// the time limit of its tests, or by a panic. Another process of the test binary does that.
+// CleanupOnCrash cleans up the resources if this process ends before the test does: by a signal, by the time limit of its
+// tests, or by a panic. Another process of the test binary, the watchdog, does that.
 func CleanupOnCrash(t testing.TB, l Resources) {
 	t.Helper()
 	watchdog.Lock()
 	defer watchdog.Unlock()
-	if watchdog.tell == nil {
+	if watchdog.encoder == nil {
 		require.NoError(t, startWatchdog())
 	}
-	watchdog.last++
-	id := watchdog.last
-	require.NoError(t, watchdog.tell.Encode(watchdogMessage{id, &l}))
+	watchdog.lastID++
+	id := watchdog.lastID
+	require.NoError(t, watchdog.encoder.Encode(watchdogMessage{id, &l}))
 	t.Cleanup(func() {
 		watchdog.Lock()
 		defer watchdog.Unlock()
-		require.NoError(t, watchdog.tell.Encode(watchdogMessage{ID: id}))
+		require.NoError(t, watchdog.encoder.Encode(watchdogMessage{ID: id}))
 	})
 }
 
-// startWatchdog starts this process's guard, which ends with it. It is in a session of its own, since whoever ends the tests
-// may end all of theirs, and writes where they do, so that whoever runs them waits for it.
+// startWatchdog starts this process's watchdog, which ends with it. It has a session of its own, because a signal may end
+// the tests' whole process group, and inherits standard error, so that `go test` waits for it.
 func startWatchdog() error {
 	read, write, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make the pipe of the tests' guard: %w", err)
+		return fmt.Errorf("create the pipe of the tests' watchdog: %w", err)
 	}
 	defer read.Close()
 	command := exec.Command(os.Args[0])
@@ -66,31 +66,31 @@ func startWatchdog() error {
 	command.Stdin, command.Stderr = read, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
-		return fmt.Errorf("start the tests' guard: %w", err)
+		return fmt.Errorf("start the tests' watchdog: %w", err)
 	}
-	watchdog.tell = json.NewEncoder(write) // the end of this process closes it, and nothing else does
+	watchdog.encoder = json.NewEncoder(write) // only the end of this process closes it
 	return nil
 }
 
-// init does not return in a process that is to be a guard: it runs no tests.
+// init does not return in a watchdog process: it runs no tests.
 func init() {
 	if os.Getenv(watchdogVariable) == "" {
 		return
 	}
 	if err := runWatchdog(os.Stdin); err != nil {
-		fmt.Fprintln(os.Stderr, "what a test has left that was ended:", err)
+		fmt.Fprintln(os.Stderr, "cleaning up after a test that was killed:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// runWatchdog reads what is to be guarded until the one who tells it has ended, and then wipes what is left.
+// runWatchdog reads messages until the sending process has ended, and then cleans up the remaining resources.
 func runWatchdog(input io.Reader) error {
 	open := make(map[int]*Resources)
 	for decoder := json.NewDecoder(input); ; {
 		var message watchdogMessage
 		if err := decoder.Decode(&message); err != nil {
-			break // it may have ended in the middle of a line
+			break // the process may have ended in the middle of a message
 		}
 		if open[message.ID] = message.Resources; message.Resources == nil {
 			delete(open, message.ID)

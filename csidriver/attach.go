@@ -34,7 +34,7 @@ func (d *Driver) ControllerPublishVolume(
 		return d.publishShared(ctx, req)
 	}
 	if req.GetNodeId() != d.config.NodeID {
-		return nil, status.Errorf(codes.NotFound, "node %q is not that of the volumes, %q", req.GetNodeId(), d.config.NodeID)
+		return nil, status.Errorf(codes.NotFound, "node %q is not the node of the volumes, %q", req.GetNodeId(), d.config.NodeID)
 	}
 	return run(ctx, d.inflight, []string{id}, func(context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 		if _, err := d.volume(id); err != nil {
@@ -54,8 +54,8 @@ func (d *Driver) ControllerPublishVolume(
 	})
 }
 
-// ensureAttached returns the volume's device, and attaches it if it has none: after a reboot the node finds its volumes
-// detached. The limit counts for newly published volumes only. The caller holds the id.
+// ensureAttached returns the volume's device. It attaches the volume if it has none, as after a reboot. The limit applies
+// to newly published volumes only. The caller holds the id.
 func (d *Driver) ensureAttached(id string, readonly, limited bool) (*loop, error) {
 	device, err := d.loops.findAny(d.store.image(id))
 	if err != nil || device != nil && !device.detaching {
@@ -85,7 +85,7 @@ func (d *Driver) ensureAttached(id string, readonly, limited bool) (*loop, error
 	return device, nil
 }
 
-// cancelDetach takes a device that could not be detached for good into use again. It reports false if it is gone.
+// cancelDetach reuses a device whose detaching has not completed. It returns false if the device is gone.
 func (d *Driver) cancelDetach(id string, device *loop, readonly bool) (bool, error) {
 	if device.readonly != readonly {
 		return false, status.Errorf(codes.Aborted, "volume %q is still being detached from %s, with readonly %t: something, "+
@@ -93,7 +93,7 @@ func (d *Driver) cancelDetach(id string, device *loop, readonly bool) (bool, err
 	}
 	alive, err := d.loops.cancelDetach(device)
 	if alive {
-		d.logger.Warn("volume was still open somewhere, kept its device", "volume", id, "device", device.path)
+		d.logger.Warn("volume is still open in another mount namespace; reusing its device", "volume", id, "device", device.path)
 		device.detaching = false
 	}
 	return alive, err
@@ -128,7 +128,7 @@ func (d *Driver) ControllerUnpublishVolume(
 	if d.config.Shared && isVolumeID(id) {
 		return d.unpublishShared(ctx, req)
 	}
-	// What is not here is not published here.
+	// Volumes of other drivers and other nodes are not published here.
 	if !isVolumeID(id) || req.GetNodeId() != "" && req.GetNodeId() != d.config.NodeID {
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	}
@@ -144,7 +144,7 @@ func (d *Driver) ControllerUnpublishVolume(
 		if err != nil {
 			return nil, grpcError(err)
 		}
-		// The kernel would only detach it once it is no longer in use, and nobody would know.
+		// The kernel would detach it only when it is no longer in use, and would not report that.
 		if used := append(filesystem, node...); len(used) > 0 {
 			return nil, status.Errorf(codes.FailedPrecondition,
 				"volume %q (%s) is still mounted on %q", id, device.path, used[0].Mountpoint)

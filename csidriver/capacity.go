@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoSpace says that the disk could not keep the promise of that many bytes.
-var errNoSpace = errors.New("not enough room")
+// errNoSpace says that the disk has not enough free space for a volume's size.
+var errNoSpace = errors.New("not enough disk space")
 
-// available is how many bytes can still be promised.
+// available returns how many bytes new volumes may have.
 func (s *store) available() (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -21,7 +21,7 @@ func (s *store) available() (int64, error) {
 func (s *store) availableLocked() (int64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(s.root, &stat); err != nil {
-		return 0, fmt.Errorf("ask filesystem of %q for free room: %w", s.root, err)
+		return 0, fmt.Errorf("read the free space of %q: %w", s.root, err)
 	}
 	free := int64(min(stat.Bavail, math.MaxInt64/uint64(max(stat.Bsize, 1)))) * stat.Bsize
 	if s.thin {
@@ -37,8 +37,8 @@ func (s *store) availableLocked() (int64, error) {
 	return max(free-s.reserved, 0), nil
 }
 
-// reserve promises bytes to an image that is about to be made or grown. The caller calls release once the image has
-// its size or has not been made.
+// reserve reserves bytes for an image that is about to be created or expanded. The caller calls release once the image
+// has its size or has failed.
 func (s *store) reserve(bytes int64) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *store) reserve(bytes int64) (release func(), err error) {
 		return nil, err
 	}
 	if bytes > free && !s.thin {
-		return nil, fmt.Errorf("%w: %d bytes asked for, %d available below %q", errNoSpace, bytes, free, s.root)
+		return nil, fmt.Errorf("%w: %d bytes requested, %d available below %q", errNoSpace, bytes, free, s.root)
 	}
 	s.reserved += bytes
 	return func() {

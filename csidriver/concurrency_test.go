@@ -18,7 +18,7 @@ import (
 )
 
 // TestCrowd has many callers, with deadlines too short for much, do everything at once to a few volumes, while the
-// driver is stopped and started. Whatever came of it can be taken down, and nothing is left.
+// driver is stopped and started. The volumes can be removed after any result, and nothing is left.
 func TestCrowd(t *testing.T) {
 	w := newFixture(t)
 	w.start()

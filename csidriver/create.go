@@ -134,7 +134,7 @@ func chooseSize(capacity *csi.CapacityRange, minSize, otherwise int64) (int64, e
 	if rounded := (size + sizeAlignment - 1) / sizeAlignment * sizeAlignment; limit == 0 || rounded <= limit {
 		return rounded, nil
 	}
-	// The limit leaves no room for rounding: a size of whole sectors serves as well.
+	// Rounding up would exceed the limit: use a size of whole sectors.
 	size = (size + sectorSize - 1) / sectorSize * sectorSize
 	if size > limit {
 		return 0, status.Errorf(codes.OutOfRange,

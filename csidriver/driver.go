@@ -18,8 +18,8 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// Driver serves the three services of CSI. Its methods are safe for concurrent use. Calls that change something
-// are refused as Unavailable unless Start is running.
+// Driver implements the three services of CSI. Its methods are safe for concurrent use. Calls that change something fail
+// with Unavailable unless Start is running.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -39,10 +39,10 @@ var (
 	_ csi.NodeServer       = (*Driver)(nil)
 )
 
-// New makes a Driver. It touches nothing before Start.
+// New returns a Driver that does nothing before Start.
 func New(deps Deps, config Config) (*Driver, error) {
 	if err := config.complete(); err != nil {
-		return nil, fmt.Errorf("make csi driver: %w", err)
+		return nil, fmt.Errorf("csidriver: %w", err)
 	}
 	logger := deps.Logger
 	if logger == nil {
@@ -55,7 +55,7 @@ func New(deps Deps, config Config) (*Driver, error) {
 	}, nil
 }
 
-// Serve makes a Driver and runs it until ctx ends.
+// Serve runs a new Driver until ctx is done.
 func Serve(ctx context.Context, deps Deps, config Config) error {
 	driver, err := New(deps, config)
 	if err != nil {
@@ -64,8 +64,8 @@ func Serve(ctx context.Context, deps Deps, config Config) error {
 	return driver.Start(ctx)
 }
 
-// Start serves on the socket until ctx ends, then waits for what is under way. It first clears away what an
-// earlier process left unfinished. It may be called once.
+// Start serves on the socket until ctx is done, then waits for the operations in flight. It first removes what an earlier
+// process left unfinished. It may be called once.
 func (d *Driver) Start(ctx context.Context) error {
 	if !d.config.NodeOnly {
 		unlock, err := d.store.open()
@@ -91,11 +91,11 @@ func (d *Driver) Start(ctx context.Context) error {
 	d.inflight.start(ctx)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	d.logger.Info("csi driver serves", "name", d.config.Name, "endpoint", d.config.Endpoint, "root", d.config.Root)
+	d.logger.Info("serving the CSI driver", "name", d.config.Name, "endpoint", d.config.Endpoint, "root", d.config.Root)
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		// Callers that wait for their answers are let go by the work's end.
+		// Stopping the operations ends the calls that wait for them.
 		d.inflight.stop()
 		server.Stop()
 		err = <-served
@@ -107,22 +107,22 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
-// listen takes the socket's place. A socket file that is there belongs to a process that is gone: the lock on the
-// root is ours.
+// listen listens on the socket. It replaces an existing socket file: the lock on the root proves that the process that
+// created it has ended.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("make directory of socket: %w", err)
+		return nil, fmt.Errorf("create directory of socket: %w", err)
 	}
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("listen on %q: something else than a socket is there", path)
+		return nil, fmt.Errorf("listen on %q: the file exists and is not a socket", path)
 	case err == nil:
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("remove old socket: %w", err)
 		}
 	case !errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("look for old socket: %w", err)
+		return nil, fmt.Errorf("find old socket: %w", err)
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -134,18 +134,18 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// logCall logs every call's outcome, but never a request: it may hold secrets.
+// logCall logs the result of every call, but never a request: it may contain secrets.
 func (d *Driver) logCall(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
 	resp, err := handler(ctx, req)
 	if err == nil {
-		d.logger.Debug("csi call done", "method", info.FullMethod)
+		d.logger.Debug("CSI call succeeded", "method", info.FullMethod)
 		return resp, nil
 	}
 	if _, ok := status.FromError(err); !ok {
 		err = status.Error(codes.Internal, err.Error())
 	}
-	d.logger.Info("csi call failed", "method", info.FullMethod, "error", err)
+	d.logger.Info("CSI call failed", "method", info.FullMethod, "error", err)
 	return nil, err
 }

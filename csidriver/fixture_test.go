@@ -23,7 +23,7 @@ import (
 
 const node = "node-1"
 
-// fixture is a driver on a real disk, and what a cluster would call it with.
+// fixture is a driver on a real disk, with the clients that a cluster would call it by.
 type fixture struct {
 	t      *testing.T
 	dir    string

@@ -29,7 +29,7 @@ const (
 // errGrowNotPermitted says that the kernel lets only more privileged processes grow a mounted ext4.
 var errGrowNotPermitted = errors.New("growing a mounted ext4 needs the capability CAP_SYS_RESOURCE")
 
-// growMounted makes the filesystem mounted on path as large as its device.
+// growMounted expands the filesystem mounted on path to the size of its device.
 func growMounted(device *loop, fsType, path string) error {
 	size, err := deviceSize(device)
 	if err != nil {
@@ -69,12 +69,12 @@ func deviceSize(device *loop) (int64, error) {
 	defer file.Close()
 	size, err := file.Seek(0, 2)
 	if err != nil {
-		return 0, fmt.Errorf("ask %q for its size: %w", device.path, err)
+		return 0, fmt.Errorf("read the size of %q: %w", device.path, err)
 	}
 	return size, nil
 }
 
-// ext4Shape is what of a superblock says how far the filesystem reaches.
+// ext4Shape is the part of a superblock that determines the size of the filesystem.
 type ext4Shape struct {
 	blocks, blockSize, perGroup uint64
 	// tail is the most blocks that mkfs and the kernel leave unused at the end, because a last group that small
@@ -126,7 +126,7 @@ func parseExt4(super []byte) (ext4Shape, error) {
 	return s, nil
 }
 
-// canGrow reports whether a device of that many bytes gives the filesystem room that it can use.
+// canGrow reports whether the filesystem can use more of a device of that many bytes.
 func (s ext4Shape) canGrow(size int64) bool {
 	blocks := uint64(size) / s.blockSize
 	if blocks <= s.blocks {
@@ -152,7 +152,7 @@ type xfsGrowth struct {
 func growXFS(dir *os.File, size int64) error {
 	var shape xfsGeometry
 	if err := ioctl(dir, xfsGeometryV1, unsafe.Pointer(&shape)); err != nil {
-		return fmt.Errorf("ask xfs on %q for its size: %w", dir.Name(), err)
+		return fmt.Errorf("read the geometry of xfs on %q: %w", dir.Name(), err)
 	}
 	blocks := uint64(size) / uint64(max(shape.blockSize, 1))
 	if blocks <= shape.dataBlocks {
@@ -172,8 +172,8 @@ func ioctl(file *os.File, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// growUnmounted makes an ext4 that is not mounted as large as its device, if it could not be made so once it is mounted.
-// That is the slower way: all of it is checked first.
+// growUnmounted expands an unmounted ext4 to the size of its device, if this process may not expand it while it is
+// mounted. That is slower, because it must be checked first.
 func growUnmounted(ctx context.Context, device *loop, fsType string) error {
 	if fsType != fsExt4 || canGrowMounted() {
 		return nil
@@ -210,7 +210,7 @@ func canGrowMounted() bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// growDeferredError is what an expansion comes to that must wait for the next staging.
+// growDeferredError is the error of an expansion that must wait for the next staging.
 func growDeferredError(id string) error {
 	return status.Errorf(codes.FailedPrecondition,
 		"volume %q: %v, which this driver lacks; the filesystem grows when the volume is next staged", id, errGrowNotPermitted)

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// inflight runs what the calls ask for, one thing at a time for each volume or snapshot, apart from the callers:
-// what is half done is more trouble than what is done and not heard of.
+// inflight runs the operations of calls, one at a time for each volume or snapshot. An operation continues when its caller
+// gives up: completing it is safer than interrupting it.
 type inflight struct {
 	mu sync.Mutex
-	// busy has a channel for each id that is worked on; it is closed when the work is done.
+	// busy has a channel for each id with an operation; it is closed when the operation ends.
 	busy map[string]chan struct{}
 	// ctx is that of Start, nil before it.
 	ctx     context.Context
@@ -30,7 +30,7 @@ func (w *inflight) start(ctx context.Context) {
 	w.ctx = ctx
 }
 
-// stop lets nothing more begin and waits for what is under way.
+// stop rejects new operations and waits for those in flight.
 func (w *inflight) stop() {
 	w.mu.Lock()
 	w.ctx = nil
@@ -38,9 +38,8 @@ func (w *inflight) stop() {
 	w.running.Wait()
 }
 
-// run runs job with all ids taken, and returns its result. If the caller's ctx ends first, it returns Aborted
-// and the job goes on; if the ids could not be had by then, the job never runs. The job's own context is the
-// driver's.
+// run acquires all ids, runs job, and returns its result. If the caller's ctx is done first, it returns Aborted: the job
+// continues, or never runs if the ids were not acquired by then. The job's context is that of Start.
 func run[T any](ctx context.Context, w *inflight, ids []string, job func(context.Context) (T, error)) (T, error) {
 	var none T
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
@@ -64,7 +63,7 @@ func run[T any](ctx context.Context, w *inflight, ids []string, job func(context
 	}
 }
 
-// acquire takes all ids at once, so that no two takers can wait for each other.
+// acquire acquires all ids at once, so that operations cannot deadlock.
 func (w *inflight) acquire(ctx context.Context, ids []string) (context.Context, error) {
 	for {
 		w.mu.Lock()

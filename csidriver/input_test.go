@@ -119,7 +119,7 @@ func TestRefusals(t *testing.T) {
 		}, codes.InvalidArgument, "capacity_range"},
 		"huge": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: 1 << 60}
-		}, codes.ResourceExhausted, "not enough room"},
+		}, codes.ResourceExhausted, "not enough disk space"},
 		"limit too low": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{LimitBytes: 4096}
 		}, codes.OutOfRange, "limit_bytes"},

@@ -17,21 +17,21 @@ const (
 	sectorSize = 512
 )
 
-// loops finds the loop devices of images. All it knows it asks the kernel each time.
+// loops finds the loop devices of images. It has no state: it reads the kernel's each time.
 type loops struct{ devices loopdev.Devices }
 
 // loop is an attached loop device.
 type loop struct {
 	number   int
 	path     string
-	sequence uint64 // tells it from what was and will be attached to this number
+	sequence uint64 // differs for each image that is attached to this number
 	readonly bool
-	// detaching: it has been detached, but somebody still has it open, such as another mount namespace that got a
-	// copy of a mount. It serves on until that one lets go.
+	// detaching: it has been detached, but is still open, for instance by a copy of a mount in another mount namespace. It
+	// works until it is closed.
 	detaching bool
 }
 
-// device is what tells the device from another that its number is given to.
+// device identifies the device, also after its number was reused.
 func (l *loop) device() loopdev.Device {
 	return loopdev.Device{Number: l.number, Sequence: l.sequence}
 }
@@ -45,13 +45,13 @@ func (l *loops) find(image string) (*loop, error) {
 	return device, nil
 }
 
-// findAny is find for devices that are being detached, too.
+// findAny is find that also returns devices that are being detached.
 func (l *loops) findAny(image string) (*loop, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(image, &stat); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: image, Err: err}
 	}
-	// The path may be seen from another mount namespace: only the inode decides. This spares opening devices.
+	// Only the inode decides, because the path may be that of another mount namespace. The filter avoids opening all devices.
 	candidates, err := l.devices.List(func(backing string) bool { return strings.Contains(backing, imageName) })
 	if err != nil {
 		return nil, err
@@ -68,11 +68,11 @@ func (l *loops) findAny(image string) (*loop, error) {
 	return nil, nil
 }
 
-// matchImage returns the device if its image is that of stat.
+// matchImage returns the device if its image has the inode of stat.
 func (l *loops) matchImage(candidate loopdev.Device, stat *unix.Stat_t) (*loop, error) {
 	device, err := l.devices.OpenPinned(candidate)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-		return nil, nil // being detached right now, or another's by now
+		return nil, nil // being detached, or reused meanwhile
 	}
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (l *loops) matchImage(candidate loopdev.Device, stat *unix.Stat_t) (*loop, 
 		return nil, nil // detached meanwhile
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %q for its image: %w", device.Name(), err)
+		return nil, fmt.Errorf("read the image of %q: %w", device.Name(), err)
 	}
 	if info.Device != stat.Dev || info.Inode != stat.Ino {
 		return nil, nil
@@ -95,7 +95,7 @@ func (l *loops) matchImage(candidate loopdev.Device, stat *unix.Stat_t) (*loop, 
 	}, nil
 }
 
-// attach attaches the image to a free device. The caller has made sure that it is attached to none.
+// attach attaches the image to a free device. It must not be attached already.
 func (l *loops) attach(image string, readonly bool) (*loop, error) {
 	mode := os.O_RDWR
 	if readonly {
@@ -115,15 +115,15 @@ func (l *loops) attach(image string, readonly bool) (*loop, error) {
 	}, nil
 }
 
-// isNodePublished reports whether the node of a free device is still published: it belongs to an earlier user, who must not
-// get at another image.
+// isNodePublished reports whether the node of a free device is still published: it belongs to an earlier Pod, which must
+// not reach another image.
 func (l *loops) isNodePublished(number int) (bool, error) {
 	_, published, err := (&loop{number: number}).mounts()
 	return len(published) > 0, err
 }
 
-// cancelDetach takes back that a device is being detached: its image must not get a second device while a filesystem that
-// is still mounted somewhere writes through the first. It reports false if the device is gone by now.
+// cancelDetach clears a device's autoclear flag: its image must not get a second device while a filesystem that is still
+// mounted writes through the first. It returns false if the device is gone.
 func (l *loops) cancelDetach(device *loop) (bool, error) {
 	file, err := l.devices.OpenPinned(device.device())
 	if errors.Is(err, unix.ENXIO) {
@@ -147,12 +147,12 @@ func (l *loops) cancelDetach(device *loop) (bool, error) {
 	return true, nil
 }
 
-// detach frees the device, at once or when its last user closes it.
+// detach detaches the device, immediately or when its last user closes it.
 func (l *loops) detach(device *loop) error {
 	return l.devices.Detach(device.device())
 }
 
-// resize has the device take the size that its image has now.
+// resize sets the device's size to that of its image.
 func (l *loops) resize(device *loop) error {
 	file, err := l.devices.OpenPinned(device.device())
 	if err != nil {

@@ -59,8 +59,8 @@ func mountAt(path string) (*mountinfo.Info, error) {
 	return infos[len(infos)-1], nil
 }
 
-// resolveTarget checks a path that the caller wants something to be mounted on, and returns it without symbolic links. The
-// path itself may be missing (then exists is false), its parent not.
+// resolveTarget validates a mount target, and returns it without symbolic links. exists is false if the path or its
+// parent does not exist.
 func resolveTarget(field, path string) (clean string, exists bool, err error) {
 	if !filepath.IsAbs(path) {
 		return "", false, status.Errorf(codes.InvalidArgument, "%s: %q is not an absolute path", field, path)
@@ -86,8 +86,8 @@ func resolveTarget(field, path string) (clean string, exists bool, err error) {
 	return clean, true, nil
 }
 
-// openMount opens the root of the device's filesystem by one of its mount points, and makes sure that it is that
-// filesystem: a mount point may lie hidden below another mount.
+// openMount opens the root of the device's filesystem by one of its mount points, and verifies that it is that
+// filesystem: another mount may hide the mount point.
 func (l *loop) openMount(mounts []*mountinfo.Info) (*os.File, error) {
 	var errs []error
 	for _, m := range mounts {
@@ -109,12 +109,12 @@ func (l *loop) openMount(mounts []*mountinfo.Info) (*os.File, error) {
 	return nil, fmt.Errorf("reach the filesystem on %q: %w", l.path, errors.Join(errs...))
 }
 
-// freeze makes the filesystem complete on its device, and stops all writing until thaw is called. Dir is the
-// filesystem's root; it is closed by thaw, or if freezing fails.
+// freeze flushes the filesystem to its device and blocks writes until thaw is called. dir is the filesystem's root; thaw
+// closes it, or freeze itself on error.
 func freeze(dir *os.File) (thaw func() error, err error) {
 	err = unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return dir.Close, nil // somebody else has frozen it, and thaws it
+		return dir.Close, nil // frozen by another program, which thaws it
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("freeze filesystem on %q: %w", dir.Name(), err), dir.Close())
@@ -128,7 +128,7 @@ func freeze(dir *os.File) (thaw func() error, err error) {
 	}, nil
 }
 
-// thaw thaws what a process that was killed while it copied has left frozen.
+// thaw thaws the filesystems that an earlier process left frozen when it was killed during a copy.
 func (d *Driver) thaw() error {
 	volumes, err := d.store.list(d.store.volumes())
 	if err != nil {
@@ -153,7 +153,7 @@ func (d *Driver) thaw() error {
 	return nil
 }
 
-// thawVolume thaws one volume. What cannot be reached must not keep the driver from the others.
+// thawVolume thaws one volume. It only logs errors, so that one volume does not block the others.
 func (d *Driver) thawVolume(id string, device *loop, filesystem []*mountinfo.Info) {
 	dir, err := device.openMount(filesystem)
 	if err == nil {
@@ -164,6 +164,6 @@ func (d *Driver) thawVolume(id string, device *loop, filesystem []*mountinfo.Inf
 	case err == nil:
 		d.logger.Warn("thawed a volume that was left frozen", "volume", id)
 	case !errors.Is(err, unix.EINVAL): // EINVAL: not frozen
-		d.logger.Error("cannot make sure that a volume is not frozen", "volume", id, "error", err)
+		d.logger.Error("failed to thaw a volume", "volume", id, "error", err)
 	}
 }

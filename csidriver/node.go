@@ -40,8 +40,8 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 	return resp, nil
 }
 
-// NodeStageVolume implements csi.NodeServer: it makes the filesystem of a new volume, lets one grow whose volume
-// has grown, and mounts it. A raw block volume has nothing to stage but its device.
+// NodeStageVolume implements csi.NodeServer: it creates the filesystem of a new volume, expands the filesystem of an
+// expanded volume, and mounts it. For a raw block volume it only attaches the device.
 func (d *Driver) NodeStageVolume(
 	ctx context.Context, req *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
@@ -141,9 +141,9 @@ func (d *Driver) mountGrown(ctx context.Context, device *loop, fsType, staging s
 	}
 	err := growMounted(device, fsType, staging)
 	switch {
-	case errors.Is(err, unix.EROFS): // mounted with "ro" by the caller's wish
-	case errors.Is(err, errGrowNotPermitted): // in use before we could grow it; NodeExpandVolume tells
-		d.logger.Warn("filesystem cannot grow now", "device", device.path, "reason", err)
+	case errors.Is(err, unix.EROFS): // the caller's mount flags have "ro"
+	case errors.Is(err, errGrowNotPermitted): // NodeExpandVolume reports it
+		d.logger.Warn("filesystem cannot be expanded now", "device", device.path, "reason", err)
 	case err != nil:
 		return errors.Join(err, d.mounter.Unmount(staging))
 	}

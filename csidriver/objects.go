@@ -10,8 +10,8 @@ import (
 // ClassName is the name of the class that StorageClass returns.
 const ClassName = "berth-loop"
 
-// StorageClass returns the class for real disks of limited size: it binds at the first consumer, because a disk is
-// where its node is, and its volumes can grow. The caller owns it.
+// StorageClass returns the class for real disks of limited size: it binds at the first consumer, because a disk belongs
+// to one node, and its volumes can be expanded. The caller owns it.
 func StorageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		TypeMeta:             metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
@@ -24,8 +24,8 @@ func StorageClass() *storagev1.StorageClass {
 	}
 }
 
-// CSIDriver returns the object that tells Kubernetes how to treat the driver: volumes are attached first, the kubelet
-// applies a Pod's fsGroup, and the scheduler looks for room (package provision/capacity publishes it). The caller owns it.
+// CSIDriver returns the object that describes the driver to Kubernetes: volumes are attached first, the kubelet applies a
+// Pod's fsGroup, and the scheduler checks the capacity (package provision/capacity publishes it). The caller owns it.
 func CSIDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSIDriver"},

@@ -73,7 +73,7 @@ func (d *Driver) snapshot(ctx context.Context, id, name, source string) (*item, 
 	if err != nil {
 		return nil, err
 	}
-	d.logger.Info("made snapshot", "snapshot", id, "name", name, "volume", source)
+	d.logger.Info("created snapshot", "snapshot", id, "name", name, "volume", source)
 	return d.store.get(id)
 }
 
@@ -96,7 +96,7 @@ func (d *Driver) DeleteSnapshot(
 	})
 }
 
-// copyImage copies an image into the empty dst as it is at one moment. The caller holds the id of what is copied.
+// copyImage copies the image's state at one moment into the empty dst. The caller holds the id of the source.
 func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err error) {
 	src, err := os.Open(d.store.image(from.id))
 	if err != nil {
@@ -124,14 +124,15 @@ func (d *Driver) copyImage(ctx context.Context, dst *os.File, from *item) (err e
 	return copySparse(ctx, dst, src)
 }
 
-// quiesce has everything written to the image that was written to its device. Raw says that writing goes on.
+// quiesce flushes the device's data to the image. raw reports that writes continue, because it is in use as a raw block
+// volume.
 func quiesce(device *loop) (thaw func() error, raw bool, err error) {
 	filesystem, node, err := device.mounts()
 	if err != nil {
 		return nil, false, err
 	}
 	if device.detaching {
-		unix.Sync() // it may be mounted where we cannot see it
+		unix.Sync() // it may be mounted in another mount namespace
 	}
 	if len(filesystem) > 0 {
 		dir, err := device.openMount(filesystem)

@@ -1,5 +1,5 @@
-// Package registrar makes a CSI driver known to the node agent: it serves the registration socket for which a kubelet
-// looks in its plugins_registry directory (k8s.io/kubelet/pkg/apis/pluginregistration/v1).
+// Package registrar registers a CSI driver with the kubelet: it serves the registration socket that the kubelet watches
+// for in its plugins_registry directory (k8s.io/kubelet/pkg/apis/pluginregistration/v1).
 package registrar
 
 import (
@@ -17,23 +17,24 @@ import (
 	"github.com/berth-dev/berth/internal/unixsock"
 )
 
-// Config says whom to register.
+// Config describes the driver to register.
 type Config struct {
-	// Registry is the kubelet's plugins_registry directory, however deep it lies. It is made if it is missing.
+	// Registry is the kubelet's plugins_registry directory; its path may be longer than a socket's address allows. It is
+	// created if it is missing.
 	Registry string
 	// Driver is the driver's name.
 	Driver string
 	// Endpoint is the absolute path of the driver's own socket.
 	Endpoint string
-	// Versions are the CSI versions that the driver speaks; "1.0.0" if empty.
+	// Versions are the CSI versions that the driver supports; "1.0.0" if empty.
 	Versions []string
 }
 
 // Socket is the path of the registration socket.
 func (c Config) Socket() string { return filepath.Join(c.Registry, c.Driver+"-reg.sock") }
 
-// Serve answers the kubelet until ctx ends, and then takes the socket away, by which the kubelet knows that the driver
-// is gone. A socket that a killed process left is replaced. A nil logger discards.
+// Serve serves the registration socket until ctx is done, and then removes it, by which the kubelet unregisters the
+// driver. It replaces a socket that a killed process left. A nil logger discards.
 func Serve(ctx context.Context, config Config, logger *slog.Logger) error {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -85,7 +86,7 @@ func (a *registrationServer) NotifyRegistrationStatus(
 	if status.PluginRegistered {
 		a.logger.Info("the kubelet registered the driver", "driver", a.config.Driver)
 	} else {
-		a.logger.Error("the kubelet refused the driver", "driver", a.config.Driver, "error", status.Error)
+		a.logger.Error("the kubelet rejected the driver", "driver", a.config.Driver, "error", status.Error)
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

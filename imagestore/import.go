@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/platforms"
 )
 
-// leaseDuration is when containerd may collect what an import left that was killed in the middle.
+// leaseDuration is the time after which containerd may collect the content of an import that was killed.
 const leaseDuration = time.Hour
 
 // ImportOptions says how to import; the zero value takes all images under the names that the archive gives.
@@ -114,8 +114,8 @@ func (s *Store) lease(ctx context.Context) (context.Context, string, func() erro
 	return leases.WithLease(ctx, lease.ID), lease.ID, release, nil
 }
 
-// prefixedStore gives the unfinished blobs of one import names that no other import uses. containerd resumes a blob of
-// the same name where it was left, and archives call different files "index.json".
+// prefixedStore gives the unfinished blobs of one import names that no other import uses: containerd would resume an
+// unfinished blob of the same name, and different archives have different files "index.json".
 type prefixedStore struct {
 	content.Store
 	prefix string
@@ -132,7 +132,8 @@ func (o prefixedStore) Writer(ctx context.Context, options ...content.WriterOpt)
 
 var _ content.Store = prefixedStore{}
 
-// prepare ties the image's blobs to each other and unpacks its layers, all that can fail before it gets its name.
+// prepare labels the image's content for garbage collection and unpacks its layers: every step that can fail before the
+// image gets its name.
 func (s *Store) prepare(ctx context.Context, image namedImage) error {
 	store, host := s.client.ContentStore(), platforms.Default()
 	children := images.FilterPlatforms(images.ChildrenHandler(store), host)
@@ -148,7 +149,7 @@ func (s *Store) prepare(ctx context.Context, image namedImage) error {
 	return nil
 }
 
-// publish gives the image its name, and returns how to take that back.
+// publish gives the image its name, and returns a function that undoes it.
 func (s *Store) publish(ctx context.Context, image namedImage) (func() error, error) {
 	service := s.client.ImageService()
 	// Annotations name the image within its archive; here the name is the key.
@@ -163,7 +164,7 @@ func (s *Store) publish(ctx context.Context, image namedImage) (func() error, er
 		if errdefs.IsNotFound(err) {
 			_, err = service.Create(ctx, record)
 			if errdefs.IsAlreadyExists(err) {
-				continue // Somebody else imports it too, and was first.
+				continue // A concurrent import was first.
 			}
 			return func() error { return service.Delete(context.WithoutCancel(ctx), image.name) }, err
 		}
@@ -172,7 +173,7 @@ func (s *Store) publish(ctx context.Context, image namedImage) (func() error, er
 		}
 		_, err = service.Update(ctx, record, "target", "labels")
 		if errdefs.IsNotFound(err) {
-			continue // Somebody removed it in between.
+			continue // It was removed meanwhile.
 		}
 		return func() error {
 			_, err := service.Update(context.WithoutCancel(ctx), before, "target", "labels")

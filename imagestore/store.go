@@ -43,10 +43,10 @@ type Store struct {
 	snapshotter string
 }
 
-// Open connects to the containerd that listens on the unix socket, and makes sure that it answers. The caller
-// closes the store.
+// Open connects to the containerd that listens on the unix socket, and checks that it responds. The caller closes the
+// store.
 func Open(ctx context.Context, socket string) (*Store, error) {
-	// The client waits for a socket that is not there; to people, the answer is that containerd does not run.
+	// The client would wait for a missing socket; fail instead, because containerd is not running.
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err == nil {
 		err = conn.Close()
@@ -60,7 +60,7 @@ func Open(ctx context.Context, socket string) (*Store, error) {
 	}
 	snapshotter, err := findSnapshotter(ctx, client)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ask containerd at %q: %w", socket, err), client.Close())
+		return nil, errors.Join(fmt.Errorf("read the plugins of containerd at %q: %w", socket, err), client.Close())
 	}
 	return &Store{client: client, snapshotter: snapshotter}, nil
 }
@@ -108,7 +108,7 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return list, nil
 }
 
-// isInternal tells the names that CRI adds, "sha256:…", from those that people give.
+// isInternal reports whether CRI has added the name, "sha256:…".
 func isInternal(name string) bool { return strings.HasPrefix(name, "sha256:") }
 
 func (s *Store) describe(ctx context.Context, image images.Image) (Image, error) {

@@ -24,15 +24,15 @@ type counter struct {
 
 func (c *counter) path() string { return filepath.Join(c.dir, countFile) }
 
-// Value reads the number; a file that is not there yet counts 0.
+// Value reads the number; 0 if the file does not exist yet.
 func (c *counter) Value() (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.read()
 }
 
-// Add counts one visit and returns the new number once it is safely on the volume. A file that cannot be
-// understood is left as it is: a reset to 0 would destroy what somebody may still want to look at.
+// Add counts one visit and returns the new number once it is durable on the volume. A file that cannot be parsed is an
+// error and stays unchanged, so that its data is not lost.
 func (c *counter) Add() (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

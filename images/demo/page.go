@@ -55,7 +55,7 @@ func handler(c *counter, host string) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = body.WriteTo(w) // The reader has gone; there is nobody left to tell.
+		_, _ = body.WriteTo(w) // An error means that the client has disconnected.
 	})
 	mux.HandleFunc("GET /count", func(w http.ResponseWriter, _ *http.Request) {
 		n, err := c.Value()

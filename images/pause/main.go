@@ -25,7 +25,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "pause: unknown argument %q: it takes none but -v\n", args[0])
 		return 2
 	}
-	// Room for a few signals of each kind: the runtime drops what does not fit, and one SIGCHLD is enough to
+	// Buffer a few signals of each kind: the runtime drops what does not fit, and one SIGCHLD is enough to
 	// reap every child that is dead by then.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)

@@ -55,5 +55,5 @@ func TestReapCollectsTheDead(t *testing.T) {
 	reap()
 
 	_, err = child.Process.Wait()
-	require.ErrorIs(t, err, syscall.ECHILD, "somebody else has collected it")
+	require.ErrorIs(t, err, syscall.ECHILD, "it has been reaped already")
 }

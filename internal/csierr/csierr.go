@@ -1,4 +1,4 @@
-// Package csierr reads what a CSI driver says when a call of it fails: whether that is its word, or it was interrupted.
+// Package csierr classifies errors of CSI calls: whether the driver failed, or the call was interrupted.
 package csierr
 
 import (
@@ -7,9 +7,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Classify is how the error of a call is to be read; ctx is the call's own. Whatever the error says when the call's time is
-// up, the driver was interrupted: its time ends with ours, and a tool that was killed for that reads like any failure. Then
-// the code is Canceled or DeadlineExceeded, which the CSI specification has the caller take for an open end.
+// Classify returns the error of a call with the right code; ctx is the call's context. If ctx is done the driver was
+// interrupted, whatever its error says: its own context ends with ctx, and a tool that was killed for that fails like any
+// other. Then the code is Canceled or DeadlineExceeded, after which the result is unknown by the CSI specification.
 func Classify(ctx context.Context, err error) error {
 	over := ctx.Err()
 	if err == nil || over == nil {

@@ -1,5 +1,4 @@
-// Package expansion reads what a claim tells of its way to a larger size, for all who have a part in that: the
-// resizer, the node agent, and explain.
+// Package expansion reads the state of a claim's volume expansion, for the resizer, the kubelet, and explain.
 package expansion
 
 import (
@@ -8,8 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// AnnotationNodeExpansionNotRequired is an annotation of claims whose volumes several nodes may write to: when such a volume grows, nothing is to do
-// on nodes. A resizer sets it because the driver says so, and node agents heed it (Kubernetes 1.34).
+// AnnotationNodeExpansionNotRequired is an annotation of claims whose volumes several nodes may write to: expanding such a
+// volume needs no step on the nodes. A resizer sets it because the driver says so, and kubelets honour it (Kubernetes
+// 1.34).
 const AnnotationNodeExpansionNotRequired = "volume.kubernetes.io/node-expansion-not-required"
 
 // IsShared reports whether several nodes may write to the claim's volume.
@@ -17,20 +17,20 @@ func IsShared(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
-// RequiredOnEveryNode reports whether each node that has the claim's volume has a part in making it larger, so that it is not
-// enough that one of them tells the claim's new size.
+// RequiredOnEveryNode reports whether every node that has the claim's volume must expand it, so that the new size in the
+// claim's status, which one node writes, does not mean that all are done.
 func RequiredOnEveryNode(claim *corev1.PersistentVolumeClaim) bool {
 	_, idle := claim.Annotations[AnnotationNodeExpansionNotRequired]
 	return IsShared(claim) && !idle
 }
 
-// ResizeStatus is how far the claim's volume has come; "" if nobody says. It is status.allocatedResourceStatuses of KEP-1790.
+// ResizeStatus returns the claim's status.allocatedResourceStatuses of its storage (KEP-1790); "" if unset.
 func ResizeStatus(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
-// ConditionsExcept are the claim's conditions but those of the kinds, in a slice of its own. It is never nil, so that a patch with
-// it empties the list.
+// ConditionsExcept returns a new slice of the claim's conditions without those of the kinds. It is never nil, so that a
+// patch with it can clear the list.
 func ConditionsExcept(claim *corev1.PersistentVolumeClaim, kinds ...corev1.PersistentVolumeClaimConditionType,
 ) []corev1.PersistentVolumeClaimCondition {
 	rest := []corev1.PersistentVolumeClaimCondition{}
@@ -42,7 +42,7 @@ func ConditionsExcept(claim *corev1.PersistentVolumeClaim, kinds ...corev1.Persi
 	return rest
 }
 
-// TrueCondition is the claim's condition of that kind if it is true, else nil. It is the claim's own.
+// TrueCondition returns the claim's condition of that kind if it is true, else nil. It points into the claim.
 func TrueCondition(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType,
 ) *corev1.PersistentVolumeClaimCondition {
 	for i := range claim.Status.Conditions {

@@ -1,5 +1,4 @@
-// Package filelock keeps a file or a directory for one process at a time. The kernel lets a lock go when the process
-// ends, however it ends.
+// Package filelock locks a file or a directory for one process. The kernel releases the lock when the process ends.
 package filelock
 
 import (
@@ -16,7 +15,7 @@ import (
 // HeldError says that another process has the lock.
 type HeldError struct {
 	Path string
-	// PID is that process, 0 if it cannot be told: it may be in another PID namespace.
+	// PID is that of the process, 0 if unknown: the process may be in another PID namespace.
 	PID int
 }
 
@@ -30,8 +29,8 @@ func (e *HeldError) Holder() string {
 	return "process " + strconv.Itoa(e.PID)
 }
 
-// Acquire opens the file, makes it if it is missing, and locks it until the caller closes it. It does not wait: an error is
-// a *HeldError if another process has the lock.
+// Acquire opens the file, creates it if it is missing, and locks it until the caller closes it. It does not wait: the error
+// is a *HeldError if another process has the lock.
 func Acquire(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -40,7 +39,7 @@ func Acquire(path string) (*os.File, error) {
 	return lockOrClose(file)
 }
 
-// AcquireDir is Take for a directory, which must be there.
+// AcquireDir is Acquire for a directory, which must exist.
 func AcquireDir(path string) (*os.File, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -68,8 +67,8 @@ func TryLock(file *os.File) error {
 	return nil
 }
 
-// holder finds in the kernel's list who has the lock, so that nothing needs to be written into the file; 0 if the list
-// does not tell.
+// holder returns the PID of the lock's holder from /proc/locks, so that nothing needs to be written into the file; 0 if it
+// is not listed.
 func holder(file *os.File) int {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
@@ -82,10 +81,10 @@ func holder(file *os.File) int {
 	defer locks.Close()
 	id := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
 	for lines := bufio.NewScanner(locks); lines.Scan(); {
-		// "3: FLOCK  ADVISORY  WRITE 24803 fe:00:868564 0 EOF"; whoever waits for it stands behind "->".
+		// "3: FLOCK  ADVISORY  WRITE 24803 fe:00:868564 0 EOF"; waiting processes have "->".
 		fields := strings.Fields(lines.Text())
 		if len(fields) >= 6 && fields[1] == "FLOCK" && fields[5] == id {
-			pid, _ := strconv.Atoi(fields[4]) // what is no number cannot be told
+			pid, _ := strconv.Atoi(fields[4]) // 0 if it is not a number
 			return max(pid, 0)
 		}
 	}

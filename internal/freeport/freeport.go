@@ -1,4 +1,4 @@
-// Package freeport finds TCP ports of loopback for programs that are told where to listen before they run.
+// Package freeport finds free TCP ports of loopback, for programs whose ports are configured before they start.
 package freeport
 
 import (
@@ -12,14 +12,14 @@ import (
 	"syscall"
 )
 
-// ephemeralPortsFile is where the kernel says which ports it gives to outgoing connections.
+// ephemeralPortsFile has the range of ports that the kernel assigns to outgoing connections.
 const ephemeralPortsFile = "/proc/sys/net/ipv4/ip_local_port_range"
 
 // first and last are the ports that are tried: above those that services are known by, below the NodePorts.
 const first, last = 20000, 29999
 
-// Loopback is a port of 127.0.0.1 that nobody has now. It is none of those that the kernel gives to outgoing connections:
-// any program's next connection could take it before it is listened on, or while who listens there is away for a moment.
+// Loopback returns a free port of 127.0.0.1. It is outside of the range that the kernel assigns to outgoing connections,
+// because any connection could occupy such a port before a program listens on it, or while the program restarts.
 func Loopback() (int, error) {
 	ports := last - first + 1
 	low, high := ephemeralPorts()
@@ -36,14 +36,14 @@ func Loopback() (int, error) {
 			return 0, fmt.Errorf("find a free port: %w", err)
 		}
 	}
-	port, err := listenOn(0) // the machine's outgoing connections may have them all
+	port, err := listenOn(0) // the range may cover all of them
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
 	return port, nil
 }
 
-// listenOn returns the port if it can be listened on, or any that can for 0.
+// listenOn returns the port if it is free, or any free port for 0.
 func listenOn(port int) (int, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
@@ -52,7 +52,8 @@ func listenOn(port int) (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
-// ephemeralPorts are the first and the last port of outgoing connections; the kernel's default where it does not tell.
+// ephemeralPorts returns the first and the last port of outgoing connections, or the kernel's defaults if they cannot be
+// read.
 func ephemeralPorts() (low, high int) {
 	data, err := os.ReadFile(ephemeralPortsFile)
 	words := strings.Fields(string(data))

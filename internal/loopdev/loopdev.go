@@ -1,5 +1,8 @@
-// Package loopdev attaches files and devices to the kernel's loop devices. It remembers nothing: all that it knows it
-// asks the kernel each time, so it works on after a restart, and beside others who attach and detach.
+// Package loopdev attaches files and devices to the kernel's loop devices. It has no state: it reads the kernel's each
+// time, so it works across restarts and concurrently with other programs.
+//
+// Libraries for loop devices lack what it is for: identifying a device by its disk sequence, opening it so that it cannot
+// be reused meanwhile, detaching it only if it is still the same, and listing devices by their files without opening them.
 package loopdev
 
 import (
@@ -16,9 +19,9 @@ import (
 const (
 	// Major is the major number of all loop devices.
 	Major = 7
-	// maxAttachAttempts is how often a free device may be lost to somebody else who attaches at the same time.
+	// maxAttachAttempts is how often another program may take a free device first.
 	maxAttachAttempts = 64
-	// deleted is what the kernel puts behind the path of a backing file whose last name is gone.
+	// deleted is the suffix that the kernel appends to the path of a deleted backing file.
 	deleted = " (deleted)"
 )
 
@@ -35,15 +38,15 @@ func New() Devices { return Devices{sys: "/sys/block", dev: "/dev"} }
 type Device struct {
 	// Number is its minor number: it is /dev/loopNUMBER.
 	Number int
-	// Backing is the path of what is attached, as this process sees it, without what the kernel appends if that name
-	// is gone. A path from another mount namespace begins at the root of its mount.
+	// Backing is the path of the attached file as this process sees it, without the suffix for deleted files. A path of
+	// another mount namespace begins at the root of its mount.
 	Backing string
 	// Offset is that of Options.
 	Offset uint64
-	// Sequence tells what is attached from whatever has been and will be attached to a device of this number. It is 0
-	// before Linux 5.15.
+	// Sequence identifies the attached file among all that are ever attached to a device of this number. It is 0 before
+	// Linux 5.15.
 	Sequence uint64
-	// Detaching says that it has been detached, but somebody still has it open. It ends when that one lets go.
+	// Detaching says that it has been detached, but is still open. It disappears when it is closed.
 	Detaching bool
 }
 
@@ -78,8 +81,8 @@ func backing(name string) (string, error) {
 	return strings.TrimSuffix(strings.TrimSuffix(string(path), "\n"), deleted), err
 }
 
-// readDevice reads what the kernel tells of a device that something is attached to. The sequence comes first: should something
-// else be attached by the end, Detach leaves that alone.
+// readDevice reads the state of a device in use. It reads the sequence first: if another file is attached meanwhile, Detach
+// will not detach that one.
 func (d Devices) readDevice(number int) (device Device, err error) {
 	device.Number = number
 	if device.Sequence, err = d.diskSequence(number); err != nil {
@@ -192,7 +195,7 @@ func freeNumber(control *os.File, next int) (int, error) {
 func (d Devices) configure(number, mode int, config *unix.LoopConfig) (*Device, error) {
 	file, err := d.Open(number, mode)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
-		return nil, nil // taken and given back since
+		return nil, nil // attached and detached meanwhile
 	}
 	if err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func (d Devices) configure(number, mode int, config *unix.LoopConfig) (*Device, 
 	defer file.Close()
 	err = unix.IoctlLoopConfigure(int(file.Fd()), config)
 	if errors.Is(err, unix.EBUSY) {
-		return nil, nil // somebody else was quicker
+		return nil, nil // another program was faster
 	}
 	if err != nil {
 		return nil, err
@@ -215,8 +218,8 @@ func (d Devices) configure(number, mode int, config *unix.LoopConfig) (*Device, 
 // Path is the path of a device.
 func (d Devices) Path(number int) string { return filepath.Join(d.dev, "loop"+strconv.Itoa(number)) }
 
-// Open opens a device, and makes its node if nobody (udev, devtmpfs) has. A device that is just being detached gives
-// ENXIO.
+// Open opens a device. It creates the device's node if udev or devtmpfs has not. It returns ENXIO for a device that is
+// being detached.
 func (d Devices) Open(number, mode int) (*os.File, error) {
 	path := d.Path(number)
 	device, err := os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
@@ -230,8 +233,8 @@ func (d Devices) Open(number, mode int) (*os.File, error) {
 	return os.OpenFile(path, mode|unix.O_CLOEXEC, 0)
 }
 
-// OpenPinned opens a device for reading. What is attached stays the same until the caller closes it. It gives ENXIO if nothing is
-// attached any more, or something else.
+// OpenPinned opens a device for reading. The attached file cannot change until the caller closes the device. It returns
+// ENXIO if nothing, or another file, is attached.
 func (d Devices) OpenPinned(device Device) (*os.File, error) {
 	file, err := d.Open(device.Number, os.O_RDONLY)
 	if err != nil {
@@ -247,8 +250,8 @@ func (d Devices) OpenPinned(device Device) (*os.File, error) {
 	return file, nil
 }
 
-// Detach frees the device, at once or when its last user closes it. One that is free is fine, and so is one that
-// something else is attached to by now: that stays.
+// Detach detaches the device, immediately or when its last user closes it. A device that is free or has another file
+// attached is no error and stays unchanged.
 func (d Devices) Detach(device Device) error {
 	file, err := d.OpenPinned(device)
 	if errors.Is(err, unix.ENXIO) {
@@ -264,8 +267,8 @@ func (d Devices) Detach(device Device) error {
 	return nil
 }
 
-// DetachBelow frees the devices of all files below a directory, of those too that are deleted by now. It goes on after an
-// error and returns all of them. The path is compared with the kernel's, which has no symbolic links.
+// DetachBelow detaches the devices of all files below a directory, also of deleted ones. It continues after an error and
+// returns all of them. The path must have no symbolic links, as the kernel's have none.
 func (d Devices) DetachBelow(dir string) error {
 	found, err := d.List(func(backing string) bool { return strings.HasPrefix(backing, dir+"/") })
 	if err != nil {
@@ -274,7 +277,7 @@ func (d Devices) DetachBelow(dir string) error {
 	var errs []error
 	for _, device := range found {
 		if err := d.Detach(device); err != nil {
-			errs = append(errs, fmt.Errorf("free the disk %s: %w", device.Backing, err))
+			errs = append(errs, fmt.Errorf("detach the disk %s: %w", device.Backing, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -65,7 +65,7 @@ func TestDeviceFromAttachToDetach(t *testing.T) {
 	detaching := attached
 	detaching.Detaching = true
 	require.Equal(t, []Device{detaching}, of(t, devices, file),
-		"somebody has it open; the name that is gone is known still")
+		"it is open; the deleted name is still known")
 	require.NoError(t, device.Close())
 	gone(t, devices, file)
 	require.NoError(t, devices.Detach(attached), "a free device is fine")

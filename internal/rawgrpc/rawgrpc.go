@@ -1,5 +1,5 @@
-// Package rawgrpc carries gRPC messages that nobody looks into: for proxies, which pass on calls of any service, and for
-// servers that answer with bytes of their own.
+// Package rawgrpc sends and receives gRPC messages without decoding them: for proxies of any service, and for servers that
+// respond with raw bytes.
 package rawgrpc
 
 import (
@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Message is a message as it is on the wire. Data belongs to whoever has the Message.
+// Message is an encoded message. Data belongs to the owner of the Message.
 type Message struct{ Data []byte }
 
 // Codec sends and receives *Message and nothing else; give it to grpc.ForceServerCodec and grpc.ForceCodec.
 type Codec struct{}
 
-// Name implements encoding.Codec: to the peer the messages are protobuf's, as they mostly are.
+// Name implements encoding.Codec: the peer expects protobuf messages.
 func (Codec) Name() string { return "proto" }
 
 // Marshal implements encoding.Codec.
@@ -25,7 +25,7 @@ func (Codec) Marshal(v any) ([]byte, error) {
 	return message.Data, nil
 }
 
-// Unmarshal implements encoding.Codec. It copies, for gRPC uses the buffer again.
+// Unmarshal implements encoding.Codec. It copies the data, because gRPC reuses the buffer.
 func (Codec) Unmarshal(data []byte, v any) error {
 	message, ok := v.(*Message)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package signals is how a program hears that it is to stop, outlives the readers of its output while it does, and tells
-// by its exit code what ended it.
+// Package signals stops a program in order on signals, also after the readers of its output are gone, and returns its exit
+// code.
 package signals
 
 import (
@@ -15,21 +15,20 @@ type Signal struct{ syscall.Signal }
 
 func (s Signal) Error() string { return s.String() + " signal received" }
 
-// Context is a context that ends when the program is asked to stop, with the [Signal] as its cause: by SIGINT, by SIGTERM,
-// or by SIGHUP, which is how a terminal that goes away tells the programs on it. A program asks for it once; it lasts as
-// long as the program.
+// Context returns a context that is cancelled by SIGINT, SIGTERM or SIGHUP, with the [Signal] as its cause. A program calls
+// it once; the handlers stay until the program ends.
 //
-// A second SIGINT or SIGTERM, with the handler gone, ends the program at once. SIGHUP never does: a login shell passes it
-// on, and the kernel sends it once more when that shell has ended, so that one closed terminal makes two of them, which are
-// no person in a hurry. Whoever has it ignored, as nohup has, wants the program to outlive the terminal.
+// A second SIGINT or SIGTERM ends the program immediately. A second SIGHUP does not: closing one terminal sends two of
+// them, one forwarded by the login shell and one by the kernel when that shell has ended. A SIGHUP that is ignored, as
+// under nohup, stays ignored.
 //
-// From then on a write that nobody reads fails and does not end the program: of `program | tee`, Ctrl-C ends tee first.
+// After a signal a write to a closed pipe fails instead of ending the program: of `program | tee`, Ctrl-C ends tee first.
 func Context() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stops, hangups := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(stops, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // to be notified would end that
-		signal.Notify(hangups, syscall.SIGHUP) // it stays caught
+	if !signal.Ignored(syscall.SIGHUP) { // Notify would override that
+		signal.Notify(hangups, syscall.SIGHUP) // it stays registered
 	}
 	stop := func(came os.Signal) {
 		IgnoreSIGPIPE()
@@ -49,16 +48,15 @@ func Context() context.Context {
 	return ctx
 }
 
-// IgnoreSecondSignal has a second SIGINT or SIGTERM end the program as little as the first: for one that gets two of a single Ctrl-C,
-// the terminal's and that of the program which started it.
+// IgnoreSecondSignal makes the program ignore a second SIGINT or SIGTERM: for a program that receives two of a single
+// Ctrl-C, one from the terminal and one from its parent process.
 func IgnoreSecondSignal() { signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM) }
 
-// IgnoreSIGPIPE has a write to standard output or standard error that nobody reads any more fail, where it would end the
-// program.
+// IgnoreSIGPIPE makes writes to a closed standard output or standard error fail with EPIPE instead of ending the program.
 func IgnoreSIGPIPE() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// ExitCode is that of a program which ended before its work was done because ctx did: 128 and the number of the signal, as
-// for any program on Unix. A reader who goes away is SIGPIPE, a terminal that does is SIGHUP. ctx must have ended.
+// ExitCode returns the exit code of a program that ended early because ctx was cancelled: 128 plus the signal's number, as
+// usual on Unix. A closed output counts as SIGPIPE, a closed terminal as SIGHUP. ctx must be done.
 func ExitCode(ctx context.Context) int {
 	cause, by := context.Cause(ctx), Signal{syscall.SIGPIPE}
 	if !errors.As(cause, &by) && errors.Is(cause, syscall.EIO) {

@@ -1,8 +1,8 @@
-// Package suggest finds what somebody meant to write.
+// Package suggest finds the word that a misspelt one probably means.
 package suggest
 
-// Closest is the known word that the word is most likely to stand for, empty if none is near: at most two letters are
-// to be changed, and fewer than are right.
+// Closest returns the known word with the smallest edit distance to word; empty if none is close: at most two edits, and at
+// most half of the letters.
 func Closest(word string, known []string) string {
 	near, best := "", 3
 	for _, candidate := range known {
@@ -13,7 +13,7 @@ func Closest(word string, known []string) string {
 	return near
 }
 
-// distance is how many letters must be put in, taken out or changed to make b of a.
+// distance returns the edit distance of a and b: the number of letters to insert, delete or change.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// List are the names of the functions in the test files of a directory that begin with one of the prefixes, whatever the
-// files are built for. It is an error if there are no test files.
+// List returns the names of the functions in the test files of a directory that begin with one of the prefixes, whatever
+// their build constraints. It is an error if there are no test files.
 func List(dir string, prefixes ...string) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package testlog is a log for tests, which fails a test that writes a line with two attributes of one name: who reads it
-// could not tell which of them is meant, and tools keep one.
+// Package testlog is a logger for tests. It fails a test that logs two attributes of one name in a record: readers cannot
+// distinguish them, and tools keep only one.
 package testlog
 
 import (
@@ -10,34 +10,34 @@ import (
 	"sync/atomic"
 )
 
-// Test is what of a *testing.T is needed.
+// Test is the part of *testing.T that is needed.
 type Test interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Cleanup(func())
 }
 
-// New makes a logger that hands lines of all levels to next, and fails the test for those with a name twice. What is logged
-// after the test's end is not looked at.
+// New returns a logger that passes records to next, and fails the test for records of any level with a name twice. Records
+// after the test's end are not checked.
 func New(t Test, next slog.Handler) *slog.Logger {
 	h := &handler{next: next, test: t, testEnded: &atomic.Bool{}}
 	t.Cleanup(func() { h.testEnded.Store(true) })
 	return slog.New(h)
 }
 
-// handler implements slog.Handler. It is never changed: With makes another.
+// handler implements slog.Handler. It is immutable: the With methods return new ones.
 type handler struct {
 	next      slog.Handler
 	test      Test
 	testEnded *atomic.Bool
-	// group begins the names of attributes to come, names has those that each line has.
+	// group is the prefix of further attributes' names, names are those of the attributes that every record has.
 	group string
 	names []string
 }
 
 var _ slog.Handler = (*handler)(nil)
 
-// Enabled implements slog.Handler: a line that next does not want is looked at, too.
+// Enabled implements slog.Handler: records that next drops are checked, too.
 func (*handler) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.

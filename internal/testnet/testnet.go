@@ -1,5 +1,5 @@
-// Package testnet gives tests networks for their Pods that nobody else on the machine has: neither another test, of this
-// run or of one beside it, nor an interface, be it of somebody's VPN or of a test run that was killed.
+// Package testnet gives tests networks for their Pods that nothing else on the machine uses: neither a concurrent test, nor
+// a network interface, such as a VPN's or one of a killed test.
 package testnet
 
 import (
@@ -17,11 +17,11 @@ import (
 // Size is how many networks a test is given at once.
 const Size = 4
 
-// first is the second byte of the first that is given, count how often a test can be given some at the same time. Private
-// networks that people have are mostly below.
+// first is the second byte of the first network, count the number of tests that can have networks at the same time. Private
+// networks in use are mostly below.
 const first, count = 100, (256 - first) / Size
 
-// Claim returns the second byte N of Size networks 10.N.0.0/16 to 10.N+Size-1.0.0/16 that are the test's until it ends.
+// Claim returns the second byte N of Size networks 10.N.0.0/16 to 10.N+Size-1.0.0/16. They are the test's until it ends.
 func Claim(t testing.TB) int {
 	t.Helper()
 	claim, release, err := claimFrom("@berth-test-network-", rand.IntN(count), networksInUse)
@@ -41,14 +41,14 @@ func Prefix(second int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), 0, 0}), 16)
 }
 
-// claimFrom claims the first networks from the start'th on that nobody has. Tests start anywhere, so that what the kernel still
-// knows of connections of one is not in the way of the next. locks begins the names of the sockets that are the claims,
-// inUse lists the networks of the machine's interfaces.
+// claimFrom claims the first free networks from the start'th on. Tests start at random, so that connections which the
+// kernel still tracks for one test do not affect the next. Claims are abstract sockets whose names begin with locks; inUse
+// lists the networks of the machine's interfaces.
 func claimFrom(locks string, start int, inUse func() ([]netip.Prefix, error)) (claim int, release func() error, err error) {
 	for i := range count {
 		claim := first + (start+i)%count*Size
-		// The name goes with the process, however that ends. Whoever has it looks at the interfaces then: what a test
-		// left that was killed counts as long as it is there.
+		// The kernel releases the name when the process ends. The interfaces are checked afterwards, because a killed
+		// test may have left some.
 		lock, err := net.Listen("unix", locks+strconv.Itoa(claim))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
@@ -64,7 +64,7 @@ func claimFrom(locks string, start int, inUse func() ([]netip.Prefix, error)) (c
 			return 0, nil, fmt.Errorf("claim the networks from %s for a test: %w", Prefix(claim), err)
 		}
 	}
-	return 0, nil, fmt.Errorf("no %d networks between %s and %s are free for a test: berth doctor --fix takes away what killed clusters left",
+	return 0, nil, fmt.Errorf("no %d networks between %s and %s are free for a test: berth doctor --fix removes leftovers of killed clusters",
 		Size, Prefix(first), Prefix(first+count*Size-1))
 }
 
@@ -73,7 +73,7 @@ func isFree(claim int, networks []netip.Prefix) bool {
 	return !slices.ContainsFunc(networks, all.Overlaps)
 }
 
-// networksInUse are the IPv4 networks of this machine's interfaces.
+// networksInUse returns the IPv4 networks of this machine's interfaces.
 func networksInUse() ([]netip.Prefix, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

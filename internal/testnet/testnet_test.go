@@ -47,7 +47,7 @@ func TestNetworksOfInterfacesAreLeftAlone(t *testing.T) {
 	for range 2 { // what was looked at is not kept
 		_, _, err = claimFrom(names(t), count/2, networks("10.0.0.0/8"))
 		require.EqualError(t, err, "no 4 networks between 10.100.0.0/16 and 10.255.0.0/16 are free for a test: "+
-			"berth doctor --fix takes away what killed clusters left")
+			"berth doctor --fix removes leftovers of killed clusters")
 	}
 	claim, release, err = claimFrom(names(t), count-1, networks("10.255.0.0/24"))
 	require.NoError(t, err)

@@ -61,8 +61,8 @@ func Dial(ctx context.Context, path string) (connection net.Conn, err error) {
 	return connection, nil
 }
 
-// withShortPath calls use with a path that fits an address, of the same file, and valid until use returns: a long one goes by way of
-// its directory, held open.
+// withShortPath calls use with a path of the same file that fits a socket address, and is valid until use returns: a long
+// path is replaced by one through its opened directory.
 func withShortPath(path string, use func(short string) error) error {
 	if len(path) <= maxPath {
 		return use(path)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-dev/berth/volume"
+	"github.com/berth-dev/berth/volume/testsuite"
 )
 
 // fakePlugin is a plugin for emptyDir that does nothing.
@@ -73,4 +74,16 @@ func TestUncertainErrors(t *testing.T) {
 	require.EqualError(t, err, "stage: deadline exceeded")
 	require.False(t, volume.IsUncertain(cause))
 	require.NoError(t, volume.Uncertain(nil))
+}
+
+// TestExamplePluginMeetsTheContract runs the suite on the plugin of the package's example.
+func TestExamplePluginMeetsTheContract(t *testing.T) {
+	testsuite.Run(t, testsuite.Subject{
+		New: func(*testing.T) volume.Plugin { return greetings{} },
+		Spec: func(*testing.T, string) volume.Spec {
+			return volume.Spec{Name: "v", Volume: &corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{
+				FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/greeting"},
+			}}}
+		},
+	})
 }

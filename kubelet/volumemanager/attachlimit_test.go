@@ -16,7 +16,7 @@ import (
 	"github.com/berth-dev/berth/volume"
 )
 
-// failAttach does what an attacher does that fails.
+// failAttach reports a failed attach, as an attacher does.
 func (f *fixture) failAttach(handle string, code codes.Code, message string) {
 	f.t.Helper()
 	sum := sha256.Sum256([]byte(handle + driverName + "here"))
@@ -45,11 +45,11 @@ func TestAttachLimitRefusesThePod(t *testing.T) {
 	done := f.startMount(pod("a", claimVolume("data", "v"), emptyDir("scratch")))
 	f.waitInUse("v")
 	f.failAttach("v", codes.ResourceExhausted, "25 volumes are attached already")
-	f.stepUntil(time.Second, "asked again", func() bool { return len(done) == 1 })
+	f.stepUntil(time.Second, "polled again", func() bool { return len(done) == 1 })
 	err := f.result(done)
 	require.True(t, volume.IsAttachLimitExceeded(err), "%v", err)
 	require.ErrorContains(t, err, `attach volume "pv-v": csi driver fake.csi.test: 25 volumes are attached already`)
-	require.Equal(t, driverName, <-f.overAttachLimit, "the driver's limit is out of date")
+	require.Equal(t, driverName, <-f.overAttachLimit, "the driver's limit must be read again")
 	require.Contains(t, f.nextEvent(), "25 volumes are attached already")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	f.requireUnstaged()
@@ -77,7 +77,7 @@ func TestFailedAttachIsRetried(t *testing.T) {
 			done := f.startMount(p)
 			f.waitInUse("v")
 			f.failAttach("v", test.code, "no")
-			asked := func() int {
+			polls := func() int {
 				count := 0
 				for _, action := range f.client.Actions() {
 					if action.Matches("get", "volumeattachments") {
@@ -87,7 +87,7 @@ func TestFailedAttachIsRetried(t *testing.T) {
 				return count
 			}
 			for i := range 3 {
-				f.stepUntil(time.Second, "asked again", func() bool { return asked() > i })
+				f.stepUntil(time.Second, "polled again", func() bool { return polls() > i })
 			}
 			require.Empty(t, f.overAttachLimit)
 			node := newNode()

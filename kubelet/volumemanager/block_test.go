@@ -24,7 +24,7 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// pinnedDevices lists the block devices that are held on the node.
+// pinnedDevices lists the block devices that are pinned on the node.
 func (f *fixture) pinnedDevices() []string {
 	f.t.Helper()
 	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(f.root)
@@ -92,11 +92,11 @@ func TestLocalBlockVolume(t *testing.T) {
 	f := newFixture(t)
 	claim, pv := f.newLocalBlockClaim("v", testsuite.BlockDevice(t))
 	f.create(claim, pv, newNode())
-	held := []string{filepath.Join(f.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-v/a")}
+	pinned := []string{filepath.Join(f.root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-v/a")}
 	for range 2 { // the second time as a new process
 		require.NoError(t, f.Mount(t.Context(), blockPod("a", claimVolume("data", "v"))))
 		require.Equal(t, pv.Spec.Local.Path, f.Volumes("a")["data"].Path, "the container gets the device itself")
-		require.Equal(t, held, f.pinnedDevices())
+		require.Equal(t, pinned, f.pinnedDevices())
 		f.restart()
 	}
 	require.NoError(t, f.Unmount(t.Context(), "a"))
@@ -109,7 +109,7 @@ func TestDeviceThatCannotBePinnedIsReportedAndRetried(t *testing.T) {
 	device := testsuite.BlockDevice(t)
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(device, &stat))
-	node := filepath.Join(filepath.Dir(f.root), "node") // of a device that is not there yet
+	node := filepath.Join(filepath.Dir(f.root), "node") // of a device that does not exist yet
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	claim, pv := f.newLocalBlockClaim("v", node)
 	f.create(claim, pv, newNode())
@@ -134,7 +134,7 @@ func TestCleanStopUnpinsDevices(t *testing.T) {
 	p := blockPod("a", claimVolume("data", "v"), claimVolume("disk", "l"))
 	require.NoError(t, f.Mount(t.Context(), p))
 	require.Len(t, f.pinnedDevices(), 2)
-	f.driver.FailText = "the driver does not answer" // what it holds is left to force
+	f.driver.FailText = "the driver does not work" // its devices are unmounted by force
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(t, f.UnmountAll(ctx))

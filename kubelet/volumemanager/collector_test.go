@@ -80,11 +80,11 @@ func TestVolumesAreCounted(t *testing.T) {
 	scratch := vol("scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	require.NoError(t, f.Mount(t.Context(), pod("a", claimVolume("data", "v"), scratch)))
 	disk := "kubernetes.io/csi:" + f.driver.Config.Name
-	settled := map[string]float64{
+	mounted := map[string]float64{
 		disk + " actual_state_of_world": 1, disk + " desired_state_of_world": 1,
 		"kubernetes.io/empty-dir actual_state_of_world": 1, "kubernetes.io/empty-dir desired_state_of_world": 1,
 	}
-	require.Equal(t, settled, counts())
+	require.Equal(t, mounted, counts())
 
 	ctx, cancel := context.WithCancel(t.Context())
 	waits := make(chan error, 1)
@@ -93,7 +93,7 @@ func TestVolumesAreCounted(t *testing.T) {
 	cancel()
 	require.Error(t, <-waits)
 	require.NoError(t, f.Unmount(t.Context(), "b"))
-	require.Equal(t, settled, counts())
+	require.Equal(t, mounted, counts())
 
 	f.driver.FailNext("NodeUnpublishVolume", csifake.Fault{Code: codes.Internal})
 	go func() { waits <- f.Unmount(t.Context(), "a") }()
@@ -101,7 +101,7 @@ func TestVolumesAreCounted(t *testing.T) {
 		return maps.Equal(counts(), map[string]float64{
 			disk + " actual_state_of_world": 1, "kubernetes.io/empty-dir actual_state_of_world": 1,
 		})
-	}, waitTimeout, time.Millisecond, "it is there still, and nobody wants it")
+	}, waitTimeout, time.Millisecond, "it still exists, and no Pod uses it")
 	require.Eventually(t, func() bool {
 		f.clock.Step(time.Second)
 		return len(counts()) == 0

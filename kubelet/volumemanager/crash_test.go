@@ -83,16 +83,16 @@ func TestKilledAtAnyMomentLeavesNothingThatIsNotCleanedUp(t *testing.T) {
 	f.create(configMap("conf", "1"), secret("sec", "1"), claim, pv, raw, disk, newNode())
 	precious := filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("data"), 0o600))
-	found, held := 0, 0
-	// On a slow machine it takes longer until there is something to find.
-	for round := 0; round < 15 || found == 0 || held == 0; round++ {
+	found, pinned := 0, 0
+	// On a slow machine it takes longer until something is left.
+	for round := 0; round < 15 || found == 0 || pinned == 0; round++ {
 		kill(t, f.root, device, time.Duration(1+round/15)*80*time.Millisecond)
 		leftovers, err := mounts.ListBelow(volume.PodsDir(f.root))
 		require.NoError(t, err)
 		found += len(leftovers)
-		held += len(f.pinnedDevices())
+		pinned += len(f.pinnedDevices())
 		f.restart()
-		// One Pod lives on and finds its volumes, the others are gone.
+		// One Pod keeps running and finds its volumes, the others are orphans.
 		survivor := crashPod("0-0")
 		require.NoError(t, f.Mount(t.Context(), survivor), "round %d", round)
 		require.Equal(t, "1", f.readFile("0-0", "sec", "k"))

@@ -29,7 +29,7 @@ func TestDeviceIsUsedOnlyAfterTheHandshake(t *testing.T) {
 	release := f.status.blockWrites()
 	p := pod("a", claimVolume("data", "v"))
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{}
-	f.attach("v") // attached from before, perhaps on its way out
+	f.attach("v") // attached from before, perhaps being detached
 	done := f.startMount(p)
 	f.eventually("the Pod waits for the attachment", func() bool {
 		record, _ := f.timeline.Record("a")
@@ -40,11 +40,11 @@ func TestDeviceIsUsedOnlyAfterTheHandshake(t *testing.T) {
 		}
 		return false
 	})
-	require.Empty(t, f.driver.Calls(), "nothing may be done before the API server knows")
+	require.Empty(t, f.driver.Calls(), "no call may be made before the API server has stored that it is in use")
 	f.NodeChanged(newNode())
 	release()
 	f.eventually("in use", func() bool { return slices.Equal(f.status.list(), []corev1.UniqueVolumeName{uniqueName("v")}) })
-	require.Empty(t, f.driver.Calls(), "nothing may be done before the volume is attached")
+	require.Empty(t, f.driver.Calls(), "no call may be made before the volume is attached")
 	f.attach("v")
 	require.NoError(t, f.result(done))
 	require.Equal(t, []string{"NodeStageVolume v", "NodePublishVolume v"}, f.driver.Calls())
@@ -113,7 +113,7 @@ func TestNewProcessTakesDevicesOver(t *testing.T) {
 	again, err := mounts.ListBelow(f.root)
 	require.NoError(t, err)
 	require.Equal(t, before, again)
-	require.Equal(t, 2, f.driver.Staged(), "nothing is undone before it is known who is wanted")
+	require.Equal(t, 2, f.driver.Staged(), "nothing is unstaged before the Pods are known")
 	require.NoError(t, f.CleanupOrphans(t.Context(), func(uid types.UID) bool { return uid == "a" }))
 	f.eventually("the other is gone", func() bool { return f.driver.Staged() == 1 && len(f.status.list()) == 1 })
 	require.NoError(t, f.Unmount(t.Context(), "a"))
@@ -147,7 +147,7 @@ func TestDriverThatComesLaterIsUsedAtOnce(t *testing.T) {
 	done := f.startMount(pod("a", claimVolume("data", "v")))
 	require.Contains(t, f.nextEvent(), "driver name fake.csi.test not found in the list of registered CSI drivers")
 	f.register()
-	require.NoError(t, f.result(done), "the clock stands still: only the driver's coming can be the cause")
+	require.NoError(t, f.result(done), "the clock stands still: only the registration can be the cause")
 	require.True(t, f.drivers.Remove(driverName, f.driver.Endpoint()))
 	gone := make(chan error, 1)
 	go func() { gone <- f.Unmount(t.Context(), "a") }()
@@ -164,7 +164,7 @@ func TestCSIDriverObjectThatComesLaterIsSeenAtOnce(t *testing.T) {
 	f.create(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{
 		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
 	}})
-	require.NoError(t, f.result(done), "the clock stands still: only the object's coming can be the cause")
+	require.NoError(t, f.result(done), "the clock stands still: only the new object can be the cause")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	f.requireUnstaged()
 }
@@ -192,7 +192,7 @@ func TestVolumeForOnePodOnly(t *testing.T) {
 	done := f.startMount(pod("b", claimVolume("data", "v")))
 	require.Contains(t, f.nextEvent(), "uses the ReadWriteOncePod access mode and is already in use by another pod")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
-	require.NoError(t, f.result(done), "the clock stands still: only the other's end can be the cause")
+	require.NoError(t, f.result(done), "the clock stands still: only the unmount of the other Pod can be the cause")
 	require.NoError(t, f.Unmount(t.Context(), "b"))
 	f.requireUnstaged()
 }

@@ -82,7 +82,7 @@ func (s *nodeStatus) blockWrites() (release func()) {
 	}
 }
 
-// newDriverFixture is a world with a CSI driver. The driver lives on when the node agent restarts.
+// newDriverFixture returns a fixture with a CSI driver. The driver keeps running when the volume manager restarts.
 func newDriverFixture(t *testing.T, change ...func(*csifake.Config)) *fixture {
 	t.Helper()
 	base := testsuite.Root(t)
@@ -116,7 +116,7 @@ func uniqueName(handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^" + handle)
 }
 
-// createDriverClaim makes a claim of this name bound to a volume of the driver with a handle of the same name.
+// createDriverClaim creates a claim of this name, bound to a volume of the driver with a handle of the same name.
 func (f *fixture) createDriverClaim(name string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	f.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -150,7 +150,7 @@ func (f *fixture) attach(handles ...string) {
 	f.NodeChanged(node)
 }
 
-// createUnattachedDriver says that volumes of the driver need no attachment.
+// createUnattachedDriver creates the CSIDriver object of a driver whose volumes need no attachment.
 func (f *fixture) createUnattachedDriver(change ...func(*storagev1.CSIDriver)) {
 	object := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
@@ -160,7 +160,7 @@ func (f *fixture) createUnattachedDriver(change ...func(*storagev1.CSIDriver)) {
 		f(object)
 	}
 	f.create(object)
-	f.restart() // so that the object is surely known
+	f.restart() // so that the object is listed
 }
 
 func (f *fixture) requireUnstaged() {

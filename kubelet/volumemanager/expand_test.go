@@ -13,7 +13,7 @@ import (
 	csifake "github.com/berth-dev/berth/volume/csi/fake"
 )
 
-// expansionFixture has a Pod with a volume of 1Gi, and tells of claims.
+// expansionFixture has a Pod with a volume of 1Gi, and a ClaimSource.
 type expansionFixture struct {
 	*fixture
 	source *claimSource
@@ -37,7 +37,7 @@ func (f *expansionFixture) getClaim() *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// resize makes the volume larger, as a resizer does that says the stage.
+// resize makes the volume larger and sets the stage, as a resizer does.
 func (f *expansionFixture) resize(size string, stage corev1.ClaimResourceStatus, conditions ...corev1.PersistentVolumeClaimConditionType) {
 	f.t.Helper()
 	f.pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
@@ -97,7 +97,7 @@ func TestExpansionFollowsTheStagesOfTheClaim(t *testing.T) {
 	f := newExpansionFixture(t)
 	f.resize("2Gi", corev1.PersistentVolumeClaimControllerResizeInProgress, resizing)
 	f.mountAnotherPod()
-	require.Zero(t, f.expandCalls(), "the resizer has not said yet whether there is anything to do")
+	require.Zero(t, f.expandCalls(), "the resizer has not decided yet whether nodes have to expand the volume")
 	f.setStage(corev1.PersistentVolumeClaimNodeResizePending, resizing, pending, "Foreign")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
@@ -106,7 +106,7 @@ func TestExpansionFollowsTheStagesOfTheClaim(t *testing.T) {
 	require.Empty(t, claim.Status.AllocatedResourceStatuses)
 	require.Equal(t, []corev1.PersistentVolumeClaimConditionType{"Foreign"}, conditionTypes(claim))
 
-	// A resizer that has failed with a still larger size keeps its words.
+	// The stage of a resizer that has failed with a still larger size is kept.
 	f.resize("3Gi", corev1.PersistentVolumeClaimControllerResizeInfeasible, resizing, pending, failed)
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
@@ -119,13 +119,13 @@ func TestExpansionFollowsTheStagesOfTheClaim(t *testing.T) {
 
 func TestFailedExpansionIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
-		code  codes.Code
-		stage corev1.ClaimResourceStatus
-		told  bool
+		code   codes.Code
+		stage  corev1.ClaimResourceStatus
+		marked bool
 	}{
 		"for good, and may be tried again": {codes.FailedPrecondition, corev1.PersistentVolumeClaimNodeResizeInProgress, true},
 		"for ever":                         {codes.OutOfRange, corev1.PersistentVolumeClaimNodeResizeInfeasible, true},
-		"nobody knows":                     {codes.Aborted, corev1.PersistentVolumeClaimNodeResizeInProgress, false},
+		"uncertain":                        {codes.Aborted, corev1.PersistentVolumeClaimNodeResizeInProgress, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newExpansionFixture(t)
@@ -134,12 +134,12 @@ func TestFailedExpansionIsReported(t *testing.T) {
 			require.Contains(t, f.nextEvent(), "FileSystemResizeFailed")
 			claim := f.getClaim()
 			require.Equal(t, test.stage, claim.Status.AllocatedResourceStatuses["storage"])
-			require.Equal(t, test.told, len(claim.Status.Conditions) == 2, "%v", claim.Status.Conditions)
+			require.Equal(t, test.marked, len(claim.Status.Conditions) == 2, "%v", claim.Status.Conditions)
 			require.Equal(t, "1Gi", claim.Status.Capacity.Storage().String())
 			if test.stage == corev1.PersistentVolumeClaimNodeResizeInfeasible {
 				f.step(time.Minute)
 				f.mountAnotherPod()
-				require.Equal(t, 1, f.expandCalls(), "it is not tried again before the resizer says so")
+				require.Equal(t, 1, f.expandCalls(), "it is not retried before the resizer changes the stage")
 				f.setStage(corev1.PersistentVolumeClaimNodeResizePending)
 			} else {
 				f.step(time.Minute)
@@ -153,7 +153,7 @@ func TestFailedExpansionIsReported(t *testing.T) {
 	}
 }
 
-// setShared has several nodes write to the volume, and says whether the resizer says that nodes have no part in its growth.
+// setShared makes the volume one that several nodes write to; idle means that nodes need not expand it.
 func (f *expansionFixture) setShared(idle bool) {
 	f.t.Helper()
 	claim := f.getClaim()
@@ -165,7 +165,7 @@ func (f *expansionFixture) setShared(idle bool) {
 	require.NoError(f.t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "ns"))
 }
 
-// expandElsewhere has another node be the first that does its part.
+// expandElsewhere makes another node the first that expands the volume.
 func (f *expansionFixture) expandElsewhere(size string) {
 	f.t.Helper()
 	claim := f.getClaim()
@@ -182,7 +182,7 @@ func TestEachNodeExpandsASharedVolume(t *testing.T) {
 		require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
 		require.Equal(t, times, f.expandCalls(), "%v", f.driver.Calls())
 	}
-	looks := func() (count int) { // at a volume, with what its claim said just before
+	reads := func() (count int) { // of the volume, each after a read of its claim
 		for _, action := range f.client.Actions() {
 			if action.Matches("get", "persistentvolumes") {
 				count++
@@ -192,11 +192,11 @@ func TestEachNodeExpandsASharedVolume(t *testing.T) {
 	}
 	leftAlone := func(size string) {
 		t.Helper()
-		before := looks()
+		before := reads()
 		f.expandElsewhere(size)
-		f.eventually("the manager looks", func() bool { return looks() > before })
+		f.eventually("the manager reads the volume", func() bool { return reads() > before })
 	}
-	leftAlone("2Gi") // who has a volume alone has nobody to follow
+	leftAlone("2Gi") // a volume of one node follows no other node
 	f.setShared(false)
 	f.mountAnotherPod()
 	f.expandElsewhere("3Gi")
@@ -204,7 +204,7 @@ func TestEachNodeExpandsASharedVolume(t *testing.T) {
 	f.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.OutOfRange})
 	f.expandElsewhere("4Gi")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeFailed")
-	require.Empty(t, f.getClaim().Status.Conditions, "another node has said that all is well")
+	require.Empty(t, f.getClaim().Status.Conditions, "another node has reported success")
 	require.Empty(t, f.getClaim().Status.AllocatedResourceStatuses["storage"])
 	f.step(time.Minute)
 	called(3)
@@ -219,7 +219,7 @@ func TestEachNodeExpandsASharedVolume(t *testing.T) {
 
 	f.restart()
 	require.NoError(t, f.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
-	called(5) // nobody knows what was missed meanwhile
+	called(5) // it is unknown what was missed meanwhile
 	f.finish()
 	require.Equal(t, 5, f.expandCalls())
 }

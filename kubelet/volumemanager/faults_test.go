@@ -24,7 +24,7 @@ import (
 )
 
 // TestDevicesSurviveFaultsAndRestarts lets Pods with random volumes come and go while the driver fails, hangs, loses
-// answers or is not there, and the node agent is restarted at random. In the end, when the driver works again, nothing
+// responses or is stopped, and the volume manager is restarted at random. In the end, when the driver works again, nothing
 // may be left of Pods that are gone, and what Pods have written must be there.
 //
 // Checked on the way: what is set up can be written to, and no volume leaves volumesInUse while the driver has it
@@ -123,7 +123,7 @@ func randomPods(random *rand.Rand, life int) []*corev1.Pod {
 	return pods
 }
 
-// runProcessLife is the life of one process: it ends while some Pods are being mounted or unmounted.
+// runProcessLife runs one process: it ends while some Pods are being mounted or unmounted.
 func runProcessLife(t *testing.T, f *fixture, pods []*corev1.Pod, written map[string]bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -131,7 +131,7 @@ func runProcessLife(t *testing.T, f *fixture, pods []*corev1.Pod, written map[st
 	var wg sync.WaitGroup
 	for i, p := range pods {
 		wg.Go(func() {
-			// Drivers that hang are given up after a while, as by the end of a call's time.
+			// The context ends calls that hang, as the timeout of a call does.
 			short, end := context.WithTimeout(ctx, time.Duration(40+20*i)*time.Millisecond)
 			defer end()
 			err := f.Mount(short, p)
@@ -150,7 +150,7 @@ func runProcessLife(t *testing.T, f *fixture, pods []*corev1.Pod, written map[st
 				mu.Unlock()
 			}
 			if i%3 > 0 {
-				_ = f.Unmount(ctx, p.UID) // what it does not manage in time is left for the end
+				_ = f.Unmount(ctx, p.UID) // what does not finish in time is left for the end
 			}
 		})
 	}

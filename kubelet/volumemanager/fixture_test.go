@@ -43,11 +43,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // waitTimeout is how long the tests wait for what needs no clock.
 const waitTimeout = time.Minute
 
-// fixture is a node agent's volumes with real mounts, and an API server that is not real. The clock stands still unless
-// the test moves it, so whatever happens without that happens because of an event.
+// fixture is a volume manager with real mounts and a fake API server. The clock stands still unless the test moves it, so
+// whatever happens without that happens because of an event.
 type fixture struct {
-	overLimit       chan string // what the manager told of Pods that outgrew a limit
-	overAttachLimit chan string // the drivers that had no room on this node
+	overLimit       chan string // calls of OnSizeLimitExceeded
+	overAttachLimit chan string // calls of OnLimitExceeded, by driver
 	*volumemanager.Manager
 	t             testing.TB
 	root          string
@@ -58,7 +58,7 @@ type fixture struct {
 	timeline      *timeline.Recorder
 	events        *record.FakeRecorder
 	drivers       *csi.Drivers
-	driver        *csifake.Driver // the one driver of this node, if the test has one
+	driver        *csifake.Driver // the driver of this node, if the test has one
 	status        *nodeStatus
 	claims        volumemanager.ClaimSource // of the next process; may be nil
 	maySwap       func() (bool, error)      // of the next process
@@ -66,7 +66,7 @@ type fixture struct {
 	claimRefusals atomic.Int32 // how many reads of claims are refused from now on
 	tokenRefusals atomic.Int32 // how many requests for tokens are
 	openedWatches chan string  // the resource of each watch that was opened
-	stop          func()       // ends the process, as far as this world is one
+	stop          func()       // stops the process
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -114,7 +114,7 @@ func newFixtureAt(t testing.TB, root string) *fixture {
 	return f
 }
 
-// start starts the node agent's part of the world, also after stop.
+// start starts a new process, as far as the fixture has one.
 func (f *fixture) start() {
 	f.t.Helper()
 	f.timeline = timeline.New(f.clock, 0)
@@ -161,7 +161,7 @@ func (f *fixture) start() {
 	}
 }
 
-// claimSource tells of claims what the test says.
+// claimSource is a ClaimSource that the test notifies.
 type claimSource struct {
 	mu         sync.Mutex // guards all below
 	last       int
@@ -198,7 +198,7 @@ func (s *claimSource) subscribers() int {
 	return len(s.subscribed)
 }
 
-// restart is kill -9 and a new process: nothing is unmounted, all that was in memory is gone.
+// restart is kill -9 and a new process: nothing is unmounted, the state in memory is lost.
 func (f *fixture) restart() {
 	f.t.Helper()
 	f.stop()
@@ -228,7 +228,7 @@ func (f *fixture) waitForWatch(resource string) {
 	}
 }
 
-// nextEvent is the next event about a Pod.
+// nextEvent waits for the next event about a Pod.
 func (f *fixture) nextEvent() string {
 	f.t.Helper()
 	select {
@@ -247,7 +247,7 @@ func (f *fixture) startMount(pod *corev1.Pod) <-chan error {
 	return result
 }
 
-// result is what a call in the background returned.
+// result waits for the result of a call in the background.
 func (f *fixture) result(of <-chan error) error {
 	f.t.Helper()
 	select {
@@ -265,10 +265,10 @@ func (f *fixture) eventually(what string, condition func() bool) {
 	require.Eventually(f.t, condition, waitTimeout, time.Millisecond, what)
 }
 
-// step moves the clock once somebody waits for it. Where others wait for it, too, use stepUntil.
+// step moves the clock once a timer is set. If several timers may be set, use stepUntil.
 func (f *fixture) step(d time.Duration) {
 	f.t.Helper()
-	f.eventually("somebody waits for the clock", f.clock.HasWaiters)
+	f.eventually("a timer is set", f.clock.HasWaiters)
 	f.clock.Step(d)
 }
 
@@ -284,13 +284,13 @@ func (f *fixture) stepUntil(bit time.Duration, what string, condition func() boo
 	})
 }
 
-// waitObjectsReleased moves the clock until no object is followed any more, as must be soon after the last Pod.
+// waitObjectsReleased moves the clock until no object is watched any more.
 func (f *fixture) waitObjectsReleased() {
 	f.t.Helper()
-	f.stepUntil(time.Minute, "the objects to be forgotten", func() bool { return f.objects.Watched() == 0 })
+	f.stepUntil(time.Minute, "no object is watched", func() bool { return f.objects.Watched() == 0 })
 }
 
-// readFile is the content of a file in a volume, or its error.
+// readFile returns the content of a file in a volume, or its error.
 func (f *fixture) readFile(uid types.UID, name, file string) string {
 	data, err := os.ReadFile(filepath.Join(f.Volumes(uid)[name].Path, file))
 	if err != nil {
@@ -306,7 +306,7 @@ func (f *fixture) requireUnmounted(uid types.UID) {
 	require.Empty(f.t, f.Volumes(uid))
 }
 
-// pod is a Pod whose only container mounts all of these volumes.
+// pod returns a Pod whose only container mounts all of these volumes.
 func pod(uid types.UID, volumes ...corev1.Volume) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + string(uid), Namespace: "ns", UID: uid}}
 	container := corev1.Container{Name: "main"}
@@ -363,7 +363,7 @@ func secret(name, value string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{"k": []byte(value)}}
 }
 
-// newLocalClaim is a claim and the local volume, in a new directory, that it is bound to, and this node.
+// newLocalClaim returns a claim, the local volume that it is bound to, and the volume's new directory.
 func (f *fixture) newLocalClaim(name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, string) {
 	f.t.Helper()
 	dir := filepath.Join(filepath.Dir(f.root), "data-"+name)

@@ -54,7 +54,7 @@ func TestImmutableVolumeDirectory(t *testing.T) {
 	require.NoError(t, f.Mount(t.Context(), pod("b", emptyDir("v"))), "other Pods are not affected")
 	require.NoError(t, f.Unmount(t.Context(), "b"))
 
-	// Unmounting meets it too, and goes on once it is mended.
+	// Unmount fails, too, and is retried until the directory is mutable again.
 	setImmutable(t, dir, false)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "kubernetes.io~empty-dir", "v"), 0o750))
 	setImmutable(t, filepath.Join(dir, "kubernetes.io~empty-dir"), true)

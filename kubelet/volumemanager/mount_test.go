@@ -26,7 +26,7 @@ func TestAllKindsOfVolumes(t *testing.T) {
 	claim, pv, dir := f.newLocalClaim("c")
 	f.create(configMap("conf", "1"), secret("sec", "2"), claim, pv, newNode())
 	host := vol("host", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}})
-	unused := secretVolume("unused", "there is no such secret")
+	unused := secretVolume("unused", "missing")
 	p := pod("a", emptyDir("disk"), memory("mem"), configMapVolume("conf", "conf"), secretVolume("sec", "sec"),
 		tokenVolume("tok"), labelsVolume("lab"), claimVolume("data", "c"), host)
 	p.Labels = map[string]string{"x": "y"}
@@ -228,21 +228,21 @@ func TestClaimThatMayNotBeReadYet(t *testing.T) {
 	done := f.startMount(pod("a", claimVolume("data", "c")))
 	f.stepUntil(time.Millisecond, "the volume", func() bool { return len(f.Volumes("a")) == 1 })
 	require.NoError(t, f.result(done))
-	require.Empty(t, f.events.Events, "a moment is nothing to tell of")
+	require.Empty(t, f.events.Events, "a short refusal causes no event")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 
 	f.claimRefusals.Store(1000)
 	done = f.startMount(pod("b", claimVolume("data", "c")))
 	f.stepUntil(10*time.Millisecond, "an event", func() bool { return len(f.events.Events) > 0 })
-	require.Contains(t, f.nextEvent(), "no relationship found", "what lasts is told")
+	require.Contains(t, f.nextEvent(), "no relationship found", "a longer one does")
 	f.claimRefusals.Store(0)
 	updated := f.clock.Now()
 	f.stepUntil(10*time.Millisecond, "the volume", func() bool { return len(f.Volumes("b")) == 1 })
 	require.NoError(t, f.result(done))
-	require.Less(t, f.clock.Since(updated), 30*time.Second, "the tries before count for no backoff")
+	require.Less(t, f.clock.Since(updated), 30*time.Second, "the attempts before cause no backoff")
 }
 
-// TestTokenThatMayNotBeHadYet: nor is a moment's refusal of a token a failure of its volume.
+// TestTokenThatMayNotBeHadYet: a short refusal of a token causes no failure of its volume, either.
 func TestTokenThatMayNotBeHadYet(t *testing.T) {
 	f := newFixture(t)
 	f.tokenRefusals.Store(3)
@@ -257,9 +257,9 @@ func TestMemoryThatMayReachADiskIsReported(t *testing.T) {
 	f.maySwap = func() (bool, error) { return true, nil }
 	f.restart()
 	require.Contains(t, f.nextEvent(), "Warning PossibleMemoryBackedVolumesOnDisk ")
-	f.maySwap = func() (bool, error) { return false, errors.New("nobody knows") }
+	f.maySwap = func() (bool, error) { return false, errors.New("unknown") }
 	f.restart()
-	require.NoError(t, f.Mount(t.Context(), pod("a", emptyDir("v"))), "the volumes are there all the same")
+	require.NoError(t, f.Mount(t.Context(), pod("a", emptyDir("v"))), "the volumes are mounted all the same")
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	require.Empty(t, f.events.Events)
 }
@@ -276,7 +276,7 @@ func TestMountContinuesWithAClaimEvent(t *testing.T) {
 	source.notify("ns", "c")
 	require.NoError(t, f.result(done), "the clock stands still: only the source can be the cause")
 	for len(f.openedWatches) > 0 {
-		require.NotEqual(t, "persistentvolumeclaims", <-f.openedWatches, "what is told of needs no watch")
+		require.NotEqual(t, "persistentvolumeclaims", <-f.openedWatches, "a claim of the ClaimSource needs no watch")
 	}
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 }

@@ -68,7 +68,7 @@ func TestOperationsAreMeasured(t *testing.T) {
 	}
 	const refreshed = "kubernetes.io/configmap volume_mount success"
 	counts := f.operationCounts()
-	require.NotZero(t, counts[refreshed], "once, or again since the watch told of the object that was read")
+	require.NotZero(t, counts[refreshed], "once, or again if the watch reported the object after it was read")
 	delete(counts, refreshed)
 	require.Equal(t, lived, counts)
 
@@ -79,9 +79,9 @@ func TestOperationsAreMeasured(t *testing.T) {
 	update := configMap("conf", "2")
 	require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), update, "ns"))
 	f.eventually("the new content", func() bool { return f.readFile("a", "conf", "k") == "2" })
-	f.eventually("it is told", func() bool { return f.operationCounts()[refreshed] > seen })
+	f.eventually("the refresh is recorded", func() bool { return f.operationCounts()[refreshed] > seen })
 	for _, again := range []string{"volume_mount success", "volume_apply_access_control success"} {
-		require.Equal(t, lived[disk+" "+again], f.operationCounts()[disk+" "+again], "a volume that nobody refreshes is not mounted")
+		require.Equal(t, lived[disk+" "+again], f.operationCounts()[disk+" "+again], "a volume without refresh is not mounted again")
 	}
 
 	f.restart() // what follows goes by what is on disk
@@ -103,7 +103,7 @@ func TestOperationsAreMeasured(t *testing.T) {
 		disk + " unmap_volume success": 1, disk + " unmap_volume fail-unknown": 1,
 		disk + " unmap_device success": 1, disk + " unmap_device fail-unknown": 1,
 		disk + " volume_unmount success": 1, disk + " unmount_device success": 1,
-		"kubernetes.io/csi volume_unmount success":       1, // the inline one, of which nobody knows the driver any more
+		"kubernetes.io/csi volume_unmount success":       1, // the inline volume, whose driver is unknown now
 		"kubernetes.io/empty-dir volume_unmount success": 1, "kubernetes.io/configmap volume_unmount success": 1,
 	}, f.operationCountsSince(before))
 }

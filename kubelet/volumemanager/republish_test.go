@@ -46,7 +46,7 @@ func TestVolumeIsExpandedAtOnceByAClaimEvent(t *testing.T) {
 	f.restart()
 	pv := f.createDriverClaim("v").DeepCopy()
 	require.NoError(t, f.Mount(t.Context(), pod("a", claimVolume("data", "v"))))
-	require.False(t, f.clock.HasWaiters(), "nothing to look at now and then")
+	require.False(t, f.clock.HasWaiters(), "nothing to resync")
 	grow := func(size string) {
 		pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 		require.NoError(t, f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), pv, ""))
@@ -56,14 +56,14 @@ func TestVolumeIsExpandedAtOnceByAClaimEvent(t *testing.T) {
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful", "the clock stands still: only the source can be the cause")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
 
-	source.notify("ns", "another") // is nobody's here
+	source.notify("ns", "another") // is not used here
 	f.driver.FailNext("NodeExpandVolume", csifake.Fault{Code: codes.Internal})
 	grow("3Gi")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeFailed")
 	f.step(time.Minute)
-	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful", "what failed is tried again")
+	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful", "a failure is retried")
 	require.Contains(t, f.nextEvent(), "FileSystemResizeSuccessful")
-	f.eventually("nothing is looked at any more", func() bool { return !f.clock.HasWaiters() })
+	f.eventually("nothing is resynced any more", func() bool { return !f.clock.HasWaiters() })
 
 	require.NoError(t, f.Unmount(t.Context(), "a"))
 	f.requireUnstaged()

@@ -33,7 +33,7 @@ func TestEmptyDirOverItsSizeLimitIsReported(t *testing.T) {
 	}
 	write("small", "v", 512<<10)
 	write("small", "free", 4<<20) // has no limit
-	// A file with two names is one file, one with holes takes no room, and what is mounted below is not the Pod's.
+	// A file with two names is one file, one with holes takes no space, and mounts below do not count.
 	path := f.Volumes(small.UID)["v"].Path
 	require.NoError(t, os.Link(filepath.Join(path, "file"), filepath.Join(path, "again")))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "sparse"), nil, 0o600))
@@ -50,13 +50,13 @@ func TestEmptyDirOverItsSizeLimitIsReported(t *testing.T) {
 	case updated := <-f.overLimit:
 		require.Equal(t, `large: Usage of EmptyDir volume "v" exceeds the limit "1Mi". `, updated)
 	case <-time.After(waitTimeout):
-		t.Fatal("nobody was told")
+		t.Fatal("no call of OnSizeLimitExceeded")
 	}
 	require.NoError(t, f.Unmount(t.Context(), small.UID))
 	require.NoError(t, f.Unmount(t.Context(), large.UID))
 	f.step(10 * time.Second)
-	f.eventually("nothing to measure is no timer", func() bool { return !f.clock.HasWaiters() })
-	for len(f.overLimit) > 0 { // it is told at each look until the Pod is gone
+	f.eventually("no timer without volumes to measure", func() bool { return !f.clock.HasWaiters() })
+	for len(f.overLimit) > 0 { // it is called after each measurement until the volume is unmounted
 		require.Contains(t, <-f.overLimit, "large: ")
 	}
 }

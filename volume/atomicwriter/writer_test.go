@@ -126,7 +126,7 @@ func TestWriteAfterACrash(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "1"}, visible(t, dir))
 	_, err := os.Lstat(filepath.Join(dir, "..data_tmp"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	// Killed after the swap, so that ..data points to a generation that is not there.
+	// Killed after the switch, so that ..data points to a generation that does not exist.
 	target, err := os.Readlink(filepath.Join(dir, "..data"))
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, target)))

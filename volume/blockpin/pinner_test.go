@@ -24,14 +24,14 @@ import (
 // waitTimeout is how long the tests wait for what needs no clock.
 const waitTimeout = time.Minute
 
-// fixture is a directory for holds and a real block device.
+// fixture is a directory for pins and a real block device.
 type fixture struct {
 	*blockpin.Pinner
 	t      *testing.T
 	dir    string
 	loop   loopdev.Device
 	device string // its path
-	at     string // a path for a hold of it
+	at     string // a path for a pin of it
 	loops  loopdev.Devices
 	clock  *testclock.FakeClock
 }
@@ -47,11 +47,11 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// restart is kill -9 and a new process. Its clock is the real one: tests that look for a free device at the same time may
+// restart is kill -9 and a new process. Its clock is the real one: tests that search for a free device at the same time may
 // have one of ours open for a moment.
 func (f *fixture) restart() { f.Pinner = blockpin.New(blockpin.Deps{}) }
 
-// pin holds a device.
+// pin pins a device.
 func (f *fixture) pin(device, at string) {
 	f.t.Helper()
 	require.NoError(f.t, f.Pin(f.t.Context(), device, at))
@@ -65,17 +65,17 @@ func (f *fixture) pinLoops() []loopdev.Device {
 	return found
 }
 
-// requireUnpinned fails unless nothing is left of the hold.
+// requireUnpinned fails unless nothing is left of the pin.
 func (f *fixture) requireUnpinned() {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool { return len(f.pinLoops()) == 0 }, waitTimeout, time.Millisecond, "others may have it open for a moment")
+	require.Eventually(f.t, func() bool { return len(f.pinLoops()) == 0 }, waitTimeout, time.Millisecond, "other processes may have it open for a moment")
 	require.NoDirExists(f.t, filepath.Dir(f.at))
 	left, err := mounts.ListBelow(f.dir)
 	require.NoError(f.t, err)
 	require.Empty(f.t, left)
 }
 
-// isAttached reports whether the number of the device is still taken by it. Other tests may take it afterwards.
+// isAttached reports whether the number still belongs to the device. Other tests may get it afterwards.
 func (f *fixture) isAttached() bool {
 	f.t.Helper()
 	found, err := f.loops.List(func(string) bool { return true })
@@ -85,19 +85,19 @@ func (f *fixture) isAttached() bool {
 	})
 }
 
-// waitDetached waits until the device is gone, which others may have open for a moment, as they look for a free one.
+// waitDetached waits until the device is detached. Other tests that search for a free one may have it open for a moment.
 func (f *fixture) waitDetached() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool { return !f.isAttached() }, waitTimeout, time.Millisecond)
 }
 
-// detach has the host let the device go.
+// detach detaches the device from the host.
 func (f *fixture) detach() {
 	f.t.Helper()
 	require.NoError(f.t, f.loops.Detach(f.loop))
 }
 
-// unpinWhileBusy is the error of a Release that waits for somebody who does not let go.
+// unpinWhileBusy returns the error of Unpin while a process keeps the loop device open.
 func (f *fixture) unpinWhileBusy() error {
 	done := make(chan error, 1)
 	go func() { done <- f.Unpin(f.t.Context(), f.at) }()
@@ -116,9 +116,9 @@ func TestNumberIsNotReusedWhileTheDeviceIsPinned(t *testing.T) {
 	f := newFixture(t)
 	f.pin(f.device, f.at)
 	f.detach()
-	require.True(t, f.isAttached(), "the container's number must stay this device's")
+	require.True(t, f.isAttached(), "the number must still belong to this device")
 	f.restart()
-	require.True(t, f.isAttached(), "it must outlive the process")
+	require.True(t, f.isAttached(), "the pin must outlive the process")
 	require.NoError(t, f.Unpin(t.Context(), f.at))
 	f.waitDetached()
 	f.requireUnpinned()
@@ -128,33 +128,33 @@ func TestLoopDeviceOfAPinIsEmpty(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, os.WriteFile(f.device, []byte("secret"), 0))
 	f.pin(f.device, f.at)
-	held := f.pinLoops()
-	require.Len(t, held, 1)
-	content, err := os.ReadFile(f.loops.Path(held[0].Number))
+	pinned := f.pinLoops()
+	require.Len(t, pinned, 1)
+	content, err := os.ReadFile(f.loops.Path(pinned[0].Number))
 	require.NoError(t, err)
 	require.Empty(t, content)
-	require.Error(t, os.WriteFile(f.loops.Path(held[0].Number), []byte("x"), 0))
+	require.Error(t, os.WriteFile(f.loops.Path(pinned[0].Number), []byte("x"), 0))
 	bound, err := os.Open(f.at)
 	require.NoError(t, err)
 	defer bound.Close()
 	shown := make([]byte, 6)
 	_, err = bound.Read(shown)
 	require.NoError(t, err)
-	require.Equal(t, "secret", string(shown), "what is bound is the device itself")
+	require.Equal(t, "secret", string(shown), "the device itself is bind-mounted")
 	require.NoError(t, bound.Close())
 	require.NoError(t, f.Unpin(t.Context(), f.at))
 }
 
 func TestPinIsIdempotent(t *testing.T) {
 	f := newFixture(t)
-	require.NoError(t, f.Unpin(t.Context(), f.at), "what is not there is fine")
+	require.NoError(t, f.Unpin(t.Context(), f.at), "a missing pin is fine")
 	f.pin(f.device, f.at)
 	first := f.pinLoops()
 	require.Len(t, first, 1)
 	f.pin(f.device, f.at)
 	f.restart()
 	f.pin(f.device, f.at)
-	require.Equal(t, first, f.pinLoops(), "nothing is held twice")
+	require.Equal(t, first, f.pinLoops(), "nothing is pinned twice")
 	mounted, err := mounts.ListBelow(f.dir)
 	require.NoError(t, err)
 	require.Equal(t, []string{f.at}, mounted)
@@ -166,8 +166,8 @@ func TestPinIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestProcessThatDiedHalfway leaves what a process that is killed after each of its steps leaves, for the next one to go
-// on with or to clean up.
+// TestProcessThatDiedHalfway simulates a process that was killed after each of its steps: the next one completes the pin or
+// removes it.
 func TestProcessThatDiedHalfway(t *testing.T) {
 	steps := []func(*fixture){
 		func(f *fixture) {
@@ -182,7 +182,7 @@ func TestProcessThatDiedHalfway(t *testing.T) {
 			file, err := os.Open(f.at)
 			require.NoError(f.t, err)
 			defer file.Close()
-			_, err = f.loops.Attach(file, loopdev.Options{}) // one of upstream's
+			_, err = f.loops.Attach(file, loopdev.Options{}) // as that of Kubernetes' kubelet
 			require.NoError(f.t, err)
 		},
 	}
@@ -231,7 +231,7 @@ func TestPinReplacesAnotherDevice(t *testing.T) {
 	f.requireUnpinned()
 	require.NoError(t, f.UnpinOther(t.Context(), f.device, f.at))
 
-	// A link was at this place before there were holds.
+	// Earlier versions had a link at this path.
 	require.NoError(t, os.MkdirAll(filepath.Dir(f.at), 0o750))
 	require.NoError(t, os.Symlink(other, f.at))
 	f.pin(other, f.at)
@@ -250,7 +250,7 @@ func TestDeviceThatTheHostHasRemoved(t *testing.T) {
 	node := filepath.Join(f.dir, "node")
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(stat.Rdev)))
 	f.pin(node, f.at)
-	require.NoError(t, os.Remove(node)) // as when a disk is pulled out
+	require.NoError(t, os.Remove(node)) // as when a disk is unplugged
 	require.Len(t, f.pinLoops(), 1)
 	require.ErrorIs(t, f.Pin(t.Context(), node, f.at), os.ErrNotExist)
 	require.NoError(t, f.Unpin(t.Context(), f.at))
@@ -261,15 +261,15 @@ func TestUnpinWhileTheLoopDeviceIsOpen(t *testing.T) {
 	f := newFixture(t)
 	f.Pinner = blockpin.New(blockpin.Deps{Clock: f.clock})
 	f.pin(f.device, f.at)
-	held := f.pinLoops()[0]
-	open, err := f.loops.Open(held.Number, os.O_RDONLY)
+	pinned := f.pinLoops()[0]
+	open, err := f.loops.Open(pinned.Number, os.O_RDONLY)
 	require.NoError(t, err)
 	defer open.Close()
 	err = f.unpinWhileBusy()
 	require.ErrorIs(t, err, unix.EBUSY)
-	require.ErrorContains(t, err, f.loops.Path(held.Number)+" is open")
+	require.ErrorContains(t, err, f.loops.Path(pinned.Number)+" is open")
 
-	// It ends when that one lets go, so it holds nothing: another one does.
+	// The old loop device is detached when it is closed, so it pins nothing: a new one does.
 	f.pin(f.device, f.at)
 	require.Len(t, f.pinLoops(), 2)
 	require.ErrorIs(t, f.unpinWhileBusy(), unix.EBUSY)
@@ -277,7 +277,7 @@ func TestUnpinWhileTheLoopDeviceIsOpen(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, f.Unpin(ctx, f.at), context.Canceled)
 
-	// Who has it open for a moment only is waited for.
+	// Unpin waits for a process that has it open for a moment.
 	done := make(chan error, 1)
 	go func() { done <- f.Unpin(t.Context(), f.at) }()
 	require.Eventually(t, f.clock.HasWaiters, waitTimeout, time.Millisecond)
@@ -293,7 +293,7 @@ func TestPinErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.ErrorContains(t, f.Pin(t.Context(), file, f.at), "is not a block device")
 	require.ErrorIs(t, f.Pin(t.Context(), filepath.Join(f.dir, "missing"), f.at), os.ErrNotExist)
-	node := filepath.Join(f.dir, "node") // of a device that nobody has
+	node := filepath.Join(f.dir, "node") // of a device that does not exist
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
 	err := f.Pin(t.Context(), node, f.at)
 	require.Error(t, err)
@@ -358,7 +358,7 @@ func TestSymlink(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, step.to, have)
 	}
-	require.NoError(t, os.Symlink("/c", path+"~new")) // left by a process that died
+	require.NoError(t, os.Symlink("/c", path+"~new")) // left by a process that was killed
 	before, err := blockpin.Symlink("/d", path)
 	require.NoError(t, err)
 	require.True(t, before)
@@ -367,7 +367,7 @@ func TestSymlink(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-// BenchmarkPin is what a hold adds to the start of a Pod with a block device.
+// BenchmarkPin measures what a pin adds to the start of a Pod with a block device.
 func BenchmarkPin(b *testing.B) {
 	dir, device := testsuite.Root(b), testsuite.BlockDevice(b)
 	pinner := blockpin.New(blockpin.Deps{})
@@ -384,7 +384,7 @@ func BenchmarkPin(b *testing.B) {
 	}
 }
 
-// BenchmarkUnpin is what a hold adds to the end of a Pod with a block device.
+// BenchmarkUnpin measures what a pin adds to the end of a Pod with a block device.
 func BenchmarkUnpin(b *testing.B) {
 	dir, device := testsuite.Root(b), testsuite.BlockDevice(b)
 	pinner := blockpin.New(blockpin.Deps{})

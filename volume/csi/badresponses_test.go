@@ -21,7 +21,8 @@ import (
 	"github.com/berth-dev/berth/volume/testsuite"
 )
 
-// badDriver is a driver that answers with whatever the test wants. What it has no answer for it does not implement.
+// badDriver serves a driver that responds with the bytes that the test gives. It does not implement calls without a
+// response.
 func badDriver(t *testing.T, statuses map[string][]byte) string {
 	t.Helper()
 	path := filepath.Join(testsuite.Root(t), "s")
@@ -65,7 +66,7 @@ func TestDriversThatCannotBeReached(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("this is no socket"), 0o600))
 	for name, test := range map[string]struct{ socket, err string }{
 		"a file instead of a socket": {file, "connect"},
-		"nothing there":              {file + ".no", "connect"},
+		"a missing socket":           {file + ".no", "connect"},
 		"no node service":            {badDriver(t, nil), "Unimplemented"},
 		"100 MiB of capabilities": {badDriver(t, map[string][]byte{"NodeGetCapabilities": huge}),
 			"ResourceExhausted"},
@@ -82,8 +83,8 @@ func TestDriversThatCannotBeReached(t *testing.T) {
 func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 	able := encode(t, &csipb.NodeGetCapabilitiesResponse{})
 	for name, test := range map[string]struct {
-		answer []byte
-		err    string
+		response []byte
+		err      string
 	}{
 		"empty id": {encode(t, &csipb.NodeGetInfoResponse{}), "the node id is empty"},
 		"100 MiB":  {huge, "ResourceExhausted"},
@@ -91,7 +92,7 @@ func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			driver, err := csi.Dial(t.Context(), driverName,
-				badDriver(t, map[string][]byte{"NodeGetCapabilities": able, "NodeGetInfo": test.answer}))
+				badDriver(t, map[string][]byte{"NodeGetCapabilities": able, "NodeGetInfo": test.response}))
 			require.NoError(t, err)
 			defer driver.Close()
 			_, err = driver.NodeInfo(t.Context())
@@ -101,8 +102,8 @@ func TestDriversThatDoNotKnowTheNode(t *testing.T) {
 	}
 }
 
-// TestResponsesThatCannotBeDecoded: the call has reached the driver, so the volume counts as perhaps set up, and is taken
-// down like one that is.
+// TestResponsesThatCannotBeDecoded: the call has reached the driver, so the volume may be set up, and is torn down like
+// one that is.
 func TestResponsesThatCannotBeDecoded(t *testing.T) {
 	able := encode(t, &csipb.NodeGetCapabilitiesResponse{})
 	for name, response := range map[string][]byte{"100 MiB": huge, "garbage": garbage} {
@@ -120,7 +121,7 @@ func TestResponsesThatCannotBeDecoded(t *testing.T) {
 			_, err = plugin.SetUp(t.Context(), request)
 			require.ErrorContains(t, err, "csi driver "+driverName+": NodePublishVolume of volume \"pv\"")
 			require.True(t, volume.IsUncertain(err), "%v", err)
-			require.Less(t, len(err.Error()), 1000, "the message is for people")
+			require.Less(t, len(err.Error()), 1000, "the message must be readable")
 			require.NoError(t, plugin.TearDown(t.Context(), request.Dir))
 			require.NoDirExists(t, request.Dir)
 		})
@@ -134,6 +135,6 @@ func TestErrorsOfDriversAreCutShort(t *testing.T) {
 	request := f.request("uid", persistent("pv"))
 	_, err := f.SetUp(t.Context(), request)
 	require.ErrorContains(t, err, "long long")
-	require.Less(t, len(err.Error()), 2000, "an event holds a kilobyte")
+	require.Less(t, len(err.Error()), 2000, "an event holds one kilobyte")
 	require.NoError(t, f.TearDown(t.Context(), request.Dir))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-dev/berth/volume/mounts"
 )
 
-// blockVolume is a block volume of the driver, staged.
+// blockVolume returns a block volume of the driver, staged.
 func (f *fixture) blockVolume() volume.Spec {
 	f.t.Helper()
 	spec := persistent("pv")
@@ -40,7 +40,7 @@ func (f *fixture) requireUnstaged() {
 	require.NoDirExists(f.t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv"))
 }
 
-// pinnedPods lists the holds of the volume, by their Pods.
+// pinnedPods lists the Pods for which the volume is pinned.
 func (f *fixture) pinnedPods() []string {
 	f.t.Helper()
 	paths, err := blockpin.New(blockpin.Deps{}).ListBelow(f.root)
@@ -76,12 +76,12 @@ func TestBlockDeviceIsPinnedForEachPodUntilUnmap(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, f.pinnedPods())
 	f.start() // a new process
 	f.requireMapped(a)
-	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "nothing is held twice, nothing let go")
+	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "nothing is pinned twice or unpinned")
 
 	f.driver.FailNext("NodePublishVolume", fake.Fault{Code: codes.Internal})
 	_, err := f.Map(t.Context(), a)
 	require.True(t, volume.IsUncertain(err), "%v", err)
-	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "the container may run on: a failure lets nothing go")
+	require.Equal(t, []string{"a", "b"}, f.pinnedPods(), "the container may keep running: a failure unpins nothing")
 
 	var whenUnpublished []string
 	f.driver.Plan(func(call, _ string) fake.Fault {
@@ -95,7 +95,7 @@ func TestBlockDeviceIsPinnedForEachPodUntilUnmap(t *testing.T) {
 		require.Equal(t, []string{"b"}, f.pinnedPods())
 	}
 	require.NoError(t, f.Unmap(t.Context(), b.Dir))
-	require.Equal(t, []string{"b", ""}, whenUnpublished, "the driver must find the device let go")
+	require.Equal(t, []string{"b", ""}, whenUnpublished, "the device must be unpinned before the call")
 	require.NoDirExists(t, filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/pv/dev"))
 	f.requireUnstaged()
 }
@@ -106,13 +106,13 @@ func TestDeviceThatIsNoLongerPublishedIsUnpinnedBeforeItIsPublishedAgain(t *test
 	request := f.request("a", f.blockVolume())
 	f.requireMapped(request)
 	require.NoError(t, mounts.Syscalls{}.Unmount(filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")))
-	held := -1
+	pinned := -1
 	f.driver.Plan(func(string, string) fake.Fault {
-		held = len(f.pinnedPods())
+		pinned = len(f.pinnedPods())
 		return fake.Fault{}
 	})
 	f.requireMapped(request)
-	require.Zero(t, held, "what is held may be in the driver's way")
+	require.Zero(t, pinned, "a pin may prevent the driver from publishing the device")
 	require.Equal(t, []string{"a"}, f.pinnedPods())
 	require.NoError(t, f.Unmap(t.Context(), request.Dir))
 	f.requireUnstaged()
@@ -121,9 +121,9 @@ func TestDeviceThatIsNoLongerPublishedIsUnpinnedBeforeItIsPublishedAgain(t *test
 func TestDeviceThatCannotBePinned(t *testing.T) {
 	f := newFixture(t)
 	f.start()
-	nobody := filepath.Join(filepath.Dir(f.root), "nobody") // the node of a device that nobody has
-	require.NoError(t, unix.Mknod(nobody, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
-	f.driver.Config.Device = nobody
+	node := filepath.Join(filepath.Dir(f.root), "node") // of a device that does not exist
+	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(loopdev.Major, 1<<19))))
+	f.driver.Config.Device = node
 	request := f.request("a", f.blockVolume())
 	_, err := f.Map(t.Context(), request)
 	require.ErrorContains(t, err, `map volume "pv": pin device`)
@@ -133,7 +133,7 @@ func TestDeviceThatCannotBePinned(t *testing.T) {
 	f.requireUnstaged()
 }
 
-// TestLinksOfAnOlderVersion takes over what was mapped before devices were held: links in the place of the hold and in
+// TestLinksOfAnOlderVersion maps a volume that an earlier version mapped without pins: with links at the path of the pin and in
 // the Pod's directory.
 func TestLinksOfAnOlderVersion(t *testing.T) {
 	for _, unmap := range []bool{false, true} {
@@ -164,7 +164,7 @@ func TestPinOfAPodWhoseDirectoryWasRemovedByHand(t *testing.T) {
 	request := f.request("a", f.blockVolume())
 	f.requireMapped(request)
 	require.NoError(t, os.RemoveAll(volume.PodDir(f.root, types.UID("a"))))
-	// Nothing tells of the publication any more: somebody has to end it by hand too.
+	// Nothing records the publication any more: it has to be unpublished by hand, too.
 	target := filepath.Join(f.root, "plugins/kubernetes.io/csi/volumeDevices/publish/pv/a")
 	require.NoError(t, mounts.Syscalls{}.Unmount(target))
 	require.NoError(t, os.RemoveAll(filepath.Dir(target)))

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const driverName = "fake.csi.test"
 
-// tokens gives tokens as the API server does.
+// tokens returns tokens as the API server does.
 type tokens struct{}
 
 func (tokens) Token(_ context.Context, pod *corev1.Pod, want *corev1.ServiceAccountTokenProjection) (string, error) {
@@ -70,7 +70,7 @@ func newFixture(t testing.TB, capabilities ...csipb.NodeServiceCapability_RPC_Ty
 	return f
 }
 
-// start makes the plugin, when the objects are as the test wants them.
+// start creates the plugin, after the test has prepared the objects.
 func (f *fixture) start(objects ...runtime.Object) *csi.Plugin {
 	f.t.Helper()
 	drivers := csi.NewDrivers()
@@ -178,9 +178,9 @@ func TestRequestsCarryWhatTheDriverNeeds(t *testing.T) {
 	require.Equal(t, "xfs", publish.VolumeCapability.GetMount().FsType)
 	require.Equal(t, []string{"noatime"}, publish.VolumeCapability.GetMount().MountFlags)
 	require.Equal(t, map[string]string{"for": "publish"}, publish.Secrets)
-	told := publish.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]
+	tokensJSON := publish.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]
 	var statuses map[string]struct{ Token, ExpirationTimestamp string }
-	require.NoError(t, json.Unmarshal([]byte(told), &statuses))
+	require.NoError(t, json.Unmarshal([]byte(tokensJSON), &statuses))
 	require.True(t, strings.HasSuffix(statuses["vault"].Token, "signature-uid"))
 	require.Equal(t, "2023-11-14T22:13:20Z", statuses["vault"].ExpirationTimestamp)
 	delete(publish.VolumeContext, "csi.storage.k8s.io/serviceAccount.tokens")
@@ -308,14 +308,14 @@ func TestOutcomesOfFailures(t *testing.T) {
 				require.ErrorContains(t, err, "code = "+code.String())
 				require.Equal(t, uncertain, volume.IsUncertain(err))
 				_, err = os.Lstat(request.Dir)
-				require.Equal(t, uncertain, err == nil, "what may be there is known by its directory, and nothing else")
+				require.Equal(t, uncertain, err == nil, "what may exist is found by its directory, and by nothing else")
 				require.NoError(t, tearDown(t.Context(), request.Dir))
 
 				_, err = setUp(t.Context(), request)
 				require.NoError(t, err)
 				f.driver.FailNext("NodePublishVolume", fake.Fault{Code: code})
 				_, err = setUp(t.Context(), request)
-				require.True(t, volume.IsUncertain(err), "what was set up once has to be taken down: %v", err)
+				require.True(t, volume.IsUncertain(err), "what was set up once has to be torn down: %v", err)
 				f.driver.FailNext("NodeUnpublishVolume", fake.Fault{Code: code}, fake.Fault{Code: code, TakesEffect: true})
 				require.Error(t, tearDown(t.Context(), request.Dir))
 				require.Error(t, tearDown(t.Context(), request.Dir))

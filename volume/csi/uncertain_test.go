@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestErrorOfAnInterruptedCallIsUncertain is about an answer that comes just as the caller's patience ends, which no real
-// driver can be made to give. Taken for the driver's word, a volume that it goes on to mount would never be unmounted.
+// TestErrorOfAnInterruptedCallIsUncertain is about a response that arrives when the caller's context ends, which no real
+// driver can be made to send. If it counted as final, a volume that the driver mounts later would never be unmounted.
 func TestErrorOfAnInterruptedCallIsUncertain(t *testing.T) {
 	ctx, lose := context.WithCancel(t.Context())
 	defer lose()
@@ -20,7 +20,7 @@ func TestErrorOfAnInterruptedCallIsUncertain(t *testing.T) {
 			return status.Error(codes.Internal, "mount: signal: killed")
 		})
 	}
-	require.False(t, isUncertainStatus(fail(func() {})), "there was time: the driver means it")
+	require.False(t, isUncertainStatus(fail(func() {})), "the context has not ended: the error is final")
 	err := fail(lose)
 	require.True(t, isUncertainStatus(err))
 	require.ErrorContains(t, err, "mount: signal: killed")

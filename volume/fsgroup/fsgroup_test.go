@@ -81,7 +81,7 @@ func TestOnRootMismatch(t *testing.T) {
 	_, err = fsgroup.Apply(t.Context(), dir, options)
 	require.NoError(t, err)
 	gid, _ := gidAndMode(t, file)
-	require.Zero(t, gid, "the root matches: the rest is left alone")
+	require.Zero(t, gid, "the root matches: the rest is not changed")
 	options.Policy = corev1.FSGroupChangeAlways
 	changed, err = fsgroup.Apply(t.Context(), dir, options)
 	require.NoError(t, err)
@@ -90,30 +90,30 @@ func TestOnRootMismatch(t *testing.T) {
 
 func TestProgressIsReported(t *testing.T) {
 	dir := tree(t)
-	clk := testclock.NewFakeClock(time.Now())
-	told := make(chan int64, 10)
-	// Nothing can hold a walk of this size up but what it calls: the first word lets it go on.
+	clock := testclock.NewFakeClock(time.Now())
+	progress := make(chan int64, 10)
+	// The context blocks the walk, which is too short otherwise.
 	release := make(chan struct{})
 	ctx := blockingContext{Context: t.Context(), release: release}
 	done := make(chan error, 1)
 	go func() {
-		_, err := fsgroup.Apply(ctx, dir, fsgroup.Options{GID: 1234, Clock: clk, OnProgress: func(files int64) { told <- files }})
+		_, err := fsgroup.Apply(ctx, dir, fsgroup.Options{GID: 1234, Clock: clock, OnProgress: func(files int64) { progress <- files }})
 		done <- err
 	}()
-	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
-	clk.Step(29 * time.Second)
-	require.Empty(t, told)
-	clk.Step(time.Second)
-	require.GreaterOrEqual(t, <-told, int64(0))
-	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
-	clk.Step(time.Minute)
-	<-told
+	require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+	clock.Step(29 * time.Second)
+	require.Empty(t, progress)
+	clock.Step(time.Second)
+	require.GreaterOrEqual(t, <-progress, int64(0))
+	require.Eventually(t, clock.HasWaiters, time.Minute, time.Millisecond)
+	clock.Step(time.Minute)
+	<-progress
 	close(release)
 	require.NoError(t, <-done)
-	require.False(t, clk.HasWaiters(), "its timer ends with it")
+	require.False(t, clock.HasWaiters(), "the timer is stopped")
 }
 
-// blockingContext is a context that makes who asks for its error wait.
+// blockingContext is a context whose Err blocks until release is closed.
 type blockingContext struct {
 	context.Context
 	release <-chan struct{}

@@ -28,7 +28,7 @@ func TestBlockDevice(t *testing.T) {
 	request := volume.Request{
 		Pod: testsuite.Pod("u", blockSpec), Node: here, Spec: blockSpec, Dir: volume.DeviceDir(root, "u", local.Name, "pv-1"),
 	}
-	require.NoError(t, plugin.Unmap(t.Context(), request.Dir), "what is not there is fine")
+	require.NoError(t, plugin.Unmap(t.Context(), request.Dir), "a missing volume is fine")
 	held := filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-1/u")
 	holder := blockpin.New(blockpin.Deps{})
 	for range 2 {

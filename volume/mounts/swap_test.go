@@ -30,7 +30,7 @@ func TestTmpfsMaySwap(t *testing.T) {
 	write(head + "/swapfile                               file\t\t1048572\t\t0\t\t-2\n")
 	may, err = TmpfsMaySwap(file)
 	require.NoError(t, err)
-	// The kernel's own word is the judge: a mount tells the same as the question did.
+	// A mount with the option must succeed exactly if the check says so.
 	dir := t.TempDir()
 	mountErr := unix.Mount("tmpfs", dir, "tmpfs", 0, "noswap")
 	if mountErr == nil {

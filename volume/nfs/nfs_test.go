@@ -18,7 +18,7 @@ func spec(server, path string) volume.Spec {
 		NFS: &corev1.NFSVolumeSource{Server: server, Path: path}}}}
 }
 
-// helper stands in for mount.nfs: it binds the path, which is here, and leaves what it was told in a file.
+// helper is a replacement of mount.nfs: it bind-mounts the path, which is local, and writes its arguments to a file.
 func helper(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mount.nfs")
@@ -53,9 +53,9 @@ func TestArgumentsOfTheHelper(t *testing.T) {
 	mount, err := plugin.SetUp(t.Context(), request)
 	require.NoError(t, err)
 	require.Equal(t, volume.Mount{Path: request.Dir, ReadOnly: true}, mount)
-	told, err := os.ReadFile(program + ".args")
+	arguments, err := os.ReadFile(program + ".args")
 	require.NoError(t, err)
-	require.Equal(t, "[fd00::1]:"+pv.Spec.NFS.Path+"\n"+request.Dir+"\n-o\nnfsvers=4.2,hard,ro\n", string(told))
+	require.Equal(t, "[fd00::1]:"+pv.Spec.NFS.Path+"\n"+request.Dir+"\n-o\nnfsvers=4.2,hard,ro\n", string(arguments))
 	require.NoError(t, plugin.TearDown(t.Context(), request.Dir))
 }
 

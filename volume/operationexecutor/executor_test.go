@@ -48,7 +48,7 @@ func (d *fakePlugin) Verify(_ context.Context, volumes []operationexecutor.Attac
 	return all, err
 }
 
-// recordingState is an actual state of the world that writes down what it is told.
+// recordingState is an actual state of the world that records its updates.
 type recordingState struct {
 	mu      sync.Mutex
 	updates []string
@@ -138,19 +138,19 @@ func TestAttach(t *testing.T) {
 	dangling := &operationexecutor.DanglingAttachError{Node: "b", Err: errors.New("busy")}
 	const failed = `Warning FailedAttachVolume AttachVolume.Attach failed for volume "d" : `
 	for _, test := range []struct {
-		name   string
-		attach func() error
-		change func(*operationexecutor.VolumeToAttach)
-		told   []string
-		event  string
+		name    string
+		attach  func() error
+		change  func(*operationexecutor.VolumeToAttach)
+		updates []string
+		event   string
 	}{
-		{name: "success", attach: func() error { return nil }, told: []string{"attached test/disk/d a /dev/d"},
+		{name: "success", attach: func() error { return nil }, updates: []string{"attached test/disk/d a /dev/d"},
 			event: `Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume "d" `},
 		{name: "failure", attach: func() error { return errors.New("no 100% luck %s") },
-			told: []string{"uncertain test/disk/d a"}, event: failed + "no 100% luck %s"},
+			updates: []string{"uncertain test/disk/d a"}, event: failed + "no 100% luck %s"},
 		{name: "dangling", attach: func() error { return dangling }, event: failed + dangling.Error(),
-			told: []string{"uncertain test/disk/d b", "uncertain test/disk/d a"}},
-		{name: "panic", attach: func() error { panic("boom") }, told: []string{"uncertain test/disk/d a"},
+			updates: []string{"uncertain test/disk/d b", "uncertain test/disk/d a"}},
+		{name: "panic", attach: func() error { panic("boom") }, updates: []string{"uncertain test/disk/d a"},
 			event: failed + `plugin "test/disk" panicked: boom`},
 		{name: "no plugin", change: func(w *operationexecutor.VolumeToAttach) { w.VolumeSpec = &volume.Spec{Name: "d"} },
 			event: failed + `find plugin of volume "d": volume is not attachable`},
@@ -164,7 +164,7 @@ func TestAttach(t *testing.T) {
 			require.NoError(t, err)
 			var ended []corev1.UniqueVolumeName
 			e.OnCompletion(func(name corev1.UniqueVolumeName, node types.NodeName) {
-				require.False(t, e.IsOperationPending(name, node), "the volume must be free when its end is told")
+				require.False(t, e.IsOperationPending(name, node), "the volume must not be pending when its end is reported")
 				ended = append(ended, name)
 			})
 			w := want()
@@ -173,7 +173,7 @@ func TestAttach(t *testing.T) {
 			}
 			require.NoError(t, e.AttachVolume(t.Context(), w, state))
 			e.Wait()
-			require.Equal(t, test.told, state.updates)
+			require.Equal(t, test.updates, state.updates)
 			require.Equal(t, test.event, <-events.Events)
 			require.Equal(t, []corev1.UniqueVolumeName{"test/disk/d"}, ended)
 			node := operationexecutor.OperationNode(w.VolumeSpec, "a")
@@ -202,14 +202,14 @@ func TestDetach(t *testing.T) {
 		verify  bool
 		detach  error
 		called  bool
-		told    string
+		updates string
 	}{
-		{name: "success", node: &corev1.Node{}, verify: true, called: true, told: "detached test/disk/d a"},
-		{name: "in use", node: inUse, verify: true, told: "uncertain test/disk/d a"},
-		{name: "in use but forced", node: inUse, called: true, told: "detached test/disk/d a"},
-		{name: "node gone", nodeErr: notFound, verify: true, called: true, told: "detached test/disk/d a"},
-		{name: "node unreadable", nodeErr: errors.New("away"), verify: true, told: "uncertain test/disk/d a"},
-		{name: "failure", detach: errors.New("stuck"), called: true, told: "uncertain test/disk/d a"},
+		{name: "success", node: &corev1.Node{}, verify: true, called: true, updates: "detached test/disk/d a"},
+		{name: "in use", node: inUse, verify: true, updates: "uncertain test/disk/d a"},
+		{name: "in use but forced", node: inUse, called: true, updates: "detached test/disk/d a"},
+		{name: "node gone", nodeErr: notFound, verify: true, called: true, updates: "detached test/disk/d a"},
+		{name: "node unreadable", nodeErr: errors.New("away"), verify: true, updates: "uncertain test/disk/d a"},
+		{name: "failure", detach: errors.New("stuck"), called: true, updates: "uncertain test/disk/d a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			state, called := &recordingState{}, false
@@ -226,7 +226,7 @@ func TestDetach(t *testing.T) {
 			require.NoError(t, e.DetachVolume(t.Context(), from, test.verify, state))
 			e.Wait()
 			require.Equal(t, test.called, called)
-			require.Equal(t, []string{test.told}, state.updates)
+			require.Equal(t, []string{test.updates}, state.updates)
 		})
 	}
 	e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{Plugins: operationexecutor.Plugins{}},
@@ -265,7 +265,7 @@ func TestAttachesAndDetachesHaveTheirOwnConcurrency(t *testing.T) {
 	require.Len(t, state.updates, 3)
 }
 
-// B-12: that nobody answers says nothing of the volumes.
+// B-12: without a result, nothing is known about the volumes.
 func TestVerify(t *testing.T) {
 	state, plugin := &recordingState{}, &fakePlugin{}
 	e, err := operationexecutor.NewOperationExecutor(operationexecutor.Deps{Plugins: operationexecutor.Plugins{plugin}},

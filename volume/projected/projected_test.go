@@ -271,7 +271,7 @@ func TestTokenIsForItsReaderOnly(t *testing.T) {
 		mode     os.FileMode
 		uid, own int64
 	}{
-		{"nobody named", nil, nil, 0o644, 0, 0},
+		{"no user named", nil, nil, 0o644, 0, 0},
 		{"user", &user, nil, 0o600, user, 0},
 		{"group", nil, &gid, 0o640, 0, gid},
 		{"both", &user, &gid, 0o640, user, gid},

@@ -146,7 +146,7 @@ func attack(t *testing.T, target string) (end func()) {
 	attacker.Env = append(os.Environ(), attackEnv+"="+target)
 	require.NoError(t, attacker.Start())
 	end = sync.OnceFunc(func() {
-		_ = attacker.Process.Kill() // it may have ended: Wait tells
+		_ = attacker.Process.Kill() // it may have ended: Wait returns the error
 		var exit *exec.ExitError
 		require.ErrorAs(t, attacker.Wait(), &exit)
 		require.False(t, exit.Exited(), "the attacker must have gone on to the end")
